@@ -1,0 +1,97 @@
+"""The exception tree: every error a user can meet, caught by type.
+
+```
+PhotonliteError
+├── InputError                  (also a ValueError) what was handed in cannot be used
+│   ├── ImageError
+│   │   ├── ImageNotFoundError  (also a FileNotFoundError)
+│   │   ├── ImageDecodeError    not an image, truncated, empty
+│   │   ├── ImageTooLargeError  over the pixel or byte limit, refused from the header
+│   │   └── ImageShapeError     an array of the wrong shape, type or values
+│   ├── PromptError             text that is empty or too long
+│   ├── SettingsError           an unknown setting or a value out of range
+│   └── SpatialRefError         a reference that is no point or box inside the picture
+├── ModelError                  the checkpoint cannot be used
+│   ├── ModelNotFoundError      no such folder, file or Hub id
+│   ├── CheckpointError         a missing, unexpected, misshapen or unreadable tensor
+│   ├── ConfigError             config.json lacks or contradicts something
+│   ├── UnsupportedSkillError   the checkpoint was not trained for the skill
+│   └── NumericalError          the network computed something that is no finite number
+├── CapacityError               a request that can never fit the context length
+└── MissingDependencyError      (also an ImportError) an optional package is not installed
+```
+
+Every message says what was wrong, which limit it met, and what to do about it.
+"""
+
+
+class PhotonliteError(Exception):
+    """Base class of every error that photonlite raises on purpose."""
+
+
+class InputError(PhotonliteError, ValueError):
+    """What was handed in cannot be used."""
+
+
+class ImageError(InputError):
+    """The picture cannot be used."""
+
+
+class ImageNotFoundError(ImageError, FileNotFoundError):
+    """The path leads to no file."""
+
+
+class ImageDecodeError(ImageError):
+    """The bytes are empty, truncated or not an image."""
+
+
+class ImageTooLargeError(ImageError):
+    """The picture is over the pixel or byte limit."""
+
+
+class ImageShapeError(ImageError):
+    """The array has a shape, type or values that no picture has."""
+
+
+class PromptError(InputError):
+    """The text is empty or too long."""
+
+
+class SettingsError(InputError):
+    """A setting is unknown or out of range."""
+
+
+class SpatialRefError(InputError):
+    """A spatial reference is neither a point nor a box inside the picture."""
+
+
+class ModelError(PhotonliteError):
+    """The checkpoint cannot be used."""
+
+
+class ModelNotFoundError(ModelError):
+    """No folder, file or Hub repository of that name is at hand."""
+
+
+class CheckpointError(ModelError):
+    """A tensor is missing, unexpected, misshapen or unreadable."""
+
+
+class ConfigError(ModelError):
+    """The model's configuration lacks or contradicts something."""
+
+
+class UnsupportedSkillError(ModelError):
+    """The checkpoint was not trained for the skill."""
+
+
+class NumericalError(ModelError):
+    """The network computed something that is no finite number."""
+
+
+class CapacityError(PhotonliteError):
+    """The request can never fit the model's context length."""
+
+
+class MissingDependencyError(PhotonliteError, ImportError):
+    """An optional package is needed and not installed."""

@@ -1,0 +1,51 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import photonlite
+from photonlite import errors
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_public_names_are_these() -> None:
+    assert photonlite.__all__ == [
+        "Answer",
+        "Caption",
+        "Detections",
+        "Metrics",
+        "PhotonliteError",
+        "Points",
+        "Segments",
+        "VisionModel",
+        "__version__",
+        "errors",
+        "load",
+    ]
+
+
+@pytest.mark.parametrize("name", photonlite.__all__)
+def test_each_public_name_is_there(name: str) -> None:
+    assert getattr(photonlite, name) is not None
+    assert name in dir(photonlite)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'laod'"):
+        _ = photonlite.laod
+
+
+def test_every_error_is_a_photonlite_error() -> None:
+    found = [value for value in vars(errors).values() if isinstance(value, type)]
+
+    assert len(found) > 10
+    assert all(issubclass(error, photonlite.PhotonliteError) for error in found)
+
+
+def test_importing_photonlite_imports_nothing_slow() -> None:
+    code = "import sys, photonlite; print(sorted({'torch', 'numpy', 'PIL', 'transformers'} & set(sys.modules)))"
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert process.stdout == "[]\n"
