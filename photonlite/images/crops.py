@@ -1,0 +1,157 @@
+"""Cut a picture into the square crops that the vision encoder reads: one of the whole, and a grid of overlapping ones.
+
+All lengths follow from the checkpoint. A crop of `crop_size` pixels has `grid` x `grid` patches. A frame of
+`overlap_margin` patches on each side is shared with the neighbours; the window inside it is each crop's own:
+
+```
+ |margin|   window   |margin|                crop (i, 0)
+              |margin|   window   |margin|   crop (i, 1): one window further, its margins on its neighbours' windows
+```
+
+The picture is resized to `tiles * window + 2 * margin` on each axis, whatever its aspect, so that the grid covers it
+exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from photonlite.errors import ConfigError, ImageShapeError
+
+
+@dataclass(frozen=True, slots=True)
+class CropSpec:
+    """The lengths of a checkpoint's crops.
+
+    Attributes:
+        crop_size: Side of a crop, in pixels; a multiple of `patch_size`.
+        patch_size: Side of a patch, in pixels.
+        overlap_margin: Patches on each side of a crop that it shares with its neighbours.
+        max_crops: How many local crops a picture is cut into, at most (`select_tiling` tells of one exception).
+
+    Raises:
+        ConfigError: A value is no whole number in its range, or the values contradict each other.
+    """
+
+    crop_size: int
+    patch_size: int
+    overlap_margin: int
+    max_crops: int
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, least = getattr(self, field.name), 0 if field.name == "overlap_margin" else 1
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigError(f"vision {field.name} is {value!r}: it must be a whole number of at least {least}")
+        if self.crop_size % self.patch_size:
+            raise ConfigError(
+                f"vision crop_size {self.crop_size} is not a multiple of the patch size {self.patch_size}: correct one"
+            )
+        if self.window < 1:
+            raise ConfigError(
+                f"vision overlap_margin {self.overlap_margin} leaves no window in a crop of {self.grid} patches: "
+                f"it must be at most {(self.grid - 1) // 2}"
+            )
+
+    @property
+    def grid(self) -> int:
+        """Patches along one side of a crop."""
+        return self.crop_size // self.patch_size
+
+    @property
+    def margin(self) -> int:
+        """Width of the shared frame on each side of a crop, in pixels."""
+        return self.overlap_margin * self.patch_size
+
+    @property
+    def window(self) -> int:
+        """Side of the part of a crop inside its margins, in pixels."""
+        return self.crop_size - 2 * self.margin
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crops:
+    """The crops of one picture.
+
+    Attributes:
+        pixels: uint8 [n, crop_size, crop_size, 3]. The first is the whole picture; the local crops follow row by row.
+            n is 1 + rows * columns, but 1 with tiling (1, 1): the one local crop would equal the first and is left out.
+        tiling: Rows and columns of the grid of local crops.
+    """
+
+    pixels: npt.NDArray[np.uint8]
+    tiling: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        rows, columns = self.tiling
+        expected = 1 if rows * columns == 1 else 1 + rows * columns
+        if len(self.pixels) != expected:
+            raise ValueError(f"tiling {self.tiling} takes {expected} crops, got {len(self.pixels)}")
+
+
+def select_tiling(height: int, width: int, spec: CropSpec) -> tuple[int, int]:
+    """Choose the grid of local crops for a picture of this size, in pixels.
+
+    The rule is the Moondream reference's, in floating point like it, because checkpoints were trained on its grids. A
+    picture no larger than one crop on either side is not cut. One that `max_crops` windows cover at its own resolution
+    gets at least those, and more towards its aspect; a larger one gets its own grid shrunk on both axes.
+
+    Returns:
+        Rows and columns. Their product is at most `max_crops`, with one exception that follows the reference: a strip
+        with r > max_crops times as many windows one way as the other gets a single row (or column) of
+        floor(sqrt(max_crops * r)) crops. With the public checkpoints it must be over 6,496 pixels long for that.
+    """
+    h, w = height - 2 * spec.margin, width - 2 * spec.margin
+    if h <= spec.window or w <= spec.window:
+        return 1, 1
+    least_rows, least_columns = math.ceil(h / spec.window), math.ceil(w / spec.window)
+    if least_rows * least_columns > spec.max_crops:
+        shrink = math.sqrt(spec.max_crops / (least_rows * least_columns))
+        return max(1, math.floor(least_rows * shrink)), max(1, math.floor(least_columns * shrink))
+    rows = max(math.floor(math.sqrt(spec.max_crops * h / w)), least_rows)
+    columns = max(math.floor(math.sqrt(spec.max_crops * w / h)), least_columns)
+    if rows * columns > spec.max_crops:
+        if columns > rows:
+            columns = spec.max_crops // rows
+        else:
+            rows = spec.max_crops // columns
+    return rows, columns
+
+
+def cut_crops(image: Image.Image, spec: CropSpec) -> Crops:
+    """Cut a picture into the crop of the whole and the local crops of its tiling.
+
+    Both come from the original by Pillow's Lanczos filter, without a detour over each other.
+
+    Args:
+        image: RGB, as `load_image` returns it; left as it is.
+        spec: The checkpoint's lengths.
+
+    Returns:
+        The crops, in one contiguous array.
+
+    Raises:
+        ImageShapeError: The picture is not RGB.
+    """
+    if image.mode != "RGB":
+        raise ImageShapeError(f"crops are cut from RGB, not from mode {image.mode}: open the picture with load_image")
+    size, window = spec.crop_size, spec.window
+    rows, columns = tiling = select_tiling(image.height, image.width, spec)
+    n_local = 0 if tiling == (1, 1) else rows * columns
+    pixels = np.empty((1 + n_local, size, size, 3), np.uint8)
+    pixels[0] = _resized(image, size, size)
+    if n_local:
+        sheet = _resized(image, columns * window + 2 * spec.margin, rows * window + 2 * spec.margin)
+        for index in range(n_local):
+            top, left = (window * step for step in divmod(index, columns))
+            pixels[1 + index] = sheet[top : top + size, left : left + size]
+    return Crops(pixels, tiling)
+
+
+def _resized(image: Image.Image, width: int, height: int) -> npt.NDArray[np.uint8]:
+    return np.asarray(image.resize((width, height), Image.Resampling.LANCZOS))  # [height, width, 3]

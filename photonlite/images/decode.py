@@ -1,0 +1,265 @@
+"""Open a picture: path, bytes, file object, Pillow image or numpy array to upright 8-bit RGB.
+
+The order protects the process from hostile files: bytes are counted, the format is told by its first bytes among those
+of `_FORMATS`, the header gives the size, the size meets the limit, and only then are the pixels decoded, once.
+
+Pillow's readers are called directly and not through `PIL.Image.open`, which tries every plugin of the process (one of
+them starts ghostscript) and warns or raises at a pixel count of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, BinaryIO, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from PIL import ExifTags, Image, ImageFile
+from PIL.AvifImagePlugin import AvifImageFile
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from photonlite.config import DEFAULT_IMAGE_LIMITS, ImageLimits
+from photonlite.errors import ImageDecodeError, ImageError, ImageNotFoundError, ImageShapeError, ImageTooLargeError
+from photonlite.images.rgb import array_to_rgb, image_to_rgb
+
+ImageSource: TypeAlias = (
+    Image.Image | npt.NDArray[Any] | str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
+)
+
+# Name, first bytes, reader. The list is closed: what is not in it never reaches a decoder.
+_FORMATS: Final[tuple[tuple[str, re.Pattern[bytes], type[ImageFile.ImageFile]], ...]] = (
+    ("JPEG", re.compile(rb"\xff\xd8\xff"), JpegImageFile),
+    ("PNG", re.compile(rb"\x89PNG\r\n\x1a\n"), PngImageFile),
+    ("WebP", re.compile(rb"RIFF....WEBP", re.DOTALL), WebPImageFile),
+    ("GIF", re.compile(rb"GIF8[79]a"), GifImageFile),
+    ("BMP", re.compile(rb"BM"), BmpImageFile),
+    ("TIFF", re.compile(rb"II[*+]\0|MM\0[*+]"), TiffImageFile),
+    ("PPM", re.compile(rb"P[1-6][\s#]"), PpmImageFile),
+    ("AVIF", re.compile(rb"....ftyp(avif|avis|mif1|msf1)", re.DOTALL), AvifImageFile),
+)
+_NAMES: Final = ", ".join(name for name, _, _ in _FORMATS)
+_LONGEST_SIGNATURE: Final = 16
+_CHUNK: Final = 1 << 20
+
+# Values of the EXIF orientation tag, and what turns such a picture upright.
+_UPRIGHT: Final = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+# Pillow reads the pixels and EXIF of an opened file when first asked, into the object and without a lock. One picture
+# always meets the same lock here; two pictures seldom meet.
+_LAZY_LOCKS: Final = tuple(threading.Lock() for _ in range(61))
+
+
+def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> Image.Image:
+    """Open a picture and turn it into upright RGB.
+
+    The EXIF orientation is applied, whatever the picture came from; an animation gives its first frame (a Pillow image
+    the frame at which it stands); alpha is dropped; 16-bit and float pixels are scaled, see `photonlite.images.rgb`.
+
+    Args:
+        source: A path (`str` is always a path, never base64 or a URL), the bytes of a file, a binary file object (read
+            from its start), a Pillow image, or an array [H, W, 3], [H, W, 4], [H, W, 1] or [H, W] of uint8 or of floats
+            in [0, 1]. All but file objects may be handed to several threads at once.
+        limits: The largest picture to accept.
+
+    Returns:
+        A new picture of mode RGB without metadata. It shares no memory with `source`.
+
+    Raises:
+        ImageNotFoundError: The path leads to no file.
+        ImageDecodeError: Not a picture of a known format, empty, truncated or damaged, or it cannot be read.
+        ImageTooLargeError: Over one of the limits. Pixels are judged by the header, before decoding.
+        ImageShapeError: An array (or a Pillow image of mode I or F) of a shape, dtype or values that no picture has.
+        ImageError: `source` is something else altogether.
+    """
+    if isinstance(source, Image.Image):
+        return _from_pillow(source, limits)
+    if isinstance(source, np.ndarray):
+        if source.ndim >= 2:
+            _check_pixels("the array", source.shape[1], source.shape[0], limits)
+        return array_to_rgb(source)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        data = source.tobytes() if isinstance(source, memoryview) else source
+        _check_bytes("the picture", len(data), limits)
+        return _decode("the picture", io.BytesIO(data), limits)
+    if isinstance(source, (str, os.PathLike)):
+        with _open_file(source, limits) as (name, stream):
+            return _decode(name, stream, limits)
+    if callable(getattr(source, "read", None)):
+        return _decode("the file object", _read_all("the file object", source, limits), limits)
+    raise _unusable(source)
+
+
+def _decode(name: str, stream: IO[bytes], limits: ImageLimits) -> Image.Image:
+    with _decoder_errors(name, "a picture"):
+        head = stream.read(_LONGEST_SIGNATURE)
+        stream.seek(0)
+    if not head:
+        raise ImageDecodeError(f"{name} is empty (0 bytes): hand in a whole {_NAMES} file")
+    format_name, reader = _reader_of(name, head)
+    with _decoder_errors(name, format_name):
+        image = reader(stream)
+        _check_pixels(name, *image.size, limits)
+        image.load()
+        return _upright_rgb(image, _orientation(image))
+
+
+def _reader_of(name: str, head: bytes) -> tuple[str, type[ImageFile.ImageFile]]:
+    for format_name, signature, reader in _FORMATS:
+        if signature.match(head):
+            return format_name, reader
+    raise ImageDecodeError(f"{name} is not an image of a known format: convert it to one of {_NAMES}")
+
+
+def _from_pillow(image: Image.Image, limits: ImageLimits) -> Image.Image:
+    if 0 in image.size:
+        raise ImageShapeError(f"the image has no pixels ({image.width}x{image.height}): both sides must be at least 1")
+    _check_pixels("the image", *image.size, limits)
+    with _decoder_errors("the image", image.format or f"mode {image.mode}"):
+        with _LAZY_LOCKS[id(image) % len(_LAZY_LOCKS)]:
+            image.load()
+            orientation = _orientation(image)
+        return _upright_rgb(image, orientation)
+
+
+def _upright_rgb(image: Image.Image, orientation: int) -> Image.Image:
+    rgb = image_to_rgb(image)
+    return rgb.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else rgb
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation of a loaded picture, 1 (upright) where it has none or its EXIF block is damaged."""
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # the pixels are sound, and viewers show such a picture as it is stored
+        return 1
+
+
+@contextmanager
+def _open_file(path: str | os.PathLike[str], limits: ImageLimits) -> Iterator[tuple[str, IO[bytes]]]:
+    """Open a path for reading; gives what to call it in messages, and a stream that can seek."""
+    text = str(path)
+    name = repr(text if len(text) <= 200 else f"{text[:80]}...")
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed below; the errors of opening are told apart from those of use
+    except IsADirectoryError as error:
+        raise ImageNotFoundError(f"{name} is a folder: name a picture file inside it") from error
+    except PermissionError as error:
+        raise ImageDecodeError(f"{name} cannot be read: permission denied; allow reading it or copy it") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL character
+        raise ImageNotFoundError(f"no picture file {name}: {_path_hint(text)}") from error
+    with file:
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode):
+            _check_bytes(name, status.st_size, limits)
+            yield name, file
+        else:  # a pipe or a device: it cannot seek and tells no size
+            yield name, _read_all(name, file, limits)
+
+
+def _path_hint(text: str) -> str:
+    if text.startswith("data:"):
+        return "a str is a path; decode the data URI's base64 part and hand in the bytes"
+    if "://" in text[:16]:
+        return "a str is a path; URLs are not fetched, download the picture and hand in the file or its bytes"
+    if re.fullmatch(r"[A-Za-z0-9+/=\s]{120,}", text):
+        return "a str is a path; if this is base64, decode it and hand in the bytes"
+    return "check the path and the working directory"
+
+
+def _read_all(name: str, file: Any, limits: ImageLimits) -> io.BytesIO:
+    """Read an open file from its start, if it can seek; stops soon after the limit."""
+    text_mode = f"{name} gives text, not bytes: open it in binary mode, open(path, 'rb')"
+    buffer = io.BytesIO()
+    try:
+        if hasattr(file, "seekable") and file.seekable():
+            file.seek(0)
+        # A raw stream may return less than asked for, so only an empty read is the end.
+        while buffer.tell() <= limits.max_bytes and (chunk := file.read(_CHUNK)):
+            if not isinstance(chunk, (bytes, bytearray, memoryview)):
+                raise ImageDecodeError(text_mode)
+            buffer.write(chunk)
+    except ImageError:
+        raise
+    except UnicodeDecodeError as error:
+        raise ImageDecodeError(text_mode) from error
+    except OSError as error:
+        raise ImageDecodeError(f"{name} cannot be read ({_first_line(error)}): hand in a readable file") from error
+    except ValueError as error:
+        raise ImageDecodeError(f"{name} is closed: hand it in while it is open") from error
+    _check_bytes(name, buffer.tell(), limits)
+    buffer.seek(0)
+    return buffer
+
+
+@contextmanager
+def _decoder_errors(name: str, format_name: str) -> Iterator[None]:
+    """Whatever a decoder throws at damaged bytes becomes one typed line."""
+    try:
+        yield
+    except ImageError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ImageTooLargeError(
+            f"{name} has a frame or tile over Pillow's own limit: raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+        ) from error
+    except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, zlib.error, MemoryError and more
+        raise ImageDecodeError(
+            f"{name} cannot be decoded as {format_name} ({_first_line(error)}): "
+            "it may be truncated or damaged, copy or save it again"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _check_pixels(name: str, width: int, height: int, limits: ImageLimits) -> None:
+    if width * height > limits.max_pixels:
+        raise ImageTooLargeError(
+            f"{name} is {width}x{height}, {width * height} pixels, over the limit of {limits.max_pixels}: "
+            "shrink it, or raise max_pixels (PHOTONLITE_MAX_PIXELS)"
+        )
+
+
+def _check_bytes(name: str, size: int, limits: ImageLimits) -> None:
+    if size > limits.max_bytes:
+        raise ImageTooLargeError(
+            f"{name} has more than {limits.max_bytes} bytes, the limit: "
+            "compress it, or raise max_bytes (PHOTONLITE_MAX_BYTES)"
+        )
+
+
+def _unusable(source: object) -> ImageError:
+    kind = f"{type(source).__module__}.{type(source).__qualname__}".removeprefix("builtins.")
+    if kind.startswith("torch."):
+        return ImageShapeError(
+            "a torch tensor is not taken as a picture: hand in an array of shape [height, width, 3], "
+            "for a [3, height, width] tensor with tensor.permute(1, 2, 0).cpu().numpy()"
+        )
+    if isinstance(source, (list, tuple)) or hasattr(source, "__array__"):
+        return ImageShapeError(
+            f"a {kind} is not taken as a picture: hand in a numpy array of shape [height, width, 3] and dtype uint8"
+        )
+    return ImageError(
+        f"a {kind} is no picture: hand in a path, bytes, a binary file object, a Pillow image or a numpy array"
+    )

@@ -1,0 +1,444 @@
+import io
+import os
+import random
+import struct
+import threading
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFile
+
+from photonlite.config import ImageLimits
+from photonlite.errors import ImageDecodeError, ImageError, ImageNotFoundError, ImageShapeError, ImageTooLargeError
+from photonlite.images.decode import load_image
+
+ORIENTATION = 0x0112
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+
+
+def gradient(width: int = 24, height: int = 16) -> Image.Image:
+    """An RGB picture without symmetry, so that every flip and rotation shows."""
+    y, x = np.mgrid[0:height, 0:width]
+    red, green = 255 * x // max(1, width - 1), 255 * y // max(1, height - 1)
+    return Image.fromarray(np.stack([red, green, np.full_like(x, 40)], -1).astype(np.uint8))
+
+
+def encoded(image: Image.Image, format: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that promises grey pixels of this size and breaks off after a few bytes of them."""
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"\0" * 50)[:20]),
+    ]
+    body = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks)
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+def same(a: Image.Image, b: Image.Image) -> bool:
+    return a.mode == b.mode and a.size == b.size and a.tobytes() == b.tobytes()
+
+
+# --- what a picture can be handed in as
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    path = tmp_path / "picture.png"
+    gradient().save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "source_of",
+    [
+        str,
+        lambda path: path,
+        lambda path: path.read_bytes(),
+        lambda path: bytearray(path.read_bytes()),
+        lambda path: memoryview(path.read_bytes()),
+        lambda path: io.BytesIO(path.read_bytes()),
+        Image.open,
+        lambda path: np.asarray(Image.open(path)),
+    ],
+    ids=["str", "path", "bytes", "bytearray", "memoryview", "file", "pillow", "array"],
+)
+def test_every_kind_of_source_gives_the_same_pixels(picture: Path, source_of: Callable[[Path], Any]) -> None:
+    assert same(load_image(source_of(picture)), gradient())
+
+
+def test_an_open_file_is_read_from_its_start_every_time(picture: Path) -> None:
+    with open(picture, "rb") as file:
+        file.seek(11)
+        assert same(load_image(file), load_image(file))
+
+
+def test_a_raw_file_that_returns_little_at_a_time_is_read_to_its_end(picture: Path) -> None:
+    class Trickle(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            return super().read(7)
+
+    assert same(load_image(Trickle(picture.read_bytes())), gradient())
+
+
+def test_a_pipe_is_read(picture: Path) -> None:
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as reader:
+        os.write(write_end, picture.read_bytes())
+        os.close(write_end)
+        assert same(load_image(f"/dev/fd/{reader.fileno()}"), gradient())
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_common_formats_are_read(format: str) -> None:
+    options = {"quality": 95} if format in ("JPEG", "AVIF", "WEBP") else {}
+    found = np.asarray(load_image(encoded(gradient(), format, **options)), np.int16)
+    assert np.abs(found - np.asarray(gradient(), np.int16)).mean() < 8
+
+
+def test_uncommon_formats_never_reach_their_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    eps = encoded(gradient(), "EPS")
+    monkeypatch.setattr("PIL.EpsImagePlugin.EpsImageFile._open", lambda self: pytest.fail("the EPS reader was called"))
+    with pytest.raises(ImageDecodeError, match="known format: convert it to one of JPEG, PNG"):
+        load_image(eps)
+
+
+# --- the result belongs to the caller
+
+
+def test_the_result_shares_nothing_with_the_picture_handed_in() -> None:
+    image = gradient()
+    load_image(image).paste((0, 0, 0), (0, 0, 24, 16))
+    assert same(image, gradient())
+
+
+def test_the_result_shares_nothing_with_the_array_handed_in() -> None:
+    array = np.asarray(gradient()).copy()
+    loaded = load_image(array)
+    array[:] = 0
+    assert same(loaded, gradient())
+
+
+def test_loading_twice_does_not_rotate_twice() -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    once = load_image(encoded(gradient(), "PNG", exif=exif))
+    assert same(load_image(once), once)
+    assert once.info == {}
+
+
+# --- orientation and animation
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("format", ["PNG", "TIFF", "WEBP"])
+def test_exif_orientation_is_applied(format: str, orientation: int) -> None:
+    # What each value does to rows and columns, by the EXIF standard's "0th row, 0th column" table.
+    stored = np.asarray(gradient())
+    upright = {
+        1: stored,
+        2: stored[:, ::-1],
+        3: stored[::-1, ::-1],
+        4: stored[::-1],
+        5: stored.transpose(1, 0, 2),
+        6: stored[::-1].transpose(1, 0, 2),
+        7: stored[::-1, ::-1].transpose(1, 0, 2),
+        8: stored[:, ::-1].transpose(1, 0, 2),
+    }[orientation]
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    data = encoded(gradient(), format, exif=exif, **({"lossless": True} if format == "WEBP" else {}))
+    np.testing.assert_array_equal(np.asarray(load_image(data)), upright)
+    np.testing.assert_array_equal(np.asarray(load_image(Image.open(io.BytesIO(data)))), upright)
+
+
+def test_jpeg_orientation_turns_the_sides() -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 8
+    assert load_image(encoded(gradient(24, 16), "JPEG", exif=exif)).size == (16, 24)
+
+
+def test_a_damaged_exif_block_leaves_the_picture_as_stored() -> None:
+    data = encoded(gradient(), "PNG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
+    assert same(load_image(data), gradient())
+
+
+@pytest.mark.parametrize("format", ["GIF", "WEBP", "PNG", "TIFF", "AVIF"])
+def test_an_animation_gives_its_first_frame(format: str) -> None:
+    red, blue = Image.new("RGB", (16, 16), (255, 0, 0)), Image.new("RGB", (16, 16), (0, 0, 255))
+    data = encoded(red, format, save_all=True, append_images=[blue])
+    red_mean, _, blue_mean = np.asarray(load_image(data)).mean((0, 1))
+    assert red_mean > 240
+    assert blue_mean < 15
+
+
+# --- odd but sound pictures
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1)])
+def test_tiny_and_thin_pictures_are_read(size: tuple[int, int]) -> None:
+    assert load_image(encoded(Image.new("RGB", size, (9, 8, 7)), "PNG")).size == size
+
+
+def test_adobe_cmyk_jpeg_is_not_a_negative() -> None:
+    paper_and_ink = Image.new("CMYK", (32, 16), (0, 0, 0, 0))
+    paper_and_ink.paste((0, 255, 255, 0), (16, 0, 32, 16))
+    data = encoded(paper_and_ink, "JPEG", quality=95)
+    assert b"Adobe" in data
+    loaded = load_image(data)
+    assert min(loaded.getpixel((4, 8))) > 245  # type: ignore[arg-type]
+    red, green, blue = loaded.getpixel((28, 8))  # type: ignore[misc]
+    assert red > 245
+    assert max(green, blue) < 10
+
+
+def test_cmyk_tiff_without_adobe_inversion_is_not_a_negative() -> None:
+    loaded = load_image(encoded(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "TIFF"))
+    assert loaded.getpixel((1, 1)) == (255, 0, 0)
+
+
+def test_sixteen_bit_png_is_scaled_and_not_clipped() -> None:
+    levels = np.array([[0, 128, 129, 256, 257, 32896, 65535]], np.uint16)
+    found = np.asarray(load_image(encoded(Image.fromarray(levels), "PNG")))
+    assert found[0, :, 0].tolist() == [0, 0, 1, 1, 1, 128, 255]
+    assert (found == found[..., :1]).all()
+
+
+def test_a_dark_sixteen_bit_pgm_stays_dark() -> None:
+    data = b"P5 2 1 65535\n" + bytes([0, 200, 0, 255])
+    assert np.asarray(load_image(data)).max() <= 1
+
+
+# --- bad input, one test each
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ImageNotFoundError, match=r"nothing\.png.*check the path"):
+        load_image(tmp_path / "nothing.png")
+
+
+def test_a_path_through_a_file(picture: Path) -> None:
+    with pytest.raises(ImageNotFoundError, match="check the path"):
+        load_image(picture / "inside.png")
+
+
+def test_folder(tmp_path: Path) -> None:
+    with pytest.raises(ImageNotFoundError, match="is a folder: name a picture file"):
+        load_image(tmp_path)
+
+
+def test_file_without_permission(picture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)  # a superuser may read whatever the file's mode says
+    with pytest.raises(ImageDecodeError, match="permission denied"):
+        load_image(picture)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("data:image/png;base64,iVBORw0KGgo=", "hand in the bytes"),
+        ("https://example.org/cat.jpg", "URLs are not fetched"),
+        ("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ" * 200, "if this is base64"),
+        ("with a NUL\0 inside", "check the path"),
+        ("", "check the path"),
+    ],
+    ids=["data-uri", "url", "base64", "nul", "empty"],
+)
+def test_a_string_that_is_no_path_says_what_to_do(text: str, hint: str) -> None:
+    with pytest.raises(ImageNotFoundError, match=hint) as caught:
+        load_image(text)
+    assert len(str(caught.value)) < 400
+
+
+def test_not_an_image(tmp_path: Path) -> None:
+    path = tmp_path / "notes.png"
+    path.write_text("a shopping list")
+    with pytest.raises(ImageDecodeError, match=r"notes\.png.* is not an image of a known format"):
+        load_image(path)
+
+
+@pytest.mark.parametrize("source", [b"", bytearray(), io.BytesIO()], ids=["bytes", "bytearray", "file"])
+def test_zero_bytes(source: Any) -> None:
+    with pytest.raises(ImageDecodeError, match=r"empty \(0 bytes\)"):
+        load_image(source)
+
+
+def test_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "empty.jpg"
+    path.touch()
+    with pytest.raises(ImageDecodeError, match=r"empty\.jpg.* is empty \(0 bytes\)"):
+        load_image(path)
+
+
+@pytest.mark.parametrize("kept", [0.02, 0.5, 0.9])
+@pytest.mark.parametrize("format", FORMATS)
+def test_truncated(format: str, kept: float) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
+    data = encoded(noise, format)
+    with pytest.raises(ImageDecodeError) as caught:
+        load_image(data[: int(len(data) * kept)])
+    assert "\n" not in str(caught.value)
+
+
+def test_truncated_pillow_image(picture: Path) -> None:
+    lazy = Image.open(io.BytesIO(picture.read_bytes()[:-30]))
+    with pytest.raises(ImageDecodeError, match="truncated or damaged"):
+        load_image(lazy)
+
+
+def test_closed_pillow_image(picture: Path) -> None:
+    with Image.open(picture) as image:
+        pass
+    with pytest.raises(ImageDecodeError, match="the image cannot be decoded"):
+        load_image(image)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_over_the_pixel_limit_is_refused_from_the_header(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(gradient(64, 32), format)
+    reader = type(Image.open(io.BytesIO(data)))
+    monkeypatch.setattr(reader, "load", lambda self: pytest.fail("pixels were decoded"))
+    with pytest.raises(ImageTooLargeError, match=r"64x32, 2048 pixels, over the limit of 2047.*PHOTONLITE_MAX_PIXELS"):
+        load_image(data, ImageLimits(max_pixels=2047))
+
+
+def test_a_pillow_image_over_the_limit_is_refused_before_it_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = Image.open(io.BytesIO(encoded(gradient(), "PNG")))
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("pixels were decoded"))
+    with pytest.raises(ImageTooLargeError, match="over the limit of 10"):
+        load_image(image, ImageLimits(max_pixels=10))
+
+
+def test_an_array_over_the_limit() -> None:
+    with pytest.raises(ImageTooLargeError, match="8000x8001"):
+        load_image(np.broadcast_to(np.uint8(0), (8001, 8000, 3)))
+
+
+@pytest.mark.parametrize("size", [(9_500, 9_500), (20_000, 20_000)])
+def test_pillows_own_bomb_check_stays_silent(size: tuple[int, int], recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.raises(ImageTooLargeError, match="over the limit of 64000000"):
+        load_image(png_header(*size))
+    assert not recwarn.list
+
+
+def test_the_limit_may_be_raised_above_pillows_own() -> None:
+    # Past the size check the truncated pixels are what stops it.
+    with pytest.raises(ImageDecodeError, match="PNG"):
+        load_image(png_header(9_500, 9_500), ImageLimits(max_pixels=100_000_000))
+
+
+def test_a_gif_frame_beyond_its_canvas_is_an_error() -> None:
+    data = bytearray(encoded(Image.new("P", (8, 8)), "GIF"))
+    descriptor = data.rindex(b",\0\0\0\0\x08\0\x08\0")
+    data[descriptor + 5 : descriptor + 9] = b"\xff\xff\xff\xff"
+    with pytest.raises(ImageTooLargeError):
+        load_image(bytes(data))
+
+
+@pytest.mark.parametrize("wrap", [bytes, memoryview, io.BytesIO])
+def test_over_the_byte_limit(wrap: Callable[[bytes], Any]) -> None:
+    data = encoded(gradient(), "PNG")
+    with pytest.raises(ImageTooLargeError, match="max_bytes"):
+        load_image(wrap(data), ImageLimits(max_bytes=len(data) - 1))
+    assert load_image(wrap(data), ImageLimits(max_bytes=len(data))).size == (24, 16)
+
+
+def test_a_file_over_the_byte_limit(picture: Path) -> None:
+    with pytest.raises(ImageTooLargeError, match="max_bytes"):
+        load_image(picture, ImageLimits(max_bytes=20))
+
+
+def test_an_endless_device_is_read_no_further_than_the_limit() -> None:
+    with pytest.raises(ImageTooLargeError, match="max_bytes"):
+        load_image("/dev/zero", ImageLimits(max_bytes=3_000_000))
+
+
+@pytest.mark.parametrize("content", ["plain words", "caf\xe9"], ids=["readable", "undecodable"])
+def test_text_mode_file(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(content.encode("latin-1"))
+    with open(path, encoding="utf-8") as file, pytest.raises(ImageDecodeError, match="open it in binary mode"):
+        load_image(file)  # type: ignore[arg-type]
+
+
+def test_closed_file() -> None:
+    file = io.BytesIO(encoded(gradient(), "PNG"))
+    file.close()
+    with pytest.raises(ImageDecodeError, match="is closed"):
+        load_image(file)
+
+
+def test_write_only_file(tmp_path: Path) -> None:
+    with open(tmp_path / "out", "wb") as file, pytest.raises(ImageDecodeError, match="cannot be read"):
+        load_image(file)
+
+
+def test_torch_tensor_is_refused_with_the_way_to_an_array() -> None:
+    with pytest.raises(ImageShapeError, match=r"tensor\.permute\(1, 2, 0\)\.cpu\(\)\.numpy\(\)"):
+        load_image(torch.zeros(3, 8, 8))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [([[0, 1]], ImageShapeError), (np.uint8(3), ImageShapeError), (None, ImageError), (7, ImageError)],
+)
+def test_other_objects(source: Any, expected: type[ImageError]) -> None:
+    with pytest.raises(expected, match="hand in"):
+        load_image(source)
+
+
+def test_pillow_image_without_pixels() -> None:
+    with pytest.raises(ImageShapeError, match="0x5"):
+        load_image(Image.new("RGB", (0, 5)))
+
+
+# --- hostile bytes and threads
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's remarks on metadata that the flips have damaged
+@pytest.mark.parametrize("format", FORMATS)
+def test_damaged_files_give_a_picture_or_a_typed_error(format: str) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    data = encoded(gradient(40, 30), format, **({} if format in ("GIF", "BMP", "PPM") else {"exif": exif}))
+    rng = random.Random(format)
+    refused = 0
+    for _ in range(60):
+        damaged = bytearray(data)
+        for _ in range(rng.choice([1, 3, 20])):
+            # Half of the flips fall into the header, where they do most harm.
+            damaged[rng.randrange(4, rng.choice([64, len(data)]))] = rng.randrange(256)
+        try:
+            load_image(bytes(damaged), ImageLimits(max_pixels=100_000))
+        except ImageError:
+            refused += 1
+    assert refused
+
+
+def test_one_lazy_pillow_image_in_many_threads() -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    data = encoded(gradient(300, 200), "PNG", exif=exif)
+    expected = load_image(data)
+    for _ in range(10):
+        lazy, barrier = Image.open(io.BytesIO(data)), threading.Barrier(8)
+
+        def load(_: int, lazy: Image.Image = lazy, barrier: threading.Barrier = barrier) -> Image.Image:
+            barrier.wait()
+            return load_image(lazy)
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(same(image, expected) for image in pool.map(load, range(8)))

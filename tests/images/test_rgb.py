@@ -1,0 +1,166 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from photonlite.errors import ImageShapeError
+from photonlite.images.rgb import array_to_rgb, image_to_rgb
+
+
+def pixel(image: Image.Image) -> Any:
+    return image.getpixel((0, 0))
+
+
+def one(mode: str, color: Any) -> Image.Image:
+    return Image.new(mode, (2, 2), color)
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        (one("RGB", (1, 2, 3)), (1, 2, 3)),
+        (one("RGBA", (10, 20, 30, 0)), (10, 20, 30)),
+        (one("RGBX", (10, 20, 30, 0)), (10, 20, 30)),
+        (one("RGBA", (100, 100, 100, 255)).convert("RGBa"), (100, 100, 100)),
+        (one("L", 77), (77, 77, 77)),
+        (one("LA", (77, 0)), (77, 77, 77)),
+        (one("LA", (77, 255)).convert("La"), (77, 77, 77)),
+        (one("1", 1), (255, 255, 255)),
+        (one("CMYK", (0, 255, 255, 0)), (255, 0, 0)),
+        (one("YCbCr", (128, 128, 128)), (128, 128, 128)),
+        (one("HSV", (0, 255, 255)), (255, 0, 0)),
+    ],
+    ids=lambda value: value.mode if isinstance(value, Image.Image) else "",
+)
+def test_every_mode_becomes_rgb_and_alpha_is_dropped(image: Image.Image, expected: tuple[int, int, int]) -> None:
+    converted = image_to_rgb(image)
+    assert converted.mode == "RGB"
+    assert pixel(converted) == expected
+
+
+@pytest.mark.parametrize("transparency", [None, 0, b"\0\x80"], ids=["opaque", "index", "bytes"])
+def test_palette_is_looked_up_and_its_transparency_ignored(transparency: int | bytes | None) -> None:
+    image = one("P", 0)
+    image.putpalette([200, 100, 50, 0, 0, 0])
+    if transparency is not None:
+        image.info["transparency"] = transparency
+    before = dict(image.info)
+    assert pixel(image_to_rgb(image)) == (200, 100, 50)
+    assert image.info == before
+
+
+def test_the_converted_picture_has_no_metadata() -> None:
+    image = one("L", 5)
+    image.info.update(dpi=(72, 72), transparency=5)
+    assert image_to_rgb(image).info == {}
+
+
+@pytest.mark.parametrize(
+    ("array", "mode", "expected"),
+    [
+        (np.array([[0, 65535, 257]], np.uint16), "I;16", [0, 255, 1]),
+        (np.array([[0, 65535, 32896]], np.int32), "I", [0, 255, 128]),
+        (np.array([[0, 255, 100]], np.int32), "I", [0, 255, 100]),
+        (np.array([[0, 1, 0.5]], np.float32), "F", [0, 255, 128]),
+        (np.array([[0, 255, 100]], np.float32), "F", [0, 255, 100]),
+    ],
+)
+def test_wide_modes_are_scaled(array: np.ndarray[Any, Any], mode: str, expected: list[int]) -> None:
+    image = Image.fromarray(array)
+    assert image.mode == mode
+    assert np.asarray(image_to_rgb(image))[0, :, 0].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([[0, 70_000]], np.int32),
+        np.array([[-4, 100]], np.int32),
+        np.array([[0, 300]], np.float32),
+        np.array([[0, np.nan]], np.float32),
+    ],
+)
+def test_wide_modes_out_of_every_scale_are_refused(array: np.ndarray[Any, Any]) -> None:
+    with pytest.raises(ImageShapeError, match=r"mode [IF] holds"):
+        image_to_rgb(Image.fromarray(array))
+
+
+RGB = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        RGB,
+        np.asfortranarray(RGB),
+        RGB[..., ::-1].copy()[..., ::-1],
+        np.repeat(RGB, 2, axis=1)[:, ::2],
+        np.concatenate([RGB, RGB[..., :1]], -1),
+        RGB / 255,
+        (RGB / 255).astype(np.float16),
+    ],
+    ids=["plain", "fortran", "reversed-channels", "strided", "alpha", "float64", "float16"],
+)
+def test_arrays_become_the_same_picture(array: np.ndarray[Any, Any]) -> None:
+    image = array_to_rgb(array)
+    assert image.mode == "RGB"
+    np.testing.assert_array_equal(np.asarray(image), RGB)
+
+
+@pytest.mark.parametrize("array", [RGB[..., 0], RGB[..., :1]], ids=["flat", "one-channel"])
+def test_grey_arrays_are_repeated_over_the_channels(array: np.ndarray[Any, Any]) -> None:
+    np.testing.assert_array_equal(np.asarray(array_to_rgb(array)), np.repeat(RGB[..., :1], 3, -1))
+
+
+def test_a_read_only_array_is_taken() -> None:
+    array = RGB.copy()
+    array.flags.writeable = False
+    np.testing.assert_array_equal(np.asarray(array_to_rgb(array)), RGB)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_are_refused(bad: float) -> None:
+    array = np.full((4, 4, 3), 0.5)
+    array[1, 2, 0] = bad
+    with pytest.raises(ImageShapeError, match=r"float64 array holds NaN or infinity.*nan_to_num"):
+        array_to_rgb(array)
+
+
+def test_a_rounding_error_beyond_the_range_is_forgiven() -> None:
+    image = array_to_rgb(np.array([[-1e-6, 1 + 1e-6]]))
+    assert np.asarray(image)[0, :, 0].tolist() == [0, 255]
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, 255.0])
+def test_floats_out_of_range_are_refused(value: float) -> None:
+    with pytest.raises(ImageShapeError, match=r"outside 0 to 1.*uint8"):
+        array_to_rgb(np.full((4, 4, 3), value, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("shape", "hint"),
+    [
+        ((), ""),
+        ((12,), ""),
+        ((4, 4, 2), ""),
+        ((4, 4, 5), ""),
+        ((3, 6, 8), r"array\.transpose\(1, 2, 0\)"),
+        ((1, 4, 4, 3), r"array\[0\]"),
+    ],
+)
+def test_wrong_shapes_are_refused(shape: tuple[int, ...], hint: str) -> None:
+    with pytest.raises(ImageShapeError, match=rf"shape \[.*\[height, width, 3\].*{hint}"):
+        array_to_rgb(np.zeros(shape, np.uint8))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint16, np.bool_, np.complex64, np.object_, "U3", "datetime64[s]"])
+def test_wrong_dtypes_are_refused(dtype: Any) -> None:
+    with pytest.raises(ImageShapeError, match=r"dtype .* is no picture.*uint8"):
+        array_to_rgb(np.zeros((4, 4, 3), dtype))
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (4, 0, 3), (0, 0)])
+def test_arrays_without_pixels_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ImageShapeError, match="no pixels"):
+        array_to_rgb(np.zeros(shape, np.uint8))

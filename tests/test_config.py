@@ -1,0 +1,41 @@
+from typing import Any
+
+import pytest
+
+from photonlite.config import ImageLimits
+from photonlite.errors import SettingsError
+
+
+def test_defaults_are_64_megapixels_and_256_mebibytes() -> None:
+    assert ImageLimits() == ImageLimits(max_pixels=64_000_000, max_bytes=268_435_456)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "12", None, True])
+@pytest.mark.parametrize("name", ["max_pixels", "max_bytes"])
+def test_a_limit_is_a_positive_whole_number(name: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=rf"{name} is .*at least 1"):
+        ImageLimits(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, ImageLimits()),
+        ({"PHOTONLITE_MAX_PIXELS": ""}, ImageLimits()),
+        ({"PHOTONLITE_MAX_PIXELS": " 1_000 "}, ImageLimits(max_pixels=1000)),
+        ({"PHOTONLITE_MAX_BYTES": "77"}, ImageLimits(max_bytes=77)),
+    ],
+)
+def test_limits_come_from_the_environment(environ: dict[str, str], expected: ImageLimits) -> None:
+    assert ImageLimits.from_env(environ) == expected
+
+
+def test_the_process_environment_is_read_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHOTONLITE_MAX_PIXELS", "4242")
+    assert ImageLimits.from_env().max_pixels == 4242
+
+
+@pytest.mark.parametrize("text", ["64e6", "many", "0", "-5", "1.0"])
+def test_an_unusable_variable_is_named(text: str) -> None:
+    with pytest.raises(SettingsError, match=f"PHOTONLITE_MAX_PIXELS is '{text}'.*unset it"):
+        ImageLimits.from_env({"PHOTONLITE_MAX_PIXELS": text})
