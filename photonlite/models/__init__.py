@@ -1,0 +1,1 @@
+"""Models: networks, their checkpoints, and what a runner needs of them."""

@@ -1,0 +1,327 @@
+"""The shape of a Moondream checkpoint, read from its config.json; every dimension comes from here.
+
+The public Moondream 2 release ships an empty configuration and keeps its dimensions in code: they are the defaults
+below. `model_type` names the family, and the family decides rules that no tensor shows (:class:`Family`).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from photonlite.errors import ConfigError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """The text decoder. `prefix_attn` of the public files is not read: the prefix length follows from the grid."""
+
+    dim: int = 2048
+    ff_dim: int = 8192
+    n_layers: int = 24
+    vocab_size: int = 51200
+    max_context: int = 2048
+    n_heads: int = 32
+    n_kv_heads: int | None = None
+    rope_theta: float = 10_000.0
+
+    def __post_init__(self) -> None:
+        """Check that heads divide the width and rotary pairs divide a head."""
+        if self.n_kv_heads is None:
+            object.__setattr__(self, "n_kv_heads", self.n_heads)
+        _divides("text", "n_heads", self.n_heads, "dim", self.dim)
+        _divides("text", "n_kv_heads", self.kv_heads, "n_heads", self.n_heads)
+        _divides("text", "4", 4, "dim / n_heads", self.head_dim)
+
+    @property
+    def kv_heads(self) -> int:
+        """How many key/value heads there are."""
+        return self.n_kv_heads or self.n_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Dimensions of one head."""
+        return self.dim // self.n_heads
+
+    @property
+    def rotary_dim(self) -> int:
+        """Dimensions of a head that are rotated: the first half."""
+        return self.head_dim // 2
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """The vision tower, its tiling and the projector."""
+
+    enc_dim: int = 1152
+    enc_patch_size: int = 14
+    enc_n_layers: int = 27
+    enc_ff_dim: int = 4304
+    enc_n_heads: int = 16
+    proj_out_dim: int = 2048
+    proj_inner_dim: int = 8192
+    crop_size: int = 378
+    in_channels: int = 3
+    max_crops: int = 12
+    overlap_margin: int = 4
+
+    def __post_init__(self) -> None:
+        """Check that patches tile a crop, heads divide the width, and margins leave a window."""
+        _divides("vision", "enc_patch_size", self.enc_patch_size, "crop_size", self.crop_size)
+        _divides("vision", "enc_n_heads", self.enc_n_heads, "enc_dim", self.enc_dim)
+        if self.in_channels != 3:
+            raise ConfigError(f"vision.in_channels is {self.in_channels}: pictures are read as RGB, set it to 3")
+        if 2 * self.overlap_margin >= self.grid:
+            raise ConfigError(
+                f"vision.overlap_margin {self.overlap_margin} on both sides leaves nothing of a grid of {self.grid}"
+            )
+
+    @property
+    def grid(self) -> int:
+        """Patches along one side of a crop."""
+        return self.crop_size // self.enc_patch_size
+
+    @property
+    def n_patches(self) -> int:
+        """Patches of one crop, and embeddings of one picture."""
+        return self.grid**2
+
+    @property
+    def patch_dim(self) -> int:
+        """Numbers in one patch."""
+        return self.in_channels * self.enc_patch_size**2
+
+
+@dataclass(frozen=True)
+class RegionConfig:
+    """The coordinate and size heads."""
+
+    dim: int = 2048
+    coord_feat_dim: int = 256
+    coord_out_dim: int = 1024
+    size_feat_dim: int = 512
+    size_out_dim: int = 2048
+    inner_dim: int = 8192
+    decoder: Literal["mlp", "linear"] = "mlp"
+    norm: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that cosines and sines, widths and heights pair up."""
+        for name in ("coord_feat_dim", "size_feat_dim", "size_out_dim"):
+            _divides("region", "2", 2, name, getattr(self, name))
+        if self.decoder not in ("mlp", "linear"):
+            raise ConfigError(f"region.decoder is {self.decoder!r}: it is 'mlp' or 'linear'")
+
+    @property
+    def size_bins(self) -> int:
+        """Bins of a width, and of a height."""
+        return self.size_out_dim // 2
+
+
+@dataclass(frozen=True)
+class QueryTemplate:
+    """Ids around a question; a reasoning prompt may end differently."""
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    reasoning_suffix: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Template:
+    """Ids around the argument of a skill."""
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """Special ids and the prompt templates of each skill; a skill without a template is one the checkpoint lacks."""
+
+    bos_id: int = 0
+    eos_id: int = 0
+    answer_id: int = 3
+    thinking_id: int = 4
+    coord_id: int = 5
+    size_id: int = 6
+    start_ground_points_id: int = 7
+    end_ground_id: int = 9
+    caption: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    query: QueryTemplate | None = None
+    detect: Template | None = None
+    point: Template | None = None
+    segment: Template | None = None
+
+    @property
+    def skills(self) -> tuple[str, ...]:
+        """Names of the skills that have a template."""
+        return tuple(name for name in ("caption", "query", "detect", "point", "segment") if getattr(self, name))
+
+
+@dataclass(frozen=True)
+class Family:
+    """Rules that belong to a family of checkpoints and show in no tensor.
+
+    Attributes:
+        name: what `model_type` says.
+        any_id_continues: detect and point go on with any id but the end (Moondream 2), or choose between the
+            coordinate id and the end only.
+        suppressed_in_answer: ids that an answer or a caption never holds after its first token.
+        suppressed_in_reasoning: the same for reasoning.
+        controls_to: the ids below this are control ids: a path holds none of them.
+        templates: prompts of the family where config.json has none.
+    """
+
+    name: str
+    any_id_continues: bool
+    suppressed_in_answer: tuple[str, ...]
+    suppressed_in_reasoning: tuple[str, ...]
+    templates: Mapping[str, Any]
+    region: Mapping[str, Any]
+    text: Mapping[str, Any]
+    controls_to: int = 21
+
+
+_STARMIE_TEMPLATES: dict[str, Any] = {
+    "caption": {"short": [1, 32708, 2, 12492, 3], "normal": [1, 32708, 2, 6382, 3], "long": [1, 32708, 2, 4059, 3]},
+    "detect": {"prefix": [1, 7235, 476, 2], "suffix": [3]},
+    "point": {"prefix": [1, 2581, 2], "suffix": [3]},
+}
+
+FAMILIES = {
+    "moondream2": Family(
+        name="moondream2",
+        any_id_continues=True,
+        suppressed_in_answer=("answer_id",),
+        suppressed_in_reasoning=("eos_id", "size_id"),
+        # The released weights were trained with the answer id twice.
+        templates=_STARMIE_TEMPLATES
+        | {"query": {"prefix": [1, 15381, 2], "suffix": [3, 3], "reasoning_suffix": [3, 4]}},
+        region={},
+        text={},
+    ),
+    "moondream3": Family(
+        name="moondream3",
+        any_id_continues=False,
+        suppressed_in_answer=(),
+        suppressed_in_reasoning=(),
+        templates=_STARMIE_TEMPLATES
+        | {
+            "query": {"prefix": [1, 15381, 2], "suffix": [3], "reasoning_suffix": [4]},
+            "segment": {"prefix": [1, 17374, 2], "suffix": [3]},
+        },
+        region={"decoder": "linear", "norm": True},
+        text={"rope_theta": 1_500_000.0, "max_context": 32768},
+    ),
+    "photonlite_nano": Family(
+        name="photonlite_nano",
+        any_id_continues=False,
+        suppressed_in_answer=(),
+        suppressed_in_reasoning=(),
+        templates={},
+        region={"decoder": "linear", "norm": True},
+        text={},
+    ),
+}
+_ALIASES = {"moondream1": "moondream2", "moondream": "moondream2"}
+
+
+@dataclass(frozen=True)
+class MoondreamConfig:
+    """Everything a checkpoint's config.json says, checked."""
+
+    family: Family
+    text: TextConfig
+    vision: VisionConfig
+    region: RegionConfig
+    tokenizer: TokenizerConfig
+
+    def __post_init__(self) -> None:
+        """Check that the parts fit together."""
+        for name, dim in (("vision.proj_out_dim", self.vision.proj_out_dim), ("region.dim", self.region.dim)):
+            if dim != self.text.dim:
+                raise ConfigError(f"{name} is {dim} but text.dim is {self.text.dim}: they must be equal")
+        if self.prefix_length >= self.text.max_context:
+            raise ConfigError(
+                f"a picture takes {self.prefix_length} positions but text.max_context is {self.text.max_context}"
+            )
+
+    @property
+    def prefix_length(self) -> int:
+        """Positions of BOS and one picture: the bidirectional block at the start of a sequence."""
+        return 1 + self.vision.n_patches
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> "MoondreamConfig":
+        """Read a parsed config.json.
+
+        Args:
+            raw: the file's object. The public releases nest the dimensions under "config"; both places are read.
+
+        Raises:
+            ConfigError: an unknown family, a value of the wrong type, or dimensions that contradict each other.
+        """
+        inner = raw.get("config")
+        merged = {**raw, **inner} if isinstance(inner, Mapping) else dict(raw)
+        kind = str(raw.get("model_type", "moondream2"))
+        family = FAMILIES.get(_ALIASES.get(kind, kind))
+        if family is None:
+            known = ", ".join(sorted(FAMILIES.keys() | _ALIASES.keys()))
+            raise ConfigError(f"model_type {kind!r} is not a family photonlite knows; it knows {known}")
+        if "moe" in _section(merged, "text") or (kind == "moondream3" and "text" not in merged):
+            raise ConfigError("this checkpoint has a mixture-of-experts text decoder, which photonlite cannot run yet")
+        return cls(
+            family=family,
+            text=_build(TextConfig, "text", {**family.text, **_section(merged, "text")}),
+            vision=_build(VisionConfig, "vision", _section(merged, "vision")),
+            region=_build(RegionConfig, "region", {**family.region, **_section(merged, "region")}),
+            tokenizer=_tokenizer(_section(merged, "tokenizer"), family),
+        )
+
+
+def _tokenizer(section: Mapping[str, Any], family: Family) -> TokenizerConfig:
+    templates = section.get("templates", family.templates)
+    names = [field.name for field in dataclasses.fields(TokenizerConfig) if field.name.endswith("_id")]
+    ids = {name: section[name] for name in names if name in section}
+    base = _build(TokenizerConfig, "tokenizer", ids)
+    try:
+        values: dict[str, Any] = {
+            name: Template(tuple(t["prefix"]), tuple(t["suffix"]))
+            for name in ("detect", "point", "segment")
+            if (t := templates.get(name))
+        }
+        values["caption"] = {length: tuple(ids) for length, ids in (templates.get("caption") or {}).items()}
+        if query := templates.get("query"):
+            suffix = tuple(query["suffix"])
+            reasoning = tuple(query.get("reasoning_suffix", (*suffix, base.thinking_id)))
+            values["query"] = QueryTemplate(tuple(query["prefix"]), suffix, reasoning)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"tokenizer.templates cannot be read: {error!r}; each skill has lists prefix and suffix"
+        ) from error
+    return dataclasses.replace(base, **values)
+
+
+def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = raw.get(name, {})
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{name} in config.json is {type(section).__name__}, not an object")
+    return section
+
+
+def _build(cls: type[T], name: str, values: Mapping[str, Any]) -> T:
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    known = {key: value for key, value in values.items() if key in fields and value is not None}
+    for key, value in known.items():
+        integral = "int" in str(fields[key].type)
+        if integral and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            raise ConfigError(f"{name}.{key} is {value!r}: it must be a non-negative integer")
+    return cls(**known)
+
+
+def _divides(section: str, small_name: str, small: int, large_name: str, large: int) -> None:
+    if small < 1 or large < 1 or large % small:
+        raise ConfigError(f"{section}: {small_name} ({small}) must divide {large_name} ({large})")

@@ -1,0 +1,122 @@
+"""The vision side: crops are encoded one by one, local features are stitched, pooled and joined with the global ones.
+
+```
+crops [n, C, C, 3] ── encode ── features [n, P, D] ─┬─ [0] global ────────────── [P, D] ─┐
+                                                    └─ [1:] stitch ─ pool to grid [P, D] ┴─ concat ─ proj_mlp ─ [P, dim]
+```
+P = grid x grid patches a crop. With tiling (1, 1) the local crop has the very pixels of the global one; the batch then
+holds a single crop and its features serve as both.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from photonlite.models.layers import MLP, attend, layer_norm
+from photonlite.models.moondream.config import VisionConfig
+
+
+class SelfAttention(nn.Module):
+    """Attention among the patches of one crop, without a mask."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[n, P, D]`` to ``[n, P, D]``."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        return self.proj(attend(q, k, v, None).flatten(2))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.ln1 = layer_norm(config.enc_dim)
+        self.attn = SelfAttention(config.enc_dim, config.enc_n_heads)
+        self.ln2 = layer_norm(config.enc_dim)
+        self.mlp = MLP(config.enc_dim, config.enc_ff_dim, config.enc_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[n, P, D]`` to ``[n, P, D]``."""
+        x = x + self.attn(self.ln1(x))
+        return x + self.mlp(self.ln2(x))  # type: ignore[no-any-return]
+
+
+class VisionEncoder(nn.Module):
+    """Patch embedding, transformer, and the projection into the text decoder's space."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.patch_emb = nn.Linear(config.patch_dim, config.enc_dim)
+        self.pos_emb = nn.Parameter(torch.empty(1, config.n_patches, config.enc_dim))
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.enc_n_layers))
+        self.post_ln = layer_norm(config.enc_dim)
+        self.proj_mlp = MLP(2 * config.enc_dim, config.proj_inner_dim, config.proj_out_dim)
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Encode crops, each on its own.
+
+        Args:
+            pixels: uint8 ``[n, C, C, channels]``, or the same already normalised as a floating type.
+
+        Returns:
+            Features ``[n, P, D]``.
+        """
+        x = self.patch_emb(self._patches(pixels)) + self.pos_emb
+        for block in self.blocks:
+            x = block(x)
+        return self.post_ln(x)  # type: ignore[no-any-return]
+
+    def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
+        """Join global and local features of one picture and map them to embeddings for the text decoder.
+
+        Args:
+            features: ``[1 + th * tw, P, D]``, the global crop first; ``[1, P, D]`` for tiling (1, 1).
+            tiling: rows and columns of local crops.
+
+        Returns:
+            ``[P, dim]``.
+        """
+        overall = features[0]
+        local = overall if tiling == (1, 1) else self._pool(self._stitch(features[1:], tiling))
+        return self.proj_mlp(torch.cat((overall, local), dim=-1))  # type: ignore[no-any-return]
+
+    def _patches(self, pixels: Tensor) -> Tensor:
+        """Cut ``[n, C, C, channels]`` into patch vectors ``[n, P, channels * patch * patch]``, channel-major."""
+        size, grid = self.config.enc_patch_size, self.config.grid
+        if not pixels.is_floating_point():
+            pixels = (pixels.float() / 255 - 0.5) / 0.5
+        patches = pixels.to(self.patch_emb.weight.dtype).reshape(len(pixels), grid, size, grid, size, -1)
+        return patches.permute(0, 1, 3, 5, 2, 4).flatten(3).flatten(1, 2)
+
+    def _stitch(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
+        """Paste local features ``[th * tw, P, D]`` into one map ``[rows, columns, D]``, each cell written once.
+
+        A crop gives up its margin on every side where another crop adjoins and keeps it at the picture's border.
+        """
+        grid, margin = self.config.grid, self.config.overlap_margin
+        rows, columns = tiling
+        crops = features.reshape(rows, columns, grid, grid, -1)
+
+        def kept(index: int, count: int) -> slice:
+            return slice(margin if index > 0 else 0, grid - margin if index < count - 1 else grid)
+
+        return torch.cat(
+            [
+                torch.cat([crops[i, j][kept(i, rows), kept(j, columns)] for j in range(columns)], dim=1)
+                for i in range(rows)
+            ],
+            dim=0,
+        )
+
+    def _pool(self, stitched: Tensor) -> Tensor:
+        """Average a map ``[rows, columns, D]`` into ``[P, D]`` over adaptive, overlapping bins."""
+        grid = self.config.grid
+        pooled = functional.adaptive_avg_pool2d(stitched.permute(2, 0, 1), (grid, grid))
+        return pooled.permute(1, 2, 0).flatten(0, 1)

@@ -1,0 +1,93 @@
+from typing import Any
+
+import pytest
+import torch
+
+from photonlite.errors import ConfigError
+from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.model import MoondreamModel
+from tests.tiny import tiny_config
+
+SMALL_RELEASE = {
+    "text": {"dim": 1024, "ff_dim": 4096, "n_heads": 16},
+    "vision": {"enc_dim": 720, "enc_ff_dim": 2690, "enc_n_heads": 10, "proj_out_dim": 1024},
+    "region": {"dim": 1024},
+}
+
+
+def parameters(config: MoondreamConfig) -> dict[str, int]:
+    with torch.device("meta"):
+        model = MoondreamModel(config)
+    return {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
+
+
+def test_an_empty_configuration_is_moondream_2() -> None:
+    counts = parameters(MoondreamConfig.from_dict({"model_type": "moondream1", "config": {}}))
+
+    assert counts == {"vision": 448_649_072, "text": 1_418_270_720, "region": 60_317_312}
+    assert sum(counts.values()) == 1_927_237_104
+
+
+def test_dimensions_are_read_where_the_public_releases_have_them() -> None:
+    flat, nested = MoondreamConfig.from_dict(SMALL_RELEASE), MoondreamConfig.from_dict({"config": SMALL_RELEASE})
+
+    assert flat == nested
+    assert sum(parameters(flat).values()) == 631_889_382
+
+
+def test_moondream_3_has_linear_region_heads_with_a_norm() -> None:
+    config = MoondreamConfig.from_dict({"model_type": "moondream3", "text": {"n_layers": 1}})
+
+    assert parameters(config)["region"] == 7_876_224
+    assert (config.text.rope_theta, config.text.max_context) == (1_500_000, 32768)
+    assert not config.family.any_id_continues
+
+
+def test_there_are_as_many_key_heads_as_heads_unless_said() -> None:
+    assert MoondreamConfig.from_dict(SMALL_RELEASE).text.kv_heads == 16
+    assert tiny_config().text.kv_heads == 1
+
+
+def test_the_prefix_follows_from_the_grid() -> None:
+    assert MoondreamConfig.from_dict({}).prefix_length == 730
+    assert tiny_config().prefix_length == 26
+
+
+def test_moondream_2_ends_its_prompts_with_the_answer_id_twice() -> None:
+    query = MoondreamConfig.from_dict({}).tokenizer.query
+
+    assert query is not None
+    assert (query.prefix, query.suffix, query.reasoning_suffix) == ((1, 15381, 2), (3, 3), (3, 4))
+
+
+def test_a_reasoning_suffix_that_is_not_given_ends_with_the_thinking_id() -> None:
+    templates = {"query": {"prefix": [1, 2], "suffix": [3]}}
+    config = MoondreamConfig.from_dict({"tokenizer": {"thinking_id": 11, "templates": templates}})
+
+    assert config.tokenizer.query is not None
+    assert config.tokenizer.query.reasoning_suffix == (3, 11)
+    assert config.tokenizer.skills == ("query",)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"model_type": "llava"}, "'llava' is not a family"),
+        ({"model_type": "moondream3"}, "mixture-of-experts"),
+        ({"text": {"n_heads": 3}}, r"n_heads \(3\) must divide dim \(2048\)"),
+        ({"text": {"n_kv_heads": 5}}, r"n_kv_heads \(5\) must divide n_heads \(32\)"),
+        ({"text": {"dim": 1024}}, "proj_out_dim is 2048 but text.dim is 1024"),
+        ({"text": {"n_layers": "24"}}, "text.n_layers is '24'"),
+        ({"text": {"max_context": 730}}, "a picture takes 730 positions"),
+        ({"text": []}, "text in config.json is list"),
+        ({"vision": {"crop_size": 380}}, r"enc_patch_size \(14\) must divide crop_size \(380\)"),
+        ({"vision": {"overlap_margin": 14}}, "leaves nothing of a grid of 27"),
+        ({"vision": {"in_channels": 1}}, "set it to 3"),
+        ({"region": {"decoder": "tree"}}, "'mlp' or 'linear'"),
+        ({"region": {"size_out_dim": 2047}}, "size_out_dim"),
+        ({"tokenizer": {"templates": {"detect": {"prefix": [1]}}}}, "templates cannot be read"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_named(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MoondreamConfig.from_dict(raw)
