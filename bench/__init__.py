@@ -1,0 +1,1 @@
+"""Benchmarks, training and evaluation code: lives in the repository, is not part of the wheel."""

@@ -1,0 +1,190 @@
+"""From the name of a model to the files of its checkpoint, all of them on this machine.
+
+| name | files |
+|---|---|
+| none | the checkpoint that ships with the package |
+| a folder | its config.json, tokenizer.json and safetensors |
+| a .safetensors file | that file, config.json and tokenizer.json beside it |
+| "owner/name" | a Hub repository, from the cache or over the network |
+"""
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from photonlite.errors import CheckpointError, ConfigError, ModelNotFoundError
+from photonlite.models import hub
+from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.shards import INDEX_NAME, WeightFiles, is_pickle, pickle_refused, read_json
+
+CONFIG_NAME = "config.json"
+TOKENIZER_NAME = "tokenizer.json"
+KNOWN_MODELS = {"vikhyatk/moondream2": "Moondream 2: detect, point, caption, query; 1.9 B parameters"}
+"""Hub ids that are known to work, with what they are."""
+
+STARMIE_REPO = "moondream/starmie-v1"
+STARMIE_FAMILIES = frozenset({"moondream2", "moondream3"})
+STARMIE_VOCAB_SIZE = 51200
+"""The public releases of these families, recognised by this many rows, carry a stale tokenizer or none."""
+
+_HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
+_END_OF_TEXT = "<|endoftext|>"
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """Where the parts of a checkpoint are.
+
+    Attributes:
+        name: how the user named it; "nano" for the shipped one.
+        config: what config.json says.
+        tokenizer: tokenizer.json.
+        weights: the safetensors.
+    """
+
+    name: str
+    config: MoondreamConfig
+    tokenizer: Path
+    weights: WeightFiles
+
+
+def resolve(model: str | os.PathLike[str] | None = None, *, revision: str | None = None) -> ModelFiles:
+    """Find the files of a model, fetching them first where it is a Hub id that is not cached.
+
+    Args:
+        model: None for the shipped checkpoint, a folder, a .safetensors file, or a Hub id "owner/name". A string that
+            names a local folder or file is never looked up on the Hub, and neither is a path object.
+        revision: branch, tag or commit of a Hub repository.
+
+    Raises:
+        ModelNotFoundError: nothing of that name is at hand; the message says what was looked for.
+        ConfigError: config.json is missing or unusable.
+        CheckpointError: there are no safetensors, or no tokenizer.
+    """
+    path = shipped_checkpoint() if model is None else _as_path(model)
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+        if not is_folder and not is_file and isinstance(model, str) and _HUB_ID.fullmatch(model):
+            return _from_hub(model, revision)
+        if revision is not None and (is_folder or is_file):
+            raise ModelNotFoundError(
+                f"revision {revision!r} was given with {path}, which is local: leave it out, only Hub ids have any"
+            )
+        if is_folder:
+            return _from_folder("nano" if model is None else str(model), path)
+        if is_file:
+            return _from_file(path)
+    except OSError as cause:
+        raise ModelNotFoundError(f"{_shortened(path)} cannot be read: {cause.strerror or cause}") from cause
+    raise ModelNotFoundError(_unknown(str(model), path))
+
+
+def shipped_checkpoint() -> Path:
+    """Give the folder of the checkpoint that ships with the package: inside an installed wheel, or in the repository.
+
+    Raises:
+        ModelNotFoundError: the installation lacks it.
+    """
+    package = Path(__file__).resolve().parents[1]
+    places = (package / "assets" / "nano", package.parent / "assets" / "nano")
+    for place in places:
+        if (place / CONFIG_NAME).is_file():
+            return place
+    raise ModelNotFoundError(
+        f"the shipped checkpoint is in neither {places[0]} nor {places[1]}: install photonlite again, or name a model"
+    )
+
+
+def _as_path(model: str | os.PathLike[str]) -> Path:
+    if not isinstance(model, str | os.PathLike) or not os.fspath(model):
+        raise ModelNotFoundError(
+            f"{model!r} names no model: give a folder, a .safetensors file, a Hub id such as "
+            f"{next(iter(KNOWN_MODELS))}, or nothing for the shipped checkpoint"
+        )
+    return Path(os.path.expanduser(model))  # unlike Path.expanduser, leaves a user that does not exist alone
+
+
+def _from_folder(name: str, folder: Path) -> ModelFiles:
+    weights = WeightFiles.in_folder(folder)
+    return ModelFiles(name, *_description(folder), weights)
+
+
+def _from_file(path: Path) -> ModelFiles:
+    if is_pickle(path):
+        raise pickle_refused(path)
+    if path.suffix != ".safetensors":
+        raise CheckpointError(f"{path} is not a .safetensors file: only those, and folders that hold them, are loaded")
+    return ModelFiles(str(path), *_description(path.parent), WeightFiles((path,)))
+
+
+def _from_hub(repo: str, revision: str | None) -> ModelFiles:
+    """Fetch the small files first: a model that cannot run is refused before gigabytes are on their way."""
+    folder = hub.fetch(repo, [CONFIG_NAME, TOKENIZER_NAME], revision)
+    try:
+        config, tokenizer = _description(folder)
+        # The folder's name is the commit, so that both downloads are of one state of the repository.
+        weights = WeightFiles.in_folder(hub.fetch(repo, ["*.safetensors", INDEX_NAME], folder.name))
+    except (CheckpointError, ConfigError) as cause:
+        raise type(cause)(
+            f"{repo} from the Hub: {cause}. (If the cache is incomplete, `hf download {repo}` completes it; pickles "
+            "such as .bin and .pt are never fetched, as loading one can run any code)"
+        ) from cause
+    return ModelFiles(repo, config, tokenizer, weights)
+
+
+def _description(folder: Path) -> tuple[MoondreamConfig, Path]:
+    """Read the configuration and find the tokenizer of the checkpoint in a folder."""
+    path = folder / CONFIG_NAME
+    if not path.is_file():
+        raise ConfigError(f"{folder} has no {CONFIG_NAME}: put the one that belongs to the weights there")
+    config = MoondreamConfig.from_dict(read_json(path, ConfigError))
+    return config, _tokenizer(folder / TOKENIZER_NAME, config)
+
+
+def _tokenizer(path: Path, config: MoondreamConfig) -> Path:
+    """Give tokenizer.json, or the one of `STARMIE_REPO` where a public release ships a stale one."""
+    released = config.family.name in STARMIE_FAMILIES and config.text.vocab_size == STARMIE_VOCAB_SIZE
+    if released and not (path.is_file() and _end_of_text_id(path) == config.tokenizer.eos_id):
+        return _starmie(path)
+    if not path.is_file():
+        raise CheckpointError(f"{path.parent} has no {TOKENIZER_NAME}: put the tokenizer of the model there")
+    return path
+
+
+def _end_of_text_id(path: Path) -> int | None:
+    raw = read_json(path, CheckpointError)
+    added = raw.get("added_tokens") or []
+    return next((token.get("id") for token in added if token.get("content") == _END_OF_TEXT), None)
+
+
+def _starmie(path: Path) -> Path:
+    try:
+        found = hub.fetch(STARMIE_REPO, [TOKENIZER_NAME]) / TOKENIZER_NAME
+    except ModelNotFoundError as cause:
+        raise ModelNotFoundError(
+            f"{path} is missing or older than the weights, and the right one could not be had from {STARMIE_REPO}: "
+            f"{cause}. Or put the {TOKENIZER_NAME} of {STARMIE_REPO} beside the weights"
+        ) from cause
+    if not found.is_file():
+        raise CheckpointError(f"{STARMIE_REPO} in the Hub cache lacks {TOKENIZER_NAME}: `hf download {STARMIE_REPO}`")
+    return found
+
+
+def _unknown(model: str, path: Path) -> str:
+    """Say what was looked for under a name that leads nowhere, and what is like it."""
+    shown = _shortened(path)
+    text = f"unknown model {_shortened(model)!r}: there is no folder or file {shown}, and it is no Hub id (owner/name)"
+    by_ending = {known.split("/")[1]: known for known in KNOWN_MODELS}
+    near = [by_ending[key] for key in difflib.get_close_matches(model.lower(), by_ending)]
+    if path.parent.is_dir():
+        local = {child.name: str(child) for child in path.parent.iterdir()}
+        near += [local[key] for key in difflib.get_close_matches(path.name, local, n=2, cutoff=0.75)]
+    hint = f"did you mean {' or '.join(near)}?" if near else "`photonlite models` lists what is known and what is local"
+    return f"{text}; {hint}"
+
+
+def _shortened(value: str | Path) -> str:
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

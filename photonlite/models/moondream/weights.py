@@ -1,0 +1,160 @@
+"""A Moondream checkpoint into a model: both layouts of tensor names, checked before a byte of data is read.
+
+| layout | example | where |
+|---|---|---|
+| public | `model.text.blocks.0.attn.qkv.weight` | the Hub releases |
+| bare | `text.blocks.0.attn.qkv.weight` | the model's own names, as `state_dict` gives them |
+| flat | `text_model.transformer.h.0.mixer.Wqkv.weight` | training, with the Fourier matrices transposed |
+
+Data are copied even where type and device are those of the file. Using the mapped pages themselves would save one
+pass over memory, but then the weights would change (or the process die) when the file is replaced in place, and the
+kernel could drop pages of an idle model, so that a later request waits for the disk. Mappings are short-lived, so the
+copy costs no second set of weights in memory.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from photonlite.errors import CheckpointError
+from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.model import MoondreamModel
+from photonlite.models.shards import FLOAT_BYTES, TensorInfo, WeightFiles
+
+IGNORED = frozenset(
+    {"freqs_cis", "inv_freq", "cos_cached", "sin_cached", "attn_mask", "causal_mask", "k_cache", "v_cache"}
+)
+"""Last parts of the names of buffers that some files carry and that are built anew: rotary tables, masks, KV caches."""
+
+_COMPILED = "._orig_mod"  # torch.compile puts it into the names of what it wraps
+_VISUAL = "vision_encoder.encoder.model.visual."
+_FLAT_PREFIXES = {
+    f"{_VISUAL}patch_embed.linear.": "vision.patch_emb.",
+    f"{_VISUAL}pos_embed": "vision.pos_emb",
+    f"{_VISUAL}blocks.": "vision.blocks.",
+    f"{_VISUAL}norm.": "vision.post_ln.",
+    "vision_encoder.projection.mlp.": "vision.proj_mlp.",
+    "text_model.transformer.embd.wte.weight": "text.wte",
+    "text_model.transformer.h.": "text.blocks.",
+    "text_model.lm_head.ln.": "text.post_ln.",
+    "text_model.lm_head.linear.": "text.lm_head.",
+    "region_model.coordinate_encoder.": "region.coord_encoder.",
+    "region_model.coordinate_decoder.": "region.coord_decoder.",
+    "region_model.coordinate_head.": "region.coord_decoder.",
+    "region_model.coordinate_features.weight": "region.coord_features",
+    "region_model.size_encoder.": "region.size_encoder.",
+    "region_model.size_decoder.": "region.size_decoder.",
+    "region_model.size_head.": "region.size_decoder.",
+    "region_model.size_features.weight": "region.size_features",
+    "region_model.ln.": "region.ln.",
+}
+_FLAT_PARTS = {
+    ".norm1.": ".ln1.",
+    ".norm2.": ".ln2.",
+    ".mixer.Wqkv.": ".attn.qkv.",
+    ".mixer.out_proj.": ".attn.proj.",
+}
+_FLAT_TRANSPOSED = frozenset({"region_model.coordinate_features.weight", "region_model.size_features.weight"})
+_QUANTISED_PARTS = (".packed", ".zero_point", ".moe_quant.")
+_NAMED = 5  # tensors that an error names; the others are counted
+
+
+def load_model(
+    weights: WeightFiles, config: MoondreamConfig, *, device: torch.device | str, dtype: torch.dtype
+) -> MoondreamModel:
+    """Build the model and fill it from a checkpoint.
+
+    Every tensor is read, cast and put on the device once, one after the other: beside the model itself, host memory
+    holds no more than one of them.
+
+    Args:
+        weights: the safetensors files.
+        config: the shape of the model. Where it asks for the region heads' layer norm and the files have none, the
+            norm is skipped: early Moondream 3 weights lack it.
+        device: where the parameters go.
+        dtype: floating type of the parameters, whatever the files have.
+
+    Returns:
+        The model in evaluation mode, without gradients.
+
+    Raises:
+        CheckpointError: a tensor is missing, unexpected, wrongly shaped, named twice or quantised, or a file is
+            unreadable.
+    """
+    sources = _by_parameter(weights.headers().values())
+    if config.region.norm and not any(name.startswith("region.ln.") for name in sources):
+        config = dataclasses.replace(config, region=dataclasses.replace(config.region, norm=False))
+    with torch.device("meta"):
+        model = MoondreamModel(config)
+    _check({name: tuple(value.shape) for name, value in model.state_dict().items()}, sources)
+    parameters = {info.name: name for name, info in sources.items()}
+    state = {}
+    for info, mapped in weights.tensors(sources.values()):
+        value = mapped.T if _is_transposed(info.name) else mapped
+        state[parameters[info.name]] = torch.empty(value.shape, dtype=dtype, device=device).copy_(value)
+    model.load_state_dict(state, assign=True)
+    return model.requires_grad_(False).eval()
+
+
+def parameter_name(key: str) -> str:
+    """Translate a tensor's name in a checkpoint, of any layout, to the model's own; unknown names pass through."""
+    key = key.replace(_COMPILED, "")
+    for old, new in _FLAT_PREFIXES.items():
+        if key.startswith(old):
+            name = new + key.removeprefix(old)
+            for old_part, new_part in _FLAT_PARTS.items():
+                name = name.replace(old_part, new_part)
+            return name
+    return key.removeprefix("model.")
+
+
+def _is_transposed(key: str) -> bool:
+    return key.replace(_COMPILED, "") in _FLAT_TRANSPOSED
+
+
+def _by_parameter(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
+    """Give the tensors by the parameter they fill, without the buffers that are ignored."""
+    sources: dict[str, TensorInfo] = {}
+    for info in infos:
+        name = parameter_name(info.name)
+        if name.rpartition(".")[2] in IGNORED:
+            continue
+        if info.dtype not in FLOAT_BYTES or any(part in f".{name}" for part in _QUANTISED_PARTS):
+            raise CheckpointError(
+                f"{info.file} is quantised ({info.name} has type {info.dtype}), which is not supported: use a release "
+                f"in {', '.join(FLOAT_BYTES)}"
+            )
+        if name in sources:
+            raise CheckpointError(
+                f"{info.name} in {info.file} and {sources[name].name} in {sources[name].file} are the same parameter: "
+                "remove one of them"
+            )
+        sources[name] = info
+    return sources
+
+
+def _check(expected: Mapping[str, tuple[int, ...]], sources: Mapping[str, TensorInfo]) -> None:
+    """Compare what the model needs with what the files have.
+
+    Raises:
+        CheckpointError: they differ; the message names tensors as the files do, with shapes as the files have them.
+    """
+    missing = [name for name in expected if name not in sources]
+    unexpected = [info.name for name, info in sources.items() if name not in expected]
+    misshapen = []
+    for name, info in sources.items():
+        shape = expected.get(name, ())[:: -1 if _is_transposed(info.name) else 1]
+        if name in expected and info.shape != shape:
+            misshapen.append(f"{info.name} is {list(info.shape)} where {list(shape)} is expected")
+    problems = [
+        f"{len(items)} {what}: {'; '.join(items[:_NAMED])}{'; ...' if len(items) > _NAMED else ''}"
+        for what, items in (("missing", missing), ("unexpected", unexpected), ("wrongly shaped", misshapen))
+        if items
+    ]
+    if problems:
+        where = next(iter(sources.values())).file.parent if sources else "the checkpoint"
+        raise CheckpointError(
+            f"the tensors in {where} do not fit its config.json: {'. '.join(problems)}. Check that the weights are "
+            "whole and that config.json belongs to them"
+        )

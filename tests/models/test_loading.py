@@ -1,0 +1,236 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from photonlite.errors import CheckpointError, ConfigError, ModelNotFoundError
+from photonlite.models import hub, loading
+from photonlite.models.loading import STARMIE_REPO, resolve, shipped_checkpoint
+from tests.models.checkpoints import GOLDEN, golden_tensors, in_hub_cache, make_folder, shard
+
+REPO = "someone/tiny"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_folder(tmp_path / "model")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty Hub cache, offline."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "hub"
+
+
+def test_a_folder_as_text_and_as_path(folder: Path) -> None:
+    for model in (str(folder), folder):
+        files = resolve(model)
+        assert files.name == str(folder)
+        assert files.config.text.dim == 128
+        assert files.tokenizer == folder / "tokenizer.json"
+        assert files.weights.files == (folder / "model.safetensors",)
+
+
+def test_a_home_folder_is_expanded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert resolve("~/model").tokenizer == folder / "tokenizer.json"
+
+
+def test_a_file_takes_what_lies_beside_it(folder: Path) -> None:
+    other = shutil.copy(folder / "model.safetensors", folder / "step-100.safetensors")
+    files = resolve(other)
+    assert files.weights.files == (folder / "step-100.safetensors",)
+    assert files.tokenizer == folder / "tokenizer.json"
+
+
+def test_a_sharded_folder(folder: Path) -> None:
+    shard(folder, golden_tensors())
+    assert len(resolve(folder).weights.files) == 3
+
+
+def test_no_name_is_the_shipped_checkpoint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "shipped_checkpoint", lambda: folder)
+    files = resolve()
+    assert files.name == "nano"
+    assert files.tokenizer == folder / "tokenizer.json"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_shipped_checkpoint_is_in_the_wheel_or_beside_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    package = tmp_path / "photonlite"
+    monkeypatch.setattr(loading, "__file__", str(package / "models" / "loading.py"))
+    with pytest.raises(ModelNotFoundError, match="install photonlite again"):
+        shipped_checkpoint()
+    place = make_folder((package if inside else tmp_path) / "assets" / "nano")
+    assert shipped_checkpoint() == place
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("moondream2", "no folder or file moondream2.*did you mean vikhyatk/moondream2"),
+        ("no-such-model", "no folder or file no-such-model.*photonlite models"),
+        ("./a/b", r"no folder or file a/b.*no Hub id \(owner/name\)"),
+        ("a/b/c", "no folder or file a/b/c"),
+        ("", "names no model: give a folder"),
+        ("x" * 5000, "x…"),
+    ],
+)
+def test_an_unknown_name_says_what_was_looked_for(name: str, message: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=message) as caught:
+        resolve(name)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_misspelt_folder_suggests_its_neighbour(folder: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=f"did you mean {folder}"):
+        resolve(str(folder)[:-1])
+
+
+def test_a_path_object_is_never_looked_up_on_the_hub(cache: Path, tmp_path: Path) -> None:
+    in_hub_cache(cache, REPO, make_folder(tmp_path / "model"))
+    with pytest.raises(ModelNotFoundError, match="no folder or file someone/tiny"):
+        resolve(Path(REPO))
+
+
+def test_a_local_folder_has_no_revision(folder: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"'v2' .* only Hub ids"):
+        resolve(folder, revision="v2")
+
+
+@pytest.mark.parametrize(
+    ("missing", "error"),
+    [("config.json", ConfigError), ("tokenizer.json", CheckpointError), ("model.safetensors", CheckpointError)],
+)
+def test_a_folder_that_lacks_a_part(folder: Path, missing: str, error: type[Exception]) -> None:
+    (folder / missing).unlink()
+    with pytest.raises(error, match=f"{folder} .*{missing}"):
+        resolve(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "cannot be read as JSON"), ("3", "JSON int"), ("\xff", "cannot be read"), ('{"text": 3}', "text in config")],
+)
+def test_a_bad_config_is_named(folder: Path, content: str, message: str) -> None:
+    (folder / "config.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(ConfigError, match=message):
+        resolve(folder)
+
+
+def test_pickles_are_refused_as_files_and_folders(folder: Path) -> None:
+    pickle = (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    for model in (pickle, folder):
+        with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is a pickle.*any code"):
+            resolve(model)
+
+
+def test_a_file_of_another_kind_is_refused(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json is not a \.safetensors file"):
+        resolve(folder / "config.json")
+
+
+def test_a_hub_id_comes_from_the_cache(cache: Path, folder: Path) -> None:
+    snapshot = in_hub_cache(cache, REPO, folder)
+    files = resolve(REPO)
+    assert files.name == REPO
+    assert files.tokenizer == snapshot / "tokenizer.json"
+    assert files.weights.files == (snapshot / "model.safetensors",)
+
+
+def test_a_hub_id_at_a_revision(cache: Path, folder: Path) -> None:
+    in_hub_cache(cache, REPO, folder)
+    snapshot = in_hub_cache(cache, REPO, folder, commit="d" * 40, ref="v2")
+    assert resolve(REPO, revision="v2").tokenizer == snapshot / "tokenizer.json"
+
+
+def test_a_local_folder_wins_over_a_hub_id(
+    cache: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_hub_cache(cache, REPO, folder)
+    local = make_folder(tmp_path / REPO)
+    monkeypatch.chdir(tmp_path)
+    assert resolve(REPO).tokenizer.resolve() == local / "tokenizer.json"
+
+
+def test_a_hub_id_that_is_not_cached(cache: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"no folder someone/tiny here.*not in the Hub cache"):
+        resolve(REPO)
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
+def test_an_incomplete_cache_says_how_to_complete_it(cache: Path, folder: Path, missing: str) -> None:
+    (folder / missing).unlink()
+    in_hub_cache(cache, REPO, folder)
+    with pytest.raises((ConfigError, CheckpointError), match=r"someone/tiny from the Hub.*`hf download someone/tiny`"):
+        resolve(REPO)
+
+
+def test_weights_are_not_fetched_for_a_model_that_cannot_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    asked: list[str] = []
+
+    def fetch(repo: str, names: list[str], revision: str | None = None) -> Path:
+        asked.extend(names)
+        return folder
+
+    monkeypatch.setattr(hub, "fetch", fetch)
+    with pytest.raises(ConfigError, match="llama"):
+        resolve(REPO)
+    assert asked == ["config.json", "tokenizer.json"]
+
+
+def test_weights_are_fetched_at_the_commit_of_the_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str | None] = []
+
+    def fetch(repo: str, names: list[str], revision: str | None = None) -> Path:
+        asked.append(revision)
+        return folder
+
+    monkeypatch.setattr(hub, "fetch", fetch)
+    resolve(REPO, revision="v2")
+    assert asked == ["v2", folder.name]
+
+
+def stale_release(folder: Path, end_of_text: int | None) -> None:
+    """Make a folder look like a public release, with a tokenizer whose end of text has another id, or with none."""
+    (folder / "config.json").write_text('{"model_type": "moondream1", "config": {}}')
+    path = folder / "tokenizer.json"
+    if end_of_text is None:
+        path.unlink()
+        return
+    raw: dict[str, Any] = json.loads(path.read_text())
+    raw["added_tokens"][0]["id"] = end_of_text
+    path.write_text(json.dumps(raw))
+
+
+@pytest.mark.parametrize("end_of_text", [50256, None])
+def test_a_public_release_takes_the_tokenizer_of_its_weights(
+    cache: Path, folder: Path, tmp_path: Path, end_of_text: int | None
+) -> None:
+    stale_release(folder, end_of_text)
+    right = tmp_path / "starmie"
+    right.mkdir()
+    shutil.copy(GOLDEN / "tokenizer.json", right)
+    starmie = in_hub_cache(cache, STARMIE_REPO, right)
+    in_hub_cache(cache, REPO, folder)
+    for model in (REPO, folder):
+        assert resolve(model).tokenizer == starmie / "tokenizer.json"
+
+
+def test_a_public_release_keeps_a_tokenizer_that_fits(cache: Path, folder: Path) -> None:
+    stale_release(folder, 0)
+    assert resolve(folder).tokenizer == folder / "tokenizer.json"
+
+
+def test_a_tokenizer_that_cannot_be_replaced_says_where_to_get_it(cache: Path, folder: Path) -> None:
+    stale_release(folder, 50256)
+    with pytest.raises(ModelNotFoundError, match=f"older than the weights.*{STARMIE_REPO} beside the weights"):
+        resolve(folder)
