@@ -1,0 +1,1 @@
+"""Grammars: what may stand at the next position of an answer."""

@@ -1,0 +1,208 @@
+"""What is asked of the engine, in plain values: settings, tokens, and the contract of a grammar. No torch.
+
+```
+skill.build ──> Request(prompt: Tokens, grammar: what may follow, settings: how to choose)
+engine      ──> Token, Token, Token ...     each one allowed by the grammar, then accepted by it
+skill.finish ─> result, from the Completion
+```
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Protocol, Self
+
+from photonlite.errors import SettingsError
+from photonlite.results import Metrics
+
+_LARGEST_SEED = 2**63 - 1
+_LIMITS = {
+    "temperature": "a finite number of at least 0 (0 takes the most probable choice every time)",
+    "top_p": "a number from 0 to 1 (1 considers every choice)",
+    "max_tokens": "a whole number of at least 1",
+    "max_objects": "a whole number of at least 1",
+    "seed": "a whole number from 0 to 2**63 - 1, or None for another result every time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """How a request chooses among what its grammar allows, and where it stops.
+
+    Attributes:
+        temperature: Divides the logits before sampling; 0 is greedy. It holds for words, decisions and coordinates.
+        top_p: Sampling considers the most probable choices up to this probability mass.
+        max_tokens: Tokens produced at most; reasoning and answer count separately, as in the public reference.
+        max_objects: Boxes, points or segments at most.
+        seed: Makes a sampled result repeatable on one device; greedy results always are.
+
+    Raises:
+        SettingsError: A value has the wrong type or is out of its range.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = 768
+    max_objects: int = 50
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check types and ranges."""
+        within = {
+            "temperature": _is_real(self.temperature) and self.temperature >= 0,
+            "top_p": _is_real(self.top_p) and 0 <= self.top_p <= 1,
+            "max_tokens": _is_whole(self.max_tokens) and self.max_tokens >= 1,
+            "max_objects": _is_whole(self.max_objects) and self.max_objects >= 1,
+            "seed": self.seed is None or (_is_whole(self.seed) and 0 <= self.seed <= _LARGEST_SEED),
+        }
+        for name, fine in within.items():
+            if not fine:
+                raise SettingsError(f"setting {name!r} is {_shown(getattr(self, name))}: it must be {_LIMITS[name]}")
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any] | None) -> Self:
+        """Read the `settings` argument of the public methods.
+
+        Args:
+            settings: Names and values; None and names left out mean the defaults.
+
+        Raises:
+            SettingsError: An unknown name, a value of the wrong type or out of its range; the message names it.
+        """
+        if settings is None:
+            return cls()
+        if not isinstance(settings, Mapping):
+            raise SettingsError(f"settings is {type(settings).__name__}: give a dict such as {{'temperature': 0.5}}")
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in settings:
+            if name == "variant":
+                raise SettingsError(
+                    "setting 'variant' names a fine-tuned adapter, which photonlite cannot load: leave it out"
+                )
+            if name not in known:
+                raise SettingsError(f"setting {_shown(name)} is unknown: the settings are {', '.join(known)}")
+        return cls(**settings)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most probable choice is taken every time."""
+        return self.temperature == 0
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One position of a sequence: an id, or an id that carries numbers.
+
+    Attributes:
+        id: In the model's vocabulary.
+        values: `(v,)` of a coordinate, `(width, height)` of a size, all in [0, 1]; empty for text.
+        probability: Of the decision that led here, where the position decided whether another object follows; else 1.
+        masses: For each of `values`, the probability mass around the chosen bin.
+    """
+
+    id: int
+    values: tuple[float, ...] = ()
+    probability: float = 1.0
+    masses: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What may stand at the next position, small enough to hand over with every step.
+
+    Attributes:
+        ids: The ids to choose from; among equals the first wins. None: every id that is not suppressed.
+        suppressed: Ids that `ids=None` leaves out.
+        coordinate: The id that carries a coordinate here; None where it is text like any other.
+        size: The same for a size.
+        end: Where set, the position decides between this id and one more object: any other id counts as `coordinate`,
+            and the probability of going on is wanted.
+    """
+
+    ids: tuple[int, ...] | None = None
+    suppressed: tuple[int, ...] = ()
+    coordinate: int | None = None
+    size: int | None = None
+    end: int | None = None
+
+    @property
+    def forced(self) -> int | None:
+        """The only id there is, which nobody has to choose; None where there is a choice."""
+        return self.ids[0] if self.ids is not None and len(self.ids) == 1 else None
+
+    def permits(self, token_id: int) -> bool:
+        """Tell whether an id is among the allowed ones."""
+        return token_id not in self.suppressed if self.ids is None else token_id in self.ids
+
+
+class Grammar(Protocol):
+    """A state machine over one sequence: says what may follow, is told what did."""
+
+    @property
+    def allowed(self) -> Allowed:
+        """What may stand at the next position; meaningless once finished."""
+        ...
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why nothing may follow: "stop", "max_objects" or "length"; None while something may."""
+        ...
+
+    def accept(self, token: Token) -> None:
+        """Take the next token.
+
+        Raises:
+            ValueError: The token was not allowed, or nothing may follow.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One question, ready for the engine; it can run once, because its grammar moves.
+
+    Attributes:
+        skill: The name of what is asked.
+        prompt: What follows BOS and the picture.
+        grammar: What may follow the prompt, with every limit built in.
+        budget: Tokens that the grammar accepts at most: what a cache must have room for.
+        settings: How to choose among it.
+        subject: The text of the question or the object, stripped; results carry it as their label.
+    """
+
+    skill: str
+    prompt: tuple[Token, ...]
+    grammar: Grammar
+    budget: int
+    settings: SamplingSettings
+    subject: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the engine made of a request.
+
+    Attributes:
+        tokens: All that was produced, the end id included.
+        finish_reason: "stop", "max_objects" or "length".
+        metrics: Where the time went.
+    """
+
+    tokens: tuple[Token, ...]
+    finish_reason: str | None
+    metrics: Metrics

@@ -1,0 +1,195 @@
+"""What skills share: the face by which they know a model, checks of text, room in the context, scores."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from photonlite.errors import CapacityError, PromptError, SpatialRefError
+from photonlite.grammar.base import PathIds, Vocabulary
+from photonlite.request import Token
+from photonlite.results import Metrics
+
+MAX_OBJECT_CHARACTERS = 1_000
+MAX_QUESTION_CHARACTERS = 4_000
+
+SpatialRefs = Sequence[Sequence[float]]
+"""Points (x, y) and boxes (x_min, y_min, x_max, y_max), normalised to [0, 1]."""
+
+
+OnEnd = Callable[[], tuple[Metrics | None, str | None]]
+"""Called when a stream ends: gives its metrics and finish reason."""
+
+
+class Detokenizer(Protocol):
+    """Turns ids into text one by one, never half a character."""
+
+    def feed(self, token_id: int, /) -> str:
+        """Take an id; give the text that is now certain."""
+        ...
+
+    def flush(self) -> str:
+        """Give what is left."""
+        ...
+
+
+class Prompts(Protocol):
+    """What a skill needs of a checkpoint: prompts, the ids of grammars, text. Each family writes its own."""
+
+    @property
+    def skills(self) -> tuple[str, ...]:
+        """Names of the skills that the checkpoint has."""
+        ...
+
+    @property
+    def max_context(self) -> int:
+        """Positions that a sequence may have."""
+        ...
+
+    @property
+    def prefix_length(self) -> int:
+        """Positions that BOS and one picture take."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The ids that grammars speak of."""
+        ...
+
+    @property
+    def path_ids(self) -> PathIds:
+        """The ids that spell outlines."""
+        ...
+
+    def caption(self, length: str) -> tuple[Token, ...]:
+        """Ask for a description."""
+        ...
+
+    def query(self, question: str, *, reasoning: bool, refs: SpatialRefs) -> tuple[Token, ...]:
+        """Ask a question."""
+        ...
+
+    def detect(self, subject: str) -> tuple[Token, ...]:
+        """Ask for boxes."""
+        ...
+
+    def point(self, subject: str, *, refs: SpatialRefs) -> tuple[Token, ...]:
+        """Ask for points."""
+        ...
+
+    def segment(self, subject: str, *, refs: SpatialRefs) -> tuple[Token, ...]:
+        """Ask for an outline."""
+        ...
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Give the text of ids; special ones vanish."""
+        ...
+
+    def detokenizer(self) -> Detokenizer:
+        """Start reading the text of a stream of ids."""
+        ...
+
+
+def clean_text(text: object, what: str, limit: int) -> str:
+    """Strip a question or the name of an object.
+
+    Args:
+        text: What the caller gave.
+        what: What to call it in messages.
+        limit: Characters at most.
+
+    Raises:
+        PromptError: It is no text, empty, or over the limit.
+    """
+    if not isinstance(text, str):
+        raise PromptError(f"the {what} is {type(text).__name__}: give text")
+    stripped = text.strip()
+    if not stripped:
+        raise PromptError(f"the {what} is empty: give at least one character that is not white space")
+    if len(stripped) > limit:
+        raise PromptError(f"the {what} has {len(stripped)} characters, over the limit of {limit}: shorten it")
+    return stripped
+
+
+def clean_refs(refs: SpatialRefs | None) -> SpatialRefs:
+    """Turn None, a list or an array of spatial references into a list; the checkpoint's prompts check each.
+
+    Raises:
+        SpatialRefError: It is no list.
+    """
+    try:
+        return [] if refs is None else list(refs)
+    except TypeError as cause:
+        raise SpatialRefError(
+            f"spatial_refs is {type(refs).__name__}: give a list of points (x, y) and boxes"
+            " (x_min, y_min, x_max, y_max)"
+        ) from cause
+
+
+def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool) -> int:
+    """Tell how many tokens may be produced after a prompt.
+
+    The last one needs no position of its own, because nothing is computed from it.
+
+    Raises:
+        CapacityError: The prompt alone exceeds the context.
+    """
+    before = prompts.prefix_length if with_image else 1
+    needed = before + len(prompt)
+    if needed > prompts.max_context:
+        parts = f"{before} for {'BOS and the picture' if with_image else 'BOS'} + {len(prompt)} for the prompt"
+        raise CapacityError(
+            f"the request needs {needed} positions ({parts}), but this model's context has {prompts.max_context}: "
+            f"shorten the text by {needed - prompts.max_context} tokens or more"
+        )
+    return prompts.max_context - needed + 1
+
+
+def text_pieces(prompts: Prompts, tokens: Iterable[Token]) -> Iterator[str]:
+    """Give the text of tokens as it becomes certain; empty pieces and the end id are left out."""
+    detokenizer = prompts.detokenizer()
+    end = prompts.vocabulary.end
+    for token in tokens:
+        if token.id != end and (piece := detokenizer.feed(token.id)):
+            yield piece
+    if rest := detokenizer.flush():
+        yield rest
+
+
+def groups(tokens: Iterable[Token], size: int) -> list[tuple[Token, ...]]:
+    """Group the tokens that carry numbers into objects of `size` tokens; an unfinished last one is dropped."""
+    carrying = [token for token in tokens if token.values]
+    whole = len(carrying) // size * size
+    return [tuple(carrying[start : start + size]) for start in range(0, whole, size)]
+
+
+def score(tokens: Sequence[Token]) -> float:
+    """Give the confidence in one object, in (0, 1].
+
+    The probability that there is one more object, which the position of its first token decided, times the geometric
+    mean over its numbers (x, y, and width and height of a box) of the probability mass around the chosen bin. The mass
+    counts bins within 1 % of the picture for a coordinate, and within 10 % for a width or height; both probabilities
+    are those of the model at temperature 1, taken when the token was chosen.
+    """
+    masses = [mass for token in tokens for mass in token.masses]
+    logarithm = sum(math.log(max(mass, _TINY)) for mass in masses) / len(masses)
+    return min(1.0, max(_TINY, tokens[0].probability * math.exp(logarithm)))
+
+
+# A probability that rounds to 0 in float32 still belongs to a choice that was made.
+_TINY = 1e-9
+
+
+def box(tokens: Sequence[Token]) -> dict[str, float]:
+    """Turn centre and size into corners, clamped to the picture."""
+    (x,), (y,), (width, height) = (token.values for token in tokens)
+    return {
+        "x_min": clamp(x - width / 2),
+        "y_min": clamp(y - height / 2),
+        "x_max": clamp(x + width / 2),
+        "y_max": clamp(y + height / 2),
+    }
+
+
+def clamp(value: float) -> float:
+    """Bring a coordinate into [0, 1]."""
+    return min(1.0, max(0.0, value))

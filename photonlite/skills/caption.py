@@ -1,0 +1,37 @@
+"""Describe a picture in a short, normal or long text."""
+
+from collections.abc import Iterator
+
+from photonlite.grammar.spatial import TextGrammar
+from photonlite.request import Completion, Request, SamplingSettings, Token
+from photonlite.results import Caption
+from photonlite.skills.base import OnEnd, Prompts, room_after, text_pieces
+
+
+def build(prompts: Prompts, length: str, *, settings: SamplingSettings) -> Request:
+    """Make the request for a description.
+
+    Args:
+        prompts: The checkpoint's.
+        length: "short", "normal" or "long".
+        settings: How to choose words, and how many tokens at most.
+
+    Raises:
+        SettingsError: No length has that name.
+        UnsupportedSkillError: The checkpoint writes no captions of that length.
+        CapacityError: The prompt exceeds the context.
+    """
+    prompt = prompts.caption(length)
+    budget = min(settings.max_tokens, room_after(prompt, prompts, with_image=True))
+    return Request("caption", prompt, TextGrammar(prompts.vocabulary, budget), budget, settings)
+
+
+def finish(prompts: Prompts, completion: Completion) -> Caption:
+    """Read the description."""
+    text = "".join(text_pieces(prompts, completion.tokens))
+    return Caption(text, metrics=completion.metrics, finish_reason=completion.finish_reason)
+
+
+def stream(prompts: Prompts, tokens: Iterator[Token], on_end: OnEnd) -> Caption:
+    """Read the description piece by piece, as its tokens come."""
+    return Caption(text_pieces(prompts, tokens), on_end=on_end)

@@ -1,0 +1,88 @@
+"""Draw the outline of an object: a box, and an SVG path relative to it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from photonlite.grammar.base import PATH_GRID, PathIds
+from photonlite.grammar.spatial import SegmentGrammar
+from photonlite.request import Completion, Request, SamplingSettings, Token
+from photonlite.results import Segments
+from photonlite.results.svg import path_to_polygon
+from photonlite.skills.base import (
+    MAX_OBJECT_CHARACTERS,
+    Prompts,
+    SpatialRefs,
+    box,
+    clean_refs,
+    clean_text,
+    groups,
+    room_after,
+    score,
+)
+
+
+def build(prompts: Prompts, subject: str, *, refs: SpatialRefs | None = None, settings: SamplingSettings) -> Request:
+    """Make the request for an outline.
+
+    Args:
+        prompts: The checkpoint's.
+        subject: What to outline, at most 1,000 characters.
+        refs: Places in the picture that tell which one is meant.
+        settings: How to choose, and how many tokens at most.
+
+    Raises:
+        PromptError: The subject is no text, empty or too long.
+        SpatialRefError: A reference is no place in the picture.
+        UnsupportedSkillError: The checkpoint draws no outlines.
+        CapacityError: The prompt exceeds the context.
+    """
+    subject = clean_text(subject, "object", MAX_OBJECT_CHARACTERS)
+    prompt = prompts.segment(subject, refs=clean_refs(refs))
+    budget = min(settings.max_tokens, room_after(prompt, prompts, with_image=True))
+    grammar = SegmentGrammar(prompts.vocabulary, prompts.path_ids, budget)
+    return Request("segment", prompt, grammar, budget, settings, subject)
+
+
+def finish(request: Request, prompts: Prompts, completion: Completion) -> Segments:
+    """Read the outline; there is none where nothing was found, or where the token limit cut the path short."""
+    return Segments(
+        _outlines(request, prompts, completion.tokens),
+        metrics=completion.metrics,
+        finish_reason=completion.finish_reason,
+    )
+
+
+def _outlines(request: Request, prompts: Prompts, tokens: Sequence[Token]) -> list[dict[str, Any]]:
+    end = prompts.vocabulary.end
+    found = groups(tokens, size=3)
+    if not found or tokens[-1].id != end:
+        return []
+    path = path_text((token.id for token in tokens if not token.values and token.id != end), prompts.path_ids)
+    bbox = box(found[0])
+    return [
+        {
+            "path": path,
+            "bbox": bbox,
+            "polygon": path_to_polygon(path, bbox),
+            "label": request.subject,
+            "score": score(found[0]),
+        }
+    ]
+
+
+def path_text(token_ids: Iterable[int], ids: PathIds) -> str:
+    """Spell a path in SVG, in units of the box: "M 480 0 L 960 - 96" becomes "M 0.5 0 L 1 -0.1".
+
+    Numbers have up to three decimals.
+    """
+    parts, sign = [], ""
+    for token_id in token_ids:
+        if token_id in ids.minus:
+            sign = "-"
+        elif (letter := ids.commands.get(token_id)) is not None:
+            parts.append(letter)
+        else:
+            number = f"{ids.integers[token_id] / PATH_GRID:.3f}".rstrip("0").rstrip(".")
+            parts.append(number if number == "0" else sign + number)
+            sign = ""
+    return " ".join(parts)

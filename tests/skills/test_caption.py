@@ -1,0 +1,27 @@
+from photonlite.request import SamplingSettings, Token
+from photonlite.skills import caption
+from tests.skills.fake import METRICS, FakePrompts, completion
+
+
+def test_a_caption_asks_for_its_length_and_stops_at_the_limits() -> None:
+    prompts = FakePrompts(max_context=40)
+    request = caption.build(prompts, "short", settings=SamplingSettings(max_tokens=8))
+
+    assert prompts.asked == [("caption", "short")]
+    assert request.budget == 8
+    assert caption.build(prompts, "short", settings=SamplingSettings()).budget == 40 - 26 - 1 + 1
+
+
+def test_a_caption_is_its_text_and_how_it_came_to_be() -> None:
+    result = caption.finish(FakePrompts(), completion(21, 22, 0))
+
+    assert result == {"caption": "<21><22>"}
+    assert (result.metrics, result.finish_reason) == (METRICS, "stop")
+
+
+def test_a_stream_gives_pieces_and_then_the_outcome() -> None:
+    result = caption.stream(FakePrompts(), iter([Token(21), Token(22), Token(0)]), lambda: (METRICS, "stop"))
+
+    assert result.metrics is None
+    assert list(result["caption"]) == ["<21>", "<22>"]
+    assert (result.metrics, result.finish_reason) == (METRICS, "stop")
