@@ -1,0 +1,8 @@
+"""What the skills answer with: mappings of plain values that can be plotted and converted."""
+
+from photonlite.results.base import Metrics
+from photonlite.results.spatial import Detections, Points, Segments
+from photonlite.results.svg import path_to_polygon, path_to_rings
+from photonlite.results.text import Answer, Caption
+
+__all__ = ["Answer", "Caption", "Detections", "Metrics", "Points", "Segments", "path_to_polygon", "path_to_rings"]

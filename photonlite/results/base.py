@@ -1,0 +1,85 @@
+"""What all results share: a mapping of plain values, with what is known about how it came to be beside it."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Where one request's time went, and its tokens.
+
+    Attributes:
+        preprocess_s: Decoding the picture and cutting crops, in seconds.
+        encode_s: The vision encoder, in seconds.
+        prefill_s: The prompt's forward pass, in seconds.
+        decode_s: All later tokens, in seconds.
+        prompt_tokens: Tokens of the prompt, those of the picture among them.
+        output_tokens: Tokens produced.
+        time_to_first_token_s: From the call to the first token, in seconds.
+    """
+
+    preprocess_s: float = 0.0
+    encode_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    time_to_first_token_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all stages together."""
+        return self.preprocess_s + self.encode_s + self.prefill_s + self.decode_s
+
+    def to_dict(self) -> dict[str, float | int]:
+        """The fields by name, for JSON."""
+        return asdict(self)
+
+
+@dataclass
+class Outcome:
+    """How a request ended. A streamed result gets its outcome when the stream does."""
+
+    metrics: Metrics | None = None
+    finish_reason: str | None = None
+
+
+class Result(dict[str, Any]):
+    """An answer as a plain mapping: it equals, unpacks, pickles and dumps to JSON like the dict it is.
+
+    `metrics` and `finish_reason` are attributes, not keys, and do not take part in comparisons.
+    """
+
+    def __init__(self, values: Mapping[str, Any], outcome: Outcome) -> None:
+        super().__init__(values)
+        self._outcome = outcome
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """Where the time went; None where it was not measured, or the stream has not ended yet."""
+        return self._outcome.metrics
+
+    @metrics.setter
+    def metrics(self, metrics: Metrics | None) -> None:
+        self._outcome.metrics = metrics
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the answer ended where it did, in the engine's words; None while a stream has not ended yet."""
+        return self._outcome.finish_reason
+
+    @finish_reason.setter
+    def finish_reason(self, reason: str | None) -> None:
+        self._outcome.finish_reason = reason
+
+    def copy(self) -> Self:
+        """A shallow copy of the same type, with its metrics."""
+        return copy.copy(self)
+
+    def _note(self) -> str:
+        """What a repr adds about the outcome."""
+        notes = [f"{self.metrics.total_s:.3f} s"] if self.metrics else []
+        notes += [f"finish_reason={self.finish_reason!r}"] if self.finish_reason not in (None, "stop") else []
+        return f" ({', '.join(notes)})" if notes else ""

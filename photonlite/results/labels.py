@@ -1,0 +1,193 @@
+"""Label chips: made to fit, placed off each other, drawn."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from photonlite.results.shapes import Box
+from photonlite.results.style import BLACK, WHITE, Color, Font, Style, text_color
+
+_ELLIPSIS = "..."
+# A chip of which others would cover more than this share is left out: two labels in one place read as none.
+_MOST_COVERED = 0.1
+# A chip that would take a larger share of the picture than this is left out: the picture matters more.
+_LARGEST_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class Label:
+    """What to write beside which place.
+
+    Attributes:
+        texts: The first that has room is written; shorter ones follow longer ones.
+        place: x_min, y_min, x_max, y_max in pixels of what is labelled.
+        color: Of the chip.
+        beside: Whether the chip prefers the right of the place (points) to the top of it (boxes).
+        top: Where the place's highest pixel is across the picture, if that is not all of its upper side.
+    """
+
+    texts: tuple[str, ...]
+    place: Box
+    color: Color
+    beside: bool = False
+    top: float | None = None
+
+
+def draw_labels(image: Image.Image, labels: Sequence[Label], style: Style) -> None:
+    """Draws as many of the labels as have room, in their order, and off what they label where that is possible.
+
+    Args:
+        image: Drawn upon; mode RGB.
+        labels: The most important first.
+        style: Font and line width.
+    """
+    places = np.array([label.place for label in labels])
+    # A dot under a chip is lost; a box is larger than its chips.
+    weights = np.array([1.0 if label.beside else 0.1 for label in labels])
+    chips: list[Box] = []
+    for label in labels:
+        for text in _fitting(label.texts, style, image.width):
+            size = _chip_size(text, style)
+            if size[1] > image.height or size[0] * size[1] > _LARGEST_SHARE * image.width * image.height:
+                continue
+            corners, cost = _movable(label, size, image.size, style)
+            cost = cost + _overlaps(corners, size, places) @ weights
+            box = _cheapest(corners, cost, size, chips)
+            if box is not None:
+                chips.append(box)
+                _draw_chip(image, box, text, label.color, style)
+                break
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and control characters, which a font draws as boxes or not at all."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _fitting(texts: Sequence[str], style: Style, picture_width: int) -> Iterator[str]:
+    """Those of the texts that are not too wide; where that leaves the shortest alone, a name is cut to fit first."""
+    width = min(max(picture_width / 2, 14 * style.font_size), picture_width - 2 * _padding(style)[0])
+    names = texts[:-1] or texts
+    fitting = [text for text in names if _is_narrow(text, style.font, width)]
+    yield from fitting or filter(None, [_shortened(names[-1], style.font, width)])
+    if texts[-1] not in fitting and _is_narrow(texts[-1], style.font, width):
+        yield texts[-1]
+
+
+def _shortened(text: str, font: Font, width: float) -> str:
+    """The beginning of a text and an ellipsis; empty where that would leave nothing to read."""
+    low, high = 0, min(len(text), max(int(width), 0))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if font.getlength(text[:middle].rstrip() + _ELLIPSIS) <= width:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low].rstrip() + _ELLIPSIS if low >= 3 else ""
+
+
+def _is_narrow(text: str, font: Font, width: float) -> bool:
+    # Hardly any character is narrower than a pixel: endless texts need no measuring.
+    return len(text) <= width and font.getlength(text) <= width
+
+
+def _padding(style: Style) -> tuple[int, int]:
+    """Room beside, and above and below the capitals; descenders hang into it."""
+    return max(3, round(style.font_size * 0.4)), max(3, round(style.font_size * 0.33))
+
+
+def _capitals(font: Font) -> tuple[float, float]:
+    """Top and bottom of a capital letter, from where text is drawn."""
+    _, top, _, bottom = font.getbbox("H")
+    return top, bottom
+
+
+def _chip_size(text: str, style: Style) -> tuple[int, int]:
+    across, down = _padding(style)
+    top, bottom = _capitals(style.font)
+    return math.ceil(style.font.getlength(text)) + 2 * across, math.ceil(bottom - top) + 2 * down
+
+
+def _movable(
+    label: Label, size: tuple[int, int], picture: tuple[int, int], style: Style
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Top-left corners for a chip, moved inside the picture [n, 2], and what each costs [n].
+
+    Candidates come in order of preference, and one that the border moves loses as it moves, in chip heights.
+    """
+    corners = np.array(list(_candidates(label, size, style)))
+    moved = np.clip(np.round(corners), 0, np.array(picture) - size)
+    cost = 0.02 * np.arange(len(corners)) + 0.1 * np.abs(moved - corners).sum(axis=1) / size[1]
+    return moved, cost
+
+
+def _cheapest(
+    corners: NDArray[np.float64], cost: NDArray[np.float64], size: tuple[int, int], chips: Sequence[Box]
+) -> tuple[int, int, int, int] | None:
+    """The cheapest place for a chip; None where other chips would hide too much of it, or it of them."""
+    hidden = _overlaps(corners, size, np.array(chips)).sum(axis=1)
+    best = int((cost + 4 * hidden).argmin())
+    if hidden[best] > _MOST_COVERED:
+        return None
+    left, top = (int(value) for value in corners[best])
+    return left, top, left + size[0], top + size[1]
+
+
+def _candidates(label: Label, size: tuple[int, int], style: Style) -> Iterator[tuple[float, float]]:
+    """Top-left corners for a chip, the best first."""
+    x_min, y_min, x_max, y_max = label.place
+    width, height = size
+    gap = style.line // 2 + style.halo
+    above, below = y_min - gap - height, y_max + gap
+    if label.beside:
+        middle, centre = (y_min + y_max - height) / 2, (x_min + x_max - width) / 2
+        right, left = x_max + gap, x_min - gap - width
+        yield from ((right, middle), (left, middle), (centre, above), (centre, below))
+        yield from ((right, above), (right, below), (left, above), (left, below))
+        yield from ((side, middle + step * height) for step in (-2, 2, -3, 3) for side in (right, left))
+        return
+    if label.top is not None:
+        yield label.top - width / 2, above
+    left, right = x_min - gap, x_max + gap - width
+    # At the picture's border the line lies inside the place with its whole width.
+    inset = style.line + style.halo
+    inner_left, inner_right = x_min + inset, x_max - inset - width
+    inner_top, inner_bottom = y_min + inset, y_max - inset - height
+    yield from ((left, above), (inner_left, inner_top), (right, above), (left, below), (right, below))
+    yield from ((inner_left, inner_bottom), (inner_right, inner_top), (inner_right, inner_bottom))
+    for step in (1, 2, 3):
+        yield from ((left, above - step * height), (inner_left, inner_top + step * height))
+        yield from ((left, below + step * height), (right, above - step * height))
+
+
+def _overlaps(corners: NDArray[np.float64], size: tuple[int, int], boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What a chip at each corner has in common with each box, as a share of the smaller one: [corners, boxes]."""
+    others = boxes.reshape(1, -1, 4)
+    near = np.maximum(corners[:, None], others[..., :2])
+    far = np.minimum(corners[:, None] + size, others[..., 2:])
+    common = np.prod(np.maximum(far - near, 0), axis=2)
+    smaller = np.minimum(np.prod(others[..., 2:] - others[..., :2], axis=2), size[0] * size[1])
+    shares: NDArray[np.float64] = common / np.maximum(smaller, 1)
+    return shares
+
+
+def _draw_chip(image: Image.Image, box: tuple[int, int, int, int], text: str, color: Color, style: Style) -> None:
+    left, top, right, bottom = box
+    scale, edge = 4, max(style.halo // 2, 1)
+    size = (right - left, bottom - top)
+    ink = text_color(color)
+    radius = style.font_size * 0.25
+    for inset, layer in ((0, WHITE if ink == BLACK else BLACK), (edge, color)):
+        drawing = Image.new("L", (size[0] * scale, size[1] * scale))
+        corner, end = inset * scale, (size[0] - inset) * scale - 1
+        ImageDraw.Draw(drawing).rounded_rectangle(
+            (corner, corner, end, (size[1] - inset) * scale - 1), max(radius - inset, 0) * scale, fill=255
+        )
+        image.paste(layer, (left, top), drawing.reduce(scale))
+    across, down = _padding(style)
+    capitals, _ = _capitals(style.font)
+    ImageDraw.Draw(image).text((left + across, top + down - capitals), text, fill=ink, font=style.font)

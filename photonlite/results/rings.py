@@ -1,0 +1,117 @@
+"""Closed outlines in the plane: clipped, joined, grouped and filled."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from photonlite.results.curves import Point
+
+Ring = list[Point]
+
+
+def clip_ring(ring: Ring) -> Ring:
+    """The part of a ring inside the unit square (Sutherland and Hodgman 1974), without repeated vertices."""
+    for axis in (0, 1):
+        ring = _clip_side(ring, axis, 0.0, lambda value: value >= 0.0)
+        ring = _clip_side(ring, axis, 1.0, lambda value: value <= 1.0)
+    return [point for before, point in pairwise([ring[-1], *ring]) if point != before] if ring else []
+
+
+def _clip_side(ring: Ring, axis: int, limit: float, inside: Callable[[float], bool]) -> Ring:
+    if not ring:
+        return []
+    clipped: Ring = []
+    for before, after in pairwise([ring[-1], *ring]):
+        if inside(before[axis]) != inside(after[axis]):
+            share = (limit - before[axis]) / (after[axis] - before[axis])
+            other = before[1 - axis] + share * (after[1 - axis] - before[1 - axis])
+            clipped.append((limit, other) if axis == 0 else (other, limit))
+        if inside(after[axis]):
+            clipped.append(after)
+    return clipped
+
+
+def join_rings(rings: Sequence[Ring]) -> Ring:
+    """One ring that fills what the rings fill: bridges of no width lead from the first ring to each other one."""
+    if len(rings) < 2:
+        return list(rings[0]) if rings else []
+    hub = rings[0][0]
+    joined = [*rings[0], hub]
+    for index, ring in enumerate(rings[1:], start=2):
+        joined += [*ring, ring[0]]
+        if index < len(rings):
+            joined.append(hub)
+    return joined
+
+
+def group_rings(rings: Sequence[Ring]) -> list[Ring]:
+    """Polygons that together fill what the rings fill, none with a hole: a hole is joined to a ring around it.
+
+    A ring is a hole where the directions of the rings around it and its own add up to nothing.
+    """
+    areas = [signed_area(ring) for ring in rings]
+    groups: dict[int, list[Ring]] = {}
+    # Large rings first: when a hole comes, what is around it is there already.
+    for index in sorted(range(len(rings)), key=lambda i: -abs(areas[i])):
+        around = [
+            i for i in range(len(rings)) if abs(areas[i]) > abs(areas[index]) and _contains(rings[i], rings[index][0])
+        ]
+        winding = sum(math.copysign(1, areas[i]) for i in (*around, index))
+        outer = [i for i in around if i in groups and areas[i] * areas[index] < 0]
+        if winding == 0 and outer:
+            groups[min(outer, key=lambda i: abs(areas[i]))].append(rings[index])
+        else:
+            groups[index] = [rings[index]]
+    return [join_rings(group) for group in groups.values()]
+
+
+def signed_area(ring: Ring) -> float:
+    """The area inside a ring (the shoelace formula), positive where it turns clockwise on a picture (y down)."""
+    return sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in pairwise([*ring, ring[0]])) / 2
+
+
+def _contains(ring: Ring, point: Point) -> bool:
+    x, y = point
+    inside = False
+    for (x0, y0), (x1, y1) in pairwise([*ring, ring[0]]):
+        if (y0 > y) != (y1 > y) and x < x0 + (y - y0) * (x1 - x0) / (y1 - y0):
+            inside = not inside
+    return inside
+
+
+def fill_mask(rings: Sequence[Ring], width: int, height: int) -> NDArray[np.bool_]:
+    """The pixels whose centres the rings enclose, by non-zero winding number.
+
+    Every edge adds its direction to the winding number of all pixels to its right, row by row: the edges' crossings
+    with the rows' centre lines are counted into a table, and a running sum along the rows fills it.
+
+    Args:
+        rings: Closed outlines in pixels; parts outside the picture count for nothing.
+        width: Of the picture, in pixels.
+        height: Of the picture, in pixels.
+
+    Returns:
+        bool [height, width].
+    """
+    mask = np.zeros((height, width), dtype=np.bool_)
+    edges = np.array([(*a, *b) for ring in rings for a, b in pairwise([*ring, ring[0]])], dtype=np.float64)
+    if not len(edges):
+        return mask
+    x0, y0, x1, y1 = edges.T
+    first = np.clip(np.ceil(np.minimum(y0, y1) - 0.5), 0, height).astype(np.intp)
+    last = np.clip(np.ceil(np.maximum(y0, y1) - 0.5), 0, height).astype(np.intp)
+    counts = last - first
+    if not counts.any():
+        return mask
+    edge = np.repeat(np.arange(len(edges)), counts)
+    rows = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + first[edge]
+    crossing = x0[edge] + (rows + 0.5 - y0[edge]) / (y1 - y0)[edge] * (x1 - x0)[edge]
+    columns = np.clip(np.ceil(crossing - 0.5), 0, width).astype(np.intp)
+    top, bottom, left, right = rows.min(), rows.max() + 1, columns.min(), columns.max()
+    winding = np.zeros((bottom - top, right - left + 1), dtype=np.int32)
+    np.add.at(winding, (rows - top, columns - left), np.where(y1 > y0, 1, -1)[edge])
+    mask[top:bottom, left:right] = np.cumsum(winding, axis=1)[:, :-1] != 0
+    return mask

@@ -1,0 +1,242 @@
+"""Objects, points and segments: mappings that know where things are."""
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from photonlite.results.base import Metrics, Outcome, Result
+from photonlite.results.convert import (
+    Item,
+    check_size,
+    coco_annotations,
+    scale_item,
+    segment_masks,
+    supervision_detections,
+)
+from photonlite.results.picture import Picture, open_picture
+from photonlite.results.plot import draw_items
+from photonlite.results.style import Style
+
+_ROWS_SHOWN = 20
+
+
+class _Spatial(Result):
+    """A result whose value is a list of places in the picture."""
+
+    _key: ClassVar[str]
+    _noun: ClassVar[str]
+
+    #: (width, height) of the picture whose pixels the coordinates are in; None: normalised to [0, 1].
+    pixel_size: tuple[int, int] | None = None
+
+    def __init__(self, items: list[Item], metrics: Metrics | None, finish_reason: str | None) -> None:
+        super().__init__({self._key: items}, Outcome(metrics, finish_reason))
+
+    def plot(
+        self,
+        image: Picture,
+        *,
+        labels: bool = True,
+        scores: bool = True,
+        line_width: int | None = None,
+        font_size: int | None = None,
+        font: str | PathLike[str] | None = None,
+        colors: Mapping[str, str] | None = None,
+    ) -> Image.Image:
+        """Draws what was found on a copy of the picture.
+
+        Labels move so that they stay inside the picture and off each other. In a picture with too little room for
+        them they get shorter, and what still has no place is left out. Where nothing was found a label says so.
+
+        Args:
+            image: A PIL image, an array, a path, bytes or a file object; it stays as it is.
+            labels: Whether to write labels.
+            scores: Whether to write the score behind the label.
+            line_width: In pixels; follows the picture's size by default.
+            font_size: In pixels; follows the picture's size by default.
+            font: A font file, for scripts that Pillow's own font lacks.
+            colors: The colour of a label, as Pillow names colours; labels not named get one from the palette.
+
+        Returns:
+            A new RGB image of the picture's size, upright.
+
+        Raises:
+            ImageError: The picture cannot be opened.
+            InputError: A colour or the font cannot be read, or a segment's path is not SVG path data.
+        """
+        picture = open_picture(image)
+        items = self._items_in(*picture.size)
+        style = Style.of(picture.size, count=len(items), line_width=line_width, font_size=font_size, font=font)
+        draw_items(picture, items, style, labels=labels, scores=scores, colors=colors)
+        return picture
+
+    def to_pixels(self, width: int, height: int) -> Self:
+        """The same result with coordinates in pixels (floats, not rounded); a segment's path stays box-relative.
+
+        Args:
+            width: Of the picture, in pixels.
+            height: Of the picture, in pixels.
+
+        Raises:
+            InputError: A side is not positive.
+        """
+        result = self.copy()
+        result[self._key] = self._items_in(width, height)
+        result.pixel_size = (width, height)
+        return result
+
+    def to_coco(
+        self,
+        width: int,
+        height: int,
+        *,
+        image_id: int | str = 1,
+        category_ids: Mapping[str, int] | None = None,
+        first_id: int = 1,
+    ) -> list[dict[str, Any]]:
+        """COCO annotations, in pixels: boxes as x, y, width, height; segments as polygons; points as one keypoint.
+
+        Args:
+            width: Of the picture, in pixels.
+            height: Of the picture, in pixels.
+            image_id: Goes into every annotation.
+            category_ids: The id of each label; without it labels are numbered from 1 as they come.
+            first_id: The id of the first annotation; the others count on from it.
+
+        Returns:
+            One dict per item, with its score.
+
+        Raises:
+            InputError: A label has no category id, or a side is not positive.
+        """
+        return coco_annotations(self._items_in(width, height), width, height, image_id, category_ids, first_id)
+
+    def to_supervision(self, width: int, height: int) -> Any:
+        """`supervision.Detections` in pixels, for that package's annotators, trackers and counters.
+
+        Labels are in `data["class_name"]`; class ids count from 0 in the order in which labels come. Points become
+        boxes of no size; segments carry masks.
+
+        Args:
+            width: Of the picture, in pixels.
+            height: Of the picture, in pixels.
+
+        Raises:
+            MissingDependencyError: The package `supervision` is not installed.
+            InputError: A side is not positive.
+        """
+        return supervision_detections(self._items_in(width, height), self._masks(width, height))
+
+    @property
+    def _items(self) -> list[Item]:
+        items: list[Item] = self[self._key]
+        return items
+
+    def _items_in(self, width: int, height: int) -> list[Item]:
+        """The items with coordinates in pixels of a picture of that size."""
+        check_size(width, height)
+        own_width, own_height = self.pixel_size or (1, 1)
+        return [scale_item(item, width / own_width, height / own_height) for item in self._items]
+
+    def _masks(self, width: int, height: int) -> NDArray[np.bool_] | None:
+        return None
+
+    def __repr__(self) -> str:
+        count = len(self._items)
+        unit = "in pixels of {} x {}".format(*self.pixel_size) if self.pixel_size else ""
+        noun = self._noun if count == 1 else f"{self._noun}s"
+        lines = [f"{type(self).__name__}: {count} {noun} {unit}".rstrip() + self._note()]
+        labels = [str(item.get("label", "")) for item in self._items[:_ROWS_SHOWN]]
+        widest = min(max(map(len, labels), default=0), 40)
+        for label, item in zip(labels, self._items, strict=False):
+            score = f"{item['score']:.2f}" if "score" in item else ""
+            lines.append(f"  {label:{widest}}  {score:4}  {self._place(item)}".rstrip())
+        if count > _ROWS_SHOWN:
+            lines.append(f"  ... and {count - _ROWS_SHOWN} more")
+        return "\n".join(lines)
+
+    def _place(self, item: Item) -> str:
+        box = item.get("bbox", item)
+        return f"{self._pair(box['x_min'], box['y_min'])} to {self._pair(box['x_max'], box['y_max'])}"
+
+    def _pair(self, x: float, y: float) -> str:
+        return f"({x:.1f}, {y:.1f})" if self.pixel_size else f"({x:.3f}, {y:.3f})"
+
+
+class Detections(_Spatial):
+    """Boxes: `{"objects": [{"x_min", "y_min", "x_max", "y_max", "label", "score"}, ...]}`, normalised to [0, 1].
+
+    Args:
+        objects: The boxes; label and score may be missing.
+        metrics: Where the time went.
+        finish_reason: Why the list ended.
+    """
+
+    _key = "objects"
+    _noun = "object"
+
+    def __init__(
+        self, objects: list[Item], *, metrics: Metrics | None = None, finish_reason: str | None = None
+    ) -> None:
+        super().__init__(objects, metrics, finish_reason)
+
+
+class Points(_Spatial):
+    """Points: `{"points": [{"x", "y", "label", "score"}, ...]}`, normalised to [0, 1].
+
+    Args:
+        points: The points; label and score may be missing.
+        metrics: Where the time went.
+        finish_reason: Why the list ended.
+    """
+
+    _key = "points"
+    _noun = "point"
+
+    def __init__(self, points: list[Item], *, metrics: Metrics | None = None, finish_reason: str | None = None) -> None:
+        super().__init__(points, metrics, finish_reason)
+
+    def _place(self, item: Item) -> str:
+        return self._pair(item["x"], item["y"])
+
+
+class Segments(_Spatial):
+    """Outlines: `{"segments": [{"path", "bbox": {...}, "polygon": [[x, y], ...], "label", "score"}, ...]}`.
+
+    `path` is SVG path data relative to `bbox`; `bbox` and `polygon` are normalised to [0, 1].
+
+    Args:
+        segments: The outlines; label and score may be missing, and either the path or the polygon.
+        metrics: Where the time went.
+        finish_reason: Why the list ended.
+    """
+
+    _key = "segments"
+    _noun = "segment"
+
+    def __init__(
+        self, segments: list[Item], *, metrics: Metrics | None = None, finish_reason: str | None = None
+    ) -> None:
+        super().__init__(segments, metrics, finish_reason)
+
+    def mask(self, width: int, height: int) -> NDArray[np.bool_]:
+        """The pixels of each segment: those whose centres its path encloses (its polygon, where it has no path).
+
+        Args:
+            width: Of the picture, in pixels.
+            height: Of the picture, in pixels.
+
+        Returns:
+            bool [n, height, width].
+
+        Raises:
+            InputError: A side is not positive, or a path is not SVG path data.
+        """
+        return segment_masks(self._items_in(width, height), width, height)
+
+    def _masks(self, width: int, height: int) -> NDArray[np.bool_]:
+        return self.mask(width, height)

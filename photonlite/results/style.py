@@ -1,0 +1,125 @@
+"""How things are drawn: sizes that follow the picture, fonts, and colours that everybody can tell apart."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+
+from PIL import ImageColor, ImageFont
+
+from photonlite.errors import InputError
+
+Color = tuple[int, int, int]
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+BLACK: Color = (0, 0, 0)
+WHITE: Color = (255, 255, 255)
+
+# The palette of M. Okabe and K. Ito, "Color Universal Design" (2008), without black: told apart with any of the
+# common forms of colour vision. Ordered so that the first ones differ most.
+PALETTE: tuple[Color, ...] = (
+    (213, 94, 0),
+    (0, 114, 178),
+    (0, 158, 115),
+    (240, 228, 66),
+    (204, 121, 167),
+    (86, 180, 233),
+    (230, 159, 0),
+)
+# Further labels get the palette again, mixed with white, then with black: lightness tells the rounds apart.
+_ROUNDS: tuple[tuple[Color, float], ...] = ((WHITE, 0.0), (WHITE, 0.55), (BLACK, 0.5))
+
+# So many things have room for full-sized labels.
+_CROWD = 12
+# Under this diagonal, in pixels, lines beside lines would hide the picture.
+_TINY = 100
+
+
+@dataclass(frozen=True)
+class Style:
+    """Sizes in pixels, and the font.
+
+    Attributes:
+        line: Width of a coloured line.
+        halo: Width of the white and of the dark line beside it; 0 in the tiniest pictures.
+        font: For all labels.
+        font_size: Its size.
+    """
+
+    line: int
+    halo: int
+    font: Font
+    font_size: int
+
+    @classmethod
+    def of(
+        cls,
+        size: tuple[int, int],
+        *,
+        count: int = 1,
+        line_width: int | None = None,
+        font_size: int | None = None,
+        font: str | PathLike[str] | None = None,
+    ) -> "Style":
+        """The style for a picture; what is given is taken, the rest follows the picture's diagonal.
+
+        Args:
+            size: Width and height of the picture, in pixels.
+            count: Things to draw; many get thinner lines and smaller labels.
+            line_width: In pixels.
+            font_size: In pixels.
+            font: A font file.
+
+        Raises:
+            InputError: A size is not positive, or the font cannot be read.
+        """
+        diagonal = math.hypot(*size)
+        crowding = min(max((_CROWD / max(count, 1)) ** 0.5, 0.65), 1.0)
+        line = line_width if line_width is not None else round(1 + crowding * diagonal / 400)
+        points = font_size if font_size is not None else max(10, round(crowding * diagonal / 46))
+        if line < 1 or points < 1:
+            raise InputError(f"line_width {line} and font_size {points} must be at least 1 pixel.")
+        halo = max(round(line / 3), 1) if diagonal >= _TINY else 0
+        return cls(line, halo, load_font(points, font), points)
+
+
+def load_font(size: int, font: str | PathLike[str] | None) -> Font:
+    """Pillow's own font, or a font file, at a size in pixels. Raises InputError where the file is no font."""
+    if font is None:
+        return ImageFont.load_default(size)
+    try:
+        return ImageFont.truetype(font, size)
+    except OSError as error:
+        raise InputError(f"The font {font!r} cannot be read: {error}. Give a TrueType or OpenType file.") from error
+
+
+def label_colors(labels: Iterable[str], chosen: Mapping[str, str] | None = None) -> dict[str, Color]:
+    """One colour per label, in the order in which the labels come; 21 differ, then they repeat.
+
+    Raises:
+        InputError: Pillow knows no colour of a chosen name.
+    """
+    colors: dict[str, Color] = {}
+    for index, label in enumerate(dict.fromkeys(labels)):
+        mixed_with, share = _ROUNDS[index // len(PALETTE) % len(_ROUNDS)]
+        base = PALETTE[index % len(PALETTE)]
+        red, green, blue = (round(c * (1 - share) + m * share) for c, m in zip(base, mixed_with, strict=True))
+        colors[label] = (red, green, blue)
+    for label, name in (chosen or {}).items():
+        try:
+            colors[label] = ImageColor.getrgb(name)[:3]
+        except ValueError as error:
+            raise InputError(f"{name!r} is no colour. Give a name such as 'red' or '#d55e00'.") from error
+    return colors
+
+
+def luminance(color: Color) -> float:
+    """Relative luminance in [0, 1] (WCAG 2.2, https://www.w3.org/TR/WCAG22/#dfn-relative-luminance)."""
+    linear = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in color]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def text_color(background: Color) -> Color:
+    """Black or white, whichever has the higher WCAG contrast with the background."""
+    light = luminance(background) + 0.05
+    return BLACK if light / 0.05 >= 1.05 / light else WHITE

@@ -1,0 +1,158 @@
+"""Captions and answers: text at once, or as a stream of pieces."""
+
+import reprlib
+from collections.abc import Callable, Iterator
+from os import PathLike
+from typing import Any, ClassVar
+
+from PIL import Image
+
+from photonlite.results.base import Metrics, Outcome, Result
+from photonlite.results.picture import Picture, open_picture
+from photonlite.results.strip import with_strip
+
+# Called once when a stream ends: tells what was measured and why it ended.
+OnEnd = Callable[[], tuple[Metrics | None, str | None]]
+
+
+class TextStream(Iterator[str]):
+    """The pieces of a text as they come; remembers them, so that the whole text can be had as well.
+
+    Args:
+        pieces: Where the pieces come from; closed with the stream if it can be.
+        outcome: Filled in when the pieces end.
+        on_end: Asked for the outcome at that moment.
+    """
+
+    def __init__(self, pieces: Iterator[str], outcome: Outcome, on_end: OnEnd | None) -> None:
+        self._pieces = pieces
+        self._outcome = outcome
+        self._on_end = on_end
+        self._received: list[str] = []
+
+    def __next__(self) -> str:
+        try:
+            piece = next(self._pieces)
+        except StopIteration:
+            self._end()
+            raise
+        self._received.append(piece)
+        return piece
+
+    def close(self) -> None:
+        """Stops early: the source is closed, no more pieces come, and the outcome stays unknown."""
+        self._on_end = None
+        close = getattr(self._pieces, "close", None)
+        if close is not None:
+            close()
+        self._pieces = iter(())
+
+    def read(self) -> str:
+        """The whole text: what has been received, and then the rest, for which it waits."""
+        for _ in self:
+            pass
+        return "".join(self._received)
+
+    def _end(self) -> None:
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            self._outcome.metrics, self._outcome.finish_reason = on_end()
+
+
+class _Text(Result):
+    """A result whose value is text, or an iterator of str while it streams."""
+
+    _key: ClassVar[str]
+
+    def __init__(
+        self,
+        text: str | Iterator[str],
+        *,
+        metrics: Metrics | None,
+        finish_reason: str | None,
+        on_end: OnEnd | None,
+        more: dict[str, Any] | None = None,
+    ) -> None:
+        outcome = Outcome(metrics, finish_reason)
+        value = text if isinstance(text, str) else TextStream(text, outcome, on_end)
+        super().__init__({self._key: value, **(more or {})}, outcome)
+
+    @property
+    def text(self) -> str:
+        """The whole text; of a stream, waits for the rest of it."""
+        value = self[self._key]
+        return value.read() if isinstance(value, TextStream) else str(value)
+
+    def plot(
+        self, image: Picture, *, font_size: int | None = None, font: str | PathLike[str] | None = None
+    ) -> Image.Image:
+        """Writes the text into a strip below the picture. A stream is read to its end first.
+
+        Args:
+            image: A PIL image, an array, a path, bytes or a file object; it stays as it is.
+            font_size: In pixels; follows the picture's size by default.
+            font: A font file, for scripts that Pillow's own font lacks.
+
+        Returns:
+            A new RGB image: the picture, upright, and the strip. A narrow picture is centred above a wider strip.
+
+        Raises:
+            ImageError: The picture cannot be opened.
+            InputError: The font cannot be read.
+        """
+        return with_strip(open_picture(image), self.text, font_size, font)
+
+    def __repr__(self) -> str:
+        value = self[self._key]
+        shown = "<stream>" if isinstance(value, TextStream) else repr(value)
+        more = "".join(f", {key}={reprlib.repr(self[key])}" for key in self if key != self._key)
+        return f"{type(self).__name__}({shown}{more}){self._note()}"
+
+
+class Caption(_Text):
+    """A description: `{"caption": str}`, or `{"caption": iterator of str}` while it streams.
+
+    Args:
+        caption: The text, or the pieces of it as they come.
+        metrics: Where the time went.
+        finish_reason: Why the text ended.
+        on_end: For a stream: called once when the pieces end, and gives `(metrics, finish_reason)`.
+    """
+
+    _key = "caption"
+
+    def __init__(
+        self,
+        caption: str | Iterator[str],
+        *,
+        metrics: Metrics | None = None,
+        finish_reason: str | None = None,
+        on_end: OnEnd | None = None,
+    ) -> None:
+        super().__init__(caption, metrics=metrics, finish_reason=finish_reason, on_end=on_end)
+
+
+class Answer(_Text):
+    """An answer: `{"answer": str, "reasoning"?: {...}}`, or an iterator of str under "answer" while it streams.
+
+    Args:
+        answer: The text, or the pieces of it as they come.
+        reasoning: `{"text": str, "grounding": [...]}`; None leaves the key out.
+        metrics: Where the time went.
+        finish_reason: Why the text ended.
+        on_end: For a stream: called once when the pieces end, and gives `(metrics, finish_reason)`.
+    """
+
+    _key = "answer"
+
+    def __init__(
+        self,
+        answer: str | Iterator[str],
+        reasoning: dict[str, Any] | None = None,
+        *,
+        metrics: Metrics | None = None,
+        finish_reason: str | None = None,
+        on_end: OnEnd | None = None,
+    ) -> None:
+        more = {"reasoning": reasoning} if reasoning is not None else None
+        super().__init__(answer, metrics=metrics, finish_reason=finish_reason, on_end=on_end, more=more)

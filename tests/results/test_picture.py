@@ -1,0 +1,97 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from photonlite.errors import ImageDecodeError, ImageNotFoundError, ImageShapeError, ImageTooLargeError
+from photonlite.results.picture import open_picture
+
+NOISE = np.random.default_rng(1).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+
+
+def png(image, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", **options)
+    return buffer.getvalue()
+
+
+def test_every_kind_of_source_shows_the_same_picture(tmp_path):
+    data = png(Image.fromarray(NOISE))
+    (tmp_path / "picture.png").write_bytes(data)
+    used = io.BytesIO(data)
+    used.read()
+    sources = [
+        NOISE,
+        Image.fromarray(NOISE),
+        NOISE / 255,
+        (NOISE / 255).astype(np.float32),
+        data,
+        bytearray(data),
+        memoryview(data),
+        io.BytesIO(data),
+        used,
+        tmp_path / "picture.png",
+        str(tmp_path / "picture.png"),
+    ]
+    for source in sources:
+        opened = open_picture(source)
+        assert opened.mode == "RGB"
+        assert np.array_equal(np.asarray(opened), NOISE)
+
+
+def test_orientation_is_applied(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter: shown with its left side up
+    data = png(Image.fromarray(NOISE), exif=exif)
+    assert np.array_equal(np.asarray(open_picture(data)), np.rot90(NOISE, -1))
+    assert np.array_equal(np.asarray(open_picture(Image.open(io.BytesIO(data)))), np.rot90(NOISE, -1))
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        (Image.new("RGBA", (2, 2), (10, 20, 30, 0)), (255, 255, 255)),
+        (Image.new("RGBA", (2, 2), (10, 20, 30, 255)), (10, 20, 30)),
+        (Image.new("LA", (2, 2), (7, 255)), (7, 7, 7)),
+        (Image.fromarray(np.full((2, 2), 40000, np.uint16)), (155, 155, 155)),
+        (Image.new("1", (2, 2), 1), (255, 255, 255)),
+        (Image.new("CMYK", (2, 2), (0, 0, 0, 0)), (255, 255, 255)),
+    ],
+)
+def test_modes_look_as_they_should(image, expected):
+    assert open_picture(image).getpixel((0, 0)) == expected
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (4, 5, 1), (4, 5, 4)])
+def test_arrays_of_grey_and_alpha_are_pictures(shape):
+    assert open_picture(np.full(shape, 255, np.uint8)).size == (5, 4)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((4, 5, 2), np.uint8),
+        np.full((4, 5, 3), 1.5),
+        np.full((4, 5, 3), np.nan),
+        np.zeros((4, 5, 3), np.int32),
+        np.zeros((0, 5, 3), np.uint8),
+        np.zeros(5, np.uint8),
+    ],
+)
+def test_other_arrays_are_refused(array):
+    with pytest.raises(ImageShapeError, match="uint8"):
+        open_picture(array)
+
+
+def test_bad_files_are_typed_errors(tmp_path, monkeypatch):
+    data = png(Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)))
+    with pytest.raises(ImageNotFoundError, match="nowhere"):
+        open_picture(tmp_path / "nowhere.png")
+    with pytest.raises(ImageDecodeError):
+        open_picture(b"no picture")
+    with pytest.raises(ImageDecodeError):
+        open_picture(data[: len(data) // 2])
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(ImageTooLargeError):
+        open_picture(data)

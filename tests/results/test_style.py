@@ -1,0 +1,65 @@
+from itertools import combinations
+
+import pytest
+
+from photonlite.errors import InputError
+from photonlite.results.style import BLACK, PALETTE, WHITE, Style, label_colors, luminance, text_color
+
+# Matrices of Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision
+# Deficiency" (2009), severity 1.0, applied to linear RGB.
+DEFICIENCIES = {
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
+}
+
+
+def _linear(color):
+    return [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in color]
+
+
+@pytest.mark.parametrize("name", DEFICIENCIES)
+def test_palette_stays_apart_for_colour_blind_people(name):
+    seen = []
+    for color in PALETTE:
+        linear = _linear(color)
+        mixed = [sum(m * c for m, c in zip(row, linear, strict=True)) for row in DEFICIENCIES[name]]
+        seen.append([max(c, 0.0) ** (1 / 2.2) for c in mixed])
+    assert min(sum((a - b) ** 2 for a, b in zip(x, y, strict=True)) ** 0.5 for x, y in combinations(seen, 2)) > 0.1
+
+
+def test_twenty_one_labels_differ_and_equal_labels_agree():
+    colors = label_colors([f"label {i}" for i in range(21)] * 2)
+    assert len(set(colors.values())) == 21
+    assert colors == label_colors([f"label {i}" for i in range(21)])
+
+
+def test_chosen_colours_win_and_unknown_ones_are_refused():
+    assert label_colors(["mug", "pen"], {"pen": "#010203"})["pen"] == (1, 2, 3)
+    with pytest.raises(InputError, match="'mauvish'"):
+        label_colors(["mug"], {"mug": "mauvish"})
+
+
+def test_text_is_readable_on_every_colour_of_the_palette():
+    for color in label_colors(map(str, range(21))).values():
+        bright, dark = sorted((luminance(color), luminance(text_color(color))), reverse=True)
+        # WCAG 2.2 asks 4.5 of small text.
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5
+    assert (text_color(WHITE), text_color(BLACK)) == (BLACK, WHITE)
+
+
+def test_sizes_follow_the_picture_and_shrink_in_a_crowd():
+    small, large = Style.of((320, 240)), Style.of((4000, 3000))
+    assert large.line > 4 * small.line
+    assert large.font_size > 4 * small.font_size
+    assert Style.of((4000, 3000), count=60).font_size < large.font_size
+    assert Style.of((16, 16)).halo == 0
+
+
+def test_given_sizes_are_taken_and_impossible_ones_refused(tmp_path):
+    style = Style.of((640, 480), line_width=7, font_size=33)
+    assert (style.line, style.font_size) == (7, 33)
+    with pytest.raises(InputError, match="line_width 0"):
+        Style.of((640, 480), line_width=0)
+    (tmp_path / "no.ttf").write_bytes(b"no font")
+    with pytest.raises(InputError, match=r"no\.ttf"):
+        Style.of((640, 480), font=tmp_path / "no.ttf")

@@ -1,0 +1,112 @@
+import gc
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from photonlite.results import Answer, Caption, Metrics
+
+METRICS = Metrics(decode_s=0.5, output_tokens=3)
+
+
+def test_stream_yields_the_pieces_once_in_order():
+    result = Caption(iter(["A ", "mug", "."]))
+    assert list(result["caption"]) == ["A ", "mug", "."]
+    assert list(result["caption"]) == []
+
+
+def test_outcome_of_a_stream_comes_when_it_ends():
+    calls = []
+
+    def on_end():
+        calls.append(1)
+        return METRICS, "stop"
+
+    result = Answer(iter(["Two", "."]), on_end=on_end)
+    pieces = result["answer"]
+    next(pieces)
+    next(pieces)
+    assert (result.metrics, result.finish_reason) == (None, None)
+    assert next(pieces, "end") == "end"
+    assert (result.metrics, result.finish_reason) == (METRICS, "stop")
+    assert next(pieces, "end") == "end"
+    assert calls == [1]
+
+
+def test_text_is_whole_after_some_pieces_were_taken():
+    result = Caption(iter(["A ", "mug", "."]), on_end=lambda: (METRICS, "stop"))
+    assert next(result["caption"]) == "A "
+    assert result.text == "A mug."
+    assert result.text == "A mug."
+    assert result.metrics == METRICS
+    assert Caption("A mug.").text == "A mug."
+
+
+def test_failure_of_the_source_reaches_the_reader_and_leaves_the_outcome_unknown():
+    def source():
+        yield "A "
+        raise RuntimeError("the device went away")
+
+    result = Caption(source(), on_end=lambda: (METRICS, "stop"))
+    with pytest.raises(RuntimeError, match="went away"):
+        list(result["caption"])
+    assert result.metrics is None
+
+
+def test_an_abandoned_stream_closes_its_source_at_once():
+    closed = []
+
+    def source():
+        try:
+            yield "A "
+            yield "mug"
+        finally:
+            closed.append(True)
+
+    gc.disable()  # closing must not wait for the collector of cycles
+    try:
+        result = Caption(source(), on_end=lambda: (METRICS, "stop"))
+        next(result["caption"])
+        del result
+        assert closed == [True]
+    finally:
+        gc.enable()
+
+
+def test_a_closed_stream_gives_nothing_more():
+    result = Caption(iter(["A ", "mug"]), on_end=lambda: (METRICS, "stop"))
+    result["caption"].close()
+    assert list(result["caption"]) == []
+    assert result.metrics is None
+
+
+def test_repr_shows_text_and_does_not_consume_a_stream():
+    assert repr(Caption("A mug.")) == "Caption('A mug.')"
+    assert repr(Answer("2", {"text": "I see two."})) == "Answer('2', reasoning={'text': 'I see two.'})"
+    result = Caption(iter(["A ", "mug"]))
+    assert repr(result) == "Caption(<stream>)"
+    assert result.text == "A mug"
+
+
+@pytest.mark.parametrize("size", [(16, 16), (320, 200), (4000, 3000)])
+def test_plot_keeps_the_picture_and_writes_below_it(size):
+    noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    page = Caption("A mug on a desk.").plot(noise)
+    left = (page.width - size[0]) // 2
+    assert np.array_equal(np.asarray(page)[: size[1], left : left + size[0]], noise)
+    strip = np.asarray(page.convert("L"))[size[1] :]
+    assert strip.min() < 60
+    assert np.median(strip) > 200
+
+
+def test_plot_of_a_longer_text_is_taller_and_not_wider():
+    picture = Image.new("RGB", (320, 200))
+    short, long = Answer("Two.").plot(picture), Answer("Two mugs and a lamp. " * 10).plot(picture)
+    assert long.height > short.height + 30
+    assert long.width == short.width == 320
+
+
+def test_plot_of_a_stream_writes_the_whole_text():
+    picture = Image.new("RGB", (320, 200))
+    streamed = Caption(iter(["A mug ", "on a desk."])).plot(picture)
+    assert streamed.tobytes() == Caption("A mug on a desk.").plot(picture).tobytes()
