@@ -1,0 +1,59 @@
+"""Where a model runs and in what numbers: the words "auto", "cuda", "bfloat16" become torch's objects."""
+
+import torch
+
+from photonlite.errors import SettingsError
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_KINDS = ("cpu", "cuda")
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """Turn a device's name into the device; the index of a CUDA device is filled in.
+
+    Args:
+        device: "auto" (CUDA where there is one, else the CPU), "cpu", "cuda", "cuda:1", or a torch device.
+
+    Raises:
+        SettingsError: The name is unknown, or this machine has no such device.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError, ValueError) as cause:
+        raise SettingsError(
+            f"device {str(device)[:40]!r} is unknown: give 'auto', 'cpu', 'cuda' or 'cuda:1'"
+        ) from cause
+    if found.type not in _KINDS:
+        raise SettingsError(f"device {str(found)!r} is not supported: photonlite runs on {' and '.join(_KINDS)}")
+    if found.type == "cpu":
+        return torch.device("cpu")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    index = found.index if found.index is not None else (torch.cuda.current_device() if count else 0)
+    if index >= count:
+        raise SettingsError(
+            f"device 'cuda:{index}' is not here: this machine has {count} CUDA devices; try device='cpu'"
+        )
+    return torch.device("cuda", index)
+
+
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """Turn the name of a number type into the type.
+
+    Args:
+        dtype: "auto" (bfloat16 on CUDA devices of capability 8.0 and above, else float32), "float32", "bfloat16",
+            "float16", or one of these as a torch type.
+        device: Where the model will run.
+
+    Raises:
+        SettingsError: The name is unknown, or a model cannot run in that type.
+    """
+    if dtype == "auto":
+        native = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+        return torch.bfloat16 if native else torch.float32
+    if isinstance(dtype, str) and dtype in _DTYPES:
+        return _DTYPES[dtype]
+    if dtype in _DTYPES.values():
+        return dtype  # type: ignore[return-value] # the line above leaves no other
+    raise SettingsError(f"dtype {str(dtype)[:40]!r} is unknown: give 'auto', {', '.join(map(repr, _DTYPES))}")

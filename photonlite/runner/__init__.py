@@ -1,0 +1,1 @@
+"""The runner: all device work happens here."""

@@ -1,0 +1,253 @@
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import photonlite
+from photonlite.api import VisionModel
+from photonlite.config import ImageLimits
+from photonlite.errors import (
+    CapacityError,
+    ImageError,
+    ImageNotFoundError,
+    ImageTooLargeError,
+    ModelError,
+    PromptError,
+    SettingsError,
+    SpatialRefError,
+    UnsupportedSkillError,
+)
+from photonlite.models.tokenizer import Tokenizer
+from tests.tiny import CPU, EXPECTED, GOLDEN, tiny_config, tiny_loaded
+
+CASES = [pytest.param(case, id=case["image"].split("/")[1][:-4]) for case in EXPECTED["cases"]]
+TOKENIZER = Tokenizer(GOLDEN / "tokenizer.json")
+PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8))
+
+
+@pytest.fixture(scope="module")
+def golden() -> Iterator[VisionModel]:
+    with photonlite.load(GOLDEN, device="cpu", dtype="float32") as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def tiny() -> VisionModel:
+    return VisionModel(tiny_loaded(tiny_config()), CPU, torch.float32)
+
+
+def clamped(items: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{key: min(1.0, max(0.0, value)) for key, value in item.items()} for item in items]
+
+
+def places(items: list[dict[str, Any]]) -> list[dict[str, float]]:
+    return [{key: value for key, value in item.items() if key not in ("label", "score")} for item in items]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_folder_answers_as_the_reference(golden: VisionModel, case: dict[str, Any]) -> None:
+    image = golden.encode_image(GOLDEN / case["image"])
+    question = TOKENIZER.decode(case["query_prompt_ids"][3:-1])
+
+    boxes = golden.detect(image, "red ball", settings={"max_objects": 6})
+    points = golden.point(image, "red ball", settings={"max_objects": 6})
+    answer = golden.query(image, question, settings={"max_tokens": 24})
+    description = golden.caption(image, settings={"max_tokens": 24})
+
+    for found, wanted in ((boxes["objects"], case["detect"]), (points["points"], case["point"])):
+        assert len(found) == len(wanted)
+        for one, other in zip(places(found), clamped(wanted), strict=True):
+            assert one == pytest.approx(other, abs=1e-5)
+    assert answer["answer"] == TOKENIZER.decode(case["query_greedy_ids"])
+    assert description["caption"] == TOKENIZER.decode(case["caption_greedy_ids"])
+    assert all(0 < item["score"] <= 1 and item["label"] == "red ball" for item in boxes["objects"])
+
+
+def test_a_picture_need_not_be_encoded_first(golden: VisionModel) -> None:
+    case = EXPECTED["cases"][0]
+    result = golden.detect(str(GOLDEN / case["image"]), "red ball", settings={"max_objects": 6})
+
+    for one, other in zip(places(result["objects"]), clamped(case["detect"]), strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+    assert result.finish_reason == "max_objects"
+    assert result.metrics is not None
+    assert result.metrics.prompt_tokens == 730 + len(case["detect_prompt_ids"])
+    assert min(result.metrics.preprocess_s, result.metrics.encode_s) > 0
+
+
+def test_a_model_tells_what_it_is(golden: VisionModel) -> None:
+    assert golden.skills == ("caption", "query", "detect", "point")
+    assert golden.device == torch.device("cpu")
+    assert golden.dtype == torch.float32
+    assert repr(golden) == f"VisionModel('{GOLDEN}', device='cpu', dtype='float32')"
+
+
+def test_a_skill_the_checkpoint_lacks_is_refused(golden: VisionModel) -> None:
+    with pytest.raises(UnsupportedSkillError, match="not trained for segment"):
+        golden.segment(PICTURE, "mug")
+
+
+def test_a_type_may_be_chosen() -> None:
+    with photonlite.load(GOLDEN, device=CPU, dtype=torch.bfloat16) as model:
+        assert model.dtype == torch.bfloat16
+        found = model.detect(Image.new("RGB", (60, 40), "red"), "ball", settings={"max_objects": 2})
+
+    assert all(0 <= value <= 1 for item in places(found["objects"]) for value in item.values())
+
+
+def sources(folder: Path) -> list[Any]:
+    path = folder / "picture.png"
+    PICTURE.save(path)
+    data = path.read_bytes()
+    return [PICTURE, np.asarray(PICTURE), str(path), path, data, io.BytesIO(data)]
+
+
+def test_a_picture_may_come_in_any_form(tiny: VisionModel, tmp_path: Path) -> None:
+    results = [json.dumps(tiny.detect(source, "mug", settings={"max_objects": 3})) for source in sources(tmp_path)]
+
+    assert len(set(results)) == 1
+
+
+def test_results_are_plain_json(tiny: VisionModel) -> None:
+    for result in (
+        tiny.detect(PICTURE, "mug"),
+        tiny.point(PICTURE, "mug", spatial_refs=[(0.5, 0.5)]),
+        tiny.segment(PICTURE, "mug", spatial_refs=[(0, 0, 1, 1)]),
+        tiny.caption(PICTURE, "short"),
+        tiny.query(PICTURE, "why?", reasoning=True, spatial_refs=[(0.5, 0.5)]),
+        tiny.query(None, "why?"),
+        tiny.query(question="why?"),
+    ):
+        assert json.loads(json.dumps(result)) == result
+        assert result.metrics is not None
+        assert result.finish_reason in ("stop", "length", "max_objects")
+
+
+def test_references_change_the_question(tiny: VisionModel) -> None:
+    image = tiny.encode_image(PICTURE)
+
+    def ask(*refs: tuple[float, ...]) -> str:
+        return str(tiny.query(image, "why?", spatial_refs=refs, settings={"max_tokens": 20})["answer"])
+
+    assert ask((0.1, 0.1)) == ask((0.1, 0.1))
+    answers = {ask(), ask((0.1, 0.1)), ask((0.9, 0.9)), ask((0.1, 0.1, 0.4, 0.9))}
+    assert len(answers) > 2  # random weights: not every one must differ
+
+
+@pytest.mark.parametrize("ask", ["caption", "query"])
+def test_a_stream_gives_the_same_text_piece_by_piece(tiny: VisionModel, ask: str) -> None:
+    def run(stream: bool) -> Any:
+        settings = {"max_tokens": 30}
+        if ask == "caption":
+            return tiny.caption(PICTURE, "short", stream=stream, settings=settings)
+        return tiny.query(PICTURE, "why?", stream=stream, settings=settings)
+
+    key = {"caption": "caption", "query": "answer"}[ask]
+    whole, stream = run(False), run(True)
+    pieces = list(stream[key])
+
+    assert "".join(pieces) == whole[key]
+    assert len(pieces) > 5
+    assert stream.finish_reason == whole.finish_reason
+    assert stream.metrics.output_tokens == whole.metrics.output_tokens
+
+
+def test_a_stream_computes_nothing_before_it_is_read() -> None:
+    model = VisionModel(tiny_loaded(tiny_config()), CPU, torch.float32)
+    result = model.caption(PICTURE, "short", stream=True)
+    model.close()
+
+    with pytest.raises(ModelError, match="closed"):
+        next(result["caption"])
+
+
+def test_questions_may_be_asked_while_a_stream_is_read(tiny: VisionModel) -> None:
+    alone = tiny.caption(PICTURE, "short", settings={"max_tokens": 10})["caption"]
+    stream = tiny.caption(PICTURE, "short", stream=True, settings={"max_tokens": 10})["caption"]
+    pieces = []
+    for piece in stream:
+        pieces.append(piece)
+        tiny.detect(Image.new("RGB", (50, 50), "red"), "mug", settings={"max_objects": 1})
+
+    assert "".join(pieces) == alone
+
+
+def test_an_encoded_image_comes_back_as_it_is(tiny: VisionModel) -> None:
+    image = tiny.encode_image(PICTURE)
+
+    assert tiny.encode_image(image) is image
+    assert tiny.detect(image, "mug") == tiny.detect(PICTURE, "mug")
+
+
+CALLS: list[tuple[Callable[[VisionModel, Any], Any], type[Exception], str]] = [
+    (lambda m, p: m.detect("nowhere.png", "mug"), ImageNotFoundError, "nowhere.png"),
+    (lambda m, p: m.detect(None, "mug"), ImageError, "None"),
+    (lambda m, p: m.caption(None), ImageError, "None"),
+    (lambda m, p: m.detect(p, ""), PromptError, "empty"),
+    (lambda m, p: m.detect(p, "x" * 10_000), PromptError, "10000 characters, over the limit of 1000"),
+    (lambda m, p: m.segment(p, "x" * 1_001), PromptError, "1001"),
+    (lambda m, p: m.query(p), PromptError, "NoneType"),
+    (lambda m, p: m.query(p, "why?", spatial_refs=[(2, 2)], stream=True), SpatialRefError, "leaves the picture"),
+    (lambda m, p: m.query(None, "why?", spatial_refs=[(0, 0)]), SpatialRefError, "without a picture"),
+    (lambda m, p: m.point(p, "mug", spatial_refs=0.5), SpatialRefError, "float"),
+    (lambda m, p: m.query(p, "why? " * 200, stream=True), CapacityError, "needs .* this model's context has 120"),
+    (lambda m, p: m.query(p, "why?", spatial_refs=[(0, 0)] * 100), CapacityError, "120"),
+    (lambda m, p: m.caption(p, "huge", stream=True), SettingsError, "short, normal, long"),
+    (lambda m, p: m.caption(p, "long", stream=True), UnsupportedSkillError, "short, normal"),
+    (lambda m, p: m.caption(p, stream=True, settings={"top_k": 1}), SettingsError, "'top_k' is unknown"),
+    (lambda m, p: m.detect(p, "mug", settings={"variant": "x"}), SettingsError, "variant"),
+    (lambda m, p: m.detect(p, "mug", settings={"temperature": -1}), SettingsError, "at least 0"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), CALLS)
+def test_bad_input_is_a_typed_error_at_the_call(
+    tiny: VisionModel, call: Callable[[VisionModel, Any], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        call(tiny, PICTURE)
+
+
+def test_the_pixel_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = VisionModel(tiny_loaded(tiny_config()), CPU, torch.float32, ImageLimits(max_pixels=1000))
+    with pytest.raises(ImageTooLargeError, match="limit of 1000"):
+        small.detect(PICTURE, "mug")
+    with photonlite.load(GOLDEN, device="cpu", max_pixels=500) as model, pytest.raises(ImageTooLargeError, match="500"):
+        model.encode_image(PICTURE)
+    monkeypatch.setenv("PHOTONLITE_MAX_PIXELS", "600")
+    with photonlite.load(GOLDEN, device="cpu") as model, pytest.raises(ImageTooLargeError, match="600"):
+        model.encode_image(PICTURE)
+
+
+@pytest.mark.parametrize(
+    "options", [{"device": "tpu"}, {"dtype": "int4"}, {"max_pixels": 0}, {"device": "cuda:99"}], ids=str
+)
+def test_bad_options_are_found_before_the_model_is_looked_for(options: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError):
+        photonlite.load("no/such/model", **options)
+
+
+def test_a_closed_model_says_so() -> None:
+    with VisionModel(tiny_loaded(tiny_config()), CPU, torch.float32) as model:
+        image = model.encode_image(PICTURE)
+    for call in (
+        lambda: model.detect(PICTURE, "mug"),
+        lambda: model.query(image, "why?"),
+        lambda: model.encode_image(PICTURE),
+    ):
+        with pytest.raises(ModelError, match="closed"):
+            call()
+    model.close()
+
+
+def test_special_tokens_in_a_prompt_are_only_text(tiny: VisionModel) -> None:
+    spelled = tiny.detect(PICTURE, "<|endoftext|>", settings={"max_objects": 1})
+
+    assert spelled.metrics is not None
+    assert spelled.metrics.prompt_tokens == 26 + 3 + len(" <|endoftext|>") + 1

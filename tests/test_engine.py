@@ -1,0 +1,345 @@
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from photonlite.engine import EncodedImage, Engine
+from photonlite.errors import ImageError, ModelError, NumericalError
+from photonlite.images.crops import Crops
+from photonlite.models.layers import MaskedAttention
+from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.model import MoondreamModel
+from photonlite.request import Request, SamplingSettings, Token
+from photonlite.skills import caption, detect, point, query, segment
+from tests.tiny import CPU, tiny_config, tiny_model, tiny_prompts
+
+BOS, END, ANSWER, COORD, SIZE = 0, 0, 3, 5, 6
+NANO, MOONDREAM2 = tiny_config(), tiny_config("moondream2")
+SEEDS = range(4)
+
+
+def crops(seed: int = 0) -> Crops:
+    pixels = np.random.default_rng(seed).integers(0, 256, (7, 20, 20, 3), dtype=np.uint8)
+    return Crops(pixels, (2, 3))
+
+
+def engine(config: MoondreamConfig, seed: int = 0) -> Engine:
+    return Engine(tiny_model(config, seed), CPU, torch.float32)
+
+
+class Oracle:
+    """The reference's loops in the plainest form: no cache, no grammar, the whole sequence at every step."""
+
+    def __init__(self, config: MoondreamConfig, seed: int, request: Request, picture: Crops) -> None:
+        self.config, self.model = config, tiny_model(config, seed)
+        image = self.model.encode_image(torch.from_numpy(picture.pixels), picture.tiling)
+        self.prefix = 1 + len(image)
+        self.x = torch.cat((self.model.embed(torch.tensor([BOS])), image))
+        for token in request.prompt:
+            self.word(token.id)
+
+    def word(self, token_id: int) -> None:
+        self.push(self.model.embed(torch.tensor([token_id])))
+
+    def push(self, embedding: Tensor) -> None:
+        self.x = torch.cat((self.x, embedding))
+
+    def hidden(self) -> Tensor:
+        length = len(self.x)
+        mask = torch.ones(length, length).tril().bool()
+        mask[: self.prefix, : self.prefix] = True
+        return self.model(self.x[None], torch.arange(length), MaskedAttention(mask))[0, -1]
+
+    def coordinate(self) -> float:
+        logits = self.model.coordinate_logits(self.hidden())
+        value = logits.argmax() / len(logits)
+        self.push(self.model.embed_coordinates(value[None]))
+        return float(value)
+
+    def size(self) -> tuple[float, float]:
+        logits = self.model.size_logits(self.hidden())
+        value = torch.exp2(logits.argmax(-1) / (logits.shape[-1] - 1) * 10 - 10)
+        self.push(self.model.embed_sizes(value[None]))
+        return float(value[0]), float(value[1])
+
+    def continues(self) -> bool:
+        logits = self.model.logits(self.hidden())
+        if self.config.family.name == "moondream2":
+            return int(logits.argmax()) != END
+        return bool(logits[COORD] >= logits[END])
+
+    def objects(self, limit: int, with_size: bool) -> list[tuple[float, ...]]:
+        found: list[tuple[float, ...]] = []
+        while len(found) < limit and self.continues():
+            found.append((self.coordinate(), self.coordinate(), *(self.size() if with_size else ())))
+        return found
+
+    def words(self, limit: int) -> list[int]:
+        ids: list[int] = []
+        while len(ids) < limit:
+            logits = self.model.logits(self.hidden())
+            if ids and self.config.family.name == "moondream2":
+                logits[ANSWER] = -torch.inf
+            ids.append(int(logits.argmax()))
+            if ids[-1] == END:
+                break
+            self.word(ids[-1])
+        return ids
+
+
+def flat(tokens: tuple[Token, ...]) -> list[float]:
+    return [value for token in tokens for value in token.values]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("config", [NANO, MOONDREAM2], ids=["nano", "moondream2"])
+@pytest.mark.parametrize("with_size", [True, False])
+@torch.inference_mode()
+def test_objects_are_those_of_the_oracle(config: MoondreamConfig, seed: int, with_size: bool) -> None:
+    build = detect.build if with_size else point.build
+    request = build(tiny_prompts(config), "mug", settings=SamplingSettings(max_objects=4))
+
+    done = engine(config, seed).generate(request, crops(seed)).complete()
+    wanted = Oracle(config, seed, request, crops(seed)).objects(4, with_size)
+
+    assert flat(done.tokens) == pytest.approx([value for values in wanted for value in values], abs=1e-5)
+    assert done.finish_reason == ("max_objects" if len(wanted) == 4 else "stop")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("config", [NANO, MOONDREAM2], ids=["nano", "moondream2"])
+@torch.inference_mode()
+def test_words_are_those_of_the_oracle(config: MoondreamConfig, seed: int) -> None:
+    request = caption.build(tiny_prompts(config), "short", settings=SamplingSettings(max_tokens=12))
+
+    done = engine(config, seed).generate(request, crops(seed)).complete()
+
+    assert [token.id for token in done.tokens] == Oracle(config, seed, request, crops(seed)).words(12)
+
+
+def biased(config: MoondreamConfig, **bias: float) -> Engine:
+    """A model that prefers some ids; the name says which."""
+    model = tiny_model(config)
+    for name, value in bias.items():
+        model.text.lm_head.bias[{"end": END, "answer": ANSWER, "coordinate": COORD, "word": 50}[name]] += value
+    return Engine(model, CPU, torch.float32)
+
+
+def ask_detect(config: MoondreamConfig = NANO, **settings: float) -> Request:
+    return detect.build(tiny_prompts(config), "mug", settings=SamplingSettings.from_dict(settings))
+
+
+def test_the_families_end_a_list_by_different_rules() -> None:
+    # The most probable id is a word. Moondream 2 goes on with it; the others compare end and coordinate alone.
+    lists = {}
+    for name, config in (("nano", NANO), ("moondream2", MOONDREAM2)):
+        done = biased(config, word=200, end=100).generate(ask_detect(config, max_objects=2), crops()).complete()
+        lists[name] = (done.finish_reason, len(done.tokens))
+
+    assert lists == {"nano": ("stop", 1), "moondream2": ("max_objects", 6)}
+
+
+def test_the_context_ends_a_list_and_nothing_is_fed_beyond_it() -> None:
+    config = tiny_config(text={"max_context": 26 + 8 + 3})
+    request = ask_detect(config)
+    assert len(request.prompt) == 8
+
+    done = biased(config, coordinate=200).generate(request, crops()).complete()
+
+    assert done.finish_reason == "length"
+    assert len(done.tokens) == 4
+    assert len(detect.finish(request, done)["objects"]) == 1
+
+
+def test_reasoning_decodes_coordinates_and_goes_over_into_the_answer() -> None:
+    prompts = tiny_prompts(NANO)
+    settings = SamplingSettings(max_tokens=3)
+    request = query.build(prompts, "why?", with_image=True, reasoning=True, refs=None, settings=settings)
+
+    done = biased(NANO, coordinate=200).generate(request, crops()).complete()
+
+    # Three coordinates, the answer id by force, and three words: outside reasoning the id is only a word.
+    assert [token.id for token in done.tokens] == [COORD] * 3 + [ANSWER] + [COORD] * 3
+    assert [len(token.values) for token in done.tokens] == [1, 1, 1, 0, 0, 0, 0]
+    assert query.finish(request, prompts, done)["reasoning"]["grounding"][0]["points"] == [
+        [done.tokens[0].values[0], done.tokens[1].values[0]]
+    ]
+
+
+@torch.inference_mode()
+def test_a_coordinate_in_reasoning_is_fed_as_a_coordinate() -> None:
+    settings = SamplingSettings(max_tokens=2)
+    request = query.build(tiny_prompts(NANO), "why?", with_image=True, reasoning=True, refs=None, settings=settings)
+    model = tiny_model(NANO)
+    model.text.lm_head.bias[COORD] += 200
+
+    done = Engine(model, CPU, torch.float32).generate(request, crops()).complete()
+    oracle = Oracle(NANO, 0, request, crops())
+
+    assert flat(done.tokens) == pytest.approx([oracle.coordinate(), oracle.coordinate()], abs=1e-6)
+
+
+def test_segment_gives_a_path_that_its_grammar_let_through() -> None:
+    prompts = tiny_prompts(NANO)
+    request = segment.build(prompts, "mug", settings=SamplingSettings(max_tokens=40))
+
+    done = biased(NANO, coordinate=50).generate(request, crops()).complete()
+
+    ids = [token.id for token in done.tokens]
+    assert ids[:3] == [COORD, COORD, SIZE]
+    assert prompts.path_ids.commands[ids[3]] in "Mm"
+    known = {*prompts.path_ids.commands, *prompts.path_ids.integers, *prompts.path_ids.minus, END}
+    assert set(ids[3:]) <= known
+
+
+def test_sampling_repeats_with_a_seed() -> None:
+    def run(seed: int) -> list[float]:
+        request = ask_detect(temperature=3.0, max_objects=3, seed=seed)
+        return flat(biased(NANO, coordinate=200).generate(request, crops()).complete().tokens)
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+def test_text_only_starts_with_bos() -> None:
+    request = query.build(
+        tiny_prompts(NANO),
+        "why?",
+        with_image=False,
+        reasoning=False,
+        refs=None,
+        settings=SamplingSettings(max_tokens=5),
+    )
+    done = engine(NANO).generate(request).complete()
+
+    model = tiny_model(NANO)
+    ids = [BOS, *(token.id for token in request.prompt)]
+    mask = MaskedAttention(torch.ones(len(ids), len(ids)).tril().bool())
+    hidden = model(model.embed(torch.tensor(ids))[None], torch.arange(len(ids)), mask)[0, -1]
+    assert done.tokens[0].id == int(model.logits(hidden).argmax())
+    assert done.metrics.prompt_tokens == len(ids)
+
+
+def test_an_encoded_image_gives_the_same_and_is_not_encoded_again() -> None:
+    model = tiny_model(NANO)
+    calls = []
+    encode = model.vision.encode
+
+    def counting(pixels: Tensor) -> Tensor:
+        calls.append(len(pixels))
+        return encode(pixels)
+
+    model.vision.encode = counting  # type: ignore[method-assign]
+    one = Engine(model, CPU, torch.float32)
+    fresh = one.generate(ask_detect(max_objects=2), crops()).complete()
+    image = one.encode(crops())
+    again = [one.generate(ask_detect(max_objects=2), image).complete() for _ in range(2)]
+
+    assert calls == [7, 7]
+    assert fresh.tokens == again[0].tokens == again[1].tokens
+    assert image.metrics.encode_s > 0
+    assert again[0].metrics.encode_s == 0
+
+
+def test_an_encoded_image_of_another_engine_is_refused() -> None:
+    image = engine(NANO).encode(crops())
+    with pytest.raises(ImageError, match="belongs to another model"):
+        engine(NANO).generate(ask_detect(), image)
+
+
+def test_nothing_is_computed_before_the_first_token_is_asked_for() -> None:
+    model = tiny_model(NANO)
+    calls = []
+    model.text.blocks[0].register_forward_hook(lambda *_: calls.append(1))
+    one = Engine(model, CPU, torch.float32)
+
+    generation = one.generate(ask_detect(max_objects=1), crops())
+    assert not calls
+    next(generation)
+    assert len(calls) == 2  # the picture and the prompt
+
+
+def test_requests_may_alternate_and_run_inside_each_other() -> None:
+    one = biased(NANO, coordinate=200)
+    alone = [one.generate(ask_detect(max_objects=3), crops(seed)).complete().tokens for seed in (0, 1)]
+
+    streams = [one.generate(ask_detect(max_objects=3), crops(seed)) for seed in (0, 1)]
+    turns = list(zip(*streams, strict=True))
+
+    assert [tuple(tokens) for tokens in zip(*turns, strict=True)] == alone
+    assert alone[0] != alone[1]
+
+
+def test_threads_get_their_own_results() -> None:
+    one = biased(NANO, coordinate=200)
+    alone = [one.generate(ask_detect(max_objects=4), crops(seed)).complete().tokens for seed in range(4)]
+    results: dict[int, tuple[Token, ...]] = {}
+
+    def work(seed: int) -> None:
+        results[seed] = one.generate(ask_detect(max_objects=4), crops(seed)).complete().tokens
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [results[seed] for seed in range(4)] == alone
+
+
+def test_metrics_count_tokens_and_time() -> None:
+    one = biased(NANO, coordinate=200)
+    request = ask_detect(max_objects=2)
+
+    metrics = one.generate(request, crops(), preprocess_s=2.5).complete().metrics
+
+    assert metrics.prompt_tokens == 26 + len(request.prompt)
+    assert metrics.output_tokens == 6
+    assert metrics.preprocess_s == 2.5
+    assert min(metrics.encode_s, metrics.prefill_s, metrics.decode_s) > 0
+    assert metrics.time_to_first_token_s == pytest.approx(2.5 + metrics.encode_s + metrics.prefill_s)
+
+
+def drained(generation: Iterator[Token]) -> None:
+    for _ in generation:
+        pass
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda one: one.generate(ask_detect(), crops()),
+        lambda one: one.encode(crops()),
+    ],
+)
+def test_a_closed_engine_says_so(use: Callable[[Engine], EncodedImage]) -> None:
+    one = engine(NANO)
+    one.close()
+    one.close()
+    with pytest.raises(ModelError, match="closed: load it again"):
+        use(one)
+
+
+def test_closing_ends_what_is_under_way() -> None:
+    one = biased(NANO, coordinate=200)
+    generation = one.generate(ask_detect(), crops())
+    next(generation)
+    one.close()
+    with pytest.raises(ModelError, match="closed"):
+        drained(generation)
+
+
+def test_damaged_weights_end_the_request_alone() -> None:
+    model: MoondreamModel = tiny_model(NANO)
+    one = Engine(model, CPU, torch.float32)
+    healthy = model.region.coord_decoder.bias.clone()
+    model.region.coord_decoder.bias.fill_(torch.nan)
+    model.text.lm_head.bias[COORD] += 200
+    with pytest.raises(NumericalError, match="coordinate"):
+        one.generate(ask_detect(max_objects=1), crops()).complete()
+
+    model.region.coord_decoder.bias.copy_(healthy)
+    assert one.generate(ask_detect(max_objects=1), crops()).complete().finish_reason == "max_objects"
