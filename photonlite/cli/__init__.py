@@ -1,0 +1,54 @@
+"""The command line: `photonlite detect desk.png banana`.
+
+Exit codes: 0 success, 2 bad input (one line on stderr), 130 interrupted, 141 the reader of stdout went away.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from photonlite.cli.checkpoints import run_models
+from photonlite.cli.parser import parse
+from photonlite.cli.run import run_skill
+from photonlite.errors import PhotonliteError
+
+BAD_INPUT = 2
+# The shell's convention for a process that a signal ended: 128 and the signal's number.
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments without the program's name; the process's own unless given.
+
+    Returns:
+        The exit code.
+    """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()  # a closed pipe is met here, where it can be handled, and not while Python shuts down
+    except BrokenPipeError:
+        # What is still buffered has nowhere to go; without this, Python would complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (PhotonliteError, OSError) as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        print("photonlite: error:", " ".join(str(error).split()), file=sys.stderr)
+        return BAD_INPUT
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        options = parse(arguments)
+    except SystemExit:  # argparse has printed the help or the version
+        return 0
+    return run_models(options) if options.command == "models" else run_skill(options)

@@ -1,0 +1,82 @@
+"""What leaves the program: JSON on stdout, pictures in files."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from photonlite.cli.inputs import STDIN
+from photonlite.errors import InputError
+
+
+def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
+    """Write a mapping as JSON that stdout can show: as it is where the encoding allows, else escaped."""
+    text = json.dumps(dict(value), ensure_ascii=False, indent=indent)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return json.dumps(dict(value), indent=indent)
+    return text
+
+
+class PlotTarget:
+    """Where drawn results go: checked before any work is done, and never over a picture that they are drawn on.
+
+    Args:
+        out: What --plot was given.
+        command: The skill; part of the file names in a folder.
+        sources: Names of the pictures.
+        several: Whether `out` must be a folder; it is made when it is missing.
+
+    Raises:
+        InputError: A file where a folder is needed, one of the pictures, or a suffix that names no picture format.
+    """
+
+    def __init__(self, out: str, command: str, sources: list[str], several: bool) -> None:
+        self._out = Path(out)
+        self._command = command
+        self._is_folder = several or self._out.is_dir()
+        self._taken = {Path(source).resolve() for source in sources if source != STDIN}
+        if not self._is_folder:
+            self._check_file()
+        elif self._out.exists() and not self._out.is_dir():
+            raise InputError(f"--plot {out}: several pictures need a folder, and this is a file")
+
+    def save(self, picture: Image.Image, source: str) -> Path:
+        """Write one drawn picture.
+
+        Args:
+            picture: What to write.
+            source: The name of the picture it was drawn on.
+
+        Returns:
+            The file.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        path = self._path_in_folder(source) if self._is_folder else self._out
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path)
+        return path
+
+    def _check_file(self) -> None:
+        suffix = self._out.suffix.lower()
+        if Image.registered_extensions().get(suffix) not in Image.SAVE:
+            raise InputError(f"--plot {self._out}: {suffix!r} is no picture format: end the name in .png or .jpg")
+        if self._out.resolve() in self._taken:
+            raise InputError(f"--plot {self._out} would overwrite the picture itself: name another file")
+
+    def _path_in_folder(self, source: str) -> Path:
+        """A name of its own for each picture, also for pictures of the same name in different folders."""
+        stem = f"{'stdin' if source == STDIN else Path(source).stem}-{self._command}"
+        path = self._out / f"{stem}.png"
+        number = 2
+        while path.resolve() in self._taken:
+            path = self._out / f"{stem}-{number}.png"
+            number += 1
+        self._taken.add(path.resolve())
+        return path

@@ -1,0 +1,151 @@
+"""Arguments, help and examples. Nothing here imports torch: `--help` and complaints about arguments come at once."""
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+import photonlite
+from photonlite.errors import InputError
+
+SUMMARIES = {
+    "detect": "find every object of a name: boxes",
+    "point": "point at every object of a name",
+    "segment": "outline every object of a name",
+    "caption": "describe the picture",
+    "query": "answer a question about the picture",
+    "models": "list the checkpoints that are known and those on this machine",
+}
+
+# What the last argument of a skill is called; caption takes pictures only.
+TEXT = {"detect": "OBJECT", "point": "OBJECT", "segment": "OBJECT", "query": "QUESTION"}
+SPATIAL = ("detect", "point", "segment")
+
+EXAMPLES = {
+    "detect": """\
+  photonlite detect desk.png banana
+  photonlite detect desk.png banana --plot boxes.png
+  photonlite detect photos/ "teddy bear" --plot boxes/ > boxes.jsonl
+  photonlite detect "photos/*.jpg" dog --max-objects 5
+  curl --silent https://example.com/desk.png | photonlite detect - banana""",
+    "point": """\
+  photonlite point desk.png key
+  photonlite point desk.png key --plot points.png""",
+    "segment": """\
+  photonlite segment desk.png umbrella --model path/to/checkpoint --plot outline.png""",
+    "caption": """\
+  photonlite caption desk.png
+  photonlite caption desk.png --length short --stream
+  photonlite caption photos/ > captions.jsonl""",
+    "query": """\
+  photonlite query desk.png "How many bananas are there?"
+  photonlite query desk.png "Is there a key?" --stream
+  photonlite query photos/ "Is there a dog?" > answers.jsonl""",
+    "models": """\
+  photonlite models
+  photonlite models --json""",
+}
+
+IMAGES_HELP = "a file, a folder (its pictures, not those of folders inside), a quoted glob, or - for stdin"
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaint is one line, printed where every other error is."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line.
+
+    Returns:
+        The options; `command` is a key of `SUMMARIES`. A skill has `images` (one or more arguments) and `text`
+        (None for caption) among them.
+
+    Raises:
+        InputError: Arguments that are unknown, missing or of the wrong type.
+        SystemExit: Help or the version was asked for, and printed.
+    """
+    if not arguments or arguments[0] not in SUMMARIES:
+        return _refuse(arguments)
+    command = arguments[0]
+    # Intermixed, so that options may stand anywhere, also between the pictures and the text.
+    options = _command_parser(command).parse_intermixed_args(arguments[1:])
+    options.command = command
+    if command != "models":
+        options.text = options.images.pop() if command in TEXT else None
+        _check_skill(command, options)
+    return options
+
+
+def _refuse(arguments: Sequence[str]) -> NoReturn:
+    """Answer a line that names no command: `--help` and `--version` end the program, the rest is an error."""
+    parser = _Parser("photonlite", "photonlite COMMAND ...", formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = "\n".join(f"  {name:9} {summary}" for name, summary in SUMMARIES.items())
+    examples = "\n".join(EXAMPLES[name].splitlines()[0] for name in SUMMARIES)
+    parser.description = f"{photonlite.__doc__}".splitlines()[0]
+    parser.epilog = f"commands:\n{commands}\n\nexamples:\n{examples}\n\nphotonlite COMMAND --help says more about each."
+    parser.add_argument("--version", action="version", version=f"photonlite {photonlite.__version__}")
+    _, unknown = parser.parse_known_args(arguments)
+    choices = ", ".join(SUMMARIES)
+    named = f"there is no command {unknown[0]!r}" if unknown else "a command is missing"
+    parser.error(f"{named}: choose one of {choices}")
+
+
+def _command_parser(command: str) -> argparse.ArgumentParser:
+    text = TEXT.get(command)
+    images = f"IMAGE... {text}" if text else "IMAGE..."
+    parser = _Parser(
+        f"photonlite {command}",
+        f"photonlite {command} [options]" if command == "models" else f"photonlite {command} {images} [options]",
+        description=SUMMARIES[command][0].upper() + SUMMARIES[command][1:] + ".",
+        epilog=f"examples:\n{EXAMPLES[command]}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    if command != "models":
+        last = f"; the last argument is the {text.lower()}" if text else ""
+        parser.add_argument("images", nargs="+", metavar=images, help=IMAGES_HELP + last)
+        _add_model_options(parser)
+        _add_skill_options(parser, command)
+    parser.add_argument("--json", action="store_true", help="JSON lines, as for several pictures")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model")
+    group.add_argument("--model", help="a folder, a .safetensors file or a Hub id (default: the shipped checkpoint)")
+    group.add_argument("--revision", help="branch, tag or commit of a Hub id")
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (default: auto)")
+    group.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"))
+
+
+def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
+    parser.add_argument("--plot", metavar="OUT", help="draw: OUT is a file for one picture, a folder for several")
+    if command == "caption":
+        parser.add_argument("--length", choices=("short", "normal", "long"), default="normal")
+    if command == "query":
+        parser.add_argument("--reasoning", action="store_true", help="think first, and give the thoughts too")
+    if command in SPATIAL:
+        parser.set_defaults(stream=False)
+    else:
+        parser.add_argument("--stream", action="store_true", help="plain text as it comes, of one picture")
+    group = parser.add_argument_group("settings", "The checkpoint's own defaults apply to what is not given.")
+    group.add_argument("--temperature", type=float, help="0 takes the likeliest token, higher values vary")
+    group.add_argument("--top-p", type=float, help="sample from the likeliest tokens of this total probability")
+    group.add_argument("--max-tokens", type=int, help="stop after this many tokens")
+    if command in SPATIAL:
+        group.add_argument("--max-objects", type=int, help="stop after this many objects")
+    group.add_argument("--seed", type=int, help="makes sampling repeatable")
+
+
+def _check_skill(command: str, options: argparse.Namespace) -> None:
+    hint = f"(see photonlite {command} --help)"
+    if not options.images:
+        text = TEXT[command]
+        raise InputError(f"there is one argument, {options.text!r}, but {command} takes IMAGE and then {text} {hint}")
+    if options.images.count("-") > 1:
+        raise InputError("stdin holds one picture: give - once")
+    if options.stream and options.json:
+        raise InputError(f"--stream prints plain text and --json prints JSON: give one of them {hint}")

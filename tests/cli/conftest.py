@@ -1,0 +1,86 @@
+"""A model that answers at once, in the place of `photonlite.load`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from photonlite.results import Answer, Caption, Detections, Points, Segments
+
+BOX = {"x_min": 0.25, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75}
+
+
+class FakeModel:
+    """Finds one object in the middle of every picture, and writes down what it was asked."""
+
+    def __init__(self) -> None:
+        self.loaded: list[dict[str, Any]] = []
+        self.asked: list[tuple[Any, ...]] = []
+        self.error: BaseException | None = None
+
+    def load(self, model: str | None = None, **options: Any) -> "FakeModel":
+        self.loaded.append({"model": model, **options})
+        return self
+
+    def detect(self, image: Image.Image, object: str, *, settings: Any = None) -> Detections:
+        self._ask("detect", image, object, settings)
+        return Detections([{**BOX, "label": object, "score": 0.5}])
+
+    def point(self, image: Image.Image, object: str, *, settings: Any = None) -> Points:
+        self._ask("point", image, object, settings)
+        return Points([{"x": 0.5, "y": 0.5, "label": object, "score": 0.5}])
+
+    def segment(self, image: Image.Image, object: str, *, settings: Any = None) -> Segments:
+        self._ask("segment", image, object, settings)
+        outline = {"path": "M0 0L1 0L1 1Z", "bbox": BOX, "polygon": [[0.25, 0.25], [0.75, 0.25], [0.75, 0.75]]}
+        return Segments([{**outline, "label": object, "score": 0.5}])
+
+    def caption(self, image: Image.Image, length: str, *, stream: bool, settings: Any = None) -> Caption:
+        self._ask("caption", image, length, settings)
+        return Caption(self._text(f"a {length} story", stream))
+
+    def query(
+        self, image: Image.Image, question: str, *, stream: bool, reasoning: bool, settings: Any = None
+    ) -> Answer:
+        self._ask("query", image, question, settings)
+        thoughts = {"text": "hm", "grounding": []} if reasoning else None
+        return Answer(self._text("two of them", stream), thoughts)
+
+    def _ask(self, *what: Any) -> None:
+        self.asked.append(what)
+        if self.error is not None:
+            raise self.error
+
+    @staticmethod
+    def _text(text: str, stream: bool) -> str | Iterator[str]:
+        return iter([text[:3], text[3:]]) if stream else text
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
+    model = FakeModel()
+    monkeypatch.setattr("photonlite.api.load", model.load)
+    return model
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> str:
+    path = tmp_path / "desk.png"
+    Image.new("RGB", (64, 48), "navy").save(path)
+    return str(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two pictures, b.jpg and a.png, a broken one, c.png, and things that are no pictures."""
+    path = tmp_path / "photos"
+    (path / "inside").mkdir(parents=True)
+    Image.new("RGB", (32, 32), "green").save(path / "b.jpg")
+    Image.new("RGB", (32, 32), "red").save(path / "a.png")
+    Image.new("RGB", (32, 32), "red").save(path / "inside" / "d.png")
+    (path / "c.png").write_bytes(b"no picture at all")
+    (path / "notes.txt").write_text("notes")
+    (path / "._a.png").write_bytes(b"bookkeeping")
+    return path

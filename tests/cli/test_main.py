@@ -1,0 +1,140 @@
+"""Exit codes, the one line of error, and what must not be imported."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from photonlite.cli import main
+from photonlite.errors import PhotonliteError
+
+from .conftest import FakeModel
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "moondream-tiny"
+
+REPORT_IMPORTS = """
+import sys
+from photonlite.cli import main
+code = main(sys.argv[1:])
+slow = ("torch", "transformers", "huggingface_hub")
+print("exit", code, "imported", *[name for name in slow if name in sys.modules], file=sys.stderr)
+"""
+
+CAPTION_WITHOUT_A_MODEL = """
+import sys, photonlite
+from photonlite.cli import main
+class Model:
+    def caption(self, *arguments, **options):
+        return {"caption": "a desk"}
+photonlite.load = lambda *arguments, **options: Model()
+sys.exit(main(["caption", sys.argv[1], sys.argv[1]]))
+"""
+
+
+def run_and_report_imports(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", REPORT_IMPORTS, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_success_is_0(fake: object, picture: str) -> None:
+    assert main(["detect", picture, "mug"]) == 0
+
+
+def test_bad_input_is_2_and_one_line(fake: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["detect", str(tmp_path / "missing.png"), "mug"])
+
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    assert err.startswith("photonlite: error: ")
+    assert "missing.png" in err
+    assert err.count("\n") == 1
+
+
+def test_a_message_of_several_lines_becomes_one(
+    fake: FakeModel, picture: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.error = PhotonliteError("tensor a\nis missing")
+
+    assert main(["detect", picture, "mug"]) == 2
+    assert capsys.readouterr().err == "photonlite: error: tensor a is missing\n"
+
+
+def test_debug_shows_the_traceback(fake: object, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["detect", "missing.png", "mug", "--debug"]) == 2
+
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("photonlite: error: ")
+
+
+def test_a_place_that_cannot_be_written_is_2(fake: object, picture: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["detect", picture, "mug", "--plot", f"{picture}/inside-a-file.png"]) == 2
+    assert capsys.readouterr().err.startswith("photonlite: error: ")
+
+
+def test_a_bug_is_not_taken_for_bad_input(fake: FakeModel, picture: str) -> None:
+    fake.error = RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["detect", picture, "mug"])
+
+
+def test_interrupted_is_130_and_quiet(fake: FakeModel, picture: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.error = KeyboardInterrupt()
+
+    assert main(["detect", picture, "mug"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_went_away_is_met_in_silence(picture: str, unbuffered: str) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb") as pipe:
+        process = subprocess.run(
+            [sys.executable, "-c", CAPTION_WITHOUT_A_MODEL, picture],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert process.returncode == 141
+    assert process.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["detect", "--help"], 0),
+        (["detect"], 2),
+        (["detect", "missing.png", "mug"], 2),
+        (["detect", "README.md", "mug"], 2),
+    ],
+)
+def test_torch_is_not_imported_before_it_is_needed(arguments: list[str], code: int) -> None:
+    process = run_and_report_imports(*arguments)
+
+    assert process.stderr.splitlines()[-1] == f"exit {code} imported"
+
+
+def test_a_real_checkpoint_answers_without_transformers() -> None:
+    image = str(GOLDEN / "images" / "378x378.png")
+    process = run_and_report_imports(
+        "detect", image, "mug", "--model", str(GOLDEN), "--device", "cpu", "--dtype", "float32", "--max-objects", "2"
+    )
+
+    assert process.stderr.splitlines()[-1].startswith("exit 0 imported torch")
+    assert "transformers" not in process.stderr
+    for found in json.loads(process.stdout)["objects"]:
+        assert found["label"] == "mug"
+        assert 0 <= found["x_min"] <= found["x_max"] <= 1

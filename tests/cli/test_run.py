@@ -1,0 +1,210 @@
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from photonlite.cli import main
+from photonlite.errors import CapacityError, SettingsError
+
+from .conftest import BOX, FakeModel
+
+Captured = pytest.CaptureFixture[str]
+
+
+def lines(capsys: Captured) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_one_picture_gives_its_result_as_indented_json(fake: FakeModel, picture: str, capsys: Captured) -> None:
+    assert main(["detect", picture, "mug"]) == 0
+
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"objects": [{**BOX, "label": "mug", "score": 0.5}]}
+    assert out.startswith('{\n  "objects"')
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked", "key"),
+    [
+        (["detect", "mug"], "mug", "objects"),
+        (["point", "mug"], "mug", "points"),
+        (["segment", "mug"], "mug", "segments"),
+        (["caption", "--length", "short"], "short", "caption"),
+        (["query", "How many?"], "How many?", "answer"),
+    ],
+)
+def test_each_skill_asks_for_what_was_typed(
+    fake: FakeModel, picture: str, capsys: Captured, arguments: list[str], asked: str, key: str
+) -> None:
+    command, *rest = arguments
+
+    assert main([command, picture, *rest, "--seed", "7"]) == 0
+
+    [(skill, image, text, settings)] = fake.asked
+    assert (skill, image.size, text, settings) == (command, (64, 48), asked, {"seed": 7})
+    assert list(json.loads(capsys.readouterr().out)) == [key]
+
+
+def test_the_model_is_loaded_as_asked(fake: FakeModel, picture: str) -> None:
+    main(
+        ["detect", picture, "mug", "--model", "owner/name", "--revision", "v1", "--device", "cpu", "--dtype", "float32"]
+    )
+
+    assert fake.loaded == [{"model": "owner/name", "revision": "v1", "device": "cpu", "dtype": "float32"}]
+
+
+def test_by_default_the_model_and_its_settings_are_its_own(fake: FakeModel, picture: str) -> None:
+    main(["detect", picture, "mug"])
+
+    assert fake.loaded == [{"model": None, "revision": None, "device": "auto", "dtype": "auto"}]
+    assert fake.asked[0][-1] is None
+
+
+def test_all_settings_reach_the_model(fake: FakeModel, picture: str) -> None:
+    flags = "--temperature 0.5 --top-p 0.3 --max-tokens 9 --max-objects 4 --seed 1"
+    main(["detect", picture, "mug", *flags.split()])
+
+    settings = {"temperature": 0.5, "top_p": 0.3, "max_tokens": 9, "max_objects": 4, "seed": 1}
+    assert fake.asked[0][-1] == settings
+
+
+def test_json_makes_one_line_that_names_the_picture(fake: FakeModel, picture: str, capsys: Captured) -> None:
+    assert main(["caption", picture, "--json"]) == 0
+
+    assert lines(capsys) == [{"image": picture, "caption": "a normal story"}]
+
+
+def test_reasoning_comes_with_the_answer(fake: FakeModel, picture: str, capsys: Captured) -> None:
+    main(["query", picture, "How many?", "--reasoning"])
+
+    assert json.loads(capsys.readouterr().out)["reasoning"] == {"text": "hm", "grounding": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"), [(["caption"], "a normal story\n"), (["query", "How many?"], "two of them\n")]
+)
+def test_a_stream_is_plain_text(
+    fake: FakeModel, picture: str, capsys: Captured, arguments: list[str], text: str
+) -> None:
+    assert main([arguments[0], picture, *arguments[1:], "--stream"]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_a_stream_is_of_one_picture(fake: FakeModel, folder: Path, capsys: Captured) -> None:
+    assert main(["caption", str(folder), "--stream"]) == 2
+    assert "of one picture" in capsys.readouterr().err
+
+
+def test_a_folder_gives_a_line_each_and_goes_on_after_a_failure(
+    fake: FakeModel, folder: Path, capsys: Captured
+) -> None:
+    missing = str(folder / "missing.png")
+
+    assert main(["detect", missing, str(folder), "mug"]) == 2
+
+    out, err = capsys.readouterr()
+    results = {Path(line.pop("image")).name: line for line in map(json.loads, out.splitlines())}
+    assert list(results) == ["missing.png", "a.png", "b.jpg", "c.png"]
+    assert results["missing.png"]["error"]["type"] == "ImageNotFoundError"
+    assert results["c.png"]["error"]["type"] == "ImageDecodeError"
+    assert "c.png" in results["c.png"]["error"]["message"]
+    assert results["b.jpg"] == {"objects": [{**BOX, "label": "mug", "score": 0.5}]}
+    assert len(fake.loaded) == 1
+    assert err == "photonlite: error: 2 of 4 pictures failed\n"
+
+
+def test_several_pictures_without_a_failure_are_a_success(fake: FakeModel, picture: str, capsys: Captured) -> None:
+    assert main(["detect", picture, picture, "mug"]) == 0
+    assert [line["image"] for line in lines(capsys)] == [picture, picture]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_request_too_long_for_one_picture_is_its_failure(fake: FakeModel, picture: str, capsys: Captured) -> None:
+    fake.error = CapacityError("too long")
+
+    assert main(["detect", picture, picture, "mug"]) == 2
+    assert [line["error"]["type"] for line in lines(capsys)] == ["CapacityError"] * 2
+
+
+def test_what_is_wrong_for_every_picture_ends_the_run(fake: FakeModel, picture: str, capsys: Captured) -> None:
+    fake.error = SettingsError("temperature is -1")
+
+    assert main(["detect", picture, picture, "mug"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "photonlite: error: temperature is -1\n")
+    assert len(fake.asked) == 1
+
+
+def test_the_plot_of_one_picture_is_written_and_named(
+    fake: FakeModel, picture: str, tmp_path: Path, capsys: Captured
+) -> None:
+    out = tmp_path / "boxes.png"
+
+    assert main(["detect", picture, "mug", "--plot", str(out)]) == 0
+
+    stdout, stderr = capsys.readouterr()
+    assert json.loads(stdout)["objects"]
+    assert stderr == f"drawn in {out}\n"
+    with Image.open(out) as drawn, Image.open(picture) as original:
+        assert drawn.size == original.size
+        assert drawn.tobytes() != original.tobytes()
+
+
+def test_the_plots_of_several_pictures_stand_in_their_lines(
+    fake: FakeModel, folder: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    out = tmp_path / "drawn"
+
+    assert main(["point", f"{folder}/[ab].*", "mug", "--plot", str(out)]) == 0
+
+    plots = [line["plot"] for line in lines(capsys)]
+    assert plots == [str(out / "a-point.png"), str(out / "b-point.png")]
+    assert all(Path(plot).is_file() for plot in plots)
+
+
+def test_a_bad_plot_destination_is_told_before_the_model_is_loaded(fake: FakeModel, picture: str) -> None:
+    assert main(["detect", picture, "mug", "--plot", "boxes.txt"]) == 2
+    assert fake.loaded == []
+
+
+def test_a_bad_picture_is_told_before_the_model_is_loaded(fake: FakeModel) -> None:
+    assert main(["detect", "missing.png", "mug"]) == 2
+    assert fake.loaded == []
+
+
+def test_a_forgotten_text_is_told(fake: FakeModel, folder: Path, capsys: Captured) -> None:
+    assert main(["detect", str(folder / "a.png"), str(folder / "b.jpg")]) == 2
+    assert "b.jpg' is a picture" in capsys.readouterr().err
+
+
+def test_the_pixel_limit_comes_from_the_environment(
+    fake: FakeModel, picture: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHOTONLITE_MAX_PIXELS", "100")
+
+    assert main(["detect", picture, "mug"]) == 2
+    assert "limit of 100" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_progress_bar(
+    fake: FakeModel, picture: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+
+    assert main(["detect", picture, picture, "mug"]) == 0
+
+    assert "2/2" in terminal.getvalue()
+    assert len(lines(capsys)) == 2
