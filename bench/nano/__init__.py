@@ -1,0 +1,1 @@
+"""The nano checkpoint: its objects, words, tokenizer, scenes, training and evaluation."""

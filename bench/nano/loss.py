@@ -1,0 +1,184 @@
+"""What training minimises: answers of packed questions, bins with soft targets, and a dense loss on the image tokens.
+
+One row holds the picture once and all of its questions:
+
+```
+BOS  image tokens ...  | question 1 ... | question 2 ... | ...
+└─ see one another ──┘   each sees the prefix and, causally, itself; each starts at the position after the image
+```
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.nano.compose import Scenes
+from bench.nano.questions import BOS, COORD, SIZE, Questions
+from photonlite.models.layers import attend, layer_norm
+from photonlite.models.moondream.model import MoondreamModel
+from photonlite.models.moondream.region import SIZE_OCTAVES
+
+_SOFT_BINS = 2.0
+_BACKGROUND_WEIGHT = 0.1
+
+
+class PackedAttention:
+    """Attention over one prefix and several questions that do not see one another.
+
+    Args:
+        prefix: positions of the bidirectional block.
+        lengths: of the questions.
+        device: of the mask.
+    """
+
+    def __init__(self, prefix: int, lengths: Sequence[int], device: torch.device) -> None:
+        self.prefix = prefix
+        owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+        own = (owner[:, None] == owner[None, :]).tril()
+        self.mask = torch.cat((torch.ones(len(owner), prefix, dtype=torch.bool), own), 1).to(device)
+        self.positions = torch.cat([torch.arange(prefix), *(prefix + torch.arange(n) for n in lengths)]).to(device)
+        last = torch.zeros(len(owner), dtype=torch.bool)
+        last[torch.tensor(lengths).cumsum(0) - 1] = True
+        self.last = last.to(device)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend; see :class:`photonlite.models.layers.Attention`."""
+        n = self.prefix
+        picture = attend(q[:, :n], k[:, :n], v[:, :n], None)
+        return torch.cat((picture, attend(q[:, n:], k, v, self.mask)), 1)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much each part of the loss counts."""
+
+    decision: float = 2.0
+    text: float = 1.0
+    coord: float = 1.0
+    size: float = 1.0
+    patch_class: float = 1.0
+    patch_box: float = 4.0
+
+
+class DenseHeads(nn.Module):
+    """Throw-away heads on the image tokens: the object at the patch's centre and its box; training only."""
+
+    def __init__(self, dim: int, classes: int) -> None:
+        super().__init__()
+        self.ln = layer_norm(dim)
+        self.label = nn.Linear(dim, classes + 1)
+        self.box = nn.Linear(dim, 4)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Map image tokens ``[B, P, dim]`` to class logits ``[B, P, classes + 1]`` and boxes ``[B, P, 4]``."""
+        n = self.ln(tokens)
+        return self.label(n), self.box(n)
+
+
+class Learner(nn.Module):
+    """A model under training with its dense heads; `forward` gives the parts of the loss."""
+
+    def __init__(self, model: MoondreamModel, classes: int, grounding: int, attention: PackedAttention) -> None:
+        super().__init__()
+        self.model = model
+        self.heads = DenseHeads(model.config.text.dim, classes)
+        self.classes, self.grounding, self.attention = classes, grounding, attention
+        self.class_weight: Tensor
+        self.register_buffer("class_weight", torch.tensor([*[1.0] * classes, _BACKGROUND_WEIGHT]))
+
+    def forward(
+        self, pixels: Tensor, patch_labels: Tensor, patch_boxes: Tensor, ids: Tensor, values: Tensor, answer: Tensor
+    ) -> dict[str, Tensor]:
+        """Compute the parts of the loss.
+
+        Args:
+            pixels: uint8 ``[B, S, S, 3]``.
+            patch_labels: see :class:`Scenes`.
+            patch_boxes: see :class:`Scenes`.
+            ids: packed questions ``[B, L]``; the first `grounding` places are detect and point.
+            values: ``[B, L, 2]``.
+            answer: ``[B, L]``.
+
+        Returns:
+            Scalars by the names of :class:`Weights`.
+        """
+        images = self._image_tokens(pixels)
+        bos = self.model.text.embed(torch.full_like(ids[:, :1], BOS))
+        x = torch.cat((bos, images, self._embed(ids, values)), 1)
+        hidden = self.model(x, self.attention.positions, self.attention)[:, self.attention.prefix :]
+        # Place i answers for place i + 1 of its own question.
+        target, value, asked = ids.roll(-1, 1), values.roll(-1, 1), answer.roll(-1, 1) & ~self.attention.last
+        return self._answers(hidden, target, value, asked) | self._dense(images, patch_labels, patch_boxes)
+
+    def _image_tokens(self, pixels: Tensor) -> Tensor:
+        features = self.model.vision.encode(pixels)
+        # Training scenes have tiling (1, 1): global and local features are the same.
+        return self.model.vision.proj_mlp(torch.cat((features, features), -1))  # type: ignore[no-any-return]
+
+    def _embed(self, ids: Tensor, values: Tensor) -> Tensor:
+        """Embed text, and numbers with a little noise: at inference they come from bins that may be one off."""
+        x = self.model.text.embed(ids)
+        coord = (values[..., 0] + 0.003 * torch.randn_like(values[..., 0])).flatten()
+        size = (values * (1 + 0.03 * torch.randn_like(values))).flatten(0, 1)
+        region = self.model.region
+        x = torch.where((ids == COORD)[..., None], region.encode_coord(coord).reshape(x.shape).to(x.dtype), x)
+        return torch.where((ids == SIZE)[..., None], region.encode_size(size).reshape(x.shape).to(x.dtype), x)
+
+    def _answers(self, hidden: Tensor, target: Tensor, value: Tensor, asked: Tensor) -> dict[str, Tensor]:
+        token = functional.cross_entropy(
+            self.model.text.logits(hidden).flatten(0, 1).float(), target.flatten(), reduction="none"
+        )
+        token = token.view_as(target)
+        g = self.grounding
+        region, config = self.model.region, self.model.config.region
+        coord = _soft_cross_entropy(region.coord_logits(hidden[:, :g]), value[:, :g, 0] * config.coord_out_dim)
+        octave = (value[:, :g].clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES) / SIZE_OCTAVES
+        size = _soft_cross_entropy(region.size_logits(hidden[:, :g]), octave * (config.size_bins - 1)).sum(-1)
+        return {
+            "decision": _mean(token[:, :g], asked[:, :g]),
+            "text": _mean(token[:, g:], asked[:, g:]),
+            "coord": _mean(coord, asked[:, :g] & (target[:, :g] == COORD)),
+            "size": _mean(size, asked[:, :g] & (target[:, :g] == SIZE)),
+        }
+
+    def _dense(self, images: Tensor, labels: Tensor, boxes: Tensor) -> dict[str, Tensor]:
+        logits, box = self.heads(images)
+        label = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), weight=self.class_weight)
+        distance = (box.float() - boxes).abs().mean(-1)
+        return {"patch_class": label, "patch_box": _mean(distance, labels < self.classes)}
+
+
+def pack(questions: Sequence[Questions]) -> tuple[Tensor, Tensor, Tensor]:
+    """Lay questions side by side: ids, values and answer masks ``[B, L, ...]``."""
+    return (
+        torch.cat([q.ids for q in questions], 1),
+        torch.cat([q.values for q in questions], 1),
+        torch.cat([q.answer for q in questions], 1),
+    )
+
+
+def dense_targets(scenes: Scenes) -> tuple[Tensor, Tensor]:
+    """Give the dense targets of scenes in the order :meth:`Learner.forward` takes them."""
+    return scenes.patch_labels, scenes.patch_boxes
+
+
+def _soft_cross_entropy(logits: Tensor, position: Tensor) -> Tensor:
+    """Cross entropy against a Gaussian two bins wide around a fractional bin.
+
+    Args:
+        logits: ``[..., bins]``.
+        position: ``[...]``, in bins.
+
+    Returns:
+        ``[...]``.
+    """
+    bins = torch.arange(logits.shape[-1], device=logits.device)
+    target = (-0.5 * ((bins - position[..., None]) / _SOFT_BINS) ** 2).softmax(-1)
+    return -(target * logits.float().log_softmax(-1)).sum(-1)
+
+
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    return (values * mask).sum() / mask.sum().clamp(min=1)
