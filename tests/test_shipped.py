@@ -1,0 +1,90 @@
+"""The checkpoint that comes with the package, on the pictures that come with it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import photonlite
+from bench.nano.scoring import iou
+
+ASSETS = Path(__file__).parents[1] / "assets"
+STILLS = json.loads((ASSETS / "stills.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def model():
+    with photonlite.load(device="cpu") as loaded:
+        yield loaded
+
+
+def truth(still, name):
+    return [entry["box"] for entry in STILLS[still] if entry["name"] == name]
+
+
+def corners(entry):
+    return entry["x_min"], entry["y_min"], entry["x_max"], entry["y_max"]
+
+
+def test_demo_finds_both_bananas_and_nothing_else(model):
+    found = model.detect(ASSETS / "desk.png", "banana")["objects"]
+
+    boxes = truth("desk", "banana")
+    assert len(found) == len(boxes) == 2
+    assert all(max(iou(corners(entry), box) for entry in found) > 0.7 for box in boxes)
+
+
+@pytest.mark.parametrize("still", sorted(STILLS))
+def test_most_things_in_the_stills_are_found_where_they_are(model, still):
+    picture = model.encode_image(ASSETS / f"{still}.png")
+    matched = asked = answered = 0
+    for name in {entry["name"] for entry in STILLS[still]}:
+        found, boxes = model.detect(picture, name)["objects"], truth(still, name)
+        matched += sum(any(iou(corners(entry), box) >= 0.5 for entry in found) for box in boxes)
+        asked, answered = asked + len(boxes), answered + len(found)
+
+    assert matched >= 0.8 * asked
+    assert matched >= 0.8 * answered
+
+
+@pytest.mark.parametrize("absent", ["giraffe", "toothbrush", "a helicopter", "Pandas"])
+def test_absent_things_are_answered_with_none(model, absent):
+    assert model.detect(ASSETS / "desk.png", absent) == {"objects": []}
+    assert model.point(ASSETS / "desk.png", absent) == {"points": []}
+
+
+def test_a_point_lies_in_the_thing(model):
+    [point] = model.point(ASSETS / "desk.png", "laptop")["points"]
+    [(x_min, y_min, x_max, y_max)] = truth("desk", "laptop")
+    assert x_min < point["x"] < x_max
+    assert y_min < point["y"] < y_max
+
+
+def test_questions_are_answered(model):
+    picture = model.encode_image(ASSETS / "desk.png")
+    assert model.query(picture, "How many bananas are there?")["answer"] == "2"
+    assert model.query(picture, "Is there a laptop?")["answer"] == "Yes"
+    assert model.query(picture, "Is there a dog?")["answer"] == "No"
+
+
+def test_caption_says_what_there_is(model):
+    text = model.caption(ASSETS / "desk.png", length="short")["caption"]
+    assert sum(word in text for word in ("laptop", "clock", "camera", "cup", "red apple", "light bulb")) >= 5
+
+
+def test_words_may_be_capital_plural_or_a_synonym(model):
+    picture = model.encode_image(ASSETS / "desk.png")
+    plain = [corners(entry) for entry in model.detect(picture, "cup")["objects"]]
+    assert len(plain) == 1
+    for words in ("CUP", "the cups", "a mug"):
+        [found] = model.detect(picture, words)["objects"]
+        assert iou(corners(found), plain[0]) > 0.8
+
+
+def test_outlines_are_refused_by_name(model):
+    with pytest.raises(photonlite.errors.UnsupportedSkillError, match="segment"):
+        model.segment(ASSETS / "desk.png", "cup")
+
+
+def test_weights_fit_the_promised_size():
+    assert (ASSETS / "nano" / "model.safetensors").stat().st_size <= 16_000_000
