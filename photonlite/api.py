@@ -66,6 +66,8 @@ def load(
 class VisionModel:
     """A model that answers about pictures. It may be used from several threads: their steps take turns.
 
+    Arguments that the public `moondream` client takes by position have the same place here.
+
     In all methods an image is a PIL image, a numpy array (H x W x 3, uint8), a path, bytes, a file object, or what
     :meth:`encode_image` returned. Coordinates are normalised to [0, 1] with (0, 0) in the top-left corner of the
     upright picture. `settings` may hold "temperature" (0: greedy, the default), "top_p" (1), "max_tokens" (768),
@@ -114,7 +116,7 @@ class VisionModel:
         """The type of its weights."""
         return self._dtype
 
-    def detect(self, image: Picture, object: str, *, settings: Settings | None = None) -> Detections:
+    def detect(self, image: Picture, object: str, settings: Settings | None = None) -> Detections:
         """Find every instance of an object.
 
         Args:
@@ -133,17 +135,17 @@ class VisionModel:
         self,
         image: Picture,
         object: str,
+        settings: Settings | None = None,
         *,
         spatial_refs: SpatialRefs | None = None,
-        settings: Settings | None = None,
     ) -> Points:
         """Point at every instance of an object.
 
         Args:
             image: The picture.
             object: What to point at, at most 1,000 characters.
-            spatial_refs: Points (x, y) and boxes (x_min, y_min, x_max, y_max) that the object is about.
             settings: See the class.
+            spatial_refs: Points (x, y) and boxes (x_min, y_min, x_max, y_max) that the object is about.
 
         Returns:
             `{"points": [{"x", "y", "label", "score"}, ...]}`, in the model's order.
@@ -182,7 +184,7 @@ class VisionModel:
         return segment.finish(request, self._prompts, self._generate(request, image).complete())
 
     def caption(
-        self, image: Picture, length: str = "normal", *, stream: bool = False, settings: Settings | None = None
+        self, image: Picture, length: str = "normal", stream: bool = False, settings: Settings | None = None
     ) -> Caption:
         """Describe a picture.
 
@@ -205,11 +207,11 @@ class VisionModel:
         self,
         image: Picture | None = None,
         question: str | None = None,
-        *,
         stream: bool = False,
+        settings: Settings | None = None,
+        *,
         reasoning: bool = False,
         spatial_refs: SpatialRefs | None = None,
-        settings: Settings | None = None,
     ) -> Answer:
         """Answer a question.
 
@@ -217,9 +219,9 @@ class VisionModel:
             image: The picture; None asks without one.
             question: At most 4,000 characters.
             stream: Whether to give an iterator of pieces of the answer, computed as they are asked for.
+            settings: See the class.
             reasoning: Whether the model writes down its reasoning first.
             spatial_refs: Points (x, y) and boxes (x_min, y_min, x_max, y_max) that the question is about.
-            settings: See the class.
 
         Returns:
             `{"answer": str}`, or `{"answer": iterator of str}`; with reasoning also `"reasoning": {"text",

@@ -32,12 +32,16 @@ class EncodedImage:
 
     Attributes:
         metrics: What encoding took.
+        picture_size: Width and height of the picture, in pixels.
     """
 
-    def __init__(self, engine: "Engine", prefix: DenseCache, metrics: Metrics) -> None:
+    def __init__(
+        self, engine: "Engine", prefix: DenseCache, metrics: Metrics, picture_size: tuple[int, int] | None
+    ) -> None:
         self._engine = engine
         self._prefix = prefix
         self.metrics = metrics
+        self.picture_size = picture_size
 
     def prefix_for(self, engine: "Engine") -> DenseCache:
         """Give the cached positions to the engine that computed them.
@@ -81,12 +85,20 @@ class Generation(Iterator[Token]):
         request: What was asked.
         steps: Computes.
         progress: What `steps` keeps up to date.
+        picture_size: Width and height of the picture, if there is one.
     """
 
-    def __init__(self, request: Request, steps: Iterator[Token], progress: _Progress) -> None:
+    def __init__(
+        self,
+        request: Request,
+        steps: Iterator[Token],
+        progress: _Progress,
+        picture_size: tuple[int, int] | None,
+    ) -> None:
         self._request = request
         self._steps = steps
         self._progress = progress
+        self._picture_size = picture_size
 
     def __next__(self) -> Token:
         return next(self._steps)
@@ -100,7 +112,8 @@ class Generation(Iterator[Token]):
         """
         for _ in self:
             pass
-        return Completion(tuple(self._progress.tokens), self._request.grammar.finish_reason, self._progress.metrics())
+        metrics, reason = self.outcome()
+        return Completion(tuple(self._progress.tokens), reason, metrics, self._picture_size)
 
     def outcome(self) -> tuple[Metrics, str | None]:
         """Give the metrics and the finish reason so far."""
@@ -143,7 +156,8 @@ class Engine:
         progress = _Progress(preprocess_s=preprocess_s, prompt_tokens=before + len(request.prompt))
         # The last token produced is never fed back.
         capacity = progress.prompt_tokens + request.budget - 1
-        return Generation(request, self._steps(request, crops, prefix, capacity, progress), progress)
+        steps = self._steps(request, crops, prefix, capacity, progress)
+        return Generation(request, steps, progress, None if image is None else image.picture_size)
 
     def encode(self, crops: Crops, *, preprocess_s: float = 0.0) -> EncodedImage:
         """Read a picture once, for several requests.
@@ -155,7 +169,7 @@ class Engine:
         with self._lock:
             cache = self._open_runner().new_cache(self._shape.prefix_length)
             self._read(crops, cache, progress)
-        return EncodedImage(self, cache, progress.metrics())
+        return EncodedImage(self, cache, progress.metrics(), crops.picture_size)
 
     def close(self) -> None:
         """Let go of the model; requests that are not finished fail at their next token."""

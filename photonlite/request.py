@@ -34,8 +34,9 @@ class SamplingSettings:
     Attributes:
         temperature: Divides the logits before sampling; 0 is greedy. It holds for words, decisions and coordinates.
         top_p: Sampling considers the most probable choices up to this probability mass.
-        max_tokens: Tokens produced at most; reasoning and answer count separately, as in the public reference.
-        max_objects: Boxes, points or segments at most.
+        max_tokens: Tokens of a text or an outline at most; reasoning and answer count separately, as in the public
+            reference. Lists of boxes and points do not count them.
+        max_objects: Boxes or points at most.
         seed: Makes a sampled result repeatable on one device; greedy results always are.
 
     Raises:
@@ -201,8 +202,10 @@ class Completion:
         tokens: All that was produced, the end id included.
         finish_reason: "stop", "max_objects" or "length".
         metrics: Where the time went.
+        picture_size: Width and height of the picture it is about, in pixels; None where there is none.
     """
 
     tokens: tuple[Token, ...]
     finish_reason: str | None
     metrics: Metrics
+    picture_size: tuple[int, int] | None = None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 
 import photonlite
 from photonlite.api import VisionModel
@@ -127,6 +127,27 @@ def test_results_are_plain_json(tiny: VisionModel) -> None:
         assert json.loads(json.dumps(result)) == result
         assert result.metrics is not None
         assert result.finish_reason in ("stop", "length", "max_objects")
+
+
+def test_results_know_the_size_of_the_upright_picture(tiny: VisionModel) -> None:
+    turned = Image.new("RGB", (60, 40), "red")
+    turned.getexif()[ExifTags.Base.Orientation] = 6
+
+    for image in (turned, tiny.encode_image(turned)):
+        found = tiny.detect(image, "mug", settings={"max_objects": 2})
+        assert found["objects"]
+        assert found.picture_size == tiny.point(image, "mug").picture_size == (40, 60)
+        assert found.to_coco() == found.to_coco(40, 60)
+        assert tiny.segment(image, "mug").picture_size == (40, 60)
+
+
+def test_arguments_have_the_places_of_the_public_client(tiny: VisionModel) -> None:
+    settings = {"max_tokens": 5, "max_objects": 1}
+
+    assert tiny.detect(PICTURE, "mug", settings) == tiny.detect(PICTURE, "mug", settings=settings)
+    assert tiny.point(PICTURE, "mug", settings) == tiny.point(PICTURE, "mug", settings=settings)
+    assert "".join(tiny.caption(PICTURE, "short", True, settings)["caption"])
+    assert "".join(tiny.query(PICTURE, "why?", True, settings)["answer"])
 
 
 def test_references_change_the_question(tiny: VisionModel) -> None:

@@ -273,6 +273,27 @@ def test_requests_may_alternate_and_run_inside_each_other() -> None:
     assert alone[0] != alone[1]
 
 
+def test_every_pass_through_the_model_holds_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(NANO)
+    engine = Engine(model, CPU, torch.float32)
+    held = []
+
+    def watched(work: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def run(*arguments: object) -> Tensor:
+            held.append(engine._lock.locked())
+            return work(*arguments)
+
+        return run
+
+    for name in ("encode_image", "forward", "logits", "coordinate_logits"):
+        monkeypatch.setattr(model, name, watched(getattr(model, name)))
+    engine.generate(ask_detect(max_objects=2), crops()).complete()
+    engine.generate(ask_detect(max_objects=2), engine.encode(crops())).complete()
+
+    assert len(held) > 8
+    assert all(held)
+
+
 def test_threads_get_their_own_results() -> None:
     one = biased(NANO, coordinate=200)
     alone = [one.generate(ask_detect(max_objects=4), crops(seed)).complete().tokens for seed in range(4)]

@@ -131,12 +131,12 @@ def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
         parser.set_defaults(stream=False)
     else:
         parser.add_argument("--stream", action="store_true", help="plain text as it comes, of one picture")
-    group = parser.add_argument_group("settings", "The checkpoint's own defaults apply to what is not given.")
+    group = parser.add_argument_group("settings", "Greedy unless a temperature is given.")
     group.add_argument("--temperature", type=float, help="0 takes the likeliest token, higher values vary")
     group.add_argument("--top-p", type=float, help="sample from the likeliest tokens of this total probability")
-    group.add_argument("--max-tokens", type=int, help="stop after this many tokens")
+    group.add_argument("--max-tokens", type=int, help="stop a text or an outline after this many tokens")
     if command in SPATIAL:
-        group.add_argument("--max-objects", type=int, help="stop after this many objects")
+        group.add_argument("--max-objects", type=int, help="stop a list after this many objects")
     group.add_argument("--seed", type=int, help="makes sampling repeatable")
 
 

@@ -82,10 +82,12 @@ class Crops:
         pixels: uint8 [n, crop_size, crop_size, 3]. The first is the whole picture; the local crops follow row by row.
             n is 1 + rows * columns, but 1 with tiling (1, 1): the one local crop would equal the first and is left out.
         tiling: Rows and columns of the grid of local crops.
+        picture_size: Width and height of the picture they were cut from; None where it is not known.
     """
 
     pixels: npt.NDArray[np.uint8]
     tiling: tuple[int, int]
+    picture_size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         rows, columns = self.tiling
@@ -150,7 +152,7 @@ def cut_crops(image: Image.Image, spec: CropSpec) -> Crops:
         for index in range(n_local):
             top, left = (window * step for step in divmod(index, columns))
             pixels[1 + index] = sheet[top : top + size, left : left + size]
-    return Crops(pixels, tiling)
+    return Crops(pixels, tiling, image.size)
 
 
 def _resized(image: Image.Image, width: int, height: int) -> npt.NDArray[np.uint8]:

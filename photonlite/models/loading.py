@@ -17,6 +17,7 @@ from pathlib import Path
 from photonlite.errors import CheckpointError, ConfigError, ModelNotFoundError
 from photonlite.models import hub
 from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.families import RELEASED_VOCAB_SIZE
 from photonlite.models.shards import INDEX_NAME, WeightFiles, is_pickle, pickle_refused, read_json
 
 CONFIG_NAME = "config.json"
@@ -26,8 +27,7 @@ KNOWN_MODELS = {"vikhyatk/moondream2": "Moondream 2: detect, point, caption, que
 
 STARMIE_REPO = "moondream/starmie-v1"
 STARMIE_FAMILIES = frozenset({"moondream2", "moondream3"})
-STARMIE_VOCAB_SIZE = 51200
-"""The public releases of these families, recognised by this many rows, carry a stale tokenizer or none."""
+"""Their public releases, recognised by the size of the vocabulary, carry a stale tokenizer or none."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 _END_OF_TEXT = "<|endoftext|>"
@@ -145,7 +145,7 @@ def _description(folder: Path) -> tuple[MoondreamConfig, Path]:
 
 def _tokenizer(path: Path, config: MoondreamConfig) -> Path:
     """Give tokenizer.json, or the one of `STARMIE_REPO` where a public release ships a stale one."""
-    released = config.family.name in STARMIE_FAMILIES and config.text.vocab_size == STARMIE_VOCAB_SIZE
+    released = config.family.name in STARMIE_FAMILIES and config.text.vocab_size == RELEASED_VOCAB_SIZE
     if released and not (path.is_file() and _end_of_text_id(path) == config.tokenizer.eos_id):
         return _starmie(path)
     if not path.is_file():

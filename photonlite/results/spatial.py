@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from photonlite.errors import InputError
 from photonlite.results.base import Metrics, Outcome, Result
 from photonlite.results.convert import (
     Item,
@@ -33,8 +34,16 @@ class _Spatial(Result):
     #: (width, height) of the picture whose pixels the coordinates are in; None: normalised to [0, 1].
     pixel_size: tuple[int, int] | None = None
 
-    def __init__(self, items: list[Item], metrics: Metrics | None, finish_reason: str | None) -> None:
+    def __init__(
+        self,
+        items: list[Item],
+        metrics: Metrics | None,
+        finish_reason: str | None,
+        picture_size: tuple[int, int] | None,
+    ) -> None:
         super().__init__({self._key: items}, Outcome(metrics, finish_reason))
+        #: (width, height) of the upright picture that was asked about; None where it is not known.
+        self.picture_size = picture_size
 
     def plot(
         self,
@@ -91,8 +100,8 @@ class _Spatial(Result):
 
     def to_coco(
         self,
-        width: int,
-        height: int,
+        width: int | None = None,
+        height: int | None = None,
         *,
         image_id: int | str = 1,
         category_ids: Mapping[str, int] | None = None,
@@ -101,8 +110,8 @@ class _Spatial(Result):
         """COCO annotations, in pixels: boxes as x, y, width, height; segments as polygons; points as one keypoint.
 
         Args:
-            width: Of the picture, in pixels.
-            height: Of the picture, in pixels.
+            width: Of the picture, in pixels; that of the picture that was asked about by default.
+            height: Of the picture, in pixels; likewise.
             image_id: Goes into every annotation.
             category_ids: The id of each label; without it labels are numbered from 1 as they come.
             first_id: The id of the first annotation; the others count on from it.
@@ -111,25 +120,36 @@ class _Spatial(Result):
             One dict per item, with its score.
 
         Raises:
-            InputError: A label has no category id, or a side is not positive.
+            InputError: A label has no category id, a side is not positive, or the picture's size is not known.
         """
+        width, height = self._size(width, height)
         return coco_annotations(self._items_in(width, height), width, height, image_id, category_ids, first_id)
 
-    def to_supervision(self, width: int, height: int) -> Any:
+    def to_supervision(self, width: int | None = None, height: int | None = None) -> Any:
         """`supervision.Detections` in pixels, for that package's annotators, trackers and counters.
 
         Labels are in `data["class_name"]`; class ids count from 0 in the order in which labels come. Points become
         boxes of no size; segments carry masks.
 
         Args:
-            width: Of the picture, in pixels.
-            height: Of the picture, in pixels.
+            width: Of the picture, in pixels; that of the picture that was asked about by default.
+            height: Of the picture, in pixels; likewise.
 
         Raises:
             MissingDependencyError: The package `supervision` is not installed.
-            InputError: A side is not positive.
+            InputError: A side is not positive, or the picture's size is not known.
         """
+        width, height = self._size(width, height)
         return supervision_detections(self._items_in(width, height), self._masks(width, height))
+
+    def _size(self, width: int | None, height: int | None) -> tuple[int, int]:
+        """The size that was given; else that of the pixels the coordinates are in; else the picture's own."""
+        if width is not None and height is not None:
+            return width, height
+        known = self.pixel_size or self.picture_size
+        if known is None or width is not None or height is not None:
+            raise InputError("The picture's size is not known. Give both its width and its height, in pixels.")
+        return known
 
     @property
     def _items(self) -> list[Item]:
@@ -174,15 +194,21 @@ class Detections(_Spatial):
         objects: The boxes; label and score may be missing.
         metrics: Where the time went.
         finish_reason: Why the list ended.
+        picture_size: Width and height of the picture, in pixels.
     """
 
     _key = "objects"
     _noun = "object"
 
     def __init__(
-        self, objects: list[Item], *, metrics: Metrics | None = None, finish_reason: str | None = None
+        self,
+        objects: list[Item],
+        *,
+        metrics: Metrics | None = None,
+        finish_reason: str | None = None,
+        picture_size: tuple[int, int] | None = None,
     ) -> None:
-        super().__init__(objects, metrics, finish_reason)
+        super().__init__(objects, metrics, finish_reason, picture_size)
 
 
 class Points(_Spatial):
@@ -192,13 +218,21 @@ class Points(_Spatial):
         points: The points; label and score may be missing.
         metrics: Where the time went.
         finish_reason: Why the list ended.
+        picture_size: Width and height of the picture, in pixels.
     """
 
     _key = "points"
     _noun = "point"
 
-    def __init__(self, points: list[Item], *, metrics: Metrics | None = None, finish_reason: str | None = None) -> None:
-        super().__init__(points, metrics, finish_reason)
+    def __init__(
+        self,
+        points: list[Item],
+        *,
+        metrics: Metrics | None = None,
+        finish_reason: str | None = None,
+        picture_size: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(points, metrics, finish_reason, picture_size)
 
     def _place(self, item: Item) -> str:
         return self._pair(item["x"], item["y"])
@@ -213,15 +247,21 @@ class Segments(_Spatial):
         segments: The outlines; label and score may be missing, and either the path or the polygon.
         metrics: Where the time went.
         finish_reason: Why the list ended.
+        picture_size: Width and height of the picture, in pixels.
     """
 
     _key = "segments"
     _noun = "segment"
 
     def __init__(
-        self, segments: list[Item], *, metrics: Metrics | None = None, finish_reason: str | None = None
+        self,
+        segments: list[Item],
+        *,
+        metrics: Metrics | None = None,
+        finish_reason: str | None = None,
+        picture_size: tuple[int, int] | None = None,
     ) -> None:
-        super().__init__(segments, metrics, finish_reason)
+        super().__init__(segments, metrics, finish_reason, picture_size)
 
     def mask(self, width: int, height: int) -> NDArray[np.bool_]:
         """The pixels of each segment: those whose centres its path encloses (its polygon, where it has no path).

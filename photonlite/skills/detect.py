@@ -21,7 +21,8 @@ def build(prompts: Prompts, subject: str, *, settings: SamplingSettings) -> Requ
     """
     subject = clean_text(subject, "object", MAX_OBJECT_CHARACTERS)
     prompt = prompts.detect(subject)
-    budget = min(settings.max_tokens, room_after(prompt, prompts, with_image=True))
+    # max_tokens is for words: like the reference, a list ends with max_objects, and with the context.
+    budget = min(3 * settings.max_objects, room_after(prompt, prompts, with_image=True))
     grammar = DetectGrammar(prompts.vocabulary, budget, settings.max_objects)
     return Request("detect", prompt, grammar, budget, settings, subject)
 
@@ -31,4 +32,9 @@ def finish(request: Request, completion: Completion) -> Detections:
     objects = [
         {**box(found), "label": request.subject, "score": score(found)} for found in groups(completion.tokens, size=3)
     ]
-    return Detections(objects, metrics=completion.metrics, finish_reason=completion.finish_reason)
+    return Detections(
+        objects,
+        metrics=completion.metrics,
+        finish_reason=completion.finish_reason,
+        picture_size=completion.picture_size,
+    )

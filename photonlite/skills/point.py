@@ -33,7 +33,8 @@ def build(prompts: Prompts, subject: str, *, refs: SpatialRefs | None = None, se
     """
     subject = clean_text(subject, "object", MAX_OBJECT_CHARACTERS)
     prompt = prompts.point(subject, refs=clean_refs(refs))
-    budget = min(settings.max_tokens, room_after(prompt, prompts, with_image=True))
+    # max_tokens is for words: like the reference, a list ends with max_objects, and with the context.
+    budget = min(2 * settings.max_objects, room_after(prompt, prompts, with_image=True))
     grammar = PointGrammar(prompts.vocabulary, budget, settings.max_objects)
     return Request("point", prompt, grammar, budget, settings, subject)
 
@@ -44,4 +45,9 @@ def finish(request: Request, completion: Completion) -> Points:
         {"x": clamp(x.values[0]), "y": clamp(y.values[0]), "label": request.subject, "score": score((x, y))}
         for x, y in groups(completion.tokens, size=2)
     ]
-    return Points(points, metrics=completion.metrics, finish_reason=completion.finish_reason)
+    return Points(
+        points,
+        metrics=completion.metrics,
+        finish_reason=completion.finish_reason,
+        picture_size=completion.picture_size,
+    )

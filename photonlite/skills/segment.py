@@ -49,6 +49,7 @@ def finish(request: Request, prompts: Prompts, completion: Completion) -> Segmen
         _outlines(request, prompts, completion.tokens),
         metrics=completion.metrics,
         finish_reason=completion.finish_reason,
+        picture_size=completion.picture_size,
     )
 
 

@@ -32,6 +32,16 @@ def test_to_pixels_scales_every_coordinate_and_nothing_else():
     assert item["polygon"] == [pytest.approx(p) for p in ([20, 20], [120, 20], [120, 90])]
 
 
+def test_the_size_of_the_picture_need_not_be_given_where_it_is_known():
+    known = Detections([BOX], picture_size=(200, 100))
+    assert known.to_coco() == known.to_coco(200, 100) != known.to_coco(20, 10)
+    assert known.to_pixels(20, 10).to_coco()[0]["bbox"] == pytest.approx([2, 2.5, 10, 5])
+    assert known.copy().picture_size == (200, 100)
+    for given in ({}, {"width": 10}):
+        with pytest.raises(InputError, match="both its width and its height"):
+            Segments([]).to_coco(**given)
+
+
 def test_to_pixels_leaves_the_result_alone_and_keeps_type_and_metrics():
     result = Detections([dict(BOX)], finish_reason="stop")
     pixels = result.to_pixels(200, 100)
@@ -162,7 +172,7 @@ def test_supervision_gets_boxes_scores_and_names():
 def test_supervision_gets_masks_points_and_empty_results():
     segments = Segments([segment(CIRCLE)])
     assert np.array_equal(segments.to_supervision(40, 30).mask, segments.mask(40, 30))
-    points = Points([{"x": 0.5, "y": 0.5, "label": "mug", "score": 1.0}]).to_supervision(40, 30)
+    points = Points([{"x": 0.5, "y": 0.5, "label": "mug", "score": 1.0}], picture_size=(40, 30)).to_supervision()
     assert points.xyxy.tolist() == [[20, 15, 20, 15]]
     assert Detections([]).to_supervision(40, 30).xyxy.shape == (0, 4)
 

@@ -8,10 +8,10 @@ from tests.skills.fake import METRICS, FakePrompts, completion, coordinate, size
 
 def test_the_object_is_stripped_asked_for_and_kept_as_the_label() -> None:
     prompts = FakePrompts()
-    request = detect.build(prompts, " red ball ", settings=SamplingSettings(max_tokens=10))
+    request = detect.build(prompts, " red ball ", settings=SamplingSettings())
 
     assert prompts.asked == [("detect", "red ball")]
-    assert (request.skill, request.subject, request.budget) == ("detect", "red ball", 10)
+    assert (request.skill, request.subject) == ("detect", "red ball")
 
 
 def test_the_number_of_objects_is_limited() -> None:
@@ -21,6 +21,15 @@ def test_the_number_of_objects_is_limited() -> None:
         grammar.accept(token)
 
     assert grammar.finish_reason == "max_objects"
+
+
+def test_a_list_ends_with_its_objects_or_the_context_and_not_with_max_tokens() -> None:
+    def budget(max_objects: int) -> int:
+        settings = SamplingSettings(max_tokens=4, max_objects=max_objects)
+        return detect.build(FakePrompts(), "mug", settings=settings).budget
+
+    assert budget(7) == 21
+    assert budget(1_000) == budget(2_000)
 
 
 def test_a_long_object_is_refused_with_the_numbers() -> None:

@@ -1,15 +1,17 @@
 """The shape of a Moondream checkpoint, read from its config.json; every dimension comes from here.
 
 The public Moondream 2 release ships an empty configuration and keeps its dimensions in code: they are the defaults
-below. `model_type` names the family, and the family decides rules that no tensor shows (:class:`Family`).
+below. `model_type` names the family, and the family decides rules that no tensor shows (`families.py`).
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from photonlite.errors import ConfigError
+from photonlite.models.moondream.families import ALIASES, FAMILIES, RELEASED_VOCAB_SIZE, Family
 
 T = TypeVar("T")
 
@@ -34,6 +36,8 @@ class TextConfig:
         _divides("text", "n_heads", self.n_heads, "dim", self.dim)
         _divides("text", "n_kv_heads", self.kv_heads, "n_heads", self.n_heads)
         _divides("text", "4", 4, "dim / n_heads", self.head_dim)
+        if isinstance(self.rope_theta, bool) or not isinstance(self.rope_theta, int | float) or self.rope_theta <= 0:
+            raise ConfigError(f"text.rope_theta is {self.rope_theta!r}: it must be a number above 0, such as 10000.0")
 
     @property
     def kv_heads(self) -> int:
@@ -162,74 +166,6 @@ class TokenizerConfig:
 
 
 @dataclass(frozen=True)
-class Family:
-    """Rules that belong to a family of checkpoints and show in no tensor.
-
-    Attributes:
-        name: what `model_type` says.
-        any_id_continues: detect and point go on with any id but the end (Moondream 2), or choose between the
-            coordinate id and the end only.
-        suppressed_in_answer: ids that an answer or a caption never holds after its first token.
-        suppressed_in_reasoning: the same for reasoning.
-        controls_to: the ids below this are control ids: a path holds none of them.
-        templates: prompts of the family where config.json has none.
-    """
-
-    name: str
-    any_id_continues: bool
-    suppressed_in_answer: tuple[str, ...]
-    suppressed_in_reasoning: tuple[str, ...]
-    templates: Mapping[str, Any]
-    region: Mapping[str, Any]
-    text: Mapping[str, Any]
-    controls_to: int = 21
-
-
-_STARMIE_TEMPLATES: dict[str, Any] = {
-    "caption": {"short": [1, 32708, 2, 12492, 3], "normal": [1, 32708, 2, 6382, 3], "long": [1, 32708, 2, 4059, 3]},
-    "detect": {"prefix": [1, 7235, 476, 2], "suffix": [3]},
-    "point": {"prefix": [1, 2581, 2], "suffix": [3]},
-}
-
-FAMILIES = {
-    "moondream2": Family(
-        name="moondream2",
-        any_id_continues=True,
-        suppressed_in_answer=("answer_id",),
-        suppressed_in_reasoning=("eos_id", "size_id"),
-        # The released weights were trained with the answer id twice.
-        templates=_STARMIE_TEMPLATES
-        | {"query": {"prefix": [1, 15381, 2], "suffix": [3, 3], "reasoning_suffix": [3, 4]}},
-        region={},
-        text={},
-    ),
-    "moondream3": Family(
-        name="moondream3",
-        any_id_continues=False,
-        suppressed_in_answer=(),
-        suppressed_in_reasoning=(),
-        templates=_STARMIE_TEMPLATES
-        | {
-            "query": {"prefix": [1, 15381, 2], "suffix": [3], "reasoning_suffix": [4]},
-            "segment": {"prefix": [1, 17374, 2], "suffix": [3]},
-        },
-        region={"decoder": "linear", "norm": True},
-        text={"rope_theta": 1_500_000.0, "max_context": 32768},
-    ),
-    "photonlite_nano": Family(
-        name="photonlite_nano",
-        any_id_continues=False,
-        suppressed_in_answer=(),
-        suppressed_in_reasoning=(),
-        templates={},
-        region={"decoder": "linear", "norm": True},
-        text={},
-    ),
-}
-_ALIASES = {"moondream1": "moondream2", "moondream": "moondream2"}
-
-
-@dataclass(frozen=True)
 class MoondreamConfig:
     """Everything a checkpoint's config.json says, checked."""
 
@@ -266,24 +202,28 @@ class MoondreamConfig:
         """
         inner = raw.get("config")
         merged = {**raw, **inner} if isinstance(inner, Mapping) else dict(raw)
-        kind = str(raw.get("model_type", "moondream2"))
-        family = FAMILIES.get(_ALIASES.get(kind, kind))
+        kind = str(merged.get("model_type") or "moondream2")
+        family = FAMILIES.get(ALIASES.get(kind, kind))
         if family is None:
-            known = ", ".join(sorted(FAMILIES.keys() | _ALIASES.keys()))
+            known = ", ".join(sorted(FAMILIES.keys() | ALIASES.keys()))
             raise ConfigError(f"model_type {kind!r} is not a family photonlite knows; it knows {known}")
         if "moe" in _section(merged, "text") or (kind == "moondream3" and "text" not in merged):
             raise ConfigError("this checkpoint has a mixture-of-experts text decoder, which photonlite cannot run yet")
+        text = _build(TextConfig, "text", {**family.text, **_section(merged, "text")})
         return cls(
             family=family,
-            text=_build(TextConfig, "text", {**family.text, **_section(merged, "text")}),
+            text=text,
             vision=_build(VisionConfig, "vision", _section(merged, "vision")),
             region=_build(RegionConfig, "region", {**family.region, **_section(merged, "region")}),
-            tokenizer=_tokenizer(_section(merged, "tokenizer"), family),
+            tokenizer=_tokenizer(_section(merged, "tokenizer"), family, text.vocab_size),
         )
 
 
-def _tokenizer(section: Mapping[str, Any], family: Family) -> TokenizerConfig:
-    templates = section.get("templates", family.templates)
+def _tokenizer(section: Mapping[str, Any], family: Family, vocab_size: int) -> TokenizerConfig:
+    templates = section.get("templates")
+    if templates is None:
+        # Another vocabulary than the released one spells the family's prompts differently: there are none then.
+        templates = family.templates if vocab_size == RELEASED_VOCAB_SIZE else {}
     names = [field.name for field in dataclasses.fields(TokenizerConfig) if field.name.endswith("_id")]
     ids = {name: section[name] for name in names if name in section}
     base = _build(TokenizerConfig, "tokenizer", ids)
@@ -296,13 +236,28 @@ def _tokenizer(section: Mapping[str, Any], family: Family) -> TokenizerConfig:
         values["caption"] = {length: tuple(ids) for length, ids in (templates.get("caption") or {}).items()}
         if query := templates.get("query"):
             suffix = tuple(query["suffix"])
-            reasoning = tuple(query.get("reasoning_suffix", (*suffix, base.thinking_id)))
+            opening = (base.answer_id,) if family.answer_id_before_reasoning else ()
+            reasoning = tuple(query.get("reasoning_suffix", (*opening, base.thinking_id)))
             values["query"] = QueryTemplate(tuple(query["prefix"]), suffix, reasoning)
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"tokenizer.templates cannot be read: {error!r}; each skill has lists prefix and suffix"
         ) from error
-    return dataclasses.replace(base, **values)
+    tokenizer = dataclasses.replace(base, **values)
+    _check_ids(tokenizer, vocab_size)
+    return tokenizer
+
+
+def _check_ids(tokenizer: TokenizerConfig, vocab_size: int) -> None:
+    """Check that every id has a row in the embedding."""
+    for name, value in dataclasses.asdict(tokenizer).items():
+        parts = value.values() if isinstance(value, Mapping) else ((value,),) if name.endswith("_id") else ()
+        for token_id in itertools.chain.from_iterable(parts):
+            if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id < vocab_size:
+                raise ConfigError(
+                    f"tokenizer: {name} has the id {token_id!r}: ids are whole numbers from 0 to {vocab_size - 1}, "
+                    "as text.vocab_size says"
+                )
 
 
 def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -13,12 +13,12 @@ copy costs no second set of weights in memory.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 
 from photonlite.errors import CheckpointError
-from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.config import MoondreamConfig, RegionConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.shards import FLOAT_BYTES, TensorInfo, WeightFiles
 
@@ -70,8 +70,8 @@ def load_model(
 
     Args:
         weights: the safetensors files.
-        config: the shape of the model. Where it asks for the region heads' layer norm and the files have none, the
-            norm is skipped: early Moondream 3 weights lack it.
+        config: the shape of the model. Whether the region heads are linear and whether a layer norm stands before
+            them is read from the files: releases of one family differ in it, and no public configuration tells.
         device: where the parameters go.
         dtype: floating type of the parameters, whatever the files have.
 
@@ -83,8 +83,7 @@ def load_model(
             unreadable.
     """
     sources = _by_parameter(weights.headers().values())
-    if config.region.norm and not any(name.startswith("region.ln.") for name in sources):
-        config = dataclasses.replace(config, region=dataclasses.replace(config.region, norm=False))
+    config = dataclasses.replace(config, region=_region_as_stored(config.region, sources))
     with torch.device("meta"):
         model = MoondreamModel(config)
     _check({name: tuple(value.shape) for name, value in model.state_dict().items()}, sources)
@@ -95,6 +94,16 @@ def load_model(
         state[parameters[info.name]] = torch.empty(value.shape, dtype=dtype, device=device).copy_(value)
     model.load_state_dict(state, assign=True)
     return model.requires_grad_(False).eval()
+
+
+def _region_as_stored(region: RegionConfig, sources: Collection[str]) -> RegionConfig:
+    decoder = region.decoder
+    if "region.coord_decoder.weight" in sources:
+        decoder = "linear"
+    elif "region.coord_decoder.fc1.weight" in sources:
+        decoder = "mlp"
+    norm = any(name.startswith("region.ln.") for name in sources)
+    return dataclasses.replace(region, decoder=decoder, norm=norm)
 
 
 def parameter_name(key: str) -> str:

@@ -69,6 +69,27 @@ def test_a_reasoning_suffix_that_is_not_given_ends_with_the_thinking_id() -> Non
     assert config.tokenizer.skills == ("query",)
 
 
+@pytest.mark.parametrize(("family", "suffix", "reasoning"), [("moondream2", [3, 3], (3, 4)), ("moondream3", [3], (4,))])
+def test_the_family_says_whether_reasoning_opens_with_the_answer_id(
+    family: str, suffix: list[int], reasoning: tuple[int, ...]
+) -> None:
+    config = tiny_config(family, tokenizer={"templates": {"query": {"prefix": [1, 2], "suffix": suffix}}})
+
+    assert config.tokenizer.query is not None
+    assert config.tokenizer.query.reasoning_suffix == reasoning
+
+
+def test_prompts_of_the_released_vocabulary_are_not_used_with_another_one() -> None:
+    assert tiny_config("moondream2", tokenizer={"templates": None}).tokenizer.skills == ()
+    assert "detect" in MoondreamConfig.from_dict({}).tokenizer.skills
+
+
+def test_the_family_may_stand_in_either_place() -> None:
+    raw = {"model_type": "moondream3", "text": {"n_layers": 1}}
+
+    assert MoondreamConfig.from_dict({"config": raw}) == MoondreamConfig.from_dict(raw)
+
+
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -86,6 +107,11 @@ def test_a_reasoning_suffix_that_is_not_given_ends_with_the_thinking_id() -> Non
         ({"region": {"decoder": "tree"}}, "'mlp' or 'linear'"),
         ({"region": {"size_out_dim": 2047}}, "size_out_dim"),
         ({"tokenizer": {"templates": {"detect": {"prefix": [1]}}}}, "templates cannot be read"),
+        ({"tokenizer": {"coord_id": 51200}}, "coord_id has the id 51200: ids are whole numbers from 0 to 51199"),
+        ({"tokenizer": {"templates": {"point": {"prefix": ["1"], "suffix": [3]}}}}, "point has the id '1'"),
+        ({"tokenizer": {"templates": {"caption": {"short": [-1]}}}}, "caption has the id -1"),
+        ({"text": {"rope_theta": "1e4"}}, "rope_theta is '1e4'"),
+        ({"text": {"rope_theta": 0}}, "rope_theta is 0"),
     ],
 )
 def test_a_configuration_that_cannot_be_is_named(raw: dict[str, Any], message: str) -> None:

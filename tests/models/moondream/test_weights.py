@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,19 @@ def test_a_missing_region_norm_is_skipped(tmp_path: Path, small_state: dict[str,
     hidden = torch.randn(3, 16)
     decoder = (without["region.coord_decoder.weight"], without["region.coord_decoder.bias"])
     assert torch.allclose(model.region.coord_logits(hidden), torch.nn.functional.linear(hidden, *decoder))
+
+
+@pytest.mark.parametrize("family", ["moondream3", "photonlite_nano"])
+def test_region_heads_are_those_of_the_file_whatever_the_family(tmp_path: Path, family: str) -> None:
+    folder = make_folder(tmp_path)
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(raw | {"model_type": family}))
+
+    model = load(folder)
+
+    assert holds(model, bare(golden_tensors()))
+    assert (model.config.region.decoder, model.config.region.norm) == ("mlp", False)
+    assert not model.config.family.any_id_continues
 
 
 def test_half_a_region_norm_is_an_error(tmp_path: Path, small_state: dict[str, Tensor]) -> None:
