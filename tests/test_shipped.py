@@ -81,9 +81,14 @@ def test_words_may_be_capital_plural_or_a_synonym(model):
         assert iou(corners(found), plain[0]) > 0.8
 
 
-def test_outlines_are_refused_by_name(model):
+def test_what_it_was_not_trained_for_is_refused_by_name(model):
+    picture = model.encode_image(ASSETS / "desk.png")
     with pytest.raises(photonlite.errors.UnsupportedSkillError, match="segment"):
-        model.segment(ASSETS / "desk.png", "cup")
+        model.segment(picture, "cup")
+    with pytest.raises(photonlite.errors.UnsupportedSkillError, match="reasoning=False"):
+        model.query(picture, "How many cups are there?", reasoning=True)
+    with pytest.raises(photonlite.errors.UnsupportedSkillError, match="spatial references"):
+        model.query(picture, "What is this?", spatial_refs=[(0.5, 0.5)])
 
 
 def test_weights_fit_the_promised_size():

@@ -54,6 +54,8 @@ def config_dict(tokenizer: Tokenizer) -> dict[str, Any]:
             "size_id": SIZE,
             "start_ground_points_id": 7,
             "end_ground_id": 9,
+            "reasoning": False,
+            "spatial_refs": False,
             "templates": templates(tokenizer),
         },
     }

@@ -143,7 +143,10 @@ class Template:
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """Special ids and the prompt templates of each skill; a skill without a template is one the checkpoint lacks."""
+    """Special ids and the prompt templates of each skill; a skill without a template is one the checkpoint lacks.
+
+    `reasoning` and `spatial_refs` tell whether the checkpoint was trained for them; public ones say nothing and were.
+    """
 
     bos_id: int = 0
     eos_id: int = 0
@@ -158,6 +161,8 @@ class TokenizerConfig:
     detect: Template | None = None
     point: Template | None = None
     segment: Template | None = None
+    reasoning: bool = True
+    spatial_refs: bool = True
 
     @property
     def skills(self) -> tuple[str, ...]:
@@ -243,6 +248,10 @@ def _tokenizer(section: Mapping[str, Any], family: Family, vocab_size: int) -> T
         raise ConfigError(
             f"tokenizer.templates cannot be read: {error!r}; each skill has lists prefix and suffix"
         ) from error
+    for name in ("reasoning", "spatial_refs"):
+        values[name] = section.get(name, True)
+        if not isinstance(values[name], bool):
+            raise ConfigError(f"tokenizer.{name} is {values[name]!r}: it must be true or false")
     tokenizer = dataclasses.replace(base, **values)
     _check_ids(tokenizer, vocab_size)
     return tokenizer

@@ -111,10 +111,12 @@ class MoondreamPrompts:
         """Ask a question, about the places that `refs` name if there are any.
 
         Raises:
-            UnsupportedSkillError: The checkpoint answers no questions.
+            UnsupportedSkillError: The checkpoint answers no questions, or was not trained for reasoning or references.
             SpatialRefError: A reference is neither a point nor a box inside the picture.
         """
         template = self._template("query", self._config.tokenizer.query)
+        if reasoning and not self._config.tokenizer.reasoning:
+            raise UnsupportedSkillError("this checkpoint was not trained for reasoning: ask with reasoning=False")
         suffix = template.reasoning_suffix if reasoning else template.suffix
         return self._prompt(template.prefix, refs, question, suffix)
 
@@ -163,6 +165,8 @@ class MoondreamPrompts:
 
     def _references(self, refs: Sequence[Sequence[float]]) -> list[Token]:
         """Turn points into two coordinates each, boxes into centre and size."""
+        if refs and not self._config.tokenizer.spatial_refs:
+            raise UnsupportedSkillError("this checkpoint was not trained for spatial references: ask without them")
         coordinate, size = self._config.tokenizer.coord_id, self._config.tokenizer.size_id
         tokens = []
         for values in map(check_reference, refs):

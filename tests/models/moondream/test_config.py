@@ -117,3 +117,11 @@ def test_the_family_may_stand_in_either_place() -> None:
 def test_a_configuration_that_cannot_be_is_named(raw: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MoondreamConfig.from_dict(raw)
+
+
+@pytest.mark.parametrize("name", ["reasoning", "spatial_refs"])
+def test_what_a_checkpoint_was_not_trained_for_is_a_truth_value(name: str) -> None:
+    assert getattr(MoondreamConfig.from_dict({}).tokenizer, name) is True
+    assert getattr(MoondreamConfig.from_dict({"tokenizer": {name: False}}).tokenizer, name) is False
+    with pytest.raises(ConfigError, match=f"tokenizer.{name}"):
+        MoondreamConfig.from_dict({"tokenizer": {name: "no"}})
