@@ -116,7 +116,7 @@ class Learner(nn.Module):
     def _image_tokens(self, pixels: Tensor) -> Tensor:
         features = self.model.vision.encode(pixels)
         # Training scenes have tiling (1, 1): global and local features are the same.
-        return self.model.vision.proj_mlp(torch.cat((features, features), -1))  # type: ignore[no-any-return]
+        return self.model.vision.proj_mlp(torch.cat((features, features), -1))
 
     def _embed(self, ids: Tensor, values: Tensor) -> Tensor:
         """Embed text, and numbers with a little noise: at inference they come from bins that may be one off."""

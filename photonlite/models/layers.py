@@ -80,7 +80,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., dim_in]`` to ``[..., dim_out]``."""
-        return self.fc2(functional.gelu(self.fc1(x), approximate="tanh"))  # type: ignore[no-any-return]
+        return self.fc2(functional.gelu(self.fc1(x), approximate="tanh"))
 
 
 def layer_norm(dim: int) -> nn.LayerNorm:

@@ -48,7 +48,7 @@ class MoondreamModel(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """Run the text decoder over embeddings ``[B, T, dim]``; see :meth:`TextDecoder.forward`."""
-        return self.text(x, positions, attention)  # type: ignore[no-any-return]
+        return self.text(x, positions, attention)
 
     def encode_image(self, pixels: Tensor, tiling: tuple[int, int]) -> Tensor:
         """Map the crops of one picture, uint8 ``[n, C, C, 3]``, to embeddings ``[P, dim]``."""

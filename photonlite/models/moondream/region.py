@@ -75,16 +75,16 @@ class RegionHeads(nn.Module):
 
     def encode_coord(self, value: Tensor) -> Tensor:
         """Embed coordinates ``[N]`` in [0, 1] as ``[N, dim]``."""
-        return self.coord_encoder(fourier_features(value[:, None], self.coord_features))  # type: ignore[no-any-return]
+        return self.coord_encoder(fourier_features(value[:, None], self.coord_features))
 
     def encode_size(self, value: Tensor) -> Tensor:
         """Embed (width, height) pairs ``[N, 2]`` in [0, 1] as ``[N, dim]``."""
-        return self.size_encoder(fourier_features(value, self.size_features))  # type: ignore[no-any-return]
+        return self.size_encoder(fourier_features(value, self.size_features))
 
     def coord_logits(self, hidden: Tensor) -> Tensor:
         """Map raw hidden states ``[..., dim]`` to logits over coordinate bins ``[..., bins]``."""
-        return self.coord_decoder(self.ln(hidden))  # type: ignore[no-any-return]
+        return self.coord_decoder(self.ln(hidden))
 
     def size_logits(self, hidden: Tensor) -> Tensor:
         """Map raw hidden states ``[..., dim]`` to logits ``[..., 2, bins]``: width first, then height."""
-        return self.size_decoder(self.ln(hidden)).unflatten(-1, (2, -1))  # type: ignore[no-any-return]
+        return self.size_decoder(self.ln(hidden)).unflatten(-1, (2, -1))

@@ -31,7 +31,7 @@ class SelfAttention(nn.Module):
             self.qkv(x).unflatten(-1, (-1, self.head_dim)).split((self.heads, self.kv_heads, self.kv_heads), dim=2)
         )  # q: [B, T, H, D]; k, v: [B, T, H_kv, D]
         out = attention(self.layer, rotate(q, *rotary), rotate(k, *rotary), v)
-        return self.proj(out.flatten(2))  # type: ignore[no-any-return]
+        return self.proj(out.flatten(2))
 
 
 class Block(nn.Module):
@@ -46,7 +46,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attention: Attention) -> Tensor:
         """Map ``[B, T, dim]`` to ``[B, T, dim]``; attention is added before the MLP, as the reference rounds."""
         n = self.ln(x)
-        return x + self.attn(n, rotary, attention) + self.mlp(n)  # type: ignore[no-any-return]
+        return x + self.attn(n, rotary, attention) + self.mlp(n)
 
 
 class TextDecoder(nn.Module):
@@ -82,4 +82,4 @@ class TextDecoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Map raw hidden states ``[..., dim]`` to logits ``[..., vocab]``."""
-        return self.lm_head(self.post_ln(hidden))  # type: ignore[no-any-return]
+        return self.lm_head(self.post_ln(hidden))

@@ -28,7 +28,7 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[n, P, D]`` to ``[n, P, D]``."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
-        return self.proj(attend(q, k, v, None).flatten(2))  # type: ignore[no-any-return]
+        return self.proj(attend(q, k, v, None).flatten(2))
 
 
 class Block(nn.Module):
@@ -44,7 +44,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[n, P, D]`` to ``[n, P, D]``."""
         x = x + self.attn(self.ln1(x))
-        return x + self.mlp(self.ln2(x))  # type: ignore[no-any-return]
+        return x + self.mlp(self.ln2(x))
 
 
 class VisionEncoder(nn.Module):
@@ -71,7 +71,7 @@ class VisionEncoder(nn.Module):
         x = self.patch_emb(self._patches(pixels)) + self.pos_emb
         for block in self.blocks:
             x = block(x)
-        return self.post_ln(x)  # type: ignore[no-any-return]
+        return self.post_ln(x)
 
     def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
         """Join global and local features of one picture and map them to embeddings for the text decoder.
@@ -85,7 +85,7 @@ class VisionEncoder(nn.Module):
         """
         overall = features[0]
         local = overall if tiling == (1, 1) else self._pool(self._stitch(features[1:], tiling))
-        return self.proj_mlp(torch.cat((overall, local), dim=-1))  # type: ignore[no-any-return]
+        return self.proj_mlp(torch.cat((overall, local), dim=-1))
 
     def _patches(self, pixels: Tensor) -> Tensor:
         """Cut ``[n, C, C, channels]`` into patch vectors ``[n, P, channels * patch * patch]``, channel-major."""
