@@ -229,11 +229,14 @@ class Composer:
         batch, grid = owner.shape[0], self.size // self.patch
         rows = torch.arange(batch, device=self.device)[:, None]
         at = owner[:, self.patch // 2 :: self.patch, self.patch // 2 :: self.patch].flatten(1).long()
+        # Empty places write to a cell of their own behind the last patch.
+        at = functional.pad(at, (0, 1), value=-1)
         cell = (boxes[..., :2] * grid).long().clamp(0, grid - 1)
-        cell = cell[..., 1] * grid + cell[..., 0]  # [B, N]
+        cell = torch.where(labels >= 0, cell[..., 1] * grid + cell[..., 0], grid * grid)  # [B, N]
         index = torch.arange(labels.shape[1], device=self.device).expand_as(labels)
         index = torch.where((labels >= 0) & (at.gather(1, cell) < 0), index, at.gather(1, cell))
         at[rows, cell] = index
+        at = at[:, :-1]
         at = torch.where(labels.gather(1, at.clamp(min=0)) >= 0, at, -1)
         label = torch.where(at >= 0, labels.gather(1, at.clamp(min=0)), self.classes)
         return label, boxes[rows, at.clamp(min=0)]

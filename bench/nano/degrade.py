@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+_SMALLEST = 144  # pixels of a side before JPEG: a picture of 160 pixels, squeezed
 _LUMA = (
     "16 11 10 16 24 40 51 61 12 12 14 19 26 58 60 55 14 13 16 24 40 57 69 56 14 17 22 29 51 87 80 62 "
     "18 22 37 56 68 109 103 77 24 35 55 64 81 104 113 92 49 64 78 87 103 121 120 101 72 92 95 98 112 100 103 99"
@@ -55,7 +56,7 @@ def jpeg(images: Tensor, quality: Tensor) -> Tensor:
     small = _quantise(functional.avg_pool2d(chroma, 2), _CHROMA, scale, device)
     blue, red = functional.interpolate(small, scale_factor=2, mode="bilinear", align_corners=False).unbind(1)
     y = luma[:, 0]
-    out = torch.stack((y + red / 0.713, y - 0.344 * blue / 0.564 - 0.714 * red / 0.713, y + blue / 0.564), dim=1)
+    out = torch.stack((y + red / 0.713, y - 0.344 * blue - 0.714 * red, y + blue / 0.564), dim=1)
     return out.div(255).clamp(0, 1)
 
 
@@ -97,9 +98,9 @@ def degrade(images: Tensor) -> Tensor:
     images = (images.clamp(1e-4, 1) ** gamma * light * tint).clamp(0, 1)
     amount = torch.rand(batch, device=device) * (torch.rand(batch, device=device) < 0.4)
     images = _blur(images, amount)
-    quality = torch.rand(batch, device=device) * 65 + 35
+    quality = torch.rand(batch, device=device) * 60 + 40
     third = batch // 3
-    sizes = [int(n) * 16 for n in torch.randint(9, size // 16 + 1, (2,))]
+    sizes = [int(n) * 16 for n in torch.randint(_SMALLEST // 16, size // 16 + 1, (2,))]
     small = jpeg(_resample(images[:third], sizes[0], sizes[1]), quality[:third])
     same = jpeg(images[third : 2 * third], quality[third : 2 * third])
     images = torch.cat((_resample(small, size, size), same, images[2 * third :]))

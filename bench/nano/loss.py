@@ -119,13 +119,19 @@ class Learner(nn.Module):
         return self.model.vision.proj_mlp(torch.cat((features, features), -1))
 
     def _embed(self, ids: Tensor, values: Tensor) -> Tensor:
-        """Embed text, and numbers with a little noise: at inference they come from bins that may be one off."""
+        """Embed text, and numbers with a little noise: at inference they come from bins that may be one off.
+
+        Fourier features keep float32, as they have when the model serves: half the digits of an angle of hundreds of
+        radians say nothing about its cosine.
+        """
         x = self.model.text.embed(ids)
         coord = (values[..., 0] + 0.003 * torch.randn_like(values[..., 0])).flatten()
         size = (values * (1 + 0.03 * torch.randn_like(values))).flatten(0, 1)
-        region = self.model.region
-        x = torch.where((ids == COORD)[..., None], region.encode_coord(coord).reshape(x.shape).to(x.dtype), x)
-        return torch.where((ids == SIZE)[..., None], region.encode_size(size).reshape(x.shape).to(x.dtype), x)
+        with torch.autocast(ids.device.type, enabled=False):
+            coords = self.model.region.encode_coord(coord).reshape(x.shape).to(x.dtype)
+            sizes = self.model.region.encode_size(size).reshape(x.shape).to(x.dtype)
+        x = torch.where((ids == COORD)[..., None], coords, x)
+        return torch.where((ids == SIZE)[..., None], sizes, x)
 
     def _answers(self, hidden: Tensor, target: Tensor, value: Tensor, asked: Tensor) -> dict[str, Tensor]:
         token = functional.cross_entropy(

@@ -95,7 +95,7 @@ def f1(model: MoondreamModel, scenes: Scenes, maker: QuestionMaker, chunk: int =
     Returns:
         f1, precision, recall, the mean IoU of matches, and the share of absent kinds answered with none.
     """
-    asked, truth = _cases(scenes)
+    asked, truth = _cases(scenes, len(maker.objects))
     totals = torch.zeros(5)  # matched, answered, true, IoU, absent answered with none
     for start in range(0, len(asked), chunk):
         part = asked[start : start + chunk]
@@ -120,10 +120,9 @@ def f1(model: MoondreamModel, scenes: Scenes, maker: QuestionMaker, chunk: int =
     }
 
 
-def _cases(scenes: Scenes) -> tuple[list[tuple[int, int]], list[dict[int, Tensor]]]:
+def _cases(scenes: Scenes, classes: int) -> tuple[list[tuple[int, int]], list[dict[int, Tensor]]]:
     truth: list[dict[int, Tensor]] = []
     asked: list[tuple[int, int]] = []
-    classes = int(scenes.patch_labels.max())
     for s, (labels, boxes) in enumerate(zip(scenes.labels.cpu(), scenes.boxes.cpu(), strict=True)):
         kinds = {int(k) for k in labels if k >= 0}
         truth.append({k: boxes[labels == k] for k in kinds})

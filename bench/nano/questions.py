@@ -19,14 +19,14 @@ from bench.nano.objects import load_objects
 
 BOS, ANSWER, COORD, SIZE = 0, 3, 5, 6
 NONE = -1
-DETECT_LENGTH, POINT_LENGTH, QUERY_LENGTH, TEXT_LENGTH = 46, 36, 28, 92
+DETECT_LENGTH, POINT_LENGTH, QUERY_LENGTH, TEXT_LENGTH = 46, 36, 28, 112
 _LENGTHS = ("short", "normal", "long")
 _VARIANTS = 48
 _PHRASE_TOKENS, _QUESTION_TOKENS = 10, 22
 
 
 def templates(tokenizer: Tokenizer) -> dict[str, dict[str, list[int]]]:
-    """Prompt ids of every skill, as config.json carries them; all skills of the family have theirs from the start."""
+    """Prompt ids of every skill, as config.json carries them."""
 
     def word(text: str) -> int:
         ids = tokenizer.encode(text, add_special_tokens=False).ids
@@ -215,7 +215,7 @@ class QuestionMaker:
         count = ((scenes.labels == kind[:, None]) & (kind >= 0)[:, None]).sum(1)
         if not counting:
             return self._framed("query", question, self.yes_no[(count > 0).long()], QUERY_LENGTH)
-        total = torch.rand(batch, 1, device=self.device) < 0.1
+        total = torch.rand(batch, 1, device=self.device) < 0.25
         question = torch.where(total, self._pick(self.totals, batch), question)
         count = torch.where(total[:, 0], (scenes.labels >= 0).sum(1), count)
         return self._framed("query", question, self.number[count], QUERY_LENGTH)

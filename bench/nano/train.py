@@ -9,6 +9,7 @@ import copy
 import json
 import math
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from bench.nano.loss import Learner, PackedAttention, Weights, dense_targets, pa
 from bench.nano.probe import f1
 from bench.nano.questions import QuestionMaker
 from bench.nano.sprites import SHEET, load_sheet
-from bench.nano.tokenizer import load_answer_tokenizer, load_tokenizer
+from bench.nano.tokenizer import TOKENIZER_JSON, load_answer_tokenizer, load_tokenizer
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 
@@ -99,6 +100,7 @@ class Trainer:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.device = options, torch.device(options.device)
         torch.manual_seed(options.seed)
+        random.seed(options.seed)
         torch.set_float32_matmul_precision("high")
         tokenizer = load_tokenizer()
         self.raw_config = config_dict(tokenizer)
@@ -120,7 +122,8 @@ class Trainer:
         self.held_out = self._held_out()
         self.steps = 0
         self.feed = Feed(self.composer, self.maker, options.batch)
-        self.log = (options.out / "log.jsonl").open("w")
+        self.log = options.out / "log.jsonl"
+        self.log.write_text("")
 
     def _start(self) -> None:
         if self.options.start:
@@ -131,10 +134,8 @@ class Trainer:
 
     def _held_out(self) -> Scenes:
         """Scenes of another seed, the full range of difficulty."""
-        state = torch.get_rng_state()
         torch.manual_seed(987_654_321)
         scenes = self.composer(256, Difficulty().tensor(self.device))
-        torch.set_rng_state(state)
         torch.manual_seed(self.options.seed + 1)
         return scenes
 
@@ -143,8 +144,10 @@ class Trainer:
         named = list(self.learner.named_parameters())
         inner = {n for n, p in named if ".blocks." in n and p.ndim == 2} if self.options.optimizer == "muon" else set()
         rate = self.options.rate
-        matrices = [p for n, p in named if n not in inner and p.ndim >= 2]
-        vectors = [p for n, p in named if n not in inner and p.ndim < 2]
+        # Frequencies and embeddings are no maps to be kept small: decay would only pull them together.
+        tables = ("_features", "wte", "pos_emb")
+        matrices = [p for n, p in named if n not in inner and p.ndim >= 2 and not n.endswith(tables)]
+        vectors = [p for n, p in named if p.ndim < 2 or n.endswith(tables)]
         groups: list[dict[str, Any]] = [
             {"params": matrices, "weight_decay": 0.05},
             {"params": vectors, "weight_decay": 0.0},
@@ -202,13 +205,13 @@ class Trainer:
 
     def _report(self, line: dict[str, Any], parts: dict[str, Tensor]) -> None:
         line |= {name: round(float(value), 4) for name, value in parts.items()}
-        print(json.dumps(line), file=self.log, flush=True)
+        with self.log.open("a") as log:
+            print(json.dumps(line), file=log)
         if line.get("step", 0) % 500 == 0 or "f1" in line:
             print(json.dumps(line), flush=True)
 
     def _evaluate(self, step: int, minutes: float) -> None:
-        with torch.autocast(self.device.type, torch.bfloat16):
-            scores = f1(self.average, self.held_out, self.maker)
+        scores = f1(self.average, self.held_out, self.maker)
         self._report({"step": step, "minutes": round(minutes, 2), **{k: round(v, 4) for k, v in scores.items()}}, {})
         self._save()
 
@@ -216,6 +219,7 @@ class Trainer:
         weights = {f"model.{k}": v.half().contiguous() for k, v in self.average.state_dict().items()}
         save_file(weights, self.options.out / "model.safetensors")
         (self.options.out / "config.json").write_text(json.dumps(self.raw_config, indent=1) + "\n")
+        shutil.copy(TOKENIZER_JSON, self.options.out)
 
     def _save_samples(self) -> None:
         scenes = self.composer(24, Difficulty().tensor(self.device)).pixels.cpu().numpy()

@@ -1,0 +1,262 @@
+import itertools
+import math
+
+import pytest
+import torch
+
+from bench.nano.loss import Learner, PackedAttention, Weights, _soft_cross_entropy, dense_targets, pack
+from bench.nano.questions import BOS, COORD, SIZE, Questions
+from photonlite.models.moondream.region import coord_from_bin, size_from_bin
+from photonlite.request import Token
+from photonlite.runner.plain import PlainRunner
+from tests.nano.small import scenes_of
+from tests.tiny import CPU, tiny_config, tiny_model
+
+CONFIG = tiny_config()
+COORD_BINS, SIZE_BINS = CONFIG.region.coord_out_dim, CONFIG.region.size_bins
+
+
+def coordinate(index):
+    return Token(COORD, (float(coord_from_bin(torch.tensor(index), COORD_BINS)),))
+
+
+def size(*indices):
+    return Token(SIZE, tuple(float(size_from_bin(torch.tensor(index), SIZE_BINS)) for index in indices))
+
+
+def words(*ids):
+    return [Token(token_id) for token_id in ids]
+
+
+# Two pictures with the same three questions each: two boxes or none, one point or two, a text.
+PROMPTS = [
+    [words(1, 77, 2, 40, 3), words(1, 77, 2, 41, 42, 3)],
+    [words(1, 89, 2, 50, 3)] * 2,
+    [words(1, 90, 2, 51, 3)] * 2,
+]
+ANSWERS = [
+    [[coordinate(7), coordinate(30), size(20, 9), coordinate(39), coordinate(0), size(3, 29), *words(BOS)], words(BOS)],
+    [[coordinate(12), coordinate(13), *words(BOS)], [*map(coordinate, (1, 2, 3, 4)), *words(BOS)]],
+    [words(60, 61, 62, BOS), words(63, BOS)],
+]
+LENGTHS = [14, 10, 9]  # the last one has no place to spare
+GROUNDING = 24
+
+
+def questions(prompts, answers, length):
+    """Rows of tokens as tensors."""
+    ids = torch.full((len(prompts), length), BOS)
+    values, answer = torch.zeros(len(prompts), length, 2), torch.zeros(len(prompts), length, dtype=torch.bool)
+    for row, (prompt, said) in enumerate(zip(prompts, answers, strict=True)):
+        for place, token in enumerate([*prompt, *said]):
+            ids[row, place] = token.id
+            values[row, place] = torch.tensor((token.values * 2)[:2] or (0.0, 0.0))
+        answer[row, len(prompt) : len(prompt) + len(said)] = True
+    return Questions(ids, values, answer)
+
+
+@pytest.fixture
+def pixels():
+    generator = torch.Generator().manual_seed(3)
+    return torch.randint(0, 256, (2, 20, 20, 3), generator=generator, dtype=torch.uint8)
+
+
+@pytest.fixture
+def packed():
+    return pack([questions(*question) for question in zip(PROMPTS, ANSWERS, LENGTHS, strict=True)])
+
+
+@pytest.fixture
+def learner(monkeypatch):
+    """A learner that embeds numbers as they are, without training's noise."""
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
+    torch.manual_seed(0)
+    attention = PackedAttention(CONFIG.prefix_length, LENGTHS, CPU)
+    return Learner(tiny_model(CONFIG), 4, GROUNDING, attention).requires_grad_(False)
+
+
+@pytest.fixture
+def targets():
+    return torch.full((2, 25), 4), torch.zeros(2, 25, 4)
+
+
+def hidden_of(learner, *batch):
+    """The parts of the loss, and the hidden states of the questions, ``[B, L, dim]``."""
+    seen = []
+    handle = learner.model.register_forward_hook(lambda module, arguments, output: seen.append(output))
+    parts = learner(*batch)
+    handle.remove()
+    return parts, seen[0][:, CONFIG.prefix_length :]
+
+
+def by_engine(model, image, prompt, answer):
+    """Hidden states of one question after each of its tokens, by the engine that serves: ``[T, dim]``."""
+    runner = PlainRunner(model, CPU, torch.float32)
+    cache = runner.new_cache(CONFIG.text.max_context)
+    runner.prefill_image(cache, runner.encode(image[None].numpy(), (1, 1)))
+    states = [runner.extend(cache, [token]) for token in (*prompt, *answer)]
+    return torch.stack(states)
+
+
+def test_hidden_states_are_those_of_the_engine_that_serves(learner, pixels, packed, targets):
+    _, hidden = hidden_of(learner, pixels, *targets, *packed)
+    starts = [0, *itertools.accumulate(LENGTHS)]
+    for row, which in itertools.product(range(2), range(3)):
+        expected = by_engine(learner.model, pixels[row], PROMPTS[which][row], ANSWERS[which][row])
+        found = hidden[row, starts[which] : starts[which] + len(expected)]
+        assert torch.allclose(found, expected, atol=1e-4)
+        assert torch.allclose(learner.model.logits(found), learner.model.logits(expected), atol=1e-4)
+
+
+def test_loss_is_that_of_the_engine_predicting_every_answer(learner, pixels, packed, targets):
+    parts, _ = hidden_of(learner, pixels, *targets, *packed)
+    expected = {"decision": [], "text": [], "coord": [], "size": []}
+    model = learner.model
+    for row, which in itertools.product(range(2), range(3)):
+        prompt, answer = PROMPTS[which][row], ANSWERS[which][row]
+        states = by_engine(model, pixels[row], prompt, answer)
+        for token, state in zip(answer, states[len(prompt) - 1 :], strict=False):
+            surprise = -model.logits(state).log_softmax(-1)[token.id]
+            expected["text" if which == 2 else "decision"].append(surprise)
+            if token.id == COORD:
+                place = torch.tensor(token.values[0] * COORD_BINS)
+                expected["coord"].append(_soft_cross_entropy(model.coordinate_logits(state), place))
+            if token.id == SIZE:
+                place = (torch.tensor(token.values).log2() + 10) / 10 * (SIZE_BINS - 1)
+                expected["size"].append(_soft_cross_entropy(model.size_logits(state), place).sum())
+    assert [len(losses) for losses in expected.values()] == [7 + 1 + 3 + 5, 4 + 2, 4 + 2 + 4, 2]
+    for name, losses in expected.items():
+        assert float(parts[name]) == pytest.approx(float(torch.stack(losses).mean()), abs=1e-4)
+
+
+@pytest.mark.parametrize("changed", range(3))
+def test_questions_do_not_see_one_another(learner, pixels, packed, targets, changed):
+    _, before = hidden_of(learner, pixels, *targets, *packed)
+    ids, values, answer = packed
+    start = sum(LENGTHS[:changed])
+    ids = ids.clone()
+    ids[:, start] = 100
+    _, after = hidden_of(learner, pixels, *targets, ids, values, answer)
+    same = (before - after).abs().amax((0, 2)) < 1e-6
+    expected = torch.ones(sum(LENGTHS), dtype=torch.bool)
+    expected[start : start + LENGTHS[changed]] = False
+    assert torch.equal(same, expected)
+
+
+def test_a_place_sees_nothing_that_comes_after_it(learner, pixels, packed, targets):
+    _, before = hidden_of(learner, pixels, *targets, *packed)
+    ids, values, answer = packed
+    ids = ids.clone()
+    ids[:, 7] = 100
+    _, after = hidden_of(learner, pixels, *targets, ids, values, answer)
+    same = (before - after).abs().amax((0, 2)) < 1e-6
+    assert same.tolist() == [not 7 <= place < LENGTHS[0] for place in range(sum(LENGTHS))]
+
+
+def test_all_questions_see_the_picture(learner, pixels, packed, targets):
+    _, before = hidden_of(learner, pixels, *targets, *packed)
+    _, after = hidden_of(learner, 255 - pixels, *targets, *packed)
+    assert bool(((before - after).abs().amax(2) > 1e-3).all())
+
+
+def test_numbers_are_embedded_with_a_little_noise(learner, pixels, packed, targets, monkeypatch):
+    _, exact = hidden_of(learner, pixels, *targets, *packed)
+    monkeypatch.undo()
+    torch.manual_seed(0)
+    _, noisy = hidden_of(learner, pixels, *targets, *packed)
+    moved = (exact - noisy).abs().amax(2)[0]
+    prompt = len(PROMPTS[0][0])
+    assert float(moved[:prompt].max()) < 1e-6
+    assert float(moved[prompt : prompt + 6].min()) > 1e-6
+    assert float(moved[sum(LENGTHS[:2]) :].max()) < 1e-6
+
+
+def test_what_is_padded_or_asked_is_no_loss(learner, pixels, packed, targets):
+    """Only answers count: other prompts and paddings as targets change nothing."""
+    ids, values, answer = packed
+    nothing = learner(pixels, *targets, ids, values, torch.zeros_like(answer))
+    assert [float(nothing[name]) for name in ("decision", "text", "coord", "size")] == [0, 0, 0, 0]
+
+
+# ---- the dense loss
+
+
+def flat_heads(learner):
+    """Heads that know nothing: every class is as likely as any other, every box is at 0."""
+    for parameter in learner.heads.parameters():
+        torch.nn.init.zeros_(parameter)
+
+
+def test_dense_loss_of_heads_that_know_nothing(learner, pixels, packed):
+    flat_heads(learner)
+    labels = torch.full((2, 25), 4)
+    labels[0, :3] = torch.tensor([0, 1, 2])
+    boxes = torch.full((2, 25, 4), 0.9)
+    boxes[0, :3] = torch.tensor([[0.1], [0.2], [0.6]])
+    parts = learner(pixels, labels, boxes, *packed)
+    assert float(parts["patch_class"]) == pytest.approx(math.log(5))
+    # The boxes of background patches mean nothing.
+    assert float(parts["patch_box"]) == pytest.approx(0.3)
+
+
+def test_background_patches_count_less(learner, pixels, packed):
+    flat_heads(learner)
+    learner.heads.label.bias.data[4] = 3.0  # says background everywhere
+    labels = torch.full((2, 25), 4)
+    right = float(learner(pixels, labels, torch.zeros(2, 25, 4), *packed)["patch_class"])
+    labels[0, 0] = 1
+    mixed = float(learner(pixels, labels, torch.zeros(2, 25, 4), *packed)["patch_class"])
+    wrong = right + 3.0
+    assert mixed == pytest.approx((49 * 0.1 * right + wrong) / (49 * 0.1 + 1))
+
+
+def test_the_dense_loss_teaches_the_vision_encoder(learner, pixels, packed):
+    learner.requires_grad_(True)
+    labels = torch.zeros(2, 25, dtype=torch.long)
+    parts = learner(pixels, labels, torch.zeros(2, 25, 4), *packed)
+    (parts["patch_class"] + parts["patch_box"]).backward()
+    assert float(learner.model.vision.patch_emb.weight.grad.abs().sum()) > 0
+    assert learner.model.text.wte.grad is None
+
+
+def test_every_part_of_the_loss_has_a_weight(learner, pixels, packed, targets):
+    parts = learner(pixels, *targets, *packed)
+    assert set(parts) == set(vars(Weights()))
+    assert all(value.ndim == 0 and bool(value.isfinite()) for value in parts.values())
+
+
+def test_dense_targets_come_as_the_learner_takes_them():
+    scenes = scenes_of(torch.zeros(1, 10, dtype=torch.long), torch.zeros(1, 10, 4))
+    assert dense_targets(scenes) == (scenes.patch_labels, scenes.patch_boxes)
+
+
+# ---- soft targets
+
+
+@pytest.mark.parametrize("position", [0.0, 10.0, 10.4, 39.0])
+def test_soft_cross_entropy_is_least_at_its_target(position):
+    bins = torch.arange(40)
+    best = -0.5 * ((bins - position) / 2) ** 2
+    logits = best.clone().requires_grad_(True)
+    loss = _soft_cross_entropy(logits, torch.tensor(position))
+    loss.backward()
+    assert float(logits.grad.abs().max()) < 1e-6
+    least = float(loss.detach())
+    assert least == pytest.approx(float(torch.distributions.Categorical(logits=best).entropy()), abs=1e-4)
+    for other in (best.roll(1), best.roll(-3), best * 2, best / 2, torch.zeros(40)):
+        assert float(_soft_cross_entropy(other, torch.tensor(position))) > least + 0.01
+
+
+def test_soft_cross_entropy_grows_with_the_distance():
+    sharp = [-0.5 * ((torch.arange(40) - centre) / 1.0) ** 2 for centre in (20, 21, 23, 27)]
+    losses = [float(_soft_cross_entropy(logits, torch.tensor(20.0))) for logits in sharp]
+    assert losses == sorted(losses)
+    assert losses[-1] > losses[0] + 5
+
+
+def test_soft_cross_entropy_of_a_batch_is_that_of_its_rows():
+    logits, position = torch.randn(2, 3, 40), torch.rand(2, 3) * 40
+    losses = _soft_cross_entropy(logits, position)
+    assert losses.shape == (2, 3)
+    for i, j in itertools.product(range(2), range(3)):
+        assert float(losses[i, j]) == pytest.approx(float(_soft_cross_entropy(logits[i, j], position[i, j])), abs=1e-5)
