@@ -54,6 +54,6 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
         return torch.bfloat16 if native else torch.float32
     if isinstance(dtype, str) and dtype in _DTYPES:
         return _DTYPES[dtype]
-    if dtype in _DTYPES.values():
-        return dtype  # type: ignore[return-value] # the line above leaves no other
+    if isinstance(dtype, torch.dtype) and dtype in _DTYPES.values():
+        return dtype
     raise SettingsError(f"dtype {str(dtype)[:40]!r} is unknown: give 'auto', {', '.join(map(repr, _DTYPES))}")

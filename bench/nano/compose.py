@@ -87,7 +87,7 @@ class Composer:
 
     def __init__(self, sprites: Tensor, size: int, patch: int, device: torch.device) -> None:
         self.size, self.patch, self.device = size, patch, device
-        # Half the bytes where memory traffic counts; the CPU's half-precision sampling is not to be trusted.
+        # Half the bytes where memory traffic counts; a CPU has no fast arithmetic in half precision.
         self.dtype = torch.float16 if device.type == "cuda" else torch.float32
         self.sprite_size = sprites.shape[1]
         if self.sprite_size != _SPRITE:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from bench.nano.english import article, join_list, pluralize
-from bench.nano.objects import load_objects
+from bench.nano.objects import SceneObject, load_objects
 
 Instance = tuple[int, float, float]
 Split = Literal["train", "held_out"]
@@ -24,7 +24,7 @@ ROWS = 12
 MAX_LOCATED_KINDS = 4
 MAX_ZONES = 4
 
-_ZONES = (
+ZONES = (
     ("top left", "top", "top right"),
     ("left", "centre", "right"),
     ("bottom left", "bottom", "bottom right"),
@@ -209,13 +209,17 @@ def _counted(index: int, count: int) -> str:
 
 
 def _located(index: int, places: Sequence[tuple[float, float]]) -> str:
-    item = load_objects()[index]
     zones = sorted({(min(2, max(0, int(cy * 3))), min(2, max(0, int(cx * 3)))) for cx, cy in places})
-    many = len(places) > 1 or _has_no_singular((item.name, item.plural))
-    subject = f"The {item.plural if len(places) > 1 else item.name} {'are' if many else 'is'}"
+    subject = subject_of(load_objects()[index], many=len(places) > 1)
     if len(zones) > MAX_ZONES:
         return f"{subject} everywhere."
-    return f"{subject} at the {join_list([_ZONES[row][column] for row, column in zones])}."
+    return f"{subject} at the {join_list([ZONES[row][column] for row, column in zones])}."
+
+
+def subject_of(item: SceneObject, many: bool) -> str:
+    """Begin a sentence on where something is: "The dog is", "The dogs are", "The scissors are"."""
+    plural = many or _has_no_singular((item.name, item.plural))
+    return f"The {item.plural if many else item.name} {'are' if plural else 'is'}"
 
 
 def _fill(template: str, pair: tuple[str, str]) -> str:

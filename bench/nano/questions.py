@@ -7,6 +7,7 @@ Every text that can appear is tokenised once, on the host, into tables of random
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from tokenizers import Tokenizer
@@ -111,10 +112,7 @@ class QuestionMaker:
         return ids
 
     def _table(self, make: Callable[[int], str], items: range, limit: int = _QUESTION_TOKENS) -> Tensor:
-        rows = [
-            [self._short_enough(lambda i=i: make(i), limit) for _ in range(_VARIANTS)]  # type: ignore[misc]
-            for i in items
-        ]
+        rows = [[self._short_enough(partial(make, i), limit) for _ in range(_VARIANTS)] for i in items]
         return torch.stack([self._rows(row, limit) for row in rows])  # [classes, variants, limit]
 
     def _flat(self, make: Callable[[], str], limit: int = _QUESTION_TOKENS, size: int = 4096) -> Tensor:
@@ -125,17 +123,9 @@ class QuestionMaker:
         name = [self.encode(" " + o.name) for o in self.objects]
         plural = [self.encode(" " + o.plural) for o in self.objects]
         self.names = torch.stack((self._rows(name, _PHRASE_TOKENS), self._rows(plural, _PHRASE_TOKENS)), dim=1)
-        subject = []
-        for o in self.objects:
-            single = "are" if o.name == o.plural and o.name.endswith("s") else "is"
-            subject.append(
-                self._rows(
-                    [self.encode(f" The {o.name} {single}"), self.encode(f" The {o.plural} are")], _PHRASE_TOKENS
-                )
-            )
-        self.subjects = torch.stack(subject)  # [classes, 2, L]
-        zones = ["top left", "top", "top right", "left", "centre", "right", "bottom left", "bottom", "bottom right"]
-        self.zones = self._rows([self.encode(" " + zone) for zone in zones])
+        subjects = ([self.encode(f" {language.subject_of(o, many)}") for o in self.objects] for many in (False, True))
+        self.subjects = torch.stack([self._rows(rows, _PHRASE_TOKENS) for rows in subjects], dim=1)  # [classes, 2, L]
+        self.zones = self._rows([self.encode(" " + zone) for row in language.ZONES for zone in row])
         self.joins = self._rows([[], self.encode(","), self.encode(" and")])  # before an item: none, comma, and
         self.number = torch.tensor([self.encode(str(n)) for n in range(32)], device=self.device)
         self.spaced_number = self._rows([self.encode(f" {n}") for n in range(32)])
@@ -182,8 +172,7 @@ class QuestionMaker:
         known = self._pick_of(self.phrases, kind.clamp(min=0))
         phrase = torch.where((kind >= 0)[:, None], known, self._pick(self.unknown, batch))
         match = (scenes.labels == kind[:, None]) & (kind >= 0)[:, None]
-        x, y = scenes.boxes[..., 0], scenes.boxes[..., 1]
-        order = torch.where(match, (y * ROWS).floor() * 2 + x, torch.inf).argsort(1)
+        order = _reading_order(scenes.boxes, match)
         boxes = scenes.boxes.gather(1, order[..., None].expand(-1, -1, 4))
         there = match.gather(1, order)
         steps = [(COORD, boxes[..., 0:1]), (COORD, boxes[..., 1:2])] + [(SIZE, boxes[..., 2:4])] * (skill == "detect")
@@ -247,8 +236,7 @@ class QuestionMaker:
     def _kinds(self, scenes: Scenes) -> tuple[Tensor, Tensor]:
         """Kinds in reading order of their first instance, ``[B, N]``, NONE past the last, and how many of each."""
         labels = scenes.labels
-        position = (scenes.boxes[..., 1] * ROWS).floor() * 2 + scenes.boxes[..., 0]
-        order = torch.where(labels >= 0, position, torch.inf).argsort(1)
+        order = _reading_order(scenes.boxes, labels >= 0)
         labels = labels.gather(1, order)
         same = (labels[:, :, None] == labels[:, None, :]) & (labels >= 0)[:, :, None]  # [B, i, j]
         first = (~same.tril(-1).any(2)) & (labels >= 0)
@@ -302,6 +290,12 @@ class QuestionMaker:
             sentence += [torch.where(spread, everywhere, NONE), end]
             parts += [torch.where(here, part, NONE) for part in sentence]
         return parts
+
+
+def _reading_order(boxes: Tensor, wanted: Tensor) -> Tensor:
+    """Order places ``[B, N]`` by row, then from left to right, as `language.centre_order` does; unwanted ones last."""
+    position = (boxes[..., 1] * ROWS).floor() * 2 + boxes[..., 0]
+    return torch.where(wanted, position, torch.inf).argsort(1)
 
 
 def _compact(head: Tensor, body: Tensor, values: Tensor | None, length: int) -> Questions:

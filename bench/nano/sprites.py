@@ -79,8 +79,11 @@ def load_sheet(path: Path = SHEET, size: int = 128) -> Sprites:
         Straight RGBA, uint8 [objects, size, size, 4], equal to `render_sprites(load_objects(), size)`.
 
     Raises:
+        FileNotFoundError: There is no sheet yet.
         ValueError: The sheet was made for other objects or another size.
     """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: `python -m bench.nano.sprites` draws it where {FONT.name} is")
     count = len(load_objects())
     columns = math.isqrt(count - 1) + 1
     rows = -(-count // columns)

@@ -31,8 +31,6 @@ class TextConfig:
 
     def __post_init__(self) -> None:
         """Check that heads divide the width and rotary pairs divide a head."""
-        if self.n_kv_heads is None:
-            object.__setattr__(self, "n_kv_heads", self.n_heads)
         _divides("text", "n_heads", self.n_heads, "dim", self.dim)
         _divides("text", "n_kv_heads", self.kv_heads, "n_heads", self.n_heads)
         _divides("text", "4", 4, "dim / n_heads", self.head_dim)
@@ -41,8 +39,8 @@ class TextConfig:
 
     @property
     def kv_heads(self) -> int:
-        """How many key/value heads there are."""
-        return self.n_kv_heads or self.n_heads
+        """How many key/value heads there are: as many as heads unless the configuration says otherwise."""
+        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
 
     @property
     def head_dim(self) -> int:

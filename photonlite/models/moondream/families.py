@@ -18,6 +18,8 @@ class Family:
         controls_to: the ids below this are control ids: a path holds none of them.
         answer_id_before_reasoning: a prompt for reasoning has the answer id before the thinking id.
         templates: prompts of the family, in the released vocabulary, where config.json has none.
+        region: defaults of the region heads that differ from Moondream 2's.
+        text: the same for the text decoder.
     """
 
     name: str

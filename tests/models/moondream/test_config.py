@@ -125,3 +125,9 @@ def test_what_a_checkpoint_was_not_trained_for_is_a_truth_value(name: str) -> No
     assert getattr(MoondreamConfig.from_dict({"tokenizer": {name: False}}).tokenizer, name) is False
     with pytest.raises(ConfigError, match=f"tokenizer.{name}"):
         MoondreamConfig.from_dict({"tokenizer": {name: "no"}})
+
+
+def test_no_key_value_heads_is_an_error_and_not_the_default() -> None:
+    assert MoondreamConfig.from_dict({}).text.kv_heads == 32
+    with pytest.raises(ConfigError, match="n_kv_heads"):
+        MoondreamConfig.from_dict({"text": {"n_kv_heads": 0}})
