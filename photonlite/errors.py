@@ -17,7 +17,12 @@ PhotonliteError
 │   ├── ConfigError             config.json lacks or contradicts something
 │   ├── UnsupportedSkillError   the checkpoint was not trained for the skill
 │   └── NumericalError          the network computed something that is no finite number
-├── CapacityError               a request that can never fit the context length
+├── CapacityError               a request, or a configuration, that can never fit the context or the memory
+├── EngineError                 a request ended before its answer was complete
+│   ├── StepError               the device could not do a step that carried the request
+│   ├── EngineDiedError         the engine has stopped, and no request can run any more
+│   ├── RequestCancelledError   the caller gave it up
+│   └── DeadlineError           (also a TimeoutError) its deadline passed first
 └── MissingDependencyError      (also an ImportError) an optional package is not installed
 ```
 
@@ -90,7 +95,27 @@ class NumericalError(ModelError):
 
 
 class CapacityError(PhotonliteError):
-    """The request can never fit the model's context length."""
+    """The request can never fit the model's context or the cache, or the configuration cannot fit the memory."""
+
+
+class EngineError(PhotonliteError):
+    """The request ended before its answer was complete."""
+
+
+class StepError(EngineError):
+    """The device could not do a step that carried the request."""
+
+
+class EngineDiedError(EngineError):
+    """The engine has stopped: requests that were open have failed, and later ones are refused."""
+
+
+class RequestCancelledError(EngineError):
+    """The caller gave the request up."""
+
+
+class DeadlineError(EngineError, TimeoutError):
+    """The request's deadline passed before its answer was complete."""
 
 
 class MissingDependencyError(PhotonliteError, ImportError):

@@ -160,6 +160,14 @@ class Grammar(Protocol):
         ...
 
     @property
+    def ahead(self) -> Allowed | None:
+        """What may stand one position further, where that is so whatever stands at the next one; None where not.
+
+        Where every row of a batch knows this, its tokens are sampled without waiting for those before them.
+        """
+        ...
+
+    @property
     def finish_reason(self) -> str | None:
         """Why nothing may follow: "stop", "max_objects" or "length"; None while something may."""
         ...

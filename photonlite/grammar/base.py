@@ -71,6 +71,11 @@ class BudgetedGrammar(ABC):
         """What may stand at the next position; meaningless once finished."""
 
     @property
+    def ahead(self) -> Allowed | None:
+        """What may stand one position further, whatever stands at the next one; None where it depends on that."""
+        return None
+
+    @property
     def finish_reason(self) -> str | None:
         """Why nothing may follow: "stop", "max_objects" or "length"; None while something may."""
         return self._finish_reason

@@ -162,6 +162,11 @@ class TextGrammar(BudgetedGrammar):
         """What may stand at the next position."""
         return self._allowed
 
+    @property
+    def ahead(self) -> Allowed:
+        """What may stand at every position but the first: words do not depend on one another here."""
+        return self._later
+
     def _advance(self, token: Token) -> str | None:
         self._allowed = self._later
         return "stop" if token.id == self._end else None
