@@ -1,0 +1,204 @@
+"""The prefix cache: blocks of positions whose keys and values are kept, found again by a chain of hashes.
+
+```
+root           blocks                                     page size 4, image prefix of 6 positions
+picture key ── image [0, 6) ── page [4, 8) ── page [8, 12)    owned: pages 0-1 · 1 · 2 of the sequence that built them
+                 └ tail: a page of its own with positions 4 and 5, for prompts that go on otherwise
+TEXT_ROOT ──── page [0, 4) ─── page [4, 8)                    text alone can never reach an image block
+```
+
+The image block attends in both directions, so it is reused whole or not at all. A block in use keeps its whole chain
+in use; the others wait, least recently used first, to be evicted.
+"""
+
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from collections.abc import Sequence as ListLike
+from dataclasses import dataclass
+from hashlib import blake2b
+from struct import pack
+from typing import Literal
+
+from photonlite.cache.pages import PagePool
+from photonlite.request import Token
+
+_KEY_BYTES = 32
+
+TEXT_ROOT = blake2b(digest_size=_KEY_BYTES, person=b"text").digest()
+"""What chains of text without a picture begin with."""
+
+
+def image_key(picture: str) -> bytes:
+    """Give the key of a picture's image block."""
+    return blake2b(picture.encode(), digest_size=_KEY_BYTES, person=b"image").digest()
+
+
+def page_key(parent: bytes, tokens: ListLike[Token]) -> bytes:
+    """Give the key of a page of prompt tokens behind a chain.
+
+    Equal keys mean equal inputs at all positions up to the page's end: how many tokens a page holds follows from where
+    its chain begins, and everything that is embedded (ids and values) is hashed with its place.
+    """
+    digest = blake2b(parent, digest_size=_KEY_BYTES, person=b"page")
+    digest.update(array("q", [token.id for token in tokens]).tobytes())
+    for place, token in enumerate(tokens):
+        if token.values:
+            digest.update(pack("<qq", place, len(token.values)) + array("d", token.values).tobytes())
+    return digest.digest()
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """Positions whose keys and values are, or are just being, computed.
+
+    Attributes:
+        key: Of the whole chain up to here.
+        parent: The block before; None at a root.
+        pages: Full pages that the sequences using the block have in their page tables, in order.
+        tail: The image block's own copy of the page in which the image ends; None where it ends with a page.
+        end: Positions that the chain covers, this block included.
+        state: "building" until the step that computes it has committed, then "ready".
+        users: Sequences that use the block: while there are any, it stays.
+        children: Blocks right behind it.
+    """
+
+    key: bytes
+    parent: "Block | None"
+    pages: tuple[int, ...]
+    tail: int | None
+    end: int
+    state: Literal["building", "ready"] = "building"
+    users: int = 1
+    children: int = 0
+
+    @property
+    def owned(self) -> tuple[int, ...]:
+        """All pages of which it owns one reference."""
+        return self.pages if self.tail is None else (*self.pages, self.tail)
+
+    @property
+    def size(self) -> int:
+        """How many pages that are."""
+        return len(self.pages) + (self.tail is not None)
+
+
+class PrefixCache:
+    """All blocks by their keys, and the order in which those that nobody uses are evicted.
+
+    Args:
+        pool: Where the blocks' references are counted.
+
+    Attributes:
+        hits: Admissions that reused at least one block.
+        misses: Admissions that could have, had it been there.
+        evictions: Blocks given up for their pages.
+        held_pages: Pages that blocks own.
+        idle_pages: Those of them that `evict` can free: of blocks without users.
+    """
+
+    def __init__(self, pool: PagePool) -> None:
+        self.hits = 0
+        self.misses = 0
+        self.evictions = 0
+        self.held_pages = 0
+        self.idle_pages = 0
+        self._pool = pool
+        self._blocks: dict[bytes, Block] = {}
+        # Least recently used first. A chain is left from its end, and using a block is using those before it: so a
+        # block always comes behind its descendants, and the first one is a leaf.
+        self._idle: OrderedDict[bytes, Block] = OrderedDict()
+
+    def lookup(self, key: bytes) -> Block | None:
+        """Find a block in whatever state."""
+        return self._blocks.get(key)
+
+    def ready_chain(self, keys: Iterable[bytes], limit: int) -> list[Block]:
+        """Find the longest chain of ready blocks that covers at most `limit` positions.
+
+        Args:
+            keys: Of a chain, from its root on.
+            limit: In positions.
+        """
+        chain: list[Block] = []
+        for key in keys:
+            block = self._blocks.get(key)
+            if block is None or block.state != "ready" or block.end > limit:
+                break
+            chain.append(block)
+        return chain
+
+    def idle_pages_without(self, chain: Iterable[Block]) -> int:
+        """Tell how many pages `evict` can free once `chain` is in use."""
+        return self.idle_pages - sum(block.size for block in chain if block.users == 0)
+
+    def touch(self, chain: Iterable[Block]) -> None:
+        """Count one more user of a chain, given from its root: it cannot be evicted until `leave`."""
+        for block in chain:
+            if block.users == 0:
+                del self._idle[block.key]
+                self.idle_pages -= block.size
+            block.users += 1
+
+    def leave(self, chain: ListLike[Block]) -> None:
+        """Count one user of a chain less; blocks that have none left become the most recently used ones."""
+        for block in reversed(chain):
+            block.users -= 1
+            if block.users == 0:
+                self._idle[block.key] = block
+                self.idle_pages += block.size
+
+    def insert(self, block: Block) -> None:
+        """Take in a new block, used by the sequence that builds it, and with it one reference to each of its pages.
+
+        Raises:
+            AssertionError: There is a block of this key.
+        """
+        if block.key in self._blocks:
+            raise AssertionError(f"a block up to position {block.end} is in the cache twice")
+        self._blocks[block.key] = block
+        self.held_pages += block.size
+        if block.parent is not None:
+            block.parent.children += 1
+
+    def remove(self, block: Block) -> None:
+        """Drop a block that nobody uses, or that is withdrawn by its builder; its references go back.
+
+        Raises:
+            AssertionError: Blocks behind it are still there, or somebody else uses it.
+        """
+        if block.children or block.users > (block.state == "building"):
+            raise AssertionError(
+                f"a {block.state} block with {block.users} users and {block.children} children is removed"
+            )
+        del self._blocks[block.key]
+        if self._idle.pop(block.key, None) is not None:
+            self.idle_pages -= block.size
+        self.held_pages -= block.size
+        if block.parent is not None:
+            block.parent.children -= 1
+        self._pool.release_all(block.owned)
+
+    def evict(self, pages_needed: int) -> None:
+        """Remove blocks without users, least recently used first, until so many more pages are free.
+
+        Args:
+            pages_needed: At most `idle_pages`; nothing happens where it is not above 0.
+
+        Raises:
+            AssertionError: There are not enough pages to evict, or a page to be freed has another owner.
+        """
+        if pages_needed > self.idle_pages:
+            raise AssertionError(f"{pages_needed} pages are to be evicted, but only {self.idle_pages} are idle")
+        goal = self._pool.free + pages_needed
+        while self._pool.free < goal:
+            block = next(iter(self._idle.values()))
+            free = self._pool.free
+            self.remove(block)
+            self.evictions += 1
+            if self._pool.free != free + block.size:
+                raise AssertionError(f"of the evicted pages {block.owned} some are in use")
+
+    def owners(self) -> Counter[int]:
+        """Count the blocks' references by page."""
+        return Counter(page for block in self._blocks.values() for page in block.owned)

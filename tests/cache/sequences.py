@@ -1,0 +1,62 @@
+"""Sequences that ask for nothing in particular, for tests of the cache's bookkeeping."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from photonlite.batch import Sequence
+from photonlite.cache.manager import Admission, CacheManager
+from photonlite.cache.pages import PagePool
+from photonlite.request import Request, SamplingSettings, Token
+
+_numbers = itertools.count()
+# Neither is looked at here.
+_NOTHING: Any = None
+
+
+@dataclass
+class NamedPicture:
+    """All that the cache knows of a picture."""
+
+    key: str
+    size: None = None
+    crops: None = None
+    failure: None = None
+
+    def request_crops(self) -> None:
+        """Do nothing."""
+
+
+def sequence(
+    prompt: Iterable[int | Token], picture: str | None = None, *, prefix: int = 1, budget: int = 8
+) -> Sequence:
+    """A waiting sequence; `prefix` is BOS and image tokens."""
+    tokens = tuple(token if isinstance(token, Token) else Token(token) for token in prompt)
+    request = Request("test", tokens, _NOTHING, budget, SamplingSettings())
+    named = None if picture is None else NamedPicture(picture)
+    return Sequence(next(_numbers), request, _NOTHING, prefix if named else 1, named)
+
+
+def manager_of(usable: int, page_size: int = 4, prefix: int = 6, **options: bool) -> CacheManager:
+    return CacheManager(PagePool(usable + 1, page_size), prefix, **options)
+
+
+def admitted(manager: CacheManager, sequence: Sequence) -> Admission:
+    admission = manager.admit(sequence)
+    assert admission is not None
+    return admission
+
+
+def served(manager: CacheManager, sequence: Sequence) -> Admission:
+    """Let a sequence come, compute its prompt and go."""
+    admission = admitted(manager, sequence)
+    manager.confirm(sequence)
+    manager.release(sequence)
+    return admission
+
+
+def check(manager: CacheManager, sequences: Iterable[Sequence]) -> None:
+    """Compare the counts of all pages with all owners there are."""
+    manager.pages.check(manager.owners() + Counter(page for each in sequences for page in each.pages))

@@ -1,0 +1,186 @@
+"""Random histories of admissions, steps and failures, with few pages and a memory whose contents can be told apart."""
+
+import random
+from collections import Counter
+from collections.abc import Hashable
+
+import pytest
+
+from photonlite.batch import Sequence
+from photonlite.cache.manager import CacheManager
+from photonlite.cache.pages import PagePool
+from photonlite.request import Token
+from tests.cache.sequences import check, sequence
+
+BUDGET = 6
+# Some are beginnings of others, so that chains of many lengths are met again; one has a coordinate in it.
+PROMPTS = [
+    (1,),
+    (2, 1),
+    tuple(range(7)),
+    tuple(range(14)),
+    (*range(7), *range(20, 30)),
+    (0, 1, 2, Token(3, (0.5,)), 4, 5, 6),
+    (0, 1, 2, Token(3, (0.75,)), 4, 5, 6),
+]
+LONGEST = max(len(prompt) for prompt in PROMPTS) + BUDGET - 1
+
+
+class World:
+    """A manager, the sequences it serves, and what stands at each position of each page.
+
+    A position's content is a number for everything it depends on: the picture and all inputs up to it.
+    """
+
+    def __init__(self, seed: int, page_size: int, prefix: int) -> None:
+        self.random = random.Random(seed)
+        self.prefix, self.size = prefix, page_size
+        needed = CacheManager(PagePool(2, page_size), prefix).pages_needed(prefix + LONGEST, with_picture=True)
+        usable = needed + self.random.choice((0, 0, 1, 3, 8, 20))
+        self.manager = CacheManager(PagePool(usable + 1, page_size), prefix)
+        assert self.manager.fits(prefix + LONGEST, with_picture=True)
+        self.memory: list[list[int]] = [[0] * page_size for _ in range(usable + 1)]
+        self.names: dict[Hashable, int] = {}
+        self.pending: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.seen = Counter[str]()
+
+    def act(self) -> None:
+        actions = [self.admit, self.admit, self.commit, self.decode, self.decode, self.stop, self.forget]
+        self.random.choices(actions, (6, 6, 8, 8, 8, 4, 0.2))[0]()
+        self.check()
+
+    def admit(self) -> None:
+        """A new request, or one that was pre-empted after a few tokens, gets its pages and is launched."""
+        picture = self.random.choice((None, "a", "b", "c"))
+        if picture and self.manager.picture_state(picture) == "building":
+            return
+        is_handle = picture is not None and self.random.random() < 0.2
+        prompt, budget = ((), 0) if is_handle else (self.random.choice(PROMPTS), BUDGET)
+        new = sequence(prompt, picture, prefix=self.prefix, budget=budget)
+        if not is_handle and self.random.random() < 0.25:
+            new.tokens = [Token(self.random.randrange(3)) for _ in range(self.random.randrange(1, BUDGET))]
+        before = (self.manager.owners(), vars(self.manager.prefix).copy(), self.manager.pages.free)
+        admission = self.manager.admit(new)
+        if admission is None:
+            assert (self.manager.owners(), vars(self.manager.prefix), self.manager.pages.free) == before
+            assert new.pages == []
+            self.seen["refused"] += 1
+            return
+        self.seen["hit" if admission.start else "miss"] += 1
+        self.seen["handle hit"] += admission.start == new.known_length
+        assert admission.start < new.known_length + (budget == 0)
+        assert admission.start in (0, self.prefix if picture else 0) or admission.start % self.size == 0
+        for copy in admission.copies:
+            self.seen["copy"] += 1
+            assert copy.source not in new.pages
+            self.memory[copy.target] = list(self.memory[copy.source])
+        self.pending.append(new)
+        if self.random.random() < 0.15:
+            new.error = RuntimeError("the step fails and leaves nonsense behind")
+        self.write(new, admission.start, new.known_length)
+        for copy in admission.saves:
+            self.seen["save"] += 1
+            assert copy.target not in new.pages
+            self.memory[copy.target] = list(self.memory[copy.source])
+
+    def commit(self) -> None:
+        """The oldest launch commits; where it failed its sequence ends."""
+        if not self.pending:
+            return
+        first = self.pending.pop(0)
+        if first.error is None:
+            self.manager.confirm(first)
+            self.running.append(first)
+        else:
+            self.seen["withdrawn"] += 1
+            self.manager.withdraw(first)
+            self.manager.release(first)
+
+    def decode(self) -> None:
+        """One running sequence gets a token, or, where pages are short, is pre-empted."""
+        able = [one for one in self.running if one.known_length < one.longest]
+        if not able:
+            return
+        one = self.random.choice(able)
+        if self.manager.grow(one, one.known_length + 1):
+            one.tokens.append(Token(self.random.randrange(3)))
+            self.write(one, one.known_length - 1, one.known_length)
+        else:
+            self.seen["pre-empted"] += 1
+            assert len(self.running) + len(self.pending) > 1
+            self.running.remove(one)
+            self.manager.release(one)
+
+    def stop(self) -> None:
+        if self.running:
+            self.manager.release(self.running.pop(self.random.randrange(len(self.running))))
+
+    def forget(self) -> None:
+        self.manager.forget_all()
+        assert self.manager.prefix.idle_pages == 0
+
+    def contents(self, one: Sequence) -> list[int]:
+        """What must stand at each position of a sequence."""
+        name = 0 if one.picture is None else self.name(("image", one.picture.key))
+        names = [name] * one.before
+        for token in (*one.request.prompt, *one.tokens):
+            name = self.name((name, token.id, token.values))
+            names.append(name)
+        return names
+
+    def name(self, what: Hashable) -> int:
+        return self.names.setdefault(what, len(self.names) + 1)
+
+    def write(self, one: Sequence, start: int, end: int) -> None:
+        contents = self.contents(one)
+        for position in range(start, end):
+            page = one.pages[position // self.size]
+            self.memory[page][position % self.size] = contents[position] if one.error is None else -1
+
+    def check(self) -> None:
+        """Every page has its owners, and every position of a good sequence holds what it would have computed."""
+        everyone = self.pending + self.running
+        check(self.manager, everyone)
+        assert self.manager.held_pages() == self.manager.prefix.owners().total()
+        for one in everyone:
+            if one.error is None:
+                found = [self.memory[page][place] for page in one.pages for place in range(self.size)]
+                assert found[: one.known_length] == self.contents(one)
+
+    def drain(self) -> None:
+        while self.pending:
+            self.commit()
+        while self.running:
+            self.stop()
+        self.check()
+
+    def serve_longest(self) -> None:
+        """The longest request there is comes alone, after whatever is cached now."""
+        picture = self.random.choice("abcd")
+        one = sequence(max(PROMPTS, key=len), picture, prefix=self.prefix, budget=BUDGET)
+        assert self.manager.admit(one) is not None
+        assert self.manager.grow(one, one.longest)
+        self.manager.withdraw(one)
+        self.manager.release(one)
+        self.check()
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 3, 4, 5, 16])
+@pytest.mark.parametrize("prefix", [2, 6, 12])
+def test_in_random_histories_pages_have_their_owners_and_sequences_their_contents(page_size: int, prefix: int):
+    seen = Counter[str]()
+    for seed in range(4):
+        world = World(seed, page_size, prefix)
+        for step in range(150):
+            world.act()
+            if step % 50 == 49:
+                world.drain()
+                world.serve_longest()
+        world.manager.forget_all()
+        assert world.manager.pages.free == world.manager.pages.usable
+        seen += world.seen
+        seen["evicted"] += world.manager.prefix.evictions
+    # A history in which nothing happens would prove nothing.
+    expected = {"refused", "hit", "handle hit", "miss", "withdrawn", "evicted"}
+    assert expected | ({"copy", "save"} if prefix % page_size else set()) <= seen.keys(), seen

@@ -1,0 +1,311 @@
+import pytest
+
+from photonlite.batch import PageCopy
+from photonlite.cache.manager import Admission
+from photonlite.request import Token
+from tests.cache.sequences import admitted, check, manager_of, sequence, served
+
+# Pages of 4 positions; BOS and image are positions 0 to 5, so the image ends inside the second page.
+PREFIX = 6
+
+
+def about(picture: str, prompt=(1, 2, 3), **options):
+    return sequence(prompt, picture, prefix=PREFIX, **options)
+
+
+def test_the_first_question_computes_everything_and_saves_the_tail_of_the_image():
+    manager = manager_of(8)
+    first = about("a")
+    assert manager.picture_state("a") == "missing"
+    admission = admitted(manager, first)
+    assert admission == Admission(0, saves=(PageCopy(first.pages[1], target=4),))
+    assert len(first.pages) == 3
+    assert 4 not in first.pages
+    assert manager.picture_state("a") == "building"
+    check(manager, [first])
+    manager.confirm(first)
+    assert manager.picture_state("a") == "ready"
+    manager.release(first)
+    check(manager, [])
+
+
+def test_another_question_shares_the_full_pages_and_copies_the_tail_into_a_page_of_its_own():
+    manager = manager_of(9)
+    first, second = about("a"), about("a", (7, 8))
+    saved = admitted(manager, first).saves[0].target
+    manager.confirm(first)
+    admission = admitted(manager, second)
+    assert admission == Admission(PREFIX, copies=(PageCopy(saved, second.pages[1]),))
+    assert second.pages[0] == first.pages[0]
+    assert not {saved, *first.pages} & set(second.pages[1:])
+    check(manager, [first, second])
+
+
+def test_the_same_prompt_shares_the_page_in_which_the_image_ends_and_copies_nothing():
+    manager = manager_of(9)
+    first, second = about("a"), about("a")
+    admitted(manager, first)
+    manager.confirm(first)
+    assert admitted(manager, second) == Admission(8)
+    assert second.pages[:2] == first.pages[:2]
+    assert second.pages[2] != first.pages[2]
+    check(manager, [first, second])
+
+
+def test_an_image_that_fills_its_pages_has_no_tail_to_save_or_copy():
+    manager = manager_of(8, prefix=8)
+    first, second = sequence((1, 2), "a", prefix=8), sequence((3, 4), "a", prefix=8)
+    assert admitted(manager, first) == Admission(0)
+    manager.confirm(first)
+    assert admitted(manager, second) == Admission(8)
+    assert second.pages[:2] == first.pages[:2]
+    assert manager.pages_needed(12, with_picture=True) == 3
+
+
+def test_text_alone_shares_full_pages_of_equal_prompts():
+    manager = manager_of(9)
+    served(manager, sequence((1, 2, 3, 4, 5, 6, 7, 8)))
+    assert admitted(manager, sequence((1, 2, 3, 4, 5, 6, 7, 9, 9))).start == 8
+    assert admitted(manager, sequence((1, 2, 3, 9))).start == 4
+    assert admitted(manager, sequence((1, 2, 9, 4))).start == 0
+    assert (manager.prefix.hits, manager.prefix.misses) == (2, 2)
+
+
+def test_one_position_is_left_to_compute():
+    manager = manager_of(9)
+    served(manager, sequence((1, 2, 3, 4, 5, 6, 7)))
+    assert admitted(manager, sequence((1, 2, 3, 4, 5, 6, 7))).start == 4
+
+
+def test_a_text_never_matches_a_picture_nor_one_picture_another():
+    manager = manager_of(20)
+    served(manager, about("a"))
+    assert admitted(manager, sequence((0, 0, 0, 0, 0, 1, 2, 3))).start == 0
+    assert admitted(manager, about("b")).start == 0
+    assert manager.picture_state("") == "missing"
+
+
+def test_prompts_that_differ_in_a_coordinate_are_different():
+    manager = manager_of(20)
+    served(manager, sequence((1, 2, Token(5, (0.25,)), 4)))
+    assert admitted(manager, sequence((1, 2, Token(5, (0.5,)), 4))).start == 0
+    assert admitted(manager, sequence((1, 2, Token(5, (0.25,)), 4))).start == 4
+
+
+def test_generated_tokens_are_not_cached():
+    manager = manager_of(20)
+    first, second = sequence((1, 2, 3)), sequence((1, 2, 3))
+    first.tokens = [Token(number) for number in (4, 5, 6, 7, 8)]
+    second.tokens = [Token(number) for number in (9, 9, 9, 9, 9)]
+    served(manager, first)
+    assert manager.held_pages() == 1
+    assert admitted(manager, second).start == 4
+    assert admitted(manager, sequence((1, 2, 3, 4, 5, 6, 7, 8))).start == 4
+
+
+def test_a_pre_empted_sequence_finds_its_prompt_again_and_has_room_for_its_tokens():
+    manager = manager_of(20)
+    victim = about("a")
+    admitted(manager, victim)
+    manager.confirm(victim)
+    manager.release(victim)
+    victim.tokens = [Token(number) for number in range(4)]
+    assert admitted(manager, victim) == Admission(8)
+    assert len(victim.pages) == manager.pages.pages_for(PREFIX + 3 + 4 + 1)
+    check(manager, [victim])
+
+
+def test_what_is_being_built_is_neither_reused_nor_registered_again():
+    manager = manager_of(20)
+    served(manager, about("a", (0,)))
+    builder, follower = about("a", range(10)), about("a", range(10))
+    admitted(manager, builder)
+    held = manager.held_pages()
+    assert admitted(manager, follower).start == PREFIX
+    assert manager.held_pages() == held
+    manager.withdraw(follower)
+    assert manager.held_pages() == held
+    manager.confirm(builder)
+    third = about("a", range(10))
+    assert admitted(manager, third).start == 12
+    check(manager, [builder, follower, third])
+
+
+def test_a_failed_step_takes_its_blocks_with_it_and_leaves_those_of_others():
+    manager = manager_of(20)
+    served(manager, about("a", range(2)))
+    failing = about("a", range(10))
+    assert admitted(manager, failing).start == 8
+    assert manager.held_pages() == 5
+    manager.withdraw(failing)
+    assert manager.held_pages() == 3
+    check(manager, [failing])
+    manager.release(failing)
+    assert admitted(manager, about("a", range(10))).start == 8
+
+    broken = about("b", range(10))
+    admitted(manager, broken)
+    manager.withdraw(broken)
+    assert manager.picture_state("b") == "missing"
+
+
+def test_confirm_and_withdraw_do_nothing_where_nothing_is_pending():
+    manager = manager_of(8)
+    first = about("a")
+    for act in (manager.confirm, manager.withdraw, manager.release):
+        act(first)
+    admitted(manager, first)
+    for act in (manager.confirm, manager.confirm, manager.withdraw, manager.withdraw):
+        act(first)
+    assert manager.picture_state("a") == "ready"
+    check(manager, [first])
+
+
+@pytest.mark.parametrize("finish", ["confirm", "withdraw"])
+def test_the_source_of_a_copy_is_held_until_the_copy_is_done(finish: str):
+    manager = manager_of(8)
+    served(manager, about("a"))
+    second = about("a", (9,))
+    source = admitted(manager, second).copies[0].source
+    assert manager.pages.refcount(source) == 2
+    with pytest.raises(AssertionError, match="released"):
+        manager.release(second)
+    check(manager, [second])
+    getattr(manager, finish)(second)
+    assert manager.pages.refcount(source) == 1
+    check(manager, [second])
+
+
+def test_a_sequence_cannot_be_released_while_others_may_wait_for_what_it_builds():
+    manager = manager_of(8)
+    first = about("a")
+    admitted(manager, first)
+    with pytest.raises(AssertionError, match="2 blocks being built"):
+        manager.release(first)
+    check(manager, [first])
+
+
+def test_a_sequence_that_produces_nothing_is_covered_altogether_without_a_page_of_its_own():
+    manager = manager_of(3)
+    handle = about("a", (), budget=0)
+    assert admitted(manager, handle) == Admission(0, saves=(PageCopy(handle.pages[1], 3),))
+    manager.confirm(handle)
+    manager.release(handle)
+    other = sequence((1,))
+    admitted(manager, other)
+    again = about("a", (), budget=0)
+    assert admitted(manager, again) == Admission(PREFIX)
+    assert len(again.pages) == 2
+    check(manager, [other, again])
+    manager.confirm(again)
+    manager.release(again)
+    assert manager.picture_state("a") == "ready"
+
+
+def test_a_picture_without_room_for_its_tail_is_served_but_not_cached():
+    manager = manager_of(4)
+    other, first = sequence((1,)), about("a")
+    admitted(manager, other)
+    assert admitted(manager, first) == Admission(0)
+    assert manager.picture_state("a") == "missing"
+    assert manager.held_pages() == 0
+    check(manager, [other, first])
+
+
+def test_without_caching_nothing_is_kept_and_no_page_is_set_aside():
+    manager = manager_of(8, prefix_caching=False)
+    assert served(manager, about("a")) == served(manager, about("a")) == Admission(0)
+    assert manager.picture_state("a") == "missing"
+    assert manager.held_pages() == 0
+    assert manager.pages_needed(12, with_picture=True) == 3
+
+
+def test_short_pages_refuse_an_admission_and_change_nothing():
+    manager = manager_of(8)
+    served(manager, about("a"))
+    served(manager, sequence((1, 2, 3)))
+    running = sequence((9, 9))
+    admitted(manager, running)
+
+    def state():
+        return manager.owners(), manager.pages.free, vars(manager.prefix).copy()
+
+    before = state()
+    waiting = about("a", range(20))
+    assert manager.admit(waiting) is None
+    assert waiting.pages == []
+    assert state() == before
+    # Nor has the picture become more recently used than the text.
+    assert manager.grow(running, 24)
+    assert (manager.picture_state("a"), manager.prefix.evictions) == ("missing", 2)
+    check(manager, [running])
+
+
+def test_growing_evicts_what_nobody_uses_and_fails_whole():
+    manager = manager_of(6)
+    served(manager, about("a"))
+    running = sequence((1,))
+    admitted(manager, running)
+    assert manager.grow(running, 20)
+    assert manager.prefix.evictions > 0
+    pages = list(running.pages)
+    assert not manager.grow(running, 28)
+    assert running.pages == pages
+    assert manager.grow(running, 24)
+    assert running.pages[:5] == pages
+    check(manager, [running])
+
+
+def test_a_chain_in_use_is_not_evicted():
+    manager = manager_of(6)
+    first = about("a")
+    admitted(manager, first)
+    manager.confirm(first)
+    assert manager.admit(sequence(range(11))) is None
+    manager.forget_all()
+    assert manager.picture_state("a") == "ready"
+    manager.release(first)
+    manager.forget_all()
+    assert manager.picture_state("a") == "missing"
+    assert manager.pages.free == manager.pages.usable
+
+
+@pytest.mark.parametrize("budget", [1, 2])
+def test_the_position_behind_the_last_token_needs_no_room(budget: int):
+    manager = manager_of(8)
+    last = sequence((1, 2, 3), budget=budget)
+    admitted(manager, last)
+    assert len(last.pages) == budget
+
+
+def test_a_sequence_is_admitted_once_and_with_the_image_prefix_of_its_model():
+    manager = manager_of(8)
+    first = about("a")
+    admitted(manager, first)
+    with pytest.raises(AssertionError, match="pages in hand"):
+        manager.admit(first)
+    with pytest.raises(AssertionError, match="5 positions, not 6"):
+        manager.admit(sequence((1,), "b", prefix=5))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 7, 16])
+@pytest.mark.parametrize("cached", ["nothing", "the picture", "picture and prompt", "something else"])
+def test_what_fits_can_be_admitted_and_grown_when_everything_else_is_gone(size: int, cached: str):
+    budget, prompt = 9, (1, 2, 3, 4)
+    longest = PREFIX + len(prompt) + budget - 1
+    manager = manager_of(1, size, PREFIX)
+    while not manager.fits(longest, with_picture=True):
+        manager = manager_of(manager.pages.usable + 1, size, PREFIX)
+    if cached != "nothing":
+        prompts = {"the picture": (8,), "picture and prompt": prompt, "something else": (8, 9)}
+        served(manager, about("b" if cached == "something else" else "a", prompts[cached]))
+    for confirmed_early in (True, False):
+        alone = about("a", prompt, budget=budget)
+        assert alone.longest == longest
+        admitted(manager, alone)
+        if confirmed_early:
+            manager.confirm(alone)
+        assert all(manager.grow(alone, positions) for positions in range(PREFIX, longest + 1))
+        check(manager, [alone])
+        manager.confirm(alone)
+        manager.release(alone)
