@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from photonlite.device import resolve_device, resolve_dtype
+from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.errors import SettingsError
 
 CPU = torch.device("cpu")

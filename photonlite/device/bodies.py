@@ -1,0 +1,16 @@
+"""Which body a device has."""
+
+import torch
+
+from photonlite.device.base import Device
+from photonlite.device.cpu import CpuDevice
+from photonlite.device.cuda import CudaDevice
+
+
+def open_device(device: torch.device) -> Device:
+    """Start the streams of a device.
+
+    Args:
+        device: As `resolve_device` gives it.
+    """
+    return CudaDevice(device) if device.type == "cuda" else CpuDevice()
