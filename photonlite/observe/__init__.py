@@ -1,0 +1,20 @@
+"""What the engine shows of itself: counts and times, a trace of every phase, and a picture of it."""
+
+from photonlite.observe.idle import busy_share, idle_gaps, idle_per_period, step_starts
+from photonlite.observe.metrics import EngineMetrics, Histogram
+from photonlite.observe.recording import Recording
+from photonlite.observe.timeline import draw_timeline
+from photonlite.observe.trace import Span, Tracer
+
+__all__ = [
+    "EngineMetrics",
+    "Histogram",
+    "Recording",
+    "Span",
+    "Tracer",
+    "busy_share",
+    "draw_timeline",
+    "idle_gaps",
+    "idle_per_period",
+    "step_starts",
+]

@@ -1,0 +1,281 @@
+"""A picture of a trace: what the host, the device and the copies did, with the device's idle time in red.
+
+```
+ title and figures
+ host      | plan | launch 8 | commit 7 | finalize |  wait     | ...
+ compute   |    forward 7    |f|###idle###|    forward 8       | ...
+ upload    |                 ||                                | ...
+ download  |                  |                                | ...
+           0 ms              1 ms              2 ms
+ legend
+```
+
+Drawn at twice the density of a plain screen: 1600 pixels look crisp in a column of 800.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from os import PathLike
+
+from PIL import Image, ImageDraw
+
+from photonlite.errors import SettingsError
+from photonlite.observe.axis import Axis
+from photonlite.observe.idle import Interval, busy_share, idle_gaps, idle_intervals, idle_per_period, step_starts
+from photonlite.observe.lanes import Bars, Piece, visible_pieces
+from photonlite.observe.trace import TRACKS, Span, Track
+from photonlite.observe.units import format_seconds
+from photonlite.results.style import Color, load_font, text_color
+
+__all__ = ["busy_share", "draw_timeline", "idle_gaps"]
+
+PAPER: Color = (255, 255, 255)
+LANE: Color = (242, 244, 247)
+GRID: Color = (221, 225, 231)
+INK: Color = (31, 41, 55)
+FADED: Color = (107, 114, 128)
+IDLE: Color = (220, 38, 38)
+OTHER: Color = (161, 152, 140)
+COPY: Color = (100, 116, 139)
+
+# The colours of Okabe and Ito without their vermilion, which is too close to the red of idle time; waiting is pale.
+COLORS: dict[str, Color] = {
+    "plan": (240, 228, 66),
+    "launch": (86, 180, 233),
+    "commit": (0, 158, 115),
+    "wait": (209, 213, 219),
+    "forward": (0, 114, 178),
+    "finalize": (230, 159, 0),
+    "prefill": (112, 86, 166),
+    "encode": (204, 121, 167),
+}
+
+MARGIN = 36
+LABELS = 150  # width of the column with the rows' names
+HEIGHTS: dict[Track, int] = {"host": 84, "compute": 84, "upload": 44, "download": 44}
+GAP = 16
+TITLE, FIGURE, NAME, TEXT, SMALL = (load_font(size, None) for size in (36, 34, 26, 22, 20))
+LEAST_WIDTH = 1000
+UPRIGHT = 24  # width that an upright label needs
+
+
+def draw_timeline(
+    spans: Iterable[Span],
+    path: str | PathLike[str] | None = None,
+    *,
+    start: float | None = None,
+    end: float | None = None,
+    width: int = 1600,
+    title: str | None = None,
+) -> Image.Image:
+    """Draw the spans of a trace as a timeline; its figures are those of the steps that it shows.
+
+    Args:
+        spans: As `Tracer.spans` gives them.
+        path: Where to save the picture as a PNG; None for nowhere.
+        start: Where it begins, on the clock of the spans; None for the first one's start.
+        end: Where it ends; None for the last one's end.
+        width: Of the picture, in pixels; at least 1000. The height follows.
+        title: A line above it, such as "pipelined, 8 streams".
+
+    Returns:
+        The picture, RGB.
+
+    Raises:
+        SettingsError: The width is too small, or `end` is not after `start`.
+    """
+    if width < LEAST_WIDTH:
+        raise SettingsError(f"a timeline is at least {LEAST_WIDTH} pixels wide, got width={width}")
+    if start is not None and end is not None and end <= start:
+        raise SettingsError(f"the timeline must end after it starts, got start={start} and end={end}")
+    recorded = list(spans)
+    low = start if start is not None else min((span.start_s for span in recorded), default=0.0)
+    high = end if end is not None else max((span.end_s for span in recorded), default=low)
+    shown = [span for span in recorded if span.end_s >= low and span.start_s <= high]
+    # Spans without any length still get an axis.
+    axis = Axis(low, max(high, low + 1e-6), MARGIN + LABELS, width - 2 * MARGIN - LABELS)
+    if shown:
+        image = _draw(shown, idle_intervals(recorded), axis, title)
+    else:
+        image = _draw_nothing(width, title, "No spans lie between start and end." if recorded else "No spans recorded.")
+    if path is not None:
+        image.save(path, "PNG", dpi=(144, 144), optimize=True)
+    return image
+
+
+def _draw(shown: list[Span], gaps: list[Interval], axis: Axis, title: str | None) -> Image.Image:
+    entries = _legend_entries(shown)
+    header = MARGIN + (60 if title else 0) + 104
+    lanes = sum(HEIGHTS.values()) + GAP * (len(HEIGHTS) - 1)
+    legend = _legend_places(entries, axis)
+    width = axis.left + axis.pixels + MARGIN
+    image = Image.new("RGB", (width, header + lanes + 76 + (legend[-1][1] + 1) * 40 + MARGIN - 10), PAPER)
+    pen = ImageDraw.Draw(image)
+    if title:
+        pen.text((MARGIN, MARGIN), title, INK, TITLE, anchor="lt")
+    _draw_figures(pen, _figures(shown, axis), header - 104)
+    top = header
+    ticks = axis.ticks()
+    for track, height in HEIGHTS.items():
+        pen.text((MARGIN, top + height / 2), track, INK, NAME, anchor="lm")
+        pen.rectangle((axis.left, top, axis.left + axis.pixels - 1, top + height - 1), LANE)
+        for offset, _ in ticks:
+            x = axis.left + min(round(offset), axis.pixels - 2)
+            pen.rectangle((x, top, x + 1, top + height - 1), GRID)
+        idle = gaps if track == "compute" else []
+        _draw_lane(image, [span for span in shown if span.track == track], idle, axis, (top, height))
+        top += height + GAP
+    _draw_ticks(pen, ticks, axis, top - GAP)
+    _draw_legend(pen, entries, legend, axis, top - GAP + 76)
+    return image
+
+
+def _draw_nothing(width: int, title: str | None, message: str) -> Image.Image:
+    image = Image.new("RGB", (width, 2 * MARGIN + 140), PAPER)
+    pen = ImageDraw.Draw(image)
+    if title:
+        pen.text((MARGIN, MARGIN), title, INK, TITLE, anchor="lt")
+    pen.text((width / 2, image.height / 2), message, FADED, NAME, anchor="mm")
+    return image
+
+
+def _figures(shown: list[Span], axis: Axis) -> list[tuple[str, str]]:
+    """Values and what they mean, for the headline."""
+    starts = step_starts(shown)
+    period = (starts[-1] - starts[0]) / (len(starts) - 1) if len(starts) > 1 else math.nan
+    busy = f"{busy_share(shown):.1%}" if starts else "-"
+    return [
+        (format_seconds(axis.end - axis.start), "time shown"),
+        (busy, "compute busy"),
+        (format_seconds(period), "mean period of a step"),
+        (format_seconds(idle_per_period(shown)), "mean idle gap per period"),
+    ]
+
+
+def _draw_figures(pen: ImageDraw.ImageDraw, figures: Sequence[tuple[str, str]], top: int) -> None:
+    left = float(MARGIN)
+    for index, (value, meaning) in enumerate(figures):
+        color = IDLE if index == len(figures) - 1 else INK
+        pen.text((left, top + 28), value, color, FIGURE, anchor="ls")
+        pen.text((left, top + 60), meaning, FADED, TEXT, anchor="ls")
+        left += max(FIGURE.getlength(value), TEXT.getlength(meaning)) + 56
+
+
+def _draw_lane(image: Image.Image, spans: list[Span], gaps: list[Interval], axis: Axis, place: tuple[int, int]) -> None:
+    """Draw one track; its place is its upper edge and its height."""
+    top, height = place
+    bars = Bars(axis.pixels)
+    pieces = visible_pieces(spans)
+    for piece in pieces:
+        bars.add(axis.offset(piece.start_s), axis.offset(piece.end_s), _color_of(piece.span))
+    for start, end in gaps:
+        bars.add(axis.offset(start), axis.offset(end), IDLE)
+    bars.paste(image, axis.left, top, height)
+    for piece in _widest(pieces):
+        color = _color_of(piece.span)
+        _draw_label(image, _labels(piece.span), color, (piece.start_s, piece.end_s), axis, place)
+    for start, end in gaps:
+        _draw_label(image, [format_seconds(end - start)], IDLE, (start, end), axis, place)
+
+
+def _draw_label(
+    image: Image.Image,
+    texts: Sequence[str],
+    background: Color,
+    interval: Interval,
+    axis: Axis,
+    place: tuple[int, int],
+) -> None:
+    """Write the first text that fits into the part of an interval that is shown, and mark where the interval begins."""
+    pen = ImageDraw.Draw(image)
+    top, height = place
+    left, right = max(axis.offset(interval[0]), 0.0), min(axis.offset(interval[1]), float(axis.pixels))
+    if right - left < 8:
+        return
+    red, green, blue = (round(channel * 0.8) for channel in background)
+    if axis.offset(interval[0]) >= 0:
+        column = axis.left + math.ceil(left)
+        pen.line((column, top, column, top + height - 1), (red, green, blue), 1)
+    center, ink = (axis.left + (left + right) / 2, top + height / 2), text_color(background)
+    lengths = [(text, SMALL.getlength(text)) for text in texts]
+    if text := next((text for text, length in lengths if length + 8 <= right - left), None):
+        pen.text(center, text, ink, SMALL, anchor="mm")
+    elif right - left >= UPRIGHT and (text := next((text for text, length in lengths if length + 6 <= height), None)):
+        _draw_upright(image, text, ink, center)
+
+
+def _draw_upright(image: Image.Image, text: str, ink: Color, center: tuple[float, float]) -> None:
+    """Write a text from below to above."""
+    mask = Image.new("L", (math.ceil(SMALL.getlength(text)), UPRIGHT))
+    ImageDraw.Draw(mask).text((mask.width / 2, mask.height / 2), text, 255, SMALL, anchor="mm")
+    mask = mask.transpose(Image.Transpose.ROTATE_90)
+    image.paste(ink, (round(center[0] - mask.width / 2), round(center[1] - mask.height / 2)), mask)
+
+
+def _labels(span: Span) -> list[str]:
+    step = span.args.get("step")
+    return [span.name] if step is None else [f"{span.name} {step}", str(step)]
+
+
+def _widest(pieces: list[Piece]) -> Iterable[Piece]:
+    """The widest piece of each span: it gets the label."""
+    widest: dict[int, Piece] = {}
+    for piece in pieces:
+        held = widest.get(id(piece.span))
+        if held is None or held.end_s - held.start_s < piece.end_s - piece.start_s:
+            widest[id(piece.span)] = piece
+    return widest.values()
+
+
+def _color_of(span: Span) -> Color:
+    return COPY if span.track in ("upload", "download") else COLORS.get(span.name, OTHER)
+
+
+def _draw_ticks(pen: ImageDraw.ImageDraw, ticks: list[tuple[float, str]], axis: Axis, top: int) -> None:
+    for offset, label in ticks:
+        x = axis.left + min(round(offset), axis.pixels - 2)
+        pen.rectangle((x, top + 4, x + 1, top + 14), FADED)
+        half = TEXT.getlength(label) / 2
+        # The last label stays inside the picture.
+        pen.text((min(x, axis.left + axis.pixels + MARGIN - half - 4), top + 20), label, FADED, TEXT, anchor="mt")
+
+
+def _legend_entries(shown: list[Span]) -> list[tuple[str, Color]]:
+    """What the picture's colours mean, the rows' order kept."""
+    entries: dict[str, Color] = {}
+    for track in TRACKS[:2]:
+        names = {span.name for span in shown if span.track == track}
+        entries |= {name: color for name, color in COLORS.items() if name in names}
+        if not names <= COLORS.keys():
+            entries["other"] = OTHER
+    if any(span.track in TRACKS[2:] for span in shown):
+        entries["copy"] = COPY
+    if any(span.track == "compute" for span in shown):
+        entries["compute idle"] = IDLE
+    return list(entries.items())
+
+
+def _legend_places(entries: list[tuple[str, Color]], axis: Axis) -> list[tuple[float, int]]:
+    """Where each entry begins, in pixels, and in which line."""
+    places: list[tuple[float, int]] = []
+    left, line = 0.0, 0
+    for name, _ in entries:
+        needed = 34 + TEXT.getlength(name)
+        if left + needed > axis.pixels and left:
+            left, line = 0.0, line + 1
+        places.append((left, line))
+        left += needed + 30
+    return places
+
+
+def _draw_legend(
+    pen: ImageDraw.ImageDraw,
+    entries: list[tuple[str, Color]],
+    places: list[tuple[float, int]],
+    axis: Axis,
+    top: int,
+) -> None:
+    for (name, color), (left, line) in zip(entries, places, strict=True):
+        x, y = axis.left + left, top + 40 * line
+        pen.rectangle((x, y, x + 23, y + 23), color)
+        pen.text((x + 34, y + 12), name, INK, TEXT, anchor="lm")

@@ -1,0 +1,147 @@
+"""Spans of every phase of every tick, kept in a ring and written as a trace for https://ui.perfetto.dev."""
+
+import gzip
+import json
+import time
+from collections import deque
+from contextlib import AbstractContextManager, nullcontext
+from os import PathLike, fspath
+from typing import Any, Literal, NamedTuple, get_args
+
+Track = Literal["host", "compute", "upload", "download"]
+TRACKS: tuple[Track, ...] = get_args(Track)
+
+_NOTHING = nullcontext()
+
+
+class Span(NamedTuple):
+    """One phase of one tick.
+
+    Attributes:
+        track: Where it ran: on the engine thread, or on one of the device's streams.
+        name: What it was.
+        start_s: In seconds of `time.perf_counter`.
+        end_s: In seconds of `time.perf_counter`; not before the start.
+        args: What else is known; "step" is the number of the step.
+    """
+
+    track: Track
+    name: str
+    start_s: float
+    end_s: float
+    args: dict[str, Any]
+
+
+class Tracer:
+    """Collects spans; the oldest go when there are too many.
+
+    One thread writes; any thread may read.
+
+    Args:
+        capacity: Spans to keep.
+        enabled: Whether to record; may be changed at any time.
+
+    Attributes:
+        dropped: Spans that had to make room.
+    """
+
+    def __init__(self, capacity: int = 100_000, *, enabled: bool = True) -> None:
+        if capacity < 1:
+            raise ValueError(f"a tracer keeps at least one span, got a capacity of {capacity}")
+        self.enabled = enabled
+        self.dropped = 0
+        self._ring: deque[Span] = deque(maxlen=capacity)
+
+    def span(self, track: Track, name: str, start_s: float, end_s: float, **args: Any) -> None:
+        """Record a phase that is over.
+
+        Args:
+            track: Where it ran.
+            name: What it was.
+            start_s: In seconds of `time.perf_counter`.
+            end_s: The same. A device's clock is coarse: an end before the start counts as the start.
+            **args: What else is known of it, such as ``step=12``.
+        """
+        if not self.enabled:
+            return
+        if len(self._ring) == self._ring.maxlen:
+            self.dropped += 1
+        self._ring.append(Span(track, name, start_s, max(start_s, end_s), args))
+
+    def host(self, name: str, **args: Any) -> AbstractContextManager[None]:
+        """Record what the engine thread does inside a ``with`` block, also when it raises."""
+        return _HostSpan(self, name, args) if self.enabled else _NOTHING
+
+    def spans(self) -> list[Span]:
+        """Give what is kept, in the order in which it was recorded."""
+        return list(self._ring)
+
+    def clear(self) -> None:
+        """Forget all spans, as a benchmark does after its warm-up."""
+        self._ring.clear()
+        self.dropped = 0
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a trace that Perfetto and chrome://tracing open; its times count from the earliest span.
+
+        The format is the "Trace Event Format" of the Chromium project: complete events in microseconds, one thread for
+        each track.
+
+        Args:
+            path: Of the file to write; compressed where it ends in ".gz".
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        trace = {
+            "traceEvents": _trace_events(self.spans()),
+            "displayTimeUnit": "ms",
+            "otherData": {"dropped_spans": self.dropped},
+        }
+        opened = gzip.open if fspath(path).endswith(".gz") else open
+        with opened(path, "wt", encoding="utf-8") as file:
+            # Numbers of numpy and other strangers among the args must not spoil the trace.
+            json.dump(trace, file, default=str, separators=(",", ":"))
+
+
+class _HostSpan(AbstractContextManager[None]):
+    """Records the time from entering to leaving a block; a generator would take half as long again."""
+
+    __slots__ = ("_args", "_name", "_start", "_tracer")
+
+    def __init__(self, tracer: Tracer, name: str, args: dict[str, Any]) -> None:
+        self._tracer = tracer
+        self._name = name
+        self._args = args
+        self._start = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *raised: object) -> None:
+        self._tracer.span("host", self._name, self._start, time.perf_counter(), **self._args)
+
+
+def _trace_events(spans: list[Span]) -> list[dict[str, Any]]:
+    process = {"ph": "M", "pid": 1}
+    events: list[dict[str, Any]] = [{**process, "tid": 0, "name": "process_name", "args": {"name": "photonlite"}}]
+    for index, track in enumerate(TRACKS):
+        events.append({**process, "tid": index, "name": "thread_name", "args": {"name": track}})
+        events.append({**process, "tid": index, "name": "thread_sort_index", "args": {"sort_index": index}})
+    origin = min((span.start_s for span in spans), default=0.0)
+    # Of spans that start together the longest comes first: viewers nest later ones into it.
+    for span in sorted(spans, key=lambda span: (span.start_s, -span.end_s)):
+        start, duration = span.start_s - origin, span.end_s - span.start_s
+        events.append(
+            {
+                "ph": "X",
+                "pid": 1,
+                "tid": TRACKS.index(span.track),
+                "cat": span.track,
+                "name": span.name,
+                "ts": round(start * 1e6, 3),
+                "dur": round(duration * 1e6, 3),
+                "args": span.args,
+            }
+        )
+    return events
