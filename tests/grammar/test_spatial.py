@@ -122,6 +122,17 @@ def test_text_suppresses_ids_after_the_first_token_only() -> None:
         feed(grammar, [ANSWER])
 
 
+def test_only_words_know_what_is_allowed_whatever_comes_before() -> None:
+    words = TextGrammar(ANY, 10)
+    for token_id in (ANSWER, 50, COORD):
+        ahead = words.ahead
+        feed(words, [token_id])
+        assert words.allowed == ahead == Allowed(suppressed=(ANSWER,))
+
+    for grammar in (PointGrammar(PAIR, 10, 5), DetectGrammar(ANY, 10, 5), ReasoningGrammar(ANY, 10, 5)):
+        assert grammar.ahead is None
+
+
 def test_reasoning_goes_over_into_an_answer() -> None:
     grammar = ReasoningGrammar(ANY, 100, 10)
 

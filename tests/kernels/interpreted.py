@@ -1,0 +1,36 @@
+"""Runs the Triton kernels on the CPU by Triton's interpreter; a program, because the switch is read at import."""
+
+import itertools
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+
+from photonlite.kernels import paged_attention, reference
+from tests.kernels.pages import scattered
+
+SHAPES = [
+    # heads, key/value heads, head size, page size
+    (3, 1, 8, 4),
+    (4, 4, 24, 16),
+    (6, 2, 40, 1),
+    (2, 2, 64, 32),
+]
+LENGTHS = [[0, 7, 300], [130]]
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    for number, (lengths, shape) in enumerate(itertools.product(LENGTHS, SHAPES)):
+        dtype, tolerance = ((torch.float32, 1e-5), (torch.float16, 2e-3))[number // 2 % 2]
+        case = scattered(lengths, *shape, dtype)
+        # Rows in one part, whose programs go through several blocks, and rows in many parts.
+        paged_attention.PROGRAMS = (1, 64)[number % 2]
+        out = paged_attention.triton_paged_attention(*case)
+        torch.testing.assert_close(out, reference.paged_attention(*case), atol=tolerance, rtol=tolerance)
+    print("interpreted kernels agree")
+
+
+if __name__ == "__main__":
+    main()

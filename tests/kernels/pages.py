@@ -1,0 +1,25 @@
+"""Sequences of any lengths, scattered over pages that are full of NaN elsewhere."""
+
+import torch
+from torch import Tensor
+
+
+def scattered(
+    lengths: list[int], heads: int, kv_heads: int, dim: int, page: int, dtype: torch.dtype, device: str = "cpu"
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Arguments of `paged_attention`; the tables end in ids of pages that do not exist."""
+    counts = [-(-length // page) for length in lengths]
+    pages = sum(counts) + 3
+    order = iter((torch.randperm(pages - 1) + 1).tolist())
+    table = torch.full((len(lengths), max(counts) + 2), 10**6, dtype=torch.int32)
+    keys = torch.full((pages, page, kv_heads, dim), torch.nan, dtype=dtype)
+    values = keys.clone()
+    for row, length in enumerate(lengths):
+        for index in range(counts[row]):
+            table[row, index] = number = next(order)
+            filled = min(page, length - index * page)
+            keys[number, :filled] = torch.randn(filled, kv_heads, dim).to(dtype)
+            values[number, :filled] = torch.randn(filled, kv_heads, dim).to(dtype)
+    q = torch.randn(len(lengths), heads, dim).to(dtype)
+    found = torch.tensor(lengths, dtype=torch.int32)
+    return q.to(device), keys.to(device), values.to(device), table.to(device), found.to(device)

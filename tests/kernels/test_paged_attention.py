@@ -1,0 +1,136 @@
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from photonlite.kernels import reference
+from photonlite.kernels.paged_attention import HAS_TRITON, paged_attention, parts_of
+from tests.kernels.pages import scattered
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def dense(row: int, q: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, lengths: Tensor) -> Tensor:
+    """One row's attention over its own positions, looked up one by one: [H, D]."""
+    page = keys.shape[1]
+    places = [divmod(position, page) for position in range(int(lengths[row]))]
+    group = q.shape[1] // keys.shape[2]
+    found = [[store[int(page_table[row, index]), place] for index, place in places] for store in (keys, values)]
+    k, v = (torch.stack(vectors).repeat_interleave(group, dim=1) for vectors in found)  # [S, H, D]
+    weights = (torch.einsum("hd,shd->hs", q[row], k) / q.shape[2] ** 0.5).softmax(dim=-1)
+    return torch.einsum("hs,shd->hd", weights, v)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 20), min_size=1, max_size=4).filter(any),
+    heads=st.sampled_from([(1, 1), (3, 1), (4, 4), (6, 2)]),
+    dim=st.sampled_from([4, 6]),
+    page=st.sampled_from([1, 4, 8]),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_row_sees_its_own_positions_and_nothing_else(
+    lengths: list[int], heads: tuple[int, int], dim: int, page: int
+) -> None:
+    torch.manual_seed(0)
+    case = scattered(lengths, *heads, dim, page, torch.float64)
+
+    out = paged_attention(*case)
+
+    for row, length in enumerate(lengths):
+        wanted = dense(row, *case) if length else torch.zeros(heads[0], dim, dtype=torch.float64)
+        torch.testing.assert_close(out[row], wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_rows_equal_contiguous_attention_in_half_precision() -> None:
+    torch.manual_seed(1)
+    q, keys, values, table, lengths = scattered([16], 4, 2, 8, 4, torch.bfloat16)
+    k, v = (store[table[0, :4].long()].flatten(0, 1).transpose(0, 1)[None] for store in (keys, values))
+
+    wanted = functional.scaled_dot_product_attention(q[:, :, None], k, v, enable_gqa=True)[:, :, 0]
+
+    torch.testing.assert_close(paged_attention(q, keys, values, table, lengths), wanted)
+
+
+def test_writing_fills_the_slots_and_no_others() -> None:
+    keys, values = torch.zeros(3, 4, 2, 5), torch.zeros(3, 4, 2, 5)
+    k, v = torch.randn(3, 2, 5), torch.randn(3, 2, 5)
+
+    reference.write_kv(keys, values, k, v, torch.tensor([11, 0, 5]))
+
+    for store, rows in ((keys, k), (values, v)):
+        assert torch.equal(store[[2, 0, 1], [3, 0, 1]], rows)
+        assert int((store.abs().sum(dim=(-1, -2)) > 0).sum()) == 3
+
+
+def test_writing_into_a_copy_is_refused() -> None:
+    keys = torch.zeros(3, 2, 4, 5).transpose(1, 2)
+    with pytest.raises(RuntimeError, match="view"):
+        reference.write_kv(keys, keys, torch.zeros(1, 2, 5), torch.zeros(1, 2, 5), torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "kv_heads", "positions", "parts"),
+    [(1, 32, 4096, 32), (32, 32, 4096, 4), (64, 32, 4096, 2), (256, 32, 4096, 1), (1, 1, 0, 1), (1, 4, 65, 2)],
+)
+def test_few_rows_are_cut_into_many_parts(rows: int, kv_heads: int, positions: int, parts: int) -> None:
+    assert parts_of(rows, kv_heads, positions, block=64) == parts
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_the_kernels_agree_with_the_reference_in_tritons_interpreter() -> None:
+    # The interpreter is chosen when Triton is imported, which another test of this process may have done.
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.interpreted"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert "agree" in run.stdout
+
+
+gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize("shape", [(32, 32, 64, 16), (3, 1, 48, 8), (24, 8, 128, 128), (6, 2, 40, 1)])
+def test_the_kernels_agree_with_the_reference_on_the_device(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, tolerance: float
+) -> None:
+    torch.manual_seed(2)
+    for lengths in ([1], [850], [2047, 0, 64, 65, 127, 128], list(range(1, 65))):
+        case = scattered(lengths, *shape, dtype)
+        wanted = reference.paged_attention(
+            *(tensor.float() if tensor.is_floating_point() else tensor for tensor in case)
+        )
+        out = paged_attention(*(tensor.cuda() for tensor in case))
+        torch.testing.assert_close(out.float().cpu(), wanted, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.gpu
+@gpu
+def test_a_replayed_graph_reads_the_lengths_of_the_day() -> None:
+    torch.manual_seed(3)
+    q, keys, values, table, lengths = scattered([300, 200], 4, 4, 64, 16, torch.float32, "cuda")
+    paged_attention(q, keys, values, table, lengths)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = paged_attention(q, keys, values, table, lengths)
+
+    for now in ([300, 200], [1, 0], [17, 199]):
+        lengths.copy_(torch.tensor(now))
+        graph.replay()
+        torch.testing.assert_close(out, reference.paged_attention(q, keys, values, table, lengths))

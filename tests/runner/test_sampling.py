@@ -1,0 +1,350 @@
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from photonlite.batch import Choice
+from photonlite.errors import NumericalError
+from photonlite.grammar.mask import MaskCache, words
+from photonlite.request import Allowed, SamplingSettings, Token
+from photonlite.runner.choices import (
+    CHOICE_COLUMNS,
+    U0,
+    U1,
+    U2,
+    Result,
+    Variant,
+    read_results,
+    uniform,
+    variant_of,
+    write_choice,
+)
+from photonlite.runner.sampling import choose
+from tests.plain import PlainRunner, Sampler
+from tests.tiny import CPU
+
+VOCAB, COORDINATES, SIZES = 70, 100, 20
+END, X, WH = 0, 5, 6
+ANY = Allowed()
+FORCED_X, FORCED_WH, WORD = Allowed((X,), coordinate=X), Allowed((WH,), size=WH), Allowed((7,))
+REASONING = Allowed(suppressed=(1, 2), coordinate=X)
+DECIDES, ANY_DECIDES = Allowed((X, END), coordinate=X, end=END), Allowed(None, coordinate=X, end=END)
+KINDS = (
+    ANY, FORCED_X, FORCED_WH, WORD, REASONING, DECIDES, ANY_DECIDES,
+    Allowed(suppressed=(3, 9, 69)),
+    Allowed((2, 8, 30, 31, 32, 63, 64, 69)),
+    Allowed((4, X, WH), coordinate=X, size=WH),
+    Allowed((END, X), coordinate=X, end=END),
+    Allowed((X, 40), coordinate=X, end=40),
+    Allowed((40, X), coordinate=X, end=40),
+    Allowed((3, X, 12, 40), coordinate=X, end=40),
+    Allowed(None, (1, 2), coordinate=X, end=40),
+)  # fmt: skip
+GREEDY = (0.0, 1.0)
+FIRST = (1.0, 0.0)  # top-p leaves one: which one is a question of ties
+WARM = (0.7, 0.9)
+
+
+DAMAGE = {1001.0: math.nan, 1002.0: math.inf, 1003.0: -math.inf}
+
+
+def damaged(logits: Tensor) -> Tensor:
+    for code, value in DAMAGE.items():
+        logits = logits.masked_fill(logits == code, value)
+    return logits
+
+
+class Heads:
+    """Hidden states that are the logits of all heads, one after the other; codes stand for what is no number."""
+
+    size_octaves = 1.0
+
+    def __init__(self) -> None:
+        self.shape = None
+        self.asked: list[str] = []
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        self.asked.append("text")
+        return damaged(hidden[..., :VOCAB])
+
+    def coordinate_logits(self, hidden: Tensor) -> Tensor:
+        self.asked.append("coordinate")
+        return damaged(hidden[..., VOCAB : VOCAB + COORDINATES])
+
+    def size_logits(self, hidden: Tensor) -> Tensor:
+        self.asked.append("size")
+        return damaged(hidden[..., VOCAB + COORDINATES :]).unflatten(-1, (2, SIZES))
+
+    def coordinate_of(self, index: Tensor, bins: int) -> Tensor:
+        return index.float()
+
+    def size_of(self, index: Tensor, bins: int) -> Tensor:
+        return index.float()
+
+
+DIM = VOCAB + COORDINATES + 2 * SIZES
+
+
+def packed(choices: list[Choice | None]) -> tuple[Tensor, Tensor]:
+    """Parameters and masks; masks that nobody writes hold rubbish."""
+    params = np.zeros((len(choices), CHOICE_COLUMNS), np.int32)
+    masks = np.full((len(choices), words(VOCAB)), 0x5A5A5A5A, np.int32)
+    cache = MaskCache(VOCAB)
+    for choice, row, mask in zip(choices, params, masks, strict=True):
+        write_choice(choice, row, mask, cache)
+    return torch.from_numpy(params), torch.from_numpy(masks)
+
+
+def chosen(hidden: Tensor, choices: list[Choice | None], heads: Any = None) -> list[Result]:
+    variant, sampled = variant_of(choices)
+    results = choose(heads or Heads(), hidden, *packed(choices), variant=variant, sampled=sampled)
+    return read_results(results.numpy(), len(choices))
+
+
+def oracle(hidden: Tensor, choice: Choice | None) -> Token | None:
+    """What the plain loop chooses, bins for values; None where it fails."""
+    if choice is None:
+        return Token(0)
+    runner = PlainRunner(Heads(), CPU, torch.float32)  # type: ignore[arg-type]
+    sampler = Sampler(
+        SamplingSettings(temperature=choice.temperature, top_p=choice.top_p, seed=choice.seed), choice.index
+    )
+    try:
+        return runner.next_token(hidden, choice.allowed, sampler)
+    except NumericalError:
+        return None
+
+
+def assert_same(result: Result, token: Token | None) -> None:
+    assert bool(result.finite) == (token is not None)
+    if token is not None:
+        count = len(token.values)
+        assert result[:3] == (token.id, *map(int, token.values), *[-1] * (2 - count))
+        assert result.probability == pytest.approx(token.probability, rel=1e-5)
+        assert result[5 : 5 + count] == pytest.approx(token.masses, rel=1e-5)
+        assert all(mass == 0 for mass in result[5 + count :])
+
+
+def random_hidden(rng: random.Random, rows: int, dtype: torch.dtype) -> Tensor:
+    """Coarse logits, so that ties abound; some rows are damaged in one place or everywhere."""
+    hidden = torch.tensor([[rng.randint(-3, 3) / 2 for _ in range(DIM)] for _ in range(rows)], dtype=dtype)
+    for row in hidden:
+        damage = rng.random()
+        if damage < 0.2:
+            row[rng.randrange(DIM)] = rng.choice(list(DAMAGE))
+        elif damage < 0.25:
+            row[:] = rng.choice([1001.0, 1003.0])
+    return hidden
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("settings", [[GREEDY], [GREEDY, FIRST, WARM]])
+@pytest.mark.parametrize("kinds", [KINDS, (ANY, WORD), (FORCED_X, WORD), (FORCED_WH, WORD), (DECIDES, FORCED_X)])
+def test_every_row_of_a_batch_gets_what_the_plain_loop_gives_it(
+    dtype: torch.dtype, settings: list[tuple[float, float]], kinds: tuple[Allowed, ...]
+) -> None:
+    rng = random.Random(1)
+    for _ in range(15):
+        rows = rng.randint(1, 16)
+        hidden = random_hidden(rng, rows, dtype)
+        choices = [Choice(rng.choice(kinds), *rng.choice(settings), rng.randrange(99), 2) for _ in range(rows)]
+        wanted: list[Choice | None] = [choice if rng.random() < 0.9 else None for choice in choices]
+
+        for result, row, choice in zip(chosen(hidden, wanted), hidden, wanted, strict=True):
+            assert_same(result, oracle(row, choice))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "asked"),
+    [
+        ([ANY, WORD], ["text"]),
+        ([FORCED_X, WORD], ["coordinate"]),
+        ([FORCED_WH], ["size"]),
+        ([FORCED_WH, FORCED_X], ["text", "coordinate", "size"]),
+    ],
+)
+def test_heads_outside_the_variant_are_not_read(kinds: list[Allowed], asked: list[str]) -> None:
+    heads = Heads()
+    chosen(torch.zeros(len(kinds), DIM), [Choice(allowed, *GREEDY, 0, 0) for allowed in kinds], heads)
+
+    assert heads.asked == asked
+
+
+@pytest.mark.parametrize("allowed", [None, WORD, FORCED_X, ANY])
+def test_a_hidden_state_that_is_not_finite_is_reported_even_where_no_head_is_read(allowed: Allowed | None) -> None:
+    hidden = torch.zeros(3, DIM)
+    hidden[1, 7] = math.nan
+
+    results = chosen(hidden, [allowed and Choice(allowed, *GREEDY, 0, 0)] * 3)
+
+    assert [result.finite for result in results] == [1, 0, 1]
+
+
+def test_ties_of_a_decision_go_where_the_list_says_even_when_drawn() -> None:
+    hidden = torch.zeros(1, DIM)
+    for temperature, top_p in (GREEDY, FIRST):
+        for end in (END, 40):
+            listed = (Allowed((X, end), coordinate=X, end=end), Allowed((end, X), coordinate=X, end=end))
+            ids = [chosen(hidden, [Choice(allowed, temperature, top_p, 0, 0)])[0].id for allowed in listed]
+            assert ids == [X, end]
+    assert chosen(hidden, [Choice(ANY_DECIDES, *GREEDY, 0, 0)])[0].id == END
+    assert chosen(hidden, [Choice(Allowed(None, coordinate=X, end=40), *GREEDY, 0, 0)])[0].id == X
+
+
+def expected_shares(logits: Tensor, temperature: float, top_p: float) -> np.ndarray[Any, Any]:
+    """The softmax, cut at top-p, in float64 and entry by entry."""
+    weights = (logits.double() / temperature).softmax(-1).tolist()
+    kept, before = [0.0] * len(weights), 0.0
+    for index in sorted(range(len(weights)), key=lambda i: -weights[i]):
+        kept[index] = weights[index] if before <= top_p else 0.0
+        before += weights[index]
+    return np.array(kept) / sum(kept)
+
+
+def on_grid(logits: Tensor, allowed: Allowed, temperature: float, top_p: float, lane: int, variant: Variant) -> Tensor:
+    """Results of one row for evenly spread random numbers in one lane."""
+    count = 8192
+    params, masks = packed([Choice(allowed, temperature, top_p, 0, 0)])
+    params = params.repeat(count, 1)
+    params.view(torch.float32)[:, lane] = (torch.arange(count) + 0.5) / count
+    return choose(Heads(), logits.expand(count, -1), params, masks.expand(count, -1), variant=variant, sampled=True)
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 0.9), (2.0, 0.6), (1.0, 0.3)])
+def test_draws_have_the_proportions_of_the_restricted_softmax(temperature: float, top_p: float) -> None:
+    hidden = torch.randn(DIM, generator=torch.Generator().manual_seed(3)) * 2
+    heads = Heads()
+    cases: list[tuple[Allowed, int, Variant, int, Tensor]] = [
+        (ANY, U0, "text", 0, heads.logits(hidden)),
+        (FORCED_X, U1, "coordinate", 1, heads.coordinate_logits(hidden)),
+        (FORCED_WH, U1, "size", 1, heads.size_logits(hidden)[0]),
+        (FORCED_WH, U2, "size", 2, heads.size_logits(hidden)[1]),
+    ]
+    for allowed, lane, variant, column, logits in cases:
+        drawn = on_grid(hidden, allowed, temperature, top_p, lane, variant)[:, column]
+        counts = drawn.bincount(minlength=len(logits)).numpy()
+        wanted = expected_shares(logits, temperature, top_p) * len(drawn)
+        assert np.abs(counts - wanted).max() <= 1.5
+
+
+def with_numbers(
+    allowed: Allowed, temperature: float, top_p: float, numbers: list[float], variant: Variant = "text"
+) -> list[int]:
+    """Ids of a row in which all logits are equal, for some random numbers."""
+    params, masks = packed([Choice(allowed, temperature, top_p, 0, 0)] * len(numbers))
+    params.view(torch.float32)[:, U0] = torch.tensor(numbers)
+    hidden = torch.zeros(len(numbers), DIM)
+    return choose(Heads(), hidden, params, masks, variant=variant, sampled=True)[:, 0].tolist()
+
+
+def test_an_edge_belongs_to_what_comes_after_it() -> None:
+    two = Allowed((3, 8))
+
+    assert with_numbers(two, 1.0, 1.0, [0.0, 0.4999, 0.5, 0.9999]) == [3, 3, 8, 8]
+    assert with_numbers(two, 1.0, 0.5, [0.4999, 0.5]) == [3, 8]  # those before hold 0.5, which is not more than top-p
+    assert with_numbers(two, 1.0, 0.4999, [0.4999, 0.5]) == [3, 3]
+
+
+def test_a_greedy_row_among_drawn_ones_takes_the_first_of_equals() -> None:
+    assert with_numbers(Allowed((3, 8)), 0.0, 1.0, [0.0, 0.9999]) == [3, 3]
+    assert with_numbers(Allowed((X, END, 9), coordinate=X, end=END), 0.0, 1.0, [0.0, 0.9999], "mixed") == [X, X]
+    assert with_numbers(ANY_DECIDES, 0.0, 1.0, [0.0, 0.9999], "mixed") == [END, END]
+
+
+def test_double_precision_is_not_rounded_to_ties() -> None:
+    hidden = torch.ones(1, DIM, dtype=torch.float64)
+    hidden[0, [9, VOCAB + 4]] += 1e-12
+
+    assert chosen(hidden, [Choice(ANY, *GREEDY, 0, 0)])[0].id == 9
+    assert chosen(hidden, [Choice(FORCED_X, *GREEDY, 0, 0)])[0].bin0 == 4
+
+
+def test_a_decision_is_drawn_among_all_its_ids() -> None:
+    hidden = torch.randn(DIM, generator=torch.Generator().manual_seed(4))
+
+    for allowed, logits in ((DECIDES, hidden[[X, END]]), (ANY_DECIDES, hidden[:VOCAB].roll(-1))):
+        ids = on_grid(hidden, allowed, 1.0, 1.0, U0, "mixed")[:, 0]
+        assert set(ids.tolist()) == {X, END}
+        share = float((ids == X).float().mean())
+        assert share == pytest.approx(float(1 - logits.softmax(-1)[-1]), abs=2e-4)
+
+
+@pytest.mark.parametrize("number", [0.0, 2.0**-24, 1 - 2.0**-24])
+def test_the_ends_of_the_random_numbers_never_reach_what_is_not_allowed(number: float) -> None:
+    rng = random.Random(2)
+    kinds = [kind for kind in KINDS if kind.forced is None and kind.end is None] * 40
+    scale = torch.tensor([rng.choice([0.1, 1.0, 30.0, 1000.0]) for _ in kinds])[:, None]
+    hidden = torch.randn(len(kinds), DIM, generator=torch.Generator().manual_seed(5)) * scale
+    choices: list[Choice | None] = [
+        Choice(kind, rng.choice([1e-60, 0.5, 1.0, 1e300]), rng.choice([0.0, 0.5, 1.0]), 0, 0) for kind in kinds
+    ]
+    params, masks = packed(choices)
+    params.view(torch.float32)[:, [U0, U1, U2]] = number
+
+    results = read_results(choose(Heads(), hidden, params, masks, variant="mixed", sampled=True).numpy(), len(kinds))
+
+    assert all(kind.permits(result.id) for kind, result in zip(kinds, results, strict=True))
+    assert all(result.finite for result in results)
+    if number == 0:
+        # The most probable entry comes first.
+        greedy = chosen(hidden, [Choice(kind, *GREEDY, 0, 0) for kind in kinds])
+        cold = [choice is not None and choice.temperature < 1e200 for choice in choices]
+        assert all(a.id == b.id or not order for a, b, order in zip(results, greedy, cold, strict=True))
+
+
+def test_a_row_draws_the_same_in_any_company() -> None:
+    rng = random.Random(6)
+    rows = 24
+    hidden = torch.randn(rows, DIM, generator=torch.Generator().manual_seed(6))
+    choices = [Choice(rng.choice(KINDS), rng.choice([0.0, 1.0]), 0.95, seed, 3) for seed in range(rows)]
+    alone = [chosen(hidden[row : row + 1], [choices[row]])[0] for row in range(rows)]
+
+    order = rng.sample(range(rows), 17)
+    together = chosen(hidden[order], [choices[row] for row in order])
+
+    for row, result in zip(order, together, strict=True):
+        assert result[:4] == alone[row][:4]
+        assert result[4:] == pytest.approx(alone[row][4:], rel=1e-6)
+
+
+def test_seed_and_index_decide_what_is_drawn() -> None:
+    choices = [Choice(ANY, 1.0, 1.0, seed, index) for seed in range(4) for index in range(4)]
+
+    ids = [result.id for result in chosen(torch.zeros(len(choices), DIM), list(choices))]
+
+    assert ids == [int(uniform(choice.seed, choice.index, 0) * VOCAB) for choice in choices]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kinds", [KINDS, (ANY, WORD), (FORCED_X, WORD), (FORCED_WH, WORD)])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_captured_graph_chooses_what_the_cpu_chooses(kinds: tuple[Allowed, ...], temperature: float) -> None:
+    rng = random.Random(7)
+    rows = 16
+    batches = []
+    for _ in range(4):
+        hidden = torch.randn(rows, DIM)
+        choices: list[Choice | None] = [
+            Choice(kind, temperature, 0.9, rng.randrange(99), 0)
+            for kind in (*kinds, *rng.choices(kinds, k=rows))[:rows]
+        ]
+        batches.append((hidden, choices))
+    variant, sampled = variant_of(batches[0][1])
+    buffers = [torch.zeros(rows, DIM).cuda(), *(tensor.cuda() for tensor in packed(batches[0][1]))]
+    choose(Heads(), *buffers, variant=variant, sampled=sampled)  # type: ignore[arg-type]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = choose(Heads(), *buffers, variant=variant, sampled=sampled)  # type: ignore[arg-type]
+
+    for hidden, choices in batches:
+        for buffer, source in zip(buffers, (hidden, *packed(choices)), strict=True):
+            buffer.copy_(source)
+        graph.replay()
+        for result, wanted in zip(read_results(out.cpu().numpy(), rows), chosen(hidden, choices), strict=True):
+            assert result[:4] == wanted[:4]
+            assert result[4:] == pytest.approx(wanted[4:], rel=1e-4, abs=1e-6)
