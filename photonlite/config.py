@@ -4,6 +4,8 @@
 |---|---|---|
 | `PHOTONLITE_MAX_PIXELS` | `ImageLimits.max_pixels` | 64 000 000 |
 | `PHOTONLITE_MAX_BYTES` | `ImageLimits.max_bytes` | 268 435 456 (256 MiB) |
+| `PHOTONLITE_KV_CACHE_BYTES` | `EngineConfig.kv_cache_bytes` | what the memory allows |
+| `PHOTONLITE_GPU_MEMORY_FRACTION` | `EngineConfig.gpu_memory_fraction` | 0.9 |
 
 A variable that is set to nothing counts as unset.
 """
@@ -53,6 +55,86 @@ class ImageLimits:
             max_pixels=_positive_int(environ, "PHOTONLITE_MAX_PIXELS", cls().max_pixels),
             max_bytes=_positive_int(environ, "PHOTONLITE_MAX_BYTES", cls().max_bytes),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How the engine runs.
+
+    Attributes:
+        depth: Steps in flight: 2 launches the next step before the last one is read, 1 does not.
+        max_batch: Requests that are decoded together; None for 64 on CUDA and 8 on the CPU.
+        page_size: Positions of a page of the KV cache; a power of two.
+        kv_cache_bytes: Memory for keys and values; None takes what `gpu_memory_fraction` leaves, and on the CPU what
+            `max_batch` longest requests need, at most a quarter of the machine's memory.
+        gpu_memory_fraction: Share of the card that weights, activations, graphs and cache may take together.
+        prefix_caching: Whether what was computed for a picture or a prompt serves later requests.
+        launch_budget_s: Seconds on the device that one launch of encoding or prefill work may take while other
+            requests are being decoded.
+        max_crops: Crops that one launch encodes at most.
+        max_prefill_tokens: Positions that one launch prefills at most; a single longer prompt goes alone.
+        cuda_graphs: Whether decode steps are captured as CUDA graphs at start.
+        graph_sizes: Batch sizes that are captured; larger batches run without a graph.
+        pad_to_graph: Whether a batch is padded to the next captured size; else only exact sizes use a graph.
+        compile: Whether the captured forward pass goes through `torch.compile` first: minutes at start.
+        image_threads: Threads that decode, hash and cut pictures.
+        trace: Whether spans of every phase are recorded from the start.
+
+    Raises:
+        SettingsError: A value is out of its range.
+    """
+
+    depth: int = 2
+    max_batch: int | None = None
+    page_size: int = 16
+    kv_cache_bytes: int | None = None
+    gpu_memory_fraction: float = 0.9
+    prefix_caching: bool = True
+    launch_budget_s: float = 0.004
+    max_crops: int = 16
+    max_prefill_tokens: int = 4096
+    cuda_graphs: bool = True
+    graph_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+    pad_to_graph: bool = True
+    compile: bool = False
+    image_threads: int = 4
+    trace: bool = False
+
+    def __post_init__(self) -> None:
+        within = {
+            "depth": (self.depth in (1, 2), "1 or 2"),
+            "max_batch": (self.max_batch is None or self.max_batch >= 1, "at least 1"),
+            "page_size": (self.page_size >= 1 and self.page_size & (self.page_size - 1) == 0, "a power of two"),
+            "kv_cache_bytes": (self.kv_cache_bytes is None or self.kv_cache_bytes >= 1, "at least 1"),
+            "gpu_memory_fraction": (0 < self.gpu_memory_fraction <= 1, "above 0 and at most 1"),
+            "launch_budget_s": (self.launch_budget_s > 0, "above 0"),
+            "max_crops": (self.max_crops >= 1, "at least 1"),
+            "max_prefill_tokens": (self.max_prefill_tokens >= 1, "at least 1"),
+            "graph_sizes": (all(size >= 1 for size in self.graph_sizes), "sizes of at least 1"),
+            "image_threads": (self.image_threads >= 1, "at least 1"),
+        }
+        for name, (fine, limit) in within.items():
+            if not fine:
+                raise SettingsError(f"engine setting {name!r} is {getattr(self, name)!r}: it must be {limit}")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> EngineConfig:
+        """Take what environment variables set; the rest keeps its default.
+
+        Raises:
+            SettingsError: A variable holds no number, or one out of range.
+        """
+        memory = environ.get("PHOTONLITE_KV_CACHE_BYTES", "").strip()
+        fraction = environ.get("PHOTONLITE_GPU_MEMORY_FRACTION", "").strip()
+        try:
+            share = float(fraction) if fraction else cls().gpu_memory_fraction
+        except ValueError as cause:
+            raise SettingsError(
+                f"the environment variable PHOTONLITE_GPU_MEMORY_FRACTION is {fraction[:40]!r}: "
+                "set it to a number such as 0.9, or unset it"
+            ) from cause
+        size = _positive_int(environ, "PHOTONLITE_KV_CACHE_BYTES", 2**30) if memory else None
+        return cls(kv_cache_bytes=size, gpu_memory_fraction=share)
 
 
 DEFAULT_IMAGE_LIMITS: Final = ImageLimits()

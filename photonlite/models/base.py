@@ -24,6 +24,8 @@ class ModelShape:
         max_context: Positions a sequence may have.
         prefix_length: Positions of BOS and one picture: a block in which every position sees every other.
         bos_id: The id at position 0.
+        dim: Numbers of a hidden state.
+        vocab_size: Ids that logits speak of.
     """
 
     layers: int
@@ -32,6 +34,8 @@ class ModelShape:
     max_context: int
     prefix_length: int
     bos_id: int
+    dim: int
+    vocab_size: int
 
 
 class Model(Protocol):

@@ -38,6 +38,8 @@ class MoondreamModel(nn.Module):
             max_context=text.max_context,
             prefix_length=self.config.prefix_length,
             bos_id=self.config.tokenizer.bos_id,
+            dim=text.dim,
+            vocab_size=text.vocab_size,
         )
 
     @property

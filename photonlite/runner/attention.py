@@ -1,0 +1,171 @@
+"""Attention over a paged KV cache: where a layer's keys and values go, and which positions each position sees.
+
+```
+decode     one position a row         writes its slot, sees positions 0 to its own through the page table
+prefill    many positions a row       writes theirs, and sees
+
+            cached | block  | tail        cached   positions before the first, gathered through the page table
+   block       x   |   x    |             block    BOS and picture: every position sees every other
+   tail        x   |   x    | up to self  tail     the rest: causal
+```
+
+Pages hold whatever was there before, NaN included. It is set to zero where a mask hides it: a probability of 0 would
+not make a NaN vanish.
+"""
+
+import itertools
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from photonlite.batch import PageCopy
+from photonlite.kernels.paged_attention import paged_attention
+from photonlite.kernels.reference import write_kv
+from photonlite.models.base import ModelShape
+from photonlite.models.layers import attend
+from photonlite.runner.slot import PAGES, POSITION, WRITE_SLOT
+
+_numbers = itertools.count()
+_caches: "WeakValueDictionary[int, PagedCache]" = WeakValueDictionary()
+
+
+class PagedCache:
+    """Keys and values of all sequences, allocated once.
+
+    Args:
+        shape: Of the model.
+        pages: Pages, the scratch page among them.
+        page_size: Positions of a page.
+        device: Where the model is.
+        dtype: Of keys and values.
+
+    Attributes:
+        keys: ``[layers, pages, page_size, H_kv, D]``; not initialised.
+        values: The same.
+        page_size: Positions of a page.
+    """
+
+    def __init__(self, shape: ModelShape, pages: int, page_size: int, device: torch.device, dtype: torch.dtype) -> None:
+        size = (shape.layers, pages, page_size, shape.kv_heads, shape.head_dim)
+        self.keys = torch.empty(size, device=device, dtype=dtype)
+        self.values = torch.empty(size, device=device, dtype=dtype)
+        self.page_size = page_size
+        self.number = next(_numbers)
+        _caches[self.number] = self
+        self._layers = tuple(zip(self.keys.unbind(), self.values.unbind(), strict=True))
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """Give one layer's keys and values, each ``[pages, page_size, H_kv, D]``."""
+        return self._layers[index]
+
+    def copy(self, copies: Sequence[PageCopy]) -> None:
+        """Copy pages one after the other, keys and values of all layers."""
+        for copy in copies:
+            for cache in (self.keys, self.values):
+                cache[:, copy.target].copy_(cache[:, copy.source])
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self.keys = self.values = self.keys.new_empty(0)
+        self._layers = ()
+
+
+def plan_free_attention() -> AbstractContextManager[None]:
+    """Keep scaled dot-product attention from backends that plan for each shape they meet.
+
+    cuDNN takes 40 to 500 ms to plan for a new one (H200, PyTorch 2.11), and prompts have a new length all the time.
+    """
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
+class DecodeAttention:
+    """One position a row; see `models.layers.Attention`.
+
+    Args:
+        cache: Keys and values.
+        rows: int32 ``[B, 3 + P]``, as `runner.slot` lays them out; P may be cut to the pages in use.
+    """
+
+    def __init__(self, cache: PagedCache, rows: Tensor) -> None:
+        self._cache = cache
+        self._slots = rows[:, WRITE_SLOT].long()  # [B]
+        self._lengths = rows[:, POSITION] + 1  # [B]
+        self._table = rows[:, PAGES:]  # [B, P]
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store the position of each row and attend to all up to it; q: ``[B, 1, H, D]``."""
+        attend_paged = _hidden_decode if torch.compiler.is_compiling() else _decode
+        return attend_paged(self._cache.number, layer, q, k, v, self._slots, self._table, self._lengths)
+
+
+def _decode(
+    cache: int, layer: int, q: Tensor, k: Tensor, v: Tensor, slots: Tensor, table: Tensor, lengths: Tensor
+) -> Tensor:
+    keys, values = _caches[cache].layer(layer)
+    write_kv(keys, values, k[:, 0], v[:, 0], slots)
+    return paged_attention(q[:, 0], keys, values, table, lengths)[:, None]
+
+
+# To a compiler the cache is nothing but a number: one that sees tensors being written in place may copy them whole.
+# Calls keep their order all the same, because each layer's queries depend on the layer before.
+_hidden_decode = torch.library.custom_op("photonlite::paged_decode", _decode, mutates_args=())
+
+
+@_hidden_decode.register_fake
+def _like_queries(
+    cache: int, layer: int, q: Tensor, k: Tensor, v: Tensor, slots: Tensor, table: Tensor, lengths: Tensor
+) -> Tensor:
+    return q.new_empty(q.shape)
+
+
+class PrefillAttention:
+    """Many positions a row, all rows alike but for padding at their ends; see `models.layers.Attention`.
+
+    Args:
+        cache: Keys and values.
+        slots: Where positions are written, int64 ``[B, T]``; padding goes to the scratch page.
+        block: Leading positions that see each other in both directions; 0 for none.
+        table: Pages of the cached positions, int64 ``[B, P]``; P = 0 where nothing is cached.
+        starts: How many positions are cached, int64 ``[B]``.
+    """
+
+    def __init__(self, cache: PagedCache, slots: Tensor, block: int, table: Tensor, starts: Tensor) -> None:
+        self._cache = cache
+        self._slots = slots.flatten()
+        self._block = block
+        self._table = table
+        count, own = slots.shape
+        tail = own - block
+        # What a position of the tail sees of its own batch: the block and the tail up to itself.
+        mask = torch.ones(tail, own, dtype=torch.bool, device=slots.device).tril(block)
+        cached = table.shape[1] * cache.page_size
+        seen = torch.arange(cached, device=slots.device) < starts[:, None]  # [B, S]
+        self._hidden = ~seen[..., None, None]
+        if cached:
+            mask = torch.cat((seen[:, None].expand(-1, tail, -1), mask.expand(count, -1, -1)), dim=-1)
+            mask = mask[:, None]  # [B, 1, tail, S + T]
+        self._mask = mask
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store the positions of each row and attend; q: ``[B, T, H, D]``."""
+        keys, values = self._cache.layer(layer)
+        write_kv(keys, values, k.flatten(0, 1), v.flatten(0, 1), self._slots)
+        if self._table.shape[1]:
+            k = torch.cat((self._cached(keys), k), dim=1)
+            v = torch.cat((self._cached(values), v), dim=1)
+        # The block is attended to without a mask: the fastest kernels take none.
+        block = self._block
+        if block == 0:
+            return attend(q, k, v, self._mask)
+        first = attend(q[:, :block], k[:, :block], v[:, :block], None)
+        if q.shape[1] == block:
+            return first
+        return torch.cat((first, attend(q[:, block:], k, v, self._mask)), dim=1)
+
+    def _cached(self, pages: Tensor) -> Tensor:
+        """Gather the cached positions of a layer, ``[B, S, H_kv, D]``, zero beyond each row's start."""
+        return pages[self._table].flatten(1, 2).masked_fill(self._hidden, 0)

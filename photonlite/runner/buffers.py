@@ -1,0 +1,77 @@
+"""A slot's arrays as tensors: views of the host's, and their twins on the device, allocated once."""
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from photonlite.runner.choices import CHOICE_COLUMNS, RESULT_COLUMNS
+from photonlite.runner.slot import PAGES, Slot, SlotShape
+
+
+@dataclass(frozen=True, slots=True)
+class HostViews:
+    """A slot's host arrays, int32, as tensors over the same memory; see `runner.slot` for their layout."""
+
+    rows: Tensor
+    tokens: Tensor
+    choices: Tensor
+    masks: Tensor
+    results: Tensor
+
+    @classmethod
+    def of(cls, slot: Slot) -> Self:
+        """View a slot's arrays."""
+        return cls(**{field.name: torch.from_numpy(getattr(slot, field.name)) for field in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """The same on the device, and what never leaves it.
+
+    Attributes:
+        rows: Twin of the slot's, as are the next four.
+        tokens: See `rows`.
+        choices: See `rows`.
+        masks: See `rows`.
+        results: See `rows`.
+        crops: uint8 ``[n, C, C, 3]``.
+        hidden: Raw hidden states ``[B, dim]``.
+    """
+
+    rows: Tensor
+    tokens: Tensor
+    choices: Tensor
+    masks: Tensor
+    results: Tensor
+    crops: Tensor
+    hidden: Tensor
+
+    @classmethod
+    def allocate(
+        cls, shape: SlotShape, device: torch.device, dtype: torch.dtype, *, dim: int, max_crops: int, crop_size: int
+    ) -> Self:
+        """Allocate them as zeros, which stand for rows of the scratch page.
+
+        Args:
+            shape: Of the slots.
+            device: Where the model is.
+            dtype: Of hidden states.
+            dim: Of hidden states.
+            max_crops: Crops of an encode launch at most.
+            crop_size: Pixels along a side of a crop.
+        """
+
+        def words(*size: int) -> Tensor:
+            return torch.zeros(size, dtype=torch.int32, device=device)
+
+        return cls(
+            rows=words(shape.max_rows, PAGES + shape.max_pages),
+            tokens=words(shape.max_tokens, 3),
+            choices=words(shape.max_rows, CHOICE_COLUMNS),
+            masks=words(shape.max_rows, shape.mask_words),
+            results=words(shape.max_rows, RESULT_COLUMNS),
+            crops=torch.zeros(max_crops, crop_size, crop_size, 3, dtype=torch.uint8, device=device),
+            hidden=torch.zeros(shape.max_rows, dim, dtype=dtype, device=device),
+        )

@@ -1,0 +1,62 @@
+"""Pictures on their way through the image encoder: features until the last crop is in, then embeddings."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from photonlite.batch import CropGroup, EncodeJob
+
+
+class CropEncoder(Protocol):
+    """A model's image encoder in its two stages, of which the first may run crop group by crop group."""
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Map crops, uint8 ``[n, C, C, 3]``, to features ``[n, P, D]``, each crop on its own."""
+        ...
+
+    def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
+        """Map the features of one picture's crops to embeddings ``[prefix_length - 1, dim]``."""
+        ...
+
+
+class PictureEncoder:
+    """Encodes crops of several pictures at once and keeps what comes of them, by the job's number.
+
+    Args:
+        encoder: Of the model.
+    """
+
+    def __init__(self, encoder: CropEncoder) -> None:
+        self._encoder = encoder
+        self._features: dict[int, list[Tensor]] = {}
+        self._embeddings: dict[int, Tensor] = {}
+
+    def encode(self, pixels: Tensor, groups: Sequence[CropGroup]) -> None:
+        """Encode the crops of the groups, which lie one behind the other in `pixels`."""
+        features = self._encoder.encode(pixels)
+        for group, found in zip(groups, torch.split(features, [group.count for group in groups]), strict=True):
+            job = group.job
+            if job.failed:
+                self.forget(job)
+                continue
+            parts = self._features.setdefault(job.number, [])
+            parts.append(found)
+            if sum(map(len, parts)) == job.total:
+                self._embeddings[job.number] = self._encoder.project(torch.cat(parts), job.crops.tiling)
+                del self._features[job.number]
+
+    def embeddings(self, job: int) -> Tensor | None:
+        """Give a picture's embeddings ``[prefix_length - 1, dim]``; None where some of its crops were not encoded."""
+        return self._embeddings.get(job)
+
+    def forget(self, job: EncodeJob) -> None:
+        """Let go of a job's features and embeddings."""
+        self._features.pop(job.number, None)
+        self._embeddings.pop(job.number, None)
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._features.clear()
+        self._embeddings.clear()

@@ -1,0 +1,109 @@
+"""Rows of a prefill launch, sorted into padded batches: plain numbers, decided before any device work.
+
+```
+positions   0 .. before           before ..                                    start + count
+fresh       BOS and picture       prompt and what had been produced            start = 0
+resumed                           [ start ...................................  start >= before, the rest is cached
+```
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from photonlite.batch import Row
+from photonlite.models.base import ModelShape
+
+SLACK = 32
+"""A row may be padded by so many positions at any rate: they cost less than one more pass over the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One row of the launch.
+
+    Attributes:
+        index: Row of the launch.
+        start: First position that gets keys and values.
+        count: How many do.
+        first: Its first token among those uploaded.
+        tokens: How many it has: what follows BOS and picture from `start` on.
+        job: Number of the picture's encode job; None without a picture, or where it is cached.
+    """
+
+    index: int
+    start: int
+    count: int
+    first: int
+    tokens: int
+    job: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows that run together; all begin at position 0 with a picture, or all without one, or all later.
+
+    Attributes:
+        spans: The rows.
+        leading: Positions of each row before its tokens: BOS, and a picture that is not cached.
+        block: Leading positions that see each other in both directions.
+    """
+
+    spans: tuple[Span, ...]
+    leading: int
+    block: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the longest row."""
+        return max(span.tokens for span in self.spans)
+
+    @property
+    def cached(self) -> int:
+        """Cached positions of the row that has most."""
+        return max(span.start for span in self.spans)
+
+
+def make_batches(rows: Iterable[Row], prefix_length: int) -> list[Batch]:
+    """Sort rows into batches in which padding stays below a quarter of a row or `SLACK` positions.
+
+    Args:
+        rows: Of the launch; their tokens lie one row after the other.
+        prefix_length: Positions of BOS and a picture.
+    """
+    sorts: dict[tuple[int, int], list[Span]] = {}
+    first = 0
+    for index, row in enumerate(rows):
+        block = prefix_length if row.job is not None else 0
+        leading = 0 if row.start else block or 1
+        span = Span(index, row.start, row.count, first, row.count - leading, row.job.number if row.job else None)
+        first += span.tokens
+        sorts.setdefault((leading, block), []).append(span)
+    return [Batch(tuple(spans), *sort) for sort, found in sorts.items() for spans in _alike(found)]
+
+
+def largest_batches(shape: ModelShape, max_rows: int, positions: int) -> tuple[Batch, Batch]:
+    """Give what takes most memory: all positions at once, and the longest cached positions in the most rows.
+
+    Args:
+        shape: Of the model.
+        max_rows: Rows of a launch.
+        positions: Of a launch at most; a single longer prompt goes alone.
+    """
+    block = shape.prefix_length
+    count = max(1, min(max_rows, positions // block))
+    length = max(positions // count, block) if count > 1 else shape.max_context
+    whole = [Span(index, 0, length, 0, length - block, -1) for index in range(count)]
+    few = max(1, min(positions // max_rows, shape.max_context - 1))
+    resumed = [Span(index, shape.max_context - few, few, 0, few, None) for index in range(max_rows)]
+    return Batch(tuple(whole), block, block), Batch(tuple(resumed), 0, 0)
+
+
+def _alike(spans: list[Span]) -> list[list[Span]]:
+    """Group spans of nearly the same length."""
+    groups: list[list[Span]] = []
+    for span in sorted(spans, key=lambda span: -span.count):
+        if groups and groups[-1][0].count <= max(span.count * 5 // 4, span.count + SLACK):
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return groups

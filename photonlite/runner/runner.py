@@ -1,0 +1,277 @@
+"""Launch, finalize, collect: which host array is filled when, and which events tie the three streams together.
+
+```
+launch     fill rows ─> upload: copy rows ─● uploaded ─> compute: forward ─● forward_ended
+finalize   fill choices, masks ─> upload: copy them ─● choices_uploaded ─> compute: sample ─● finalize_ended
+                                                                      ─> download: copy results ─● copied
+collect    wait for `copied`, read results                              the only place where the host waits
+```
+
+The work itself is a :class:`~photonlite.runner.body.Body`'s. Whatever it raises, now or later on a stream's own thread,
+is kept with the step, skips the rest of the step's work, and comes out of `launch`, `finalize` or `collect`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from photonlite.batch import Choice, EncodeJob, Plan, Step
+from photonlite.batch import Sequence as BatchSequence
+from photonlite.device.base import Device, Event, Stream
+from photonlite.errors import NumericalError
+from photonlite.grammar.mask import MaskCache
+from photonlite.observe.trace import Tracer, Track
+from photonlite.request import Token
+from photonlite.runner.body import Body
+from photonlite.runner.choices import Result, read_results, variant_of, write_choice
+from photonlite.runner.slot import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot
+
+
+class StreamRunner:
+    """Runs steps on a device through streams, events and the slots' host arrays.
+
+    Args:
+        device: Streams and events.
+        body: The work.
+        depth: Slots.
+        tracer: Takes the spans of copies and device work; None records nothing.
+    """
+
+    def __init__(self, device: Device, body: Body, depth: int, tracer: Tracer | None = None) -> None:
+        self._device = device
+        self._body = body
+        self._slots = [Slot(index, device, body.shape) for index in range(depth)]
+        self._masks = MaskCache(body.vocab_size)
+        shape = body.shape
+        self._scratch_row = shape.pending_rows - 1
+        self._page_size = shape.page_size
+        # The page tables of all rows; a launch copies those it needs.
+        self._tables = np.zeros((shape.pending_rows, shape.max_pages), np.int32)
+        self._written = [0] * shape.pending_rows
+        self.tracer = tracer
+
+    def launch(self, step: Step) -> None:
+        """Queue copies and the forward pass.
+
+        Raises:
+            Exception: What the work raised, where the device runs it at once.
+        """
+        slot = self._slots[step.slot]
+        if step.kind == "encode":
+            self._launch_encode(step, slot)
+        elif step.kind == "prefill":
+            self._launch_prefill(step, slot)
+        else:
+            self._launch_decode(step, slot)
+        self._device.compute.record(slot.forward_ended)
+        _raise(step)
+
+    def finalize(self, step: Step, choices: Sequence[Choice | None]) -> None:
+        """Queue heads, masks, sampling and the copy of the results.
+
+        Args:
+            step: A launched prefill or decode step.
+            choices: For each row; None where nobody wants its token.
+
+        Raises:
+            Exception: What the work raised, where the device runs it at once.
+        """
+        slot, body, device = self._slots[step.slot], self._body, self._device
+        choices = self._fill_choices(step, slot, choices)
+        variant, sampled = variant_of(choices)
+        count, masked = step.padded, variant in ("text", "mixed")
+
+        self._run(step, device.upload, lambda: body.upload_choices(slot, count, masked=masked))
+        device.upload.record(slot.choices_uploaded)
+        device.compute.wait(slot.choices_uploaded)
+        device.compute.record(slot.finalize_begun)
+        self._run(step, device.compute, lambda: body.finalize(slot, count, variant, sampled=sampled))
+        device.compute.record(slot.finalize_ended)
+        device.download.wait(slot.finalize_ended)
+        device.download.record(slot.copy_begun)
+        self._run(step, device.download, lambda: body.download(slot, len(step.rows)))
+        device.download.record(slot.copied)
+        _raise(step)
+
+    def collect(self, step: Step) -> list[Token | Exception | None]:
+        """Wait for a step's results.
+
+        Returns:
+            For each row its token, a `NumericalError`, or None where none was wanted; nothing for an encode step.
+
+        Raises:
+            Exception: The step failed as a whole.
+        """
+        slot = self._slots[step.slot]
+        (slot.forward_ended if step.kind == "encode" else slot.copied).wait()
+        _raise(step)
+        step.device_s = self._device.elapsed(slot.forward_begun, slot.forward_ended)
+        if self.tracer is not None and self.tracer.enabled:
+            self._trace(step, slot, self.tracer)
+        if step.kind == "encode":
+            return []
+        results = read_results(slot.results, len(step.rows))
+        return [self._outcome(step, index, result) for index, result in enumerate(results)]
+
+    def forget(self, job: EncodeJob) -> None:
+        """Let go of a picture's features once the work queued so far is done."""
+        self._device.compute.run(lambda: self._body.forget(job))
+
+    def close(self) -> None:
+        """Wait for all work and let go of the device's memory."""
+        self._device.close()
+        self._body.close()
+
+    def _launch_encode(self, step: Step, slot: Slot) -> None:
+        groups = step.plan.groups
+        self._upload(step, slot, lambda: self._body.upload_crops(slot, groups))
+        self._run(step, self._device.compute, lambda: self._body.encode(slot, groups))
+
+    def _launch_prefill(self, step: Step, slot: Slot) -> None:
+        plan, body = step.plan, self._body
+        step.padded = len(plan.rows)
+        count = self._fill_tokens(plan, slot)
+        for row in plan.rows:
+            self._set_table(_row_of(row.sequence), row.sequence.pages)
+        self._fill_rows(plan, slot, step.padded)
+
+        def upload() -> None:
+            body.upload_rows(slot, step.padded)
+            body.upload_tokens(slot, count)
+
+        def forward() -> None:
+            body.copy_pages(plan.copies)
+            body.prefill(slot, plan)
+            body.copy_pages(plan.saves)
+
+        self._upload(step, slot, upload)
+        self._run(step, self._device.compute, forward)
+
+    def _launch_decode(self, step: Step, slot: Slot) -> None:
+        plan = step.plan
+        step.padded, step.graphed = self._body.padded(len(plan.rows))
+        for row in plan.rows:
+            self._extend_table(_row_of(row.sequence), row.sequence.pages)
+        self._fill_rows(plan, slot, step.padded)
+        self._upload(step, slot, lambda: self._body.upload_rows(slot, step.padded))
+        self._run(step, self._device.compute, lambda: self._body.decode(slot, step.padded))
+
+    def _upload(self, step: Step, slot: Slot, work: Callable[[], None]) -> None:
+        """Queue a copy to the device, and let the forward pass wait for it."""
+        device = self._device
+        device.upload.record(slot.upload_begun)
+        self._run(step, device.upload, work)
+        device.upload.record(slot.uploaded)
+        device.compute.wait(slot.uploaded)
+        device.compute.record(slot.forward_begun)
+
+    def _run(self, step: Step, stream: Stream, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            if step.failure is None:
+                try:
+                    work()
+                except Exception as error:
+                    step.failure = error
+
+        stream.run(guarded)
+
+    def _fill_rows(self, plan: Plan, slot: Slot, padded: int) -> None:
+        """Fill `slot.rows`: a row's last position is where a decode step writes, and how far a prompt reaches."""
+        count = len(plan.rows)
+        rows = [_row_of(row.sequence) for row in plan.rows]
+        last = np.array([row.start + row.count - 1 for row in plan.rows], np.int32)
+        target = slot.rows
+        target[:count, PENDING_ROW] = rows
+        target[:count, POSITION] = last
+        tables = self._tables[rows]
+        page = tables[np.arange(count), last // self._page_size]
+        target[:count, WRITE_SLOT] = page * self._page_size + last % self._page_size
+        target[:count, PAGES:] = tables
+        if padded > count:
+            target[count:padded, PENDING_ROW] = self._scratch_row
+            target[count:padded, POSITION] = 0
+            target[count:padded, WRITE_SLOT] = SCRATCH_PAGE * self._page_size
+            target[count:padded, PAGES:] = SCRATCH_PAGE
+
+    def _fill_tokens(self, plan: Plan, slot: Slot) -> int:
+        """Fill `slot.tokens` with what follows BOS and picture in each row; returns how many."""
+        filled = 0
+        for row in plan.rows:
+            tokens = row.sequence.tokens_after_picture(max(row.start, row.sequence.before))
+            for token in tokens:
+                slot.tokens[filled] = (token.id, *_value_bits(token))
+                filled += 1
+        return filled
+
+    def _set_table(self, row: int, pages: Sequence[int]) -> None:
+        self._tables[row, : len(pages)] = pages
+        self._written[row] = len(pages)
+
+    def _extend_table(self, row: int, pages: Sequence[int]) -> None:
+        """Write the pages that a sequence has got since its last launch: seldom one, mostly none."""
+        if (written := self._written[row]) < len(pages):
+            self._tables[row, written : len(pages)] = pages[written:]
+            self._written[row] = len(pages)
+
+    def _fill_choices(self, step: Step, slot: Slot, choices: Sequence[Choice | None]) -> list[Choice | None]:
+        """Fill choices and masks; a grammar that asks for the impossible spoils its own row alone."""
+        usable: list[Choice | None] = []
+        for index, choice in enumerate([*choices, *[None] * (step.padded - len(choices))]):
+            try:
+                write_choice(choice, slot.choices[index], slot.masks[index], self._masks)
+                usable.append(choice)
+            except ValueError as error:
+                step.faults[index] = error
+                write_choice(None, slot.choices[index], slot.masks[index], self._masks)
+                usable.append(None)
+        return usable
+
+    def _outcome(self, step: Step, index: int, result: Result) -> Token | Exception | None:
+        if index in step.faults:
+            return step.faults[index]
+        if not result.finite:
+            return _not_finite()
+        return None if step.rows[index].index is None else self._token(result)
+
+    def _token(self, result: Result) -> Token:
+        if result.bin0 < 0:
+            return Token(result.id, (), result.probability)
+        if result.bin1 < 0:
+            return Token(result.id, (self._body.coordinates[result.bin0],), result.probability, (result.mass0,))
+        sizes = self._body.sizes
+        values = (sizes[result.bin0], sizes[result.bin1])
+        return Token(result.id, values, result.probability, (result.mass0, result.mass1))
+
+    def _trace(self, step: Step, slot: Slot, tracer: Tracer) -> None:
+        def span(track: Track, name: str, start: Event, end: Event) -> None:
+            begun = self._device.time_of(start)
+            tracer.span(track, name, begun, begun + self._device.elapsed(start, end), step=step.number)
+
+        span("upload", "rows" if step.kind != "encode" else "crops", slot.upload_begun, slot.uploaded)
+        span("compute", "forward" if step.kind == "decode" else step.kind, slot.forward_begun, slot.forward_ended)
+        if step.kind != "encode":
+            span("compute", "finalize", slot.finalize_begun, slot.finalize_ended)
+            span("download", "results", slot.copy_begun, slot.copied)
+
+
+def _raise(step: Step) -> None:
+    if step.failure is not None:
+        raise step.failure
+
+
+def _row_of(sequence: BatchSequence) -> int:
+    if sequence.row is None:
+        raise AssertionError(f"sequence {sequence.number} has no row of the pending table: it cannot be launched")
+    return sequence.row
+
+
+def _value_bits(token: Token) -> tuple[np.int32, np.int32]:
+    first, second, *_ = (*(np.float32(value).view(np.int32) for value in token.values), NO_VALUE, NO_VALUE)
+    return first, second
+
+
+def _not_finite() -> NumericalError:
+    return NumericalError(
+        "the network's output for this request is not finite: the weights are damaged, or too large for their number "
+        "type; try dtype='float32', or download the checkpoint again"
+    )

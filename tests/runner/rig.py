@@ -1,0 +1,242 @@
+"""A runner over the production body on a device that does everything at once, driven by hand."""
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from photonlite import batch
+from photonlite.batch import Choice, CropGroup, EncodeJob, PageCopy, Plan, Row, Step
+from photonlite.device.base import Array, zeros
+from photonlite.device.cuda import CudaDevice
+from photonlite.grammar.mask import words
+from photonlite.images.crops import Crops
+from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.model import MoondreamModel
+from photonlite.request import Allowed, Request, SamplingSettings, Token
+from photonlite.runner.graphs import GraphOptions
+from photonlite.runner.runner import StreamRunner
+from photonlite.runner.slot import SlotShape
+from photonlite.runner.torch_body import TorchBody
+from tests.plain import PlainRunner, Sampler
+from tests.tiny import CPU, tiny_model
+
+COORDINATE, SIZE = Allowed((5,), coordinate=5), Allowed((6,), size=6)
+OBJECT_OR_END = Allowed((5, 0), coordinate=5, end=0)
+TEXT = Allowed(suppressed=(0,))
+
+
+class Mark:
+    done = True
+
+    def wait(self) -> None: ...
+
+
+class Immediate:
+    """A device and each of its streams: work is done when it has been given."""
+
+    def __init__(self) -> None:
+        self.compute = self.upload = self.download = self
+
+    def run(self, work: Callable[[], None]) -> None:
+        with torch.inference_mode():
+            work()
+
+    def record(self, event: Any) -> None: ...
+
+    def wait(self, event: Any) -> None: ...
+
+    def event(self) -> Mark:
+        return Mark()
+
+    def time_of(self, event: Any) -> float:
+        return 0.0
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        return 0.0
+
+    def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        return zeros(shape, dtype)
+
+    def close(self) -> None: ...
+
+
+class Spied:
+    """A model whose heads tell which hidden states they were given."""
+
+    def __init__(self, model: MoondreamModel) -> None:
+        self._model = model
+        self.hidden = torch.empty(0)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._model, name)
+        if not name.endswith("logits"):
+            return found
+
+        def head(hidden: Tensor) -> Tensor:
+            self.hidden = hidden.clone()
+            return found(hidden)
+
+        return head
+
+
+class Played:
+    """Instead of a graph: the work itself, again."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        return work
+
+    def used_bytes(self) -> int:
+        return 0
+
+
+@dataclass(eq=False)
+class Story:
+    """A request, and what is allowed at each of its tokens."""
+
+    prompt: tuple[Token, ...]
+    allowed: tuple[Allowed, ...]
+    crops: Crops | None = None
+    sequence: batch.Sequence = field(init=False)
+
+
+class Rig:
+    """Hands out pages in random order; every page holds NaN until it is written."""
+
+    def __init__(
+        self,
+        config: MoondreamConfig,
+        dtype: torch.dtype,
+        *,
+        sizes: tuple[int, ...] = (),
+        page_size: int = 4,
+        device: torch.device = CPU,
+        compile: bool = False,
+    ) -> None:
+        self.device = device
+        self.model = tiny_model(config).to(device, dtype)
+        shape = self.model.shape
+        self.page_size = page_size
+        self.spied = Spied(self.model)
+        max_pages = -(-shape.max_context // page_size)
+        slots = SlotShape(
+            max_rows=8,
+            max_tokens=300,
+            page_size=page_size,
+            max_pages=max_pages,
+            mask_words=words(shape.vocab_size),
+            pending_rows=17,
+        )
+        pages = 8 * max_pages
+        self.body = TorchBody(self.spied, device, dtype, slots, pages, 2, max_crops=8)  # type: ignore[arg-type]
+        if sizes:
+            self.body.capture(GraphOptions(sizes, compile=compile), Played() if device is CPU else None)
+        self.poison()
+        self.runner = StreamRunner(Immediate() if device is CPU else CudaDevice(device), self.body, 2)
+        self.plain = PlainRunner(self.model, device, dtype)
+        self._free = random.Random(0).sample(range(1, pages), pages - 1)
+        self._steps = itertools.count()
+        self._jobs = itertools.count()
+        self._rows = itertools.count()
+
+    def poison(self) -> None:
+        with torch.inference_mode():
+            self.body.cache.keys.fill_(torch.nan)
+            self.body.cache.values.fill_(torch.nan)
+
+    def open(self, story: Story, shared: Sequence[int] = ()) -> batch.Sequence:
+        """Give a story a sequence with pages for all it may become; the first may be shared."""
+        before = 1 if story.crops is None else self.model.shape.prefix_length
+        request = Request("query", story.prompt, None, len(story.allowed), SamplingSettings())  # type: ignore[arg-type]
+        row = next(self._rows)
+        sequence = story.sequence = batch.Sequence(row, request, None, before, row=row)  # type: ignore[arg-type]
+        needed = -(-sequence.longest // self.page_size)
+        sequence.pages = [*shared, *(self._free.pop() for _ in range(needed - len(shared)))]
+        return sequence
+
+    def job(self, crops: Crops) -> EncodeJob:
+        return EncodeJob(next(self._jobs), "", crops)
+
+    def encode(self, *groups: CropGroup) -> None:
+        step = self._step(Plan("encode", groups=groups))
+        assert self.runner.collect(step) == []
+
+    def encoded(self, story: Story) -> EncodeJob | None:
+        """Encode a story's picture at once."""
+        if story.crops is None:
+            return None
+        job = self.job(story.crops)
+        self.encode(CropGroup(job, 0, job.total))
+        return job
+
+    def fresh(self, story: Story, job: EncodeJob | None = None) -> Row:
+        """Start a story, or start it again after a pre-emption: a new row, new pages, all that is known."""
+        tokens = story.sequence.tokens if hasattr(story, "sequence") else []
+        sequence = self.open(story)
+        sequence.tokens = list(tokens)
+        return Row(sequence, 0, sequence.known_length, len(tokens), job or self.encoded(story))
+
+    def prefill(
+        self, stories: Sequence[Story], rows: Sequence[Row], copies: tuple[PageCopy, ...] = ()
+    ) -> list[Token | Exception | None]:
+        step = self._step(Plan("prefill", rows=tuple(rows), copies=copies))
+        return self._finish(step, stories)
+
+    def decode(self, stories: Sequence[Story]) -> list[Token | Exception | None]:
+        rows = [
+            Row(story.sequence, story.sequence.known_length - 1, 1, len(story.sequence.tokens)) for story in stories
+        ]
+        return self._finish(self._step(Plan("decode", rows=tuple(rows))), stories)
+
+    def _step(self, plan: Plan) -> Step:
+        number = next(self._steps)
+        step = Step(number, plan, number % 2)
+        self.runner.launch(step)
+        return step
+
+    def _finish(self, step: Step, stories: Sequence[Story]) -> list[Token | Exception | None]:
+        choices = [
+            None
+            if row.index is None
+            else Choice(story.allowed[row.index], temperature=0.0, top_p=1.0, seed=0, index=row.index)
+            for story, row in zip(stories, step.rows, strict=True)
+        ]
+        self.runner.finalize(step, choices)
+        found = self.runner.collect(step)
+        for story, token in zip(stories, found, strict=True):
+            if isinstance(token, Token):
+                story.sequence.tokens.append(token)
+        return found
+
+    def expected(self, story: Story) -> tuple[list[Token], list[Tensor]]:
+        """Tokens of the plain runner, and the hidden states that they were chosen from."""
+        sampler = Sampler(SamplingSettings())
+        cache = self.plain.new_cache(self.model.shape.max_context)
+        if story.crops is not None:
+            self.plain.prefill_image(cache, self.plain.encode(story.crops.pixels, story.crops.tiling))
+        tokens: list[Token] = []
+        states = []
+        new: Sequence[Token] = story.prompt
+        for allowed in story.allowed:
+            states.append(self.plain.extend(cache, new))
+            tokens.append(self.plain.next_token(states[-1], allowed, sampler))
+            new = tokens[-1:]
+        return tokens, states
+
+
+def picture(config: MoondreamConfig, tiling: tuple[int, int], seed: int = 0) -> Crops:
+    side = config.vision.crop_size
+    count = 1 if tiling == (1, 1) else 1 + tiling[0] * tiling[1]
+    pixels = np.random.default_rng(seed).integers(0, 256, (count, side, side, 3), np.uint8)
+    return Crops(pixels, tiling)
+
+
+def words_of(*ids: int) -> tuple[Token, ...]:
+    return tuple(Token(number) for number in ids)

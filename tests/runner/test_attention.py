@@ -1,0 +1,111 @@
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from photonlite.batch import PageCopy
+from photonlite.models.base import ModelShape
+from photonlite.models.layers import attend
+from photonlite.runner.attention import DecodeAttention, PagedCache, PrefillAttention
+from photonlite.runner.slot import PAGES
+from tests.tiny import CPU
+
+PAGE, PAGES_A_ROW, KV_HEADS, HEADS, DIM = 4, 6, 2, 4, 8
+SHAPE = ModelShape(2, KV_HEADS, DIM, PAGE * PAGES_A_ROW, 6, 0, HEADS * DIM, 10)
+
+
+class Rows:
+    """Random keys and values of some rows, and a cache that holds their first positions among NaN."""
+
+    def __init__(self, cached: list[int], seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        count = len(cached)
+        size = (count, PAGE * PAGES_A_ROW, KV_HEADS, DIM)
+        self.k, self.v = (torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(2))
+        self.q = torch.randn(count, PAGE * PAGES_A_ROW, HEADS, DIM, generator=generator, dtype=torch.float64)
+        pages = 1 + count * PAGES_A_ROW
+        self.cache = PagedCache(SHAPE, pages, PAGE, CPU, torch.float64)
+        for kept in (self.cache.keys, self.cache.values):
+            kept.fill_(torch.nan)
+        ids = random.Random(seed).sample(range(1, pages), pages - 1)
+        self.table = torch.tensor(ids).view(count, PAGES_A_ROW)
+        for row, filled in enumerate(cached):
+            for position in range(filled):
+                page, place = self.table[row, position // PAGE], position % PAGE
+                self.cache.keys[1, page, place] = self.k[row, position]
+                self.cache.values[1, page, place] = self.v[row, position]
+
+    def slots(self, positions: Tensor) -> Tensor:
+        return self.table.gather(1, positions // PAGE) * PAGE + positions % PAGE
+
+    def seen(self, row: int, start: int, length: int, block: int) -> Tensor:
+        """What positions from `start` on see without a cache: those up to themselves, and those of their block."""
+        mask = torch.ones(length, length, dtype=torch.bool).tril()
+        mask[:block, :block] = True
+        q, k, v = (x[row : row + 1, :length] for x in (self.q, self.k, self.v))
+        return attend(q, k, v, mask)[0, start:]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 14), st.integers(1, 9)), min_size=1, max_size=4), st.integers(0, 99))
+def test_a_resumed_prefill_sees_what_is_cached_and_itself(spans: list[tuple[int, int]], seed: int) -> None:
+    starts, counts = (torch.tensor(column) for column in zip(*spans, strict=True))
+    rows = Rows(starts.tolist(), seed)
+    positions = starts[:, None] + torch.arange(int(counts.max()))
+    table = rows.table[:, : -(-int(starts.max()) // PAGE)]
+    slots = rows.slots(positions).masked_fill(positions >= (starts + counts)[:, None], 0)
+    attention = PrefillAttention(rows.cache, slots, 0, table, starts)
+    index = torch.arange(len(spans))[:, None], positions
+
+    out = attention(1, rows.q[index], rows.k[index], rows.v[index])
+
+    for row, (start, count) in enumerate(spans):
+        assert torch.allclose(out[row, :count], rows.seen(row, start, start + count, 0), atol=1e-12)
+        for position in range(start, start + count):
+            page = rows.table[row, position // PAGE]
+            assert torch.equal(rows.cache.values[1, page, position % PAGE], rows.v[row, position])
+
+
+@pytest.mark.parametrize("block", [0, 6, 9])
+def test_a_block_is_seen_in_both_directions(block: int) -> None:
+    rows = Rows([0, 0], seed=1)
+    positions = torch.arange(9).expand(2, -1)
+    nothing = torch.empty(2, 0, dtype=torch.int64)
+    attention = PrefillAttention(rows.cache, rows.slots(positions), block, nothing, torch.zeros(2))
+
+    out = attention(1, rows.q[:, :9], rows.k[:, :9], rows.v[:, :9])
+
+    for row in range(2):
+        assert torch.allclose(out[row], rows.seen(row, 0, 9, block), atol=1e-12)
+    assert rows.cache.keys[0].isnan().all()  # the other layer
+
+
+def test_a_decode_step_sees_all_positions_up_to_its_own() -> None:
+    cached = [0, 3, 4, 17]
+    rows = Rows(cached, seed=2)
+    positions = torch.tensor(cached)[:, None]
+    fixed = torch.cat((torch.zeros_like(positions), positions, rows.slots(positions)), dim=1)
+    attention = DecodeAttention(rows.cache, torch.cat((fixed, rows.table), dim=1).int())
+    index = torch.arange(4)[:, None], positions
+
+    out = attention(1, rows.q[index], rows.k[index], rows.v[index])
+
+    assert fixed.shape[1] == PAGES
+    for row, position in enumerate(cached):
+        assert torch.allclose(out[row], rows.seen(row, position, position + 1, 0), atol=1e-12)
+
+
+def test_copies_take_whole_pages_of_all_layers_in_their_order() -> None:
+    cache = PagedCache(SHAPE, 4, PAGE, CPU, torch.float64)
+    for kept in (cache.keys, cache.values):
+        kept.copy_(torch.randn(kept.shape, dtype=kept.dtype))
+    keys, values = cache.keys.clone(), cache.values.clone()
+
+    cache.copy([PageCopy(3, 1), PageCopy(1, 2)])
+
+    for now, before in ((cache.keys, keys), (cache.values, values)):
+        for page, source in enumerate((0, 3, 3, 3)):
+            assert torch.equal(now[:, page], before[:, source])

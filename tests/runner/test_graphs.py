@@ -1,0 +1,157 @@
+import gc
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from photonlite.runner.choices import Variant
+from photonlite.runner.graphs import VARIANTS, CudaCapturer, GraphKey, GraphOptions, GraphSet
+
+Call = tuple[int, int] | tuple[int, int, Variant, bool]
+
+
+class Recorder:
+    """Captures nothing; keeps in order what was run, and what the garbage collector was allowed to do."""
+
+    def __init__(self, *fails: Call) -> None:
+        self.calls: list[Call] = []
+        self.collecting: list[bool] = []
+        self.bytes = 100
+        self._fails = fails
+
+    def run(self, *call: object) -> None:
+        self.calls.append(call)  # type: ignore[arg-type]
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        self.collecting.append(gc.isenabled() or gc.get_freeze_count() == 0)
+        if self.calls[-1] in self._fails:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.bytes += 7
+        return work
+
+    def used_bytes(self) -> int:
+        return self.bytes
+
+
+def captured(recorder: Recorder, options: GraphOptions, max_rows: int = 64) -> GraphSet:
+    graphs = GraphSet(options, depth=2, max_rows=max_rows)
+    graphs.report = graphs.capture(recorder, recorder.run, recorder.run, lambda done, total: None)  # type: ignore
+    return graphs
+
+
+def test_sizes_are_captured_from_the_largest_on_for_both_slots_and_all_variants() -> None:
+    recorder = Recorder()
+
+    captured(recorder, GraphOptions((1, 8, 2, 32, 8)), max_rows=10)
+
+    forwards = [call for call in recorder.calls if len(call) == 2]
+    assert forwards == [(0, 8), (1, 8), (0, 2), (1, 2), (0, 1), (1, 1)]
+    sizes = [call[1] for call in recorder.calls]
+    assert sizes == sorted(sizes, reverse=True)
+    chosen = [call for call in recorder.calls if len(call) == 4]
+    assert len(chosen) == len(set(chosen)) == 2 * 3 * 2 * 4
+    assert {call[2] for call in chosen} == {"text", "coordinate", "size", "mixed"}
+
+
+def test_a_batch_runs_in_the_next_larger_size() -> None:
+    graphs = captured(Recorder(), GraphOptions((1, 2, 4, 8)))
+
+    assert [graphs.size_for(rows) for rows in (1, 2, 3, 5, 8, 9)] == [1, 2, 4, 8, 8, None]
+    assert graphs.can_run(3)
+    assert not graphs.can_run(9)
+
+
+def test_without_padding_only_exact_sizes_run() -> None:
+    graphs = captured(Recorder(), GraphOptions((1, 2, 4, 8), padding=False))
+
+    assert [graphs.size_for(rows) for rows in (1, 3, 4, 5, 9)] == [1, None, 4, None, None]
+
+
+def test_a_replay_runs_the_graph_of_its_slot_size_and_variant() -> None:
+    recorder = Recorder()
+    graphs = captured(recorder, GraphOptions((1, 4)))
+    recorder.calls.clear()
+
+    keys = [GraphKey(1, 4), GraphKey(0, 4, "size", True), GraphKey(0, 1, "mixed"), GraphKey(0, 3), GraphKey(2, 1)]
+    ran = [graphs.replay(key) for key in keys]
+
+    assert ran == [True, True, True, False, False]
+    assert recorder.calls == [(1, 4), (0, 4, "size", True), (0, 1, "mixed", False)]
+
+
+def test_a_size_that_one_slot_cannot_capture_runs_without_a_graph_in_both(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder((1, 4), (0, 8, "text", True))
+
+    with caplog.at_level(logging.WARNING, "photonlite"):
+        graphs = captured(recorder, GraphOptions((2, 4, 8)))
+
+    assert graphs.size_for(4) == 8
+    assert not graphs.replay(GraphKey(0, 4))
+    assert not graphs.replay(GraphKey(0, 8, "text", True))
+    assert graphs.replay(GraphKey(1, 8, "text", True))
+    assert len(caplog.records) == 2
+    assert "forward pass of 4 rows" in caplog.text
+    assert "not permitted when stream is capturing" in caplog.text
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_garbage_is_collected_during_a_capture(enabled: bool) -> None:
+    recorder = Recorder()
+    before = gc.get_freeze_count()
+    if not enabled:
+        gc.disable()
+    try:
+        captured(recorder, GraphOptions((1,)))
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
+
+    assert not any(recorder.collecting)
+    assert gc.get_freeze_count() == before
+
+
+def test_capturing_tells_how_far_it_is_and_what_it_took() -> None:
+    recorder = Recorder()
+    told: list[tuple[int, int]] = []
+    graphs = GraphSet(GraphOptions((1, 2)), depth=2, max_rows=8)
+
+    report = graphs.capture(recorder, recorder.run, recorder.run, lambda done, total: told.append((done, total)))
+
+    count = 2 * 2 * (1 + 2 * len(VARIANTS))
+    assert told == [(done, count) for done in range(1, count + 1)]
+    assert (report.graphs, report.bytes) == (count, 7 * count)
+    assert report.seconds > 0
+
+
+def test_no_bar_is_drawn_where_nobody_looks(capfd: pytest.CaptureFixture[str]) -> None:
+    recorder = Recorder()
+    GraphSet(GraphOptions((1,)), depth=1, max_rows=8).capture(recorder, recorder.run, recorder.run)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a CUDA device")
+def test_a_cuda_graph_reads_and_writes_the_buffers_it_was_captured_with() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    source, target = torch.zeros(2, 8, device=device), torch.zeros(2, 8, device=device)
+
+    def forward(slot: int, size: int) -> None:
+        target[slot, :size].copy_(source[slot, :size] * 2 + 1)
+
+    def finalize(slot: int, size: int, variant: Variant, sampled: bool) -> None:
+        if variant == "text":
+            float(target.sum())  # waits for the device: no graph can hold it
+        target[slot, :size].neg_()
+
+    graphs = GraphSet(GraphOptions((2, 8)), depth=2, max_rows=8)
+    report = graphs.capture(CudaCapturer(device), forward, finalize, lambda done, total: None)
+    source.copy_(torch.arange(16.0).view(2, 8))
+    target.zero_()
+
+    assert report.graphs == 2 * 2 * 7
+    assert not graphs.replay(GraphKey(0, 8, "text"))
+    assert graphs.replay(GraphKey(1, 2))
+    assert graphs.replay(GraphKey(1, 2, "size"))
+    assert target.tolist() == [[0.0] * 8, [-17.0, -19.0, *[0.0] * 6]]

@@ -1,0 +1,268 @@
+import dataclasses
+
+import pytest
+import torch
+
+from photonlite.batch import CropGroup, PageCopy, Row
+from photonlite.errors import NumericalError
+from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.request import Token
+from photonlite.runner.graphs import GraphOptions
+from tests.runner.rig import COORDINATE, OBJECT_OR_END, SIZE, TEXT, Played, Rig, Story, picture, words_of
+from tests.tiny import tiny_config
+
+SHAPES = [
+    pytest.param(tiny_config(), id="one-shared-kv-head"),
+    pytest.param(tiny_config("moondream2", text={"n_heads": 6, "n_kv_heads": 3}), id="3-of-6-kv-heads"),
+    pytest.param(tiny_config(region={"size_out_dim": 130}), id="more-size-bins"),
+]
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-4}
+BOXES = (OBJECT_OR_END, COORDINATE, SIZE) * 3
+REFERENCES = (Token(1), Token(5, (0.3,)), Token(5, (0.8,)), Token(6, (0.25, 0.5)), Token(3))
+
+
+def stories(config: MoondreamConfig) -> list[Story]:
+    """A list of boxes, plain text, references to places, and points after a long prompt."""
+    return [
+        Story(words_of(1, 77, 2, 40, 3), BOXES, picture(config, (1, 2))),
+        Story(words_of(90, 41, 42, 43, 44, 45, 46), (TEXT,) * 9),
+        Story(REFERENCES, (TEXT, *BOXES[:6], TEXT, TEXT), picture(config, (1, 1), 1)),
+        Story(words_of(*range(40, 60)), (COORDINATE, COORDINATE, TEXT) * 3, picture(config, (2, 2), 2)),
+    ]
+
+
+def assert_same(rig: Rig, told: list[Story], *, upto: int | None = None) -> None:
+    """Ids and values are the plain runner's; probabilities and masses, which are float32, nearly."""
+    for story in told:
+        expected = rig.expected(story)[0][:upto]
+        found = story.sequence.tokens
+        assert [(token.id, token.values) for token in found] == [(token.id, token.values) for token in expected]
+        for token, other in zip(found, expected, strict=True):
+            assert (token.probability, *token.masses) == pytest.approx((other.probability, *other.masses), abs=1e-4)
+
+
+def run(rig: Rig, told: list[Story], steps: int) -> None:
+    for _ in range(steps):
+        rig.decode(told)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("sizes", [(), (1, 2, 6)], ids=["eager", "padded"])
+@pytest.mark.parametrize("config", SHAPES)
+def test_a_mixed_batch_equals_one_sequence_at_a_time(
+    config: MoondreamConfig, sizes: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    rig = Rig(config, dtype, sizes=sizes)
+    told = stories(config)
+    oracle = [rig.expected(story)[1] for story in told]
+
+    rig.prefill(told, [rig.fresh(story) for story in told])
+    for index in range(9):
+        for row, states in enumerate(oracle):
+            distance = (rig.spied.hidden[row] - states[index]).abs().max()
+            assert distance <= TOLERANCE[dtype] * states[index].abs().max()
+        if index < 8:
+            rig.decode(told)
+
+    assert_same(rig, told)
+
+
+def test_a_picture_that_is_cached_is_not_computed_again() -> None:
+    config = tiny_config()
+    rig = Rig(config, torch.float64)
+    first, second = (Story(words_of(*prompt), BOXES, picture(config, (1, 2))) for prompt in ((1, 3), (1, 50, 60, 3)))
+    rig.prefill([first], [rig.fresh(first)])
+    # 26 positions are six pages of four, shared, and two positions of a page that is copied.
+    whole, rest = first.sequence.pages[:6], first.sequence.pages[6]
+    sequence = rig.open(second, shared=whole)
+
+    rig.prefill([second], [Row(sequence, 26, sequence.known_length - 26, 0)], (PageCopy(rest, sequence.pages[6]),))
+    run(rig, [second, first], 8)
+
+    assert_same(rig, [first, second])
+
+
+def test_rows_with_much_and_little_in_the_cache_run_together() -> None:
+    config = tiny_config()
+    rig = Rig(config, torch.float64)
+    seen = Story(words_of(1, 3), (TEXT,), picture(config, (1, 2)))
+    said = Story(words_of(*range(40, 47)), (TEXT,))
+    rig.prefill([seen, said], [rig.fresh(seen), rig.fresh(said)])
+    told = [
+        Story(words_of(1, 50, 60, 3), BOXES, seen.crops),
+        Story((*said.prompt, *REFERENCES), BOXES),
+        Story(words_of(90, 91), BOXES),
+    ]
+    # The second begins with the same 8 positions: two whole pages. The third has nothing in the cache.
+    hit = rig.open(told[0], shared=seen.sequence.pages[:6])
+    text = rig.open(told[1], shared=said.sequence.pages[:2])
+    rows = [Row(hit, 26, 4, 0), Row(text, 8, 5, 0), rig.fresh(told[2])]
+
+    rig.prefill(told, rows, (PageCopy(seen.sequence.pages[6], hit.pages[6]),))
+    run(rig, told, 8)
+
+    assert_same(rig, told)
+
+
+def test_a_preempted_sequence_is_recomputed_from_its_tokens() -> None:
+    config = tiny_config()
+    rig = Rig(config, torch.float64)
+    told = stories(config)
+    rig.prefill(told, [rig.fresh(story) for story in told])
+    run(rig, told, 3)
+
+    back = told[::2]
+    rig.prefill(back, [rig.fresh(story) for story in back])
+    run(rig, told[1::2], 1)
+    run(rig, told, 4)
+
+    assert_same(rig, told)
+
+
+def test_a_picture_may_be_prefilled_for_nobody() -> None:
+    config = tiny_config()
+    rig = Rig(config, torch.float64)
+    nobody = Story((), (), picture(config, (1, 2)))
+    story = Story(words_of(1, 50, 3), BOXES, nobody.crops)
+    row = rig.fresh(nobody)
+
+    assert rig.prefill([nobody], [dataclasses.replace(row, index=None)]) == [None]
+
+    sequence = rig.open(story, shared=nobody.sequence.pages[:6])
+    rig.prefill([story], [Row(sequence, 26, 3, 0)], (PageCopy(nobody.sequence.pages[6], sequence.pages[6]),))
+    run(rig, [story], 8)
+    assert_same(rig, [story])
+
+
+@pytest.mark.parametrize("sizes", [(), (4,)], ids=["eager", "padded"])
+def test_a_launch_writes_its_own_positions_and_the_scratch_page(sizes: tuple[int, ...]) -> None:
+    config = tiny_config()
+    rig = Rig(config, torch.float64, sizes=sizes)
+    told = [story for index, story in enumerate(stories(config)) if index != 2]  # two pictures, tails of 5 and 20
+    rig.prefill(told, [rig.fresh(story) for story in told])
+    written = {
+        story.sequence.pages[position // 4] * 4 + position % 4
+        for story in told
+        for position in range(story.sequence.prompt_length)
+    }
+    for _ in range(5):
+        for cache in (rig.body.cache.keys, rig.body.cache.values):
+            places = cache.flatten(1, 2).isfinite().flatten(2).all(-1)  # [layers, positions]
+            assert set(places[0].nonzero()[:, 0].tolist()) - {0} == written
+            assert torch.equal(places[0], places[1])
+        rig.decode(told)
+        for sequence in (story.sequence for story in told):
+            position = sequence.known_length - 2
+            written.add(sequence.pages[position // 4] * 4 + position % 4)
+
+
+def test_padding_rows_leave_those_alone_that_sit_out() -> None:
+    config = tiny_config()
+    rig = Rig(config, torch.float64, sizes=(4,))
+    told = stories(config)
+    rig.prefill(told, [rig.fresh(story) for story in told])
+
+    run(rig, told[1:], 4)
+    run(rig, told[:1], 4)
+    run(rig, told, 4)
+
+    assert_same(rig, told)
+
+
+def test_a_crop_group_at_a_time_equals_all_at_once() -> None:
+    config = tiny_config()
+    rig = Rig(config, torch.float64)
+    told = stories(config)
+    long, short = rig.job(told[3].crops), rig.job(told[0].crops)  # type: ignore[arg-type]  # 5 and 3 crops
+
+    rig.encode(CropGroup(long, 0, 2))
+    rig.encode(CropGroup(long, 2, 2), CropGroup(short, 0, 1))
+    rig.encode(CropGroup(long, 4, 1), CropGroup(short, 1, 2))
+    pair = [told[3], told[0]]
+    rig.prefill(pair, [rig.fresh(told[3], long), rig.fresh(told[0], short)])
+    run(rig, pair, 8)
+
+    assert_same(rig, pair)
+
+
+def test_a_picture_that_was_not_encoded_spoils_its_own_row_alone() -> None:
+    config = tiny_config()
+    rig = Rig(config, torch.float64)
+    told = stories(config)
+    lost, failed, forgotten = (rig.job(told[index].crops) for index in (0, 2, 3))  # type: ignore[arg-type]
+    failed.failed = True
+    rig.encode(CropGroup(failed, 0, failed.total))
+    rig.encode(CropGroup(lost, 0, 2), CropGroup(forgotten, 0, forgotten.total))
+    rig.runner.forget(forgotten)
+
+    rows = [rig.fresh(story, job) for story, job in zip(told, (lost, None, failed, forgotten), strict=True)]
+    found = rig.prefill(told, rows)
+
+    assert [isinstance(token, NumericalError) for token in found] == [True, False, True, True]
+    run(rig, told[1:2], 8)
+    assert_same(rig, told[1:2])
+
+
+def test_a_damaged_embedding_spoils_its_own_row_alone() -> None:
+    rig = Rig(tiny_config(), torch.float64)
+    # The short rows are padded, and what lies behind their tokens are those of the damaged row.
+    told = [Story(words_of(*ids), BOXES) for ids in ((40, 41), (42,), (43, 44, 45, 70, 46, 47))]
+    rig.model.text.wte[70] = torch.nan
+
+    found = rig.prefill(told, [rig.fresh(story) for story in told])
+
+    assert [isinstance(token, NumericalError) for token in found] == [False, False, True]
+    run(rig, told[:2], 8)
+    assert_same(rig, told[:2])
+
+
+def test_numbers_that_the_host_reads_are_those_of_the_plain_runner() -> None:
+    rig = Rig(tiny_config(), torch.float32)
+    model, bins = rig.model, torch.arange(40)
+
+    assert list(rig.body.coordinates) == [float(model.coordinate_of(index, 40)) for index in bins]
+    assert list(rig.body.sizes) == [float(model.size_of(index, 30)) for index in bins[:30]]
+    assert rig.body.vocab_size == 272
+
+
+def test_batches_are_padded_to_captured_sizes() -> None:
+    rig = Rig(tiny_config(), torch.float32)
+    assert rig.body.padded(3) == (3, False)
+
+    report = rig.body.capture(GraphOptions((1, 4, 64)), Played())
+
+    assert [rig.body.padded(rows) for rows in (1, 3, 4, 5)] == [(1, True), (4, True), (4, True), (5, False)]
+    assert report.graphs == 2 * 2 * 9
+
+
+def test_a_rehearsal_runs_the_largest_launches_on_the_scratch_page() -> None:
+    rig = Rig(tiny_config(), torch.float32)
+
+    for positions in (10, 200):
+        rig.body.rehearse(positions)
+
+    assert rig.body.cache.keys[:, 1:].isnan().all()
+    assert not rig.body.cache.keys[:, 0].isnan().all()
+
+
+def test_a_closed_body_holds_no_cache() -> None:
+    rig = Rig(tiny_config(), torch.float32)
+    rig.runner.close()
+    assert rig.body.cache.keys.numel() == rig.body.cache.values.numel() == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs need a CUDA device")
+@pytest.mark.filterwarnings("ignore")  # the compiler's own: deprecated parts of itself, advice on number types
+@pytest.mark.parametrize("compiled", [False, True])
+def test_graphs_on_a_card_equal_one_sequence_at_a_time(compiled: bool, caplog: pytest.LogCaptureFixture) -> None:
+    config, card = tiny_config(), torch.device("cuda", 0)
+    rig = Rig(config, torch.float32, sizes=(1, 2, 6), device=card, compile=compiled)
+    told = stories(config)
+
+    rig.prefill(told, [rig.fresh(story) for story in told])
+    run(rig, told, 8)
+
+    assert [record.message for record in caplog.records if record.name == "photonlite"] == []
+    assert_same(rig, told)
+    rig.runner.close()
