@@ -73,7 +73,10 @@ class Picture(Protocol):
 
 
 class Sink(Protocol):
-    """Where a sequence's output goes; called on the engine thread, must not block."""
+    """Where a sequence's output goes; called on the engine thread in the middle of a tick.
+
+    It must neither block nor call the engine core; what an `EngineLoop` offers may be called.
+    """
 
     def on_token(self, token: Token) -> None:
         """Take a token as soon as it is certain."""

@@ -11,6 +11,7 @@ The image block attends in both directions, so it is reused whole or not at all.
 in use; the others wait, least recently used first, to be evicted.
 """
 
+import functools
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -29,6 +30,8 @@ TEXT_ROOT = blake2b(digest_size=_KEY_BYTES, person=b"text").digest()
 """What chains of text without a picture begin with."""
 
 
+# Asked for every waiting request at every tick.
+@functools.lru_cache(maxsize=4096)
 def image_key(picture: str) -> bytes:
     """Give the key of a picture's image block."""
     return blake2b(picture.encode(), digest_size=_KEY_BYTES, person=b"image").digest()

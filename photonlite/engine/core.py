@@ -1,0 +1,330 @@
+"""The engine's heart: one tick after another, on one thread, on any device. No torch.
+
+```
+tick      launch t+1  ──  commit t  ──  finalize t+1
+          │               │             └ masks of grammars that have consumed t's tokens
+          │               └ the only wait; tokens go out, sequences finish, references drop
+          └ needs no mask: the device never waits for the host
+```
+
+A sequence that finishes while step t+1 carries it is a zombie: its result is out, its tokens are dropped, its pages and
+row come free when the last step that carries it has committed. Nothing on the device is ever cancelled.
+"""
+
+import heapq
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from photonlite.batch import Choice, Plan, Row, Runner, Sequence, Step
+from photonlite.engine.accounting import Accountant
+from photonlite.errors import DeadlineError, EngineDiedError, RequestCancelledError, StepError
+from photonlite.observe.metrics import EngineMetrics
+from photonlite.observe.trace import Tracer
+from photonlite.request import Allowed, Token
+from photonlite.runner.pipeline import Pipeline
+from photonlite.scheduler.scheduler import Scheduler
+
+_STRIKES = 3
+"""Steps that may fail in a row before the device is taken for lost."""
+
+
+class EngineCore:
+    """Scheduler, pipeline and runner, driven tick by tick.
+
+    Args:
+        scheduler: Decides what to launch.
+        runner: Does the work.
+        depth: Steps in flight: 1 or 2.
+        metrics: Counts.
+        tracer: Takes the spans of host phases.
+        clock: Tells deadlines and the times of sequences, in seconds.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        depth: int,
+        metrics: EngineMetrics | None = None,
+        tracer: Tracer | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.scheduler = scheduler
+        self.runner = runner
+        self.pipeline = Pipeline(depth)
+        self.metrics = metrics or EngineMetrics()
+        self._accounts = Accountant(self.metrics)
+        self.tracer = tracer or Tracer(enabled=False)
+        self._clock = clock
+        self.open: set[Sequence] = set()
+        self._deadlines: list[tuple[float, int, Sequence]] = []
+        self._strikes = 0
+        self._progress = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is open and nothing is in flight."""
+        return not self.open and not self.pipeline.in_flight
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When the next deadline passes, at the latest."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def submit(self, sequence: Sequence) -> None:
+        """Take a request on.
+
+        Raises:
+            CapacityError: It could not run even alone.
+        """
+        self.scheduler.submit(sequence)
+        self.open.add(sequence)
+        self._accounts.submitted()
+        if sequence.deadline is not None:
+            heapq.heappush(self._deadlines, (sequence.deadline, sequence.number, sequence))
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Give a request up; one that has ended stays as it is."""
+        self._end(sequence, RequestCancelledError("the request was cancelled"))
+
+    def fail_all(self, error: BaseException) -> None:
+        """End every open request with an error."""
+        for sequence in sorted(self.open, key=lambda one: one.number):
+            self._end(sequence, error)
+
+    def tick(self) -> bool:
+        """Launch, commit and finalize at most one step each; returns whether there was anything to do.
+
+        Raises:
+            EngineDiedError: Steps keep failing.
+        """
+        self._progress = False
+        self._expire()
+        step = self._launch()
+        if step is not None and step.state == "launched" and self._knows_masks(step):
+            self._finalize(step)
+        oldest = self.pipeline.oldest
+        if oldest is not None and (step is None or self.pipeline.full):
+            self._commit(oldest)
+        if step is not None and step.state == "launched":
+            self._finalize(step)
+        return self._progress or bool(self.pipeline.in_flight)
+
+    def _launch(self) -> Step | None:
+        """Launch the next plan, if there is one and a free slot."""
+        if self.pipeline.full:
+            return None
+        with self._phase("plan"):
+            # First, so that no plan holds a job that is being forgotten, nor lacks the place of one.
+            for job in self.scheduler.drop_idle_jobs():
+                self.runner.forget(job)
+            plan = self.scheduler.plan()
+            self._sweep()
+        if plan is None:
+            return None
+        self._progress = True
+        step = self.pipeline.launch(plan)
+        for row in plan.rows:
+            row.sequence.retain()
+            row.sequence.times.admitted = row.sequence.times.admitted or self._clock()
+        try:
+            with self._phase("launch", step):
+                self.runner.launch(step)
+        except Exception as error:
+            self._abandon(step, error)
+            return None
+        for row in plan.rows:
+            if row.job is not None:
+                self.runner.forget(row.job)
+        if step.kind == "encode":
+            self.pipeline.finalize(step)  # nothing is sampled
+        self._accounts.launched(step)
+        return step
+
+    def _finalize(self, step: Step) -> None:
+        """Queue heads and sampling with masks that are current."""
+        with self._phase("finalize", step):
+            choices = [self._choice(row) for row in step.rows]
+            self.pipeline.finalize(step)
+            try:
+                self.runner.finalize(step, choices)
+            except Exception as error:
+                step.failure = error  # the forward pass is queued: the commit reports it
+
+    def _commit(self, step: Step) -> None:
+        """Wait for the oldest step, hand out its tokens, let go of what it held."""
+        self._progress = True
+        self.pipeline.begin_commit(step)
+        outcomes: list[Token | Exception | None]
+        try:
+            with self._phase("wait", step):
+                outcomes = self.runner.collect(step)
+            self._strikes = 0
+        except Exception as error:
+            outcomes = [self._step_error(step, error)] * max(1, len(step.rows))
+            step.failure = error
+        with self._phase("commit", step):
+            self.scheduler.commit(step, [isinstance(outcome, Exception) for outcome in outcomes] or [False])
+            if step.kind == "encode":
+                self._book_encoding(step, outcomes)
+            for row, outcome in zip(step.rows, outcomes, strict=step.kind != "encode"):
+                row.sequence.release()
+                self._deliver(row.sequence, step, outcome)
+                self.scheduler.settle(row.sequence)
+        self.pipeline.end_commit(step)
+        if step.failure is not None:
+            self._strike(step.failure)
+
+    def _deliver(self, sequence: Sequence, step: Step, outcome: Token | Exception | None) -> None:
+        """Give a sequence what a step made for it; a zombie gets nothing any more."""
+        if sequence.finalized:
+            self._accounts.zombie()
+            return
+        if step.kind == "prefill":
+            sequence.times.prefill_s += step.device_s
+        if isinstance(outcome, Exception):
+            self._end(sequence, outcome)
+        elif outcome is None:
+            self._end(sequence, None)
+        else:
+            self._accept(sequence, outcome)
+
+    def _accept(self, sequence: Sequence, token: Token) -> None:
+        grammar = sequence.request.grammar
+        try:
+            grammar.accept(token)
+            finished = grammar.finish_reason is not None
+        except Exception as error:  # a grammar is a plug-in: its faults are its request's alone
+            self._end(sequence, error)
+            return
+        now = self._clock()
+        self._accounts.token(sequence, now)
+        if not sequence.tokens:
+            sequence.times.first_token = now
+        sequence.tokens.append(token)
+        sequence.sink.on_token(token)
+        if finished:
+            self._end(sequence, None)
+
+    def _end(self, sequence: Sequence, error: BaseException | None) -> None:
+        """Finalize a sequence: its result or error goes out now, what it holds comes free when no step carries it."""
+        if sequence.finalized:
+            return
+        self._progress = True
+        sequence.finalized = True
+        sequence.preempting = False
+        sequence.error = error
+        sequence.times.finished = self._clock()
+        self.open.discard(sequence)
+        self.scheduler.finish(sequence)
+        self._accounts.ended(sequence)
+        sequence.sink.on_finish(sequence)
+
+    def _choice(self, row: Row) -> Choice | None:
+        """Say how a row's token is chosen; None for a row whose token nobody wants."""
+        sequence = row.sequence
+        if sequence.finalized or row.index is None:
+            return None
+        try:
+            allowed = self._allowed(sequence, row.index)
+        except Exception as error:
+            self._end(sequence, error)
+            return None
+        settings = sequence.request.settings
+        return Choice(allowed, float(settings.temperature), float(settings.top_p), sequence.seed, row.index)
+
+    def _allowed(self, sequence: Sequence, index: int) -> Allowed:
+        grammar = sequence.request.grammar
+        outstanding = index - len(sequence.tokens)
+        allowed = grammar.allowed if outstanding == 0 else grammar.ahead if outstanding == 1 else None
+        if allowed is None:
+            raise AssertionError(
+                f"the mask of token {index} of sequence {sequence.number} needs tokens that are not committed: "
+                f"{len(sequence.tokens)} are"
+            )
+        return allowed
+
+    def _knows_masks(self, step: Step) -> bool:
+        """Tell whether every row's mask is known now, before earlier steps have committed."""
+        return all(
+            row.index is None
+            or row.sequence.finalized
+            or row.index == len(row.sequence.tokens)
+            or (row.index == len(row.sequence.tokens) + 1 and _sees_ahead(row.sequence))
+            for row in step.rows
+        )
+
+    def _abandon(self, step: Step, error: Exception) -> None:
+        """Take back a launch that raised; its sequences fail, everybody else goes on."""
+        plan = step.plan
+        for row in plan.rows:
+            row.sequence.release()
+        self.scheduler.abandon(plan)
+        self.pipeline.abandon(step)
+        failed = self._step_error(step, error)
+        for sequence in _concerned(plan):
+            self._end(sequence, failed)
+            self.scheduler.settle(sequence)
+        for job in {row.job for row in plan.rows if row.job} | {group.job for group in plan.groups}:
+            self.runner.forget(job)
+        self._strike(error)
+
+    def _book_encoding(self, step: Step, outcomes: list[Token | Exception | None]) -> None:
+        """Share an encode step's time among its pictures; its failure ends those who led, followers start again."""
+        error = next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None)
+        crops = sum(group.count for group in step.plan.groups)
+        for group in step.plan.groups:
+            leader = group.job.leader
+            if leader is not None and not leader.finalized:
+                leader.times.encode_s += step.device_s * group.count / crops
+                if error is not None:
+                    self._end(leader, error)
+            if error is not None:
+                self.runner.forget(group.job)
+
+    def _sweep(self) -> None:
+        """End sequences that need no launch."""
+        scheduler = self.scheduler
+        while scheduler.unusable:
+            sequence = scheduler.unusable.pop()
+            self._end(sequence, sequence.picture.failure if sequence.picture else None)
+        while scheduler.satisfied:
+            self._end(scheduler.satisfied.pop(), None)
+
+    def _expire(self) -> None:
+        """End requests whose deadlines have passed."""
+        if not self._deadlines:
+            return
+        now = self._clock()
+        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finalized):
+            _, _, sequence = heapq.heappop(self._deadlines)
+            self._end(sequence, DeadlineError("the request's deadline passed before its answer was complete"))
+
+    def _strike(self, error: BaseException) -> None:
+        self._strikes += 1
+        if self._strikes >= _STRIKES:
+            raise EngineDiedError(f"{_STRIKES} steps in a row failed on the device, the last with: {error}") from error
+
+    def _step_error(self, step: Step, cause: BaseException) -> StepError:
+        error = StepError(f"the device failed a {step.kind} step that carried this request: {cause}")
+        error.__cause__ = cause
+        return error
+
+    def _phase(self, name: str, step: Step | None = None) -> AbstractContextManager[object]:
+        if not self.tracer.enabled:
+            return nullcontext()
+        return self.tracer.host(name, **({} if step is None else {"step": step.number}))
+
+
+def _sees_ahead(sequence: Sequence) -> bool:
+    try:
+        return sequence.request.grammar.ahead is not None
+    except Exception:  # whatever is wrong with the grammar comes out where its mask is needed
+        return False
+
+
+def _concerned(plan: Plan) -> list[Sequence]:
+    """Give the sequences that fail with a launch: those it carries, and those it encodes pictures for."""
+    leaders = [group.job.leader for group in plan.groups if group.job.leader is not None]
+    return [row.sequence for row in plan.rows] + leaders

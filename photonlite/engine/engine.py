@@ -1,0 +1,135 @@
+"""What callers see of the engine: a model, a device and a configuration become threads that answer requests."""
+
+import itertools
+import secrets
+import time
+import weakref
+
+import torch
+
+from photonlite.batch import Picture, Sequence, Sink
+from photonlite.config import EngineConfig
+from photonlite.device.base import Array
+from photonlite.engine.build import build
+from photonlite.engine.loop import EngineLoop
+from photonlite.observe.metrics import EngineMetrics
+from photonlite.observe.trace import Tracer
+from photonlite.request import Request
+from photonlite.runner.torch_body import BodyModel
+
+
+class Engine:
+    """Answers requests about pictures, many at a time.
+
+    Closing it, or letting go of the last reference to it, ends its threads.
+
+    Args:
+        model: In evaluation mode, on the device.
+        device: Where it is.
+        dtype: Of its weights.
+        config: How to run.
+
+    Attributes:
+        memory: What the KV cache got.
+        graphs: What capturing CUDA graphs took; None without graphs.
+
+    Raises:
+        CapacityError: Not even one longest request fits the memory.
+    """
+
+    def __init__(
+        self, model: BodyModel, device: torch.device, dtype: torch.dtype, config: EngineConfig | None = None
+    ) -> None:
+        self.config = config or EngineConfig()
+        parts = build(model, device, dtype, self.config)
+        self.memory = parts.memory
+        self.graphs = parts.graphs
+        self._core = parts.core
+        self._device = parts.device
+        self._prefix_length = model.shape.prefix_length
+        self._numbers = itertools.count()
+        self._loop = EngineLoop(parts.core)
+        self._finalizer = weakref.finalize(self, self._loop.stop, drain=False)
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are taken and answered."""
+        return self._loop.alive
+
+    @property
+    def metrics(self) -> EngineMetrics:
+        """Counters, gauges and histograms; the gauges are those of this moment."""
+        metrics, scheduler, pages = self._core.metrics, self._core.scheduler, self._core.scheduler.cache.pages
+        metrics.pages_free, metrics.pages_total = pages.free, pages.usable
+        metrics.running, metrics.waiting = len(scheduler.running), len(scheduler.waiting)
+        metrics.in_flight = len(self._core.pipeline.in_flight)
+        return metrics
+
+    @property
+    def tracer(self) -> Tracer:
+        """Spans of every phase on host and device; `enabled` switches recording on and off."""
+        return self._core.tracer
+
+    def submit(
+        self,
+        request: Request,
+        sink: Sink,
+        picture: Picture | None = None,
+        *,
+        deadline_s: float | None = None,
+        preprocess_s: float = 0.0,
+        submitted: float | None = None,
+    ) -> Sequence:
+        """Hand a request in, from any thread; returns at once.
+
+        Args:
+            request: From a skill.
+            sink: Where tokens and the end go, on the engine thread.
+            picture: What it is about.
+            deadline_s: Seconds from `submitted` after which the answer is worthless.
+            preprocess_s: What decoding the picture took, for the metrics.
+            submitted: When the caller asked, in seconds of `time.perf_counter`; now unless given.
+
+        Raises:
+            ModelError: The engine is closed.
+            EngineDiedError: The engine has died.
+        """
+        begun = time.perf_counter() if submitted is None else submitted
+        sequence = Sequence(
+            number=next(self._numbers),
+            request=request,
+            sink=sink,
+            before=1 if picture is None else self._prefix_length,
+            picture=picture,
+            deadline=None if deadline_s is None else begun + deadline_s,
+            seed=_seed(request),
+        )
+        sequence.times.submitted = begun
+        sequence.times.preprocess_s = preprocess_s
+        self._loop.submit(sequence)
+        return sequence
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Give a request up, from any thread at any moment; one that has ended stays as it is."""
+        self._loop.cancel(sequence)
+
+    def wake(self) -> None:
+        """Let the engine look again: crops that it waits for are cut."""
+        self._loop.wake()
+
+    def host_array(self, shape: tuple[int, ...]) -> Array:
+        """Allocate uint8 memory from which the device copies without waiting."""
+        return self._device.host_array(shape, "uint8")
+
+    def close(self, *, drain: bool = True) -> None:
+        """Take no more requests, finish or fail those that are open, let go of the device; closing twice is fine.
+
+        Args:
+            drain: Whether open requests are finished; else they fail with `ModelError`.
+        """
+        self._loop.close(drain=drain)
+
+
+def _seed(request: Request) -> int:
+    seed = request.settings.seed
+    return secrets.randbits(63) if seed is None else int(seed)

@@ -1,0 +1,148 @@
+"""The engine thread: takes requests in, ticks while there is something to do, sleeps while there is not.
+
+Other threads only leave notes in the inbox; everything else belongs to the engine thread. It keeps no reference to the
+:class:`~photonlite.engine.engine.Engine` in front of it, so that an engine nobody refers to can end.
+"""
+
+import atexit
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from photonlite.batch import Sequence
+from photonlite.engine.core import EngineCore
+from photonlite.errors import EngineDiedError, ModelError, PhotonliteError
+
+# A thread that is inside torch when the interpreter goes away aborts the process: those that still run end before.
+_loops: "weakref.WeakSet[EngineLoop]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for loop in list(_loops):
+        loop.close(drain=False)
+
+
+class EngineLoop:
+    """Drives an :class:`EngineCore` on a thread of its own.
+
+    Args:
+        core: Nobody else touches it from now on.
+    """
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = threading.Event()
+        self._gate = threading.Lock()
+        self._refusal: PhotonliteError | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="photonlite-engine", daemon=True)
+        _loops.add(self)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are taken and answered."""
+        return self._refusal is None and self._thread.is_alive()
+
+    def submit(self, sequence: Sequence) -> None:
+        """Hand a request in; what is wrong with it reaches its sink.
+
+        Raises:
+            ModelError: The engine is closed.
+            EngineDiedError: The engine has died.
+        """
+        with self._gate:  # a note is either refused here or read: none is left in the inbox of an ended thread
+            if self._refusal is not None:
+                raise self._refusal
+            self._inbox.append(lambda: self._submit(sequence))
+        self._wake.set()
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Give a request up, at any moment, from any thread; one that has ended stays as it is."""
+        self.post(lambda: self._core.cancel(sequence))
+
+    def post(self, note: Callable[[], None]) -> None:
+        """Have something done on the engine thread; after the end nothing happens."""
+        with self._gate:
+            if self._refusal is None or self._thread.is_alive():
+                self._inbox.append(note)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Let the engine look again: something that it waits for has changed."""
+        self._wake.set()
+
+    def close(self, *, drain: bool) -> None:
+        """Take no more requests; finish (`drain`) or fail those that are open; return when the thread has ended."""
+        self.stop(drain=drain)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def stop(self, *, drain: bool) -> None:
+        """The same, without waiting."""
+        closed = ModelError("the model is closed: load it again")
+        with self._gate:
+            self._refusal = self._refusal or closed
+            if not drain:
+                self._inbox.append(lambda: self._core.fail_all(closed))
+            self._stopping = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+            self._core.runner.close()
+        except BaseException as cause:
+            self._die(cause)
+
+    def _work(self) -> None:
+        core = self._core
+        while True:
+            self._wake.clear()
+            self._read_inbox()
+            if not core.tick():
+                if self._stopping and core.idle and not self._inbox:
+                    return
+                self._sleep()
+
+    def _read_inbox(self) -> None:
+        while self._inbox:
+            self._inbox.popleft()()
+
+    def _sleep(self) -> None:
+        deadline = self._core.next_deadline
+        self._wake.wait(None if deadline is None else max(0.0, deadline - time.perf_counter()))
+
+    def _submit(self, sequence: Sequence) -> None:
+        try:
+            self._core.submit(sequence)
+        except Exception as error:  # whatever is wrong with a request is its own affair
+            sequence.finalized = True
+            sequence.error = error
+            sequence.sink.on_finish(sequence)
+
+    def _die(self, cause: BaseException) -> None:
+        """Fail what is open and refuse what comes: nobody waits for an answer that cannot come."""
+        error = cause if isinstance(cause, EngineDiedError) else EngineDiedError(f"the engine has stopped: {cause!r}")
+        if error is not cause:
+            error.__cause__ = cause
+        with self._gate:
+            self._refusal = error
+            notes = list(self._inbox)
+            self._inbox.clear()
+        for note in notes:
+            _attempt(note)
+        self._core.fail_all(error)
+        _attempt(self._core.runner.close)
+
+
+def _attempt(action: Callable[[], None]) -> None:
+    """Do what can still be done after a death; its own failure changes nothing any more."""
+    try:
+        action()
+    except Exception:
+        return

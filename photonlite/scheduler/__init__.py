@@ -1,0 +1,1 @@
+"""Who runs next: queues, admission, pre-emption and the time budget of launches. No torch."""

@@ -1,0 +1,302 @@
+"""The scheduler: first come, first served, with pages instead of promises.
+
+```
+submit ─> waiting ── picture encoded, pages there ──> running ──────────────> finished
+             ^                                          │  decode: one position a step, a page every few
+             └──── pages run out: the youngest goes ────┘
+```
+
+`plan` says what to launch next and takes what it needs: rows, pages, crops. `commit` books what a step has done. Kinds
+of launches alternate while there is decoding to do: one encode or prefill launch, kept to a time budget, then one
+decode launch. A sequence that is not ready (its picture is being cut or encoded) is passed by; one that lacks pages is
+not: nobody behind it may take them.
+"""
+
+from bisect import insort
+from collections.abc import Iterator
+
+from photonlite.batch import CropGroup, EncodeJob, PageCopy, Plan, Row, Sequence, Step
+from photonlite.cache.manager import CacheManager
+from photonlite.errors import CapacityError
+from photonlite.scheduler.policy import Limits, Rates
+
+_CUT_AHEAD = 16
+"""Waiting requests whose pictures are cut into crops in advance."""
+
+
+class Scheduler:
+    """Queues of sequences, and the choice of the next launch.
+
+    Args:
+        cache: Pages and prefixes.
+        limits: What launches may hold.
+
+    Attributes:
+        waiting: Not yet admitted, or pre-empted; oldest first.
+        running: Admitted and not finalized; oldest first.
+        zombies: Finalized, and still carried by a step.
+        jobs: Pictures being encoded, by key.
+        unusable: Waiting sequences whose pictures could not be cut; the engine ends them.
+        satisfied: Waiting sequences that asked for nothing but a picture that is cached; the engine ends them.
+    """
+
+    def __init__(self, cache: CacheManager, limits: Limits) -> None:
+        self.cache = cache
+        self.limits = limits
+        self.rates = Rates()
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.zombies: set[Sequence] = set()
+        self.jobs: dict[str, EncodeJob] = {}
+        self.unusable: list[Sequence] = []
+        self.satisfied: list[Sequence] = []
+        self._free_rows = list(range(limits.pending_rows - 1, -1, -1))
+        self._decoded_last = True
+        self._short_of_pages = False
+        self._job_count = 0
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a sequence.
+
+        Raises:
+            CapacityError: It could not run even alone.
+            ValueError: It produces tokens and has no prompt to predict them from, or the reverse.
+        """
+        if sequence.samples != bool(sequence.request.prompt):
+            raise ValueError("a request either has a prompt and produces tokens, or asks for its picture alone")
+        if not self.cache.fits(sequence.longest, sequence.picture is not None):
+            needed = self.cache.pages_needed(sequence.longest, sequence.picture is not None)
+            size = self.cache.pages.page_size
+            raise CapacityError(
+                f"the request may grow to {sequence.longest} positions, which takes {needed} pages of {size}, but the "
+                f"KV cache has {self.cache.pages.usable}: lower max_tokens or max_objects, or raise kv_cache_bytes"
+            )
+        insort(self.waiting, sequence, key=_arrival)
+
+    def plan(self) -> Plan | None:
+        """Choose the next launch and take what it needs; None where nothing can be launched now."""
+        order = (self._plan_prefill, self._plan_encode, self._plan_decode)
+        if not self._decoded_last and self.running:
+            order = (self._plan_decode, self._plan_prefill, self._plan_encode)
+        for choose in order:
+            if (plan := choose()) is not None:
+                self._decoded_last = plan.kind == "decode"
+                return plan
+        return None
+
+    def abandon(self, plan: Plan) -> None:
+        """Give back what a plan took: its launch raised."""
+        for group in plan.groups:
+            self._drop(group.job)
+        for row in plan.rows:
+            sequence = row.sequence
+            if plan.kind == "prefill":
+                self.cache.withdraw(sequence)
+                self._requeue(sequence)
+            else:
+                sequence.filled -= row.count
+
+    def commit(self, step: Step, failed: list[bool]) -> None:
+        """Book what a step has done.
+
+        Args:
+            step: Collected.
+            failed: For each row, whether its results are worth nothing; for an encode step, one for all.
+        """
+        if not any(failed):
+            self.rates.observe(step)
+        for group in step.plan.groups:
+            if failed[0]:
+                self._drop(group.job)
+        if step.kind == "prefill":
+            for row, lost in zip(step.rows, failed, strict=True):
+                lost = lost or (row.job is not None and row.job.failed)
+                (self.cache.withdraw if lost else self.cache.confirm)(row.sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Take a finalized sequence out of the queues; a zombie keeps row and pages until `settle` finds it free."""
+        if sequence in self.waiting:
+            self.waiting.remove(sequence)
+        elif sequence in self.running:
+            self.running.remove(sequence)
+            self.zombies.add(sequence)
+            self.settle(sequence)
+
+    def settle(self, sequence: Sequence) -> None:
+        """Release or pre-empt a sequence once no step carries it any more."""
+        if sequence.inflight_refs > 0:
+            return
+        if sequence in self.zombies:
+            self.zombies.remove(sequence)
+            self._release(sequence)
+            self._short_of_pages = False
+        elif sequence.preempting:
+            self._preempt(sequence)
+
+    def drop_idle_jobs(self) -> list[EncodeJob]:
+        """Drop encodings that nobody waits for any more, and name them, so that the device forgets them."""
+        if not self.jobs:
+            return []
+        wanted = {sequence.picture.key for sequence in self.waiting if sequence.picture is not None}
+        idle = [job for key, job in self.jobs.items() if key not in wanted]
+        for job in idle:
+            del self.jobs[job.key]
+        return idle
+
+    def _plan_prefill(self) -> Plan | None:
+        rows: list[Row] = []
+        copies: list[PageCopy] = []
+        saves: list[PageCopy] = []
+        positions = 0
+        budget = self._prefill_budget()
+        for sequence in self._admissible():
+            if rows and positions + self._positions_to_compute(sequence) > budget:
+                break
+            admission = self.cache.admit(sequence)
+            if admission is None:
+                break
+            row = self._start(sequence, admission.start)
+            rows.append(row)
+            copies += admission.copies
+            saves += admission.saves
+            positions += row.count
+        return Plan("prefill", tuple(rows), copies=tuple(copies), saves=tuple(saves)) if rows else None
+
+    def _plan_encode(self) -> Plan | None:
+        self._open_jobs()
+        room = self.limits.max_crops
+        if self.running:
+            room = min(room, self.rates.crops_within(self.limits.launch_budget_s))
+        groups: list[CropGroup] = []
+        for job in self.jobs.values():
+            count = min(room, job.total - job.launched)
+            if count > 0 and not job.failed:
+                groups.append(CropGroup(job, job.launched, count))
+                job.launched += count
+                room -= count
+        return Plan("encode", groups=tuple(groups)) if groups else None
+
+    def _plan_decode(self) -> Plan | None:
+        rows: list[Row] = []
+        for sequence in list(self.running):
+            if sequence.preempting or not _has_more(sequence):
+                continue
+            if sequence.row is None or not self._make_room(sequence):
+                continue  # it has given its pages to an older one, or waits for some to come free
+            rows.append(Row(sequence, sequence.filled, 1, len(sequence.tokens) + sequence.inflight_refs))
+        for row in rows:
+            row.sequence.filled += 1
+        return Plan("decode", tuple(rows)) if rows else None
+
+    def _admissible(self) -> Iterator[Sequence]:
+        """Walk the waiting sequences that may start now, as far as rows and the batch allow."""
+        if self._short_of_pages and self.running:
+            return  # whoever was pre-empted comes back when somebody has finished, not to be pre-empted again
+        for sequence in list(self.waiting):
+            if len(self.running) >= self.limits.max_batch or not self._free_rows:
+                return
+            if not self._picture_is_ready(sequence):
+                continue
+            if sequence.samples or self._positions_to_compute(sequence):
+                yield sequence
+            else:
+                self.satisfied.append(sequence)
+
+    def _positions_to_compute(self, sequence: Sequence) -> int:
+        """Give the positions that a prefill launch computes for a sequence, at most."""
+        picture = sequence.picture
+        cached = picture is not None and self.cache.picture_state(picture.key) == "ready"
+        return sequence.known_length - (sequence.before if cached else 0)
+
+    def _picture_is_ready(self, sequence: Sequence) -> bool:
+        if sequence.picture is None:
+            return True
+        key = sequence.picture.key
+        state = self.cache.picture_state(key)
+        if state == "missing":
+            job = self.jobs.get(key)
+            return job is not None and job.encoded
+        return state == "ready"
+
+    def _start(self, sequence: Sequence, start: int) -> Row:
+        self.waiting.remove(sequence)
+        insort(self.running, sequence, key=_arrival)
+        sequence.row = self._free_rows.pop()
+        sequence.filled = sequence.known_length
+        job = None
+        if start == 0 and sequence.picture is not None:
+            job = self.jobs.pop(sequence.picture.key)
+            job.leader = sequence
+        sequence.times.prefix_hit = start > 0
+        index = len(sequence.tokens) if sequence.samples else None
+        return Row(sequence, start, sequence.known_length - start, index, job)
+
+    def _open_jobs(self) -> None:
+        """Begin to encode the pictures of the first waiting sequences; have those of the next ones cut."""
+        for sequence in self.waiting[: max(_CUT_AHEAD, self.limits.max_jobs)]:
+            picture = sequence.picture
+            if picture is None or self.cache.picture_state(picture.key) != "missing":
+                continue
+            job = self.jobs.get(picture.key)
+            if job is not None:
+                if job.leader is None or job.leader.finalized:
+                    job.leader = sequence
+            elif picture.failure is not None:
+                self.unusable.append(sequence)
+            elif picture.crops is None:
+                picture.request_crops()
+            elif len(self.jobs) < self.limits.max_jobs:
+                self.jobs[picture.key] = EncodeJob(self._job_count, picture.key, picture.crops, sequence)
+                self._job_count += 1
+
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Give a sequence a page for its next position, from the youngest sequence if need be."""
+        while not self.cache.grow(sequence, sequence.filled + 1):
+            if self.zombies or any(other.preempting for other in self.running):
+                return False  # pages are on their way
+            victim = self.running[-1]
+            victim.preempting = True
+            self._short_of_pages = True
+            self.settle(victim)
+            if victim is sequence or victim.preempting:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._requeue(sequence)
+        sequence.preempting = False
+        sequence.times.preemptions += 1
+
+    def _requeue(self, sequence: Sequence) -> None:
+        """Put a sequence back where it came from, as if it had not run; its tokens stay, and are recomputed."""
+        self.running.remove(sequence)
+        self._release(sequence)
+        sequence.filled = 0
+        insort(self.waiting, sequence, key=_arrival)
+
+    def _release(self, sequence: Sequence) -> None:
+        if sequence.row is None:
+            raise AssertionError(f"sequence {sequence.number} has no row to give back")
+        self.cache.release(sequence)
+        self._free_rows.append(sequence.row)
+        sequence.row = None
+
+    def _drop(self, job: EncodeJob) -> None:
+        job.failed = True
+        if self.jobs.get(job.key) is job:
+            del self.jobs[job.key]
+
+    def _prefill_budget(self) -> int:
+        if not self.running:
+            return self.limits.max_prefill_tokens
+        within = self.rates.positions_within(self.limits.launch_budget_s)
+        return min(self.limits.max_prefill_tokens, within)
+
+
+def _arrival(sequence: Sequence) -> int:
+    return sequence.number
+
+
+def _has_more(sequence: Sequence) -> bool:
+    """Tell whether a sequence may produce another token behind those on their way."""
+    return sequence.samples and len(sequence.tokens) + sequence.inflight_refs < sequence.request.budget

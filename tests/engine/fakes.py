@@ -1,0 +1,172 @@
+"""An engine core on a runner of twenty lines: tokens come from a script, and every call is noted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from photonlite.batch import Choice, EncodeJob, Step
+from photonlite.batch import Sequence as EngineSequence
+from photonlite.cache.manager import CacheManager
+from photonlite.cache.pages import PagePool
+from photonlite.engine.core import EngineCore
+from photonlite.images.crops import Crops
+from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
+from photonlite.scheduler.policy import Limits
+from photonlite.scheduler.scheduler import Scheduler
+
+PREFIX = 10
+PAGE = 4
+END, WORD = 0, 7
+GARBAGE = Token(999)
+
+
+class Words:
+    """A grammar of words up to the end id; `constrained` ones do not know their masks ahead."""
+
+    def __init__(self, budget: int = 100, constrained: bool = False) -> None:
+        self.budget = budget
+        self.constrained = constrained
+        self.seen: list[int] = []
+
+    @property
+    def allowed(self) -> Allowed:
+        return Allowed((WORD, END)) if self.constrained else Allowed()
+
+    @property
+    def ahead(self) -> Allowed | None:
+        return None if self.constrained else Allowed()
+
+    @property
+    def finish_reason(self) -> str | None:
+        if self.seen and self.seen[-1] == END:
+            return "stop"
+        return "length" if len(self.seen) >= self.budget else None
+
+    def accept(self, token: Token) -> None:
+        if self.finish_reason is not None:
+            raise ValueError("it has ended")
+        self.seen.append(token.id)
+
+
+@dataclass(eq=False)
+class FakePicture:
+    key: str
+    cut: bool = True
+    size: tuple[int, int] | None = (6, 4)
+    failure: BaseException | None = None
+    asked: int = 0
+
+    @property
+    def crops(self) -> Crops | None:
+        return Crops(np.zeros((3, 2, 2, 3), np.uint8), (1, 2)) if self.cut else None
+
+    def request_crops(self) -> None:
+        self.asked += 1
+
+
+@dataclass(eq=False)
+class FakeSink:
+    tokens: list[Token] = field(default_factory=list)
+    ends: list[EngineSequence] = field(default_factory=list)
+
+    def on_token(self, token: Token) -> None:
+        self.tokens.append(token)
+
+    def on_finish(self, sequence: EngineSequence) -> None:
+        self.ends.append(sequence)
+
+
+Script = Callable[[EngineSequence, int], Token | Exception]
+
+
+class FakeRunner:
+    """Gives scripted tokens; what nobody wants comes back as garbage."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.per_crop = self.per_position = 0.0  # seconds
+        self.calls: list[tuple[str, int]] = []
+        self.steps: list[Step] = []
+        self.choices: dict[int, list[Choice | None]] = {}
+        self.fails: set[tuple[str, int]] = set()
+        self.forgotten: list[EncodeJob] = []
+        self.before_collect: Callable[[Step], None] = lambda step: None
+
+    def launch(self, step: Step) -> None:
+        self._note("launch", step)
+        self.steps.append(step)
+
+    def finalize(self, step: Step, choices: Sequence[Choice | None]) -> None:
+        self._note("finalize", step)
+        self.choices[step.number] = list(choices)
+
+    def collect(self, step: Step) -> list[Token | Exception | None]:
+        self.before_collect(step)
+        self._note("collect", step)
+        step.device_s = sum(group.count for group in step.plan.groups) * self.per_crop
+        step.device_s += sum(row.count for row in step.rows) * self.per_position
+        if step.kind == "encode":
+            return []
+        return [
+            None if row.index is None else GARBAGE if choice is None else self.script(row.sequence, row.index)
+            for row, choice in zip(step.rows, self.choices[step.number], strict=True)
+        ]
+
+    def forget(self, job: EncodeJob) -> None:
+        self.forgotten.append(job)
+
+    def close(self) -> None:
+        self.calls.append(("close", -1))
+
+    def _note(self, call: str, step: Step) -> None:
+        self.calls.append((call, step.number))
+        if (call, step.number) in self.fails:
+            raise RuntimeError(f"{call} {step.number} fails")
+
+
+class Bench:
+    """A core with everything around it."""
+
+    def __init__(
+        self, script: Script, *, depth: int = 2, pages: int = 100, max_batch: int = 4, prefix_caching: bool = True
+    ) -> None:
+        self.pages = PagePool(pages, PAGE)
+        self.cache = CacheManager(self.pages, PREFIX, prefix_caching=prefix_caching)
+        limits = Limits(max_batch, 2 * max_batch, max_prefill_tokens=1000, max_crops=8)
+        self.scheduler = Scheduler(self.cache, limits)
+        self.runner = FakeRunner(script)
+        self.core = EngineCore(self.scheduler, self.runner, depth)
+        self.sequences: list[EngineSequence] = []
+
+    def ask(self, grammar: Grammar | None = None, picture: FakePicture | None = None, budget: int = 100) -> FakeSink:
+        sink = FakeSink()
+        prompt = (Token(1), Token(2)) if budget else ()
+        request = Request("query", prompt, grammar or Words(budget), budget, SamplingSettings())
+        before = PREFIX if picture else 1
+        sequence = EngineSequence(len(self.sequences), request, sink, before, picture)
+        self.sequences.append(sequence)
+        self.core.submit(sequence)
+        return sink
+
+    def run(self, ticks: int = 1000) -> None:
+        for _ in range(ticks):
+            if not self.core.tick():
+                return
+        raise AssertionError(f"not done after {ticks} ticks")
+
+    def check(self) -> None:
+        owners = self.cache.owners()
+        for sequence in self.sequences:
+            owners.update(sequence.pages)
+        self.pages.check(owners)
+
+    def everything_is_free(self) -> bool:
+        self.check()
+        self.cache.forget_all()
+        return self.pages.free == self.pages.usable and not self.scheduler.zombies and not self.scheduler.running
+
+
+def ends_at(length: int) -> Script:
+    """Words, and the end id as token number `length` (from 1)."""
+    return lambda sequence, index: Token(END if index == length - 1 else WORD)

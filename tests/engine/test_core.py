@@ -1,0 +1,381 @@
+"""One test for each of the moments at which a pipelined engine may go wrong."""
+
+import pytest
+
+from photonlite.batch import Sequence, Step
+from photonlite.errors import EngineDiedError, RequestCancelledError, StepError
+from photonlite.grammar.base import Vocabulary
+from photonlite.grammar.spatial import DetectGrammar
+from photonlite.request import Token
+from tests.engine.fakes import END, GARBAGE, PREFIX, WORD, Bench, FakePicture, Words, ends_at
+
+VOCABULARY = Vocabulary(end=END, answer=3, coordinate=5, size=6, ground_start=7, ground_end=9, any_id_continues=False)
+
+
+def order(bench: Bench, *calls: str) -> list[tuple[str, int]]:
+    return [call for call in bench.runner.calls if call[0] in calls]
+
+
+def test_the_next_forward_is_launched_before_the_last_step_is_read() -> None:
+    bench = Bench(ends_at(3))
+    bench.ask(Words(constrained=True))
+    bench.run()
+
+    assert order(bench, "launch", "finalize", "collect")[:6] == [
+        ("launch", 0),  # the prompt: nothing before it is open, so it is sampled at once
+        ("finalize", 0),
+        ("launch", 1),
+        ("collect", 0),
+        ("finalize", 1),  # its mask needed the token of step 0
+        ("launch", 2),
+    ]
+
+
+def test_a_batch_that_knows_its_masks_is_sampled_before_the_commit() -> None:
+    bench = Bench(ends_at(3))
+    bench.ask()
+    bench.run()
+
+    assert order(bench, "launch", "finalize", "collect")[2:5] == [("launch", 1), ("finalize", 1), ("collect", 0)]
+
+
+def test_one_constrained_row_makes_the_batch_wait_for_the_commit() -> None:
+    bench = Bench(ends_at(4))
+    bench.ask()
+    bench.ask(Words(constrained=True))
+    bench.run()
+
+    calls = order(bench, "finalize", "collect")
+    assert calls.index(("collect", 0)) < calls.index(("finalize", 1))
+    assert [len(sink.tokens) for sink in (sequence.sink for sequence in bench.sequences)] == [4, 4]
+
+
+def test_depth_1_runs_one_step_at_a_time() -> None:
+    bench = Bench(ends_at(3), depth=1)
+    bench.ask()
+    bench.run()
+
+    assert order(bench, "launch", "collect") == [(name, step) for step in range(3) for name in ("launch", "collect")]
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+def test_eos_while_the_next_step_carries_the_sequence_makes_a_zombie(constrained: bool) -> None:
+    bench = Bench(ends_at(2))
+    sink = bench.ask(Words(constrained=constrained))
+    sequence = bench.sequences[0]
+    seen: list[tuple[int, int, bool, int]] = []
+    bench.runner.before_collect = lambda step: seen.append(
+        (step.number, sequence.inflight_refs, sequence.finalized, len(sequence.pages))
+    )
+    bench.run()
+
+    assert [token.id for token in sink.tokens] == [WORD, END]
+    assert len(sink.ends) == 1
+    # Step 2 was launched before step 1 brought the end: it is read when the result has long gone out.
+    assert seen == [(0, 2, False, 1), (1, 2, False, 2), (2, 1, True, 2)]
+    assert bench.core.metrics.zombie_rows == 1
+    assert bench.everything_is_free()
+
+
+def test_eos_on_the_prompts_own_token_while_a_decode_step_is_in_flight() -> None:
+    bench = Bench(ends_at(1))
+    sink = bench.ask()
+    assert bench.core.tick()
+    assert [step.kind for step in bench.core.pipeline.in_flight] == ["prefill"]
+    assert bench.core.tick()  # launches the decode step, then reads the prompt's
+
+    assert [token.id for token in sink.tokens] == [END]
+    assert [step.kind for step in bench.core.pipeline.in_flight] == ["decode"]
+    assert bench.sequences[0] in bench.scheduler.zombies
+    bench.run()
+    assert bench.everything_is_free()
+
+
+def test_pages_and_row_are_released_once_and_not_before_the_last_commit() -> None:
+    bench = Bench(ends_at(2))
+    bench.ask()
+    sequence = bench.sequences[0]
+    released: list[int] = []
+    release = bench.cache.release
+
+    def watched(one: Sequence) -> None:
+        released.append(one.inflight_refs)
+        release(one)
+
+    bench.cache.release = watched  # type: ignore[method-assign]
+    bench.run()
+
+    assert released == [0]
+    assert sequence.row is None
+    with pytest.raises(AssertionError, match="is in no step"):
+        sequence.release()
+
+
+def test_a_row_is_reused_only_after_its_last_commit() -> None:
+    bench = Bench(ends_at(2), max_batch=1)
+    for _ in range(6):
+        bench.ask()
+    held: dict[int, Sequence] = {}
+
+    def watch(step: Step) -> None:
+        for other in bench.core.pipeline.in_flight:
+            for row in other.rows:
+                assert row.sequence.row is not None
+                assert held.setdefault(row.sequence.row, row.sequence) is row.sequence
+        held.clear()
+
+    bench.runner.before_collect = watch
+    bench.run()
+
+    assert all(sequence.sink.ends for sequence in bench.sequences)
+    assert bench.core.metrics.zombie_rows > 0
+    assert bench.everything_is_free()
+
+
+@pytest.mark.parametrize("picture", [None, FakePicture("a")], ids=["text", "picture"])
+@pytest.mark.parametrize("step", [0, 1, 2, 3])
+def test_a_launch_that_raises_restores_references_rows_and_pages(step: int, picture: FakePicture | None) -> None:
+    bench = Bench(ends_at(5))
+    first = bench.ask(picture=picture)
+    bench.runner.fails.add(("launch", step))
+    bench.run()
+    assert isinstance(first.ends[0].error, StepError)
+    assert "launch" in str(first.ends[0].error)
+    assert bench.sequences[0].inflight_refs == 0
+    assert bench.everything_is_free()
+
+    second = bench.ask()
+    bench.run()
+    assert len(second.tokens) == 5
+    assert bench.everything_is_free()
+
+
+@pytest.mark.parametrize("call", ["finalize", "collect"])
+def test_a_step_that_fails_later_ends_its_own_requests_alone(call: str) -> None:
+    bench = Bench(ends_at(5), max_batch=1)
+    first, second = bench.ask(), bench.ask()
+    bench.runner.fails.add((call, 1))
+    bench.run()
+
+    assert isinstance(first.ends[0].error, StepError)
+    assert second.ends[0].error is None
+    assert bench.everything_is_free()
+
+
+def test_three_failures_in_a_row_kill_the_engine() -> None:
+    bench = Bench(ends_at(5), max_batch=1)
+    for _ in range(3):
+        bench.ask()
+    bench.runner.fails |= {("launch", step) for step in range(3)}
+    with pytest.raises(EngineDiedError, match="launch 2 fails"):
+        bench.run()
+
+
+def test_cancelling_a_zombie_changes_nothing() -> None:
+    bench = Bench(ends_at(1))
+    sink = bench.ask()
+    bench.core.tick()
+    bench.core.tick()
+    assert bench.sequences[0] in bench.scheduler.zombies
+    bench.core.cancel(bench.sequences[0])
+    bench.run()
+
+    assert len(sink.ends) == 1
+    assert sink.ends[0].error is None
+    assert bench.everything_is_free()
+
+
+@pytest.mark.parametrize("ticks", range(12))
+def test_a_request_may_be_cancelled_between_any_two_ticks(ticks: int) -> None:
+    bench = Bench(ends_at(50), max_batch=2)
+    sink = bench.ask(picture=FakePicture("a"))
+    other = bench.ask()
+    for _ in range(ticks):
+        bench.core.tick()
+    bench.core.cancel(bench.sequences[0])
+    assert isinstance(sink.ends[0].error, RequestCancelledError)
+    before = list(sink.tokens)
+    bench.run()
+
+    assert sink.tokens == before
+    assert len(sink.ends) == 1
+    assert len(other.tokens) == 50
+    assert bench.everything_is_free()
+
+
+def test_the_length_cap_is_known_and_launches_nothing_beyond_it() -> None:
+    bench = Bench(ends_at(100))
+    bench.ask(budget=3)
+    bench.run()
+
+    assert bench.core.metrics.steps == {"encode": 0, "prefill": 1, "decode": 2}
+    assert bench.core.metrics.zombie_rows == 0
+
+
+def test_a_zombie_may_ride_in_the_step_of_its_length_cap() -> None:
+    bench = Bench(ends_at(2))
+    sink = bench.ask(budget=3)
+    bench.run()
+
+    assert [token.id for token in sink.tokens] == [WORD, END]
+    assert bench.sequences[0].filled == bench.sequences[0].longest
+    assert bench.core.metrics.zombie_rows == 1
+    assert bench.everything_is_free()
+
+
+def box(sequence: Sequence, index: int) -> Token:
+    return (Token(5, (0.5,)), Token(5, (0.25,)), Token(6, (0.1, 0.1)))[index % 3]
+
+
+def test_max_objects_is_reached_while_the_next_box_has_begun() -> None:
+    bench = Bench(box)
+    sink = bench.ask(DetectGrammar(VOCABULARY, 100, max_objects=2))
+    bench.run()
+
+    assert [token.id for token in sink.tokens] == [5, 5, 6, 5, 5, 6]
+    assert sink.ends[0].request.grammar.finish_reason == "max_objects"
+    assert bench.core.metrics.zombie_rows == 1
+
+
+def test_a_budget_that_ends_inside_a_box_ends_there() -> None:
+    bench = Bench(box)
+    sink = bench.ask(DetectGrammar(VOCABULARY, 5, max_objects=9), budget=5)
+    bench.run()
+
+    assert [token.id for token in sink.tokens] == [5, 5, 6, 5, 5]
+    assert sink.ends[0].request.grammar.finish_reason == "length"
+
+
+def test_a_prompt_is_admitted_while_both_slots_are_busy() -> None:
+    bench = Bench(ends_at(8))
+    bench.ask()
+    late: list[Sequence] = []
+
+    def submit(step: Step) -> None:
+        if step.number == 2:
+            assert bench.core.pipeline.full
+            bench.ask()
+            late.append(bench.sequences[-1])
+
+    bench.runner.before_collect = submit
+    bench.run()
+
+    assert [step.kind for step in bench.runner.steps[2:6]] == ["decode", "decode", "prefill", "decode"]
+    assert len(bench.runner.steps[5].rows) == 2
+    assert all(len(sequence.tokens) == 8 for sequence in bench.sequences)
+
+
+def test_two_requests_for_one_picture_at_once_encode_it_once() -> None:
+    bench = Bench(ends_at(3))
+    sinks = [bench.ask(picture=FakePicture("same")) for _ in range(2)]
+    bench.run()
+
+    kinds = [step.kind for step in bench.runner.steps]
+    assert kinds.count("encode") == 1
+    starts = [row.start for step in bench.runner.steps if step.kind == "prefill" for row in step.rows]
+    assert starts == [0, PREFIX]
+    assert len(bench.runner.forgotten) == 1
+    assert [len(sink.tokens) for sink in sinks] == [3, 3]
+
+
+def test_followers_of_a_picture_whose_step_failed_encode_it_again() -> None:
+    bench = Bench(ends_at(3))
+    leader, follower = (bench.ask(picture=FakePicture("same")) for _ in range(2))
+    bench.runner.fails.add(("collect", 0))
+    bench.run()
+
+    assert isinstance(leader.ends[0].error, StepError)
+    assert follower.ends[0].error is None
+    assert len(follower.tokens) == 3
+    assert [step.kind for step in bench.runner.steps].count("encode") == 2
+    assert bench.everything_is_free()
+
+
+def test_a_prefix_whose_prompt_failed_is_not_used_by_followers() -> None:
+    bench = Bench(lambda sequence, index: RuntimeError("NaN") if sequence.number == 0 else ends_at(3)(sequence, index))
+    leader, follower = (bench.ask(picture=FakePicture("same")) for _ in range(2))
+    bench.run()
+
+    assert str(leader.ends[0].error) == "NaN"
+    assert len(follower.tokens) == 3
+    starts = [row.start for step in bench.runner.steps if step.kind == "prefill" for row in step.rows]
+    assert starts == [0, 0]
+    assert bench.everything_is_free()
+
+
+def test_a_tick_with_nothing_to_do_does_nothing() -> None:
+    bench = Bench(ends_at(3))
+
+    assert not bench.core.tick()
+    assert bench.runner.calls == []
+    assert bench.core.idle
+
+
+def test_a_picture_that_is_not_cut_yet_holds_up_nobody_else() -> None:
+    bench = Bench(ends_at(3))
+    slow = FakePicture("slow", cut=False)
+    late, other = bench.ask(picture=slow), bench.ask()
+    bench.run()
+    assert (len(late.tokens), len(other.tokens)) == (0, 3)
+    assert slow.asked > 0
+
+    slow.cut = True
+    bench.run()
+    assert len(late.tokens) == 3
+
+
+def test_a_picture_that_cannot_be_cut_fails_its_request_alone() -> None:
+    bench = Bench(ends_at(3))
+    bad = bench.ask(picture=FakePicture("bad", cut=False, failure=ValueError("broken")))
+    good = bench.ask(picture=FakePicture("good"))
+    bench.run()
+
+    assert str(bad.ends[0].error) == "broken"
+    assert len(good.tokens) == 3
+
+
+def test_a_request_for_a_picture_alone_ends_without_a_token_and_leaves_its_prefix() -> None:
+    bench = Bench(ends_at(3))
+    for _ in range(2):
+        sink = bench.ask(picture=FakePicture("a"), budget=0)
+        bench.run()
+        assert sink.ends[0].error is None
+        assert sink.tokens == []
+
+    assert [step.kind for step in bench.runner.steps] == ["encode", "prefill"]
+    assert bench.cache.picture_state("a") == "ready"
+
+
+def test_a_zombie_never_gets_what_its_last_step_sampled() -> None:
+    bench = Bench(ends_at(2))
+    sink = bench.ask(Words(constrained=True))
+    bench.run()
+
+    assert GARBAGE not in sink.tokens
+    assert bench.runner.choices[2] == [None]
+
+
+def test_a_grammar_that_raises_fails_its_request_alone() -> None:
+    class Broken(Words):
+        def accept(self, token: Token) -> None:
+            raise KeyError("grammar")
+
+    bench = Bench(ends_at(3))
+    bad, good = bench.ask(Broken()), bench.ask()
+    bench.run()
+
+    assert isinstance(bad.ends[0].error, KeyError)
+    assert len(good.tokens) == 3
+    assert bench.everything_is_free()
+
+
+def test_pages_run_out_and_the_youngest_gives_its_own_back() -> None:
+    # Ten usable pages of 4: two sequences of 30 positions need 16.
+    bench = Bench(ends_at(27), pages=11, prefix_caching=False)
+    first, second = bench.ask(budget=30), bench.ask(budget=30)
+    bench.run()
+
+    assert bench.sequences[0].times.preemptions == 0
+    assert bench.sequences[1].times.preemptions == 1
+    assert [len(sink.tokens) for sink in (first, second)] == [27, 27]
+    assert bench.everything_is_free()

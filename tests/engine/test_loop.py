@@ -1,0 +1,199 @@
+"""The engine thread, on scripted runners; gates in place of sleeps."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from photonlite.batch import Sequence, Step
+from photonlite.engine.loop import EngineLoop
+from photonlite.errors import CapacityError, DeadlineError, EngineDiedError, ModelError, RequestCancelledError
+from photonlite.request import Request, SamplingSettings, Token
+from tests.engine.fakes import PREFIX, Bench, FakePicture, FakeSink, Words, ends_at
+
+LONG = 30.0
+"""Seconds after which a test is taken for hung: a guard, never waited for."""
+
+
+class Ended(FakeSink):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = threading.Event()
+        self.done = threading.Event()
+
+    def on_token(self, token: Token) -> None:
+        super().on_token(token)
+        self.first.set()
+
+    def on_finish(self, sequence: Sequence) -> None:
+        super().on_finish(sequence)
+        self.done.set()
+
+
+class Gate:
+    """Holds the engine thread in front of a commit."""
+
+    def __init__(self, bench: Bench, number: int) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+        bench.runner.before_collect = lambda step: self.pause() if step.number == number else None
+
+    def pause(self) -> None:
+        self.reached.set()
+        assert self.opened.wait(LONG)
+
+
+def sequence(
+    number: int, budget: int = 100, deadline: float | None = None, picture: FakePicture | None = None
+) -> Sequence:
+    request = Request("query", (Token(1),), Words(budget), budget, SamplingSettings())
+    return Sequence(number, request, Ended(), PREFIX if picture else 1, picture, deadline=deadline)
+
+
+def ended(one: Sequence) -> Ended:
+    assert isinstance(one.sink, Ended)
+    assert one.sink.done.wait(LONG)
+    assert len(one.sink.ends) == 1
+    return one.sink
+
+
+def test_requests_from_many_threads_are_answered() -> None:
+    loop = EngineLoop(Bench(ends_at(5)).core)
+    sequences = [sequence(number) for number in range(40)]
+    threads = [
+        threading.Thread(target=lambda part=part: [loop.submit(one) for one in part])
+        for part in (sequences[:20], sequences[20:])
+    ]
+    for thread in threads:
+        thread.start()
+
+    assert all(len(ended(one).tokens) == 5 for one in sequences)
+    loop.close(drain=True)
+
+
+def test_closing_drains_what_is_in_flight() -> None:
+    bench = Bench(ends_at(9))
+    gate = Gate(bench, 2)
+    loop = EngineLoop(bench.core)
+    one, waiting = sequence(0), sequence(1)
+    loop.submit(one)
+    assert gate.reached.wait(LONG)
+    loop.submit(waiting)
+    loop.stop(drain=True)
+    assert not loop.alive
+    with pytest.raises(ModelError, match="closed: load it again"):
+        loop.submit(sequence(2))
+    gate.opened.set()
+    loop.close(drain=True)
+
+    assert [len(ended(one).tokens), len(ended(waiting).tokens)] == [9, 9]
+    assert bench.runner.calls[-1] == ("close", -1)
+    assert bench.everything_is_free()
+
+
+def test_closing_drains_what_waits_for_its_picture() -> None:
+    bench = Bench(ends_at(4))
+    slow = FakePicture("slow", cut=False)
+    asked = threading.Event()
+    slow.request_crops = asked.set  # type: ignore[method-assign]
+    loop = EngineLoop(bench.core)
+    one = sequence(0, picture=slow)
+    loop.submit(one)
+    assert asked.wait(LONG)
+    asked.clear()
+    loop.stop(drain=True)
+    assert asked.wait(LONG)  # it has looked again since, and there was nothing to do
+    slow.cut = True
+    loop.wake()
+    loop.close(drain=True)
+
+    assert len(ended(one).tokens) == 4
+    assert bench.everything_is_free()
+
+
+def test_closing_without_draining_fails_what_is_open_and_commits_what_is_in_flight() -> None:
+    bench = Bench(ends_at(50))
+    gate = Gate(bench, 2)
+    loop = EngineLoop(bench.core)
+    one = sequence(0)
+    loop.submit(one)
+    assert gate.reached.wait(LONG)
+    loop.stop(drain=False)
+    gate.opened.set()
+    loop.close(drain=False)
+
+    assert isinstance(ended(one).ends[0].error, ModelError)
+    launched = [call for call in bench.runner.calls if call[0] == "launch"]
+    collected = [call for call in bench.runner.calls if call[0] == "collect"]
+    assert len(launched) == len(collected)
+    assert bench.everything_is_free()
+
+
+def test_a_dying_thread_fails_every_open_and_later_request() -> None:
+    bench = Bench(ends_at(50))
+
+    def explode(step: Step) -> None:
+        if step.number == 3:
+            raise SystemError("the card has fallen off the bus")
+
+    loop = EngineLoop(bench.core)
+    plan = bench.scheduler.plan
+    bench.scheduler.plan = lambda: explode(bench.runner.steps[-1]) or plan() if bench.runner.steps else plan()  # type: ignore[method-assign, func-returns-value]
+    sequences = [sequence(number) for number in range(6)]
+    for one in sequences:
+        loop.submit(one)
+
+    for one in sequences:
+        error = ended(one).ends[0].error
+        assert isinstance(error, EngineDiedError)
+        assert "fallen off the bus" in str(error)
+    loop.close(drain=True)
+    assert not loop.alive
+    with pytest.raises(EngineDiedError, match="fallen off"):
+        loop.submit(sequence(9))
+
+
+def test_cancelling_from_another_thread_ends_a_request_at_once() -> None:
+    bench = Bench(ends_at(10**6), pages=2000)
+    loop = EngineLoop(bench.core)
+    one, after = sequence(0, budget=5000), sequence(1, budget=3)
+    loop.submit(one)
+    assert isinstance(one.sink, Ended)
+    assert one.sink.first.wait(LONG)
+    loop.cancel(one)
+
+    assert isinstance(ended(one).ends[0].error, RequestCancelledError)
+    loop.submit(after)
+    assert len(ended(after).tokens) == 3
+    loop.close(drain=True)
+
+
+def test_a_deadline_wakes_a_sleeping_engine() -> None:
+    bench = Bench(ends_at(3))
+    loop = EngineLoop(bench.core)
+    one = sequence(0, deadline=0.0)  # long past: perf_counter counts from some time before
+    bench.scheduler.plan = lambda: None  # type: ignore[method-assign]
+    loop.submit(one)
+
+    assert isinstance(ended(one).ends[0].error, DeadlineError)
+    loop.close(drain=True)
+
+
+def test_a_request_that_can_never_fit_reaches_its_sink_as_an_error() -> None:
+    loop = EngineLoop(Bench(ends_at(3), pages=5).core)
+    one = sequence(0, budget=100)
+    loop.submit(one)
+
+    error = ended(one).ends[0].error
+    assert isinstance(error, CapacityError)
+    assert "101 positions, which takes 26 pages of 4, but the KV cache has 4" in str(error)
+    loop.close(drain=True)
+
+
+def test_closing_twice_is_fine_and_ends_the_thread() -> None:
+    before = threading.active_count()
+    loop = EngineLoop(Bench(ends_at(3)).core)
+    closers: list[Callable[[], None]] = [lambda: loop.close(drain=True), lambda: loop.close(drain=False)]
+    for close in closers:
+        close()
+
+    assert threading.active_count() == before

@@ -1,0 +1,165 @@
+import pytest
+
+from photonlite.batch import Plan, Sequence
+from photonlite.errors import CapacityError
+from photonlite.request import Request, SamplingSettings, Token
+from tests.engine.fakes import Bench, FakePicture, FakeSink, Words, ends_at
+
+
+def launched(bench: Bench) -> list[str]:
+    return [
+        f"{step.kind} {' '.join(str(row.sequence.number) for row in step.rows)}".strip() for step in bench.runner.steps
+    ]
+
+
+def test_first_come_first_served() -> None:
+    bench = Bench(ends_at(2), max_batch=1)
+    for _ in range(3):
+        bench.ask()
+    bench.run()
+
+    assert [name for name in launched(bench) if name.startswith("prefill")] == ["prefill 0", "prefill 1", "prefill 2"]
+
+
+def test_prompts_that_fit_are_prefilled_together() -> None:
+    bench = Bench(ends_at(2))
+    for _ in range(3):
+        bench.ask()
+    bench.run()
+
+    assert launched(bench)[0] == "prefill 0 1 2"
+
+
+def test_nobody_overtakes_a_request_that_waits_for_pages() -> None:
+    # Six usable pages: the first takes four, the second needs three, the third would fit.
+    bench = Bench(ends_at(40), pages=7, prefix_caching=False)
+    lengths = (13, 9, 1)
+    for number, length in enumerate(lengths):
+        prompt = tuple(Token(1) for _ in range(length))
+        request = Request("query", prompt, Words(2), 2, SamplingSettings())
+        bench.sequences.append(Sequence(number, request, FakeSink(), 1))
+        bench.core.submit(bench.sequences[-1])
+    plan = bench.scheduler.plan()
+
+    assert plan is not None
+    assert [row.sequence.number for row in plan.rows] == [0]
+    assert [sequence.number for sequence in bench.scheduler.waiting] == [1, 2]
+
+
+def test_a_request_that_could_not_run_alone_is_refused_with_the_numbers() -> None:
+    bench = Bench(ends_at(2), pages=5)
+    with pytest.raises(CapacityError, match=r"19 positions, which takes 5 pages of 4, but the KV cache has 4.*lower"):
+        bench.ask(budget=17)
+    bench.ask(budget=14)
+
+
+def test_decoding_takes_turns_with_encoding_and_prompts() -> None:
+    bench = Bench(ends_at(30))
+    bench.ask()
+    for _ in range(3):
+        bench.core.tick()
+    for name in "abc":
+        bench.ask(picture=FakePicture(name))
+    bench.run()
+
+    kinds = [step.kind for step in bench.runner.steps[3:]]
+    others = [index for index, kind in enumerate(kinds) if kind != "decode"]
+    assert others
+    # Whoever is being decoded gets a step between any two launches of other work.
+    assert all(later - earlier > 1 for earlier, later in zip(others, others[1:], strict=False))
+
+
+def test_encoding_keeps_to_the_time_budget_while_others_are_decoded() -> None:
+    bench = Bench(ends_at(60))
+    bench.scheduler.rates.per_crop = bench.runner.per_crop = 0.0015  # seconds: two fit into 4 ms
+    bench.ask()
+    for _ in range(3):
+        bench.core.tick()
+    bench.ask(picture=FakePicture("a"))
+    bench.run()
+    groups = [[group.count for group in step.plan.groups] for step in bench.runner.steps if step.kind == "encode"]
+    assert groups == [[2], [1]]
+
+    bench.ask(picture=FakePicture("b"))  # nobody is decoded: all at once
+    bench.run()
+    last = [step for step in bench.runner.steps if step.kind == "encode"][-1]
+    assert [group.count for group in last.plan.groups] == [3]
+
+
+def test_crops_of_several_pictures_share_a_launch() -> None:
+    bench = Bench(ends_at(2))
+    for name in "abc":
+        bench.ask(picture=FakePicture(name))
+    bench.run()
+
+    first = bench.runner.steps[0]
+    assert [(group.job.key, group.first, group.count) for group in first.plan.groups] == [
+        ("a", 0, 3), ("b", 0, 3), ("c", 0, 2),
+    ]  # fmt: skip
+
+
+def test_the_budget_bounds_prompts_that_are_prefilled_while_others_are_decoded() -> None:
+    bench = Bench(ends_at(60))
+    bench.scheduler.rates.per_position = bench.runner.per_position = 0.001  # seconds: four fit into 4 ms
+    bench.ask()
+    for _ in range(3):
+        bench.core.tick()
+    for _ in range(3):
+        bench.ask()
+    bench.run()
+
+    assert [name for name in launched(bench) if name.startswith("prefill")] == [
+        "prefill 0", "prefill 1", "prefill 2", "prefill 3",
+    ]  # fmt: skip
+
+
+def test_a_victim_keeps_its_pages_until_its_step_has_committed() -> None:
+    bench = Bench(ends_at(27), pages=11, prefix_caching=False)
+    bench.ask(budget=30)
+    bench.ask(budget=30)
+    victim = bench.sequences[1]
+    seen: list[tuple[int, bool]] = []
+    plan = bench.scheduler.plan
+
+    def watched() -> Plan | None:
+        found = plan()
+        if victim.preempting:
+            seen.append((victim.inflight_refs, bool(victim.pages)))
+        return found
+
+    bench.scheduler.plan = watched  # type: ignore[method-assign]
+    bench.run()
+
+    assert seen
+    assert all(refs > 0 and pages for refs, pages in seen)
+    assert victim.times.preemptions == 1
+    assert len(victim.tokens) == 27
+
+
+def test_who_was_preempted_comes_back_first_and_is_recomputed_from_its_tokens() -> None:
+    bench = Bench(ends_at(27), pages=11, prefix_caching=False)
+    bench.ask(budget=30)
+    bench.ask(budget=30)
+    bench.run()
+    again = [step for step in bench.runner.steps if step.kind == "prefill"][-1]
+
+    assert [row.sequence.number for row in again.rows] == [1]
+    assert again.rows[0].start == 0
+    assert again.rows[0].count == 3 + (again.rows[0].index or 0)
+    assert bench.sequences[1].sink.tokens == bench.sequences[1].tokens  # type: ignore[attr-defined]
+
+
+def test_an_encoding_that_nobody_waits_for_any_more_is_forgotten() -> None:
+    bench = Bench(ends_at(60))
+    bench.scheduler.rates.per_crop = bench.runner.per_crop = 0.003
+    bench.ask()
+    for _ in range(3):
+        bench.core.tick()
+    bench.ask(picture=FakePicture("a"))
+    while not bench.scheduler.jobs:
+        bench.core.tick()
+    bench.core.cancel(bench.sequences[1])
+    bench.run()
+
+    assert [job.key for job in bench.runner.forgotten] == ["a"]
+    assert bench.everything_is_free()
