@@ -1,0 +1,273 @@
+"""Random requests on real arithmetic: what the engine answers at any depth is what the plain oracle answers.
+
+The model has a grid of 4 x 4 patches, random weights, and float64 numbers, in which the order of sums does not turn a
+choice. Everything else is drawn from the seed of a scene: pictures, skills, settings, grammars in which each token
+changes what is allowed next, pages that run out, cancels, the shape of batches.
+"""
+
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from photonlite.batch import Sequence
+from photonlite.config import EngineConfig
+from photonlite.engine.engine import Engine
+from photonlite.errors import RequestCancelledError
+from photonlite.images.crops import Crops
+from photonlite.models.moondream.model import MoondreamModel
+from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
+from photonlite.runner.memory import bytes_of_page
+from photonlite.skills import caption, detect, point, query, segment
+from tests.plain import PlainEngine
+from tests.tiny import CPU, tiny_config, tiny_model, tiny_prompts
+
+_END, _COORDINATE, _SIZE, _VOCABULARY = 0, 5, 6, 272
+_TILINGS = ((1, 1), (1, 2), (2, 1), (2, 3), (1, 4))
+_KINDS = ("nano", "moondream2")
+LONG = 60.0
+"""Seconds after which an answer is taken for lost: a guard, never waited for."""
+
+
+class Chance:
+    """A grammar in which every token, its numbers included, decides what may follow it.
+
+    Args:
+        seed: Of the decisions.
+        budget: Tokens at most.
+    """
+
+    def __init__(self, seed: int, budget: int) -> None:
+        self._state = seed
+        self._left = budget
+        self._reason: str | None = None
+        self._allowed = self._draw()
+
+    @property
+    def allowed(self) -> Allowed:
+        return self._allowed
+
+    @property
+    def ahead(self) -> Allowed | None:
+        return None
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self._reason
+
+    def accept(self, token: Token) -> None:
+        if self._reason is not None or not self._allowed.permits(token.id):
+            raise ValueError(f"{token} is not allowed here: {self._allowed}")
+        self._left -= 1
+        self._state = hash((self._state, token.id, token.values))
+        ended = token.id == _END or self._state % 31 == 0
+        self._reason = "stop" if ended else "length" if self._left == 0 else None
+        self._allowed = self._draw()
+
+    def _draw(self) -> Allowed:
+        dice = random.Random(self._state)
+        ids = tuple(dice.sample(range(7, _VOCABULARY), dice.randint(2, 40)))
+        return dice.choice(
+            (
+                Allowed((_COORDINATE,), coordinate=_COORDINATE),
+                Allowed((_SIZE,), size=_SIZE),
+                Allowed((_COORDINATE, _END), coordinate=_COORDINATE, end=_END),
+                Allowed((_COORDINATE, _SIZE, *ids), coordinate=_COORDINATE, size=_SIZE),
+                Allowed((*ids, _END)),
+                Allowed(ids),
+                Allowed(suppressed=ids),
+                Allowed(suppressed=ids, coordinate=_COORDINATE),
+                Allowed((dice.randrange(7, _VOCABULARY),)),
+            )
+        )
+
+
+@dataclass(eq=False)
+class CutPicture:
+    key: str
+    crops: Crops
+    size: tuple[int, int] | None = (30, 40)
+    failure: BaseException | None = None
+
+    def request_crops(self) -> None:
+        raise AssertionError("they are cut already")
+
+
+@dataclass(eq=False)
+class Collector:
+    """Takes what the engine gives; `cancel_at` tokens make it cancel."""
+
+    engine: Engine
+    cancel_at: int | None
+    tokens: list[Token] = field(default_factory=list)
+    done: threading.Event = field(default_factory=threading.Event)
+    sequence: Sequence | None = None
+    ends: int = 0
+
+    def on_token(self, token: Token) -> None:
+        self.tokens.append(token)
+        if len(self.tokens) == self.cancel_at and self.sequence is not None:
+            self.engine.cancel(self.sequence)
+
+    def on_finish(self, sequence: Sequence) -> None:
+        self.sequence = sequence
+        self.ends += 1
+        self.done.set()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that can be made again and again: its grammar moves, so each run needs a new one."""
+
+    kind: str
+    settings: SamplingSettings
+    picture: int | None
+    seed: int
+    cancel_at: int | None
+
+    def request(self, config: object) -> Request:
+        prompts = tiny_prompts(config)  # type: ignore[arg-type]
+        if self.kind == "chance":
+            base = query.build(
+                prompts, "why?", with_image=self.picture is not None, reasoning=False, refs=None, settings=self.settings
+            )
+            budget = min(base.budget, 40)
+            return Request("query", base.prompt, Chance(self.seed, budget), budget, self.settings)
+        refs = [(0.25, 0.5), (0.1, 0.2, 0.3, 0.4)] if self.seed % 3 == 0 else None
+        if self.kind == "detect":
+            return detect.build(prompts, "mug", settings=self.settings)
+        if self.kind == "point":
+            return point.build(prompts, "mug", refs=refs, settings=self.settings)
+        if self.kind == "segment":
+            return segment.build(prompts, "mug", refs=refs, settings=self.settings)
+        if self.kind == "caption":
+            return caption.build(prompts, "short", settings=self.settings)
+        return query.build(
+            prompts,
+            "why? " * (1 + self.seed % 4),
+            with_image=self.picture is not None,
+            reasoning=self.kind == "reasoning",
+            refs=refs if self.picture is not None else None,
+            settings=self.settings,
+        )
+
+
+class Scene:
+    """Requests, pictures and a model drawn from a seed.
+
+    Args:
+        seed: Of everything.
+        count: Requests.
+    """
+
+    def __init__(self, seed: int, count: int) -> None:
+        self.dice = random.Random(seed)
+        self.kind = self.dice.choice(_KINDS)
+        vision = {"crop_size": 16, "enc_patch_size": 4}
+        raw = {"moondream2": "moondream2", "nano": "photonlite_nano"}[self.kind]
+        self.config = tiny_config(raw, vision=vision)
+        self.model = _weights(self.config, seed % 7)
+        self.crops = [self._crops() for _ in range(5)]
+        self.asked = [self._ask() for _ in range(count)]
+        self.pages = self.dice.choice((None, 1.0, 1.0, 1.4))
+        self.options = {
+            "max_batch": self.dice.choice((1, 3, 5, 8, 8)),
+            "page_size": self.dice.choice((2, 4, 8, 16)),
+            "prefix_caching": self.dice.random() < 0.9,
+            "launch_budget_s": self.dice.choice((1e-6, 0.004)),
+            "max_crops": self.dice.choice((1, 3, 16)),
+            "max_prefill_tokens": self.dice.choice((1, 60, 4096)),
+        }
+
+    def expected(self) -> list[tuple[Token, ...]]:
+        """Give what the plain oracle answers, one request after the other."""
+        oracle = PlainEngine(self.model, CPU, torch.float64)
+        return [
+            oracle.generate(
+                asked.request(self.config), None if asked.picture is None else self.crops[asked.picture]
+            ).complete().tokens
+            for asked in self.asked
+        ]  # fmt: skip
+
+    def answers(self, depth: int) -> Iterator[tuple[Asked, Collector]]:
+        """Run everything on the engine at once, and give each request with what came of it."""
+        config = EngineConfig(depth=depth, kv_cache_bytes=self._cache_bytes(), **self.options)
+        engine = Engine(self.model, CPU, torch.float64, config)
+        collectors = []
+        for asked in self.asked:
+            collector = Collector(engine, asked.cancel_at)
+            picture = None if asked.picture is None else CutPicture(str(asked.picture), self.crops[asked.picture])
+            collector.sequence = engine.submit(asked.request(self.config), collector, picture)
+            if asked.cancel_at == 0:
+                engine.cancel(collector.sequence)
+            collectors.append(collector)
+        for asked, collector in zip(self.asked, collectors, strict=True):
+            assert collector.done.wait(LONG), f"{asked} got no answer"
+            yield asked, collector
+        self.metrics = engine.metrics
+        engine.close()
+
+    def _cache_bytes(self) -> int | None:
+        """Give a cache for so many longest requests, and the few pages that belong to none."""
+        if self.pages is None:
+            return None
+        size = int(self.options["page_size"])
+        longest = -(-self.model.shape.max_context // size)
+        return int(self.pages * longest + 3) * bytes_of_page(self.model.shape, torch.float64, size)
+
+    def _crops(self) -> Crops:
+        rows, columns = tiling = self.dice.choice(_TILINGS)
+        count = 1 if tiling == (1, 1) else 1 + rows * columns
+        pixels = np.random.default_rng(self.dice.getrandbits(32)).integers(0, 256, (count, 16, 16, 3), dtype=np.uint8)
+        return Crops(pixels, tiling)
+
+    def _ask(self) -> Asked:
+        dice = self.dice
+        kind = dice.choice(("chance", "chance", "detect", "point", "segment", "caption", "query", "reasoning"))
+        settings = SamplingSettings(
+            temperature=dice.choice((0, 0, 0.5, 2.0)),  # float32 holds them exactly
+            top_p=dice.choice((1.0, 0.75)),
+            max_tokens=dice.choice((1, 2, 7, 40)),
+            max_objects=dice.choice((1, 2, 15)),
+            seed=dice.randrange(1000),
+        )
+        pictureless = kind in ("chance", "query") and dice.random() < 0.3
+        cancel_at = dice.randrange(6) if dice.random() < 0.1 else None
+        return Asked(kind, settings, None if pictureless else dice.randrange(5), dice.getrandbits(30), cancel_at)
+
+
+def check_scene(seed: int, count: int) -> dict[str, int]:
+    """Compare both depths with the oracle, request by request; returns what the scene has exercised."""
+    scene = Scene(seed, count)
+    expected = scene.expected()
+    seen = {"tokens": 0, "cancelled": 0, "preemptions": 0, "zombies": 0, "hits": 0, "encodes": 0}
+    for depth in (1, 2):
+        for (asked, got), wanted in zip(scene.answers(depth), expected, strict=True):
+            where = f"seed {seed}, depth {depth}, {asked}"
+            assert got.ends == 1, where
+            error = None if got.sequence is None else got.sequence.error
+            if isinstance(error, RequestCancelledError) and asked.cancel_at is not None:
+                seen["cancelled"] += 1
+                wanted = wanted[: len(got.tokens)]
+            else:
+                assert error is None, where
+            assert [(token.id, token.values) for token in got.tokens] == [(t.id, t.values) for t in wanted], where
+            for token, other in zip(got.tokens, wanted, strict=True):
+                np.testing.assert_allclose(token.probability, other.probability, atol=1e-5, err_msg=where)
+                np.testing.assert_allclose(token.masses, other.masses, atol=1e-5, err_msg=where)
+        seen["tokens"] += scene.metrics.tokens
+        seen["preemptions"] += scene.metrics.preemptions
+        seen["zombies"] += scene.metrics.zombie_rows * (depth == 2)
+        seen["hits"] += scene.metrics.prefix_hits
+        seen["encodes"] += scene.metrics.steps["encode"]
+    return seen
+
+
+def _weights(config: object, seed: int) -> MoondreamModel:
+    return tiny_model(config, seed).double()  # type: ignore[arg-type]
+
+
+_: type[Grammar] = Chance

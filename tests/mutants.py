@@ -1,0 +1,451 @@
+"""Seeds one bug at a time into each mechanism of the engine and shows which test turns red.
+
+```sh
+python -m tests.mutants                # all, some minutes on two cores
+python -m tests.mutants mask page      # those with one of these words in their name
+```
+
+A mutant is a copy of the package with a few lines exchanged. The tests named with it run on that copy; if they all
+pass, the mutant survives, and the exit code is 1: a mechanism is not guarded.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_LINKED = ("assets", "bench", "README.md")
+_WORKERS = 2
+_SIMULATION = "tests/simulation/test_simulation.py"
+_CORE = "tests/engine/test_core.py"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug to seed.
+
+    Attributes:
+        name: What goes wrong.
+        path: The module, inside the package.
+        old: Lines that must be there exactly once.
+        new: What stands there instead.
+        tests: What pytest runs, separated by spaces; the first failure ends it.
+    """
+
+    name: str
+    path: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTANTS = [
+    # The pipeline and its commits.
+    Mutant(
+        "slot freed when its commit begins",
+        "runner/pipeline.py",
+        """        step.state = "committing"
+""",
+        """        step.state = "committing"
+        self._free.append(step.slot)
+""",
+        "tests/runner/test_pipeline.py",
+    ),
+    Mutant(
+        "commits reordered: the newest first",
+        "runner/pipeline.py",
+        "return self._in_flight[0] if self._in_flight else None",
+        "return self._in_flight[-1] if self._in_flight else None",
+        _CORE,
+    ),
+    Mutant(
+        "launched on top of a step that is not sampled",
+        "runner/pipeline.py",
+        """if self._in_flight and self._in_flight[-1].state == "launched":""",
+        """if False:""",
+        "tests/runner/test_pipeline.py",
+    ),
+    Mutant(
+        "blocking at depth 2: the commit before the launch",
+        "engine/core.py",
+        """        self._expire()
+        step = self._launch()
+""",
+        """        self._expire()
+        if self.pipeline.oldest is not None:
+            self._commit(self.pipeline.oldest)
+        step = self._launch()
+""",
+        _CORE,
+    ),
+    # Late masks.
+    Mutant(
+        "stale mask: the grammar has not seen the last token",
+        "engine/core.py",
+        """        allowed = grammar.allowed if outstanding == 0 else grammar.ahead if outstanding == 1 else None
+""",
+        """        allowed = grammar.allowed
+""",
+        f"{_CORE} {_SIMULATION}",
+    ),
+    Mutant(
+        "predicted mask: every batch is sampled before the commit",
+        "engine/core.py",
+        'if step is not None and step.state == "launched" and self._knows_masks(step):',
+        'if step is not None and step.state == "launched":',
+        _CORE,
+    ),
+    Mutant(
+        "mask bits of the neighbouring row",
+        "runner/runner.py",
+        "write_choice(choice, slot.choices[index], slot.masks[index], self._masks)",
+        "write_choice(choice, slot.choices[index], slot.masks[index - 1], self._masks)",
+        _SIMULATION,
+    ),
+    Mutant(
+        "masks are not uploaded before sampling",
+        "runner/runner.py",
+        "        device.compute.wait(slot.choices_uploaded)\n",
+        "",
+        _SIMULATION,
+    ),
+    # Zombies.
+    Mutant(
+        "reference dropped: a launch does not count",
+        "engine/core.py",
+        "            row.sequence.retain()\n",
+        "",
+        _CORE,
+    ),
+    Mutant(
+        "pages of a zombie released with its result",
+        "scheduler/scheduler.py",
+        """        if sequence.inflight_refs > 0:
+            return
+""",
+        "",
+        _CORE,
+    ),
+    Mutant(
+        "a zombie gets another token",
+        "engine/core.py",
+        """        if sequence.finalized:
+            self._accounts.zombie()
+            return
+""",
+        """        if sequence.finalized:
+            self._accounts.zombie()
+""",
+        _CORE,
+    ),
+    Mutant(
+        "a request ends twice",
+        "engine/core.py",
+        """        if sequence.finalized:
+            return
+        self._progress = True
+""",
+        """        self._progress = True
+""",
+        _CORE,
+    ),
+    # Rows, carry-over and pages on the device.
+    Mutant(
+        "carry-over from the wrong row",
+        "runner/runner.py",
+        "        target[:count, PENDING_ROW] = rows\n",
+        "        target[:count, PENDING_ROW] = rows[::-1]\n",
+        _SIMULATION,
+    ),
+    Mutant(
+        "unused rows write to a live page",
+        "runner/runner.py",
+        "            target[count:padded, WRITE_SLOT] = SCRATCH_PAGE * self._page_size\n",
+        "            target[count:padded, WRITE_SLOT] = target[0, WRITE_SLOT]\n",
+        _SIMULATION,
+    ),
+    Mutant(
+        "unused rows write to a live row of the pending table",
+        "runner/runner.py",
+        "            target[count:padded, PENDING_ROW] = self._scratch_row\n",
+        "            target[count:padded, PENDING_ROW] = rows[0]\n",
+        _SIMULATION,
+    ),
+    Mutant(
+        "a new page is missing from the page table",
+        "runner/runner.py",
+        "if (written := self._written[row]) < len(pages):",
+        "if (written := self._written[row]) < len(pages) - 1:",
+        _SIMULATION,
+    ),
+    Mutant(
+        "a row is reused while a zombie holds it",
+        "scheduler/scheduler.py",
+        "            self.zombies.add(sequence)\n",
+        "            self.zombies.add(sequence)\n            self._free_rows.append(sequence.row)\n",
+        f"{_CORE} {_SIMULATION}",
+    ),
+    # Streams and events.
+    Mutant(
+        "the forward pass does not wait for its rows",
+        "runner/runner.py",
+        "        device.compute.wait(slot.uploaded)\n",
+        "",
+        _SIMULATION,
+    ),
+    Mutant(
+        "results are copied before they are there",
+        "runner/runner.py",
+        "        device.download.wait(slot.finalize_ended)\n",
+        "",
+        _SIMULATION,
+    ),
+    Mutant(
+        "the host reads results before they have come",
+        "runner/runner.py",
+        '(slot.forward_ended if step.kind == "encode" else slot.copied).wait()',
+        "slot.forward_ended.wait()",
+        _SIMULATION,
+    ),
+    # Pages and prefixes.
+    Mutant(
+        "page leaked: the last one stays",
+        "cache/manager.py",
+        "        self.pages.release_all(sequence.pages)\n",
+        "        self.pages.release_all(sequence.pages[:-1])\n",
+        "tests/cache",
+    ),
+    Mutant(
+        "the image's last page is shared instead of copied",
+        "scheduler/scheduler.py",
+        "            copies += admission.copies\n",
+        "",
+        _SIMULATION,
+    ),
+    Mutant(
+        "the image's last page is not saved",
+        "scheduler/scheduler.py",
+        "            saves += admission.saves\n",
+        "",
+        _SIMULATION,
+    ),
+    Mutant(
+        "the source of a copy is not held",
+        "cache/manager.py",
+        "            self.pages.retain(source)\n",
+        "",
+        "tests/cache",
+    ),
+    Mutant(
+        "a prefix whose step failed is handed out",
+        "scheduler/scheduler.py",
+        "(self.cache.withdraw if lost else self.cache.confirm)(row.sequence)",
+        "self.cache.confirm(row.sequence)",
+        f"{_CORE} {_SIMULATION}",
+    ),
+    Mutant(
+        "a prefix is used before its step has committed",
+        "scheduler/scheduler.py",
+        """        return state == "ready"
+""",
+        """        return True
+""",
+        f"{_CORE} {_SIMULATION}",
+    ),
+    Mutant(
+        "pictures are told apart by nothing",
+        "cache/prefix.py",
+        "return blake2b(picture.encode(), digest_size",
+        "return blake2b(picture[:0].encode(), digest_size",
+        "tests/cache",
+    ),
+    # Admission, growth and pre-emption.
+    Mutant(
+        "room is made one position too late",
+        "scheduler/scheduler.py",
+        "while not self.cache.grow(sequence, sequence.filled + 1):",
+        "while not self.cache.grow(sequence, sequence.filled):",
+        _SIMULATION,
+    ),
+    Mutant(
+        "a victim gives its pages back while a step writes them",
+        "scheduler/scheduler.py",
+        """            victim.preempting = True
+            self._short_of_pages = True
+            self.settle(victim)
+""",
+        """            victim.preempting = True
+            self._short_of_pages = True
+            self._preempt(victim)
+""",
+        f"tests/scheduler {_SIMULATION}",
+    ),
+    Mutant(
+        "a recomputed sequence forgets its last token",
+        "batch.py",
+        "        return self.prompt_length + len(self.tokens)\n",
+        "        return self.prompt_length + max(0, len(self.tokens) - 1)\n",
+        f"tests/scheduler {_SIMULATION}",
+    ),
+    Mutant(
+        "a launch that raised keeps its pages",
+        "engine/core.py",
+        "        self.scheduler.abandon(plan)\n",
+        "",
+        _CORE,
+    ),
+    Mutant(
+        "somebody overtakes a request that waits for pages",
+        "scheduler/scheduler.py",
+        """            if admission is None:
+                break
+""",
+        """            if admission is None:
+                continue
+""",
+        "tests/scheduler",
+    ),
+    Mutant(
+        "the length cap is not known: one token too many",
+        "scheduler/scheduler.py",
+        "len(sequence.tokens) + sequence.inflight_refs < sequence.request.budget",
+        "len(sequence.tokens) < sequence.request.budget",
+        _CORE,
+    ),
+    # Encoding.
+    Mutant(
+        "crops are encoded twice",
+        "scheduler/scheduler.py",
+        "                job.launched += count\n",
+        "                job.launched += max(1, count - 1)\n",
+        f"tests/scheduler {_SIMULATION}",
+    ),
+    Mutant(
+        "encoding ignores its time budget",
+        "scheduler/scheduler.py",
+        "room = min(room, self.rates.crops_within(self.limits.launch_budget_s))",
+        "room = self.limits.max_crops",
+        "tests/scheduler",
+    ),
+    Mutant(
+        "one request's encode failure spares it and hits nobody",
+        "engine/core.py",
+        """                if error is not None:
+                    self._end(leader, error)
+""",
+        "",
+        f"{_CORE} {_SIMULATION}",
+    ),
+    # Faces.
+    Mutant(
+        "a cancelled request goes on",
+        "engine/core.py",
+        """        self._end(sequence, RequestCancelledError("the request was cancelled"))
+""",
+        "        return\n",
+        _CORE,
+    ),
+    Mutant(
+        "a deadline passes unnoticed",
+        "engine/core.py",
+        "        self._expire()\n",
+        "",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "a dead engine leaves requests waiting",
+        "engine/loop.py",
+        "        self._core.fail_all(error)\n",
+        "",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "closing drops what is in flight",
+        "engine/loop.py",
+        "if self._stopping and core.idle and not self._inbox:",
+        "if self._stopping:",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "numbers drawn from the wrong token's stream",
+        "runner/choices.py",
+        "_mix(_start(seed) + (index * _LANES + lane) * _WEYL)",
+        "_mix(_start(seed) + lane * _WEYL)",
+        "tests/runner/test_choices.py",
+    ),
+    Mutant(
+        "a masked id can be chosen",
+        "runner/sampling.py",
+        "return torch.where(allowed, logits, -math.inf)",
+        "return torch.where(allowed, logits, logits - 1)",
+        "tests/runner/test_sampling.py",
+    ),
+    Mutant(
+        "NaN of foreign pages reaches a result",
+        "runner/attention.py",
+        "return pages[self._table].flatten(1, 2).masked_fill(self._hidden, 0)",
+        "return pages[self._table].flatten(1, 2)",
+        "tests/runner/test_attention.py tests/runner/test_torch_body.py",
+    ),
+]
+
+
+def seeded(mutant: Mutant) -> str:
+    """Give the module's text with the bug in it."""
+    text = (ROOT / "photonlite" / mutant.path).read_text()
+    if text.count(mutant.old) != 1:
+        raise ValueError(
+            f"mutant {mutant.name!r}: its lines stand {text.count(mutant.old)} times in photonlite/{mutant.path}; "
+            "bring it up to date"
+        )
+    return text.replace(mutant.old, mutant.new)
+
+
+def killers(mutant: Mutant) -> list[str]:
+    """Run the mutant's tests on a copy of the package; returns those that failed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch)
+        for folder in ("photonlite", "tests"):
+            shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "golden"))
+        (copy / "tests" / "golden").symlink_to(ROOT / "tests" / "golden")
+        for name in _LINKED:
+            (copy / name).symlink_to(ROOT / name)
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        (copy / "photonlite" / mutant.path).write_text(seeded(mutant))
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests.split()]
+        environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=900)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"mutant {mutant.name!r}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")
+    lines = done.stdout.splitlines()
+    return [line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+
+
+def main() -> int:
+    """Run the mutants that were asked for and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="run only mutants with one of these words in their name")
+    words = parser.parse_args().words
+    chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
+    survivors = 0
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        for mutant, found in zip(chosen, pool.map(killers, chosen), strict=True):
+            survivors += not found
+            print(
+                f"{'killed  ' if found else 'SURVIVES'}  {mutant.name:<62} {found[0] if found else mutant.tests}",
+                flush=True,
+            )
+    print(f"{len(chosen) - survivors} of {len(chosen)} killed in {time.perf_counter() - begun:.0f} s")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

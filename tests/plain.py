@@ -1,0 +1,331 @@
+"""The plain oracle: the simplest code that answers a request, one at a time, with which the engine must agree.
+
+```
+encode ─ prefill_image ─ extend(prompt) ─┬─ next_token ─ grammar ─ extend(token) ─┐
+                                         └────────────────────<───────────────────┘   until the grammar has finished
+```
+
+A dense cache for each request, no batches, no masks, no pipeline; ids are chosen among those that a grammar lists.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from photonlite.errors import NumericalError
+from photonlite.images.crops import Crops
+from photonlite.models.base import Model, ModelShape
+from photonlite.models.layers import attend
+from photonlite.request import Allowed, Completion, Request, SamplingSettings, Token
+from photonlite.results import Metrics
+from photonlite.runner.choices import uniform
+from photonlite.runner.sampling import coordinate_radius, size_radius
+
+ID_LANE, VALUE_LANE = 0, 1
+
+
+class PlainEngine:
+    """Runs requests on one model; nothing is computed before it is asked for.
+
+    Args:
+        model: In evaluation mode, on the device.
+        device: Where it is.
+        dtype: Of its weights.
+    """
+
+    def __init__(self, model: Model, device: torch.device, dtype: torch.dtype) -> None:
+        self.shape = model.shape
+        self.runner = PlainRunner(model, device, dtype)
+
+    def generate(self, request: Request, crops: Crops | None = None) -> "PlainGeneration":
+        """Begin a request."""
+        return PlainGeneration(self, request, crops)
+
+    def steps(self, request: Request, crops: Crops | None) -> Iterator[Token]:
+        grammar, runner = request.grammar, self.runner
+        before = 1 if crops is None else self.shape.prefix_length
+        # The last token produced is never fed back.
+        cache = runner.new_cache(before + len(request.prompt) + request.budget - 1)
+        if crops is not None:
+            runner.prefill_image(cache, runner.encode(crops.pixels, crops.tiling))
+        hidden = runner.extend(cache, request.prompt)
+        sampler = Sampler(request.settings)
+        while True:
+            token = runner.next_token(hidden, grammar.allowed, sampler)
+            grammar.accept(token)
+            yield token
+            if grammar.finish_reason is not None:
+                return
+            hidden = runner.extend(cache, (token,))
+            sampler = sampler.next()
+
+
+class PlainGeneration(Iterator[Token]):
+    """A request on its way: an iterator of tokens that computes them as they are asked for."""
+
+    def __init__(self, engine: PlainEngine, request: Request, crops: Crops | None) -> None:
+        self._request = request
+        self._steps = engine.steps(request, crops)
+        self._tokens: list[Token] = []
+        self._size = None if crops is None else crops.picture_size
+        self._prompt_tokens = (1 if crops is None else engine.shape.prefix_length) + len(request.prompt)
+
+    def __next__(self) -> Token:
+        self._tokens.append(next(self._steps))
+        return self._tokens[-1]
+
+    def complete(self) -> Completion:
+        """Compute what is left and give everything; no times are measured."""
+        for _ in self:
+            pass
+        metrics = Metrics(prompt_tokens=self._prompt_tokens, output_tokens=len(self._tokens))
+        return Completion(tuple(self._tokens), self._request.grammar.finish_reason, metrics, self._size)
+
+
+class DenseCache:
+    """Keys and values of one sequence, allocated once; the attention that a model's forward pass calls.
+
+    Args:
+        shape: Of the model.
+        capacity: Positions.
+        device: Where the model is.
+        dtype: Of keys and values.
+    """
+
+    def __init__(self, shape: ModelShape, capacity: int, device: torch.device, dtype: torch.dtype) -> None:
+        size = (shape.layers, 1, capacity, shape.kv_heads, shape.head_dim)
+        self.keys = torch.empty(size, device=device, dtype=dtype).unbind()  # per layer: [1, capacity, H_kv, D]
+        self.values = torch.empty(size, device=device, dtype=dtype).unbind()
+        self.capacity = capacity
+        self.filled = 0
+        self._start = 0
+        self._mask: Tensor | None = None
+
+    def reserve(self, count: int, *, bidirectional: bool = False) -> Tensor:
+        """Make room for the positions of the next forward pass.
+
+        Args:
+            count: How many.
+            bidirectional: Whether they see each other in both directions; else each sees those up to itself.
+
+        Returns:
+            The positions, int64 ``[count]``.
+        """
+        if self.filled + count > self.capacity:
+            raise ValueError(f"{count} positions after {self.filled} exceed the cache's {self.capacity}")
+        self._start, self.filled = self.filled, self.filled + count
+        device = self.keys[0].device
+        self._mask = None
+        if count > 1 and not bidirectional:
+            self._mask = torch.ones(count, self.filled, dtype=torch.bool, device=device).tril(self._start)
+        return torch.arange(self._start, self.filled, device=device)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store the reserved positions of one layer and attend to all so far; see `models.layers.Attention`."""
+        keys, values = self.keys[layer], self.values[layer]
+        keys[:, self._start : self.filled] = k
+        values[:, self._start : self.filled] = v
+        return attend(q, keys[:, : self.filled], values[:, : self.filled], self._mask)
+
+    def copy_from(self, other: "DenseCache") -> None:
+        """Begin with all positions of another cache."""
+        for mine, theirs in zip((*self.keys, *self.values), (*other.keys, *other.values), strict=True):
+            mine[:, : other.filled] = theirs[:, : other.filled]
+        self.filled = other.filled
+
+
+class PlainRunner:
+    """Runs a model step by step.
+
+    Args:
+        model: In evaluation mode, on the device.
+        device: Where it is.
+        dtype: Of its weights.
+    """
+
+    def __init__(self, model: Model, device: torch.device, dtype: torch.dtype) -> None:
+        self._model = model
+        self._shape = model.shape
+        self._device = device
+        self._dtype = dtype
+
+    def new_cache(self, capacity: int) -> DenseCache:
+        """Allocate the cache of one sequence, for so many positions."""
+        with torch.inference_mode():
+            return DenseCache(self._shape, capacity, self._device, self._dtype)
+
+    @torch.inference_mode()
+    def encode(self, pixels: npt.NDArray[np.uint8], tiling: tuple[int, int]) -> Tensor:
+        """Encode the crops of one picture, uint8 ``[n, C, C, 3]``, as embeddings ``[P, dim]``."""
+        return self._model.encode_image(torch.from_numpy(pixels).to(self._device), tiling)
+
+    @torch.inference_mode()
+    def prefill_image(self, cache: DenseCache, embeddings: Tensor) -> Tensor:
+        """Put BOS and a picture ``[P, dim]`` into an empty cache; returns the last raw hidden state ``[dim]``."""
+        return self._forward(cache, torch.cat((self._bos(), embeddings[None]), dim=1), bidirectional=True)
+
+    @torch.inference_mode()
+    def copy(self, source: DenseCache, target: DenseCache) -> None:
+        """Begin a cache with all that another one holds."""
+        target.copy_from(source)
+
+    @torch.inference_mode()
+    def extend(self, cache: DenseCache, tokens: Sequence[Token]) -> Tensor:
+        """Append tokens to a cache, BOS first if it is empty; returns the last raw hidden state ``[dim]``."""
+        x = self._embed(tokens)[None]
+        return self._forward(cache, x if cache.filled else torch.cat((self._bos(), x), dim=1))
+
+    @torch.inference_mode()
+    def next_token(self, hidden: Tensor, allowed: Allowed, sampler: "Sampler") -> Token:
+        """Choose what follows a raw hidden state ``[dim]``; heads that the choice does not need are not computed.
+
+        Raises:
+            NumericalError: Logits are not finite.
+        """
+        token_id, probability = allowed.forced, 1.0
+        if token_id is None:
+            token_id, probability = choose_id(self._model.logits(hidden), allowed, sampler)
+        if token_id == allowed.coordinate:
+            logits = self._model.coordinate_logits(hidden)[None]  # [1, bins]
+            bins = logits.shape[-1]
+            index, masses = choose_bins(logits, coordinate_radius(bins), sampler)
+            return Token(token_id, tuple(self._model.coordinate_of(index, bins).tolist()), probability, masses)
+        if token_id == allowed.size:
+            logits = self._model.size_logits(hidden)  # [2, bins]
+            bins = logits.shape[-1]
+            index, masses = choose_bins(logits, size_radius(bins, self._model.size_octaves), sampler)
+            return Token(token_id, tuple(self._model.size_of(index, bins).tolist()), probability, masses)
+        return Token(token_id)
+
+    def _forward(self, cache: DenseCache, x: Tensor, *, bidirectional: bool = False) -> Tensor:
+        positions = cache.reserve(x.shape[1], bidirectional=bidirectional)
+        return self._model.forward(x, positions, cache)[0, -1]
+
+    def _bos(self) -> Tensor:
+        return self._model.embed(torch.tensor([[self._shape.bos_id]], device=self._device))
+
+    def _embed(self, tokens: Sequence[Token]) -> Tensor:
+        """Embed tokens as ``[T, dim]``: words by their ids, coordinates and sizes by their values."""
+        x = self._model.embed(torch.tensor([token.id for token in tokens], device=self._device))
+        for count, embed in ((1, self._embed_coordinates), (2, self._model.embed_sizes)):
+            rows = [row for row, token in enumerate(tokens) if len(token.values) == count]
+            if rows:
+                values = torch.tensor([tokens[row].values for row in rows], dtype=torch.float32, device=self._device)
+                x[rows] = embed(values)
+        return x
+
+    def _embed_coordinates(self, values: Tensor) -> Tensor:
+        return self._model.embed_coordinates(values[:, 0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampler:
+    """Chooses one token of a request.
+
+    Attributes:
+        settings: Temperature, top-p and seed; no seed is seed 0 here.
+        index: Which token.
+    """
+
+    settings: SamplingSettings
+    index: int = 0
+
+    def next(self) -> "Sampler":
+        """Give the sampler of the token after this one."""
+        return dataclasses.replace(self, index=self.index + 1)
+
+    def pick(self, logits: Tensor, lane: int) -> Tensor:
+        """Choose from the last dimension.
+
+        Greedy: the largest, the first among equals. Else, as the public reference does: the softmax of logits /
+        temperature; an entry goes when those before it in descending order already hold more than top-p; one of the
+        rest is drawn by the inverse of their cumulative distribution.
+
+        Args:
+            logits: float32 ``[rows, N]``.
+            lane: Of the random number of the first row; that of each further row is one more.
+
+        Returns:
+            int64 ``[rows]``.
+        """
+        if self.settings.greedy:
+            return logits.argmax(dim=-1)
+        seed = int(self.settings.seed or 0)
+        return torch.stack([self._draw(row, uniform(seed, self.index, lane + n)) for n, row in enumerate(logits)])
+
+    def _draw(self, logits: Tensor, number: float) -> Tensor:
+        # The largest becomes 0 first: no temperature, however small, turns it into infinity, or 0 / 0 into a NaN.
+        temperature = max(float(self.settings.temperature), torch.finfo(torch.float32).tiny)
+        probability, order = ((logits - logits.max()) / temperature).softmax(0).sort(descending=True, stable=True)
+        before = probability.cumsum(0) - probability
+        kept = probability.masked_fill(before > float(self.settings.top_p), 0.0)
+        mass = kept.cumsum(0)
+        return order[((mass > number * mass[-1]) & (kept > 0)).nonzero()[0, 0]]
+
+
+def choose_id(logits: Tensor, allowed: Allowed, sampler: Sampler) -> tuple[int, float]:
+    """Choose the next id.
+
+    Args:
+        logits: ``[vocab]``, any floating type.
+        allowed: What may be chosen; not a forced id, for which no logits are needed.
+        sampler: The token's.
+
+    Returns:
+        The id (where the position decides whether to go on, `allowed.end` or `allowed.coordinate`), and the
+        probability of going on: 1 - P(end) over the deciding ids, or 1 where the position decides nothing.
+
+    Raises:
+        NumericalError: The logits hold a NaN, or nothing finite.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if allowed.ids is not None:
+        ids = torch.tensor(allowed.ids, device=logits.device)
+        logits = logits[ids]
+    elif allowed.suppressed:
+        logits = logits.index_fill(0, torch.tensor(allowed.suppressed, device=logits.device), -math.inf)
+    _check_finite(float(logits.amax()))
+    index = int(sampler.pick(logits[None], ID_LANE))
+    token_id = index if allowed.ids is None else allowed.ids[index]
+    if allowed.end is None:
+        return token_id, 1.0
+    end = allowed.end if allowed.ids is None else allowed.ids.index(allowed.end)
+    others = logits.index_fill(0, torch.tensor(end, device=logits.device), -math.inf)
+    probability = float(torch.sigmoid(others.logsumexp(dim=0) - logits[end]))
+    if token_id != allowed.end and allowed.coordinate is not None:
+        token_id = allowed.coordinate
+    return token_id, probability
+
+
+def choose_bins(logits: Tensor, radius: float, sampler: Sampler) -> tuple[Tensor, tuple[float, ...]]:
+    """Choose a bin in each row.
+
+    Args:
+        logits: ``[rows, bins]``, any floating type.
+        radius: Bins on either side of the chosen one that count towards its mass.
+        sampler: The token's.
+
+    Returns:
+        The bins, int64 ``[rows]``, and the probability mass around each.
+
+    Raises:
+        NumericalError: The logits hold a NaN, or nothing finite.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    probability = logits.softmax(dim=-1)
+    # A NaN anywhere in a row makes its whole softmax NaN: it is seen before anything is drawn from it.
+    _check_finite(float(probability.sum()))
+    index = sampler.pick(logits, VALUE_LANE)
+    distance = (torch.arange(logits.shape[-1], device=logits.device) - index[..., None]).abs()
+    mass = (probability * (distance <= radius)).sum(dim=-1)
+    return index, tuple(min(1.0, value) for value in mass.tolist())
+
+
+def _check_finite(value: float) -> None:
+    if not math.isfinite(value):
+        raise NumericalError("the logits are not finite")

@@ -1,0 +1,297 @@
+"""The body of the simulator: pages hold symbols, copies happen when they run, nothing is taken on the host's word.
+
+What a step reads, it reads as a device would: page tables and tokens from the slot's uploaded copies, inputs from the
+pending table, earlier positions through the page table.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from photonlite.batch import CropGroup, EncodeJob, PageCopy, Plan, Row
+from photonlite.runner.choices import RESULT_COLUMNS, Variant
+from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
+from tests.simulation.model import (
+    BOS_CELL,
+    COORDINATE_BITS,
+    COORDINATES,
+    NAN,
+    NO_NUMBER,
+    SIZE_BITS,
+    SIZES,
+    VOCAB_SIZE,
+    Choice,
+    Input,
+    choose_coordinate,
+    choose_id,
+    choose_size,
+    embed_picture,
+    goes_on,
+    picture_cell,
+)
+
+_CHOICE = struct.Struct("=5i5f")
+_RESULTS = [struct.Struct("=" + count * "4i3f") for count in range(65)]
+_IDS: dict[tuple[int, ...], tuple[int, ...]] = {}
+_STALE = 9_999_991
+"""What is in memory before anybody has written to it."""
+
+Rows = list[list[int]]
+Crops = list[tuple[int, ...]]
+"""For each group, its crops as numbers."""
+
+
+class Violation(BaseException):
+    """An invariant is broken. No `Exception`: what guards against failures must not swallow it."""
+
+
+class Twin:
+    """What a slot has on the device."""
+
+    __slots__ = ("choices", "crops", "hidden", "masks", "prefill", "results", "rows", "tokens")
+
+    def __init__(self) -> None:
+        self.rows: Rows = []
+        self.tokens: list[Input] = []
+        self.crops: Crops = []
+        self.choices: list[tuple[Any, ...]] = []
+        self.masks: Rows = []
+        self.hidden: list[int] = []
+        self.results: list[float] = []
+        self.prefill: Plan | None = None
+
+
+class SymbolicBody:
+    """Does the work of steps with symbols.
+
+    Args:
+        shape: Of the slots.
+        prefix_length: Positions of BOS and picture.
+        pages: Of the KV cache.
+        sizes: Batch sizes that decode steps are padded to; larger ones and, without any, all run as they are.
+        spoils: Tells whether the numbers of a row that needs them turn into NaNs, given the slot and the row of its
+            batch; None for never.
+
+    Attributes:
+        cells: The KV cache.
+        features: Crops that were encoded for each job, until forgotten.
+        embeddings: What they made when they were all there, until forgotten.
+    """
+
+    vocab_size = VOCAB_SIZE
+    coordinates = COORDINATES
+    sizes = SIZES
+
+    def __init__(
+        self,
+        shape: SlotShape,
+        prefix_length: int,
+        pages: int,
+        sizes: Sequence[int],
+        spoils: Callable[[Slot, int], bool] | None = None,
+    ) -> None:
+        self.shape = shape
+        self.cells = [_STALE] * (pages * shape.page_size)
+        self.features: dict[int, list[int]] = {}
+        self.embeddings: dict[int, int] = {}
+        self.closed = False
+        self._prefix_length = prefix_length
+        self._padded = {
+            rows: min((size for size in sizes if rows <= size <= shape.max_rows), default=0)
+            for rows in range(1, shape.max_rows + 1)
+        }
+        self._pending: list[Input] = [(0, NO_NUMBER, NO_NUMBER)] * shape.pending_rows
+        self._spoils = spoils
+        self._twins = (Twin(), Twin())
+
+    def padded(self, rows: int) -> tuple[int, bool]:
+        size = self._padded[rows]
+        return (size, True) if size else (rows, False)
+
+    def upload_rows(self, slot: Slot, count: int) -> None:
+        twin = self._twins[slot.index]
+        twin.rows = slot.rows[:count].tolist()
+        twin.prefill = None
+
+    def upload_tokens(self, slot: Slot, count: int) -> None:
+        self._twins[slot.index].tokens = list(map(tuple, slot.tokens[:count].tolist()))
+
+    def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
+        self._twins[slot.index].crops = [
+            tuple(
+                int.from_bytes(crop.tobytes(), "little")
+                for crop in group.job.crops.pixels[group.first : group.first + group.count]
+            )
+            for group in groups
+        ]
+
+    def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
+        for group, crops in zip(groups, self._twins[slot.index].crops, strict=True):
+            job = group.job
+            if job.failed:
+                self.forget(job)
+                continue
+            features = self.features.setdefault(job.number, [])
+            features += crops
+            if len(features) == job.total:
+                self.embeddings[job.number] = embed_picture(features)
+                del self.features[job.number]
+
+    def prefill(self, slot: Slot, plan: Plan) -> None:
+        twin, cells, size = self._twins[slot.index], self.cells, self.shape.page_size
+        tokens = iter(twin.tokens)
+        twin.hidden = []
+        twin.prefill = plan
+        for row, table in zip(plan.rows, twin.rows, strict=True):
+            start, end, cell = row.start, row.start + row.count, NAN
+            if start > 0:
+                cell = cells[_place(table, start - 1, size)]
+            else:
+                leading = self._leading(row)
+                for position, cell in enumerate(leading):
+                    cells[_place(table, position, size)] = cell
+                start = len(leading)
+            for position in range(start, end):
+                token = next(tokens)
+                cell = hash((cell, token)) if cell != NAN else NAN
+                cells[_place(table, position, size)] = cell
+            if table[POSITION] != end - 1:
+                raise Violation(f"a prompt's last position is {end - 1}, but {table[POSITION]} was uploaded")
+            twin.hidden.append(_look(cells, table, cell, end - 1, size))
+        if next(tokens, None) is not None:
+            raise Violation("more tokens were uploaded than the rows of a prefill launch have")
+
+    def decode(self, slot: Slot, count: int) -> None:
+        twin, cells, size, pending = self._twins[slot.index], self.cells, self.shape.page_size, self._pending
+        scratch_row = len(pending) - 1
+        hidden = twin.hidden = []
+        for row in twin.rows:
+            place, position, target = row[PENDING_ROW], row[POSITION], row[WRITE_SLOT]
+            if place == scratch_row:
+                if target >= size:
+                    raise Violation(f"an unused row writes to cell {target}, beyond the scratch page")
+                cells[target] = _STALE
+                hidden.append(_STALE)
+                continue
+            last = position - 1
+            page = row[PAGES + last // size]
+            if page == 0 or target < size or target != row[PAGES + position // size] * size + position % size:
+                raise Violation(f"position {position} is written to cell {target}, through the page table {row}")
+            cell = cells[page * size + last % size]
+            if cell != NAN:
+                cell = hash((cell, pending[place]))
+            cells[target] = cell
+            hidden.append(_look(cells, row, cell, position, size))
+        if len(hidden) != count:
+            raise Violation(f"{count} rows are decoded, but {len(hidden)} were uploaded")
+
+    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
+        cells, size = self.cells, self.shape.page_size
+        for copy in copies:
+            source, target = copy.source * size, copy.target * size
+            if source == 0 or target == 0:
+                raise Violation(f"the scratch page takes part in {copy}")
+            cells[target : target + size] = cells[source : source + size]
+
+    def upload_choices(self, slot: Slot, count: int, *, masked: bool) -> None:
+        twin = self._twins[slot.index]
+        twin.choices = list(_CHOICE.iter_unpack(slot.choices[:count].tobytes()))
+        if masked:
+            twin.masks = slot.masks[:count].tolist()
+
+    def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
+        twin, pending, spoils = self._twins[slot.index], self._pending, self._spoils
+        texts, mixed = variant in ("text", "mixed"), variant == "mixed"
+        results: list[float] = []
+        for index in range(count):
+            row, hidden, params = twin.rows[index], twin.hidden[index], twin.choices[index]
+            forced = params[0]
+            if spoils is not None and (forced < 0 or forced in params[1:3]) and spoils(slot, index):
+                self._spoil(twin, index)
+                hidden = NAN
+            draws = params[7:] if sampled and params[5] > 0 else (0.0, 0.0, 0.0)
+            if forced >= 0 or not texts:
+                choice = Choice(forced)
+            else:
+                choice = _free(hidden, params, twin.masks[index], draws[0], mixed)
+            token = choice.id
+            if token == params[1] and (mixed or variant == "coordinate"):
+                place, mass = choose_coordinate(hidden, draws[1])
+                choice = choice._replace(bin0=place, mass0=mass, finite=hidden != NAN)
+                pending[row[PENDING_ROW]] = (token, COORDINATE_BITS[place], NO_NUMBER)
+            elif token == params[2] and (mixed or variant == "size"):
+                width, height, mass0, mass1 = choose_size(hidden, draws[1:])
+                choice = Choice(token, width, height, hidden != NAN, choice.probability, mass0, mass1)
+                pending[row[PENDING_ROW]] = (token, SIZE_BITS[width], SIZE_BITS[height])
+            else:
+                pending[row[PENDING_ROW]] = (token, NO_NUMBER, NO_NUMBER)
+            results += choice
+        twin.results = results
+
+    def download(self, slot: Slot, count: int) -> None:
+        results = self._twins[slot.index].results
+        _RESULTS[count].pack_into(slot.results, 0, *results[: count * RESULT_COLUMNS])
+
+    def forget(self, job: EncodeJob) -> None:
+        self.features.pop(job.number, None)
+        self.embeddings.pop(job.number, None)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _leading(self, row: Row) -> list[int]:
+        """Give the cells of BOS and picture; NaNs where crops of it are missing."""
+        if row.job is None:
+            return [BOS_CELL]
+        picture = self.embeddings.get(row.job.number, NAN)
+        if picture == NAN:
+            return [NAN] * self._prefix_length
+        return [picture_cell(picture, position) for position in range(self._prefix_length)]
+
+    def _spoil(self, twin: Twin, index: int) -> None:
+        """Make a row's hidden state and all that it wrote NaNs, and what was copied from there."""
+        cells, size, table = self.cells, self.shape.page_size, twin.rows[index]
+        if twin.prefill is None:
+            cells[table[WRITE_SLOT]] = NAN
+            return
+        row = twin.prefill.rows[index]
+        for position in range(row.start, row.start + row.count):
+            cells[_place(table, position, size)] = NAN
+        self.copy_pages(twin.prefill.saves)
+
+
+def _place(table: list[int], position: int, size: int) -> int:
+    """Find a position's cell; rows of page tables begin with other columns."""
+    page = table[PAGES + position // size]
+    if page == 0:
+        raise Violation(f"position {position} lies in the scratch page: {table}")
+    return page * size + position % size
+
+
+def _look(cells: list[int], table: list[int], cell: int, position: int, size: int) -> int:
+    """Give the hidden state of a position: its cell, and an earlier one."""
+    if cell == NAN:
+        return NAN
+    earlier = cell % (position + 1)
+    page = table[PAGES + earlier // size]
+    if page == 0:
+        raise Violation(f"position {earlier} is read from the scratch page: {table}")
+    seen = cells[page * size + earlier % size]
+    return hash((cell, seen)) if seen != NAN else NAN
+
+
+def _free(hidden: int, params: tuple[Any, ...], words: list[int], draw: float, mixed: bool) -> Choice:
+    """Choose an id among those that a mask allows."""
+    key = tuple(words)
+    permitted = _IDS.get(key)
+    if permitted is None:
+        permitted = _IDS[key] = tuple(
+            word * 32 + bit for word, bits in enumerate(words) for bit in range(32) if bits >> bit & 1
+        )
+    if hidden == NAN or not permitted:
+        return Choice(0, finite=False)
+    chosen = choose_id(hidden, permitted, draw)
+    end, coordinate = params[3], params[1]
+    if not mixed or end < 0:
+        return Choice(chosen)
+    return Choice(coordinate if chosen != end and coordinate >= 0 else chosen, probability=goes_on(hidden))

@@ -1,0 +1,187 @@
+"""Grammars that nothing can guess: what is allowed next hangs on a hash of all that was said.
+
+Each is built from plain numbers, so that the oracle gets one of its own.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from photonlite.grammar.spatial import DetectGrammar, PointGrammar, ReasoningGrammar, TextGrammar
+from photonlite.request import Allowed, Grammar, Token
+from tests.simulation.model import COORDINATE, END, SIZE, VOCAB_SIZE, VOCABULARY, VOCABULARY_ANY, WORDS
+
+
+def _menu() -> tuple[tuple[Allowed, ...], tuple[Allowed, ...]]:
+    random = Random(20)
+    texts = [Allowed(suppressed=tuple(random.sample(WORDS, random.randrange(4, 30)))) for _ in range(10)]
+    listed = [Allowed(tuple(random.sample(WORDS, count))) for count in (1, 1, 1, 2, 2, 3, 4, 6, 9, 14, 25)]
+    spatial = [
+        Allowed((COORDINATE,), coordinate=COORDINATE),
+        Allowed((SIZE,), size=SIZE),
+        Allowed((COORDINATE, END), coordinate=COORDINATE, end=END),
+        Allowed((END, COORDINATE), coordinate=COORDINATE, end=END),
+        Allowed(None, coordinate=COORDINATE, end=END),
+        Allowed((COORDINATE, SIZE, 20, 21), coordinate=COORDINATE, size=SIZE),
+        Allowed((SIZE, 8), size=SIZE),
+        Allowed(None, coordinate=COORDINATE, suppressed=(END, SIZE)),
+        Allowed((COORDINATE, 30, 31), coordinate=COORDINATE),
+        Allowed((COORDINATE, SIZE)),  # plain words here
+    ]
+    return tuple(texts), (*texts, *listed, *spatial, *spatial)
+
+
+_TEXTS, _MENU = _menu()
+
+
+class GrammarFault(Exception):  # noqa: N818 - what a broken plug-in raises
+    """A grammar breaks."""
+
+
+class HistoryGrammar:
+    """What may follow depends on every id and value so far.
+
+    Args:
+        seed: Two seeds are two languages.
+        budget: Tokens at most.
+        ends: One token in so many ends it.
+    """
+
+    def __init__(self, seed: int, budget: int, ends: int) -> None:
+        self.finish_reason: str | None = None
+        self._state = hash((seed, 1))
+        self._left = budget
+        self._ends = ends
+        self._place = 0
+        self._begin(seed)
+
+    def _begin(self, seed: int) -> None:
+        self.allowed: Allowed = _MENU[self._state % len(_MENU)]
+        self.ahead: Allowed | None = None
+
+    def accept(self, token: Token) -> None:
+        if self.finish_reason is not None:
+            raise ValueError(f"token {token.id} came after the end")
+        if not self.allowed.permits(token.id):
+            raise ValueError(f"token {token.id} is not allowed: {self.allowed}")
+        self._state = state = hash((self._state, token.id, token.values))
+        self._left -= 1
+        self._place += 1
+        if token.id == END or state % self._ends == 0:
+            self.finish_reason = "stop"
+        elif self._left == 0:
+            self.finish_reason = "length"
+        else:
+            self._turn()
+
+    def _turn(self) -> None:
+        self.allowed = _MENU[self._state % len(_MENU)]
+
+
+class PlaceGrammar(HistoryGrammar):
+    """What may follow depends on the place alone, so it is known one position ahead; at some places on everything."""
+
+    _menu = _MENU
+    _surprises = 5
+
+    def _begin(self, seed: int) -> None:
+        self._seed = seed
+        self.allowed = self._at(0) or self._menu[self._state % len(self._menu)]
+        self.ahead = self._at(1)
+
+    def _turn(self) -> None:
+        self.allowed = self.ahead or self._menu[self._state % len(self._menu)]
+        self.ahead = self._at(self._place + 1)
+
+    def _at(self, place: int) -> Allowed | None:
+        number = hash((self._seed, place))
+        return self._menu[number % len(self._menu)] if (number >> 8) % self._surprises else None
+
+
+class WordsGrammar(PlaceGrammar):
+    """Words, some of them suppressed at each place: no state at all."""
+
+    _menu = _TEXTS
+    _surprises = 10**18
+
+
+class FreshGrammar(HistoryGrammar):
+    """Gives a new object each time it is asked, as plug-ins may."""
+
+    def _turn(self) -> None:
+        allowed = _MENU[self._state % len(_MENU)]
+        self.allowed = Allowed(allowed.ids, allowed.suppressed, allowed.coordinate, allowed.size, allowed.end)
+
+
+class FaultyGrammar:
+    """Breaks at one token; `ahead` may break without harm, since what it says can be asked for later.
+
+    Args:
+        inner: What it is till then.
+        fault: What breaks: "accept", "allowed", "finish_reason" or "ahead" raises, or "vocabulary" lists an id that is
+            none.
+        at: Before which token.
+    """
+
+    def __init__(self, inner: Grammar, fault: str, at: int) -> None:
+        self._inner = inner
+        self._fault = fault
+        self._left = at
+
+    @property
+    def allowed(self) -> Allowed:
+        if self._left == 0:
+            self._break("allowed")
+            if self._fault == "vocabulary":
+                return Allowed((1, VOCAB_SIZE))
+        return self._inner.allowed
+
+    @property
+    def ahead(self) -> Allowed | None:
+        if self._left == 0:
+            self._break("ahead")
+        # What is said ahead must hold: before a break in `allowed` nothing is.
+        return None if self._left == 1 and self._fault in ("allowed", "vocabulary") else self._inner.ahead
+
+    @property
+    def finish_reason(self) -> str | None:
+        if self._left < 0:
+            self._break("finish_reason")
+        return self._inner.finish_reason
+
+    def accept(self, token: Token) -> None:
+        if self._left == 0:
+            self._break("accept")
+        self._left -= 1
+        self._inner.accept(token)
+
+    def _break(self, place: str) -> None:
+        if self._fault == place:
+            raise GrammarFault(place)
+
+
+MakeGrammar = Callable[[], Grammar]
+
+
+def draw_grammar(random: Random, budget: int) -> MakeGrammar:
+    """Draw a grammar of at most so many tokens; what comes back builds it, any number of times."""
+    seed, ends = random.getrandbits(40), random.choice((4, 10, 30, 1000))
+    objects = random.randrange(1, 6)
+    vocabulary = VOCABULARY if random.random() < 0.5 else VOCABULARY_ANY
+    kinds: list[MakeGrammar] = [
+        lambda: HistoryGrammar(seed, budget, ends),
+        lambda: PlaceGrammar(seed, budget, ends),
+        lambda: WordsGrammar(seed, budget, ends),
+        lambda: FreshGrammar(seed, budget, ends),
+        lambda: DetectGrammar(vocabulary, budget, objects),
+        lambda: PointGrammar(vocabulary, budget, objects),
+        lambda: TextGrammar(vocabulary, budget),
+        lambda: ReasoningGrammar(vocabulary, budget, max(1, budget // 2)),
+    ]
+    return random.choices(kinds, (8, 3, 4, 0.5, 2, 1, 2, 1))[0]
+
+
+def with_fault(random: Random, make: MakeGrammar, budget: int) -> MakeGrammar:
+    """Break a grammar somewhere."""
+    fault = random.choice(("accept", "allowed", "finish_reason", "ahead", "vocabulary"))
+    at = random.randrange(min(budget, 4))
+    return lambda: FaultyGrammar(make(), fault, at)

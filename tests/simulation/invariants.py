@@ -1,0 +1,152 @@
+"""What must hold after every tick, and at the end.
+
+Tokens and ends are compared where they come out (`simulator.Watch`), launches and commits where they happen
+(`simulator.WatchedRunner`); here is what can be seen by looking.
+"""
+
+from typing import TYPE_CHECKING
+
+from photonlite.batch import MAX_INFLIGHT, Sequence, Step
+from tests.simulation.body import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.simulator import Simulation
+
+_THOROUGH = 8
+"""Every so many ticks all owners of all pages are counted."""
+
+
+def check(simulation: "Simulation") -> None:
+    """Look at everything between two ticks.
+
+    Raises:
+        Violation: An invariant is broken.
+        AssertionError: Pages have other owners than their counts say.
+    """
+    core, scheduler = simulation.core, simulation.scheduler
+    steps = core.pipeline.in_flight
+    if len(steps) > simulation.scenario.depth or (len(steps) == MAX_INFLIGHT and steps[0].slot == steps[1].slot):
+        raise Violation(f"steps {[step.number for step in steps]} share {simulation.scenario.depth} slots")
+    carried: dict[Sequence, int] = {}
+    for step in steps:
+        if step.rows:
+            _check_step(simulation, step, carried)
+    live = [*scheduler.running, *scheduler.zombies]
+    for sequence in live:
+        references = carried.pop(sequence, 0)
+        if sequence.inflight_refs != references:
+            raise Violation(f"{references} steps carry sequence {sequence.number}, not {sequence.inflight_refs}")
+    if carried:
+        raise Violation(f"steps carry {[one.number for one in carried]}, which neither run nor are zombies")
+    rows = {sequence.row for sequence in live}
+    rows.update(scheduler._free_rows)
+    if len(rows) != simulation.scenario.pending_rows or len(live) + len(scheduler._free_rows) != len(rows):
+        raise Violation(f"rows {sorted(map(str, rows))} are shared or lost among {len(live)} sequences")
+    if len(core.open) != len(scheduler.waiting) + len(scheduler.running):
+        raise Violation(f"{len(core.open)} requests are open, but not all of them wait or run")
+    for sequence in scheduler.running:
+        _check_running(simulation, sequence)
+    for sequence in scheduler.zombies:
+        if not sequence.finalized or sequence.inflight_refs == 0:
+            raise Violation(f"zombie {sequence.number} is open, or no step carries it")
+        if sequence.filled > sequence.longest:
+            raise Violation(f"zombie {sequence.number} fills {sequence.filled} positions of {sequence.longest}")
+        _check_ended(sequence)
+    for sequence in core.open:
+        if sequence.deadline is not None and sequence.deadline < simulation.now - 1:
+            raise Violation(f"sequence {sequence.number} is open after its deadline")
+    for sequence in scheduler.waiting:
+        if sequence.finalized or sequence.inflight_refs or sequence.pages or sequence.row is not None:
+            raise Violation(f"sequence {sequence.number} waits, and holds {sequence.pages} and row {sequence.row}")
+        if sequence.filled or sequence.preempting:
+            raise Violation(f"sequence {sequence.number} waits with {sequence.filled} positions filled")
+    for sequence in simulation.doomed:
+        if not sequence.finalized:
+            raise Violation(f"sequence {sequence.number} goes on, though its step has failed")
+    simulation.doomed.clear()
+    if simulation.ticks % _THOROUGH == 0:
+        check_pages(simulation)
+
+
+def _check_step(simulation: "Simulation", step: Step, carried: dict[Sequence, int]) -> None:
+    """Count whom a step carries, and check that what it writes to belongs to nobody else."""
+    size, counts = simulation.scenario.page_size, simulation.pages
+    for row in step.rows:
+        sequence = row.sequence
+        carried[sequence] = carried.get(sequence, 0) + 1
+        last = (row.start + row.count - 1) // size
+        if last >= len(sequence.pages):
+            raise Violation(
+                f"step {step.number} writes up to page {last} of sequence {sequence.number}, which has only "
+                f"{sequence.pages} left"
+            )
+        if step.kind == "decode" and counts.refcount(sequence.pages[last]) != 1:
+            raise Violation(f"step {step.number} writes to page {sequence.pages[last]}, which is shared or free")
+
+
+def _check_running(simulation: "Simulation", sequence: Sequence) -> None:
+    if sequence.finalized:
+        raise Violation(f"sequence {sequence.number} has ended and still runs")
+    if sequence.samples and sequence.filled != sequence.known_length + sequence.inflight_refs - 1:
+        raise Violation(
+            f"sequence {sequence.number} has {sequence.filled} positions filled of {sequence.known_length} known ones, "
+            f"with {sequence.inflight_refs} steps in flight"
+        )
+    if sequence.filled > len(sequence.pages) * simulation.scenario.page_size or sequence.filled > sequence.longest:
+        raise Violation(f"sequence {sequence.number} fills {sequence.filled} positions of {sequence.longest}")
+
+
+def _check_ended(sequence: Sequence) -> None:
+    sink = sequence.sink
+    if (len(sequence.tokens), sequence.error) != sink.end:  # type: ignore[attr-defined]
+        raise Violation(f"sequence {sequence.number} has ended, and changes nevertheless")
+
+
+def check_pages(simulation: "Simulation") -> None:
+    """Count the owners of all pages."""
+    owners = simulation.cache.owners()
+    for queue in (simulation.scheduler.running, simulation.scheduler.zombies):
+        for sequence in queue:
+            owners.update(sequence.pages)
+    simulation.pages.check(owners)
+
+
+def check_end(simulation: "Simulation") -> None:
+    """Look at what is left when everything has ended."""
+    core, scheduler, body = simulation.core, simulation.scheduler, simulation.body
+    for sequence in simulation.sequences:
+        if not sequence.finalized:
+            raise Violation(f"sequence {sequence.number} has never ended")
+        _check_ended(sequence)
+    metrics = core.metrics
+    ended = metrics.requests_finished + metrics.requests_failed + metrics.requests_cancelled
+    if (ended, metrics.requests_submitted) != (len(simulation.sequences),) * 2:
+        raise Violation(f"{len(simulation.sequences)} requests have ended, but {ended} were counted")
+    if not simulation.dead:
+        left = [scheduler.running, scheduler.waiting, scheduler.zombies, scheduler.jobs, core.open]
+        if any(left) or core.pipeline.in_flight:
+            raise Violation(f"these are left behind: {left}, {core.pipeline.in_flight}")
+        check(simulation)
+        check_pages(simulation)
+    core.runner.close()
+    if simulation.dead:
+        return
+    if body.features or body.embeddings:
+        raise Violation(f"the device keeps features of pictures: {body.features} {body.embeddings}")
+    _check_waste(simulation)
+    simulation.cache.forget_all()
+    if simulation.pages.free != simulation.pages.usable:
+        raise Violation(f"{simulation.pages.usable - simulation.pages.free} pages never came back")
+
+
+def _check_waste(simulation: "Simulation") -> None:
+    """Check that each picture was encoded once, if nothing happened that makes its prefix get lost."""
+    seen, scenario = simulation.seen, simulation.scenario
+    troubles = ("RequestCancelledError", "DeadlineError", "NumericalError", "StepError", "ValueError")
+    if any(seen[f"ended by {trouble}"] for trouble in troubles) or seen["launches without a free page"]:
+        return
+    if scenario.prefix_caching and simulation.cache.prefix.evictions == 0:
+        seen["calm runs with a cache"] += 1
+        crops, encoded = sum(len(one.pixels) for one in simulation.pictures), simulation.core.metrics.crops_encoded
+        if encoded > crops:
+            raise Violation(f"{encoded} crops were encoded, though the pictures have only {crops}")

@@ -1,0 +1,93 @@
+"""Who may end how: every error has a cause that the simulation knows of, and every result is whole."""
+
+from collections import Counter
+
+from photonlite.batch import Sequence, Step
+from photonlite.errors import DeadlineError, EngineDiedError, NumericalError, RequestCancelledError, StepError
+from tests.simulation.body import Violation
+from tests.simulation.grammar import GrammarFault
+from tests.simulation.oracle import Oracle
+
+
+class PictureFailure(Exception):  # noqa: N818 - what comes of a broken file
+    """A picture cannot be cut."""
+
+
+class Judge:
+    """Remembers what was done to whom, and compares it with how they end.
+
+    Attributes:
+        cancelled: Numbers of sequences that were cancelled before their ends.
+        spoiled: For sequences whose numbers turned into NaNs, the first token that this may have spoiled.
+    """
+
+    def __init__(self) -> None:
+        self.cancelled: set[int] = set()
+        self.spoiled: dict[int, int] = {}
+        self._struck: set[int] = set()
+        self._struck_keys: Counter[str] = Counter()
+
+    def strike(self, step: Step) -> None:
+        """Note that a step has been made to fail."""
+        self._struck.update(row.sequence.number for row in step.rows)
+        self._struck_keys.update(group.job.key for group in step.plan.groups)
+
+    def judge(self, sequence: Sequence, oracle: Oracle, now: int, *, dying: bool) -> None:
+        """Check that a sequence had a reason to end as it did.
+
+        Args:
+            sequence: Just ended.
+            oracle: Its own; it has said what the sequence gave out.
+            now: The time.
+            dying: Whether the device fails for good.
+
+        Raises:
+            Violation: It had none.
+        """
+        if len(sequence.tokens) != oracle.said:
+            raise Violation(f"{sequence.number} has {len(sequence.tokens)} tokens, but gave out {oracle.said}")
+        error = sequence.error
+        if error is None:
+            self._check_result(sequence, oracle)
+        elif not (dying and isinstance(error, EngineDiedError)) and not self._deserves(sequence, oracle, error, now):
+            raise Violation(f"{sequence.number} ends for no reason with {error!r}") from error
+
+    def _check_result(self, sequence: Sequence, oracle: Oracle) -> None:
+        number, count = sequence.number, len(sequence.tokens)
+        if sequence.samples and oracle.grammar.finish_reason is None:
+            raise Violation(f"{number} ends after {count} tokens, but more must follow")
+        if sequence.samples and sequence.request.grammar.finish_reason != oracle.grammar.finish_reason:
+            raise Violation(f"{number} ends with another reason than {oracle.grammar.finish_reason}")
+        if number in self.cancelled:
+            raise Violation(f"{number} has a result, though it was cancelled before")
+        if self.spoiled.get(number, count) < count:
+            raise Violation(f"{number} has a result made of NaNs")
+
+    def _deserves(self, sequence: Sequence, oracle: Oracle, error: BaseException, now: int) -> bool:
+        number, picture = sequence.number, sequence.picture
+        if isinstance(error, RequestCancelledError):
+            return number in self.cancelled
+        if isinstance(error, DeadlineError):
+            return sequence.deadline is not None and sequence.deadline <= now
+        if isinstance(error, NumericalError):
+            return number in self.spoiled
+        if isinstance(error, PictureFailure):
+            return picture is not None and picture.failure is error
+        if isinstance(error, StepError):
+            return number in self._struck or (picture is not None and self._pays(picture.key))
+        if isinstance(error, GrammarFault | ValueError):
+            return _breaks(oracle, type(error))
+        return False
+
+    def _pays(self, key: str) -> bool:
+        """Tell whether an encode step of a picture has failed for which nobody has paid: one sequence does."""
+        self._struck_keys[key] -= 1
+        return self._struck_keys[key] >= 0
+
+
+def _breaks(oracle: Oracle, error: type[BaseException]) -> bool:
+    try:
+        oracle.next()
+    except error:
+        return True
+    return False

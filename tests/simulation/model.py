@@ -1,0 +1,136 @@
+"""The fake model: a cell of its KV cache hashes all that came before, and its heads choose by such hashes.
+
+```
+cell p     hash of (cell p - 1, what stands at p)            of BOS and picture: a function of the picture, all at once
+hidden p   hash of (cell p, an earlier cell)                 which one depends on cell p
+choice     hidden modulo the number of what is allowed
+```
+
+A wrong token, page, mask or number anywhere upstream changes all that follows. Nothing here comes from the package's
+runner, sampler or mask code: the oracle must not repeat their mistakes.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from photonlite.grammar.base import Vocabulary
+from photonlite.request import Allowed, Token
+
+VOCAB_SIZE = 40
+END, ANSWER, COORDINATE, SIZE = 0, 3, 5, 6
+WORDS = tuple(number for number in range(VOCAB_SIZE) if number not in (END, ANSWER, COORDINATE, SIZE))
+VOCABULARY = Vocabulary(
+    END, ANSWER, COORDINATE, SIZE, 7, 9, any_id_continues=False, suppressed_in_answer=(ANSWER, 11, 12)
+)
+VOCABULARY_ANY = Vocabulary(
+    END, ANSWER, COORDINATE, SIZE, 7, 9, True, suppressed_in_answer=(ANSWER,), suppressed_in_reasoning=(END, SIZE)
+)
+COORDINATES = tuple(place / 16 for place in range(16))
+SIZES = tuple((place + 0.5) / 8 for place in range(8))
+"""Of no bin is the size another bin's coordinate."""
+
+NAN = 0
+"""A cell or hidden state that is no number; whatever depends on it is none either."""
+
+NO_NUMBER = int(np.float32(-1).view(np.int32))
+"""Where an input has no first or second value."""
+
+Input = tuple[int, int, int]
+"""What stands at a position: id and the bits of its values."""
+
+_BITS = {value: int(np.float32(value).view(np.int32)) for value in (*COORDINATES, *SIZES)}
+COORDINATE_BITS = tuple(_BITS[value] for value in COORDINATES)
+SIZE_BITS = tuple(_BITS[value] for value in SIZES)
+BOS_CELL = hash((17, 4))
+
+
+class Choice(NamedTuple):
+    """What the heads choose; bins are -1 where there is none."""
+
+    id: int
+    bin0: int = -1
+    bin1: int = -1
+    finite: bool = True
+    probability: float = 1.0
+    mass0: float = 0.0
+    mass1: float = 0.0
+
+
+def embed(token: Token) -> Input:
+    """Give what stands at a token's position."""
+    if not token.values:
+        return token.id, NO_NUMBER, NO_NUMBER
+    bits = [_BITS[value] for value in token.values]
+    return (token.id, bits[0], NO_NUMBER) if len(bits) == 1 else (token.id, bits[0], bits[1])
+
+
+def embed_picture(crops: Iterable[int]) -> int:
+    """Give what a picture's crops make, in their order."""
+    return hash(tuple(crops))
+
+
+def picture_cell(picture: int, position: int) -> int:
+    """Give a cell of BOS and image tokens: they see one another in both directions."""
+    return hash((picture, position))
+
+
+def choose_id(hidden: int, permitted: Sequence[int], draw: float) -> int:
+    """Choose among ids in ascending order."""
+    return permitted[hash((hidden, draw)) % len(permitted)]
+
+
+def goes_on(hidden: int) -> float:
+    """Give the probability of another object, where that is decided; float32 holds it."""
+    return (hidden >> 9 & 63) / 64
+
+
+def choose_coordinate(hidden: int, draw: float) -> tuple[int, float]:
+    """Choose a bin, and say how sure it is."""
+    place = hash((hidden, 1, draw))
+    return place % len(COORDINATES), (place >> 9 & 63) / 64
+
+
+def choose_size(hidden: int, draws: tuple[float, float]) -> tuple[int, int, float, float]:
+    """Choose bins of width and height, and say how sure they are."""
+    width, height = hash((hidden, 2, draws[0])), hash((hidden, 3, draws[1]))
+    return width % len(SIZES), height % len(SIZES), (width >> 9 & 63) / 64, (height >> 9 & 63) / 64
+
+
+@lru_cache(maxsize=4096)
+def permitted_ids(ids: tuple[int, ...] | None, suppressed: tuple[int, ...]) -> tuple[int, ...]:
+    """List what `ids` and `suppressed` of an `Allowed` let through, ascending.
+
+    Raises:
+        ValueError: An id is not in the vocabulary.
+    """
+    listed = suppressed if ids is None else ids
+    if not all(0 <= one < VOCAB_SIZE for one in listed):
+        raise ValueError(f"{listed} are not all in the vocabulary")
+    if ids is None:
+        return tuple(one for one in range(VOCAB_SIZE) if one not in suppressed)
+    return tuple(sorted(set(ids)))
+
+
+def choose(hidden: int, allowed: Allowed, draws: tuple[float, float, float]) -> Token:
+    """Choose a token as a machine of one row would: the reading of `Allowed` that the oracle goes by."""
+    ids, coordinate, size, end = allowed.ids, allowed.coordinate, allowed.size, allowed.end
+    permitted = permitted_ids(ids, allowed.suppressed)
+    probability = 1.0
+    if ids is not None and len(ids) == 1:
+        token_id = ids[0]
+    else:
+        token_id = choose_id(hidden, permitted, draws[0])
+        if end is not None:
+            probability = goes_on(hidden)
+            if token_id != end and coordinate is not None:
+                token_id = coordinate
+    if token_id == coordinate:
+        place, mass = choose_coordinate(hidden, draws[1])
+        return Token(token_id, (COORDINATES[place],), probability, (mass,))
+    if token_id == size:
+        width, height, mass0, mass1 = choose_size(hidden, draws[1:])
+        return Token(token_id, (SIZES[width], SIZES[height]), probability, (mass0, mass1))
+    return Token(token_id, (), probability)

@@ -1,0 +1,55 @@
+"""One request alone, in plain Python: what the engine must say, whatever else it does at the same time."""
+
+from collections.abc import Sequence
+
+from photonlite.request import Grammar, Token
+from photonlite.runner.choices import uniform
+from tests.simulation.model import BOS_CELL, choose, embed, embed_picture, picture_cell
+
+
+class Oracle:
+    """Says a request's tokens one by one.
+
+    Args:
+        picture: Crops of the picture it is about, as numbers; None for text alone.
+        prefix_length: Positions of BOS and picture.
+        prompt: What follows them.
+        grammar: Its own: nobody else moves it.
+        temperature: Above 0, random numbers of `seed` take part in every choice.
+        seed: Of the sequence.
+    """
+
+    def __init__(
+        self,
+        picture: Sequence[int] | None,
+        prefix_length: int,
+        prompt: Sequence[Token],
+        grammar: Grammar,
+        temperature: float,
+        seed: int,
+    ) -> None:
+        if picture is None:
+            self._cells = [BOS_CELL]
+        else:
+            whole = embed_picture(picture)
+            self._cells = [picture_cell(whole, position) for position in range(prefix_length)]
+        for token in prompt:
+            self._cells.append(hash((self._cells[-1], embed(token))))
+        self.grammar = grammar
+        self.said = 0
+        self._seed = seed if temperature > 0 else None
+
+    def next(self) -> Token:
+        """Say the next token; raises what the grammar raises, or ValueError where it asks for the impossible."""
+        cells, seed = self._cells, self._seed
+        newest = cells[-1]
+        hidden = hash((newest, cells[newest % len(cells)]))
+        draws = (0.0, 0.0, 0.0)
+        if seed is not None:
+            draws = (uniform(seed, self.said, 0), uniform(seed, self.said, 1), uniform(seed, self.said, 2))
+        token = choose(hidden, self.grammar.allowed, draws)
+        self.grammar.accept(token)
+        if self.grammar.finish_reason is None:
+            cells.append(hash((newest, embed(token))))
+        self.said += 1
+        return token

@@ -1,0 +1,305 @@
+"""The engine on a simulated device with a fake model, tick by tick, through all that may befall it.
+
+```
+draw scenario and requests ──> tick, tick, tick ... ──> everything has ended, everything is free
+                                 │  at several moments of each: requests and crops arrive, somebody cancels,
+                                 │  the device runs ahead
+                                 └─ after each: `invariants.check`
+```
+
+Every token is compared with the oracle's where it comes out, and every end with what may have caused it.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+from photonlite.batch import Sequence, Step
+from photonlite.cache.manager import CacheManager
+from photonlite.cache.pages import PagePool
+from photonlite.device.simulated import SimulatedDevice
+from photonlite.engine.core import EngineCore
+from photonlite.errors import CapacityError, EngineDiedError
+from photonlite.request import Request, SamplingSettings
+from photonlite.runner.runner import StreamRunner
+from photonlite.runner.slot import Slot
+from photonlite.scheduler.scheduler import Scheduler
+from tests.simulation import invariants
+from tests.simulation.body import SymbolicBody, Violation
+from tests.simulation.failing import FailingBody, Failures, InjectedFailure
+from tests.simulation.judge import Judge, PictureFailure
+from tests.simulation.oracle import Oracle
+from tests.simulation.trace import describe, name, standing, state
+from tests.simulation.watch import Watch, WatchedRunner
+from tests.simulation.workload import Ask, LatePicture, Scenario, draw_scenario, draw_workload
+
+_PATIENCE = 60
+"""Ticks that the engine may take for each token and picture of a workload before it counts as going in circles."""
+
+
+class Simulation:
+    """One engine, from its first request to its last.
+
+    Args:
+        seed: Decides everything.
+        trace: Takes a line for each thing that happens; None for silence.
+
+    Attributes:
+        scenario: What was drawn.
+        now: Ticks, and jumps over times in which nothing happens: the engine's clock.
+        ticks: Calls of `EngineCore.tick`.
+        seen: How often what happened.
+        sequences: Those that were taken in.
+        lent: For each slot, the step that has it; None while it is free.
+        failures: Says what fails.
+        doomed: Sequences whose step has failed in this tick: they end with it.
+        dead: Whether the engine died, as it was made to.
+        pictures: What requests are about.
+    """
+
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+        self._draw = Random(seed)
+        self._random = self._draw.random
+        workload, longest, prefix_length = draw_workload(self._draw)
+        self.scenario = draw_scenario(self._draw, longest, prefix_length)
+        self.now = 0
+        self.ticks = 0
+        self.seen: Counter[str] = Counter()
+        self.sequences: list[Sequence] = []
+        self.lent: list[Step | None] = [None, None]
+        self.failures = Failures(self.scenario.failures, self.scenario.deadly)
+        self.doomed: list[Sequence] = []
+        self.dead = False
+        self._trace = trace
+        self._judge = Judge()
+        self._asks = workload.asks[::-1]
+        self.pictures = workload.pictures
+        self._crops = [picture.numbers for picture in workload.pictures]
+        self._cutting: list[tuple[int, LatePicture]] = []
+        self._work = sum(ask.budget + 8 for ask in workload.asks)
+        self._submitted = 0
+        self._newest_collected = -1
+        self._build(self.scenario, longest)
+
+    def run(self) -> None:
+        """Go through it all.
+
+        Raises:
+            Violation: An invariant is broken.
+            AssertionError: The same, found by the engine itself.
+        """
+        try:
+            while self._tick():
+                if self.ticks > _PATIENCE * self._work:
+                    raise Violation(f"nothing ends: {len(self.core.open)} requests are open after {self.ticks} ticks")
+        except EngineDiedError as death:
+            self._bury(death)
+        invariants.check_end(self)
+        self.seen["pre-emptions"] += self.core.metrics.preemptions
+        self.seen["evictions"] += self.cache.prefix.evictions
+        self.seen["padding rows"] += self.core.metrics.padding_rows
+
+    def moment(self) -> None:
+        """Let the world go on: this is called between any two things that the engine does."""
+        drawn, scenario = self._random(), self.scenario
+        if drawn < scenario.cancels:
+            self._cancel_somebody()
+        elif drawn > 1 - scenario.pushes:
+            self.device.step()
+        if self._cutting and drawn > 0.5:
+            self._deliver_crops()
+
+    def launching(self, step: Step) -> None:
+        """Check a launch before it is done."""
+        if self._trace is not None:
+            self._say(f"launch {describe(step)}")
+        if (holder := self.lent[step.slot]) is not None:
+            raise Violation(f"step {step.number} gets slot {step.slot}, which step {holder.number} still has")
+        self.lent[step.slot] = step
+        for row in step.rows:
+            if row.sequence.preempting or row.sequence.finalized:
+                raise Violation(f"step {step.number} carries {name(row.sequence)}, which has no use for it")
+            self.seen["prefix hits"] += row.start > 0 and step.kind == "prefill"
+        self.seen["launches over a step in flight"] += len(self.core.pipeline.in_flight) > 1
+        self.seen["launches without a free page"] += self.pages.free == 0
+        plan, depth = step.plan, self.scenario.depth
+        self.seen[f"{step.kind} in depth {depth}"] += 1
+        self.seen["page copies"] += len(plan.copies)
+        self.seen["page saves"] += len(plan.saves)
+        self.seen["encode steps of several pictures"] += len(plan.groups) > 1
+        self.seen["pictures encoded in several steps"] += any(group.first > 0 for group in plan.groups)
+
+    def finalizing(self, step: Step) -> None:
+        """Note whether a step is sampled before those in front of it have been read."""
+        if self._trace is not None:
+            self._say(f"finalize step {step.number}")
+        early = self.core.pipeline.oldest is not step
+        self.seen["sampled before the last commit" if early else "sampled after it"] += 1
+        self.moment()
+
+    def collecting(self, step: Step) -> None:
+        """Check that commits keep the order of launches."""
+        self.moment()
+        if self._trace is not None:
+            self._say(f"commit step {step.number}")
+        if step.number <= self._newest_collected:
+            raise Violation(f"step {step.number} is committed after step {self._newest_collected}")
+        self._newest_collected = step.number
+        for row in step.rows:
+            self.seen["zombie rows"] += row.sequence.finalized
+            self.seen["rows of the pre-empted"] += row.sequence.preempting
+
+    def doom(self, step: Step) -> None:
+        """Note who must end now: those whom a failed step carries, and those whose pictures it encodes."""
+        leaders = [group.job.leader for group in step.plan.groups]
+        self.doomed += [row.sequence for row in step.rows] + [leader for leader in leaders if leader is not None]
+
+    def ended(self, sequence: Sequence, oracle: Oracle) -> None:
+        """Take a sequence's end."""
+        if self._trace is not None:
+            self._say(f"end {name(sequence)}: {sequence.error!r}")
+        self.seen[f"ended by {type(sequence.error).__name__}" if sequence.error else "answered"] += 1
+        self._judge.judge(sequence, oracle, self.now, dying=self.failures.dying)
+
+    def fail(self, kind: str, step: Step | None) -> None:
+        """Raise if this call is one of those that fail."""
+        if not self.failures.due(kind):
+            return
+        if step is None:
+            raise Violation(f"a call of {kind} runs for a slot that no step has")
+        if self._trace is not None:
+            self._say(f"fail {kind} of step {step.number}")
+        self.seen[f"failed {kind}"] += 1
+        self._judge.strike(step)
+        raise InjectedFailure(f"this call of {kind} fails")
+
+    def _build(self, scenario: Scenario, longest: int) -> None:
+        spoils = self._spoils if scenario.spoiled else None
+        body = scenario.slots(longest), scenario.prefix_length, scenario.pages, scenario.sizes, spoils
+        self.body = (
+            FailingBody(*body, fail=self._fail_call, late=lambda: self._random() < 0.5)
+            if scenario.failures
+            else SymbolicBody(*body)
+        )
+        self.device = SimulatedDevice(self._draw)
+        self.pages = PagePool(scenario.pages, scenario.page_size)
+        self.cache = CacheManager(self.pages, scenario.prefix_length, prefix_caching=scenario.prefix_caching)
+        self.scheduler = Scheduler(self.cache, scenario.limits())
+        runner = WatchedRunner(StreamRunner(self.device, self.body, scenario.depth), self)
+        self.core = EngineCore(self.scheduler, runner, scenario.depth, clock=lambda: float(self.now))
+
+    def _tick(self) -> bool:
+        """Tick once; returns whether anything is left to do."""
+        while self._asks and self._asks[-1].at <= self.now:
+            self._submit(self._asks.pop())
+        self.moment()
+        if self._trace is not None:
+            self._say(f"tick {standing(self.scheduler)}")
+        busy = self.core.tick()
+        self.ticks += 1
+        self.now += 1
+        invariants.check(self)
+        if busy:
+            return True
+        if self._cutting or self._asks:
+            self._skip()
+            return True
+        if self.core.open:
+            left = ", ".join(name(sequence) for sequence in self.core.open)
+            raise Violation(f"the engine has nothing to do, but these are open: {left}")
+        return False
+
+    def _skip(self) -> None:
+        """Jump to the next thing that happens."""
+        times = [at for at, _ in self._cutting] + [ask.at for ask in self._asks[-1:]]
+        self.now = max(self.now, min(times))
+        self._deliver_crops()
+
+    def _submit(self, ask: Ask) -> None:
+        number, scenario = self._submitted, self.scenario
+        self._submitted += 1
+        picture, crops, before = None, None, 1
+        if ask.picture is not None:
+            failure = PictureFailure(f"picture {ask.picture} of {number}") if ask.fails else None
+            crops, before = self._crops[ask.picture], scenario.prefix_length
+            picture = LatePicture(
+                f"picture {ask.picture}", self.pictures[ask.picture], ask.delay, failure, self._begin_to_cut
+            )
+        oracle = Oracle(crops, before, ask.prompt, ask.grammar(), ask.temperature, ask.seed)
+        settings = SamplingSettings(temperature=ask.temperature)
+        request = Request("simulated", ask.prompt, ask.grammar(), ask.budget, settings)
+        deadline = None if ask.deadline is None else float(self.now + ask.deadline)
+        sequence = Sequence(number, request, Watch(self, number, oracle), before, picture, deadline, ask.seed)
+        if self._trace is not None:
+            self._say(f"submit {number}: {before} + {len(ask.prompt)} + {ask.budget}, picture {ask.picture}")
+        self._hand_in(sequence)
+
+    def _hand_in(self, sequence: Sequence) -> None:
+        """Submit a sequence, and check that it is refused if and only if it can never fit."""
+        request = sequence.request
+        positions = sequence.before + len(request.prompt) + max(0, request.budget - 1)
+        fits = self.scenario.fits(positions, with_picture=sequence.picture is not None)
+        try:
+            self.core.submit(sequence)
+        except CapacityError:
+            if fits:
+                raise
+            self.seen["refused"] += 1
+            return
+        if not fits:
+            raise Violation(f"{name(sequence)} was taken in, but can never fit")
+        self.sequences.append(sequence)
+
+    def _begin_to_cut(self, picture: LatePicture) -> None:
+        self._cutting.append((self.now + picture.delay, picture))
+
+    def _deliver_crops(self) -> None:
+        for entry in [entry for entry in self._cutting if entry[0] <= self.now]:
+            self._cutting.remove(entry)
+            entry[1].arrive()
+
+    def _cancel_somebody(self) -> None:
+        """Cancel a sequence, wherever it is: each queue has its chance."""
+        scheduler = self.scheduler
+        queues = [queue for queue in (scheduler.waiting, scheduler.running, scheduler.zombies) if queue]
+        if not queues or self._random() < 0.05:
+            queues = [self.sequences[:]]
+        # Sorted, since the order of a set is not the seed's.
+        queue = sorted(queues[int(self._random() * len(queues))], key=lambda one: one.number)
+        if not queue:
+            return
+        sequence = queue[int(self._random() * len(queue))]
+        if self._trace is not None:
+            self._say(f"cancel {name(sequence)}")
+        self.seen[f"cancelled {state(sequence, scheduler)}"] += 1
+        if not sequence.finalized:
+            self._judge.cancelled.add(sequence.number)
+        self.core.cancel(sequence)
+        if not sequence.finalized:
+            raise Violation(f"{name(sequence)} goes on after it was cancelled")
+
+    def _fail_call(self, kind: str, slot: Slot | None) -> None:
+        self.fail(kind, self.core.pipeline.in_flight[-1] if slot is None else self.lent[slot.index])
+
+    def _spoils(self, slot: Slot, index: int) -> bool:
+        step = self.lent[slot.index]
+        if step is None or self._random() >= self.scenario.spoiled:
+            return False
+        row = step.rows[index]
+        self._judge.spoiled.setdefault(
+            row.sequence.number, len(row.sequence.tokens) if row.index is None else row.index
+        )
+        self.seen[f"NaNs in {step.kind}"] += 1
+        return True
+
+    def _bury(self, death: EngineDiedError) -> None:
+        """Do what the engine's thread does when it dies."""
+        if not self.failures.dying:
+            raise Violation("the engine died of fewer failures than it can bear") from death
+        self.dead = True
+        self.seen["died"] += 1
+        self.core.fail_all(death)
+
+    def _say(self, line: str) -> None:
+        if self._trace is not None:
+            self._trace(f"{self.now:5} {line}")

@@ -1,0 +1,130 @@
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from photonlite.scheduler.scheduler import Scheduler
+from tests.simulation.__main__ import run_many
+from tests.simulation.simulator import Simulation
+
+ROOT = Path(__file__).resolve().parents[2]
+PROCESSES = 2
+TICKS = 1_000_000
+
+AT_LEAST = {
+    "answered": 50_000,
+    "calm runs with a cache": 100,
+    "cancelled after its end": 100,
+    "cancelled after pre-emption": 20,
+    "cancelled as a zombie": 200,
+    "cancelled while cutting": 200,
+    "cancelled while decoding": 1_000,
+    "cancelled while encoding": 200,
+    "cancelled while pre-empted": 5,
+    "cancelled while prefilling": 200,
+    "cancelled while waiting": 1_000,
+    "decode in depth 1": 20_000,
+    "decode in depth 2": 100_000,
+    "died": 50,
+    "encode in depth 1": 5_000,
+    "encode in depth 2": 20_000,
+    "encode steps of several pictures": 500,
+    "ended by DeadlineError": 500,
+    "ended by EngineDiedError": 100,
+    "ended by GrammarFault": 1_000,
+    "ended by NumericalError": 100,
+    "ended by PictureFailure": 300,
+    "ended by RequestCancelledError": 5_000,
+    "ended by StepError": 2_000,
+    "ended by ValueError": 500,
+    "evictions": 20_000,
+    "failed collect": 100,
+    "failed decode": 100,
+    "failed download": 100,
+    "failed encode": 100,
+    "failed finalize": 100,
+    "failed launch": 100,
+    "failed padded": 100,
+    "failed prefill": 100,
+    "failed upload": 100,
+    "NaNs in decode": 100,
+    "NaNs in prefill": 50,
+    "launches over a step in flight": 200_000,
+    "padding rows": 10_000,
+    "page copies": 5_000,
+    "page saves": 2_000,
+    "pictures encoded in several steps": 10_000,
+    "pre-emptions": 1_000,
+    "prefill in depth 1": 10_000,
+    "prefill in depth 2": 20_000,
+    "prefix hits": 20_000,
+    "refused": 500,
+    "rows of the pre-empted": 500,
+    "sampled after it": 50_000,
+    "sampled before the last commit": 50_000,
+    "zombie rows": 10_000,
+}
+"""What a million ticks must have seen, lest the simulation go blind: a fraction of what they see today."""
+
+
+def test_twenty_thousand_ticks_keep_every_invariant() -> None:
+    seen, failure = run_many(0, 1, 20_000)
+
+    assert failure is None, failure
+    assert seen["answered"] > 1_000
+
+
+def test_a_million_ticks_keep_every_invariant_and_see_everything() -> None:
+    options = ["--ticks", str(TICKS // PROCESSES), "--stride", str(PROCESSES)]
+    # The fast test has taken the first seeds.
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.simulation", str(1_000 + first), *options],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for first in range(PROCESSES)
+    ]
+    seen: Counter[str] = Counter()
+    try:
+        for worker in workers:
+            report = json.loads(worker.communicate(timeout=600)[0])
+            assert report["failure"] is None, report["failure"]
+            seen.update(report["seen"])
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+    assert seen["ticks"] >= TICKS
+    too_seldom = {what: seen[what] for what, count in AT_LEAST.items() if seen[what] < count}
+    assert not too_seldom
+
+
+def trace(seed: int) -> list[str]:
+    lines: list[str] = []
+    Simulation(seed, lines.append).run()
+    return lines
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_seed_replays_line_by_line(seed: int) -> None:
+    lines = trace(seed)
+
+    assert len(lines) > 100
+    assert trace(seed) == lines
+
+
+def test_a_failure_says_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scheduler, "drop_idle_jobs", lambda self: [])
+
+    _, failure = run_many(0, 1, 20_000)
+
+    assert failure is not None
+    seed = int(failure.split("python -m tests.simulation ")[1].split()[0])
+    with pytest.raises(BaseException, match=r"the device keeps|left behind|nothing to do"):
+        Simulation(seed).run()

@@ -1,0 +1,44 @@
+"""What a trace says, and under which names states are counted."""
+
+from photonlite.batch import Sequence, Step
+from photonlite.scheduler.scheduler import Scheduler
+
+
+def name(sequence: Sequence) -> str:
+    """Name a sequence and where it stands."""
+    return f"{sequence.number} (row {sequence.row}, {len(sequence.tokens)} tokens, filled {sequence.filled})"
+
+
+def describe(step: Step) -> str:
+    """Say what a step does."""
+    plan = step.plan
+    rows = [f"{row.sequence.number}[{row.start}:{row.start + row.count}]" for row in plan.rows]
+    groups = [f"{group.job.number}({group.job.key})[{group.first}:+{group.count}]" for group in plan.groups]
+    copies = [f"copy {copy.source}>{copy.target}" for copy in plan.copies]
+    saves = [f"save {copy.source}>{copy.target}" for copy in plan.saves]
+    return " ".join((f"step {step.number} in slot {step.slot}: {plan.kind}", *rows, *groups, *copies, *saves))
+
+
+def standing(scheduler: Scheduler) -> str:
+    """Say who waits, runs and lingers."""
+    queues = {"waiting": scheduler.waiting, "running": scheduler.running, "zombies": scheduler.zombies}
+    shown = [f"{title} {sorted(one.number for one in queue)}" for title, queue in queues.items()]
+    return " ".join((*shown, f"jobs {list(scheduler.jobs)}", f"free pages {scheduler.cache.pages.free}"))
+
+
+def state(sequence: Sequence, scheduler: Scheduler) -> str:
+    """Name the moment in a sequence's life."""
+    if sequence.finalized:
+        return "as a zombie" if sequence.inflight_refs else "after its end"
+    if sequence in scheduler.running:
+        if sequence.preempting:
+            return "while pre-empted"
+        return "while decoding" if sequence.tokens or sequence.inflight_refs > 1 else "while prefilling"
+    if sequence.times.preemptions:
+        return "after pre-emption"
+    picture = sequence.picture
+    if picture is None or scheduler.cache.picture_state(picture.key) != "missing":
+        return "while waiting"
+    if picture.key in scheduler.jobs:
+        return "while encoding"
+    return "while cutting" if picture.crops is None else "while waiting"

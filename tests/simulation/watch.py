@@ -1,0 +1,98 @@
+"""Where the simulation looks over the engine's shoulder: at what comes out, and between the phases of a tick."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from photonlite.batch import Choice, EncodeJob, Step
+from photonlite.batch import Sequence as EngineSequence
+from photonlite.request import Token
+from photonlite.runner.runner import StreamRunner
+from tests.simulation.body import Violation
+from tests.simulation.oracle import Oracle
+
+if TYPE_CHECKING:
+    from tests.simulation.simulator import Simulation
+
+
+class Watch:
+    """A sequence's sink: knows what must come.
+
+    Args:
+        simulation: Whose.
+        number: The sequence's.
+        oracle: Says it too.
+
+    Attributes:
+        end: Tokens and error at the end; None before.
+    """
+
+    __slots__ = ("_number", "_simulation", "end", "oracle")
+
+    def __init__(self, simulation: "Simulation", number: int, oracle: Oracle) -> None:
+        self.end: tuple[int, BaseException | None] | None = None
+        self.oracle = oracle
+        self._simulation = simulation
+        self._number = number
+
+    def on_token(self, token: Token) -> None:
+        expected = self.oracle.next()
+        if self.end is not None or token != expected:
+            raise Violation(f"{self._number} says {token} as token {self.oracle.said - 1}, not {expected}")
+        self._simulation.moment()
+
+    def on_finish(self, sequence: EngineSequence) -> None:
+        if self.end is not None:
+            raise Violation(f"{self._number} ends a second time")
+        self.end = len(sequence.tokens), sequence.error
+        self._simulation.ended(sequence, self.oracle)
+
+
+class WatchedRunner:
+    """A runner between whose phases the world goes on; some of its calls fail.
+
+    Args:
+        inner: Does the work.
+        simulation: Whose.
+    """
+
+    def __init__(self, inner: StreamRunner, simulation: "Simulation") -> None:
+        self._inner = inner
+        self._simulation = simulation
+
+    def launch(self, step: Step) -> None:
+        simulation = self._simulation
+        simulation.launching(step)
+        try:
+            simulation.fail("launch", step)
+            self._inner.launch(step)
+        except Exception:
+            simulation.lent[step.slot] = None
+            simulation.doom(step)
+            raise
+        simulation.moment()
+
+    def finalize(self, step: Step, choices: Sequence[Choice | None]) -> None:
+        self._simulation.finalizing(step)
+        self._inner.finalize(step, choices)
+        self._simulation.moment()
+
+    def collect(self, step: Step) -> list[Token | Exception | None]:
+        simulation = self._simulation
+        simulation.collecting(step)
+        try:
+            outcomes = self._inner.collect(step)
+            simulation.fail("collect", step)
+        except Exception:
+            simulation.doom(step)
+            raise
+        finally:
+            simulation.lent[step.slot] = None
+        simulation.failures.wounded = False
+        simulation.moment()
+        return outcomes
+
+    def forget(self, job: EncodeJob) -> None:
+        self._inner.forget(job)
+
+    def close(self) -> None:
+        self._inner.close()

@@ -1,0 +1,278 @@
+"""What a seed makes of a simulation: a configuration, and requests with all that will happen to them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+
+from photonlite.grammar.mask import words
+from photonlite.request import Token
+from photonlite.runner.slot import SlotShape
+from photonlite.scheduler.policy import Limits
+from tests.simulation.grammar import MakeGrammar, draw_grammar, with_fault
+from tests.simulation.model import COORDINATE, COORDINATES, SIZE, SIZES, VOCAB_SIZE, WORDS
+
+_CALLS = {
+    "launch": 60,
+    "padded": 40,
+    "upload": 120,
+    "encode": 8,
+    "prefill": 12,
+    "decode": 40,
+    "finalize": 60,
+    "download": 60,
+    "collect": 60,
+}
+"""Kinds of calls that may fail, and how many of the first ones may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """How the engine is set up and what it has to bear.
+
+    Attributes:
+        depth: Of the pipeline.
+        max_batch: Sequences that run at a time.
+        pending_rows: Sequences that may have a row of the pending table.
+        page_size: Positions of a page.
+        pages: Of the KV cache, the scratch page among them.
+        max_pages: Of a page table.
+        prefix_length: Positions of BOS and picture.
+        prefix_caching: Whether prefixes are kept.
+        sizes: Batch sizes that decode steps are padded to.
+        max_prefill_tokens: Of a launch.
+        max_crops: Of a launch.
+        max_jobs: Pictures whose features are on the device at a time.
+        launch_budget_s: Of the virtual clock, for encode and prefill launches beside others that are decoded.
+        cancels: Chance of a cancel at each of some ten moments of a tick.
+        pushes: Chance that the device runs an operation at such a moment, on top of what its temper makes it run.
+        failures: For each kind of call, numbers of calls that fail.
+        spoiled: Chance that a row's numbers turn into NaNs.
+        deadly: The call from which on every launch fails; None for never.
+    """
+
+    depth: int
+    max_batch: int
+    pending_rows: int
+    page_size: int
+    pages: int
+    max_pages: int
+    prefix_length: int
+    prefix_caching: bool
+    sizes: tuple[int, ...]
+    max_prefill_tokens: int
+    max_crops: int
+    max_jobs: int
+    launch_budget_s: float
+    cancels: float
+    pushes: float
+    failures: dict[str, frozenset[int]]
+    spoiled: float
+    deadly: int | None
+
+    def limits(self) -> Limits:
+        """Give what the scheduler is told."""
+        return Limits(
+            self.max_batch,
+            self.pending_rows,
+            self.max_prefill_tokens,
+            self.max_crops,
+            self.max_jobs,
+            self.launch_budget_s,
+        )
+
+    def slots(self, longest: int) -> SlotShape:
+        """Give what the runner is told, for requests of at most so many positions."""
+        return SlotShape(
+            max_rows=self.max_batch,
+            max_tokens=max(longest, self.max_prefill_tokens),
+            page_size=self.page_size,
+            max_pages=self.max_pages,
+            mask_words=words(VOCAB_SIZE),
+            pending_rows=self.pending_rows + 1,
+        )
+
+    def fits(self, positions: int, *, with_picture: bool) -> bool:
+        """Tell whether a request of so many positions can run when it is alone."""
+        keeps_tail = with_picture and self.prefix_caching and self.prefix_length % self.page_size != 0
+        return -(-positions // self.page_size) + keeps_tail < self.pages
+
+
+@dataclass(frozen=True, slots=True)
+class CutCrops:
+    """Crops: one pixel each, which names it."""
+
+    pixels: npt.NDArray[np.uint8]
+    tiling: tuple[int, int]
+
+    @property
+    def numbers(self) -> list[int]:
+        """The crops as the fake model sees them."""
+        return [int.from_bytes(crop.tobytes(), "little") for crop in self.pixels]
+
+
+class LatePicture:
+    """A picture that is cut when somebody asks for it, and later than that.
+
+    Args:
+        key: Of its content.
+        cut: Its crops when they are there.
+        delay: Ticks from the first question on.
+        failure: What comes instead of the crops; None where they come.
+        ask: Is called at the first question.
+    """
+
+    size = None
+
+    def __init__(
+        self,
+        key: str,
+        cut: CutCrops,
+        delay: int,
+        failure: Exception | None,
+        ask: Callable[["LatePicture"], None],
+    ) -> None:
+        self.key = key
+        self.delay = delay
+        self.crops: CutCrops | None = None
+        self.failure: Exception | None = None
+        self._cut = cut
+        self._failure = failure
+        self._ask: Callable[[LatePicture], None] | None = ask
+
+    def request_crops(self) -> None:
+        if self._ask is not None:
+            ask, self._ask = self._ask, None
+            ask(self)
+
+    def arrive(self) -> None:
+        """Let the crops be there, or the failure."""
+        self.failure = self._failure
+        if self._failure is None:
+            self.crops = self._cut
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request to come.
+
+    Attributes:
+        at: Tick of its arrival.
+        picture: Number of its picture; None for text alone.
+        prompt: What follows it.
+        budget: Tokens at most.
+        grammar: Builds its grammar.
+        temperature: Above 0, every choice draws.
+        seed: Of its draws.
+        delay: Ticks that cutting its picture takes.
+        fails: Whether its picture cannot be cut.
+        deadline: Ticks after which its answer is worthless; None for never.
+    """
+
+    at: int
+    picture: int | None
+    prompt: tuple[Token, ...]
+    budget: int
+    grammar: MakeGrammar
+    temperature: float
+    seed: int
+    delay: int
+    fails: bool
+    deadline: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """All requests of a simulation, in the order of their arrival, and the pictures they are about."""
+
+    asks: list[Ask]
+    pictures: list[CutCrops] = field(default_factory=list)
+
+
+def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
+    """Draw a configuration for requests of at most so many positions."""
+    page_size = random.choice((1, 2, 4, 4, 8))
+    max_batch = random.choice((1, 2, 3, 4, 4, 6, 8))
+    alone = -(-longest // page_size)
+    few, many, plenty = alone + random.randrange(-1, alone + 2), alone * (max_batch + 3), alone * 50
+    usable = random.choices((few, many, plenty), (6, 3, 1))[0]
+    wounded = random.random() < 0.35
+    chosen = random.sample(list(_CALLS), random.randrange(1, 5)) if wounded else []
+    failures = {kind: frozenset(random.sample(range(_CALLS[kind]), random.randrange(1, 4))) for kind in chosen}
+    return Scenario(
+        depth=random.choice((1, 2, 2, 2)),
+        max_batch=max_batch,
+        pending_rows=max_batch + random.choice((0, 1, max_batch, max_batch)),
+        page_size=page_size,
+        pages=max(2, usable + 1),
+        max_pages=alone + random.randrange(2),
+        prefix_length=prefix_length,
+        prefix_caching=random.random() < 0.8,
+        sizes=random.choice(((), (1, 2, 4, 8), (2, 6), (1, 3, 8))),
+        max_prefill_tokens=random.choice((8, 20, 60, 400)),
+        max_crops=random.choice((1, 2, 3, 8)),
+        max_jobs=random.choice((1, 2, 8)),
+        launch_budget_s=random.choice((0.0003, 0.002, 0.02)),
+        cancels=random.choice((0.0, 0.002, 0.006, 0.02)),
+        pushes=random.choice((0.0, 0.0, 0.3)),
+        failures=failures,
+        spoiled=0.004 if random.random() < 0.2 else 0.0,
+        deadly=random.randrange(60) if random.random() < 0.03 else None,
+    )
+
+
+def draw_workload(random: Random) -> tuple[Workload, int, int]:
+    """Draw requests; gives the longest one's positions and the length of pictures' prefixes too."""
+    prefix_length = random.randrange(2, 14)
+    pictures = [_draw_crops(random) for _ in range(random.randrange(1, 6))]
+    longest_prompt, longest_answer = random.choice((2, 6, 12)), random.choice((3, 8, 16, 40))
+    openings = [[_draw_token(random) for _ in range(longest_prompt)] for _ in range(3)]
+    share_of_pictures = random.choice((0.0, 0.5, 0.8, 1.0))
+    faults, late = random.choice((0.0, 0.05, 0.2)), random.choice((0, 5, 40))
+    hurried = random.choice((0.0, 0.0, 0.1))
+    asks: list[Ask] = []
+    at = 0
+    for _ in range(random.choice((4, 8, 12, 24))):
+        for _ in range(random.randrange(1, 6)):
+            picture = random.randrange(len(pictures)) if random.random() < share_of_pictures else None
+            alone = picture is not None and random.random() < 0.12
+            opening = random.choice(openings)
+            prompt = opening[: random.randrange(1, longest_prompt + 1)]
+            prompt += [_draw_token(random) for _ in range(random.randrange(longest_prompt - len(prompt) + 1))]
+            budget = 0 if alone else random.randrange(1, longest_answer + 1)
+            grammar = draw_grammar(random, max(1, budget))
+            if budget and random.random() < faults:
+                grammar = with_fault(random, grammar, budget)
+            asks.append(
+                Ask(
+                    at,
+                    picture,
+                    () if alone else tuple(prompt),
+                    budget,
+                    grammar,
+                    0.7 if random.random() < 0.2 else 0.0,
+                    random.getrandbits(30),
+                    random.randrange(late + 1),
+                    random.random() < 0.04,
+                    random.randrange(80) if random.random() < hurried else None,
+                )
+            )
+        at += random.choice((0, 1, 4, 20))
+    return Workload(asks, pictures), prefix_length + longest_prompt + longest_answer, prefix_length
+
+
+def _draw_crops(random: Random) -> CutCrops:
+    count = random.randrange(1, 7)
+    pixels = np.frombuffer(random.randbytes(3 * count), np.uint8).reshape(count, 1, 1, 3)
+    return CutCrops(pixels, (1, count))
+
+
+def _draw_token(random: Random) -> Token:
+    kind = random.random()
+    if kind < 0.05:
+        return Token(COORDINATE, (random.choice(COORDINATES),))
+    if kind < 0.1:
+        return Token(SIZE, (random.choice(SIZES), random.choice(SIZES)))
+    return Token(random.choice(WORDS))

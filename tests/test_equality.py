@@ -1,0 +1,30 @@
+"""Depth 2 = depth 1 = the plain oracle, on real arithmetic; `pytest -m slow tests/test_equality.py` runs ten times more."""
+
+from collections import Counter
+
+import pytest
+
+from tests.equality import check_scene
+
+COUNT = 25
+
+
+def check(seeds: range) -> None:
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        seen.update(check_scene(seed, COUNT))
+    # Scenes that never cancel, pre-empt or hit would prove nothing.
+    assert all(seen[name] > len(seeds) // 4 for name in ("cancelled", "preemptions", "zombies", "hits", "encodes")), (
+        seen
+    )
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_thousand_random_requests_equal_the_oracle_at_both_depths(part: int) -> None:
+    check(range(10 * part, 10 * (part + 1)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(40))
+def test_ten_thousand_random_requests_equal_the_oracle_at_both_depths(part: int) -> None:
+    check(range(1000 + 10 * part, 1000 + 10 * (part + 1)))
