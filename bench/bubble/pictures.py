@@ -1,0 +1,38 @@
+"""Timelines of some periods: blocking above, pipelined below, on one scale."""
+
+from pathlib import Path
+
+from PIL import Image
+
+from bench.bubble.comparison import Comparison, DepthFigures
+from bench.bubble.report import many
+from photonlite.observe.idle import step_starts
+from photonlite.observe.timeline import draw_timeline
+
+PERIODS = 4
+"""Periods of blocking decoding that a picture shows."""
+
+
+def save_timelines(found: Comparison, folder: Path) -> Path:
+    """Draw both depths into one picture; returns its path."""
+    length = PERIODS * found.block.period
+    pictures = [
+        _draw(depth, length, f"{title}: {found.workload}, {many(found.streams)}")
+        for depth, title in ((found.block, "blocking (depth 1)"), (found.pipe, "pipelined (depth 2)"))
+    ]
+    whole = Image.new("RGB", (pictures[0].width, sum(picture.height for picture in pictures)), "white")
+    top = 0
+    for picture in pictures:
+        whole.paste(picture, (0, top))
+        top += picture.height
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"timeline-{found.workload}-{found.streams}.png"
+    whole.save(path, "PNG", dpi=(144, 144), optimize=True)
+    return path
+
+
+def _draw(depth: DepthFigures, length: float, title: str) -> Image.Image:
+    """Draw a stretch that begins with a forward pass in the middle of steady decoding."""
+    starts = step_starts(depth.last.steady_spans)
+    begin = starts[len(starts) // 2] if starts else depth.last.prefilled
+    return draw_timeline(depth.last.spans, start=begin, end=begin + length, title=title)

@@ -1,0 +1,215 @@
+"""Tables and aims, as markdown. Times of a CPU mean little elsewhere: there they are given as shares of T_block."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.bubble.comparison import Comparison, DepthFigures
+from bench.bubble.figures import PHASES, Spread, mean, middle
+
+IDLE_US, BUSY, TICK_MS_1, TICK_MS_32, POINTS, DETECT = 20.0, 0.994, 0.4, 1.2, 2.0, 1.05
+"""Aims: idle device at one stream, busy share and host tick at 32, host tick at 1, prediction, boxes against text."""
+
+NOTES = """\
+- T_block, T_pipe: the period at depth 1 and 2, from one commit to the next at full batch; the median of means over
+  three steps, because the three tokens of a box need different heads. From rounds that were not traced.
+- Forward, finalize, period, idle, busy and the host's times come from traced rounds, from steady decoding at full batch
+  alone: spans that lie between the last prefill's commit and the end of the first sequence. Tracing costs the host some
+  time in each tick, which is part of them. Idle: the time in a period in which the compute stream ran nothing. Busy:
+  the share of all that time in which it ran something.
+- Host tick: from the end of one wait to the end of the next, less the time until the results had arrived. Plan, launch,
+  commit and finalize are its parts, mean of a tick; the rest is reading results, tracing and the loop.
+- L: tokens of a request, the end included. z: rows of decode steps at depth 2 that carried ended sequences.
+- Prediction: T_block / T_pipe x (1 - z). Observation: the ratio of the times of whole decode phases, from the commit of
+  the last prefill until the engine is free again, zombies' steps and shrinking batches included; least and greatest of
+  single rounds behind it. To the last token: the same without the last zombie's step.
+- Stops are injected on the device: all sequences end at one position, prompts differ in length, no host knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What was aimed at.
+
+    Attributes:
+        text: What.
+        value: What came out.
+        reached: Whether it is enough.
+    """
+
+    text: str
+    value: str
+    reached: bool
+
+
+class Writer:
+    """Writes figures for a card, in milliseconds and microseconds, or for a CPU, as shares.
+
+    Args:
+        hardware: Its name.
+        absolute: Whether times mean something; else they are divided by T_block.
+    """
+
+    def __init__(self, hardware: str, *, absolute: bool) -> None:
+        self._hardware = hardware
+        self._absolute = absolute
+
+    def speed(self, found: Iterable[Comparison]) -> str:
+        """Write the first table of the study: hardware, streams, T_block, T_pipe, speed-up."""
+        unit = " (ms)" if self._absolute else ""
+        head = ["hardware", "workload", "streams", f"T_block{unit}", f"T_pipe{unit}", "speed-up"]
+        rows = []
+        for one in found:
+            t_block, t_pipe = (self._ms(depth.period, one) for depth in (one.block, one.pipe))
+            rows.append([self._hardware, one.workload, str(one.streams), t_block, t_pipe, _percent(one.gain)])
+        return table(head, rows, left=2)
+
+    def parts(self, found: Iterable[Comparison]) -> str:
+        """Write the second: the parts of a step at depth 2, and the prediction against what was seen."""
+        unit = " (ms)" if self._absolute else ""
+        head = ["workload", "streams", f"forward{unit}", f"finalize{unit}", f"host{unit}", "L", "z"]
+        head += ["prediction", "observation", "rounds", "difference (points)", "to the last token"]
+        rows = []
+        for one in found:
+            steady = one.pipe.steady
+            times = [mean(steady.forward_s), mean(steady.finalize_s), middle(steady.tick_s)]
+            rounds = one.observed_rounds
+            rows.append(
+                [
+                    one.workload,
+                    str(one.streams),
+                    *(self._ms(value, one) for value in times),
+                    f"{one.pipe.length:.1f}",
+                    f"{one.pipe.zombie_share:.2%}",
+                    _percent(one.predicted),
+                    _percent(one.observed),
+                    f"{_percent(min(rounds))} to {_percent(max(rounds))}",
+                    f"{_apart(one):+.1f}",
+                    _percent(one.observed_answers),
+                ]
+            )
+        return table(head, rows)
+
+    def depths(self, found: Iterable[Comparison]) -> str:
+        """Write both depths in detail."""
+        ms, us = (" (ms)", " (us)") if self._absolute else ("", "")
+        head = ["workload", "streams", "depth", f"forward{ms}", f"finalize{ms}", f"period{ms}", "p5", "p95"]
+        head += [f"idle{us}", "idle, mean", "busy", "steps", "tokens", "zombie rows"]
+        rows = [self._depth(one, depth, number) for one in found for number, depth in _both(one)]
+        return table(head, rows)
+
+    def host(self, found: Iterable[Comparison]) -> str:
+        """Write what the host does in a tick."""
+        unit = " (us)" if self._absolute else ""
+        head = ["workload", "streams", "depth", f"tick{unit}", "p5", "p95", *PHASES]
+        rows = []
+        for one in found:
+            for number, depth in _both(one):
+                tick = Spread.of(depth.steady.tick_s)
+                times = [tick.median, tick.low, tick.high, *(depth.steady.phase_s[name] for name in PHASES)]
+                rows.append([one.workload, str(one.streams), str(number), *(self._us(value, one) for value in times)])
+        return table(head, rows)
+
+    def agreement(self, found: Iterable[Comparison]) -> str:
+        """Write how far the answers of both depths agree."""
+        head = ["workload", "streams", "answers", "the same at both depths", "tokens", "before any difference"]
+        rows = []
+        for one in found:
+            same = one.agreement
+            counts = (one.streams, same.sequences, same.same, same.all_tokens, same.tokens)
+            rows.append([one.workload, *(f"{count:,}" for count in counts)])
+        return table(head, rows)
+
+    def aims(self, found: Sequence[Comparison]) -> str:
+        """Write the aims beside what came out; on a CPU only those that are ratios."""
+        head = ["aim", "measured", ""]
+        rows = [[aim.text, aim.value, "reached" if aim.reached else "MISSED"] for aim in self._aims(found)]
+        return table(head, rows, left=3)
+
+    def line(self, one: Comparison) -> str:
+        """Write the gist, for somebody who waits."""
+        return (
+            f"{one.workload}, {many(one.streams)}: T_block {self._ms(one.block.period, one)}, "
+            f"T_pipe {self._ms(one.pipe.period, one)}, predicted {_percent(one.predicted)}, "
+            f"observed {_percent(one.observed)}, idle {self._us(middle(one.pipe.steady.idle_s), one)}, "
+            f"busy {one.pipe.steady.busy:.2%}, host {self._us(middle(one.pipe.steady.tick_s), one)}, "
+            f"answers the same: {one.agreement.same} of {one.agreement.sequences}"
+        )
+
+    def _aims(self, found: Sequence[Comparison]) -> list[Aim]:
+        aims = [aim for one in found for aim in _absolute_aims(one)] if self._absolute else []
+        for one in found:
+            text = f"{one.workload}, {many(one.streams)}: prediction and observation within {POINTS:g} points"
+            aims.append(Aim(text, f"{_apart(one):+.1f} points", abs(_apart(one)) <= POINTS))
+        words = {one.streams: one for one in found if one.workload == "text"}
+        for one in found:
+            if one.workload == "detect" and one.streams in words:
+                ratio = one.pipe.period / words[one.streams].pipe.period
+                text = f"detect, {many(one.streams)}: period at most {DETECT - 1:.0%} above that of text"
+                aims.append(Aim(text, _percent(ratio), ratio <= DETECT))
+        return aims
+
+    def _depth(self, one: Comparison, depth: DepthFigures, number: int) -> list[str]:
+        steady = depth.steady
+        period = Spread.of(steady.period_s)
+        times = [mean(steady.forward_s), mean(steady.finalize_s), period.median, period.low, period.high]
+        idle = [middle(steady.idle_s), mean(steady.idle_s)]
+        return [
+            one.workload,
+            str(one.streams),
+            str(number),
+            *(self._ms(value, one) for value in times),
+            *(self._us(value, one) for value in idle),
+            f"{steady.busy:.2%}",
+            f"{depth.steps:,}",
+            f"{depth.tokens:,}",
+            f"{depth.zombies:,}",
+        ]
+
+    def _ms(self, seconds: float, one: Comparison) -> str:
+        return f"{1e3 * seconds:.3f}" if self._absolute else f"{seconds / one.block.period:.3f}"
+
+    def _us(self, seconds: float, one: Comparison) -> str:
+        return f"{1e6 * seconds:.0f}" if self._absolute else f"{seconds / one.block.period:.2%}"
+
+
+def many(streams: int) -> str:
+    """Write how many streams there are."""
+    return "1 stream" if streams == 1 else f"{streams} streams"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """Write an aligned markdown table; the first `left` columns are text."""
+    rows = [list(row) for row in rows]
+    widths = [max(3, *(len(row[i]) for row in [head, *rows])) for i in range(len(head))]
+    sides: list[Callable[[str, int], str]] = [str.ljust if i < left else str.rjust for i in range(len(head))]
+    lines = [
+        "| " + " | ".join(side(cell, width) for side, cell, width in zip(sides, row, widths, strict=True)) + " |"
+        for row in [list(head), *rows]
+    ]
+    rule = "|".join("-" * (width + 2) if i < left else "-" * (width + 1) + ":" for i, width in enumerate(widths))
+    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+
+
+def _absolute_aims(one: Comparison) -> list[Aim]:
+    steady, name = one.pipe.steady, f"{one.workload}, {many(one.streams)}"
+    idle, tick = 1e6 * middle(steady.idle_s), 1e3 * middle(steady.tick_s)
+    aims = []
+    if one.streams == 1:
+        aims.append(Aim(f"{name}: device idle per period at most {IDLE_US:g} us", f"{idle:.1f} us", idle <= IDLE_US))
+        aims.append(Aim(f"{name}: host tick at most {TICK_MS_1:g} ms", f"{tick:.3f} ms", tick <= TICK_MS_1))
+    if one.streams == 32:
+        aims.append(Aim(f"{name}: device busy at least {BUSY:.1%}", f"{steady.busy:.2%}", steady.busy >= BUSY))
+        aims.append(Aim(f"{name}: host tick at most {TICK_MS_32:g} ms", f"{tick:.3f} ms", tick <= TICK_MS_32))
+    return aims
+
+
+def _both(one: Comparison) -> tuple[tuple[int, DepthFigures], tuple[int, DepthFigures]]:
+    return (1, one.block), (2, one.pipe)
+
+
+def _apart(one: Comparison) -> float:
+    """Give the observation less the prediction in percentage points."""
+    return 100 * (one.observed - one.predicted)
+
+
+def _percent(factor: float) -> str:
+    return f"{factor - 1:+.1%}"

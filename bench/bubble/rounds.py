@@ -1,0 +1,211 @@
+"""Rounds: requests handed in together, prefilled together, decoded to their ends; and what was seen of it."""
+
+import cProfile
+import itertools
+import threading
+import time
+from collections.abc import Sequence as ListLike
+from dataclasses import dataclass, field
+
+from bench.bubble.subjects import Subject
+from photonlite.batch import Sequence
+from photonlite.config import EngineConfig
+from photonlite.device.cuda import CudaDevice
+from photonlite.engine.build import build
+from photonlite.engine.loop import EngineLoop
+from photonlite.observe.trace import Span, Tracer
+from photonlite.request import Request, Token
+
+Chosen = tuple[int, tuple[float, ...]]
+"""Id and values of a token; its probabilities may differ in the last bits between batches of different sizes."""
+
+_PATIENCE_S = 120.0
+_GLANCE_S = 5e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round was like; times in seconds of `time.perf_counter`.
+
+    Attributes:
+        tokens: Of each sequence, the end id included.
+        prefilled: When the last sequence's prefill was committed.
+        first_end: When the first sequence ended: until then the batch was full.
+        last_end: When the last one did.
+        freed: When the engine had nothing in flight any more, zombies included.
+        commits: When each token of the first request was committed while the batch was full.
+        steps: Decode steps.
+        rows: Of decode steps, without padding.
+        zombies: Of these, rows of sequences that had ended.
+        spans: Of the round; empty where it was not traced.
+    """
+
+    tokens: list[list[Chosen]]
+    prefilled: float
+    first_end: float
+    last_end: float
+    freed: float
+    commits: list[float]
+    steps: int
+    rows: int
+    zombies: int
+    spans: list[Span]
+
+    @property
+    def steady_spans(self) -> list[Span]:
+        """Those of steady decoding at full batch, whole spans only."""
+        return [span for span in self.spans if span.start_s >= self.prefilled and span.end_s <= self.first_end]
+
+
+@dataclass(eq=False, slots=True)
+class Collector:
+    """Takes what a sequence produces, on the engine thread.
+
+    Attributes:
+        ended: Is released at the end.
+        times: When each token was committed.
+    """
+
+    ended: threading.Semaphore
+    times: list[float] = field(default_factory=list)
+
+    def on_token(self, token: Token) -> None:
+        """Note the time."""
+        self.times.append(time.perf_counter())
+
+    def on_finish(self, sequence: Sequence) -> None:
+        """Tell that it is over."""
+        self.ended.release()
+
+
+class Rig:
+    """An engine on its thread, run round by round.
+
+    Args:
+        subject: Whose model it runs.
+        config: Of the engine.
+
+    Attributes:
+        depth: Steps in flight.
+        loop: The engine's thread.
+        graphs: What capturing took; None without graphs.
+    """
+
+    def __init__(self, subject: Subject, config: EngineConfig) -> None:
+        parts = build(subject.model, subject.device, subject.dtype, config)
+        self.depth = config.depth
+        self.graphs = parts.graphs
+        self._core = parts.core
+        self._device = parts.device
+        self._numbers = itertools.count()
+        self.loop = EngineLoop(parts.core)
+
+    @property
+    def tracer(self) -> Tracer:
+        """Of the engine."""
+        return self._core.tracer
+
+    def run(self, requests: ListLike[Request], *, traced: bool) -> Round:
+        """Run a round to its end.
+
+        Args:
+            requests: Handed in before the engine plans again, so that all are prefilled by one launch.
+            traced: Whether to record spans; it takes the host some time in every tick.
+
+        Raises:
+            RuntimeError: The engine died, or a request failed or took too long.
+        """
+        ended = threading.Semaphore(0)
+        sinks = [Collector(ended) for _ in requests]
+        sequences = self._sequences(requests, sinks)
+        self._prepare(traced)
+        metrics = self._core.metrics
+        before = metrics.steps["decode"], metrics.batch_size.sum, metrics.zombie_rows
+        self.loop.post(lambda: self._submit(sequences))
+        for _ in sequences:
+            self._await(ended)
+        while not self._core.idle:
+            time.sleep(_GLANCE_S)
+        freed = time.perf_counter()
+        self._check(sequences)
+        after = metrics.steps["decode"], metrics.batch_size.sum, metrics.zombie_rows
+        steps, rows, zombies = (int(new - old) for new, old in zip(after, before, strict=True))
+        prefilled = max(sequence.times.first_token for sequence in sequences)
+        first_end = min(sequence.times.finished for sequence in sequences)
+        return Round(
+            tokens=[[(token.id, token.values) for token in sequence.tokens] for sequence in sequences],
+            prefilled=prefilled,
+            first_end=first_end,
+            last_end=max(sequence.times.finished for sequence in sequences),
+            freed=freed,
+            commits=[at for at in sinks[0].times if prefilled <= at <= first_end],
+            steps=steps,
+            rows=rows,
+            zombies=zombies,
+            spans=self.tracer.spans() if traced else [],
+        )
+
+    def profile(self, requests: ListLike[Request], recorder: cProfile.Profile) -> int:
+        """Run a round on the engine thread under a profiler, while no other thread runs any Python; returns its steps.
+
+        Raises:
+            RuntimeError: A request failed.
+        """
+        ended, over = threading.Semaphore(0), threading.Event()
+        sequences = self._sequences(requests, [Collector(ended) for _ in requests])
+        steps = self._core.metrics.steps["decode"]
+
+        def drive() -> None:
+            self._submit(sequences)
+            while not self._core.idle:
+                self._core.tick()
+
+        def note() -> None:
+            try:
+                recorder.runcall(drive)
+            finally:
+                over.set()
+
+        self._prepare(traced=False)
+        self.loop.post(note)
+        over.wait()
+        self._check(sequences)
+        return self._core.metrics.steps["decode"] - steps
+
+    def close(self) -> None:
+        """End the thread and let go of the device's memory."""
+        self.loop.close(drain=False)
+
+    def _sequences(self, requests: ListLike[Request], sinks: ListLike[Collector]) -> list[Sequence]:
+        return [
+            Sequence(next(self._numbers), request, sink, before=1)
+            for request, sink in zip(requests, sinks, strict=True)
+        ]
+
+    def _prepare(self, traced: bool) -> None:
+        self.tracer.clear()
+        self.tracer.enabled = traced
+        if isinstance(self._device, CudaDevice):
+            self._device.rebase()  # the card's clock is exact to a microsecond for some seconds only
+
+    def _submit(self, sequences: ListLike[Sequence]) -> None:
+        now = time.perf_counter()
+        for sequence in sequences:
+            sequence.times.submitted = now
+            self._core.submit(sequence)
+
+    def _await(self, ended: threading.Semaphore) -> None:
+        deadline = time.perf_counter() + _PATIENCE_S
+        while not ended.acquire(timeout=1.0):
+            if not self.loop.alive:
+                raise RuntimeError("the engine has died")
+            if time.perf_counter() > deadline:
+                raise RuntimeError(f"a round took more than {_PATIENCE_S:.0f} s")
+
+    def _check(self, sequences: ListLike[Sequence]) -> None:
+        for sequence in sequences:
+            if sequence.error is not None:
+                raise RuntimeError(f"request {sequence.number} failed") from sequence.error
+            if sequence.request.grammar.finish_reason != "stop":
+                reason = sequence.request.grammar.finish_reason
+                raise RuntimeError(f"request {sequence.number} was to end at the stop, not by {reason!r}")

@@ -1,0 +1,156 @@
+"""What is measured: a model, the requests put to it, and where they end."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import nn
+
+from bench.bubble.stops import StopModel
+from photonlite.config import EngineConfig
+from photonlite.grammar.base import Vocabulary
+from photonlite.grammar.spatial import DetectGrammar, TextGrammar
+from photonlite.models.loading import resolve
+from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.model import MoondreamModel
+from photonlite.models.moondream.weights import load_model
+from photonlite.request import Request, SamplingSettings, Token
+from photonlite.runner.memory import bytes_of_page, longest_pages
+from photonlite.runner.torch_body import BodyModel
+
+Workload = Literal["text", "detect"]
+"""Words, whose masks are known ahead; or boxes, whose masks depend on what was chosen before."""
+
+WORKLOADS: tuple[Workload, ...] = get_args(Workload)
+
+PROMPT, SPREAD, LENGTH = 800, 20, 110
+"""Tokens of a prompt on average, how far prompts are from it at most, and tokens of an answer on average."""
+
+STOP = PROMPT + LENGTH - 1
+"""Where sequences end. A prompt of p tokens behind BOS has its last position at p, where the first token is chosen: an
+answer of ``STOP - p + 1`` tokens ends at `STOP`."""
+
+_STD = 0.02
+_PAGE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model that ends its sequences at one position.
+
+    Attributes:
+        name: For the report.
+        model: On its device, in evaluation mode.
+        vocabulary: What its grammars speak of.
+        device: Where it is.
+        dtype: Of its weights.
+        stop: The position.
+        prompt: Tokens of a prompt, on average.
+        spread: How far prompts are from that at most.
+    """
+
+    name: str
+    model: BodyModel
+    vocabulary: Vocabulary
+    device: torch.device
+    dtype: torch.dtype
+    stop: int = STOP
+    prompt: int = PROMPT
+    spread: int = SPREAD
+
+
+def random_moondream2(device: torch.device, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Subject:
+    """Make a model of Moondream 2's shape with random weights: normal, norms aside, which are the identity."""
+    config = MoondreamConfig.from_dict({"model_type": "moondream2"})
+    with torch.device("meta"):
+        empty = MoondreamModel(config).to(dtype)
+    model = empty.to_empty(device=device).requires_grad_(False).eval()
+    fill_randomly(model, seed)
+    return stopping("Moondream 2's shape, random weights", model, device, dtype)
+
+
+def fill_randomly(model: nn.Module, seed: int) -> None:
+    """Draw all weights from a normal distribution, but make the norms the identity."""
+    generators: dict[torch.device, torch.Generator] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if isinstance(module, nn.LayerNorm):
+                parameter.fill_(float(parameter is module.weight))
+                continue
+            where = parameter.device
+            generator = generators.setdefault(where, torch.Generator(where).manual_seed(seed))
+            parameter.normal_(0, _STD, generator=generator)
+
+
+def shipped(device: torch.device, dtype: torch.dtype = torch.float32) -> Subject:
+    """Load the shipped checkpoint."""
+    files = resolve(None)
+    model = load_model(files.weights, files.config, device=device, dtype=dtype)
+    return stopping("the shipped checkpoint", model, device, dtype)
+
+
+def stopping(name: str, model: MoondreamModel, device: torch.device, dtype: torch.dtype, stop: int = STOP) -> Subject:
+    """Make a subject of a model."""
+    ids, family = model.config.tokenizer, model.config.family
+    vocabulary = Vocabulary(
+        end=ids.eos_id,
+        answer=ids.answer_id,
+        coordinate=ids.coord_id,
+        size=ids.size_id,
+        ground_start=ids.start_ground_points_id,
+        ground_end=ids.end_ground_id,
+        any_id_continues=family.any_id_continues,
+        suppressed_in_answer=tuple(getattr(ids, name) for name in family.suppressed_in_answer),
+    )
+    wrapped = StopModel(model, stop=stop, end=vocabulary.end, device=device, dtype=dtype)
+    return Subject(name, wrapped, vocabulary, device, dtype, stop)
+
+
+def prompt_lengths(subject: Subject, streams: int, seed: int) -> list[int]:
+    """Spread the lengths of prompts evenly around their mean, in an order that depends on the seed."""
+    if streams == 1:
+        return [subject.prompt]
+    low, high = subject.prompt - subject.spread, subject.prompt + subject.spread
+    lengths = np.linspace(low, high, streams).round().astype(int)
+    return [int(length) for length in np.random.default_rng(seed).permutation(lengths)]
+
+
+def requests(subject: Subject, workload: Workload, streams: int, seed: int) -> list[Request]:
+    """Write the requests of a round: random words, budgets that no answer exhausts."""
+    shape, settings = subject.model.shape, SamplingSettings()
+    rng = np.random.default_rng(seed)
+    made = []
+    for length in prompt_lengths(subject, streams, seed):
+        # Ids below 21 are control ids in every family.
+        prompt = tuple(Token(int(token)) for token in rng.integers(21, shape.vocab_size, length))
+        budget = shape.max_context - length - 1
+        grammar = _grammar(workload, subject.vocabulary, budget)
+        made.append(Request(workload, prompt, grammar, budget, settings))
+    return made
+
+
+def engine_config(subject: Subject, streams: Sequence[int], depth: int) -> EngineConfig:
+    """Configure an engine that prefills all prompts of a round in one launch and captures the graphs it needs."""
+    shape, most = subject.model.shape, max(streams)
+    longest = subject.prompt + subject.spread + 1
+    config = EngineConfig(
+        depth=depth,
+        max_batch=most,
+        page_size=_PAGE,
+        prefix_caching=False,
+        max_crops=1,
+        max_prefill_tokens=most * longest,
+        graph_sizes=tuple(sorted(set(streams))),
+    )
+    # For every sequence up to its end, and for one longest request, which any engine must have room for.
+    pages = most * -(-(subject.stop + 2 * _PAGE) // _PAGE) + longest_pages(shape, _PAGE) + 1
+    return dataclasses.replace(config, kv_cache_bytes=pages * bytes_of_page(shape, subject.dtype, _PAGE))
+
+
+def _grammar(workload: Workload, vocabulary: Vocabulary, budget: int) -> TextGrammar | DetectGrammar:
+    if workload == "text":
+        return TextGrammar(vocabulary, budget)
+    return DetectGrammar(vocabulary, budget, max_objects=budget)
