@@ -16,6 +16,7 @@ from photonlite.errors import PhotonliteError
 
 if TYPE_CHECKING:
     from photonlite.api import VisionModel, load
+    from photonlite.config import EngineConfig
     from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments
 
 __version__ = "0.1.0"
@@ -24,6 +25,7 @@ __all__ = [
     "Answer",
     "Caption",
     "Detections",
+    "EngineConfig",
     "Metrics",
     "PhotonliteError",
     "Points",
@@ -40,6 +42,7 @@ _HOMES = {
     "Answer": "photonlite.results",
     "Caption": "photonlite.results",
     "Detections": "photonlite.results",
+    "EngineConfig": "photonlite.config",
     "Metrics": "photonlite.results",
     "Points": "photonlite.results",
     "Segments": "photonlite.results",

@@ -8,28 +8,23 @@ model.detect("desk.png", "mug")  # {"objects": [{"x_min": ..., "label": "mug", "
 
 import dataclasses
 import os
-import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import torch
 
-from photonlite.config import ImageLimits
-from photonlite.device import resolve_device, resolve_dtype
-from photonlite.engine import EncodedImage, Engine, Generation
-from photonlite.images.crops import Crops, cut_crops
-from photonlite.images.decode import ImageSource, load_image
+from photonlite.batching import Batch, Errors
+from photonlite.config import EngineConfig, ImageLimits
+from photonlite.device.names import resolve_device, resolve_dtype
+from photonlite.errors import SettingsError
 from photonlite.models.checkpoint import LoadedModel, load_checkpoint
-from photonlite.request import Request, SamplingSettings
+from photonlite.observe import Recording
 from photonlite.results import Answer, Caption, Detections, Points, Segments
-from photonlite.skills import caption, detect, point, query, segment
+from photonlite.session import Options, Session
 from photonlite.skills.base import SpatialRefs
-
-Picture = ImageSource | EncodedImage
-"""What methods take as an image: PIL image, H x W x 3 uint8 array, path, bytes, file object, or an encoded image."""
-
-Settings = Mapping[str, Any]
+from photonlite.tasks import EncodedImage, Picture, Settings, Tasks
+from photonlite.twins import AsyncTwins
 
 
 def load(
@@ -39,6 +34,7 @@ def load(
     dtype: str | torch.dtype = "auto",
     revision: str | None = None,
     max_pixels: int | None = None,
+    engine: EngineConfig | Mapping[str, Any] | None = None,
 ) -> "VisionModel":
     """Load a model.
 
@@ -48,53 +44,85 @@ def load(
         dtype: "auto" (bfloat16 on recent CUDA devices, else float32), "float32", "bfloat16", "float16".
         revision: Branch, tag or commit of a Hub repository.
         max_pixels: Largest picture accepted, width times height; 64 million, or PHOTONLITE_MAX_PIXELS, by default.
+        engine: How the engine runs: settings of :class:`photonlite.EngineConfig`, by name or as a whole. What names
+            leave out comes from the environment.
 
     Raises:
         ModelNotFoundError: No model of that name is at hand.
         ConfigError: Its config.json is missing or unusable.
         CheckpointError: Its weights or tokenizer are missing or unusable.
-        SettingsError: An unknown device or type, or a limit that is no whole number above 0.
+        SettingsError: An unknown device or type, a limit that is no whole number above 0, or an unknown setting of the
+            engine or a value out of its range.
+        CapacityError: The memory does not hold even one longest request.
     """
     limits = ImageLimits.from_env()
     if max_pixels is not None:
         limits = dataclasses.replace(limits, max_pixels=max_pixels)
+    config = _engine_config(engine)
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
-    return VisionModel(load_checkpoint(model, device=where, dtype=kind, revision=revision), where, kind, limits)
+    return VisionModel(load_checkpoint(model, device=where, dtype=kind, revision=revision), where, kind, limits, config)
 
 
-class VisionModel:
-    """A model that answers about pictures. It may be used from several threads: their steps take turns.
+def _engine_config(given: EngineConfig | Mapping[str, Any] | None) -> EngineConfig:
+    if isinstance(given, EngineConfig):
+        return given
+    known = [field.name for field in dataclasses.fields(EngineConfig)]
+    if given is not None and not isinstance(given, Mapping):
+        raise SettingsError(f"engine is {type(given).__name__}: give a dict such as {{'max_batch': 16}}")
+    for name in given or {}:
+        if name not in known:
+            raise SettingsError(f"engine setting {name!r} is unknown: the settings are {', '.join(known)}")
+    try:
+        return dataclasses.replace(EngineConfig.from_env(), **(given or {}))
+    except TypeError as cause:
+        raise SettingsError(f"an engine setting has a value of the wrong type: {cause}") from cause
 
-    Arguments that the public `moondream` client takes by position have the same place here.
+
+class VisionModel(AsyncTwins):
+    """A model that answers about pictures, many questions at a time, from any number of threads and coroutines.
+
+    Arguments that the public `moondream` client takes by position have the same place here. Every method has an async
+    twin with an "a" before its name; a stream from a twin is an asynchronous iterator.
 
     In all methods an image is a PIL image, a numpy array (H x W x 3, uint8), a path, bytes, a file object, or what
     :meth:`encode_image` returned. Coordinates are normalised to [0, 1] with (0, 0) in the top-left corner of the
     upright picture. `settings` may hold "temperature" (0: greedy, the default), "top_p" (1), "max_tokens" (768),
-    "max_objects" (50) and "seed".
+    "max_objects" (50) and "seed". The second question about a picture does not read it again.
+
+    Methods also take the options `deadline_s`, seconds from the call after which the answer is worthless, and `salt`, a
+    tenant's own text: pictures of different salts share nothing that was computed for them.
 
     All methods raise these when called: `ImageError` for a picture that cannot be read or is over the limit,
     `SettingsError` for an unknown setting or value, `PromptError` for text that is empty or too long,
     `UnsupportedSkillError` for a skill that the checkpoint lacks, `CapacityError` for a prompt that exceeds the
-    context, and `ModelError` after :meth:`close`. `NumericalError` tells of damaged weights while tokens are computed.
+    context, and `ModelError` after :meth:`close`. While an answer is computed there may be `DeadlineError`,
+    `RequestCancelledError`, `NumericalError` for damaged weights, `CapacityError` for what can never fit the KV cache,
+    `StepError` and `EngineDiedError`; a stream raises them when it is read. Cancelling a task that awaits a twin,
+    interrupting a thread that waits, or dropping a stream cancels the request.
 
     Args:
         loaded: The checkpoint.
         device: Where it is.
         dtype: Of its weights.
         limits: How large a picture may be.
+        engine: How the engine runs.
     """
 
     def __init__(
-        self, loaded: LoadedModel, device: torch.device, dtype: torch.dtype, limits: ImageLimits | None = None
+        self,
+        loaded: LoadedModel,
+        device: torch.device,
+        dtype: torch.dtype,
+        limits: ImageLimits | None = None,
+        engine: EngineConfig | None = None,
     ) -> None:
         self._name = loaded.name
-        self._prompts = loaded.prompts
-        self._crop_spec = loaded.model.crop_spec
-        self._engine = Engine(loaded.model, device, dtype)
+        self._skills = loaded.prompts.skills
+        self._tasks = Tasks(loaded.prompts)
+        self._session = Session(loaded, device, dtype, limits or ImageLimits(), engine or EngineConfig())
         self._device = device
         self._dtype = dtype
-        self._limits = limits or ImageLimits()
 
     @property
     def name(self) -> str:
@@ -104,7 +132,7 @@ class VisionModel:
     @property
     def skills(self) -> tuple[str, ...]:
         """Names of the skills that the checkpoint was trained for."""
-        return self._prompts.skills
+        return self._skills
 
     @property
     def device(self) -> torch.device:
@@ -116,20 +144,27 @@ class VisionModel:
         """The type of its weights."""
         return self._dtype
 
-    def detect(self, image: Picture, object: str, settings: Settings | None = None) -> Detections:
+    @property
+    def alive(self) -> bool:
+        """Whether questions are taken and answered: False once closed, or when the engine has died."""
+        return self._session.alive
+
+    def detect(
+        self, image: Picture, object: str, settings: Settings | None = None, **options: Unpack[Options]
+    ) -> Detections:
         """Find every instance of an object.
 
         Args:
             image: The picture.
             object: What to find, at most 1,000 characters.
             settings: See the class.
+            **options: See the class.
 
         Returns:
             `{"objects": [{"x_min", "y_min", "x_max", "y_max", "label", "score"}, ...]}`, in the model's order. A score
             is how sure the model was that the object is there, and there; see `photonlite.skills.base.score`.
         """
-        request = detect.build(self._prompts, object, settings=SamplingSettings.from_dict(settings))
-        return detect.finish(request, self._generate(request, image).complete())
+        return self._session.run(self._tasks.detect(image, object, settings), options)
 
     def point(
         self,
@@ -138,6 +173,7 @@ class VisionModel:
         settings: Settings | None = None,
         *,
         spatial_refs: SpatialRefs | None = None,
+        **options: Unpack[Options],
     ) -> Points:
         """Point at every instance of an object.
 
@@ -146,6 +182,7 @@ class VisionModel:
             object: What to point at, at most 1,000 characters.
             settings: See the class.
             spatial_refs: Points (x, y) and boxes (x_min, y_min, x_max, y_max) that the object is about.
+            **options: See the class.
 
         Returns:
             `{"points": [{"x", "y", "label", "score"}, ...]}`, in the model's order.
@@ -153,9 +190,7 @@ class VisionModel:
         Raises:
             SpatialRefError: A reference is neither a point nor a box inside the picture.
         """
-        sampling = SamplingSettings.from_dict(settings)
-        request = point.build(self._prompts, object, refs=spatial_refs, settings=sampling)
-        return point.finish(request, self._generate(request, image).complete())
+        return self._session.run(self._tasks.point(image, object, settings, spatial_refs=spatial_refs), options)
 
     def segment(
         self,
@@ -164,6 +199,7 @@ class VisionModel:
         *,
         spatial_refs: SpatialRefs | None = None,
         settings: Settings | None = None,
+        **options: Unpack[Options],
     ) -> Segments:
         """Draw the outline of an object.
 
@@ -172,6 +208,7 @@ class VisionModel:
             object: What to outline, at most 1,000 characters.
             spatial_refs: Points (x, y) and boxes (x_min, y_min, x_max, y_max) that tell which instance is meant.
             settings: See the class.
+            **options: See the class.
 
         Returns:
             `{"segments": [{"path", "bbox", "polygon", "label", "score"}]}`: `path` is SVG relative to the box.
@@ -179,29 +216,30 @@ class VisionModel:
         Raises:
             SpatialRefError: A reference is neither a point nor a box inside the picture.
         """
-        sampling = SamplingSettings.from_dict(settings)
-        request = segment.build(self._prompts, object, refs=spatial_refs, settings=sampling)
-        return segment.finish(request, self._prompts, self._generate(request, image).complete())
+        task = self._tasks.segment(image, object, spatial_refs=spatial_refs, settings=settings)
+        return self._session.run(task, options)
 
     def caption(
-        self, image: Picture, length: str = "normal", stream: bool = False, settings: Settings | None = None
+        self,
+        image: Picture,
+        length: str = "normal",
+        stream: bool = False,
+        settings: Settings | None = None,
+        **options: Unpack[Options],
     ) -> Caption:
         """Describe a picture.
 
         Args:
             image: The picture.
             length: "short", "normal" or "long".
-            stream: Whether to give an iterator of pieces of text, computed as they are asked for.
+            stream: Whether to give an iterator of pieces of text as they come; dropping it cancels the rest.
             settings: See the class.
+            **options: See the class.
 
         Returns:
             `{"caption": str}`, or `{"caption": iterator of str}`.
         """
-        request = caption.build(self._prompts, length, settings=SamplingSettings.from_dict(settings))
-        generation = self._generate(request, image)
-        if stream:
-            return caption.stream(self._prompts, generation, generation.outcome)
-        return caption.finish(self._prompts, generation.complete())
+        return self._session.run(self._tasks.caption(image, length, stream, settings), options)
 
     def query(
         self,
@@ -212,16 +250,18 @@ class VisionModel:
         *,
         reasoning: bool = False,
         spatial_refs: SpatialRefs | None = None,
+        **options: Unpack[Options],
     ) -> Answer:
         """Answer a question.
 
         Args:
             image: The picture; None asks without one.
             question: At most 4,000 characters.
-            stream: Whether to give an iterator of pieces of the answer, computed as they are asked for.
+            stream: Whether to give an iterator of pieces of the answer as they come; dropping it cancels the rest.
             settings: See the class.
             reasoning: Whether the model writes down its reasoning first.
             spatial_refs: Points (x, y) and boxes (x_min, y_min, x_max, y_max) that the question is about.
+            **options: See the class.
 
         Returns:
             `{"answer": str}`, or `{"answer": iterator of str}`; with reasoning also `"reasoning": {"text",
@@ -230,35 +270,70 @@ class VisionModel:
         Raises:
             SpatialRefError: A reference is neither a point nor a box inside the picture, or there is no picture.
         """
-        request = query.build(
-            self._prompts,
-            question,
-            with_image=image is not None,
-            reasoning=reasoning,
-            refs=spatial_refs,
-            settings=SamplingSettings.from_dict(settings),
-        )
-        generation = self._generate(request, image)
-        if stream:
-            return query.stream(request, self._prompts, generation, generation.outcome)
-        return query.finish(request, self._prompts, generation.complete())
+        task = self._tasks.query(image, question, stream, settings, reasoning=reasoning, spatial_refs=spatial_refs)
+        return self._session.run(task, options)
 
-    def encode_image(self, image: Picture) -> EncodedImage:
-        """Read a picture once, to ask about it several times.
+    def encode_image(self, image: Picture, **options: Unpack[Options]) -> EncodedImage:
+        """Read a picture before there is a question.
+
+        Args:
+            image: The picture; an encoded image comes back as it is.
+            **options: See the class.
 
         Returns:
-            Something to hand in as `image`. It keeps memory on the model's device until it is garbage: what the context
-            needs for one picture. An encoded image comes back as it is.
+            Something to hand in as `image`, which is neither decoded nor, as long as the cache has it, read again.
         """
         if isinstance(image, EncodedImage):
             return image
-        start = time.perf_counter()
-        crops = self._crops(image)
-        return self._engine.encode(crops, preprocess_s=time.perf_counter() - start)
+        return self._session.encode(self._tasks.encode(image), options)
 
-    def close(self) -> None:
-        """Let go of the model and its memory; every later call raises `ModelError`. Streams under way end with it."""
-        self._engine.close()
+    def batch(
+        self, tasks: Iterable[Mapping[str, Any]], *, progress: bool = False, errors: Errors = "raise"
+    ) -> list[Any]:
+        """Ask for many things at once.
+
+        Args:
+            tasks: Mappings of a method's arguments by name, and "skill": the name of the method, such as `{"skill":
+                "detect", "image": "desk.png", "object": "mug"}`. Pictures are prepared as their turn comes.
+            progress: Whether to show a bar.
+            errors: "raise" ends the batch with the first error and cancels the rest; "return" puts an error in the
+                place of its task's result.
+
+        Returns:
+            Results in the order of the tasks.
+
+        Raises:
+            InputError: A task is no such mapping.
+        """
+        with Batch(self._session, self._tasks, tasks, progress=progress, errors=errors) as batch:
+            while batch.fill():
+                batch.wait()
+                batch.settle()
+        return batch.results
+
+    def metrics(self) -> dict[str, Any]:
+        """What the engine has done and how it stands: see :class:`photonlite.observe.EngineMetrics`."""
+        return self._session.engine.metrics.snapshot()
+
+    def trace(self) -> Recording:
+        """Record what host and device do while a ``with`` block runs.
+
+        ```python
+        with model.trace() as trace:
+            model.detect("desk.png", "mug")
+        trace.save("run.json")  # for https://ui.perfetto.dev
+        trace.draw("timeline.png")
+        ```
+        """
+        return Recording(self._session.engine.tracer)
+
+    def close(self, *, drain: bool = True) -> None:
+        """Let go of the model and its memory; every later call raises `ModelError`. Closing twice is fine.
+
+        Args:
+            drain: Whether open requests are finished first; else they fail with `ModelError`.
+        """
+        self._session.close(drain=drain)
 
     def __enter__(self) -> Self:
         return self
@@ -266,20 +341,8 @@ class VisionModel:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(drain=kind is None)
 
     def __repr__(self) -> str:
         dtype = str(self._dtype).removeprefix("torch.")
         return f"VisionModel({self._name!r}, device={str(self._device)!r}, dtype={dtype!r})"
-
-    def _generate(self, request: Request, image: Picture | None) -> Generation:
-        if image is None and request.skill == "query":
-            return self._engine.generate(request)
-        if isinstance(image, EncodedImage):
-            return self._engine.generate(request, image)
-        start = time.perf_counter()
-        crops = self._crops(image)
-        return self._engine.generate(request, crops, preprocess_s=time.perf_counter() - start)
-
-    def _crops(self, image: Any) -> Crops:
-        return cut_crops(load_image(image, self._limits), self._crop_spec)

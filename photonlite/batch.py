@@ -98,8 +98,12 @@ class Timeline:
     preprocess_s: float = 0.0
     encode_s: float = 0.0
     prefill_s: float = 0.0
-    prefix_hit: bool = False
     preemptions: int = 0
+
+    @property
+    def queue_s(self) -> float:
+        """Seconds from the prepared picture to the first launch that carried the prompt."""
+        return max(0.0, self.admitted - self.submitted - self.preprocess_s) if self.admitted else 0.0
 
 
 @dataclass(eq=False, slots=True)

@@ -75,10 +75,10 @@ MUTANTS = [
     Mutant(
         "blocking at depth 2: the commit before the launch",
         "engine/core.py",
-        """        self._expire()
+        """        self.requests.expire()
         step = self._launch()
 """,
-        """        self._expire()
+        """        self.requests.expire()
         if self.pipeline.oldest is not None:
             self._commit(self.pipeline.oldest)
         step = self._launch()
@@ -116,6 +116,13 @@ MUTANTS = [
         "",
         _SIMULATION,
     ),
+    Mutant(
+        "one poisoned picture kills the engine",
+        "engine/core.py",
+        "if not pictures or pictures != self._struck:",
+        "if True:",
+        _CORE,
+    ),
     # Zombies.
     Mutant(
         "reference dropped: a launch does not count",
@@ -147,12 +154,12 @@ MUTANTS = [
     ),
     Mutant(
         "a request ends twice",
-        "engine/core.py",
+        "engine/requests.py",
         """        if sequence.finalized:
             return
-        self._progress = True
+        self._finalize(sequence, error)
 """,
-        """        self._progress = True
+        """        self._finalize(sequence, error)
 """,
         _CORE,
     ),
@@ -338,7 +345,7 @@ MUTANTS = [
         "one request's encode failure spares it and hits nobody",
         "engine/core.py",
         """                if error is not None:
-                    self._end(leader, error)
+                    self.requests.end(leader, error)
 """,
         "",
         f"{_CORE} {_SIMULATION}",
@@ -347,7 +354,7 @@ MUTANTS = [
     Mutant(
         "a cancelled request goes on",
         "engine/core.py",
-        """        self._end(sequence, RequestCancelledError("the request was cancelled"))
+        """        self.requests.end(sequence, RequestCancelledError("the request was cancelled"))
 """,
         "        return\n",
         _CORE,
@@ -355,14 +362,28 @@ MUTANTS = [
     Mutant(
         "a deadline passes unnoticed",
         "engine/core.py",
-        "        self._expire()\n",
+        "        self.requests.expire()\n",
         "",
         "tests/engine/test_loop.py",
     ),
     Mutant(
+        "a failed launch leaves its slot while the device still reads it",
+        "runner/runner.py",
+        "        slot.forward_ended.wait()\n",
+        "",
+        "tests/runner/test_runner.py",
+    ),
+    Mutant(
+        "prompts keep pictures from being encoded",
+        "scheduler/scheduler.py",
+        """                    self._prefilled_last = plan.kind == "prefill"\n""",
+        """                    self._prefilled_last = False\n""",
+        "tests/scheduler/test_scheduler.py",
+    ),
+    Mutant(
         "a dead engine leaves requests waiting",
         "engine/loop.py",
-        "        self._core.fail_all(error)\n",
+        "        self._core.bury(error)\n",
         "",
         "tests/engine/test_loop.py",
     ),
@@ -386,6 +407,27 @@ MUTANTS = [
         "return torch.where(allowed, logits, -math.inf)",
         "return torch.where(allowed, logits, logits - 1)",
         "tests/runner/test_sampling.py",
+    ),
+    Mutant(
+        "carry-over to the wrong row of the pending table",
+        "runner/torch_body.py",
+        "buffers.rows[:count, PENDING_ROW].long(), results[:, : BIN1 + 1])",
+        "buffers.rows[:count, PENDING_ROW].long().flip(0), results[:, : BIN1 + 1])",
+        "tests/runner/test_torch_body.py",
+    ),
+    Mutant(
+        "a carried coordinate is embedded as a word",
+        "runner/inputs.py",
+        "return _select(bins >= 0, text, coordinate, size)",
+        "return _select(bins >= len(self._sizes), text, coordinate, size)",
+        "tests/runner/test_inputs.py tests/runner/test_torch_body.py",
+    ),
+    Mutant(
+        "the picture's block is causal",
+        "runner/attention.py",
+        "first = attend(q[:, :block], k[:, :block], v[:, :block], None)",
+        "first = attend(q[:, :block], k[:, :block], v[:, :block], torch.ones(block, block).bool().tril())",
+        "tests/runner/test_attention.py tests/runner/test_torch_body.py",
     ),
     Mutant(
         "NaN of foreign pages reaches a result",

@@ -1,3 +1,4 @@
+import asyncio
 import io
 import json
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from photonlite.api import VisionModel
 from photonlite.config import ImageLimits
 from photonlite.errors import (
     CapacityError,
+    DeadlineError,
     ImageError,
     ImageNotFoundError,
     ImageTooLargeError,
@@ -24,6 +26,7 @@ from photonlite.errors import (
     UnsupportedSkillError,
 )
 from photonlite.models.tokenizer import Tokenizer
+from tests.serving import double
 from tests.tiny import CPU, EXPECTED, GOLDEN, tiny_config, tiny_loaded
 
 CASES = [pytest.param(case, id=case["image"].split("/")[1][:-4]) for case in EXPECTED["cases"]]
@@ -38,8 +41,9 @@ def golden() -> Iterator[VisionModel]:
 
 
 @pytest.fixture(scope="module")
-def tiny() -> VisionModel:
-    return VisionModel(tiny_loaded(tiny_config()), CPU, torch.float32)
+def tiny() -> Iterator[VisionModel]:
+    with VisionModel(double(), CPU, torch.float64) as model:
+        yield model
 
 
 def clamped(items: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -71,7 +75,7 @@ def test_a_folder_answers_as_the_reference(golden: VisionModel, case: dict[str, 
 
 def test_a_picture_need_not_be_encoded_first(golden: VisionModel) -> None:
     case = EXPECTED["cases"][0]
-    result = golden.detect(str(GOLDEN / case["image"]), "red ball", settings={"max_objects": 6})
+    result = golden.detect(str(GOLDEN / case["image"]), "red ball", settings={"max_objects": 6}, salt="not seen before")
 
     for one, other in zip(places(result["objects"]), clamped(case["detect"]), strict=True):
         assert one == pytest.approx(other, abs=1e-5)
@@ -179,15 +183,6 @@ def test_a_stream_gives_the_same_text_piece_by_piece(tiny: VisionModel, ask: str
     assert stream.metrics.output_tokens == whole.metrics.output_tokens
 
 
-def test_a_stream_computes_nothing_before_it_is_read() -> None:
-    model = VisionModel(tiny_loaded(tiny_config()), CPU, torch.float32)
-    result = model.caption(PICTURE, "short", stream=True)
-    model.close()
-
-    with pytest.raises(ModelError, match="closed"):
-        next(result["caption"])
-
-
 def test_questions_may_be_asked_while_a_stream_is_read(tiny: VisionModel) -> None:
     alone = tiny.caption(PICTURE, "short", settings={"max_tokens": 10})["caption"]
     stream = tiny.caption(PICTURE, "short", stream=True, settings={"max_tokens": 10})["caption"]
@@ -210,6 +205,14 @@ CALLS: list[tuple[Callable[[VisionModel, Any], Any], type[Exception], str]] = [
     (lambda m, p: m.detect("nowhere.png", "mug"), ImageNotFoundError, "nowhere.png"),
     (lambda m, p: m.detect(None, "mug"), ImageError, "None"),
     (lambda m, p: m.caption(None), ImageError, "None"),
+    (lambda m, p: m.caption("nowhere.png", stream=True), ImageNotFoundError, "nowhere.png"),
+    (lambda m, p: m.detect([p, p], "mug"), ImageError, "a list of 2 .* one picture for now"),
+    (lambda m, p: m.query((p,), "why?", stream=True), ImageError, "a tuple of 1 .* one picture for now"),
+    (lambda m, p: m.detect(p, "mug", deadline_s="soon"), SettingsError, "deadline_s is 'soon'"),
+    (lambda m, p: m.detect(p, "mug", deadline_s=float("inf")), SettingsError, "deadline_s is inf"),
+    (lambda m, p: m.detect(p, "mug", deadline_s=-1), DeadlineError, "within -1 s"),
+    (lambda m, p: m.encode_image(p, salt=5), SettingsError, "salt is int"),
+    (lambda m, p: m.detect(p, "mug", deadlines=1), TypeError, "deadlines"),
     (lambda m, p: m.detect(p, ""), PromptError, "empty"),
     (lambda m, p: m.detect(p, "x" * 10_000), PromptError, "10000 characters, over the limit of 1000"),
     (lambda m, p: m.segment(p, "x" * 1_001), PromptError, "1001"),
@@ -237,7 +240,7 @@ def test_bad_input_is_a_typed_error_at_the_call(
 
 def test_the_pixel_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     small = VisionModel(tiny_loaded(tiny_config()), CPU, torch.float32, ImageLimits(max_pixels=1000))
-    with pytest.raises(ImageTooLargeError, match="limit of 1000"):
+    with small, pytest.raises(ImageTooLargeError, match="limit of 1000"):
         small.detect(PICTURE, "mug")
     with photonlite.load(GOLDEN, device="cpu", max_pixels=500) as model, pytest.raises(ImageTooLargeError, match="500"):
         model.encode_image(PICTURE)
@@ -247,7 +250,18 @@ def test_the_pixel_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"device": "tpu"}, {"dtype": "int4"}, {"max_pixels": 0}, {"device": "cuda:99"}], ids=str
+    "options",
+    [
+        {"device": "tpu"},
+        {"dtype": "int4"},
+        {"max_pixels": 0},
+        {"device": "cuda:99"},
+        {"engine": {"depht": 2}},
+        {"engine": {"depth": 3}},
+        {"engine": {"max_batch": "8"}},
+        {"engine": 8},
+    ],
+    ids=str,
 )
 def test_bad_options_are_found_before_the_model_is_looked_for(options: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
@@ -257,13 +271,17 @@ def test_bad_options_are_found_before_the_model_is_looked_for(options: dict[str,
 def test_a_closed_model_says_so() -> None:
     with VisionModel(tiny_loaded(tiny_config()), CPU, torch.float32) as model:
         image = model.encode_image(PICTURE)
+        assert model.alive
     for call in (
         lambda: model.detect(PICTURE, "mug"),
         lambda: model.query(image, "why?"),
         lambda: model.encode_image(PICTURE),
+        lambda: model.batch([{"skill": "detect", "image": PICTURE, "object": "mug"}]),
+        lambda: asyncio.run(model.acaption(PICTURE)),
     ):
         with pytest.raises(ModelError, match="closed"):
             call()
+    assert not model.alive
     model.close()
 
 

@@ -1,4 +1,4 @@
-"""Depth 2 = depth 1 = the plain oracle, on real arithmetic; `pytest -m slow tests/test_equality.py` runs ten times more."""
+"""Depth 2 = depth 1 = the plain oracle, on real arithmetic; `-m slow` runs ten times as many requests."""
 
 from collections import Counter
 

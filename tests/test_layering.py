@@ -17,7 +17,7 @@ LAYERS = (
     {"models", "scheduler", "skills"},
     {"runner"},
     {"tuning", "engine"},
-    {"api", "realtime", FACE},
+    {"api", "twins", "batching", "session", "tasks", "realtime", FACE},
     {"server", "cli"},
 )
 LAYER_OF = {unit: layer for layer, units in enumerate(LAYERS) for unit in units}

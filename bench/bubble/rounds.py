@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from bench.bubble.subjects import Subject
 from photonlite.batch import Sequence
 from photonlite.config import EngineConfig
-from photonlite.device.cuda import CudaDevice
 from photonlite.engine.build import build
 from photonlite.engine.loop import EngineLoop
 from photonlite.observe.trace import Span, Tracer
@@ -185,8 +184,6 @@ class Rig:
     def _prepare(self, traced: bool) -> None:
         self.tracer.clear()
         self.tracer.enabled = traced
-        if isinstance(self._device, CudaDevice):
-            self._device.rebase()  # the card's clock is exact to a microsecond for some seconds only
 
     def _submit(self, sequences: ListLike[Sequence]) -> None:
         now = time.perf_counter()

@@ -78,6 +78,10 @@ class Device(Protocol):
         """Tell when a recorded and passed event was reached, in seconds of `time.perf_counter`, in float precision."""
         ...
 
+    def rebase(self) -> None:
+        """Tie the clock of `time_of` to the host's anew, for events recorded from now on; waits for no stream's work."""
+        ...
+
     def elapsed(self, start: Event, end: Event) -> float:
         """Tell the seconds between two recorded and passed events: finer than the difference of two times."""
         ...

@@ -44,6 +44,9 @@ class CpuDevice:
         """
         return _own(event).time
 
+    def rebase(self) -> None:
+        """Do nothing: there is one clock."""
+
     def elapsed(self, start: Event, end: Event) -> float:
         """Tell the seconds between two recorded and passed events.
 

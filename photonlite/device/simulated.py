@@ -105,6 +105,9 @@ class SimulatedDevice:
         """
         return _own(event).time
 
+    def rebase(self) -> None:
+        """Do nothing: there is one clock."""
+
     def elapsed(self, start: Event, end: Event) -> float:
         """Tell the virtual seconds between two recorded and passed events.
 

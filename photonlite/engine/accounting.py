@@ -31,7 +31,7 @@ class Accountant:
             metrics.crops_encoded += sum(group.count for group in step.plan.groups)
         else:
             for row in step.rows:
-                if row.sequence.picture is not None:
+                if row.sequence.picture is not None and not row.sequence.times.preemptions:
                     metrics.prefix_hits += row.start > 0
                     metrics.prefix_misses += row.start == 0
         if step.graphed:
@@ -64,10 +64,11 @@ class Accountant:
             return
         metrics.requests_finished += 1
         if times.admitted:
-            metrics.queue_s.observe(max(0.0, times.admitted - times.submitted))
+            metrics.queue_s.observe(times.queue_s)
         if sequence.picture is not None:
             metrics.preprocess_s.observe(times.preprocess_s)
-            metrics.encode_s.observe(times.encode_s)
+            if times.encode_s:
+                metrics.encode_s.observe(times.encode_s)
         if sequence.tokens:
             metrics.prefill_s.observe(times.prefill_s)
             metrics.time_to_first_token_s.observe(max(0.0, times.first_token - times.submitted))

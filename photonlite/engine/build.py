@@ -85,6 +85,7 @@ def build(model: BodyModel, where: torch.device, dtype: torch.dtype, config: Eng
         max_prefill_tokens=config.max_prefill_tokens,
         max_crops=config.max_crops,
         launch_budget_s=config.launch_budget_s,
+        max_positions=model.shape.max_context,
     )
     runner = StreamRunner(device, body, config.depth, tracer)
     return Parts(EngineCore(Scheduler(cache, limits), runner, config.depth, tracer=tracer), device, memory, graphs)

@@ -11,14 +11,14 @@ A sequence that finishes while step t+1 carries it is a zombie: its result is ou
 row come free when the last step that carries it has committed. Nothing on the device is ever cancelled.
 """
 
-import heapq
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from photonlite.batch import Choice, Plan, Row, Runner, Sequence, Step
 from photonlite.engine.accounting import Accountant
-from photonlite.errors import DeadlineError, EngineDiedError, RequestCancelledError, StepError
+from photonlite.engine.requests import OpenRequests
+from photonlite.errors import EngineDiedError, RequestCancelledError, StepError
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.request import Allowed, Token
@@ -57,20 +57,25 @@ class EngineCore:
         self._accounts = Accountant(self.metrics)
         self.tracer = tracer or Tracer(enabled=False)
         self._clock = clock
-        self.open: set[Sequence] = set()
-        self._deadlines: list[tuple[float, int, Sequence]] = []
+        self.requests = OpenRequests(scheduler, self._accounts, clock)
         self._strikes = 0
+        self._struck: frozenset[str] = frozenset()
         self._progress = False
+
+    @property
+    def open(self) -> set[Sequence]:
+        """Requests that have not ended."""
+        return self.requests.open
 
     @property
     def idle(self) -> bool:
         """Whether nothing is open and nothing is in flight."""
-        return not self.open and not self.pipeline.in_flight
+        return not self.requests.open and not self.pipeline.in_flight
 
     @property
     def next_deadline(self) -> float | None:
         """When the next deadline passes, at the latest."""
-        return self._deadlines[0][0] if self._deadlines else None
+        return self.requests.next_deadline
 
     def submit(self, sequence: Sequence) -> None:
         """Take a request on.
@@ -79,19 +84,19 @@ class EngineCore:
             CapacityError: It could not run even alone.
         """
         self.scheduler.submit(sequence)
-        self.open.add(sequence)
-        self._accounts.submitted()
-        if sequence.deadline is not None:
-            heapq.heappush(self._deadlines, (sequence.deadline, sequence.number, sequence))
+        self.requests.add(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """Give a request up; one that has ended stays as it is."""
-        self._end(sequence, RequestCancelledError("the request was cancelled"))
+        self.requests.end(sequence, RequestCancelledError("the request was cancelled"))
 
     def fail_all(self, error: BaseException) -> None:
         """End every open request with an error."""
-        for sequence in sorted(self.open, key=lambda one: one.number):
-            self._end(sequence, error)
+        self.requests.end_all(error)
+
+    def bury(self, error: BaseException) -> None:
+        """The same after a fault that may have left the books wrong: nobody looks at them any more."""
+        self.requests.bury(error)
 
     def tick(self) -> bool:
         """Launch, commit and finalize at most one step each; returns whether there was anything to do.
@@ -99,8 +104,8 @@ class EngineCore:
         Raises:
             EngineDiedError: Steps keep failing.
         """
-        self._progress = False
-        self._expire()
+        self._progress, ended = False, self.requests.ended
+        self.requests.expire()
         step = self._launch()
         if step is not None and step.state == "launched" and self._knows_masks(step):
             self._finalize(step)
@@ -109,7 +114,7 @@ class EngineCore:
             self._commit(oldest)
         if step is not None and step.state == "launched":
             self._finalize(step)
-        return self._progress or bool(self.pipeline.in_flight)
+        return self._progress or self.requests.ended > ended or bool(self.pipeline.in_flight)
 
     def _launch(self) -> Step | None:
         """Launch the next plan, if there is one and a free slot."""
@@ -160,7 +165,7 @@ class EngineCore:
         try:
             with self._phase("wait", step):
                 outcomes = self.runner.collect(step)
-            self._strikes = 0
+            self._strikes, self._struck = 0, frozenset()
         except Exception as error:
             outcomes = [self._step_error(step, error)] * max(1, len(step.rows))
             step.failure = error
@@ -174,7 +179,7 @@ class EngineCore:
                 self.scheduler.settle(row.sequence)
         self.pipeline.end_commit(step)
         if step.failure is not None:
-            self._strike(step.failure)
+            self._strike(step, step.failure)
 
     def _deliver(self, sequence: Sequence, step: Step, outcome: Token | Exception | None) -> None:
         """Give a sequence what a step made for it; a zombie gets nothing any more."""
@@ -184,42 +189,11 @@ class EngineCore:
         if step.kind == "prefill":
             sequence.times.prefill_s += step.device_s
         if isinstance(outcome, Exception):
-            self._end(sequence, outcome)
+            self.requests.end(sequence, outcome)
         elif outcome is None:
-            self._end(sequence, None)
+            self.requests.end(sequence)
         else:
-            self._accept(sequence, outcome)
-
-    def _accept(self, sequence: Sequence, token: Token) -> None:
-        grammar = sequence.request.grammar
-        try:
-            grammar.accept(token)
-            finished = grammar.finish_reason is not None
-        except Exception as error:  # a grammar is a plug-in: its faults are its request's alone
-            self._end(sequence, error)
-            return
-        now = self._clock()
-        self._accounts.token(sequence, now)
-        if not sequence.tokens:
-            sequence.times.first_token = now
-        sequence.tokens.append(token)
-        sequence.sink.on_token(token)
-        if finished:
-            self._end(sequence, None)
-
-    def _end(self, sequence: Sequence, error: BaseException | None) -> None:
-        """Finalize a sequence: its result or error goes out now, what it holds comes free when no step carries it."""
-        if sequence.finalized:
-            return
-        self._progress = True
-        sequence.finalized = True
-        sequence.preempting = False
-        sequence.error = error
-        sequence.times.finished = self._clock()
-        self.open.discard(sequence)
-        self.scheduler.finish(sequence)
-        self._accounts.ended(sequence)
-        sequence.sink.on_finish(sequence)
+            self.requests.accept(sequence, outcome)
 
     def _choice(self, row: Row) -> Choice | None:
         """Say how a row's token is chosen; None for a row whose token nobody wants."""
@@ -229,7 +203,7 @@ class EngineCore:
         try:
             allowed = self._allowed(sequence, row.index)
         except Exception as error:
-            self._end(sequence, error)
+            self.requests.end(sequence, error)
             return None
         settings = sequence.request.settings
         return Choice(allowed, float(settings.temperature), float(settings.top_p), sequence.seed, row.index)
@@ -264,11 +238,11 @@ class EngineCore:
         self.pipeline.abandon(step)
         failed = self._step_error(step, error)
         for sequence in _concerned(plan):
-            self._end(sequence, failed)
+            self.requests.end(sequence, failed)
             self.scheduler.settle(sequence)
         for job in {row.job for row in plan.rows if row.job} | {group.job for group in plan.groups}:
             self.runner.forget(job)
-        self._strike(error)
+        self._strike(step, error)
 
     def _book_encoding(self, step: Step, outcomes: list[Token | Exception | None]) -> None:
         """Share an encode step's time among its pictures; its failure ends those who led, followers start again."""
@@ -279,7 +253,7 @@ class EngineCore:
             if leader is not None and not leader.finalized:
                 leader.times.encode_s += step.device_s * group.count / crops
                 if error is not None:
-                    self._end(leader, error)
+                    self.requests.end(leader, error)
             if error is not None:
                 self.runner.forget(group.job)
 
@@ -288,21 +262,16 @@ class EngineCore:
         scheduler = self.scheduler
         while scheduler.unusable:
             sequence = scheduler.unusable.pop()
-            self._end(sequence, sequence.picture.failure if sequence.picture else None)
+            self.requests.end(sequence, sequence.picture.failure if sequence.picture else None)
         while scheduler.satisfied:
-            self._end(scheduler.satisfied.pop(), None)
+            self.requests.end(scheduler.satisfied.pop())
 
-    def _expire(self) -> None:
-        """End requests whose deadlines have passed."""
-        if not self._deadlines:
-            return
-        now = self._clock()
-        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finalized):
-            _, _, sequence = heapq.heappop(self._deadlines)
-            self._end(sequence, DeadlineError("the request's deadline passed before its answer was complete"))
-
-    def _strike(self, error: BaseException) -> None:
-        self._strikes += 1
+    def _strike(self, step: Step, error: BaseException) -> None:
+        """Count a failure towards the engine's death; a picture that fails again and again counts once."""
+        pictures = frozenset(group.job.key for group in step.plan.groups)
+        if not pictures or pictures != self._struck:
+            self._strikes += 1
+        self._struck = pictures
         if self._strikes >= _STRIKES:
             raise EngineDiedError(f"{_STRIKES} steps in a row failed on the device, the last with: {error}") from error
 

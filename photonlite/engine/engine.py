@@ -52,6 +52,11 @@ class Engine:
         self._finalizer = weakref.finalize(self, self._loop.stop, drain=False)
 
     @property
+    def max_batch(self) -> int:
+        """Requests that are decoded together."""
+        return self._core.scheduler.limits.max_batch
+
+    @property
     def alive(self) -> bool:
         """Whether requests are taken and answered."""
         return self._loop.alive

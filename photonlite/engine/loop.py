@@ -15,6 +15,9 @@ from photonlite.batch import Sequence
 from photonlite.engine.core import EngineCore
 from photonlite.errors import EngineDiedError, ModelError, PhotonliteError
 
+_LONGEST_SLEEP = 3600.0
+"""Seconds until the engine looks again in any case: a deadline may lie further off than a lock can wait."""
+
 # A thread that is inside torch when the interpreter goes away aborts the process: those that still run end before.
 _loops: "weakref.WeakSet[EngineLoop]" = weakref.WeakSet()
 
@@ -36,7 +39,8 @@ class EngineLoop:
         self._core = core
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
-        self._gate = threading.Lock()
+        # Reentrant: a collection of garbage in the middle of `submit` may drop a request, which cancels it.
+        self._gate = threading.RLock()
         self._refusal: PhotonliteError | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="photonlite-engine", daemon=True)
@@ -57,7 +61,7 @@ class EngineLoop:
         """
         with self._gate:  # a note is either refused here or read: none is left in the inbox of an ended thread
             if self._refusal is not None:
-                raise self._refusal
+                raise self._refusal.with_traceback(None)  # one error for everybody: it must not collect their frames
             self._inbox.append(lambda: self._submit(sequence))
         self._wake.set()
 
@@ -115,7 +119,7 @@ class EngineLoop:
 
     def _sleep(self) -> None:
         deadline = self._core.next_deadline
-        self._wake.wait(None if deadline is None else max(0.0, deadline - time.perf_counter()))
+        self._wake.wait(None if deadline is None else min(_LONGEST_SLEEP, max(0.0, deadline - time.perf_counter())))
 
     def _submit(self, sequence: Sequence) -> None:
         try:
@@ -136,7 +140,7 @@ class EngineLoop:
             self._inbox.clear()
         for note in notes:
             _attempt(note)
-        self._core.fail_all(error)
+        self._core.bury(error)
         _attempt(self._core.runner.close)
 
 

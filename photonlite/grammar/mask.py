@@ -32,10 +32,13 @@ class MaskCache:
 
     Args:
         vocab_size: Ids that there are.
+
+    Attributes:
+        vocab_size: As given.
     """
 
     def __init__(self, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._words = words(vocab_size)
         self._rows: dict[int, tuple[Allowed, npt.NDArray[np.int32]]] = {}
 
@@ -65,9 +68,9 @@ class MaskCache:
     def _row(self, allowed: Allowed) -> npt.NDArray[np.int32]:
         listed = allowed.suppressed if allowed.ids is None else allowed.ids
         ids = np.array(listed, np.int64)
-        if ids.size and not 0 <= ids.min() <= ids.max() < self._vocab_size:
-            raise ValueError(f"a grammar lists ids {ids.min()} to {ids.max()} of a vocabulary of {self._vocab_size}")
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.vocab_size:
+            raise ValueError(f"a grammar lists ids {ids.min()} to {ids.max()} of a vocabulary of {self.vocab_size}")
         bits = np.zeros(self._words * WORD_BITS, np.uint8)
-        bits[: self._vocab_size] = allowed.ids is None
+        bits[: self.vocab_size] = allowed.ids is None
         bits[ids] = allowed.ids is not None
         return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32, copy=False)

@@ -112,9 +112,9 @@ class EngineMetrics:
     """What an engine has done since it started, and how it stands. Times in seconds.
 
     Attributes:
-        queue_s: From submission to admission, of each request.
-        preprocess_s: Decoding a picture and cutting its crops, of each request.
-        encode_s: The vision encoder, of each request.
+        queue_s: From the prepared picture to the first launch that carried the prompt, of each request.
+        preprocess_s: Decoding and hashing a picture, and cutting its crops if they were needed, of each request.
+        encode_s: The vision encoder, of each request whose picture had to be encoded for it.
         prefill_s: The prompt's forward pass, of each request.
         decode_s: All later tokens, of each request.
         time_to_first_token_s: From submission to the first token, of each request.

@@ -11,13 +11,15 @@ class Metrics:
     """Where one request's time went, and its tokens.
 
     Attributes:
-        preprocess_s: Decoding the picture and cutting crops, in seconds.
+        preprocess_s: Decoding and hashing the picture and cutting crops, in seconds.
         encode_s: The vision encoder, in seconds.
         prefill_s: The prompt's forward pass, in seconds.
         decode_s: All later tokens, in seconds.
         prompt_tokens: Tokens of the prompt, those of the picture among them.
         output_tokens: Tokens produced.
         time_to_first_token_s: From the call to the first token, in seconds.
+        queue_s: From the call to the first step that carried the prompt, in seconds; the picture is prepared and
+            encoded meanwhile.
     """
 
     preprocess_s: float = 0.0
@@ -27,6 +29,7 @@ class Metrics:
     prompt_tokens: int = 0
     output_tokens: int = 0
     time_to_first_token_s: float = 0.0
+    queue_s: float = 0.0
 
     @property
     def total_s(self) -> float:

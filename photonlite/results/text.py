@@ -1,12 +1,13 @@
 """Captions and answers: text at once, or as a stream of pieces."""
 
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from os import PathLike
 from typing import Any, ClassVar
 
 from PIL import Image
 
+from photonlite.errors import InputError
 from photonlite.results.base import Metrics, Outcome, Result
 from photonlite.results.picture import Picture, open_picture
 from photonlite.results.strip import with_strip
@@ -59,14 +60,63 @@ class TextStream(Iterator[str]):
             self._outcome.metrics, self._outcome.finish_reason = on_end()
 
 
+class AsyncTextStream(AsyncIterator[str]):
+    """The same for pieces that are awaited.
+
+    Args:
+        pieces: Where the pieces come from.
+        outcome: Filled in when the pieces end.
+        on_end: Asked for the outcome at that moment; it must not wait.
+    """
+
+    def __init__(self, pieces: AsyncIterator[str], outcome: Outcome, on_end: OnEnd | None) -> None:
+        self._pieces: AsyncIterator[str] | None = pieces
+        self._outcome = outcome
+        self._on_end = on_end
+        self._received: list[str] = []
+
+    @property
+    def received(self) -> str:
+        """What has come so far."""
+        return "".join(self._received)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more will come."""
+        return self._pieces is None
+
+    async def __anext__(self) -> str:
+        if self._pieces is None:
+            raise StopAsyncIteration
+        try:
+            piece = await anext(self._pieces)
+        except StopAsyncIteration:
+            self._pieces, on_end, self._on_end = None, self._on_end, None
+            if on_end is not None:
+                self._outcome.metrics, self._outcome.finish_reason = on_end()
+            raise
+        self._received.append(piece)
+        return piece
+
+    async def aclose(self) -> None:
+        """Stops early: lets go of the source, no more pieces come, and the outcome stays unknown."""
+        self._pieces = self._on_end = None
+
+    async def read(self) -> str:
+        """The whole text: what has been received, and then the rest, for which it waits."""
+        async for _ in self:
+            pass
+        return self.received
+
+
 class _Text(Result):
-    """A result whose value is text, or an iterator of str while it streams."""
+    """A result whose value is text, or while it streams an iterator of str, asynchronous where it was awaited."""
 
     _key: ClassVar[str]
 
     def __init__(
         self,
-        text: str | Iterator[str],
+        text: str | Iterator[str] | AsyncIterator[str],
         *,
         metrics: Metrics | None,
         finish_reason: str | None,
@@ -74,14 +124,33 @@ class _Text(Result):
         more: dict[str, Any] | None = None,
     ) -> None:
         outcome = Outcome(metrics, finish_reason)
-        value = text if isinstance(text, str) else TextStream(text, outcome, on_end)
+        value: str | TextStream | AsyncTextStream
+        if isinstance(text, str):
+            value = text
+        elif isinstance(text, AsyncIterator):
+            value = AsyncTextStream(text, outcome, on_end)
+        else:
+            value = TextStream(text, outcome, on_end)
         super().__init__({self._key: value, **(more or {})}, outcome)
 
     @property
     def text(self) -> str:
-        """The whole text; of a stream, waits for the rest of it."""
+        """The whole text; of a stream, waits for the rest of it.
+
+        Raises:
+            InputError: The stream must be awaited: see `atext`.
+        """
         value = self[self._key]
+        if isinstance(value, AsyncTextStream):
+            if not value.ended:
+                raise InputError("this text is still on its way to a coroutine: `await result.atext()` gives all of it")
+            return value.received
         return value.read() if isinstance(value, TextStream) else str(value)
+
+    async def atext(self) -> str:
+        """The whole text; of a stream made by an async method, waits for the rest of it."""
+        value = self[self._key]
+        return await value.read() if isinstance(value, AsyncTextStream) else self.text
 
     def plot(
         self, image: Picture, *, font_size: int | None = None, font: str | PathLike[str] | None = None
@@ -98,13 +167,13 @@ class _Text(Result):
 
         Raises:
             ImageError: The picture cannot be opened.
-            InputError: The font cannot be read.
+            InputError: The font cannot be read, or the stream must be awaited: see `atext`.
         """
         return with_strip(open_picture(image), self.text, font_size, font)
 
     def __repr__(self) -> str:
         value = self[self._key]
-        shown = "<stream>" if isinstance(value, TextStream) else repr(value)
+        shown = "<stream>" if isinstance(value, TextStream | AsyncTextStream) else repr(value)
         more = "".join(f", {key}={reprlib.repr(self[key])}" for key in self if key != self._key)
         return f"{type(self).__name__}({shown}{more}){self._note()}"
 
@@ -123,7 +192,7 @@ class Caption(_Text):
 
     def __init__(
         self,
-        caption: str | Iterator[str],
+        caption: str | Iterator[str] | AsyncIterator[str],
         *,
         metrics: Metrics | None = None,
         finish_reason: str | None = None,
@@ -147,7 +216,7 @@ class Answer(_Text):
 
     def __init__(
         self,
-        answer: str | Iterator[str],
+        answer: str | Iterator[str] | AsyncIterator[str],
         reasoning: dict[str, Any] | None = None,
         *,
         metrics: Metrics | None = None,

@@ -116,13 +116,17 @@ def write_choice(
         masks: Of the vocabulary.
 
     Raises:
-        ValueError: The choice lists ids that are not in the vocabulary.
+        ValueError: The choice names ids that are not in the vocabulary.
     """
     if choice is None:
         _CHOICE.pack_into(row.data, 0, *_NOBODY)
         return
     allowed = choice.allowed
     forced = allowed.forced
+    for named in (forced, allowed.coordinate, allowed.size, allowed.end):
+        # The device looks it up, and an index out of range there would end everybody's requests: CUDA does not recover.
+        if named is not None and not 0 <= named < masks.vocab_size:
+            raise ValueError(f"a grammar names id {named} of a vocabulary of {masks.vocab_size}")
     if forced is None:
         masks.fill(allowed, mask)
     u0 = u1 = u2 = 0.0

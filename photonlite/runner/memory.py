@@ -108,7 +108,8 @@ def plan_memory(
         raise CapacityError(
             f"not even one request of the longest context fits the key/value cache: {sums}; a page of {page_size} "
             f"positions takes {_shown(page_bytes)}, so there is room for {pages} pages; {shape.max_context} positions "
-            f"need {longest}, the copy of a picture's last page included, and one page is kept for padding: {_shown((longest + 1) * page_bytes)} in all; {advice}"
+            f"need {longest}, the copy of a picture's last page included, and one page is kept for padding: "
+            f"{_shown((longest + 1) * page_bytes)} in all; {advice}"
         )
     return MemoryPlan(pages, page_bytes, pages * page_bytes, longest)
 
@@ -174,7 +175,8 @@ def measure_activations(make_body: Callable[[int], Rehearsal], device: torch.dev
     torch.cuda.reset_peak_memory_stats(device)
     body = make_body(1)
     try:
-        body.rehearse(positions)
+        with torch.cuda.device(device):  # Triton launches on the current one
+            body.rehearse(positions)
         return torch.cuda.max_memory_allocated(device) - before
     finally:
         body.close()

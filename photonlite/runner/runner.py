@@ -8,9 +8,11 @@ collect    wait for `copied`, read results                              the only
 ```
 
 The work itself is a :class:`~photonlite.runner.body.Body`'s. Whatever it raises, now or later on a stream's own thread,
-is kept with the step, skips the rest of the step's work, and comes out of `launch`, `finalize` or `collect`.
+is kept with the step, skips the rest of the step's work, and comes out of `launch`, `finalize` or `collect` when the
+forward pass has left the slot.
 """
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -25,6 +27,9 @@ from photonlite.request import Token
 from photonlite.runner.body import Body
 from photonlite.runner.choices import Result, read_results, variant_of, write_choice
 from photonlite.runner.slot import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot
+
+_ANCHORED_S = 60.0
+"""Seconds for which the times of events stay good to some microseconds."""
 
 
 class StreamRunner:
@@ -48,7 +53,9 @@ class StreamRunner:
         # The page tables of all rows; a launch copies those it needs.
         self._tables = np.zeros((shape.pending_rows, shape.max_pages), np.int32)
         self._written = [0] * shape.pending_rows
-        self.tracer = tracer
+        self._tracer = tracer or Tracer(enabled=False)
+        self._anchored: float | None = None
+        self._first_traced = 0
 
     def launch(self, step: Step) -> None:
         """Queue copies and the forward pass.
@@ -57,6 +64,7 @@ class StreamRunner:
             Exception: What the work raised, where the device runs it at once.
         """
         slot = self._slots[step.slot]
+        self._anchor(step)
         if step.kind == "encode":
             self._launch_encode(step, slot)
         elif step.kind == "prefill":
@@ -64,7 +72,7 @@ class StreamRunner:
         else:
             self._launch_decode(step, slot)
         self._device.compute.record(slot.forward_ended)
-        _raise(step)
+        _raise(step, slot)
 
     def finalize(self, step: Step, choices: Sequence[Choice | None]) -> None:
         """Queue heads, masks, sampling and the copy of the results.
@@ -91,7 +99,7 @@ class StreamRunner:
         device.download.record(slot.copy_begun)
         self._run(step, device.download, lambda: body.download(slot, len(step.rows)))
         device.download.record(slot.copied)
-        _raise(step)
+        _raise(step, slot)
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
         """Wait for a step's results.
@@ -104,10 +112,10 @@ class StreamRunner:
         """
         slot = self._slots[step.slot]
         (slot.forward_ended if step.kind == "encode" else slot.copied).wait()
-        _raise(step)
+        _raise(step, slot)
         step.device_s = self._device.elapsed(slot.forward_begun, slot.forward_ended)
-        if self.tracer is not None and self.tracer.enabled:
-            self._trace(step, slot, self.tracer)
+        if self._tracer.enabled and step.number >= self._first_traced:
+            self._trace(step, slot)
         if step.kind == "encode":
             return []
         results = read_results(slot.results, len(step.rows))
@@ -220,7 +228,7 @@ class StreamRunner:
             try:
                 write_choice(choice, slot.choices[index], slot.masks[index], self._masks)
                 usable.append(choice)
-            except ValueError as error:
+            except Exception as error:  # a grammar is a plug-in
                 step.faults[index] = error
                 write_choice(None, slot.choices[index], slot.masks[index], self._masks)
                 usable.append(None)
@@ -242,10 +250,19 @@ class StreamRunner:
         values = (sizes[result.bin0], sizes[result.bin1])
         return Token(result.id, values, result.probability, (result.mass0, result.mass1))
 
-    def _trace(self, step: Step, slot: Slot, tracer: Tracer) -> None:
+    def _anchor(self, step: Step) -> None:
+        """Tie the device's clock to the host's when tracing begins, and once a minute: it loses precision with time."""
+        if not self._tracer.enabled:
+            self._anchored = None
+        elif self._anchored is None or time.perf_counter() - self._anchored > _ANCHORED_S:
+            self._device.rebase()
+            self._anchored = time.perf_counter()
+            self._first_traced = step.number  # the events of earlier steps lie before the anchor
+
+    def _trace(self, step: Step, slot: Slot) -> None:
         def span(track: Track, name: str, start: Event, end: Event) -> None:
             begun = self._device.time_of(start)
-            tracer.span(track, name, begun, begun + self._device.elapsed(start, end), step=step.number)
+            self._tracer.span(track, name, begun, begun + self._device.elapsed(start, end), step=step.number)
 
         span("upload", "rows" if step.kind != "encode" else "crops", slot.upload_begun, slot.uploaded)
         span("compute", "forward" if step.kind == "decode" else step.kind, slot.forward_begun, slot.forward_ended)
@@ -254,8 +271,11 @@ class StreamRunner:
             span("download", "results", slot.copy_begun, slot.copied)
 
 
-def _raise(step: Step) -> None:
+def _raise(step: Step, slot: Slot) -> None:
     if step.failure is not None:
+        # The slot is used again, and what was queued before the failure may still read its page tables: it would write
+        # keys and values into the pages of whoever comes next. Only a failure waits here.
+        slot.forward_ended.wait()
         raise step.failure
 
 

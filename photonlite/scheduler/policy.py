@@ -1,11 +1,15 @@
 """How much work one launch may hold: fixed limits, and a time budget that measured rates turn into counts."""
 
+import sys
 from dataclasses import dataclass
 
 from photonlite.batch import Step
 
-# The share of the newest measurement in the running mean: follows a clock change within some ten launches.
 _NEWEST = 0.2
+"""The share of the newest measurement in a running mean: follows a change of clocks within some ten launches."""
+
+_LEAST_SPREAD = 0.01
+"""Sizes must differ by a tenth or so before a line is drawn through them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,7 @@ class Limits:
         max_crops: Crops of an encode launch.
         max_jobs: Pictures whose features are on the device at a time.
         launch_budget_s: Seconds that an encode or prefill launch may take while sequences are decoded.
+        max_positions: Positions of the longest sequence: what a page table has room for.
     """
 
     max_batch: int
@@ -27,32 +32,63 @@ class Limits:
     max_crops: int
     max_jobs: int = 8
     launch_budget_s: float = 0.004
+    max_positions: int = sys.maxsize
 
 
 class Rates:
-    """Seconds that a crop and a prefilled position take on this device, as running means of what was measured."""
+    """Seconds that one crop more, or one prefilled position more, takes on this device, from what was measured.
+
+    A launch costs something before its first position, which no choice of its size can change: what a time budget can
+    choose is the rest, so rates are slopes.
+    """
 
     def __init__(self) -> None:
-        self.per_crop: float | None = None
-        self.per_position: float | None = None
+        self.crops = Slope()
+        self.positions = Slope()
 
     def observe(self, step: Step) -> None:
         """Learn from a collected step."""
         if step.kind == "encode":
-            crops = sum(group.count for group in step.plan.groups)
-            self.per_crop = _mean(self.per_crop, step.device_s / crops)
+            self.crops.observe(sum(group.count for group in step.plan.groups), step.device_s)
         elif step.kind == "prefill":
-            positions = sum(row.count for row in step.rows)
-            self.per_position = _mean(self.per_position, step.device_s / positions)
+            self.positions.observe(sum(row.count for row in step.rows), step.device_s)
 
     def crops_within(self, seconds: float) -> int:
         """Give the crops that can be encoded in a time: at least one, and one as long as nothing was measured."""
-        return max(1, int(seconds / self.per_crop)) if self.per_crop else 1
+        return self.crops.within(seconds)
 
     def positions_within(self, seconds: float) -> int:
         """Give the positions that can be prefilled in a time; 1 lets a single sequence through."""
-        return max(1, int(seconds / self.per_position)) if self.per_position else 1
+        return self.positions.within(seconds)
 
 
-def _mean(old: float | None, new: float) -> float:
-    return new if old is None else old + _NEWEST * (new - old)
+class Slope:
+    """Seconds per unit: the slope of a line through what was measured, in which old measurements fade.
+
+    Attributes:
+        per_unit: Seconds; None before the first measurement. As long as all had one size, its cost shared evenly.
+    """
+
+    def __init__(self) -> None:
+        self.per_unit: float | None = None
+        # Running means of the size, the seconds, the square of the size, and the product of both.
+        self._means: tuple[float, float, float, float] | None = None
+
+    def observe(self, size: int, seconds: float) -> None:
+        """Learn what a launch of some size took."""
+        new = (float(size), seconds, float(size * size), size * seconds)
+        old = self._means or new
+        x, y, xx, xy = self._means = (
+            old[0] + _NEWEST * (new[0] - old[0]),
+            old[1] + _NEWEST * (new[1] - old[1]),
+            old[2] + _NEWEST * (new[2] - old[2]),
+            old[3] + _NEWEST * (new[3] - old[3]),
+        )
+        spread = xx - x * x
+        slope = (xy - x * y) / spread if spread > _LEAST_SPREAD * xx else 0.0
+        # Noise may turn the line over; no unit costs more than its even share of a launch.
+        self.per_unit = slope if 0 < slope < y / x else y / x
+
+    def within(self, seconds: float) -> int:
+        """Give the units that a time has room for: at least one, and one as long as nothing was measured."""
+        return max(1, int(seconds / self.per_unit)) if self.per_unit else 1

@@ -8,8 +8,9 @@ submit ─> waiting ── picture encoded, pages there ──> running ──�
 
 `plan` says what to launch next and takes what it needs: rows, pages, crops. `commit` books what a step has done. Kinds
 of launches alternate while there is decoding to do: one encode or prefill launch, kept to a time budget, then one
-decode launch. A sequence that is not ready (its picture is being cut or encoded) is passed by; one that lacks pages is
-not: nobody behind it may take them.
+decode launch; encoding and prefills take turns as well, so that neither holds the other up for ever. A sequence that is
+not ready (its picture is being cut or encoded) is passed by; one that lacks pages is not: nobody behind it may take
+them.
 """
 
 from bisect import insort
@@ -19,6 +20,9 @@ from photonlite.batch import CropGroup, EncodeJob, PageCopy, Plan, Row, Sequence
 from photonlite.cache.manager import CacheManager
 from photonlite.errors import CapacityError
 from photonlite.scheduler.policy import Limits, Rates
+
+_LOOKED_AT = 4
+"""Waiting requests that are looked at for admission, in batches: a tick's time must not grow with the queue."""
 
 _CUT_AHEAD = 16
 """Waiting requests whose pictures are cut into crops in advance."""
@@ -52,6 +56,7 @@ class Scheduler:
         self.satisfied: list[Sequence] = []
         self._free_rows = list(range(limits.pending_rows - 1, -1, -1))
         self._decoded_last = True
+        self._prefilled_last = False
         self._short_of_pages = False
         self._job_count = 0
 
@@ -64,6 +69,11 @@ class Scheduler:
         """
         if sequence.samples != bool(sequence.request.prompt):
             raise ValueError("a request either has a prompt and produces tokens, or asks for its picture alone")
+        if sequence.longest > self.limits.max_positions:
+            raise CapacityError(
+                f"the request may grow to {sequence.longest} positions, but the model's context has "
+                f"{self.limits.max_positions}: lower max_tokens or max_objects, or shorten the text"
+            )
         if not self.cache.fits(sequence.longest, sequence.picture is not None):
             needed = self.cache.pages_needed(sequence.longest, sequence.picture is not None)
             size = self.cache.pages.page_size
@@ -75,12 +85,17 @@ class Scheduler:
 
     def plan(self) -> Plan | None:
         """Choose the next launch and take what it needs; None where nothing can be launched now."""
-        order = (self._plan_prefill, self._plan_encode, self._plan_decode)
+        admit = (
+            (self._plan_encode, self._plan_prefill) if self._prefilled_last else (self._plan_prefill, self._plan_encode)
+        )
+        order = (*admit, self._plan_decode)
         if not self._decoded_last and self.running:
-            order = (self._plan_decode, self._plan_prefill, self._plan_encode)
+            order = (self._plan_decode, *admit)
         for choose in order:
             if (plan := choose()) is not None:
                 self._decoded_last = plan.kind == "decode"
+                if not self._decoded_last:
+                    self._prefilled_last = plan.kind == "prefill"
                 return plan
         return None
 
@@ -115,12 +130,12 @@ class Scheduler:
 
     def finish(self, sequence: Sequence) -> None:
         """Take a finalized sequence out of the queues; a zombie keeps row and pages until `settle` finds it free."""
-        if sequence in self.waiting:
-            self.waiting.remove(sequence)
-        elif sequence in self.running:
+        if sequence in self.running:  # the short list first
             self.running.remove(sequence)
             self.zombies.add(sequence)
             self.settle(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
 
     def settle(self, sequence: Sequence) -> None:
         """Release or pre-empt a sequence once no step carries it any more."""
@@ -135,10 +150,11 @@ class Scheduler:
 
     def drop_idle_jobs(self) -> list[EncodeJob]:
         """Drop encodings that nobody waits for any more, and name them, so that the device forgets them."""
-        if not self.jobs:
-            return []
+        orphans = [job for job in self.jobs.values() if job.leader is None or job.leader.finalized]
+        if not orphans:
+            return []  # mostly so; else it takes a look at the whole queue
         wanted = {sequence.picture.key for sequence in self.waiting if sequence.picture is not None}
-        idle = [job for key, job in self.jobs.items() if key not in wanted]
+        idle = [job for job in orphans if job.key not in wanted]
         for job in idle:
             del self.jobs[job.key]
         return idle
@@ -192,7 +208,7 @@ class Scheduler:
         """Walk the waiting sequences that may start now, as far as rows and the batch allow."""
         if self._short_of_pages and self.running:
             return  # whoever was pre-empted comes back when somebody has finished, not to be pre-empted again
-        for sequence in list(self.waiting):
+        for sequence in self.waiting[: _LOOKED_AT * self.limits.max_batch]:
             if len(self.running) >= self.limits.max_batch or not self._free_rows:
                 return
             if not self._picture_is_ready(sequence):
@@ -227,7 +243,6 @@ class Scheduler:
         if start == 0 and sequence.picture is not None:
             job = self.jobs.pop(sequence.picture.key)
             job.leader = sequence
-        sequence.times.prefix_hit = start > 0
         index = len(sequence.tokens) if sequence.samples else None
         return Row(sequence, start, sequence.known_length - start, index, job)
 

@@ -1,7 +1,7 @@
 """What skills share: the face by which they know a model, checks of text, room in the context, scores."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
@@ -144,15 +144,61 @@ def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool) -
     return prompts.max_context - needed + 1
 
 
-def text_pieces(prompts: Prompts, tokens: Iterable[Token]) -> Iterator[str]:
-    """Give the text of tokens as it becomes certain; empty pieces and the end id are left out."""
-    detokenizer = prompts.detokenizer()
-    end = prompts.vocabulary.end
+class Reader(Protocol):
+    """Reads tokens one by one into pieces of text."""
+
+    def feed(self, token: Token) -> str:
+        """Take a token; give the text that is now certain."""
+        ...
+
+    def flush(self) -> str:
+        """Give what is left at the end."""
+        ...
+
+
+class TextReader:
+    """Reads plain text; the end id is left out."""
+
+    def __init__(self, prompts: Prompts) -> None:
+        self._detokenizer = prompts.detokenizer()
+        self._end = prompts.vocabulary.end
+
+    def feed(self, token: Token) -> str:
+        """Take a token; give the text that is now certain."""
+        return "" if token.id == self._end else self._detokenizer.feed(token.id)
+
+    def flush(self) -> str:
+        """Give what is left at the end."""
+        return self._detokenizer.flush()
+
+
+def text_pieces(reader: Reader, tokens: Iterable[Token]) -> Iterator[str]:
+    """Give the text of tokens as it becomes certain; empty pieces are left out."""
     for token in tokens:
-        if token.id != end and (piece := detokenizer.feed(token.id)):
+        if piece := reader.feed(token):
             yield piece
-    if rest := detokenizer.flush():
+    if rest := reader.flush():
         yield rest
+
+
+class AsyncTextPieces(AsyncIterator[str]):
+    """The same for tokens that are awaited. No generator: dropping this lets go of the tokens at once."""
+
+    def __init__(self, reader: Reader, tokens: AsyncIterator[Token]) -> None:
+        self._reader = reader
+        self._tokens = tokens
+        self._ended = False
+
+    async def __anext__(self) -> str:
+        while not self._ended:
+            try:
+                piece = self._reader.feed(await anext(self._tokens))
+            except StopAsyncIteration:
+                self._ended = True
+                piece = self._reader.flush()
+            if piece:
+                return piece
+        raise StopAsyncIteration
 
 
 def groups(tokens: Iterable[Token], size: int) -> list[tuple[Token, ...]]:

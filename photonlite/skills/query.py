@@ -8,8 +8,7 @@ reasoning ... 7 (ground) words 5 5 5 5 ... 9 (end) ... 3 (answer) words ... 0 (e
 ```
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 from photonlite.errors import SpatialRefError
@@ -19,9 +18,12 @@ from photonlite.request import Completion, Grammar, Request, SamplingSettings, T
 from photonlite.results import Answer
 from photonlite.skills.base import (
     MAX_QUESTION_CHARACTERS,
+    AsyncTextPieces,
     OnEnd,
     Prompts,
+    Reader,
     SpatialRefs,
+    TextReader,
     clean_refs,
     clean_text,
     room_after,
@@ -71,8 +73,8 @@ def build(
 
 def finish(request: Request, prompts: Prompts, completion: Completion) -> Answer:
     """Read the answer, and the reasoning before it if there was any."""
-    reasoning, pieces = _read(request, prompts, iter(completion.tokens))
-    text = "".join(pieces)
+    reasoning, reader = _reader(request, prompts)
+    text = "".join(text_pieces(reader, completion.tokens))
     return Answer(text, reasoning, metrics=completion.metrics, finish_reason=completion.finish_reason)
 
 
@@ -81,21 +83,50 @@ def stream(request: Request, prompts: Prompts, tokens: Iterator[Token], on_end: 
 
     Reasoning comes first and is not streamed: its dictionary is empty until the first piece of the answer is there.
     """
-    reasoning, pieces = _read(request, prompts, tokens)
-    return Answer(pieces, reasoning, on_end=on_end)
+    reasoning, reader = _reader(request, prompts)
+    return Answer(text_pieces(reader, tokens), reasoning, on_end=on_end)
 
 
-def _read(request: Request, prompts: Prompts, tokens: Iterator[Token]) -> tuple[dict[str, Any] | None, Iterator[str]]:
+def astream(request: Request, prompts: Prompts, tokens: AsyncIterator[Token], on_end: OnEnd) -> Answer:
+    """The same for tokens that are awaited."""
+    reasoning, reader = _reader(request, prompts)
+    return Answer(AsyncTextPieces(reader, tokens), reasoning, on_end=on_end)
+
+
+def _reader(request: Request, prompts: Prompts) -> tuple[dict[str, Any] | None, Reader]:
     if not isinstance(request.grammar, ReasoningGrammar):
-        return None, text_pieces(prompts, tokens)
+        return None, TextReader(prompts)
     reasoning: dict[str, Any] = {"text": "", "grounding": []}
-    return reasoning, _reasoned_pieces(prompts, tokens, reasoning)
+    return reasoning, _ReasoningReader(prompts, reasoning)
 
 
-def _reasoned_pieces(prompts: Prompts, tokens: Iterator[Token], reasoning: dict[str, Any]) -> Iterator[str]:
-    thought = list(takewhile(lambda token: token.id != prompts.vocabulary.answer, tokens))
-    reasoning.update(read_reasoning(prompts, thought))
-    yield from text_pieces(prompts, tokens)
+class _ReasoningReader:
+    """Reads reasoning into a dictionary, all of it at its end, and then the answer into pieces."""
+
+    def __init__(self, prompts: Prompts, reasoning: dict[str, Any]) -> None:
+        self._prompts = prompts
+        self._reasoning = reasoning
+        self._thought: list[Token] = []
+        self._thinking = True
+        self._answer = TextReader(prompts)
+
+    def feed(self, token: Token) -> str:
+        if not self._thinking:
+            return self._answer.feed(token)
+        if token.id == self._prompts.vocabulary.answer:
+            self._end_thought()
+        else:
+            self._thought.append(token)
+        return ""
+
+    def flush(self) -> str:
+        if self._thinking:
+            self._end_thought()
+        return self._answer.flush()
+
+    def _end_thought(self) -> None:
+        self._thinking = False
+        self._reasoning.update(read_reasoning(self._prompts, self._thought))
 
 
 def read_reasoning(prompts: Prompts, tokens: Sequence[Token]) -> dict[str, Any]:

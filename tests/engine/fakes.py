@@ -139,12 +139,18 @@ class Bench:
         self.core = EngineCore(self.scheduler, self.runner, depth)
         self.sequences: list[EngineSequence] = []
 
-    def ask(self, grammar: Grammar | None = None, picture: FakePicture | None = None, budget: int = 100) -> FakeSink:
+    def ask(
+        self,
+        grammar: Grammar | None = None,
+        picture: FakePicture | None = None,
+        budget: int = 100,
+        deadline: float | None = None,
+    ) -> FakeSink:
         sink = FakeSink()
         prompt = (Token(1), Token(2)) if budget else ()
         request = Request("query", prompt, grammar or Words(budget), budget, SamplingSettings())
         before = PREFIX if picture else 1
-        sequence = EngineSequence(len(self.sequences), request, sink, before, picture)
+        sequence = EngineSequence(len(self.sequences), request, sink, before, picture, deadline)
         self.sequences.append(sequence)
         self.core.submit(sequence)
         return sink

@@ -1,5 +1,7 @@
 """One test for each of the moments at which a pipelined engine may go wrong."""
 
+import time
+
 import pytest
 
 from photonlite.batch import Sequence, Step
@@ -7,7 +9,7 @@ from photonlite.errors import EngineDiedError, RequestCancelledError, StepError
 from photonlite.grammar.base import Vocabulary
 from photonlite.grammar.spatial import DetectGrammar
 from photonlite.request import Token
-from tests.engine.fakes import END, GARBAGE, PREFIX, WORD, Bench, FakePicture, Words, ends_at
+from tests.engine.fakes import END, GARBAGE, PREFIX, WORD, Bench, FakePicture, FakeSink, Words, ends_at
 
 VOCABULARY = Vocabulary(end=END, answer=3, coordinate=5, size=6, ground_start=7, ground_end=9, any_id_continues=False)
 
@@ -169,6 +171,21 @@ def test_three_failures_in_a_row_kill_the_engine() -> None:
     bench.runner.fails |= {("launch", step) for step in range(3)}
     with pytest.raises(EngineDiedError, match="launch 2 fails"):
         bench.run()
+
+
+def test_a_picture_that_cannot_be_encoded_fails_its_requests_and_nobody_else() -> None:
+    bench = Bench(ends_at(5))
+    sinks = [bench.ask(picture=FakePicture("poison")) for _ in range(5)]
+    bench.runner.before_collect = lambda step: (
+        bench.runner.fails.add(("collect", step.number)) if step.plan.groups else None
+    )
+    bench.run()
+    good = bench.ask()
+    bench.run()
+
+    assert all(isinstance(sink.ends[0].error, StepError) for sink in sinks)
+    assert len(good.tokens) == 5
+    assert bench.everything_is_free()
 
 
 def test_cancelling_a_zombie_changes_nothing() -> None:
@@ -379,3 +396,52 @@ def test_pages_run_out_and_the_youngest_gives_its_own_back() -> None:
     assert bench.sequences[1].times.preemptions == 1
     assert [len(sink.tokens) for sink in (first, second)] == [27, 27]
     assert bench.everything_is_free()
+
+
+def test_a_grammar_that_goes_on_after_its_budget_fails_instead_of_hanging() -> None:
+    bench = Bench(ends_at(100))
+    sink = bench.ask(Words(50), budget=5)
+    bench.run()
+
+    assert len(sink.tokens) == 5
+    assert "after 5 tokens" in str(sink.ends[0].error)
+    assert bench.everything_is_free()
+
+
+class Deaf(FakeSink):
+    """A sink that raises whatever it is told."""
+
+    def on_token(self, token: Token) -> None:
+        super().on_token(token)
+        raise RuntimeError("no token, please")
+
+    def on_finish(self, sequence: Sequence) -> None:
+        super().on_finish(sequence)
+        raise RuntimeError("no end, please")
+
+
+def test_a_sink_that_raises_ends_its_request_alone() -> None:
+    bench = Bench(ends_at(5))
+    good = bench.ask()
+    bench.ask()
+    bench.sequences[1].sink = deaf = Deaf()
+    bench.run()
+
+    assert str(bench.sequences[1].error) == "no token, please"
+    assert (len(deaf.tokens), len(deaf.ends)) == (1, 1)
+    assert len(good.tokens) == 5
+    assert bench.everything_is_free()
+
+
+def test_requests_that_have_ended_are_not_kept_until_their_deadlines() -> None:
+    bench = Bench(ends_at(2))
+    now = time.perf_counter()
+    # Nothing later comes to the top of the heap before this one has ended.
+    bench.ask(picture=FakePicture("slow", cut=False), deadline=now + 1000)
+    for _ in range(300):
+        bench.ask(deadline=now + 5000)
+        bench.run()
+
+    kept = sum(isinstance(one, Sequence) for entry in bench.core.requests._deadlines for one in entry)
+    assert len(bench.core.open) == 1
+    assert kept < 100

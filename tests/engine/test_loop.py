@@ -1,6 +1,7 @@
 """The engine thread, on scripted runners; gates in place of sleeps."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -197,3 +198,49 @@ def test_closing_twice_is_fine_and_ends_the_thread() -> None:
         close()
 
     assert threading.active_count() == before
+
+
+def test_a_deadline_further_off_than_a_lock_can_wait_is_fine() -> None:
+    bench = Bench(ends_at(3))
+    slow = FakePicture("slow", cut=False)
+    asked = threading.Event()
+    slow.request_crops = asked.set  # type: ignore[method-assign]
+    loop = EngineLoop(bench.core)
+    one = sequence(0, deadline=time.perf_counter() + 1e12, picture=slow)
+    loop.submit(one)
+    assert asked.wait(LONG)
+    asked.clear()
+    loop.wake()
+    assert asked.wait(LONG) or not loop.alive  # it has slept, and looks again
+    slow.cut = True
+    loop.wake()
+
+    assert len(ended(one).tokens) == 3
+    loop.close(drain=True)
+
+
+def test_a_death_reaches_everybody_though_the_books_are_wrong() -> None:
+    bench = Bench(ends_at(50))
+    loop = EngineLoop(bench.core)
+
+    def lost(sequence: Sequence) -> None:
+        raise AssertionError("a page is missing")
+
+    bench.scheduler.finish = lost  # type: ignore[method-assign]
+    sequences = [sequence(number, budget=budget) for number, budget in enumerate((3, 40, 50))]
+    for one in sequences:
+        loop.submit(one)
+    loop.close(drain=True)
+
+    assert isinstance(loop._refusal, EngineDiedError)
+    assert [isinstance(ended(one).ends[0].error, EngineDiedError) for one in sequences[1:]] == [True, True]
+
+
+def test_the_error_of_a_closed_engine_does_not_collect_the_frames_of_those_it_was_raised_for() -> None:
+    loop = EngineLoop(Bench(ends_at(3)).core)
+    loop.close(drain=True)
+    for number in range(20):
+        with pytest.raises(ModelError) as raised:
+            loop.submit(sequence(number))
+
+    assert len(raised.traceback) < 5

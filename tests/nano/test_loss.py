@@ -8,8 +8,8 @@ from bench.nano.loss import Learner, PackedAttention, Weights, _soft_cross_entro
 from bench.nano.questions import BOS, COORD, SIZE, Questions
 from photonlite.models.moondream.region import coord_from_bin, size_from_bin
 from photonlite.request import Token
-from photonlite.runner.plain import PlainRunner
 from tests.nano.small import scenes_of
+from tests.plain import PlainRunner
 from tests.tiny import CPU, tiny_config, tiny_model
 
 CONFIG = tiny_config()
@@ -90,7 +90,7 @@ def hidden_of(learner, *batch):
 
 
 def by_engine(model, image, prompt, answer):
-    """Hidden states of one question after each of its tokens, by the engine that serves: ``[T, dim]``."""
+    """Hidden states of one question after each of its tokens, by the plain oracle: ``[T, dim]``."""
     runner = PlainRunner(model, CPU, torch.float32)
     cache = runner.new_cache(CONFIG.text.max_context)
     runner.prefill_image(cache, runner.encode(image[None].numpy(), (1, 1)))

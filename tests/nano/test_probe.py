@@ -7,11 +7,11 @@ import torch
 from bench.nano import probe
 from bench.nano.compose import Scenes
 from bench.nano.questions import BOS, DETECT_LENGTH
-from photonlite.engine import Engine
 from photonlite.images.crops import Crops
 from photonlite.request import SamplingSettings
 from photonlite.skills import detect
 from tests.nano.small import maker, shipped_prompts
+from tests.plain import PlainEngine
 from tests.tiny import CPU, tiny_config, tiny_model, tiny_prompts
 
 SUBJECTS = ("a", "dog", "two mugs", "banana", "the red cup", "x")
@@ -36,7 +36,7 @@ def test_boxes_are_those_of_the_engine_that_serves():
     for (seed, shift), limit in itertools.product(((0, -1.0), (2, -2.0), (3, 1.75), (6, -1.0)), (2, 10)):
         model = tiny_model(config, seed)
         model.text.lm_head.bias[BOS] += shift
-        engine = Engine(model, CPU, torch.float32)
+        engine = PlainEngine(model, CPU, torch.float32)
         generator = torch.Generator().manual_seed(seed)
         pictures = torch.randint(0, 256, (len(SUBJECTS), 20, 20, 3), generator=generator, dtype=torch.uint8)
         expected = [by_engine(engine, prompts, *case, limit) for case in zip(pictures, SUBJECTS, strict=True)]

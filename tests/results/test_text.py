@@ -1,9 +1,11 @@
+import asyncio
 import gc
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from photonlite.errors import InputError
 from photonlite.results import Answer, Caption, Metrics
 
 METRICS = Metrics(decode_s=0.5, output_tokens=3)
@@ -110,3 +112,49 @@ def test_plot_of_a_stream_writes_the_whole_text():
     picture = Image.new("RGB", (320, 200))
     streamed = Caption(iter(["A mug ", "on a desk."])).plot(picture)
     assert streamed.tobytes() == Caption("A mug on a desk.").plot(picture).tobytes()
+
+
+async def awaited(*pieces):
+    for piece in pieces:
+        await asyncio.sleep(0)
+        yield piece
+
+
+def test_an_async_stream_gives_the_pieces_once_and_then_the_outcome():
+    async def main():
+        result = Caption(awaited("A ", "mug"), on_end=lambda: (METRICS, "stop"))
+        assert repr(result) == "Caption(<stream>)"
+        first = await anext(result["caption"])
+        assert (result.metrics, result.finish_reason) == (None, None)
+        rest = [piece async for piece in result["caption"]]
+        assert (first, rest) == ("A ", ["mug"])
+        assert [piece async for piece in result["caption"]] == []
+        return result
+
+    result = asyncio.run(main())
+    assert (result.metrics, result.finish_reason) == (METRICS, "stop")
+    assert result.text == "A mug"
+
+
+def test_the_text_of_an_async_stream_must_be_awaited():
+    async def main():
+        result = Answer(awaited("A ", "mug"))
+        await anext(result["answer"])
+        with pytest.raises(InputError, match=r"await result\.atext\(\)"):
+            result.plot(Image.new("RGB", (320, 200)))
+        return await result.atext(), await Answer("Two.").atext(), await Caption(iter(["A", "B"])).atext()
+
+    assert asyncio.run(main()) == ("A mug", "Two.", "AB")
+
+
+def test_a_closed_async_stream_lets_go_of_its_source_and_gives_nothing_more():
+    async def main():
+        source = awaited("A ", "mug")
+        result = Caption(source, on_end=lambda: (METRICS, "stop"))
+        held = gc.get_referrers(source)
+        await result["caption"].aclose()
+        assert len(gc.get_referrers(source)) < len(held)
+        return result, [piece async for piece in result["caption"]]
+
+    result, pieces = asyncio.run(main())
+    assert (pieces, result.metrics) == ([], None)

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +112,25 @@ def test_nobody_gets_id_0_without_a_look_at_any_head() -> None:
 @pytest.mark.parametrize(("temperature", "stored"), [(1e-60, 0.0), (1e300, float(np.finfo(np.float32).max))])
 def test_temperatures_beyond_float32_go_to_its_ends(temperature: float, stored: float) -> None:
     assert written(Choice(ANY, temperature, 1.0, 0, 0))[1][TEMPERATURE] == stored
+
+
+@pytest.mark.parametrize("number", [-1, 40, 2**40])
+@pytest.mark.parametrize(
+    "names",
+    [
+        lambda number: Allowed((number,)),
+        lambda number: Allowed((1, number)),
+        lambda number: Allowed((1, 2), coordinate=number),
+        lambda number: Allowed((1, 2), size=number),
+        lambda number: Allowed((1, 2), end=number),
+    ],
+    ids=["forced", "listed", "coordinate", "size", "end"],
+)
+def test_an_id_that_is_not_in_the_vocabulary_never_reaches_the_device(
+    names: Callable[[int], Allowed], number: int
+) -> None:
+    with pytest.raises(ValueError, match="vocabulary of 40"):
+        written(Choice(names(number), 0.0, 1.0, 0, 0))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from photonlite.batch import CropGroup, EncodeJob, Plan, Step
-from photonlite.scheduler.policy import Rates
+from photonlite.scheduler.policy import Rates, Slope
 from tests.engine.fakes import FakePicture
 
 
@@ -32,4 +32,22 @@ def test_rates_follow_the_device() -> None:
     for _ in range(30):
         rates.observe(encoded(1, 0.003))
 
-    assert rates.per_crop == pytest.approx(0.003, rel=0.01)
+    assert rates.crops_within(0.009) == 3
+
+
+def test_what_a_launch_costs_before_its_first_unit_is_not_charged_to_units() -> None:
+    slope = Slope()
+    for size in (750, 10, 10, 750, 10, 30, 10, 10, 10):
+        slope.observe(size, 0.010 + 4e-6 * size)
+
+    assert slope.per_unit == pytest.approx(4e-6)
+    assert slope.within(0.004) == 1000
+
+
+def test_noise_never_makes_units_free_or_dearer_than_their_share() -> None:
+    slope = Slope()
+    slope.observe(100, 0.010)
+    slope.observe(200, 0.005)  # less time for more: no line to follow
+
+    assert slope.per_unit is not None
+    assert 0.005 / 200 <= slope.per_unit <= 0.010 / 100

@@ -1,3 +1,6 @@
+import dataclasses
+from itertools import pairwise
+
 import pytest
 
 from photonlite.batch import Plan, Sequence
@@ -66,12 +69,12 @@ def test_decoding_takes_turns_with_encoding_and_prompts() -> None:
     others = [index for index, kind in enumerate(kinds) if kind != "decode"]
     assert others
     # Whoever is being decoded gets a step between any two launches of other work.
-    assert all(later - earlier > 1 for earlier, later in zip(others, others[1:], strict=False))
+    assert all(later - earlier > 1 for earlier, later in pairwise(others))
 
 
 def test_encoding_keeps_to_the_time_budget_while_others_are_decoded() -> None:
     bench = Bench(ends_at(60))
-    bench.scheduler.rates.per_crop = bench.runner.per_crop = 0.0015  # seconds: two fit into 4 ms
+    bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.0015  # seconds: two fit into 4 ms
     bench.ask()
     for _ in range(3):
         bench.core.tick()
@@ -100,7 +103,7 @@ def test_crops_of_several_pictures_share_a_launch() -> None:
 
 def test_the_budget_bounds_prompts_that_are_prefilled_while_others_are_decoded() -> None:
     bench = Bench(ends_at(60))
-    bench.scheduler.rates.per_position = bench.runner.per_position = 0.001  # seconds: four fit into 4 ms
+    bench.scheduler.rates.positions.per_unit = bench.runner.per_position = 0.001  # seconds: four fit into 4 ms
     bench.ask()
     for _ in range(3):
         bench.core.tick()
@@ -151,7 +154,7 @@ def test_who_was_preempted_comes_back_first_and_is_recomputed_from_its_tokens() 
 
 def test_an_encoding_that_nobody_waits_for_any_more_is_forgotten() -> None:
     bench = Bench(ends_at(60))
-    bench.scheduler.rates.per_crop = bench.runner.per_crop = 0.003
+    bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.003
     bench.ask()
     for _ in range(3):
         bench.core.tick()
@@ -163,3 +166,23 @@ def test_an_encoding_that_nobody_waits_for_any_more_is_forgotten() -> None:
 
     assert [job.key for job in bench.runner.forgotten] == ["a"]
     assert bench.everything_is_free()
+
+
+def test_a_request_beyond_the_models_context_is_refused_though_the_cache_has_room() -> None:
+    bench = Bench(ends_at(2))
+    bench.scheduler.limits = dataclasses.replace(bench.scheduler.limits, max_positions=12)
+    with pytest.raises(CapacityError, match="grow to 13 positions, but the model's context has 12"):
+        bench.ask(budget=11)
+    bench.ask(budget=10)
+
+
+def test_a_stream_of_prompts_does_not_keep_a_picture_from_being_encoded() -> None:
+    bench = Bench(ends_at(2))
+    bench.ask()
+    seen = bench.ask(picture=FakePicture("a"))
+    for _ in range(30):
+        bench.core.tick()
+        bench.core.tick()
+        bench.ask()
+
+    assert len(seen.tokens) == 2

@@ -298,7 +298,7 @@ class Simulation:
             raise Violation("the engine died of fewer failures than it can bear") from death
         self.dead = True
         self.seen["died"] += 1
-        self.core.fail_all(death)
+        self.core.bury(death)
 
     def _say(self, line: str) -> None:
         if self._trace is not None:

@@ -1,6 +1,6 @@
 """A checkpoint without a network: every word is one id, and prompts are a skill's number and the words."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 
 from photonlite.grammar.base import PathIds, Vocabulary
 from photonlite.request import Completion, Token
@@ -68,6 +68,11 @@ class FakeDetokenizer:
 
 def completion(*tokens: Token | int, reason: str = "stop") -> Completion:
     return Completion(tuple(Token(t) if isinstance(t, int) else t for t in tokens), reason, METRICS)
+
+
+async def awaited(*tokens: Token | int) -> AsyncIterator[Token]:
+    for token in completion(*tokens).tokens:
+        yield token
 
 
 def coordinate(value: float, mass: float = 1.0, probability: float = 1.0) -> Token:

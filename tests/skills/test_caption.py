@@ -1,6 +1,8 @@
+import asyncio
+
 from photonlite.request import SamplingSettings, Token
 from photonlite.skills import caption
-from tests.skills.fake import METRICS, FakePrompts, completion
+from tests.skills.fake import METRICS, FakePrompts, awaited, completion
 
 
 def test_a_caption_asks_for_its_length_and_stops_at_the_limits() -> None:
@@ -25,3 +27,12 @@ def test_a_stream_gives_pieces_and_then_the_outcome() -> None:
     assert result.metrics is None
     assert list(result["caption"]) == ["<21>", "<22>"]
     assert (result.metrics, result.finish_reason) == (METRICS, "stop")
+
+
+def test_an_awaited_stream_gives_the_same_pieces_and_then_the_outcome() -> None:
+    async def main() -> None:
+        result = caption.astream(FakePrompts(), awaited(21, 22, 0), lambda: (METRICS, "stop"))
+        assert [piece async for piece in result["caption"]] == ["<21>", "<22>"]
+        assert (result.metrics, result.finish_reason) == (METRICS, "stop")
+
+    asyncio.run(main())

@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,7 +8,7 @@ from photonlite.errors import CapacityError, PromptError, SpatialRefError
 from photonlite.grammar.spatial import ReasoningGrammar
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.skills import query
-from tests.skills.fake import METRICS, FakePrompts, completion, coordinate
+from tests.skills.fake import METRICS, FakePrompts, awaited, completion, coordinate
 
 THOUGHT = [21, 7, 22, 23, coordinate(0.1), coordinate(0.2), coordinate(0.3), 9, 24, 7, 25, coordinate(0.5), 9, 3]
 
@@ -104,3 +105,25 @@ def test_a_stream_fills_the_reasoning_with_the_first_piece_of_the_answer() -> No
     assert result["reasoning"]["text"] == "<21><22><23><24><25>"
     assert list(result["answer"]) == ["<27>"]
     assert result.finish_reason == "stop"
+
+
+def test_an_awaited_stream_fills_the_reasoning_too() -> None:
+    prompts = FakePrompts()
+
+    async def main() -> None:
+        tokens = awaited(*THOUGHT, 26, 27, 0)
+        result = query.astream(build(prompts, reasoning=True), prompts, tokens, lambda: (METRICS, "stop"))
+        assert result["reasoning"] == {"text": "", "grounding": []}
+        assert await anext(result["answer"]) == "<26>"
+        assert result["reasoning"]["text"] == "<21><22><23><24><25>"
+        assert await result.atext() == "<26><27>"
+
+    asyncio.run(main())
+
+
+def test_a_stream_whose_reasoning_never_ends_still_gives_the_reasoning() -> None:
+    prompts = FakePrompts()
+    result = query.stream(build(prompts, reasoning=True), prompts, iter([Token(21)]), lambda: (METRICS, "length"))
+
+    assert list(result["answer"]) == []
+    assert result["reasoning"]["text"] == "<21>"

@@ -1,19 +1,14 @@
-import threading
-from collections.abc import Callable, Iterator
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from photonlite.engine import EncodedImage, Engine
-from photonlite.errors import ImageError, ModelError, NumericalError
 from photonlite.images.crops import Crops
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.skills import caption, detect, point, query, segment
+from tests.plain import PlainEngine
 from tests.tiny import CPU, tiny_config, tiny_model, tiny_prompts
 
 BOS, END, ANSWER, COORD, SIZE = 0, 0, 3, 5, 6
@@ -26,11 +21,11 @@ def crops(seed: int = 0) -> Crops:
     return Crops(pixels, (2, 3))
 
 
-def engine(config: MoondreamConfig, seed: int = 0) -> Engine:
-    return Engine(tiny_model(config, seed), CPU, torch.float32)
+def engine(config: MoondreamConfig, seed: int = 0) -> PlainEngine:
+    return PlainEngine(tiny_model(config, seed), CPU, torch.float32)
 
 
-class Oracle:
+class Loops:
     """The reference's loops in the plainest form: no cache, no grammar, the whole sequence at every step."""
 
     def __init__(self, config: MoondreamConfig, seed: int, request: Request, picture: Crops) -> None:
@@ -98,12 +93,12 @@ def flat(tokens: tuple[Token, ...]) -> list[float]:
 @pytest.mark.parametrize("config", [NANO, MOONDREAM2], ids=["nano", "moondream2"])
 @pytest.mark.parametrize("with_size", [True, False])
 @torch.inference_mode()
-def test_objects_are_those_of_the_oracle(config: MoondreamConfig, seed: int, with_size: bool) -> None:
+def test_objects_are_those_of_the_loops(config: MoondreamConfig, seed: int, with_size: bool) -> None:
     build = detect.build if with_size else point.build
     request = build(tiny_prompts(config), "mug", settings=SamplingSettings(max_objects=4))
 
     done = engine(config, seed).generate(request, crops(seed)).complete()
-    wanted = Oracle(config, seed, request, crops(seed)).objects(4, with_size)
+    wanted = Loops(config, seed, request, crops(seed)).objects(4, with_size)
 
     assert flat(done.tokens) == pytest.approx([value for values in wanted for value in values], abs=1e-5)
     assert done.finish_reason == ("max_objects" if len(wanted) == 4 else "stop")
@@ -112,20 +107,20 @@ def test_objects_are_those_of_the_oracle(config: MoondreamConfig, seed: int, wit
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("config", [NANO, MOONDREAM2], ids=["nano", "moondream2"])
 @torch.inference_mode()
-def test_words_are_those_of_the_oracle(config: MoondreamConfig, seed: int) -> None:
+def test_words_are_those_of_the_loops(config: MoondreamConfig, seed: int) -> None:
     request = caption.build(tiny_prompts(config), "short", settings=SamplingSettings(max_tokens=12))
 
     done = engine(config, seed).generate(request, crops(seed)).complete()
 
-    assert [token.id for token in done.tokens] == Oracle(config, seed, request, crops(seed)).words(12)
+    assert [token.id for token in done.tokens] == Loops(config, seed, request, crops(seed)).words(12)
 
 
-def biased(config: MoondreamConfig, **bias: float) -> Engine:
+def biased(config: MoondreamConfig, **bias: float) -> PlainEngine:
     """A model that prefers some ids; the name says which."""
     model = tiny_model(config)
     for name, value in bias.items():
         model.text.lm_head.bias[{"end": END, "answer": ANSWER, "coordinate": COORD, "word": 50}[name]] += value
-    return Engine(model, CPU, torch.float32)
+    return PlainEngine(model, CPU, torch.float32)
 
 
 def ask_detect(config: MoondreamConfig = NANO, **settings: float) -> Request:
@@ -176,10 +171,10 @@ def test_a_coordinate_in_reasoning_is_fed_as_a_coordinate() -> None:
     model = tiny_model(NANO)
     model.text.lm_head.bias[COORD] += 200
 
-    done = Engine(model, CPU, torch.float32).generate(request, crops()).complete()
-    oracle = Oracle(NANO, 0, request, crops())
+    done = PlainEngine(model, CPU, torch.float32).generate(request, crops()).complete()
+    loops = Loops(NANO, 0, request, crops())
 
-    assert flat(done.tokens) == pytest.approx([oracle.coordinate(), oracle.coordinate()], abs=1e-6)
+    assert flat(done.tokens) == pytest.approx([loops.coordinate(), loops.coordinate()], abs=1e-6)
 
 
 def test_segment_gives_a_path_that_its_grammar_let_through() -> None:
@@ -221,146 +216,3 @@ def test_text_only_starts_with_bos() -> None:
     hidden = model(model.embed(torch.tensor(ids))[None], torch.arange(len(ids)), mask)[0, -1]
     assert done.tokens[0].id == int(model.logits(hidden).argmax())
     assert done.metrics.prompt_tokens == len(ids)
-
-
-def test_an_encoded_image_gives_the_same_and_is_not_encoded_again() -> None:
-    model = tiny_model(NANO)
-    calls = []
-    encode = model.vision.encode
-
-    def counting(pixels: Tensor) -> Tensor:
-        calls.append(len(pixels))
-        return encode(pixels)
-
-    model.vision.encode = counting  # type: ignore[method-assign]
-    one = Engine(model, CPU, torch.float32)
-    fresh = one.generate(ask_detect(max_objects=2), crops()).complete()
-    image = one.encode(crops())
-    again = [one.generate(ask_detect(max_objects=2), image).complete() for _ in range(2)]
-
-    assert calls == [7, 7]
-    assert fresh.tokens == again[0].tokens == again[1].tokens
-    assert image.metrics.encode_s > 0
-    assert again[0].metrics.encode_s == 0
-
-
-def test_an_encoded_image_of_another_engine_is_refused() -> None:
-    image = engine(NANO).encode(crops())
-    with pytest.raises(ImageError, match="belongs to another model"):
-        engine(NANO).generate(ask_detect(), image)
-
-
-def test_nothing_is_computed_before_the_first_token_is_asked_for() -> None:
-    model = tiny_model(NANO)
-    calls = []
-    model.text.blocks[0].register_forward_hook(lambda *_: calls.append(1))
-    one = Engine(model, CPU, torch.float32)
-
-    generation = one.generate(ask_detect(max_objects=1), crops())
-    assert not calls
-    next(generation)
-    assert len(calls) == 2  # the picture and the prompt
-
-
-def test_requests_may_alternate_and_run_inside_each_other() -> None:
-    one = biased(NANO, coordinate=200)
-    alone = [one.generate(ask_detect(max_objects=3), crops(seed)).complete().tokens for seed in (0, 1)]
-
-    streams = [one.generate(ask_detect(max_objects=3), crops(seed)) for seed in (0, 1)]
-    turns = list(zip(*streams, strict=True))
-
-    assert [tuple(tokens) for tokens in zip(*turns, strict=True)] == alone
-    assert alone[0] != alone[1]
-
-
-def test_every_pass_through_the_model_holds_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model(NANO)
-    engine = Engine(model, CPU, torch.float32)
-    held = []
-
-    def watched(work: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def run(*arguments: object) -> Tensor:
-            held.append(engine._lock.locked())
-            return work(*arguments)
-
-        return run
-
-    for name in ("encode_image", "forward", "logits", "coordinate_logits"):
-        monkeypatch.setattr(model, name, watched(getattr(model, name)))
-    engine.generate(ask_detect(max_objects=2), crops()).complete()
-    engine.generate(ask_detect(max_objects=2), engine.encode(crops())).complete()
-
-    assert len(held) > 8
-    assert all(held)
-
-
-def test_threads_get_their_own_results() -> None:
-    one = biased(NANO, coordinate=200)
-    alone = [one.generate(ask_detect(max_objects=4), crops(seed)).complete().tokens for seed in range(4)]
-    results: dict[int, tuple[Token, ...]] = {}
-
-    def work(seed: int) -> None:
-        results[seed] = one.generate(ask_detect(max_objects=4), crops(seed)).complete().tokens
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert [results[seed] for seed in range(4)] == alone
-
-
-def test_metrics_count_tokens_and_time() -> None:
-    one = biased(NANO, coordinate=200)
-    request = ask_detect(max_objects=2)
-
-    metrics = one.generate(request, crops(), preprocess_s=2.5).complete().metrics
-
-    assert metrics.prompt_tokens == 26 + len(request.prompt)
-    assert metrics.output_tokens == 6
-    assert metrics.preprocess_s == 2.5
-    assert min(metrics.encode_s, metrics.prefill_s, metrics.decode_s) > 0
-    assert metrics.time_to_first_token_s == pytest.approx(2.5 + metrics.encode_s + metrics.prefill_s)
-
-
-def drained(generation: Iterator[Token]) -> None:
-    for _ in generation:
-        pass
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda one: one.generate(ask_detect(), crops()),
-        lambda one: one.encode(crops()),
-    ],
-)
-def test_a_closed_engine_says_so(use: Callable[[Engine], EncodedImage]) -> None:
-    one = engine(NANO)
-    one.close()
-    one.close()
-    with pytest.raises(ModelError, match="closed: load it again"):
-        use(one)
-
-
-def test_closing_ends_what_is_under_way() -> None:
-    one = biased(NANO, coordinate=200)
-    generation = one.generate(ask_detect(), crops())
-    next(generation)
-    one.close()
-    with pytest.raises(ModelError, match="closed"):
-        drained(generation)
-
-
-def test_damaged_weights_end_the_request_alone() -> None:
-    model: MoondreamModel = tiny_model(NANO)
-    one = Engine(model, CPU, torch.float32)
-    healthy = model.region.coord_decoder.bias.clone()
-    model.region.coord_decoder.bias.fill_(torch.nan)
-    model.text.lm_head.bias[COORD] += 200
-    with pytest.raises(NumericalError, match="coordinate"):
-        one.generate(ask_detect(max_objects=1), crops()).complete()
-
-    model.region.coord_decoder.bias.copy_(healthy)
-    assert one.generate(ask_detect(max_objects=1), crops()).complete().finish_reason == "max_objects"

@@ -1,0 +1,132 @@
+"""Many tasks in one call: so many open at a time, results in the order of the tasks.
+
+```
+tasks ──> begun, at most `window` ──> oldest ── waited for ──> results
+```
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sized
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from tqdm import tqdm
+
+from photonlite.engine.generation import Generation
+from photonlite.errors import SettingsError
+from photonlite.session import Options, Session
+from photonlite.tasks import Task, Tasks
+
+Errors = Literal["raise", "return"]
+
+
+class Batch:
+    """The tasks of one call. Leaving its block cancels what is still open.
+
+    ```python
+    with Batch(...) as batch:
+        while batch.fill():
+            batch.wait()  # or: await batch.await_oldest()
+            batch.settle()
+    batch.results
+    ```
+
+    Args:
+        session: Answers them.
+        builder: Builds them.
+        tasks: Mappings, see `Tasks.from_mapping`, which may hold `Options` as well.
+        progress: Whether a bar is shown.
+        errors: "raise" ends the batch with the first failure, "return" leaves it in its task's place.
+
+    Attributes:
+        results: So far.
+
+    Raises:
+        SettingsError: `errors` is neither.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        builder: Tasks,
+        tasks: Iterable[Mapping[str, Any]],
+        *,
+        progress: bool,
+        errors: Errors,
+    ) -> None:
+        if errors not in ("raise", "return"):
+            raise SettingsError(f"errors is {errors!r}: it must be 'raise' or 'return'")
+        self.results: list[Any] = []
+        self._session = session
+        self._builder = builder
+        self._tasks = iter(tasks)
+        self._raises = errors == "raise"
+        self._open: deque[tuple[Generation | None, Callable[[], Any]]] = deque()
+        total = len(tasks) if isinstance(tasks, Sized) else None
+        self._bar = tqdm(total=total, unit="task") if progress else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        for generation, _ in self._open:
+            if generation is not None:
+                generation.cancel()
+
+    def fill(self) -> bool:
+        """Begin as many tasks as may be open; returns whether any is."""
+        while len(self._open) < self._session.window:
+            try:
+                task = next(self._tasks)
+            except StopIteration:
+                break
+            self._open.append(self._begin(task))
+        return bool(self._open)
+
+    def wait(self) -> None:
+        """Wait for the oldest open task."""
+        if (generation := self._open[0][0]) is not None:
+            generation.wait()
+
+    async def await_oldest(self) -> None:
+        """The same for coroutines."""
+        if (generation := self._open[0][0]) is not None:
+            await generation.await_end()
+
+    def settle(self) -> None:
+        """Take the result of the oldest open task, which has ended."""
+        _, finish = self._open.popleft()
+        try:
+            self.results.append(finish())
+        except Exception as error:
+            if self._raises:
+                raise
+            self.results.append(error)
+        if self._bar is not None:
+            self._bar.update()
+
+    def _begin(self, mapping: Mapping[str, Any]) -> tuple[Generation | None, Callable[[], Any]]:
+        try:
+            task, options = self._build(mapping)
+            generation = self._session.launch(task, options)
+        except Exception as error:
+            if self._raises:
+                raise
+            return None, partial(_raise, error)
+        return generation, lambda: task.finish(generation.complete())
+
+    def _build(self, mapping: Mapping[str, Any]) -> tuple[Task[Any], Options]:
+        if not isinstance(mapping, Mapping):
+            return self._builder.from_mapping(mapping), Options()  # which says what is wrong with it
+        arguments = dict(mapping)
+        options = Options(deadline_s=arguments.pop("deadline_s", None), salt=arguments.pop("salt", None))
+        return self._builder.from_mapping(arguments), options
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -1,0 +1,340 @@
+"""A request on its way, as its caller holds it; waited for by threads and by coroutines alike.
+
+```
+caller ──> Generation ──> Delivery <── engine (as the sequence's sink)
+           dropped:          │
+           cancels           ├─ future of the completion
+                             └─ tokens, for streams
+```
+
+The engine knows the delivery only, so that nothing but its caller keeps a generation alive: when that one lets go of
+it, as a loop does that leaves a stream early, the request is cancelled.
+"""
+
+import asyncio
+import concurrent.futures
+import copy
+import queue
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, InvalidStateError
+from functools import partial
+from typing import Any, Protocol
+
+from photonlite.batch import Picture, Sequence, Sink
+from photonlite.errors import DeadlineError, PhotonliteError, RequestCancelledError
+from photonlite.images.pool import PreparedImage
+from photonlite.request import Completion, Request, Token
+from photonlite.results import Metrics
+
+
+class Submitter(Protocol):
+    """What is used of an engine; see :class:`photonlite.engine.engine.Engine`."""
+
+    def submit(
+        self,
+        request: Request,
+        sink: Sink,
+        picture: Picture | None = None,
+        *,
+        deadline_s: float | None = None,
+        preprocess_s: float = 0.0,
+        submitted: float | None = None,
+    ) -> Sequence:
+        """Hand a request in."""
+        ...
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Give it up."""
+        ...
+
+
+class Delivery:
+    """Takes what happens to one request, from whichever thread: a `photonlite.batch.Sink`. The first end counts.
+
+    Args:
+        request: What is asked.
+        deadline_s: Seconds from now after which the answer is worthless.
+
+    Attributes:
+        future: Of the completion.
+        tokens: What a stream has not taken yet; None stands for the end.
+        bell: Rung once when the next token or the end is there.
+        picture: What it is about, once prepared.
+    """
+
+    def __init__(self, request: Request, deadline_s: float | None) -> None:
+        self.future: Future[Completion] = Future()
+        self.tokens: queue.SimpleQueue[Token | None] = queue.SimpleQueue()
+        self.bell: Callable[[], None] | None = None
+        self.picture: PreparedImage | None = None
+        self._request = request
+        self._begun = time.perf_counter()
+        self._deadline_s = deadline_s
+        self._prepared = (0.0, 0.0)  # seconds that this request's preparation took; all that its picture has cost then
+        self._stop: Callable[[], None] | None = None
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds to the deadline, at least 0; None where there is none."""
+        if self._deadline_s is None:
+            return None
+        return max(0.0, self._begun + self._deadline_s - time.perf_counter())
+
+    def submit(self, engine: Submitter, prepare: Callable[[], PreparedImage | None]) -> None:
+        """Prepare the picture on this thread and hand the request in; what goes wrong ends the request.
+
+        Args:
+            engine: Takes it.
+            prepare: Gives the picture; not called if the request has ended already.
+        """
+        if self.future.done():
+            return
+        try:
+            sequence = self._submit(engine, prepare)
+        except PhotonliteError as error:
+            # Its message says it all, and a traceback would keep the engine alive for as long as somebody has it.
+            self._end(error.with_traceback(None))
+        except Exception as error:
+            self._end(error)
+        else:
+            self._stop = partial(engine.cancel, sequence) if sequence is not None else None
+            if self.future.done():  # it was cancelled while it was handed in
+                self._tell_engine()
+
+    def cancel(self) -> None:
+        """Give the request up, wherever it is."""
+        self._end(RequestCancelledError("the request was cancelled"))
+        self._tell_engine()
+
+    def expire(self) -> None:
+        """End the request because its deadline has passed; the engine finds out by itself."""
+        self._end(DeadlineError(f"the answer was not complete within {self._deadline_s} s: raise deadline_s"))
+
+    def on_token(self, token: Token) -> None:
+        """Take a token from the engine."""
+        self.tokens.put(token)
+        self._ring()
+
+    def on_finish(self, sequence: Sequence) -> None:
+        """Take the end from the engine."""
+        self._stop = None
+        if sequence.error is not None:
+            self._end(sequence.error)
+            return
+        try:
+            reason = sequence.request.grammar.finish_reason
+            size = None if self.picture is None else self.picture.size
+            self._end(Completion(tuple(sequence.tokens), reason, self._metrics(sequence), size))
+        except Exception as error:  # a grammar is a plug-in; nothing may be thrown at the engine thread
+            self._end(error)
+
+    def _submit(self, engine: Submitter, prepare: Callable[[], PreparedImage | None]) -> Sequence | None:
+        start = time.perf_counter()
+        self.picture = picture = prepare()
+        seconds = time.perf_counter() - start if picture is not None else 0.0
+        self._prepared = (seconds, 0.0 if picture is None else picture.preprocess_s)
+        if self.remaining == 0:
+            self.expire()
+        if self.future.done():
+            return None
+        return engine.submit(
+            self._request,
+            self,
+            picture,
+            deadline_s=self._deadline_s,
+            preprocess_s=seconds,
+            submitted=self._begun,
+        )
+
+    def _end(self, outcome: Completion | BaseException) -> None:
+        try:
+            if isinstance(outcome, BaseException):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)
+        except InvalidStateError:
+            return
+        self.tokens.put(None)
+        self._ring()
+
+    def _tell_engine(self) -> None:
+        stop, self._stop = self._stop, None
+        if stop is not None:
+            stop()
+
+    def _ring(self) -> None:
+        bell, self.bell = self.bell, None
+        if bell is not None:
+            bell()
+
+    def _metrics(self, sequence: Sequence) -> Metrics:
+        times = sequence.times
+        preparing, before = self._prepared
+        cutting = 0.0 if self.picture is None else self.picture.preprocess_s - before
+        return Metrics(
+            preprocess_s=preparing + cutting,
+            encode_s=times.encode_s,
+            prefill_s=times.prefill_s,
+            decode_s=times.finished - times.first_token if times.first_token else 0.0,
+            prompt_tokens=sequence.prompt_length,
+            output_tokens=len(sequence.tokens),
+            time_to_first_token_s=times.first_token - times.submitted if times.first_token else 0.0,
+            queue_s=times.admitted - times.submitted if times.admitted else 0.0,
+        )
+
+
+class Generation(Iterator[Token], AsyncIterator[Token]):
+    """A request as its caller holds it: an iterator of tokens, and its completion. Dropping it cancels the request.
+
+    All waiting ends at the deadline with `DeadlineError`, whatever the engine is doing. Cancelling a task that waits
+    for it cancels the request, and so does whatever interrupts a thread in `complete`, such as Ctrl-C.
+
+    Args:
+        request: What is asked.
+        deadline_s: Seconds from now after which the answer is worthless.
+    """
+
+    def __init__(self, request: Request, deadline_s: float | None = None) -> None:
+        self._delivery = Delivery(request, deadline_s)
+        finalizer = weakref.finalize(self, self._delivery.cancel)
+        finalizer.atexit = False
+
+    @property
+    def picture(self) -> PreparedImage | None:
+        """What it is about, once prepared."""
+        return self._delivery.picture
+
+    def starter(self, engine: Submitter, prepare: Callable[[], PreparedImage | None]) -> Callable[[], None]:
+        """Give what prepares the picture and hands the request in, to be called once, on any thread.
+
+        It holds no reference to this generation: dropping that one also stops what has not begun.
+        """
+        return partial(self._delivery.submit, engine, prepare)
+
+    def __next__(self) -> Token:
+        tokens = self._delivery.tokens
+        try:
+            token = tokens.get(timeout=self._delivery.remaining)
+        except queue.Empty:
+            self._delivery.expire()
+            token = tokens.get()
+        if token is None:
+            self._end_iteration()
+            raise StopIteration
+        return token
+
+    def __aiter__(self) -> "Generation":
+        return self
+
+    async def __anext__(self) -> Token:
+        tokens = self._delivery.tokens
+        while tokens.empty():
+            rung, self._delivery.bell = _bell()
+            if tokens.empty():  # what came before the bell was hung has not rung it
+                await self._until(rung)
+        token = tokens.get()
+        if token is None:
+            self._end_iteration()
+            raise StopAsyncIteration
+        return token
+
+    def complete(self) -> Completion:
+        """Wait for everything.
+
+        Raises:
+            PhotonliteError: Why there is no answer.
+        """
+        self.wait()
+        return self._result()
+
+    async def acomplete(self) -> Completion:
+        """The same for coroutines."""
+        await self.await_end()
+        return self._result()
+
+    def wait(self) -> None:
+        """Wait for the end, whatever it is."""
+        try:
+            concurrent.futures.wait([self._delivery.future], self._delivery.remaining)
+        except BaseException:
+            self.cancel()
+            raise
+        if not self._delivery.future.done():
+            self._delivery.expire()
+
+    async def await_end(self) -> None:
+        """The same for coroutines."""
+        await self.await_start(self._delivery.future)
+
+    async def await_start(self, started: Future[Any]) -> None:
+        """Wait until a future is done that tells how far the request is, at most until the deadline."""
+        rung, bell = _bell()
+        started.add_done_callback(lambda _: bell())
+        await self._until(rung)
+
+    def check(self) -> None:
+        """Raise the error with which the request has ended, if it has."""
+        if self._delivery.future.done():
+            self._result()
+
+    def cancel(self) -> None:
+        """Give the request up; one that has ended stays as it is."""
+        self._delivery.cancel()
+
+    close = cancel
+
+    def outcome(self) -> tuple[Metrics, str | None]:
+        """Wait for the end and give the metrics and the finish reason."""
+        completion = self.complete()
+        return completion.metrics, completion.finish_reason
+
+    async def _until(self, rung: "asyncio.Future[None]") -> None:
+        try:
+            await asyncio.wait([rung], timeout=self._delivery.remaining)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        if not rung.done():
+            self._delivery.expire()
+
+    def _end_iteration(self) -> None:
+        self._delivery.tokens.put(None)  # for whoever asks again
+        self._result()
+
+    def _result(self) -> Completion:
+        """Give the completion of a request that has ended, or raise its error.
+
+        One error may end many requests, and be asked for more than once: everybody raises a copy, so that tracebacks
+        neither grow nor keep anything alive.
+        """
+        error = self._delivery.future.exception()
+        if isinstance(error, PhotonliteError):
+            raise _copied(error)  # no name for it: a frame that knows its own exception is a cycle
+        return self._delivery.future.result()
+
+
+def _copied(error: PhotonliteError) -> PhotonliteError:
+    copied = copy.copy(error)
+    copied.__cause__ = error.__cause__
+    return copied
+
+
+def _bell() -> "tuple[asyncio.Future[None], Callable[[], None]]":
+    """Make a future of the running loop, and what completes it from any thread."""
+    loop = asyncio.get_running_loop()
+    rung: asyncio.Future[None] = loop.create_future()
+
+    def ring() -> None:
+        try:
+            loop.call_soon_threadsafe(_complete, rung)
+        except RuntimeError:
+            return  # the loop has been closed, and nobody waits any more
+
+    return rung, ring
+
+
+def _complete(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

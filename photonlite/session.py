@@ -1,0 +1,178 @@
+"""Between the public methods and the engine: pictures are prepared, tasks become generations and are waited for.
+
+```
+task ──> Generation ── prepare: decode, hash ──> engine ──> completion ──> result
+         │             sync: on the caller's thread
+         │             async, batch: on a thread of the pool
+         └ dropped or cancelled: the request ends, wherever it is
+```
+"""
+
+import math
+import weakref
+from collections.abc import Callable
+from functools import partial
+from numbers import Real
+from typing import Any, Literal, TypedDict, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from photonlite.config import EngineConfig, ImageLimits
+from photonlite.engine.engine import Engine
+from photonlite.engine.generation import Generation
+from photonlite.errors import ModelError, SettingsError
+from photonlite.images.pool import ImagePool, PreparedImage
+from photonlite.models.checkpoint import LoadedModel
+from photonlite.request import Completion
+from photonlite.tasks import EncodedImage, Picture, Task
+
+R = TypeVar("R")
+
+
+class Options(TypedDict, total=False):
+    """What every method takes beside its own arguments.
+
+    Attributes:
+        deadline_s: Seconds from the call after which the answer is worthless: `DeadlineError` is raised then.
+        salt: Whose picture it is. What is computed for a picture serves later questions of the same salt only, so that
+            no tenant of a server learns from the time it takes what another one has asked.
+    """
+
+    deadline_s: float | None
+    salt: str | None
+
+
+class Session:
+    """A loaded model at work: its engine and the threads that prepare pictures.
+
+    Args:
+        loaded: The checkpoint.
+        device: Where it is.
+        dtype: Of its weights.
+        limits: How large a picture may be.
+        config: How the engine runs.
+
+    Attributes:
+        engine: Takes requests.
+        window: Tasks of a batch call that are open at a time: enough to keep the engine full while others are prepared.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        device: torch.device,
+        dtype: torch.dtype,
+        limits: ImageLimits,
+        config: EngineConfig,
+    ) -> None:
+        self.engine = Engine(loaded.model, device, dtype, config)
+        self.window = 2 * self.engine.max_batch
+        wake, buffer = _weakly(self.engine)
+        self._pool = ImagePool(loaded.model.crop_spec, limits, config.image_threads, buffer=buffer, on_ready=wake)
+        self._state: Literal["open", "draining", "closed"] = "open"
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are taken and answered."""
+        return self._state == "open" and self.engine.alive
+
+    def run(self, task: Task[R], options: Options) -> R:
+        """Ask and wait; a stream is given as soon as its picture is prepared."""
+        generation, start = self._begin(task, **options)
+        start()
+        if task.stream is None:
+            return task.finish(generation.complete())
+        generation.check()
+        return task.stream(generation, generation.outcome)
+
+    async def arun(self, task: Task[R], options: Options) -> R:
+        """The same for coroutines: nothing slow happens on the event loop."""
+        generation, start = self._begin(task, **options)
+        started = self._pool.submit(start)
+        if task.astream is None:
+            return task.finish(await generation.acomplete())
+        await generation.await_start(started)
+        generation.check()
+        return task.astream(generation, generation.outcome)
+
+    def encode(self, task: Task[Any], options: Options) -> EncodedImage:
+        """Read a picture into the prefix cache, and wait."""
+        generation, start = self._begin(task, **options)
+        start()
+        return _encoded(generation, generation.complete())
+
+    async def aencode(self, task: Task[Any], options: Options) -> EncodedImage:
+        """The same for coroutines."""
+        generation, start = self._begin(task, **options)
+        self._pool.submit(start)
+        return _encoded(generation, await generation.acomplete())
+
+    def launch(self, task: Task[Any], options: Options) -> Generation:
+        """Ask without waiting for anything."""
+        generation, start = self._begin(task, **options)
+        self._pool.submit(start)
+        return generation
+
+    def close(self, *, drain: bool) -> None:
+        """Take no more tasks, finish or fail those that are open, and let go of the model."""
+        if drain and self._state == "open":
+            self._state = "draining"
+            self._pool.settle()
+        else:
+            self._state = "closed"
+        self.engine.close(drain=drain)
+        self._state = "closed"
+        self._pool.close()
+
+    def _begin(
+        self, task: Task[Any], *, deadline_s: float | None = None, salt: str | None = None
+    ) -> tuple[Generation, Callable[[], None]]:
+        """Make a generation, and what prepares its picture and hands it in."""
+        if self._state != "open":
+            raise _closed()
+        if deadline_s is not None and not _is_finite(deadline_s):
+            raise SettingsError(f"deadline_s is {deadline_s!r}: give seconds from now, such as 0.5, or None for none")
+        if salt is not None and not isinstance(salt, str):
+            raise SettingsError(f"salt is {type(salt).__name__}: give text, or None for none")
+        generation = Generation(task.request, deadline_s)
+        return generation, generation.starter(self.engine, partial(self._prepare, task.image, salt))
+
+    def _prepare(self, image: Picture | None, salt: str | None) -> PreparedImage | None:
+        if self._state == "closed":
+            raise _closed()
+        if image is None:
+            return None
+        if isinstance(image, EncodedImage):
+            return image.prepared_for(self._pool, salt)
+        return self._pool.prepare(image, salt=salt)
+
+
+def _encoded(generation: Generation, completion: Completion) -> EncodedImage:
+    if generation.picture is None:
+        raise AssertionError("an encoding has completed without a picture")
+    return EncodedImage(generation.picture, completion.metrics)
+
+
+def _closed() -> ModelError:
+    return ModelError("the model is closed: load it again")
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _weakly(engine: Engine) -> tuple[Callable[[], None], Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]]:
+    """Give the engine's `wake` and its host memory without a reference to it: the pool must not keep it alive."""
+    reference = weakref.ref(engine)
+
+    def wake() -> None:
+        if (alive := reference()) is not None:
+            alive.wake()
+
+    def buffer(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+        alive = reference()
+        return np.empty(shape, np.uint8) if alive is None else alive.host_array(shape)
+
+    return wake, buffer

@@ -1,0 +1,20 @@
+"""Ask for nothing but a picture's place in the prefix cache."""
+
+from photonlite.request import Allowed, Request, SamplingSettings, Token
+
+
+class Silence:
+    """The grammar of an answer that has no tokens; nobody asks it what may follow."""
+
+    allowed = Allowed()
+    ahead: Allowed | None = None
+    finish_reason: str | None = "stop"
+
+    def accept(self, token: Token) -> None:
+        """Refuse every token."""
+        raise ValueError(f"the request asks for no tokens, but was given {token}")
+
+
+def build() -> Request:
+    """Make the request: no prompt, and a budget of no tokens."""
+    return Request("encode", (), Silence(), 0, SamplingSettings())

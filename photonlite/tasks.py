@@ -1,0 +1,184 @@
+"""What can be asked, as tasks: a request, the picture it is about, and how its tokens become a result.
+
+The methods of :class:`photonlite.api.VisionModel`, their async twins and `batch` all ask for the same tasks.
+"""
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from photonlite.errors import ImageError, InputError, SettingsError
+from photonlite.images.decode import ImageSource
+from photonlite.images.pool import ImagePool, PreparedImage
+from photonlite.request import Completion, Request, SamplingSettings, Token
+from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments
+from photonlite.skills import caption, detect, encode, point, query, segment
+from photonlite.skills.base import OnEnd, Prompts, SpatialRefs
+
+R = TypeVar("R")
+Settings: TypeAlias = Mapping[str, Any]
+
+
+class EncodedImage:
+    """A picture that a model has read: may be handed in wherever that model takes a picture, and is not decoded again.
+
+    What the model has read lies in its prefix cache for as long as nothing else needs the memory; after that, and
+    unnoticed but for the time it takes, the picture is read again from its pixels, which this object keeps.
+
+    Attributes:
+        metrics: What encoding took.
+        picture_size: Width and height of the picture, in pixels.
+    """
+
+    def __init__(self, prepared: PreparedImage, metrics: Metrics) -> None:
+        self._prepared = prepared
+        self.metrics = metrics
+        self.picture_size = prepared.size
+
+    def prepared_for(self, pool: ImagePool, salt: str | None) -> PreparedImage:
+        """Give the picture to the model whose pool prepared it.
+
+        Raises:
+            ImageError: It was another one.
+            SettingsError: It was encoded with another salt.
+        """
+        if self._prepared.pool is not pool:
+            raise ImageError("this encoded image belongs to another model: encode the picture with this one")
+        if salt is not None and salt != self._prepared.salt:
+            raise SettingsError("this encoded image was made with another salt: leave salt out, or encode it with this")
+        return self._prepared
+
+
+Picture: TypeAlias = ImageSource | EncodedImage
+"""What methods take as an image: PIL image, H x W x 3 uint8 array, path, bytes, file object, or an encoded image."""
+
+
+@dataclass(frozen=True)
+class Task(Generic[R]):
+    """One thing to ask.
+
+    Attributes:
+        request: For the engine; it can run once.
+        image: What it is about; None for text alone.
+        finish: Reads the result.
+        stream: Reads it as it comes; None where it is wanted whole.
+        astream: The same from tokens that are awaited.
+    """
+
+    request: Request
+    image: Picture | None
+    finish: Callable[[Completion], R]
+    stream: Callable[[Iterator[Token], OnEnd], R] | None = None
+    astream: Callable[[AsyncIterator[Token], OnEnd], R] | None = None
+
+
+class Tasks:
+    """Builds tasks; arguments, their order and errors are those of the methods of `VisionModel`.
+
+    Args:
+        prompts: The checkpoint's.
+    """
+
+    def __init__(self, prompts: Prompts) -> None:
+        self._prompts = prompts
+        self._builders: dict[str, Callable[..., Task[Any]]] = {
+            "caption": self.caption,
+            "query": self.query,
+            "detect": self.detect,
+            "point": self.point,
+            "segment": self.segment,
+        }
+
+    def detect(self, image: Picture, object: str, settings: Settings | None = None) -> Task[Detections]:
+        """Find every instance of an object."""
+        request = detect.build(self._prompts, object, settings=SamplingSettings.from_dict(settings))
+        return Task(request, _required(image), partial(detect.finish, request))
+
+    def point(
+        self,
+        image: Picture,
+        object: str,
+        settings: Settings | None = None,
+        *,
+        spatial_refs: SpatialRefs | None = None,
+    ) -> Task[Points]:
+        """Point at every instance of an object."""
+        sampling = SamplingSettings.from_dict(settings)
+        request = point.build(self._prompts, object, refs=spatial_refs, settings=sampling)
+        return Task(request, _required(image), partial(point.finish, request))
+
+    def segment(
+        self,
+        image: Picture,
+        object: str,
+        *,
+        spatial_refs: SpatialRefs | None = None,
+        settings: Settings | None = None,
+    ) -> Task[Segments]:
+        """Draw the outline of an object."""
+        sampling = SamplingSettings.from_dict(settings)
+        request = segment.build(self._prompts, object, refs=spatial_refs, settings=sampling)
+        return Task(request, _required(image), partial(segment.finish, request, self._prompts))
+
+    def caption(
+        self, image: Picture, length: str = "normal", stream: bool = False, settings: Settings | None = None
+    ) -> Task[Caption]:
+        """Describe a picture."""
+        prompts = self._prompts
+        request = caption.build(prompts, length, settings=SamplingSettings.from_dict(settings))
+        streams = (partial(caption.stream, prompts), partial(caption.astream, prompts)) if stream else ()
+        return Task(request, _required(image), partial(caption.finish, prompts), *streams)
+
+    def query(
+        self,
+        image: Picture | None = None,
+        question: str | None = None,
+        stream: bool = False,
+        settings: Settings | None = None,
+        *,
+        reasoning: bool = False,
+        spatial_refs: SpatialRefs | None = None,
+    ) -> Task[Answer]:
+        """Answer a question."""
+        prompts = self._prompts
+        request = query.build(
+            prompts,
+            question,
+            with_image=image is not None,
+            reasoning=reasoning,
+            refs=spatial_refs,
+            settings=SamplingSettings.from_dict(settings),
+        )
+        streams = (partial(query.stream, request, prompts), partial(query.astream, request, prompts)) if stream else ()
+        return Task(request, image, partial(query.finish, request, prompts), *streams)
+
+    def encode(self, image: Picture) -> Task[Completion]:
+        """Read a picture, and nothing more."""
+        return Task(encode.build(), _required(image), lambda completion: completion)
+
+    def from_mapping(self, task: Mapping[str, Any]) -> Task[Any]:
+        """Build what a mapping asks for: `{"skill": "detect", "image": ..., "object": ...}`.
+
+        Raises:
+            InputError: It is no mapping, or has a skill or an argument that there is not, or wants a stream.
+        """
+        if not isinstance(task, Mapping) or str(task.get("skill")) not in self._builders:
+            known = ", ".join(self._builders)
+            raise InputError(f"a task is a dict such as {{'skill': 'detect', ...}}, with one of these skills: {known}")
+        arguments = {name: value for name, value in task.items() if name != "skill"}
+        build = self._builders[str(task["skill"])]
+        try:
+            inspect.signature(build).bind(**arguments)
+        except TypeError as cause:
+            raise InputError(f"the arguments of a {task['skill']} task do not fit the method's: {cause}") from cause
+        if arguments.get("stream"):
+            raise InputError("a batch gives whole texts: leave stream out, or ask for this one by itself")
+        return build(**arguments)
+
+
+def _required(image: Picture) -> Picture:
+    if image is None:
+        raise ImageError("there is no picture (None): hand one in; only a query can do without")
+    return image

@@ -1,0 +1,154 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+import pytest
+
+from photonlite.batch import Choice, Plan, Row, Sequence, Step
+from photonlite.device.base import Array, zeros
+from photonlite.request import Allowed, Request, SamplingSettings, Token
+from photonlite.runner.choices import FINITE, ID
+from photonlite.runner.runner import StreamRunner
+from photonlite.runner.slot import Slot, SlotShape
+
+SHAPE = SlotShape(max_rows=4, max_tokens=20, page_size=4, max_pages=4, mask_words=2, pending_rows=9)
+
+
+class Card:
+    """A device that works as CUDA does: what it is given runs on the host at once and queues kernels."""
+
+    def __init__(self) -> None:
+        self.compute = self.upload = self.download = self
+        self.kernels: list[Callable[[], None]] = []
+
+    def run(self, work: Callable[[], None]) -> None:
+        work()
+
+    def record(self, event: Any) -> None:
+        event.recorded = len(self.kernels)
+
+    def wait(self, event: Any) -> None: ...
+
+    def event(self) -> "Mark":
+        return Mark(self)
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        return 0.0
+
+    time_of = elapsed  # type: ignore[assignment]
+
+    def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        return zeros(shape, dtype)
+
+    def close(self) -> None: ...
+
+
+class Mark:
+    done = True
+
+    def __init__(self, card: Card) -> None:
+        self.card = card
+        self.recorded = 0
+
+    def wait(self) -> None:
+        kernels = self.card.kernels
+        for index in range(self.recorded):
+            kernels[index]()
+            kernels[index] = lambda: None
+
+
+class Work:
+    """A body whose forward passes read page tables when their kernels run, and fail on demand half-way."""
+
+    shape = SHAPE
+    vocab_size = 40
+    coordinates = sizes = (0.0, 0.5)
+
+    def __init__(self, card: Card) -> None:
+        self.card = card
+        self.fails = False
+        self.written: list[list[int]] = []
+
+    def padded(self, rows: int) -> tuple[int, bool]:
+        return rows, False
+
+    def decode(self, slot: Slot, count: int) -> None:
+        self.card.kernels.append(lambda: self.written.append(slot.rows[:count, 2].tolist()))
+        if self.fails:
+            raise MemoryError("half-way")
+
+    def finalize(self, slot: Slot, count: int, variant: str, *, sampled: bool) -> None:
+        slot.results[:count] = 0
+        slot.results[:count, ID] = 7
+        slot.results[:count, FINITE] = 1
+        slot.results[:count, 1:3] = -1
+
+    def upload_rows(self, *args: Any) -> None: ...
+
+    def upload_choices(self, *args: Any, masked: bool) -> None: ...
+
+    def download(self, *args: Any) -> None: ...
+
+
+def decode_step(number: int, *pages: int) -> Step:
+    """One row for each page, at its first position."""
+    rows = []
+    for index, page in enumerate(pages):
+        request = Request("query", (Token(1),), None, 9, SamplingSettings())  # type: ignore[arg-type]
+        sequence = Sequence(index, request, None, 1, row=index, pages=[page])  # type: ignore[arg-type]
+        rows.append(Row(sequence, 2, 1, 0))
+    return Step(number, Plan("decode", tuple(rows)), 0)
+
+
+def choice(allowed: Any) -> Choice:
+    return Choice(allowed, 0.0, 1.0, 0, 0)
+
+
+def engine() -> tuple[StreamRunner, Work]:
+    card = Card()
+    work = Work(card)
+    return StreamRunner(card, work, 1), work  # type: ignore[arg-type]
+
+
+def test_a_launch_that_fails_half_way_has_left_its_slot_when_it_raises() -> None:
+    runner, work = engine()
+    work.fails = True
+    with pytest.raises(MemoryError):
+        runner.launch(decode_step(0, 5))
+
+    # The slot's rows are the next step's now: whatever was queued must have read them before.
+    work.fails = False
+    runner.launch(decode_step(1, 9))
+    assert work.written == [[5 * 4 + 2]]
+
+
+class Odd(Allowed):
+    def permits(self, token_id: int) -> bool:
+        raise KeyError(token_id)
+
+
+def test_a_step_whose_choices_failed_has_left_its_slot_when_its_failure_is_collected() -> None:
+    runner, work = engine()
+    step = decode_step(0, 5)
+    runner.launch(step)
+    with pytest.raises(KeyError) as raised:  # before anything of the second half was queued
+        runner.finalize(step, [choice(Odd((1, 2), coordinate=1))])
+    step.failure = raised.value
+    with pytest.raises(KeyError):
+        runner.collect(step)
+
+    assert work.written == [[5 * 4 + 2]]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [Allowed((40,)), Allowed((2**40,)), Allowed((1, 2**70)), Allowed(("a", "b")), object()],  # type: ignore[arg-type]
+    ids=["unknown", "large", "huge", "text", "nothing"],
+)
+def test_a_row_that_asks_for_the_impossible_fails_alone(broken: Any) -> None:
+    runner, _ = engine()
+    step = decode_step(0, 5, 6, 7)
+    runner.launch(step)
+    runner.finalize(step, [choice(Allowed()), choice(broken), choice(Allowed((1, 2)))])
+
+    assert [isinstance(outcome, Token) for outcome in runner.collect(step)] == [True, False, True]

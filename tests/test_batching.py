@@ -1,0 +1,109 @@
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from photonlite.api import VisionModel
+from photonlite.errors import (
+    DeadlineError,
+    ImageDecodeError,
+    InputError,
+    PromptError,
+    SettingsError,
+)
+from tests.serving import GUARD, PICTURE, SKILLS, Gate, arguments, counters, network, on_thread, picture, run, serve
+
+
+def mixed() -> list[dict[str, Any]]:
+    tasks = []
+    for n, skill in enumerate(SKILLS * 4):
+        asked = arguments(skill, picture(n % 5), {"max_objects": 1 + n % 3, "max_tokens": 3 + n})
+        tasks.append({"skill": {"reason": "query"}.get(skill, skill), **asked})
+    return tasks
+
+
+@pytest.fixture
+def model() -> Iterator[VisionModel]:
+    with serve() as model:
+        yield model
+
+
+@pytest.mark.parametrize("run_batch", [VisionModel.batch, lambda *a, **k: run(VisionModel.abatch(*a, **k))])
+def test_a_batch_mixes_skills_and_keeps_their_order(run_batch: Any) -> None:
+    with serve(max_batch=3) as model:
+        alone = [getattr(model, task["skill"])(**{k: v for k, v in task.items() if k != "skill"}) for task in mixed()]
+
+        assert run_batch(model, mixed()) == alone
+        assert run_batch(model, iter(mixed())) == alone
+        assert run_batch(model, []) == []
+
+
+@pytest.mark.parametrize("run_batch", [VisionModel.batch, lambda *a, **k: run(VisionModel.abatch(*a, **k))])
+def test_in_a_batch_what_is_bad_fails_alone_in_its_place(model: VisionModel, run_batch: Any) -> None:
+    good = {"skill": "detect", "image": PICTURE, "object": "mug"}
+    tasks = [
+        good,
+        {**good, "image": b"no picture"},
+        {**good, "object": " "},
+        good,
+        {**good, "skill": "fly"},
+        {**good, "length": "short"},
+        {"skill": "caption", "image": PICTURE, "stream": True},
+        "detect",
+        {**good, "deadline_s": 0},
+        good,
+    ]
+
+    results = run_batch(model, tasks, errors="return")
+
+    wanted = model.detect(PICTURE, "mug")
+    assert [results[0], results[3], results[9]] == [wanted] * 3
+    kinds = [ImageDecodeError, PromptError, InputError, InputError, InputError, InputError, DeadlineError]
+    assert [type(results[n]) for n in (1, 2, 4, 5, 6, 7, 8)] == kinds
+    assert "caption, query, detect, point, segment" in str(results[4])
+    assert "'length'" in str(results[5])
+
+
+@pytest.mark.parametrize("run_batch", [VisionModel.batch, lambda *a, **k: run(VisionModel.abatch(*a, **k))])
+def test_a_batch_that_raises_cancels_what_is_still_open(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch, run_batch: Any
+) -> None:
+    good = {"skill": "caption", "image": PICTURE, "length": "short"}
+    gate = Gate(monkeypatch, network(model), "logits", at=5)
+    with pytest.raises(ImageDecodeError):
+        run_batch(model, [{**good, "image": b"no picture"}, good, good])
+    gate.open()
+    model.detect(PICTURE, "mug")
+
+    after = counters(model)
+    assert after["requests_submitted"] == after["requests_cancelled"] + after["requests_finished"]
+    assert after["requests_finished"] == 1
+    assert model.metrics()["gauges"]["running"] == 0
+
+
+def test_a_batch_prepares_no_more_pictures_than_can_be_used_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = 0
+
+    def tasks() -> Iterator[dict[str, Any]]:
+        nonlocal taken
+        for _ in range(40):
+            taken += 1
+            yield {"skill": "detect", "image": PICTURE, "object": "mug"}
+
+    with serve(max_batch=4) as model:
+        gate = Gate(monkeypatch, network(model).vision, "encode")
+        done = on_thread(lambda: model.batch(tasks()))
+        gate.wait()
+        assert taken <= 8
+        gate.open()
+        assert len(done.result(GUARD)) == taken == 40
+
+
+def test_a_batch_shows_its_progress_if_asked(model: VisionModel, capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = [{"skill": "detect", "image": PICTURE, "object": "mug"}] * 3
+    model.batch(tasks)
+    assert capsys.readouterr().err == ""
+    model.batch(tasks, progress=True)
+    assert "3/3" in capsys.readouterr().err
+    with pytest.raises(SettingsError, match="errors is 'ignore'"):
+        model.batch(tasks, errors="ignore")  # type: ignore[arg-type]

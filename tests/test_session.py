@@ -1,0 +1,399 @@
+import asyncio
+import gc
+import json
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import photonlite
+from photonlite.api import VisionModel
+from photonlite.config import EngineConfig
+from photonlite.errors import (
+    CapacityError,
+    DeadlineError,
+    ImageError,
+    ModelError,
+    PromptError,
+    SettingsError,
+)
+from photonlite.images import pool
+from tests.serving import GUARD, PICTURE, Gate, counters, network, on_thread, picture, run, serve
+
+
+def cancel_at(model: VisionModel, gate: Gate, ask: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    async def main() -> None:
+        task = asyncio.ensure_future(ask())
+        await gate.wait_async()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main())
+    gate.open()
+
+
+ASYNC_WAYS: list[Callable[[VisionModel], Coroutine[Any, Any, Any]]] = [
+    lambda model: model.acaption(PICTURE, "short"),
+    lambda model: model.acaption(PICTURE, "short", stream=True),
+    lambda model: model.aencode_image(PICTURE),
+    lambda model: model.abatch([{"skill": "detect", "image": PICTURE, "object": "mug"}]),
+]
+
+
+@pytest.fixture
+def model() -> Iterator[VisionModel]:
+    with serve() as model:
+        yield model
+
+
+@pytest.mark.parametrize("ask", ASYNC_WAYS)
+def test_cancelling_while_the_picture_is_prepared_submits_nothing(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any
+) -> None:
+    cancel_at(model, Gate(monkeypatch, pool, "load_image"), lambda: ask(model))
+
+    assert model.detect(PICTURE, "mug")["objects"]
+    assert counters(model)["requests_submitted"] == 1
+
+
+def test_cancelling_what_is_queued_leaves_the_others_alone(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch, network(model).vision, "encode")
+
+    async def main() -> Any:
+        first = asyncio.ensure_future(model.adetect(picture(1), "mug"))
+        await gate.wait_async()
+        queued = asyncio.ensure_future(model.adetect(picture(2), "mug"))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(model._session._pool.settle)
+        queued.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await queued
+        gate.open()
+        return await first
+
+    assert run(main()) == model.detect(picture(1), "mug")
+    assert counters(model)["requests_cancelled"] == 1
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda model: model.acaption(PICTURE, "short"), lambda model: model.aquery(PICTURE, "why?")]
+)
+def test_cancelling_what_is_being_decoded_leaves_the_others_alone(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any
+) -> None:
+    cancel_at(model, Gate(monkeypatch, network(model), "logits", at=5), lambda: ask(model))
+
+    assert model.detect(PICTURE, "mug")["objects"]
+    assert counters(model)["requests_cancelled"] == 1
+    assert model.metrics()["gauges"]["running"] == 0
+
+
+def test_cancelling_a_task_that_reads_a_stream_cancels_the_request(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read() -> None:
+        result = await model.acaption(PICTURE, "short", stream=True)
+        async for _ in result["caption"]:
+            pass
+
+    cancel_at(model, Gate(monkeypatch, network(model), "logits", at=5), read)
+
+    assert model.detect(PICTURE, "mug")["objects"]
+    assert counters(model)["requests_cancelled"] == 1
+
+
+def test_a_dropped_stream_cancels_its_request(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch, network(model), "logits", at=5)
+    for _ in model.caption(PICTURE, "short", stream=True)["caption"]:
+        break
+    gate.open()
+
+    assert model.detect(PICTURE, "mug")["objects"]
+    assert counters(model)["requests_cancelled"] == 1
+
+
+@pytest.mark.parametrize("leave", ["close", "drop"])
+def test_an_async_stream_that_is_left_cancels_its_request(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch, leave: str
+) -> None:
+    gate = Gate(monkeypatch, network(model), "logits", at=5)
+
+    async def main() -> None:
+        result = await model.acaption(PICTURE, "short", stream=True)
+        await anext(result["caption"])
+        if leave == "close":
+            await result["caption"].aclose()
+        else:
+            del result
+
+    run(main())
+    gate.open()
+
+    assert model.detect(PICTURE, "mug")["objects"]
+    assert counters(model)["requests_cancelled"] == 1
+
+
+def test_a_closed_stream_cancels_its_request(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch, network(model), "logits", at=5)
+    result = model.caption(PICTURE, "short", stream=True)
+    next(result["caption"])
+    result["caption"].close()
+    gate.open()
+
+    assert model.detect(PICTURE, "mug")["objects"]
+    assert counters(model)["requests_cancelled"] == 1
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model: model.detect(picture(1), "mug", deadline_s=0.05),
+        lambda model: run(model.adetect(picture(1), "mug", deadline_s=0.05)),
+        lambda model: list(model.caption(picture(1), "short", stream=True, deadline_s=0.05)["caption"]),
+        lambda model: model.batch([{"skill": "detect", "image": picture(1), "object": "mug", "deadline_s": 0.05}]),
+    ],
+)
+def test_a_deadline_holds_though_the_device_hangs(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any
+) -> None:
+    gate = Gate(monkeypatch, network(model).vision, "encode")
+    with pytest.raises(DeadlineError, match=r"0\.05 s"):
+        on_thread(lambda: ask(model)).result(GUARD)
+    gate.open()
+
+    assert model.detect(PICTURE, "mug", deadline_s=GUARD)["objects"]
+
+
+def test_the_second_question_about_a_picture_neither_cuts_nor_encodes_it(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = Gate(monkeypatch, network(model).vision, "encode", at=0)
+    cut = Gate(monkeypatch, pool, "cut_crops", at=0)
+
+    first = model.detect(PICTURE, "mug")
+    calls = encoded.calls
+    second = model.detect(np.asarray(PICTURE), "mug")
+    model.query(PICTURE, "why?")
+
+    assert first == second
+    assert calls > 0
+    assert (encoded.calls, cut.calls) == (calls, 1)
+    assert second.metrics is not None
+    assert second.metrics.encode_s == 0
+
+
+def test_tenants_share_nothing(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = Gate(monkeypatch, pool, "cut_crops", at=0)
+    results = [model.detect(PICTURE, "mug", salt=salt) for salt in (None, "a", "b", "a")]
+
+    assert cut.calls == 3
+    assert results == [results[0]] * 4
+
+
+def test_an_encoded_image_that_was_evicted_is_rebuilt_from_its_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A page holds 16 positions of 2 layers in 8 bytes; a longest request needs 9 pages, and there are not many more.
+    page = 16 * 2 * 2 * 8 * 8
+    with serve(kv_cache_bytes=12 * page) as model:
+        loaded = Gate(monkeypatch, pool, "load_image", at=0)
+        encoded = Gate(monkeypatch, network(model).vision, "encode", at=0)
+        image = model.encode_image(PICTURE)
+        assert image.metrics.encode_s > 0
+        first, calls = model.detect(image, "mug"), encoded.calls
+        assert model.detect(image, "mug") == first
+        assert encoded.calls == calls
+
+        for seed in range(1, 4):
+            model.caption(picture(seed), "short")
+        calls, loads = encoded.calls, loaded.calls
+        assert model.detect(image, "mug") == first
+
+        assert encoded.calls > calls
+        assert loaded.calls == loads
+
+
+def test_an_encoded_image_belongs_to_its_model_and_salt(model: VisionModel) -> None:
+    with serve() as other, pytest.raises(ImageError, match="belongs to another model"):
+        other.detect(model.encode_image(PICTURE), "mug")
+    image = model.encode_image(PICTURE, salt="a")
+    with pytest.raises(SettingsError, match="another salt"):
+        model.detect(image, "mug", salt="b")
+    assert model.detect(image, "mug", salt="a") == model.detect(image, "mug")
+
+
+def test_encoding_alone_produces_no_tokens(model: VisionModel) -> None:
+    image = model.encode_image(picture(9))
+
+    assert image.picture_size == (40, 30)
+    assert (image.metrics.output_tokens, image.metrics.prompt_tokens) == (0, 26)
+    assert min(image.metrics.preprocess_s, image.metrics.encode_s, image.metrics.prefill_s) > 0
+    assert counters(model)["tokens"] == 0
+
+
+def test_what_can_never_fit_the_cache_is_refused_by_its_size() -> None:
+    with pytest.raises(CapacityError):
+        serve(kv_cache_bytes=1024)
+
+
+def test_closing_finishes_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = serve()
+    wanted = model.detect(PICTURE, "mug")
+    load = Gate(monkeypatch, pool, "load_image")
+    preparing = on_thread(lambda: run(model.adetect(picture(3), "mug")))
+    load.wait()
+    gate = Gate(monkeypatch, network(model), "logits")
+    stream = model.caption(PICTURE, "short", stream=True, settings={"max_tokens": 12})
+    task = model._tasks.detect(PICTURE, "mug")
+    queued = model._session.launch(task, {})
+    gate.wait()
+    settle = Gate(monkeypatch, model._session._pool, "settle")
+    closing = on_thread(model.close)
+    for blocked in (settle, load, gate):
+        blocked.wait()
+        blocked.open()
+
+    closing.result(GUARD)
+
+    assert task.finish(queued.complete()) == wanted
+    assert preparing.result(GUARD)["objects"]
+    assert stream.text
+    assert stream.finish_reason == "length"
+    assert not model.alive
+    with pytest.raises(ModelError, match="closed"):
+        model.detect(PICTURE, "mug")
+
+
+def test_closing_without_draining_fails_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = serve()
+    load = Gate(monkeypatch, pool, "load_image")
+    preparing = on_thread(lambda: run(model.adetect(picture(3), "mug")))
+    load.wait()
+    gate = Gate(monkeypatch, network(model), "logits", at=3)
+    open_ = on_thread(lambda: model.caption(PICTURE, "short"))
+    gate.wait()
+    close = Gate(monkeypatch, model._session.engine, "close")
+    closing = on_thread(lambda: model.close(drain=False))
+    close.wait()
+    with pytest.raises(ModelError, match="closed: load it again"):
+        model.detect(PICTURE, "mug")
+    for blocked in (close, gate, load):
+        blocked.open()
+    closing.result(GUARD)
+
+    for future in (open_, preparing):
+        with pytest.raises(ModelError, match="closed: load it again"):
+            future.result(GUARD)
+
+
+def test_an_error_in_a_with_block_does_not_wait_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = serve()
+    gate = Gate(monkeypatch, network(model), "logits", at=3)
+    stream = model.caption(PICTURE, "short", stream=True)
+    gate.wait()
+
+    def leave() -> None:
+        with model:
+            raise KeyError
+
+    leaving = on_thread(leave)
+    gate.open()
+    with pytest.raises(KeyError):
+        leaving.result(GUARD)
+    with pytest.raises(ModelError):
+        list(stream["caption"])
+
+
+def test_aborting_skips_pictures_whose_turn_has_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = serve(image_threads=1)
+    load = Gate(monkeypatch, pool, "load_image")
+    asked = [model._session.launch(model._tasks.detect(PICTURE, "mug"), {}) for _ in range(3)]
+    close = Gate(monkeypatch, model._session.engine, "close")
+    closing = on_thread(lambda: model.close(drain=False))
+    for blocked in (load, close):
+        blocked.wait()
+        blocked.open()
+    closing.result(GUARD)
+
+    for generation in asked:
+        with pytest.raises(ModelError, match="closed"):
+            generation.complete()
+    assert load.calls == 1
+
+
+def test_closing_ends_all_threads() -> None:
+    before = set(threading.enumerate())
+    with serve() as model:
+        model.detect(PICTURE, "mug")
+        assert len(set(threading.enumerate()) - before) > 2
+
+    assert set(threading.enumerate()) <= before
+
+
+def test_threads_end_with_a_model_that_nobody_closed() -> None:
+    before = set(threading.enumerate())
+    gc.collect()
+    model = serve()
+    image = model.encode_image(PICTURE)
+    list(model.caption(image, "short", stream=True)["caption"])
+    run(model.abatch([{"skill": "detect", "image": PICTURE, "object": "mug"}] * 3))
+    with pytest.raises(PromptError):
+        model.detect(PICTURE, "")
+    with pytest.raises(ImageError):
+        model.detect(b"no picture", "mug")
+    threads = [thread for thread in threading.enumerate() if thread not in before]
+    assert len(threads) > 2
+
+    gc.disable()  # they must not wait for the collector of cycles
+    try:
+        del model
+        for thread in threads:
+            if not thread.name.startswith("photonlite-images"):  # the encoded image keeps those that may cut it
+                thread.join(GUARD)
+                assert not thread.is_alive()
+        del image
+        for thread in threads:
+            thread.join(GUARD)
+            assert not thread.is_alive()
+    finally:
+        gc.enable()
+
+
+def test_a_stream_may_outlive_the_name_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve() as kept:
+        wanted = kept.caption(PICTURE, "short", settings={"max_tokens": 12})["caption"]
+
+    stream = serve().caption(PICTURE, "short", stream=True, settings={"max_tokens": 12})["caption"]
+    gc.collect()
+
+    assert "".join(stream) == wanted
+
+
+def test_metrics_and_a_trace_tell_what_happened(model: VisionModel, tmp_path: Path) -> None:
+    model.detect(PICTURE, "mug")
+    with model.trace() as trace:
+        model.detect(PICTURE, "mug")
+    model.detect(PICTURE, "mug")
+
+    assert counters(model)["requests_finished"] == 3
+    assert {span.name for span in trace.spans} >= {"launch", "commit", "finalize", "forward"}
+    assert len(trace.spans) == len({id(span) for span in trace.spans})
+    trace.save(tmp_path / "run.json")
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    assert sum(event["ph"] == "X" for event in events) == len(trace.spans)
+    trace.draw(tmp_path / "run.png")
+    with Image.open(tmp_path / "run.png") as drawn:
+        assert drawn.width == 1600
+
+
+def test_an_engine_may_be_set_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    golden = Path(__file__).parent / "golden" / "moondream-tiny"
+    monkeypatch.setenv("PHOTONLITE_GPU_MEMORY_FRACTION", "0.5")
+    with photonlite.load(golden, device="cpu", engine={"depth": 1, "max_batch": 2}) as model:
+        config = model._session.engine.config
+        assert (config.depth, config.max_batch, config.gpu_memory_fraction) == (1, 2, 0.5)
+    with photonlite.load(golden, device="cpu", engine=photonlite.EngineConfig(depth=1)) as model:
+        assert model._session.engine.config == EngineConfig(depth=1)
