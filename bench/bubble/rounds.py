@@ -95,7 +95,6 @@ class Rig:
         self.depth = config.depth
         self.graphs = parts.graphs
         self._core = parts.core
-        self._device = parts.device
         self._numbers = itertools.count()
         self.loop = EngineLoop(parts.core)
 

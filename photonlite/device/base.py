@@ -79,7 +79,7 @@ class Device(Protocol):
         ...
 
     def rebase(self) -> None:
-        """Tie the clock of `time_of` to the host's anew, for events recorded from now on; waits for no stream's work."""
+        """Tie the clock of `time_of` to the host's anew, for events recorded from now on; waits for no work."""
         ...
 
     def elapsed(self, start: Event, end: Event) -> float:
