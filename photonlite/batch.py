@@ -71,6 +71,10 @@ class Picture(Protocol):
         """Begin to cut them on another thread, unless that has been done; returns at once."""
         ...
 
+    def drop_crops(self) -> None:
+        """Let go of them: the picture has been encoded. They may be asked for again."""
+        ...
+
 
 class Sink(Protocol):
     """Where a sequence's output goes; called on the engine thread in the middle of a tick.

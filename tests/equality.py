@@ -95,6 +95,8 @@ class CutPicture:
     def request_crops(self) -> None:
         raise AssertionError("they are cut already")
 
+    def drop_crops(self) -> None: ...
+
 
 @dataclass(eq=False)
 class Collector:

@@ -139,13 +139,19 @@ class EngineCore:
         except Exception as error:
             self._abandon(step, error)
             return None
-        for row in plan.rows:
-            if row.job is not None:
-                self.runner.forget(row.job)
+        self._let_go_of_pictures(plan)
         if step.kind == "encode":
             self.pipeline.finalize(step)  # nothing is sampled
         self._accounts.launched(step)
         return step
+
+    def _let_go_of_pictures(self, plan: Plan) -> None:
+        """Forget what was kept of pictures for this launch: it has been queued, and the prefix cache has the rest."""
+        for row in plan.rows:
+            if row.job is not None:
+                self.runner.forget(row.job)
+                if row.sequence.picture is not None:
+                    row.sequence.picture.drop_crops()
 
     def _finalize(self, step: Step) -> None:
         """Queue heads and sampling with masks that are current."""

@@ -181,7 +181,7 @@ class Delivery:
             prompt_tokens=sequence.prompt_length,
             output_tokens=len(sequence.tokens),
             time_to_first_token_s=times.first_token - times.submitted if times.first_token else 0.0,
-            queue_s=times.admitted - times.submitted if times.admitted else 0.0,
+            queue_s=times.queue_s,
         )
 
 

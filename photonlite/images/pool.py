@@ -157,12 +157,20 @@ class PreparedImage:
             self.failure = error
             self.pool._announce()
 
+    def drop_crops(self) -> None:
+        """Let go of the crops, page-locked megabytes, once they are encoded; they are cut again when asked for."""
+        with self._lock:
+            if self.crops is not None:
+                self.crops = None
+                self._begun = False
+
     def _cut(self) -> None:
         start = time.perf_counter()
         try:
             crops = self.pool._cut(self._image)
             self.preprocess_s += time.perf_counter() - start
-            self.crops = crops
+            with self._lock:
+                self.crops = crops
         except Exception as error:  # memory, above all; it is the picture's requests that fail, not the pool
             self.failure = error
         finally:

@@ -18,8 +18,7 @@ class Metrics:
         prompt_tokens: Tokens of the prompt, those of the picture among them.
         output_tokens: Tokens produced.
         time_to_first_token_s: From the call to the first token, in seconds.
-        queue_s: From the call to the first step that carried the prompt, in seconds; the picture is prepared and
-            encoded meanwhile.
+        queue_s: From the prepared picture to the first step that carried the prompt, in seconds.
     """
 
     preprocess_s: float = 0.0

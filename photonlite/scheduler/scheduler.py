@@ -21,8 +21,8 @@ from photonlite.cache.manager import CacheManager
 from photonlite.errors import CapacityError
 from photonlite.scheduler.policy import Limits, Rates
 
-_LOOKED_AT = 4
-"""Waiting requests that are looked at for admission, in batches: a tick's time must not grow with the queue."""
+_LOOKED_AT, _LOOKED_AT_PER_ROW = 64, 4
+"""Waiting requests that are looked at for admission: a tick's time must not grow with the queue."""
 
 _CUT_AHEAD = 16
 """Waiting requests whose pictures are cut into crops in advance."""
@@ -150,14 +150,18 @@ class Scheduler:
 
     def drop_idle_jobs(self) -> list[EncodeJob]:
         """Drop encodings that nobody waits for any more, and name them, so that the device forgets them."""
-        orphans = [job for job in self.jobs.values() if job.leader is None or job.leader.finalized]
-        if not orphans:
-            return []  # mostly so; else it takes a look at the whole queue
-        wanted = {sequence.picture.key for sequence in self.waiting if sequence.picture is not None}
-        idle = [job for job in orphans if job.key not in wanted]
-        for job in idle:
-            del self.jobs[job.key]
+        idle = []
+        for job in list(self.jobs.values()):
+            if job.leader is None or job.leader.finalized:
+                job.leader = self._first_about(job.key)
+                if job.leader is None:
+                    idle.append(self.jobs.pop(job.key))
         return idle
+
+    def _first_about(self, key: str) -> Sequence | None:
+        """Find the first waiting sequence about a picture: a look at the whole queue, when a leader has gone."""
+        about = (one for one in self.waiting if one.picture is not None and one.picture.key == key)
+        return next(about, None)
 
     def _plan_prefill(self) -> Plan | None:
         rows: list[Row] = []
@@ -208,7 +212,7 @@ class Scheduler:
         """Walk the waiting sequences that may start now, as far as rows and the batch allow."""
         if self._short_of_pages and self.running:
             return  # whoever was pre-empted comes back when somebody has finished, not to be pre-empted again
-        for sequence in self.waiting[: _LOOKED_AT * self.limits.max_batch]:
+        for sequence in self._looked_at():
             if len(self.running) >= self.limits.max_batch or not self._free_rows:
                 return
             if not self._picture_is_ready(sequence):
@@ -217,6 +221,12 @@ class Scheduler:
                 yield sequence
             else:
                 self.satisfied.append(sequence)
+
+    def _looked_at(self) -> list[Sequence]:
+        """Give the first waiting sequences, and those that encodings are done for, wherever they stand by now."""
+        first = self.waiting[: max(_LOOKED_AT, _LOOKED_AT_PER_ROW * self.limits.max_batch)]
+        led = [job.leader for job in self.jobs.values() if job.encoded and job.leader and not job.leader.finalized]
+        return list(dict.fromkeys(first + sorted(led, key=_arrival)))
 
     def _positions_to_compute(self, sequence: Sequence) -> int:
         """Give the positions that a prefill launch computes for a sequence, at most."""
@@ -254,9 +264,8 @@ class Scheduler:
                 continue
             job = self.jobs.get(picture.key)
             if job is not None:
-                if job.leader is None or job.leader.finalized:
-                    job.leader = sequence
-            elif picture.failure is not None:
+                continue
+            if picture.failure is not None:
                 self.unusable.append(sequence)
             elif picture.crops is None:
                 picture.request_crops()

@@ -28,6 +28,8 @@ class NamedPicture:
     def request_crops(self) -> None:
         """Do nothing."""
 
+    def drop_crops(self) -> None: ...
+
 
 def sequence(
     prompt: Iterable[int | Token], picture: str | None = None, *, prefix: int = 1, budget: int = 8

@@ -56,6 +56,7 @@ class FakePicture:
     size: tuple[int, int] | None = (6, 4)
     failure: BaseException | None = None
     asked: int = 0
+    dropped: int = 0
 
     @property
     def crops(self) -> Crops | None:
@@ -63,6 +64,9 @@ class FakePicture:
 
     def request_crops(self) -> None:
         self.asked += 1
+
+    def drop_crops(self) -> None:
+        self.dropped += 1
 
 
 @dataclass(eq=False)

@@ -173,12 +173,18 @@ def test_three_failures_in_a_row_kill_the_engine() -> None:
         bench.run()
 
 
-def test_a_picture_that_cannot_be_encoded_fails_its_requests_and_nobody_else() -> None:
+@pytest.mark.parametrize("call", ["launch", "collect"])
+def test_a_picture_that_cannot_be_encoded_fails_its_requests_and_nobody_else(call: str) -> None:
     bench = Bench(ends_at(5))
     sinks = [bench.ask(picture=FakePicture("poison")) for _ in range(5)]
-    bench.runner.before_collect = lambda step: (
-        bench.runner.fails.add(("collect", step.number)) if step.plan.groups else None
-    )
+    healthy = getattr(bench.runner, call)
+
+    def poisoned(step: Step) -> object:
+        if step.plan.groups:
+            raise RuntimeError("poison")
+        return healthy(step)
+
+    setattr(bench.runner, call, poisoned)
     bench.run()
     good = bench.ask()
     bench.run()

@@ -141,11 +141,17 @@ class LatePicture:
         self._cut = cut
         self._failure = failure
         self._ask: Callable[[LatePicture], None] | None = ask
+        self._asked = ask
 
     def request_crops(self) -> None:
         if self._ask is not None:
             ask, self._ask = self._ask, None
             ask(self)
+
+    def drop_crops(self) -> None:
+        """They are encoded; they come again when asked for, as late as the first time."""
+        if self.crops is not None:
+            self.crops, self._ask = None, self._asked
 
     def arrive(self) -> None:
         """Let the crops be there, or the failure."""
