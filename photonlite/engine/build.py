@@ -28,7 +28,7 @@ from photonlite.runner.memory import (
 from photonlite.runner.runner import StreamRunner
 from photonlite.runner.slot import SlotShape
 from photonlite.runner.torch_body import BodyModel, TorchBody
-from photonlite.scheduler.policy import Limits
+from photonlite.scheduler.policy import MAX_JOBS, Limits
 from photonlite.scheduler.scheduler import Scheduler
 
 _CUDA_BATCH, _CPU_BATCH = 64, 8
@@ -120,7 +120,7 @@ def _plan(
         return plan_memory(shape, dtype, page_size=page_size, max_rows=rows, kv_cache_bytes=size)
     sizes = sum(size <= rows for size in config.graph_sizes) if config.cuda_graphs else 0
     weights = torch.cuda.memory_allocated(where)
-    activations = measure_activations(make_body, where, config.max_prefill_tokens)
+    activations = measure_activations(make_body, where, config.max_prefill_tokens, MAX_JOBS)
     return plan_memory(
         shape,
         dtype,

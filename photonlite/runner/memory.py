@@ -151,7 +151,7 @@ def cpu_cache_bytes(
 class Rehearsal(Protocol):
     """A body that can run its largest launches; see `runner.torch_body`."""
 
-    def rehearse(self, positions: int) -> None:
+    def rehearse(self, positions: int, pictures: int) -> None:
         """Run them and wait."""
         ...
 
@@ -160,13 +160,16 @@ class Rehearsal(Protocol):
         ...
 
 
-def measure_activations(make_body: Callable[[int], Rehearsal], device: torch.device, positions: int) -> int:
+def measure_activations(
+    make_body: Callable[[int], Rehearsal], device: torch.device, positions: int, pictures: int
+) -> int:
     """Measure on a card what the largest launches take, a body's buffers included.
 
     Args:
         make_body: Makes a body whose cache has so many pages; it is closed again.
         device: The card.
         positions: That a launch prefills at most.
+        pictures: Whose features are on the card at a time.
 
     Returns:
         Bytes at the peak.
@@ -176,7 +179,7 @@ def measure_activations(make_body: Callable[[int], Rehearsal], device: torch.dev
     body = make_body(1)
     try:
         with torch.cuda.device(device):  # Triton launches on the current one
-            body.rehearse(positions)
+            body.rehearse(positions, pictures)
         return torch.cuda.max_memory_allocated(device) - before
     finally:
         body.close()

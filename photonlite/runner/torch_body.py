@@ -205,19 +205,23 @@ class TorchBody:
         """Let go of a job's features and embeddings."""
         self._pictures.forget(job)
 
-    def rehearse(self, positions: int) -> None:
+    def rehearse(self, positions: int, pictures: int) -> None:
         """Run the largest launches once, on the scratch page, so that the memory they take can be measured.
 
         Args:
             positions: That a launch prefills at most.
+            pictures: Whose features are kept meanwhile.
         """
         buffers, rows = self._buffers[0], self.shape.max_rows
         with torch.inference_mode(), plan_free_attention():
-            self._model.vision.encode(buffers.crops)
+            features = self._model.vision.encode(buffers.crops)
+            crops = 1 + self._model.crop_spec.max_crops
+            kept = features.new_empty(pictures * crops, *features.shape[1:])
             for batch in largest_batches(self._model.shape, rows, positions):
                 self._prefill(buffers, batch)
             buffers.hidden.copy_(self._step(buffers.rows))
             self._finalize(buffers, rows, "mixed", sampled=True)
+            del kept  # it had to be there while the others ran
         self._synchronize()
 
     def close(self) -> None:

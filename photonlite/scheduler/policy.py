@@ -8,6 +8,9 @@ from photonlite.batch import Step
 _NEWEST = 0.2
 """The share of the newest measurement in a running mean: follows a change of clocks within some ten launches."""
 
+MAX_JOBS = 8
+"""Pictures whose features are on the device at a time."""
+
 _LEAST_SPREAD = 0.01
 """Sizes must differ by a tenth or so before a line is drawn through them."""
 
@@ -30,7 +33,7 @@ class Limits:
     pending_rows: int
     max_prefill_tokens: int
     max_crops: int
-    max_jobs: int = 8
+    max_jobs: int = MAX_JOBS
     launch_budget_s: float = 0.004
     max_positions: int = sys.maxsize
 

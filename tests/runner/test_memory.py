@@ -123,7 +123,7 @@ class Greedy:
         self._device = device
         self._held = torch.empty(pages * 2**20, dtype=torch.uint8, device=device)
 
-    def rehearse(self, positions: int) -> None:
+    def rehearse(self, positions: int, pictures: int) -> None:
         torch.empty(3 * 2**20, dtype=torch.uint8, device=self._device)
 
     def close(self) -> None:
@@ -136,5 +136,5 @@ def test_the_peak_of_a_rehearsal_is_measured() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     before = torch.cuda.memory_allocated(device)
 
-    assert measure_activations(lambda pages: Greedy(pages, device), device, 100) == 4 * 2**20
+    assert measure_activations(lambda pages: Greedy(pages, device), device, 100, 2) == 4 * 2**20
     assert torch.cuda.memory_allocated(device) == before

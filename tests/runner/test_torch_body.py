@@ -239,7 +239,7 @@ def test_a_rehearsal_runs_the_largest_launches_on_the_scratch_page() -> None:
     rig = Rig(tiny_config(), torch.float32)
 
     for positions in (10, 200):
-        rig.body.rehearse(positions)
+        rig.body.rehearse(positions, pictures=2)
 
     assert rig.body.cache.keys[:, 1:].isnan().all()
     assert not rig.body.cache.keys[:, 0].isnan().all()
