@@ -329,7 +329,7 @@ MUTANTS = [
     # Encoding.
     Mutant(
         "crops are encoded twice",
-        "scheduler/scheduler.py",
+        "scheduler/encoding.py",
         "                job.launched += count\n",
         "                job.launched += max(1, count - 1)\n",
         f"tests/scheduler {_SIMULATION}",

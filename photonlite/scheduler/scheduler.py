@@ -16,16 +16,14 @@ them.
 from bisect import insort
 from collections.abc import Iterator
 
-from photonlite.batch import CropGroup, EncodeJob, PageCopy, Plan, Row, Sequence, Step
+from photonlite.batch import EncodeJob, PageCopy, Plan, Row, Sequence, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.errors import CapacityError
+from photonlite.scheduler.encoding import Encodings
 from photonlite.scheduler.policy import Limits, Rates
 
 _LOOKED_AT, _LOOKED_AT_PER_ROW = 64, 4
 """Waiting requests that are looked at for admission: a tick's time must not grow with the queue."""
-
-_CUT_AHEAD = 16
-"""Waiting requests whose pictures are cut into crops in advance."""
 
 
 class Scheduler:
@@ -39,7 +37,6 @@ class Scheduler:
         waiting: Not yet admitted, or pre-empted; oldest first.
         running: Admitted and not finalized; oldest first.
         zombies: Finalized, and still carried by a step.
-        jobs: Pictures being encoded, by key.
         unusable: Waiting sequences whose pictures could not be cut; the engine ends them.
         satisfied: Waiting sequences that asked for nothing but a picture that is cached; the engine ends them.
     """
@@ -51,14 +48,18 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.zombies: set[Sequence] = set()
-        self.jobs: dict[str, EncodeJob] = {}
+        self._encodings = Encodings(cache, limits.max_jobs)
         self.unusable: list[Sequence] = []
         self.satisfied: list[Sequence] = []
         self._free_rows = list(range(limits.pending_rows - 1, -1, -1))
         self._decoded_last = True
         self._prefilled_last = False
         self._short_of_pages = False
-        self._job_count = 0
+
+    @property
+    def jobs(self) -> dict[str, EncodeJob]:
+        """Pictures that are being encoded, by key."""
+        return self._encodings.jobs
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence.
@@ -102,7 +103,7 @@ class Scheduler:
     def abandon(self, plan: Plan) -> None:
         """Give back what a plan took: its launch raised."""
         for group in plan.groups:
-            self._drop(group.job)
+            self._encodings.fail(group.job)
         for row in plan.rows:
             sequence = row.sequence
             if plan.kind == "prefill":
@@ -122,7 +123,7 @@ class Scheduler:
             self.rates.observe(step)
         for group in step.plan.groups:
             if failed[0]:
-                self._drop(group.job)
+                self._encodings.fail(group.job)
         if step.kind == "prefill":
             for row, lost in zip(step.rows, failed, strict=True):
                 lost = lost or (row.job is not None and row.job.failed)
@@ -150,18 +151,7 @@ class Scheduler:
 
     def drop_idle_jobs(self) -> list[EncodeJob]:
         """Drop encodings that nobody waits for any more, and name them, so that the device forgets them."""
-        idle = []
-        for job in list(self.jobs.values()):
-            if job.leader is None or job.leader.finalized:
-                job.leader = self._first_about(job.key)
-                if job.leader is None:
-                    idle.append(self.jobs.pop(job.key))
-        return idle
-
-    def _first_about(self, key: str) -> Sequence | None:
-        """Find the first waiting sequence about a picture: a look at the whole queue, when a leader has gone."""
-        about = (one for one in self.waiting if one.picture is not None and one.picture.key == key)
-        return next(about, None)
+        return self._encodings.drop_idle(self.waiting)
 
     def _plan_prefill(self) -> Plan | None:
         rows: list[Row] = []
@@ -183,18 +173,12 @@ class Scheduler:
         return Plan("prefill", tuple(rows), copies=tuple(copies), saves=tuple(saves)) if rows else None
 
     def _plan_encode(self) -> Plan | None:
-        self._open_jobs()
+        self.unusable += self._encodings.begin(self.waiting)
         room = self.limits.max_crops
         if self.running:
             room = min(room, self.rates.crops_within(self.limits.launch_budget_s))
-        groups: list[CropGroup] = []
-        for job in self.jobs.values():
-            count = min(room, job.total - job.launched)
-            if count > 0 and not job.failed:
-                groups.append(CropGroup(job, job.launched, count))
-                job.launched += count
-                room -= count
-        return Plan("encode", groups=tuple(groups)) if groups else None
+        groups = self._encodings.groups(room)
+        return Plan("encode", groups=groups) if groups else None
 
     def _plan_decode(self) -> Plan | None:
         rows: list[Row] = []
@@ -225,8 +209,7 @@ class Scheduler:
     def _looked_at(self) -> list[Sequence]:
         """Give the first waiting sequences, and those that encodings are done for, wherever they stand by now."""
         first = self.waiting[: max(_LOOKED_AT, _LOOKED_AT_PER_ROW * self.limits.max_batch)]
-        led = [job.leader for job in self.jobs.values() if job.encoded and job.leader and not job.leader.finalized]
-        return list(dict.fromkeys(first + sorted(led, key=_arrival)))
+        return list(dict.fromkeys(first + sorted(self._encodings.leaders(), key=_arrival)))
 
     def _positions_to_compute(self, sequence: Sequence) -> int:
         """Give the positions that a prefill launch computes for a sequence, at most."""
@@ -240,8 +223,7 @@ class Scheduler:
         key = sequence.picture.key
         state = self.cache.picture_state(key)
         if state == "missing":
-            job = self.jobs.get(key)
-            return job is not None and job.encoded
+            return self._encodings.done(key)
         return state == "ready"
 
     def _start(self, sequence: Sequence, start: int) -> Row:
@@ -249,29 +231,9 @@ class Scheduler:
         insort(self.running, sequence, key=_arrival)
         sequence.row = self._free_rows.pop()
         sequence.filled = sequence.known_length
-        job = None
-        if start == 0 and sequence.picture is not None:
-            job = self.jobs.pop(sequence.picture.key)
-            job.leader = sequence
+        job = self._encodings.take(sequence) if start == 0 else None
         index = len(sequence.tokens) if sequence.samples else None
         return Row(sequence, start, sequence.known_length - start, index, job)
-
-    def _open_jobs(self) -> None:
-        """Begin to encode the pictures of the first waiting sequences; have those of the next ones cut."""
-        for sequence in self.waiting[: max(_CUT_AHEAD, self.limits.max_jobs)]:
-            picture = sequence.picture
-            if picture is None or self.cache.picture_state(picture.key) != "missing":
-                continue
-            job = self.jobs.get(picture.key)
-            if job is not None:
-                continue
-            if picture.failure is not None:
-                self.unusable.append(sequence)
-            elif picture.crops is None:
-                picture.request_crops()
-            elif len(self.jobs) < self.limits.max_jobs:
-                self.jobs[picture.key] = EncodeJob(self._job_count, picture.key, picture.crops, sequence)
-                self._job_count += 1
 
     def _make_room(self, sequence: Sequence) -> bool:
         """Give a sequence a page for its next position, from the youngest sequence if need be."""
@@ -304,11 +266,6 @@ class Scheduler:
         self.cache.release(sequence)
         self._free_rows.append(sequence.row)
         sequence.row = None
-
-    def _drop(self, job: EncodeJob) -> None:
-        job.failed = True
-        if self.jobs.get(job.key) is job:
-            del self.jobs[job.key]
 
     def _prefill_budget(self) -> int:
         if not self.running:
