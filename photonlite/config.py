@@ -12,9 +12,11 @@ A variable that is set to nothing counts as unset.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Final
 
 from photonlite.errors import SettingsError
@@ -101,16 +103,23 @@ class EngineConfig:
     trace: bool = False
 
     def __post_init__(self) -> None:
+        for name in _WHOLE:
+            value = getattr(self, name)
+            if value is not None and not _is_whole(value):
+                raise SettingsError(f"engine setting {name!r} is {value!r}: it must be a whole number")
         within = {
             "depth": (self.depth in (1, 2), "1 or 2"),
             "max_batch": (self.max_batch is None or self.max_batch >= 1, "at least 1"),
             "page_size": (self.page_size >= 1 and self.page_size & (self.page_size - 1) == 0, "a power of two"),
             "kv_cache_bytes": (self.kv_cache_bytes is None or self.kv_cache_bytes >= 1, "at least 1"),
             "gpu_memory_fraction": (0 < self.gpu_memory_fraction <= 1, "above 0 and at most 1"),
-            "launch_budget_s": (self.launch_budget_s > 0, "above 0"),
+            "launch_budget_s": (0 < self.launch_budget_s < math.inf, "above 0, and finite"),
             "max_crops": (self.max_crops >= 1, "at least 1"),
             "max_prefill_tokens": (self.max_prefill_tokens >= 1, "at least 1"),
-            "graph_sizes": (all(size >= 1 for size in self.graph_sizes), "sizes of at least 1"),
+            "graph_sizes": (
+                all(_is_whole(size) and size >= 1 for size in self.graph_sizes),
+                "whole numbers of at least 1",
+            ),
             "image_threads": (self.image_threads >= 1, "at least 1"),
         }
         for name, (fine, limit) in within.items():
@@ -138,6 +147,20 @@ class EngineConfig:
 
 
 DEFAULT_IMAGE_LIMITS: Final = ImageLimits()
+
+_WHOLE: Final = (
+    "depth",
+    "max_batch",
+    "page_size",
+    "kv_cache_bytes",
+    "max_crops",
+    "max_prefill_tokens",
+    "image_threads",
+)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _positive_int(environ: Mapping[str, str], variable: str, default: int) -> int:

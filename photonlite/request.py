@@ -93,7 +93,10 @@ class SamplingSettings:
 
 
 def _is_real(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number larger than any float
+        return False
 
 
 def _is_whole(value: object) -> bool:

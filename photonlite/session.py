@@ -9,6 +9,7 @@ task ──> Generation ── prepare: decode, hash ──> engine ──> comp
 """
 
 import math
+import os
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -72,6 +73,7 @@ class Session:
         wake, buffer = _weakly(self.engine)
         self._pool = ImagePool(loaded.model.crop_spec, limits, config.image_threads, buffer=buffer, on_ready=wake)
         self._state: Literal["open", "draining", "closed"] = "open"
+        self._process = os.getpid()
 
     @property
     def alive(self) -> bool:
@@ -117,7 +119,10 @@ class Session:
 
     def close(self, *, drain: bool) -> None:
         """Take no more tasks, finish or fail those that are open, and let go of the model."""
-        if drain and self._state == "open":
+        if os.getpid() != self._process:
+            self._state = "closed"
+            return  # the threads that would have to end are another process's
+        if drain and self._state != "closed":
             self._state = "draining"
             self._pool.settle()
         else:
@@ -132,11 +137,11 @@ class Session:
         """Make a generation, and what prepares its picture and hands it in."""
         if self._state != "open":
             raise _closed()
-        if deadline_s is not None and not _is_finite(deadline_s):
-            raise SettingsError(f"deadline_s is {deadline_s!r}: give seconds from now, such as 0.5, or None for none")
+        if os.getpid() != self._process:
+            raise ModelError("this process was forked, and the model's threads stayed behind: load it in this process")
         if salt is not None and not isinstance(salt, str):
             raise SettingsError(f"salt is {type(salt).__name__}: give text, or None for none")
-        generation = Generation(task.request, deadline_s)
+        generation = Generation(task.request, _seconds(deadline_s))
         return generation, generation.starter(self.engine, partial(self._prepare, task.image, salt))
 
     def _prepare(self, image: Picture | None, salt: str | None) -> PreparedImage | None:
@@ -159,8 +164,16 @@ def _closed() -> ModelError:
     return ModelError("the model is closed: load it again")
 
 
-def _is_finite(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+def _seconds(deadline_s: object) -> float | None:
+    if deadline_s is None:
+        return None
+    try:
+        seconds = float(deadline_s) if isinstance(deadline_s, Real) and not isinstance(deadline_s, bool) else math.nan
+    except OverflowError:  # a whole number larger than any float
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise SettingsError(f"deadline_s is {deadline_s!r:.60}: give seconds from now, such as 0.5, or None for none")
+    return seconds
 
 
 def _weakly(engine: Engine) -> tuple[Callable[[], None], Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]]:

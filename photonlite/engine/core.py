@@ -12,6 +12,7 @@ row come free when the last step that carries it has committed. Nothing on the d
 """
 
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -283,6 +284,10 @@ class EngineCore:
 
     def _step_error(self, step: Step, cause: BaseException) -> StepError:
         error = StepError(f"the device failed a {step.kind} step that carried this request: {cause}")
+        if cause.__traceback__ is not None:
+            # Whoever keeps the error must not keep the model that its frames know; the first of them still runs.
+            traceback.clear_frames(cause.__traceback__)
+            cause.__traceback__ = cause.__traceback__.tb_next
         error.__cause__ = cause
         return error
 

@@ -16,7 +16,9 @@ import concurrent.futures
 import copy
 import queue
 import time
+import traceback
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
@@ -27,6 +29,10 @@ from photonlite.errors import DeadlineError, PhotonliteError, RequestCancelledEr
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, Token
 from photonlite.results import Metrics
+
+
+_LONGEST_WAIT = 1e8
+"""Seconds, three years: a deadline may lie further off than a lock can wait."""
 
 
 class Submitter(Protocol):
@@ -60,14 +66,14 @@ class Delivery:
     Attributes:
         future: Of the completion.
         tokens: What a stream has not taken yet; None stands for the end.
-        bell: Rung once when the next token or the end is there.
+        bells: Each is rung once when the next token or the end is there.
         picture: What it is about, once prepared.
     """
 
     def __init__(self, request: Request, deadline_s: float | None) -> None:
         self.future: Future[Completion] = Future()
         self.tokens: queue.SimpleQueue[Token | None] = queue.SimpleQueue()
-        self.bell: Callable[[], None] | None = None
+        self.bells: deque[Callable[[], None]] = deque()
         self.picture: PreparedImage | None = None
         self._request = request
         self._begun = time.perf_counter()
@@ -77,10 +83,10 @@ class Delivery:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds to the deadline, at least 0; None where there is none."""
+        """Seconds to the deadline, at least 0 and no more than can be waited for; None where there is none."""
         if self._deadline_s is None:
             return None
-        return max(0.0, self._begun + self._deadline_s - time.perf_counter())
+        return min(_LONGEST_WAIT, max(0.0, self._begun + self._deadline_s - time.perf_counter()))
 
     def submit(self, engine: Submitter, prepare: Callable[[], PreparedImage | None]) -> None:
         """Prepare the picture on this thread and hand the request in; what goes wrong ends the request.
@@ -94,10 +100,14 @@ class Delivery:
         try:
             sequence = self._submit(engine, prepare)
         except PhotonliteError as error:
-            # Its message says it all, and a traceback would keep the engine alive for as long as somebody has it.
+            # Its message says it all, and a traceback would keep the engine alive for as long as somebody has it, as
+            # those of its causes keep what a decoder had in hand.
+            _clear_causes(error)
             self._end(error.with_traceback(None))
-        except Exception as error:
+        except BaseException as error:  # a caller's file object may raise anything, and nobody else tells the waiting
             self._end(error)
+            if not isinstance(error, Exception):
+                raise
         else:
             self._stop = partial(engine.cancel, sequence) if sequence is not None else None
             if self.future.done():  # it was cancelled while it was handed in
@@ -165,8 +175,11 @@ class Delivery:
             stop()
 
     def _ring(self) -> None:
-        bell, self.bell = self.bell, None
-        if bell is not None:
+        for _ in range(len(self.bells)):
+            try:
+                bell = self.bells.popleft()
+            except IndexError:
+                return  # another thread has just rung the last one
             bell()
 
     def _metrics(self, sequence: Sequence) -> Metrics:
@@ -189,7 +202,7 @@ class Generation(Iterator[Token], AsyncIterator[Token]):
     """A request as its caller holds it: an iterator of tokens, and its completion. Dropping it cancels the request.
 
     All waiting ends at the deadline with `DeadlineError`, whatever the engine is doing. Cancelling a task that waits
-    for it cancels the request, and so does whatever interrupts a thread in `complete`, such as Ctrl-C.
+    for it cancels the request, and so does whatever interrupts a thread that waits, such as Ctrl-C.
 
     Args:
         request: What is asked.
@@ -220,6 +233,9 @@ class Generation(Iterator[Token], AsyncIterator[Token]):
         except queue.Empty:
             self._delivery.expire()
             token = tokens.get()
+        except BaseException:
+            self.cancel()
+            raise
         if token is None:
             self._end_iteration()
             raise StopIteration
@@ -231,7 +247,8 @@ class Generation(Iterator[Token], AsyncIterator[Token]):
     async def __anext__(self) -> Token:
         tokens = self._delivery.tokens
         while tokens.empty():
-            rung, self._delivery.bell = _bell()
+            rung, bell = _bell()
+            self._delivery.bells.append(bell)
             if tokens.empty():  # what came before the bell was hung has not rung it
                 await self._until(rung)
         token = tokens.get()
@@ -319,6 +336,15 @@ def _copied(error: PhotonliteError) -> PhotonliteError:
     copied = copy.copy(error)
     copied.__cause__ = error.__cause__
     return copied
+
+
+def _clear_causes(error: BaseException) -> None:
+    """Let go of what the frames of its causes had in hand; their lines stay readable."""
+    causes = {error}
+    while (cause := error.__cause__) is not None and cause not in causes:
+        traceback.clear_frames(cause.__traceback__)
+        causes.add(cause)
+        error = cause
 
 
 def _bell() -> "tuple[asyncio.Future[None], Callable[[], None]]":

@@ -5,6 +5,8 @@ Other threads only leave notes in the inbox; everything else belongs to the engi
 """
 
 import atexit
+import contextlib
+import queue
 import threading
 import time
 import weakref
@@ -38,8 +40,8 @@ class EngineLoop:
     def __init__(self, core: EngineCore) -> None:
         self._core = core
         self._inbox: deque[Callable[[], None]] = deque()
-        self._wake = threading.Event()
-        # Reentrant: a collection of garbage in the middle of `submit` may drop a request, which cancels it.
+        # Both are reentrant: a collection of garbage in the middle of anything may drop a request, which cancels it.
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._gate = threading.RLock()
         self._refusal: PhotonliteError | None = None
         self._stopping = False
@@ -63,7 +65,7 @@ class EngineLoop:
             if self._refusal is not None:
                 raise self._refusal.with_traceback(None)  # one error for everybody: it must not collect their frames
             self._inbox.append(lambda: self._submit(sequence))
-        self._wake.set()
+        self.wake()
 
     def cancel(self, sequence: Sequence) -> None:
         """Give a request up, at any moment, from any thread; one that has ended stays as it is."""
@@ -74,11 +76,11 @@ class EngineLoop:
         with self._gate:
             if self._refusal is None or self._thread.is_alive():
                 self._inbox.append(note)
-        self._wake.set()
+        self.wake()
 
     def wake(self) -> None:
         """Let the engine look again: something that it waits for has changed."""
-        self._wake.set()
+        self._wake.put(None)
 
     def close(self, *, drain: bool) -> None:
         """Take no more requests; finish (`drain`) or fail those that are open; return when the thread has ended."""
@@ -94,7 +96,7 @@ class EngineLoop:
             if not drain:
                 self._inbox.append(lambda: self._core.fail_all(closed))
             self._stopping = True
-        self._wake.set()
+        self.wake()
 
     def _run(self) -> None:
         try:
@@ -106,7 +108,7 @@ class EngineLoop:
     def _work(self) -> None:
         core = self._core
         while True:
-            self._wake.clear()
+            self._forget_wakes()
             self._read_inbox()
             if not core.tick():
                 if self._stopping and core.idle and not self._inbox:
@@ -119,7 +121,13 @@ class EngineLoop:
 
     def _sleep(self) -> None:
         deadline = self._core.next_deadline
-        self._wake.wait(None if deadline is None else min(_LONGEST_SLEEP, max(0.0, deadline - time.perf_counter())))
+        seconds = None if deadline is None else min(_LONGEST_SLEEP, max(0.0, deadline - time.perf_counter()))
+        with contextlib.suppress(queue.Empty):
+            self._wake.get(timeout=seconds)
+
+    def _forget_wakes(self) -> None:
+        while not self._wake.empty():
+            self._wake.get()
 
     def _submit(self, sequence: Sequence) -> None:
         try:

@@ -2,7 +2,8 @@
 
 ```
 prepare         source ── decode ── hash ──> PreparedImage              on the thread that calls it
-request_crops                                  └─ cut ──> crops         on a thread of the pool, when the engine asks
+request_crops                                  └─ cut ──> crops         on a thread of the pool, when the engine asks,
+                                                                       before pictures that wait to be prepared
 ```
 
 A picture whose prefix is cached is never cut. The decoded pixels are kept, so that an evicted prefix can be rebuilt.
@@ -11,6 +12,7 @@ A picture whose prefix is cached is never cut. The decoded pixels are kept, so t
 import hashlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
@@ -56,6 +58,7 @@ class ImagePool:
         self._on_ready = on_ready
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="photonlite-images")
         self._jobs: set[Future[Any]] = set()
+        self._urgent: deque[Callable[[], None]] = deque()
 
     def prepare(self, source: ImageSource, *, adapter: str = "", salt: str | None = None) -> "PreparedImage":
         """Decode a picture and name it by its content, on the calling thread.
@@ -85,12 +88,22 @@ class ImagePool:
             ModelError: The pool is closed.
         """
         try:
-            future = self._threads.submit(job)
+            future = self._threads.submit(self._work, job)
         except RuntimeError as cause:
             raise ModelError("the model is closed: load it again") from cause
         self._jobs.add(future)
         future.add_done_callback(self._jobs.discard)
         return future
+
+    def hurry(self, job: Callable[[], None]) -> None:
+        """Have something done before all that waits, because the engine waits for it.
+
+        Raises:
+            ModelError: The pool is closed.
+        """
+        self._urgent.append(job)
+        # Whichever thread is free first does it, whatever it came for; a thread that finds it done does nothing.
+        self.submit(_nothing)
 
     def settle(self) -> None:
         """Wait until everything submitted so far is done."""
@@ -99,6 +112,15 @@ class ImagePool:
     def close(self) -> None:
         """Take no more work, and wait for what is under way."""
         self._threads.shutdown()
+
+    def _work(self, job: Callable[[], _T]) -> _T:
+        while self._urgent:
+            try:
+                urgent = self._urgent.popleft()
+            except IndexError:
+                break  # another thread has just taken it
+            urgent()
+        return job()
 
     def _cut(self, image: Image.Image) -> Crops:
         crops = cut_crops(image, self._spec)
@@ -152,7 +174,7 @@ class PreparedImage:
                 return
             self._begun = True
         try:
-            self.pool.submit(self._cut)
+            self.pool.hurry(self._cut)
         except ModelError as error:
             self.failure = error
             self.pool._announce()
@@ -175,6 +197,10 @@ class PreparedImage:
             self.failure = error
         finally:
             self.pool._announce()
+
+
+def _nothing() -> None:
+    return
 
 
 def picture_key(image: Image.Image, adapter: str = "", salt: str | None = None) -> str:

@@ -15,7 +15,7 @@ class Recording:
     """Records while its block runs; the spans stay afterwards.
 
     Args:
-        tracer: The engine's; it is switched on for the block, and off again if it was off.
+        tracer: The engine's; it is switched on for the block, and off again if it was off. Blocks may overlap.
 
     Attributes:
         spans: What happened in the block, in the order in which it was recorded; empty before the block's end.
@@ -24,19 +24,17 @@ class Recording:
     def __init__(self, tracer: Tracer) -> None:
         self.spans: list[Span] = []
         self._tracer = tracer
-        self._was_on = False
         self._start = 0.0
 
     def __enter__(self) -> Self:
-        self._was_on = self._tracer.enabled
         self._start = time.perf_counter()
-        self._tracer.enabled = True
+        self._tracer.begin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._tracer.enabled = self._was_on
+        self._tracer.end()
         self.spans = [span for span in self._tracer.spans() if span.start_s >= self._start]
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import threading
 import time
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
@@ -51,6 +52,9 @@ class Tracer:
         self.enabled = enabled
         self.dropped = 0
         self._ring: deque[Span] = deque(maxlen=capacity)
+        self._lock = threading.Lock()
+        self._begun = 0
+        self._was_on = enabled
 
     def span(self, track: Track, name: str, start_s: float, end_s: float, **args: Any) -> None:
         """Record a phase that is over.
@@ -75,6 +79,21 @@ class Tracer:
     def spans(self) -> list[Span]:
         """Give what is kept, in the order in which it was recorded."""
         return list(self._ring)
+
+    def begin(self) -> None:
+        """Record until the matching `end`, whoever else begins and ends meanwhile; from any thread."""
+        with self._lock:
+            if not self._begun:
+                self._was_on = self.enabled
+            self._begun += 1
+            self.enabled = True
+
+    def end(self) -> None:
+        """Go back to what was before, unless somebody else still records."""
+        with self._lock:
+            self._begun -= 1
+            if not self._begun:
+                self.enabled = self._was_on
 
     def clear(self) -> None:
         """Forget all spans, as a benchmark does after its warm-up."""

@@ -172,13 +172,33 @@ class TextReader:
         return self._detokenizer.flush()
 
 
-def text_pieces(reader: Reader, tokens: Iterable[Token]) -> Iterator[str]:
-    """Give the text of tokens as it becomes certain; empty pieces are left out."""
-    for token in tokens:
-        if piece := reader.feed(token):
-            yield piece
-    if rest := reader.flush():
-        yield rest
+class TextPieces(Iterator[str]):
+    """Gives the text of tokens as it becomes certain; empty pieces are left out.
+
+    No generator: another thread may close it while one waits for a piece.
+    """
+
+    def __init__(self, reader: Reader, tokens: Iterable[Token]) -> None:
+        self._reader = reader
+        self._tokens = iter(tokens)
+        self._ended = False
+
+    def __next__(self) -> str:
+        while not self._ended:
+            try:
+                piece = self._reader.feed(next(self._tokens))
+            except StopIteration:
+                self._ended = True
+                piece = self._reader.flush()
+            if piece:
+                return piece
+        raise StopIteration
+
+    def close(self) -> None:
+        """Close the tokens, if they can be: whoever waits for one is told."""
+        close = getattr(self._tokens, "close", None)
+        if close is not None:
+            close()
 
 
 class AsyncTextPieces(AsyncIterator[str]):

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from photonlite.grammar.spatial import TextGrammar
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Caption
-from photonlite.skills.base import AsyncTextPieces, OnEnd, Prompts, TextReader, room_after, text_pieces
+from photonlite.skills.base import AsyncTextPieces, OnEnd, Prompts, TextReader, room_after, TextPieces
 
 
 def build(prompts: Prompts, length: str, *, settings: SamplingSettings) -> Request:
@@ -28,13 +28,13 @@ def build(prompts: Prompts, length: str, *, settings: SamplingSettings) -> Reque
 
 def finish(prompts: Prompts, completion: Completion) -> Caption:
     """Read the description."""
-    text = "".join(text_pieces(TextReader(prompts), completion.tokens))
+    text = "".join(TextPieces(TextReader(prompts), completion.tokens))
     return Caption(text, metrics=completion.metrics, finish_reason=completion.finish_reason)
 
 
 def stream(prompts: Prompts, tokens: Iterator[Token], on_end: OnEnd) -> Caption:
     """Read the description piece by piece, as its tokens come."""
-    return Caption(text_pieces(TextReader(prompts), tokens), on_end=on_end)
+    return Caption(TextPieces(TextReader(prompts), tokens), on_end=on_end)
 
 
 def astream(prompts: Prompts, tokens: AsyncIterator[Token], on_end: OnEnd) -> Caption:

@@ -27,7 +27,7 @@ from photonlite.skills.base import (
     clean_refs,
     clean_text,
     room_after,
-    text_pieces,
+    TextPieces,
 )
 
 
@@ -74,7 +74,7 @@ def build(
 def finish(request: Request, prompts: Prompts, completion: Completion) -> Answer:
     """Read the answer, and the reasoning before it if there was any."""
     reasoning, reader = _reader(request, prompts)
-    text = "".join(text_pieces(reader, completion.tokens))
+    text = "".join(TextPieces(reader, completion.tokens))
     return Answer(text, reasoning, metrics=completion.metrics, finish_reason=completion.finish_reason)
 
 
@@ -84,7 +84,7 @@ def stream(request: Request, prompts: Prompts, tokens: Iterator[Token], on_end: 
     Reasoning comes first and is not streamed: its dictionary is empty until the first piece of the answer is there.
     """
     reasoning, reader = _reader(request, prompts)
-    return Answer(text_pieces(reader, tokens), reasoning, on_end=on_end)
+    return Answer(TextPieces(reader, tokens), reasoning, on_end=on_end)
 
 
 def astream(request: Request, prompts: Prompts, tokens: AsyncIterator[Token], on_end: OnEnd) -> Answer:

@@ -421,7 +421,7 @@ def test_a_loop_that_has_been_closed_does_not_disturb_the_engine() -> None:
     delivery = Delivery(request(), None)
 
     async def wait_and_leave() -> None:
-        delivery.bell = _bell()[1]
+        delivery.bells.append(_bell()[1])
 
     asyncio.run(wait_and_leave())
     delivery.on_token(TOKENS[0])

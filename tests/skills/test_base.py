@@ -5,7 +5,7 @@ import pytest
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
 from photonlite.request import Token
-from photonlite.skills.base import TextReader, box, clean_refs, clean_text, groups, room_after, score, text_pieces
+from photonlite.skills.base import TextReader, box, clean_refs, clean_text, groups, room_after, score, TextPieces
 from tests.skills.fake import FakePrompts, coordinate, size
 
 
@@ -60,7 +60,7 @@ def test_references_may_be_missing_lists_or_arrays() -> None:
 def test_text_comes_in_pieces_without_the_end_and_with_the_rest() -> None:
     tokens = [Token(21), Token(22), Token(2), Token(0)]
 
-    assert list(text_pieces(TextReader(FakePrompts()), tokens)) == ["<21>", "<22>"]
+    assert list(TextPieces(TextReader(FakePrompts()), tokens)) == ["<21>", "<22>"]
 
 
 def test_an_unfinished_object_is_dropped() -> None:
