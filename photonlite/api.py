@@ -17,6 +17,7 @@ import torch
 from photonlite.batching import Batch, Errors
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.device.names import resolve_device, resolve_dtype
+from photonlite.device.threads import in_passing
 from photonlite.errors import SettingsError
 from photonlite.models.checkpoint import LoadedModel, load_checkpoint
 from photonlite.observe import Recording
@@ -61,7 +62,12 @@ def load(
     config = _engine_config(engine)
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
-    return VisionModel(load_checkpoint(model, device=where, dtype=kind, revision=revision), where, kind, limits, config)
+
+    def start() -> VisionModel:
+        loaded = load_checkpoint(model, device=where, dtype=kind, revision=revision)
+        return VisionModel(loaded, where, kind, limits, config)
+
+    return in_passing(start)
 
 
 def _engine_config(given: EngineConfig | Mapping[str, Any] | None) -> EngineConfig:
@@ -294,7 +300,8 @@ class VisionModel(AsyncTwins):
 
         Args:
             tasks: Mappings of a method's arguments by name, and "skill": the name of the method, such as `{"skill":
-                "detect", "image": "desk.png", "object": "mug"}`. Pictures are prepared as their turn comes.
+                "detect", "image": "desk.png", "object": "mug"}`. Pictures are prepared as their turn comes, on other
+                threads: an iterator must not give the same array twice with other pixels.
             progress: Whether to show a bar.
             errors: "raise" ends the batch with the first error and cancels the rest; "return" puts an error in the
                 place of its task's result.

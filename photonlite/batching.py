@@ -13,8 +13,9 @@ from typing import Any, Literal, Self
 
 from tqdm import tqdm
 
+from photonlite.engine.faults import without_frames
 from photonlite.engine.generation import Generation
-from photonlite.errors import SettingsError
+from photonlite.errors import PhotonliteError, SettingsError
 from photonlite.session import Options, Session
 from photonlite.tasks import Task, Tasks
 
@@ -106,7 +107,8 @@ class Batch:
         except Exception as error:
             if self._raises:
                 raise
-            self.results.append(error)
+            # With its frames the list would keep the model, and itself, alive.
+            self.results.append(without_frames(error.with_traceback(None) if _is_ours(error) else error))
         if self._bar is not None:
             self._bar.update()
 
@@ -126,6 +128,10 @@ class Batch:
         arguments = dict(mapping)
         options = Options(deadline_s=arguments.pop("deadline_s", None), salt=arguments.pop("salt", None))
         return self._builder.from_mapping(arguments), options
+
+
+def _is_ours(error: Exception) -> bool:
+    return isinstance(error, PhotonliteError)  # whose message says it all
 
 
 def _raise(error: Exception) -> None:

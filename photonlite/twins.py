@@ -11,7 +11,10 @@ from photonlite.tasks import EncodedImage, Picture, Settings, Tasks
 
 
 class AsyncTwins:
-    """Awaits what the other half of the class waits for. Cancelling the task that awaits cancels the request."""
+    """Awaits what the other half of the class waits for. Cancelling the task that awaits cancels the request.
+
+    Pictures are read on other threads: an array or a PIL image must not change until the answer is there.
+    """
 
     _session: Session
     _tasks: Tasks

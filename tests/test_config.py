@@ -1,8 +1,9 @@
+import math
 from typing import Any
 
 import pytest
 
-from photonlite.config import ImageLimits
+from photonlite.config import EngineConfig, ImageLimits
 from photonlite.errors import SettingsError
 
 
@@ -39,3 +40,18 @@ def test_the_process_environment_is_read_at_the_call(monkeypatch: pytest.MonkeyP
 def test_an_unusable_variable_is_named(text: str) -> None:
     with pytest.raises(SettingsError, match=f"PHOTONLITE_MAX_PIXELS is '{text}'.*unset it"):
         ImageLimits.from_env({"PHOTONLITE_MAX_PIXELS": text})
+
+
+@pytest.mark.parametrize("value", [1.0, 1e9, True, "8"])
+@pytest.mark.parametrize("name", ["depth", "max_batch", "page_size", "kv_cache_bytes", "max_crops", "image_threads"])
+def test_what_the_engine_counts_is_a_whole_number(name: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=rf"'{name}' is .*whole number"):
+        EngineConfig(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "settings", [{"launch_budget_s": math.inf}, {"launch_budget_s": math.nan}, {"graph_sizes": (1, 2.5)}]
+)
+def test_a_setting_of_the_engine_that_nothing_can_be_done_with_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=f"'{next(iter(settings))}' is"):
+        EngineConfig(**settings)

@@ -30,6 +30,7 @@ def test_a_dict_overrides_what_it_names() -> None:
         ("temperature", -0.1),
         ("temperature", math.inf),
         ("temperature", math.nan),
+        ("temperature", 10**400),
         ("temperature", "0.5"),
         ("temperature", True),
         ("temperature", None),

@@ -1,8 +1,15 @@
 import asyncio
 import gc
 import json
+import math
+import os
+import select
+import signal
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +26,9 @@ from photonlite.errors import (
     ImageError,
     ModelError,
     PromptError,
+    RequestCancelledError,
     SettingsError,
+    StepError,
 )
 from photonlite.images import pool
 from tests.serving import GUARD, PICTURE, Gate, counters, network, on_thread, picture, run, serve
@@ -397,3 +406,94 @@ def test_an_engine_may_be_set_up_by_name(monkeypatch: pytest.MonkeyPatch) -> Non
         assert (config.depth, config.max_batch, config.gpu_memory_fraction) == (1, 2, 0.5)
     with photonlite.load(golden, device="cpu", engine=photonlite.EngineConfig(depth=1)) as model:
         assert model._session.engine.config == EngineConfig(depth=1)
+
+
+def test_closing_a_stream_ends_it_for_the_thread_that_reads_it(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, network(model), "logits", at=3)
+    stream = model.caption(PICTURE, "short", stream=True)["caption"]
+    reading = on_thread(lambda: list(stream))
+    gate.wait()
+    stream.close()
+
+    with pytest.raises(RequestCancelledError):
+        reading.result(GUARD)
+    gate.open()
+
+
+def test_closing_twice_at_once_still_finishes_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = serve()
+    load = Gate(monkeypatch, pool, "load_image")
+    preparing = on_thread(lambda: run(model.adetect(PICTURE, "mug")))
+    load.wait()
+    settle = Gate(monkeypatch, model._session._pool, "settle", at=2)
+    closing = [on_thread(model.close) for _ in range(2)]
+    for gate in (settle, load):
+        gate.wait()
+        gate.open()
+
+    assert preparing.result(GUARD)["objects"]
+    for one in closing:
+        one.result(GUARD)
+
+
+@pytest.mark.parametrize("deadline_s", [np.float32(15), Fraction(31, 2), 10**12])
+def test_a_deadline_may_be_any_number(model: VisionModel, deadline_s: Any) -> None:
+    assert model.detect(PICTURE, "mug", deadline_s=deadline_s) == model.detect(PICTURE, "mug")
+    assert model.caption(PICTURE, stream=True, deadline_s=deadline_s).text
+
+
+@pytest.mark.parametrize("deadline_s", [math.nan, math.inf, 10**400, True, "1"])
+def test_a_deadline_that_is_no_number_of_seconds_is_refused(model: VisionModel, deadline_s: Any) -> None:
+    with pytest.raises(SettingsError, match="deadline_s is"):
+        model.detect(PICTURE, "mug", deadline_s=deadline_s)
+
+
+def test_an_error_that_is_kept_does_not_keep_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = serve()
+
+    def fail(pixels: Any) -> Any:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(network(model).vision, "encode", fail)
+    kept = model.batch([{"skill": "detect", "image": PICTURE, "object": "mug"}], errors="return")
+    monkeypatch.undo()
+    weights, engine = weakref.ref(network(model)), weakref.ref(model._session.engine)
+    gc.disable()  # nor wait for the collector of cycles
+    try:
+        model.close()
+        del model
+        assert isinstance(kept[0], StepError)
+        assert engine() is None
+        gc.collect()
+        assert weights() is None
+    finally:
+        gc.enable()
+
+
+def test_a_forked_process_is_told_to_load_the_model_itself(model: VisionModel) -> None:
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads: that is the point
+        child = os.fork()
+    if child == 0:
+        told = []
+        for ask in (model.detect, lambda *a: asyncio.run(model.adetect(*a))):
+            try:
+                ask(PICTURE, "mug")
+            except ModelError as error:
+                told.append(str(error))
+        model.close()
+        os.write(write, "\n".join(told).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        if not select.select([pipe], [], [], GUARD)[0]:
+            os.kill(child, signal.SIGKILL)
+        told = pipe.read().decode().splitlines()
+    os.waitpid(child, 0)
+
+    assert len(told) == 2
+    assert all("forked" in line for line in told)
+    assert model.detect(PICTURE, "mug")["objects"]

@@ -3,6 +3,7 @@
 Whatever the engine will ever use on the device is allocated here, or the configuration is refused with the numbers.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,6 +31,8 @@ from photonlite.runner.slot import SlotShape
 from photonlite.runner.torch_body import BodyModel, TorchBody
 from photonlite.scheduler.policy import MAX_JOBS, Limits
 from photonlite.scheduler.scheduler import Scheduler
+
+_logger = logging.getLogger("photonlite")
 
 _CUDA_BATCH, _CPU_BATCH = 64, 8
 
@@ -74,6 +77,7 @@ def build(model: BodyModel, where: torch.device, dtype: torch.dtype, config: Eng
     graphed = where.type == "cuda" and config.cuda_graphs
     graphs = body.capture(GraphOptions(config.graph_sizes, config.pad_to_graph, config.compile)) if graphed else None
 
+    _report(memory, graphs)
     device = open_device(where)
     tracer = Tracer(enabled=config.trace)
     cache = CacheManager(
@@ -89,6 +93,13 @@ def build(model: BodyModel, where: torch.device, dtype: torch.dtype, config: Eng
     )
     runner = StreamRunner(device, body, config.depth, tracer)
     return Parts(EngineCore(Scheduler(cache, limits), runner, config.depth, tracer=tracer), device, memory, graphs)
+
+
+def _report(memory: MemoryPlan, graphs: GraphReport | None) -> None:
+    """Tell whoever listens what the engine has taken."""
+    _logger.info("KV cache: %d pages, %.2f GiB", memory.pages, memory.kv_bytes / 2**30)
+    if graphs is not None:
+        _logger.info("CUDA graphs: %d in %.1f s, %.0f MiB", graphs.graphs, graphs.seconds, graphs.bytes / 2**20)
 
 
 def _slot_shape(model: BodyModel, config: EngineConfig, max_batch: int) -> SlotShape:

@@ -12,12 +12,12 @@ row come free when the last step that carries it has committed. Nothing on the d
 """
 
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from photonlite.batch import Choice, Plan, Row, Runner, Sequence, Step
 from photonlite.engine.accounting import Accountant
+from photonlite.engine.faults import without_frames
 from photonlite.engine.requests import OpenRequests
 from photonlite.errors import EngineDiedError, RequestCancelledError, StepError
 from photonlite.observe.metrics import EngineMetrics
@@ -284,11 +284,7 @@ class EngineCore:
 
     def _step_error(self, step: Step, cause: BaseException) -> StepError:
         error = StepError(f"the device failed a {step.kind} step that carried this request: {cause}")
-        if cause.__traceback__ is not None:
-            # Whoever keeps the error must not keep the model that its frames know; the first of them still runs.
-            traceback.clear_frames(cause.__traceback__)
-            cause.__traceback__ = cause.__traceback__.tb_next
-        error.__cause__ = cause
+        error.__cause__ = without_frames(cause)
         return error
 
     def _phase(self, name: str, step: Step | None = None) -> AbstractContextManager[object]:

@@ -16,7 +16,6 @@ import concurrent.futures
 import copy
 import queue
 import time
-import traceback
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -25,11 +24,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from photonlite.batch import Picture, Sequence, Sink
+from photonlite.engine.faults import without_frames
 from photonlite.errors import DeadlineError, PhotonliteError, RequestCancelledError
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, Token
 from photonlite.results import Metrics
-
 
 _LONGEST_WAIT = 1e8
 """Seconds, three years: a deadline may lie further off than a lock can wait."""
@@ -100,9 +99,10 @@ class Delivery:
         try:
             sequence = self._submit(engine, prepare)
         except PhotonliteError as error:
-            # Its message says it all, and a traceback would keep the engine alive for as long as somebody has it, as
-            # those of its causes keep what a decoder had in hand.
-            _clear_causes(error)
+            # Its message says it all, and a traceback would keep the engine alive for as long as somebody has it; so
+            # would those of its causes.
+            if error.__cause__ is not None:
+                without_frames(error.__cause__)
             self._end(error.with_traceback(None))
         except BaseException as error:  # a caller's file object may raise anything, and nobody else tells the waiting
             self._end(error)
@@ -120,7 +120,7 @@ class Delivery:
 
     def expire(self) -> None:
         """End the request because its deadline has passed; the engine finds out by itself."""
-        self._end(DeadlineError(f"the answer was not complete within {self._deadline_s} s: raise deadline_s"))
+        self._end(DeadlineError(f"the answer was not complete within {self._deadline_s:g} s: raise deadline_s"))
 
     def on_token(self, token: Token) -> None:
         """Take a token from the engine."""
@@ -336,15 +336,6 @@ def _copied(error: PhotonliteError) -> PhotonliteError:
     copied = copy.copy(error)
     copied.__cause__ = error.__cause__
     return copied
-
-
-def _clear_causes(error: BaseException) -> None:
-    """Let go of what the frames of its causes had in hand; their lines stay readable."""
-    causes = {error}
-    while (cause := error.__cause__) is not None and cause not in causes:
-        traceback.clear_frames(cause.__traceback__)
-        causes.add(cause)
-        error = cause
 
 
 def _bell() -> "tuple[asyncio.Future[None], Callable[[], None]]":

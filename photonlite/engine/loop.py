@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from photonlite.batch import Sequence
 from photonlite.engine.core import EngineCore
+from photonlite.engine.faults import without_frames
 from photonlite.errors import EngineDiedError, ModelError, PhotonliteError
 
 _LONGEST_SLEEP = 3600.0
@@ -142,6 +143,7 @@ class EngineLoop:
         error = cause if isinstance(cause, EngineDiedError) else EngineDiedError(f"the engine has stopped: {cause!r}")
         if error is not cause:
             error.__cause__ = cause
+        without_frames(error)
         with self._gate:
             self._refusal = error
             notes = list(self._inbox)

@@ -59,6 +59,7 @@ class ImagePool:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="photonlite-images")
         self._jobs: set[Future[Any]] = set()
         self._urgent: deque[Callable[[], None]] = deque()
+        self._submitting = threading.Lock()
 
     def prepare(self, source: ImageSource, *, adapter: str = "", salt: str | None = None) -> "PreparedImage":
         """Decode a picture and name it by its content, on the calling thread.
@@ -87,11 +88,12 @@ class ImagePool:
         Raises:
             ModelError: The pool is closed.
         """
-        try:
-            future = self._threads.submit(self._work, job)
-        except RuntimeError as cause:
-            raise ModelError("the model is closed: load it again") from cause
-        self._jobs.add(future)
+        with self._submitting:  # a job that runs is among those that `settle` waits for
+            try:
+                future = self._threads.submit(self._work, job)
+            except RuntimeError as cause:
+                raise ModelError("the model is closed: load it again") from cause
+            self._jobs.add(future)
         future.add_done_callback(self._jobs.discard)
         return future
 
@@ -107,7 +109,9 @@ class ImagePool:
 
     def settle(self) -> None:
         """Wait until everything submitted so far is done."""
-        wait(list(self._jobs))
+        with self._submitting:
+            jobs = list(self._jobs)
+        wait(jobs)
 
     def close(self) -> None:
         """Take no more work, and wait for what is under way."""

@@ -10,6 +10,19 @@ from photonlite.runner.choices import CHOICE_COLUMNS, RESULT_COLUMNS
 from photonlite.runner.slot import PAGES, Slot, SlotShape
 
 
+def transfer(target: Tensor, source: Tensor) -> None:
+    """Copy between host and device without waiting; both of one shape and type.
+
+    Between two places on the CPU NumPy copies: PyTorch would do it on several threads, which OpenMP keeps for each
+    thread that ever asked for some. As soon as there are more of them than cores, they sleep where they used to spin,
+    and every small operation of a decode step takes three times as long.
+    """
+    if target.is_cuda or source.is_cuda:
+        target.copy_(source, non_blocking=True)
+    else:
+        target.numpy()[...] = source.numpy()
+
+
 @dataclass(frozen=True, slots=True)
 class HostViews:
     """A slot's host arrays, int32, as tensors over the same memory; see `runner.slot` for their layout."""

@@ -186,7 +186,7 @@ class GraphSet:
         """
         begun, before = time.perf_counter(), capturer.used_bytes()
         total = len(self._wanted) * len(self._slots) * (1 + 2 * len(VARIANTS))
-        with _frozen_garbage(), _shown(progress, total) as advance:
+        with _frozen_garbage(), _shown(capturer, progress, total) as advance:
             for size in self._wanted:
                 self._capture_size(capturer, size, forward, finalize, advance)
         taken = max(0, capturer.used_bytes() - before)
@@ -241,8 +241,8 @@ def _frozen_garbage() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _shown(progress: Progress | None, total: int) -> Iterator[Callable[[], None]]:
-    """Give what counts one graph more."""
+def _shown(capturer: Capturer, progress: Progress | None, total: int) -> Iterator[Callable[[], None]]:
+    """Give what counts one graph more; at the end the bar tells the memory that they take."""
     done = 0
 
     def advance() -> None:
@@ -257,4 +257,6 @@ def _shown(progress: Progress | None, total: int) -> Iterator[Callable[[], None]
     with tqdm(
         total=total, desc="capturing CUDA graphs", unit="graph", disable=None if progress is None else True
     ) as bar:
+        before = capturer.used_bytes()
         yield advance
+        bar.set_postfix_str(f"{max(0, capturer.used_bytes() - before) / 2**20:.0f} MiB")

@@ -24,7 +24,7 @@ from torch import Tensor
 from photonlite.batch import CropGroup, EncodeJob, PageCopy, Plan
 from photonlite.models.base import Model
 from photonlite.runner.attention import DecodeAttention, PagedCache, PrefillAttention, plan_free_attention
-from photonlite.runner.buffers import Buffers, HostViews
+from photonlite.runner.buffers import Buffers, HostViews, transfer
 from photonlite.runner.choices import BIN1, Variant
 from photonlite.runner.graphs import Capturer, CudaCapturer, GraphKey, GraphOptions, GraphReport, GraphSet, Progress
 from photonlite.runner.inputs import InputEmbedding
@@ -144,18 +144,18 @@ class TorchBody:
 
     def upload_rows(self, slot: Slot, count: int) -> None:
         """Copy the first `count` of `slot.rows` to the device."""
-        self._buffers[slot.index].rows[:count].copy_(self._host(slot).rows[:count], non_blocking=True)
+        transfer(self._buffers[slot.index].rows[:count], self._host(slot).rows[:count])
 
     def upload_tokens(self, slot: Slot, count: int) -> None:
         """Copy the first `count` of `slot.tokens` to the device."""
-        self._buffers[slot.index].tokens[:count].copy_(self._host(slot).tokens[:count], non_blocking=True)
+        transfer(self._buffers[slot.index].tokens[:count], self._host(slot).tokens[:count])
 
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
         """Copy the groups' pixels to the device, one behind the other."""
         filled = 0
         for group in groups:
             pixels = torch.from_numpy(group.job.crops.pixels[group.first : group.first + group.count])
-            self._buffers[slot.index].crops[filled : filled + group.count].copy_(pixels, non_blocking=True)
+            transfer(self._buffers[slot.index].crops[filled : filled + group.count], pixels)
             filled += group.count
 
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
@@ -188,9 +188,9 @@ class TorchBody:
     def upload_choices(self, slot: Slot, count: int, *, masked: bool) -> None:
         """Copy the first `count` of `slot.choices`, and of `slot.masks` if `masked`, to the device."""
         buffers, host = self._buffers[slot.index], self._host(slot)
-        buffers.choices[:count].copy_(host.choices[:count], non_blocking=True)
+        transfer(buffers.choices[:count], host.choices[:count])
         if masked:
-            buffers.masks[:count].copy_(host.masks[:count], non_blocking=True)
+            transfer(buffers.masks[:count], host.masks[:count])
 
     def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
         """Choose a token for each row with the heads of the variant; put it into the pending table and the results."""
@@ -199,7 +199,7 @@ class TorchBody:
 
     def download(self, slot: Slot, count: int) -> None:
         """Copy the first `count` results to `slot.results`."""
-        self._host(slot).results[:count].copy_(self._buffers[slot.index].results[:count], non_blocking=True)
+        transfer(self._host(slot).results[:count], self._buffers[slot.index].results[:count])
 
     def forget(self, job: EncodeJob) -> None:
         """Let go of a job's features and embeddings."""

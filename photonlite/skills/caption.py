@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from photonlite.grammar.spatial import TextGrammar
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Caption
-from photonlite.skills.base import AsyncTextPieces, OnEnd, Prompts, TextReader, room_after, TextPieces
+from photonlite.skills.base import AsyncTextPieces, OnEnd, Prompts, TextPieces, TextReader, room_after
 
 
 def build(prompts: Prompts, length: str, *, settings: SamplingSettings) -> Request:

@@ -23,11 +23,11 @@ from photonlite.skills.base import (
     Prompts,
     Reader,
     SpatialRefs,
+    TextPieces,
     TextReader,
     clean_refs,
     clean_text,
     room_after,
-    TextPieces,
 )
 
 

@@ -1,6 +1,7 @@
 import asyncio
 import gc
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -273,6 +274,23 @@ def test_a_fault_of_a_plug_in_reaches_the_caller_as_it_is_and_not_the_engine() -
         generation.complete()
 
 
+def test_two_coroutines_that_read_one_stream_share_its_tokens_and_both_end() -> None:
+    async def main() -> list[list[Token]]:
+        engine = FakeEngine()
+        generation = begun(engine)
+
+        async def read() -> list[Token]:
+            return [token async for token in generation]
+
+        readers = [asyncio.ensure_future(read()) for _ in range(2)]
+        await settled()
+        engine.give(*TOKENS)
+        engine.finish()
+        return await asyncio.gather(*readers)
+
+    assert sorted(token.id for tokens in run(main()) for token in tokens) == [1, 2, 3]
+
+
 # ---- preparation
 
 
@@ -286,6 +304,47 @@ def test_what_is_wrong_with_the_picture_ends_the_request_before_it_is_submitted(
     with pytest.raises(ImageError, match="no picture"):
         generation.check()
     assert engine.sequences == []
+
+
+def test_whatever_a_callers_file_raises_reaches_whoever_waits() -> None:
+    class Panic(BaseException):
+        pass
+
+    def prepare() -> None:
+        raise Panic
+
+    generation = Generation(request())
+    start = generation.starter(FakeEngine(), prepare)
+    with pytest.raises(Panic):
+        start()
+
+    with pytest.raises(Panic):
+        run(generation.acomplete())
+
+
+def test_an_error_that_is_kept_keeps_nothing_of_what_a_decoder_had_in_hand() -> None:
+    class Pixels:
+        pass
+
+    held = []
+
+    def decode() -> None:
+        pixels = Pixels()
+        held.append(weakref.ref(pixels))
+        raise ValueError("truncated")
+
+    def prepare() -> None:
+        try:
+            decode()
+        except ValueError as cause:
+            raise ImageError("no picture") from cause
+
+    generation = begun(FakeEngine(), prepare)
+    with pytest.raises(ImageError) as kept:
+        generation.complete()
+
+    assert held[0]() is None
+    assert "in decode" in "".join(traceback.format_exception(kept.value))
 
 
 def test_a_refusal_of_the_engine_reaches_the_caller() -> None:
@@ -417,6 +476,22 @@ def test_an_interrupted_thread_cancels_the_request(monkeypatch: pytest.MonkeyPat
     assert engine.cancelled == engine.sequences != []
 
 
+def test_an_interrupted_reader_of_a_stream_cancels_it_too() -> None:
+    class Interrupted:
+        def get(self, timeout: float | None = None) -> Token:
+            raise KeyboardInterrupt
+
+        def put(self, token: Token | None) -> None: ...
+
+    engine = FakeEngine()
+    generation = begun(engine)
+    generation._delivery.tokens = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        next(generation)
+
+    assert engine.cancelled == engine.sequences != []
+
+
 def test_a_loop_that_has_been_closed_does_not_disturb_the_engine() -> None:
     delivery = Delivery(request(), None)
 
@@ -440,6 +515,17 @@ def test_waiting_ends_at_the_deadline_whatever_the_engine_does(wait: Callable[[G
 
     with pytest.raises(DeadlineError, match=r"within 0\.01 s"):
         on_thread(lambda: wait(generation)).result(GUARD)
+
+
+@pytest.mark.parametrize("deadline_s", [1e10, 1e300])
+@pytest.mark.parametrize("wait", [Generation.complete, list])
+def test_a_deadline_may_lie_further_off_than_a_lock_can_wait(wait: Callable[[Any], Any], deadline_s: float) -> None:
+    engine = FakeEngine()
+    generation = begun(engine, deadline_s=deadline_s)
+    waiting = on_thread(lambda: wait(generation))
+    engine.finish()
+
+    waiting.result(GUARD)
 
 
 @pytest.mark.parametrize("wait", [Generation.acomplete, Generation.__anext__])

@@ -1,8 +1,12 @@
 """The engine thread, on scripted runners; gates in place of sleeps."""
 
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -190,6 +194,31 @@ def test_a_request_that_can_never_fit_reaches_its_sink_as_an_error() -> None:
     loop.close(drain=True)
 
 
+def test_waking_may_happen_in_the_middle_of_waking() -> None:
+    """A collection of garbage may begin on any line, and drop a request, which is cancelled then and there."""
+    loop = EngineLoop(Bench(ends_at(3)).core)
+    done, inside = threading.Event(), False
+
+    def collect(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal inside
+        if not inside:
+            inside = True
+            loop.cancel(sequence(1))
+            inside = False
+        return collect
+
+    def cancel() -> None:
+        sys.settrace(collect)
+        loop.cancel(sequence(0))
+        sys.settrace(None)
+        done.set()
+
+    threading.Thread(target=cancel, daemon=True).start()
+
+    assert done.wait(LONG / 10)
+    loop.close(drain=True)
+
+
 def test_closing_twice_is_fine_and_ends_the_thread() -> None:
     before = threading.active_count()
     loop = EngineLoop(Bench(ends_at(3)).core)
@@ -244,3 +273,23 @@ def test_the_error_of_a_closed_engine_does_not_collect_the_frames_of_those_it_wa
             loop.submit(sequence(number))
 
     assert len(raised.traceback) < 5
+
+
+def test_the_error_of_a_dead_engine_knows_no_frames_but_tells_where_it_was() -> None:
+    bench = Bench(ends_at(3))
+
+    def fail() -> None:
+        if bench.scheduler.waiting:
+            raise RuntimeError("fallen off")
+
+    bench.scheduler.plan = fail  # type: ignore[method-assign]
+    loop = EngineLoop(bench.core)
+    one = sequence(0)
+    loop.submit(one)
+    error = ended(one).ends[0].error
+    loop.close(drain=True)
+
+    assert isinstance(error, EngineDiedError)
+    assert error.__cause__ is not None
+    assert (error.__traceback__, error.__cause__.__traceback__) == (None, None)
+    assert "in fail" in "".join(traceback.format_exception(error))

@@ -134,6 +134,25 @@ def test_a_closed_pool_refuses_work_without_raising_at_the_engine(bell: Bell) ->
         pool.submit(lambda: None)
 
 
+def test_crops_that_the_engine_waits_for_are_cut_before_pictures_that_wait_to_be_prepared(
+    bell: Bell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(module, "cut_crops", lambda *a: done.append("cut") or cut_crops(*a))
+    pool = ImagePool(SPEC, ImageLimits(), 1, on_ready=bell.ring)
+    prepared = pool.prepare(picture())
+    go = threading.Event()
+    pool.submit(lambda: go.wait(GUARD))
+    for _ in range(3):
+        pool.submit(lambda: done.append("prepared"))
+    prepared.request_crops()
+    go.set()
+    bell.wait()
+    pool.close()
+
+    assert done == ["cut", "prepared", "prepared", "prepared"]
+
+
 def test_settling_waits_for_all_work_and_closing_too(pool: ImagePool) -> None:
     gate, done = threading.Event(), []
 

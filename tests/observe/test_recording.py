@@ -56,3 +56,17 @@ def test_a_recording_of_nothing_is_saved_and_drawn_too(tmp_path: Path) -> None:
     recording.save(tmp_path / "run.json")
 
     assert recording.draw().width == 1600
+
+
+def test_recordings_may_overlap_and_the_last_one_switches_the_tracer_off() -> None:
+    tracer = Tracer(enabled=False)
+    first, second = Recording(tracer), Recording(tracer)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    with tracer.host("after the first"):
+        pass
+    second.__exit__(None, None, None)
+
+    assert [span.name for span in second.spans] == ["after the first"]
+    assert not tracer.enabled

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
 from photonlite.request import Token
-from photonlite.skills.base import TextReader, box, clean_refs, clean_text, groups, room_after, score, TextPieces
+from photonlite.skills.base import TextPieces, TextReader, box, clean_refs, clean_text, groups, room_after, score
 from tests.skills.fake import FakePrompts, coordinate, size
 
 
@@ -89,3 +90,21 @@ def test_a_box_is_clamped_to_the_picture() -> None:
     )
     whole = {"x_min": 0.0, "y_min": 0.0, "x_max": 1.0, "y_max": 1.0}
     assert box((coordinate(0.5), coordinate(0.5), size(2, 2))) == whole
+
+
+def test_closing_pieces_closes_the_tokens_though_somebody_waits_for_one() -> None:
+    class Tokens(Iterator[Token]):
+        closed = False
+
+        def __next__(self) -> Token:
+            pieces.close()  # as another thread does while this one waits
+            raise StopIteration
+
+        def close(self) -> None:
+            self.closed = True
+
+    tokens = Tokens()
+    pieces = TextPieces(TextReader(FakePrompts()), tokens)
+
+    assert list(pieces) == []
+    assert tokens.closed
