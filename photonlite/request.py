@@ -195,6 +195,7 @@ class Request:
         budget: Tokens that the grammar accepts at most: what a cache must have room for.
         settings: How to choose among it.
         subject: The text of the question or the object, stripped; results carry it as their label.
+        salt: A tenant's own text: prompts of different salts share nothing that was computed for them.
     """
 
     skill: str
@@ -203,6 +204,7 @@ class Request:
     budget: int
     settings: SamplingSettings
     subject: str = ""
+    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

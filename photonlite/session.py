@@ -8,6 +8,7 @@ task ──> Generation ── prepare: decode, hash ──> engine ──> comp
 ```
 """
 
+import dataclasses
 import math
 import os
 import weakref
@@ -37,7 +38,7 @@ class Options(TypedDict, total=False):
 
     Attributes:
         deadline_s: Seconds from the call after which the answer is worthless: `DeadlineError` is raised then.
-        salt: Whose picture it is. What is computed for a picture serves later questions of the same salt only, so that
+        salt: Whose question it is. What is computed for it serves later questions of the same salt only, so that
             no tenant of a server learns from the time it takes what another one has asked.
     """
 
@@ -141,7 +142,8 @@ class Session:
             raise ModelError("this process was forked, and the model's threads stayed behind: load it in this process")
         if salt is not None and not isinstance(salt, str):
             raise SettingsError(f"salt is {type(salt).__name__}: give text, or None for none")
-        generation = Generation(task.request, _seconds(deadline_s))
+        request = dataclasses.replace(task.request, salt=salt or "")
+        generation = Generation(request, _seconds(deadline_s))
         return generation, generation.starter(self.engine, partial(self._prepare, task.image, salt))
 
     def _prepare(self, image: Picture | None, salt: str | None) -> PreparedImage | None:

@@ -20,6 +20,7 @@ from PIL import Image
 import photonlite
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig
+from photonlite.engine.engine import Engine
 from photonlite.errors import (
     CapacityError,
     DeadlineError,
@@ -31,6 +32,7 @@ from photonlite.errors import (
     StepError,
 )
 from photonlite.images import pool
+from photonlite.request import Request
 from tests.serving import GUARD, PICTURE, Gate, counters, network, on_thread, picture, run, serve
 
 
@@ -497,3 +499,18 @@ def test_a_forked_process_is_told_to_load_the_model_itself(model: VisionModel) -
     assert len(told) == 2
     assert all("forked" in line for line in told)
     assert model.detect(PICTURE, "mug")["objects"]
+
+
+def test_the_salt_goes_with_a_question_without_a_picture(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    salts = []
+    submit = Engine.submit
+
+    def watched(self: Engine, request: Request, *arguments: Any, **options: Any) -> Any:
+        salts.append(request.salt)
+        return submit(self, request, *arguments, **options)
+
+    monkeypatch.setattr(Engine, "submit", watched)
+    model.query(question="why?", salt="a", settings={"max_tokens": 1})
+    model.query(question="why?", settings={"max_tokens": 1})
+
+    assert salts == ["a", ""]

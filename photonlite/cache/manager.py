@@ -22,7 +22,7 @@ from typing import Literal
 
 from photonlite.batch import PageCopy, Sequence
 from photonlite.cache.pages import PagePool
-from photonlite.cache.prefix import TEXT_ROOT, Block, PrefixCache, image_key, page_key
+from photonlite.cache.prefix import Block, PrefixCache, image_key, page_key, text_root
 from photonlite.request import Token
 
 
@@ -77,7 +77,7 @@ class CacheManager:
         self._caching = prefix_caching
         self._leases: dict[int, _Lease] = {}
         # A queue's head that does not fit is tried again at every tick: its prompt is hashed once.
-        self._hashed: tuple[tuple[Token, ...], str | None, list[bytes]] = ((), None, [])
+        self._hashed: tuple[tuple[Token, ...], bytes, list[bytes]] = ((), b"", [])
 
     def pages_needed(self, positions: int, with_picture: bool) -> int:
         """Tell how many pages a request that fills so many positions needs when it is alone in the machine.
@@ -218,19 +218,20 @@ class CacheManager:
         if not self._caching:
             return []
         size, before, prompt = self.pages.page_size, sequence.before, sequence.request.prompt
-        picture = None if sequence.picture is None else sequence.picture.key
+        picture = sequence.picture
         first, last = 0 if picture is None else before // size, sequence.prompt_length // size
         if picture is None and first == last:
             return []
-        hashed_prompt, hashed_picture, keys = self._hashed
-        if keys and hashed_prompt is prompt and hashed_picture == picture:
+        root = text_root(sequence.request.salt) if picture is None else image_key(picture.key)
+        hashed_prompt, hashed_root, keys = self._hashed
+        if keys and hashed_prompt is prompt and hashed_root == root:
             return keys
-        keys = [] if picture is None else [image_key(picture)]
-        parent = TEXT_ROOT if picture is None else keys[0]
+        keys = [] if picture is None else [root]
+        parent = root
         for page in range(first, last):
             parent = page_key(parent, prompt[max(0, page * size - before) : (page + 1) * size - before])
             keys.append(parent)
-        self._hashed = (prompt, picture, keys)
+        self._hashed = (prompt, root, keys)
         return keys
 
     def _builds_tail(self, sequence: Sequence, keys: list[bytes]) -> bool:

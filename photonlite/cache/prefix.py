@@ -4,7 +4,7 @@
 root           blocks                                     page size 4, image prefix of 6 positions
 picture key ── image [0, 6) ── page [4, 8) ── page [8, 12)    owned: pages 0-1 · 1 · 2 of the sequence that built them
                  └ tail: a page of its own with positions 4 and 5, for prompts that go on otherwise
-TEXT_ROOT ──── page [0, 4) ─── page [4, 8)                    text alone can never reach an image block
+text root ──── page [0, 4) ─── page [4, 8)                    text alone can never reach an image block
 ```
 
 The image block attends in both directions, so it is reused whole or not at all. A block in use keeps its whole chain
@@ -26,7 +26,13 @@ from photonlite.request import Token
 
 _KEY_BYTES = 32
 
-TEXT_ROOT = blake2b(digest_size=_KEY_BYTES, person=b"text").digest()
+
+@functools.lru_cache(maxsize=4096)
+def text_root(salt: str = "") -> bytes:
+    """Give the key that prompts without a picture begin behind; those of another salt have another."""
+    return blake2b(salt.encode(), digest_size=_KEY_BYTES, person=b"text").digest()
+
+
 """What chains of text without a picture begin with."""
 
 

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from photonlite.batch import PageCopy
@@ -69,6 +71,21 @@ def test_text_alone_shares_full_pages_of_equal_prompts():
     assert admitted(manager, sequence((1, 2, 3, 9))).start == 4
     assert admitted(manager, sequence((1, 2, 9, 4))).start == 0
     assert (manager.prefix.hits, manager.prefix.misses) == (2, 2)
+
+
+def test_text_of_another_salt_shares_nothing():
+    manager = manager_of(usable=30)
+    served(manager, salted((1, 2, 3, 4, 5, 6, 7, 8), "a"))
+
+    assert admitted(manager, salted((1, 2, 3, 4, 5, 6, 7, 8), "b")).start == 0
+    assert admitted(manager, sequence((1, 2, 3, 4, 5, 6, 7, 8))).start == 0
+    assert admitted(manager, salted((1, 2, 3, 4, 5, 6, 7, 8), "a")).start > 0
+
+
+def salted(prompt, salt):
+    made = sequence(prompt)
+    made.request = dataclasses.replace(made.request, salt=salt)
+    return made
 
 
 def test_one_position_is_left_to_compute():

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photonlite.cache.pages import PagePool
-from photonlite.cache.prefix import TEXT_ROOT, Block, PrefixCache, image_key, page_key
+from photonlite.cache.prefix import Block, PrefixCache, image_key, page_key, text_root
 from photonlite.request import Token
 
 tokens = st.builds(Token, st.integers(0, 2), st.lists(st.sampled_from((0.0, 0.5, 1.0)), max_size=2).map(tuple))
@@ -21,16 +21,16 @@ def add(cache: PrefixCache, pool: PagePool, name: bytes, parent: Block | None = 
 @given(st.lists(tokens, min_size=3, max_size=3), st.lists(tokens, min_size=3, max_size=3))
 def test_pages_share_a_key_exactly_when_their_inputs_are_equal(one: list[Token], other: list[Token]):
     same = [(token.id, token.values) for token in one] == [(token.id, token.values) for token in other]
-    assert (page_key(TEXT_ROOT, one) == page_key(TEXT_ROOT, other)) == same
+    assert (page_key(text_root(), one) == page_key(text_root(), other)) == same
 
 
 def test_how_a_token_was_chosen_is_no_part_of_its_key():
-    assert page_key(TEXT_ROOT, [Token(1, (0.5,), 0.3, (0.9,))]) == page_key(TEXT_ROOT, [Token(1, (0.5,))])
+    assert page_key(text_root(), [Token(1, (0.5,), 0.3, (0.9,))]) == page_key(text_root(), [Token(1, (0.5,))])
 
 
 def test_a_key_stands_for_the_whole_chain_from_its_root():
     page = [Token(1), Token(2)]
-    roots = [TEXT_ROOT, image_key(""), image_key("a"), image_key("b"), page_key(TEXT_ROOT, page)]
+    roots = [text_root(), text_root("a"), image_key(""), image_key("a"), image_key("b"), page_key(text_root(), page)]
     assert len({page_key(root, page) for root in roots} | set(roots)) == 2 * len(roots) - 1
 
 
