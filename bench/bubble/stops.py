@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from photonlite.images.crops import CropSpec
-from photonlite.models.base import ModelShape
+from photonlite.models.base import CropEncoder, Model, ModelShape
 from photonlite.models.layers import Attention
-from photonlite.runner.pictures import CropEncoder
-from photonlite.runner.torch_body import BodyModel
 
 _LIMIT = 2.0**14
 """Far above what the first number of a hidden state or a logit ever is; twice as much still fits float16."""
@@ -33,7 +31,7 @@ class StopModel:
         dtype: Of its hidden states.
     """
 
-    def __init__(self, model: BodyModel, *, stop: int, end: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, model: Model, *, stop: int, end: int, device: torch.device, dtype: torch.dtype) -> None:
         self._model = model
         self._end = end
         # The padding of a prompt may reach past the context: by less than another context.

@@ -13,13 +13,13 @@ from bench.bubble.stops import StopModel
 from photonlite.config import EngineConfig
 from photonlite.grammar.base import Vocabulary
 from photonlite.grammar.spatial import DetectGrammar, TextGrammar
+from photonlite.models.base import Model
 from photonlite.models.loading import resolve
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.weights import load_model
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.runner.memory import bytes_of_page, longest_pages
-from photonlite.runner.torch_body import BodyModel
 
 Workload = Literal["text", "detect"]
 """Words, whose masks are known ahead; or boxes, whose masks depend on what was chosen before."""
@@ -53,7 +53,7 @@ class Subject:
     """
 
     name: str
-    model: BodyModel
+    model: Model
     vocabulary: Vocabulary
     device: torch.device
     dtype: torch.dtype

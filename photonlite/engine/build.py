@@ -16,6 +16,7 @@ from photonlite.device.base import Device
 from photonlite.device.bodies import open_device
 from photonlite.engine.core import EngineCore
 from photonlite.grammar.mask import words
+from photonlite.models.base import Model
 from photonlite.observe.trace import Tracer
 from photonlite.runner.graphs import VARIANTS, GraphOptions, GraphReport
 from photonlite.runner.memory import (
@@ -28,7 +29,7 @@ from photonlite.runner.memory import (
 )
 from photonlite.runner.runner import StreamRunner
 from photonlite.runner.slot import SlotShape
-from photonlite.runner.torch_body import BodyModel, TorchBody
+from photonlite.runner.torch_body import TorchBody
 from photonlite.scheduler.policy import MAX_JOBS, Limits
 from photonlite.scheduler.scheduler import Scheduler
 
@@ -54,7 +55,7 @@ class Parts:
     graphs: GraphReport | None
 
 
-def build(model: BodyModel, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> Parts:
+def build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> Parts:
     """Put an engine together.
 
     Args:
@@ -102,7 +103,7 @@ def _report(memory: MemoryPlan, graphs: GraphReport | None) -> None:
         _logger.info("CUDA graphs: %d in %.1f s, %.0f MiB", graphs.graphs, graphs.seconds, graphs.bytes / 2**20)
 
 
-def _slot_shape(model: BodyModel, config: EngineConfig, max_batch: int) -> SlotShape:
+def _slot_shape(model: Model, config: EngineConfig, max_batch: int) -> SlotShape:
     shape = model.shape
     return SlotShape(
         max_rows=max_batch,
@@ -117,7 +118,7 @@ def _slot_shape(model: BodyModel, config: EngineConfig, max_batch: int) -> SlotS
 
 
 def _plan(
-    model: BodyModel,
+    model: Model,
     where: torch.device,
     dtype: torch.dtype,
     config: EngineConfig,

@@ -12,10 +12,10 @@ from photonlite.config import EngineConfig
 from photonlite.device.base import Array
 from photonlite.engine.build import build
 from photonlite.engine.loop import EngineLoop
+from photonlite.models.base import Model
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.request import Request
-from photonlite.runner.torch_body import BodyModel
 
 
 class Engine:
@@ -38,7 +38,7 @@ class Engine:
     """
 
     def __init__(
-        self, model: BodyModel, device: torch.device, dtype: torch.dtype, config: EngineConfig | None = None
+        self, model: Model, device: torch.device, dtype: torch.dtype, config: EngineConfig | None = None
     ) -> None:
         self.config = config or EngineConfig()
         parts = build(model, device, dtype, self.config)

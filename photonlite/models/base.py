@@ -38,6 +38,18 @@ class ModelShape:
     vocab_size: int
 
 
+class CropEncoder(Protocol):
+    """A model's image encoder in its two stages, of which the first may run crop group by crop group."""
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Map crops, uint8 ``[n, C, C, 3]``, to features ``[n, P, D]``, each crop on its own."""
+        ...
+
+    def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
+        """Map the features of one picture's crops to embeddings ``[prefix_length - 1, dim]``."""
+        ...
+
+
 class Model(Protocol):
     """One family's network. Values in [0, 1] and bins are float32 and int64 on the model's device."""
 
@@ -49,6 +61,11 @@ class Model(Protocol):
     @property
     def crop_spec(self) -> CropSpec:
         """How a picture is cut for :meth:`encode_image`."""
+        ...
+
+    @property
+    def vision(self) -> CropEncoder:
+        """The image encoder, whose first stage may take the crops of several pictures at once."""
         ...
 
     def encode_image(self, pixels: Tensor, tiling: tuple[int, int]) -> Tensor:

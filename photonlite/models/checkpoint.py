@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
+from photonlite.models.base import Model
 from photonlite.models.loading import resolve
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
 from photonlite.models.moondream.weights import load_model
 from photonlite.models.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ class LoadedModel:
     """
 
     name: str
-    model: MoondreamModel
+    model: Model
     prompts: MoondreamPrompts
 
 

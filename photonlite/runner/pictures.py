@@ -1,24 +1,12 @@
 """Pictures on their way through the image encoder: features until the last crop is in, then embeddings."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
-
-
-class CropEncoder(Protocol):
-    """A model's image encoder in its two stages, of which the first may run crop group by crop group."""
-
-    def encode(self, pixels: Tensor) -> Tensor:
-        """Map crops, uint8 ``[n, C, C, 3]``, to features ``[n, P, D]``, each crop on its own."""
-        ...
-
-    def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Map the features of one picture's crops to embeddings ``[prefix_length - 1, dim]``."""
-        ...
+from photonlite.models.base import CropEncoder
 
 
 class PictureEncoder:

@@ -16,7 +16,6 @@ graph's pool nor wait for the device.
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -28,19 +27,10 @@ from photonlite.runner.buffers import Buffers, HostViews, transfer
 from photonlite.runner.choices import BIN1, Variant
 from photonlite.runner.graphs import Capturer, CudaCapturer, GraphKey, GraphOptions, GraphReport, GraphSet, Progress
 from photonlite.runner.inputs import InputEmbedding
-from photonlite.runner.pictures import CropEncoder, PictureEncoder
+from photonlite.runner.pictures import PictureEncoder
 from photonlite.runner.prefill import Batch, Span, largest_batches, make_batches
 from photonlite.runner.sampling import choose
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, Slot, SlotShape
-
-
-class BodyModel(Model, Protocol):
-    """A model whose pictures may be encoded in pieces."""
-
-    @property
-    def vision(self) -> CropEncoder:
-        """The image encoder."""
-        ...
 
 
 class TorchBody:
@@ -64,7 +54,7 @@ class TorchBody:
 
     def __init__(
         self,
-        model: BodyModel,
+        model: Model,
         device: torch.device,
         dtype: torch.dtype,
         shape: SlotShape,
