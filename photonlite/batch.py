@@ -1,17 +1,9 @@
-"""The contract between scheduler, engine and runner: sequences, plans and steps, in plain values. No torch.
+"""The contract between scheduler, engine and runner: plans and steps, in plain values. No torch.
 
 ```
 scheduler.plan ──> Plan(kind, rows)  ──launch──>  Step(plan, slot)  ──collect──> a Token or an error for each row
                         │
                         └─ Row(sequence, start, count): positions [start, start + count) get their keys and values
-```
-
-A sequence through its life, with a pipeline of depth 2:
-
-```
- waiting ──admit──> running ──EOS or cap at commit──> finalized ──last step committed──> released
-    ^                  │                                  │
-    └── pre-empted ────┘                                  └─ rides along in step t+1: a zombie
 ```
 """
 
@@ -19,172 +11,10 @@ from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from photonlite.request import Allowed, Request, Token
+from photonlite.request import Allowed, Token
+from photonlite.sequence import Crops, Sequence
 
 Kind = Literal["encode", "prefill", "decode"]
-
-MAX_INFLIGHT = 2
-"""Steps in flight that may carry one sequence: as many as the pipeline has slots."""
-
-
-class Crops(Protocol):
-    """The crops of one picture, as `images.crops` cuts them."""
-
-    @property
-    def pixels(self) -> npt.NDArray[np.uint8]:
-        """uint8 ``[n, C, C, 3]``, where the device can read it without waiting."""
-        ...
-
-    @property
-    def tiling(self) -> tuple[int, int]:
-        """Rows and columns of local crops."""
-        ...
-
-
-class Picture(Protocol):
-    """A picture that a request is about: identified by its content, cut into crops only when they are needed."""
-
-    @property
-    def key(self) -> str:
-        """Tells pictures apart: a hash of pixels, adapter and tenant."""
-        ...
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """Width and height in pixels; None where it is not known."""
-        ...
-
-    @property
-    def crops(self) -> Crops | None:
-        """The crops; None until they are cut."""
-        ...
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why the crops could not be cut; None while they may come."""
-        ...
-
-    def request_crops(self) -> None:
-        """Begin to cut them on another thread, unless that has been done; returns at once."""
-        ...
-
-    def drop_crops(self) -> None:
-        """Let go of them: the picture has been encoded. They may be asked for again."""
-        ...
-
-
-class Sink(Protocol):
-    """Where a sequence's output goes; called on the engine thread in the middle of a tick.
-
-    It must neither block nor call the engine core; what an `EngineLoop` offers may be called.
-    """
-
-    def on_token(self, token: Token) -> None:
-        """Take a token as soon as it is certain."""
-        ...
-
-    def on_finish(self, sequence: "Sequence") -> None:
-        """Take the end: `sequence.error` tells whether it failed. Called exactly once."""
-        ...
-
-
-@dataclass(slots=True)
-class Timeline:
-    """When things happened to a sequence, in seconds of `time.perf_counter`; 0 where they have not."""
-
-    submitted: float = 0.0
-    admitted: float = 0.0
-    first_token: float = 0.0
-    finished: float = 0.0
-    preprocess_s: float = 0.0
-    encode_s: float = 0.0
-    prefill_s: float = 0.0
-    preemptions: int = 0
-
-    @property
-    def queue_s(self) -> float:
-        """Seconds from the prepared picture to the first launch that carried the prompt."""
-        return max(0.0, self.admitted - self.submitted - self.preprocess_s) if self.admitted else 0.0
-
-
-@dataclass(eq=False, slots=True)
-class Sequence:
-    """A request on its way through the engine.
-
-    Attributes:
-        number: Unique; later ones are larger.
-        request: What was asked. A budget of 0 asks for nothing but the picture's place in the prefix cache.
-        sink: Where the output goes.
-        before: Positions before the prompt: BOS, and the picture if there is one.
-        picture: What it is about; None for text alone.
-        deadline: When the answer is worthless, in seconds of `time.perf_counter`; None for never.
-        seed: Of its random numbers.
-        row: Its row of the pending table, from admission to release.
-        pages: Its page table.
-        filled: Positions that launched steps have given keys and values.
-        tokens: What it has produced, as far as committed.
-        inflight_refs: Launched and uncommitted steps that carry it.
-        finalized: It has ended; it changes no more.
-        preempting: It gives its pages back as soon as its steps have committed, and starts again.
-        error: Why it failed.
-        times: When things happened to it.
-    """
-
-    number: int
-    request: Request
-    sink: Sink
-    before: int
-    picture: Picture | None = None
-    deadline: float | None = None
-    seed: int = 0
-    row: int | None = None
-    pages: list[int] = field(default_factory=list)
-    filled: int = 0
-    tokens: list[Token] = field(default_factory=list)
-    inflight_refs: int = 0
-    finalized: bool = False
-    preempting: bool = False
-    error: BaseException | None = None
-    times: Timeline = field(default_factory=Timeline)
-
-    @property
-    def prompt_length(self) -> int:
-        """Positions of BOS, picture and prompt."""
-        return self.before + len(self.request.prompt)
-
-    @property
-    def known_length(self) -> int:
-        """Positions whose input is known on the host: prompt and committed tokens."""
-        return self.prompt_length + len(self.tokens)
-
-    @property
-    def samples(self) -> bool:
-        """Whether it produces tokens at all."""
-        return self.request.budget > 0
-
-    @property
-    def longest(self) -> int:
-        """Positions it can ever fill: the last token is never fed back."""
-        return self.prompt_length + max(0, self.request.budget - 1)
-
-    def tokens_after_picture(self, start: int) -> tuple[Token, ...]:
-        """Give prompt and committed tokens from position `start` on; it lies behind BOS and picture."""
-        return (*self.request.prompt, *self.tokens)[start - self.before :]
-
-    def retain(self) -> None:
-        """Count a launched step that carries it."""
-        if self.inflight_refs >= MAX_INFLIGHT:
-            raise AssertionError(f"sequence {self.number} is in {self.inflight_refs} steps already")
-        self.inflight_refs += 1
-
-    def release(self) -> None:
-        """Count a step that carried it and was committed, or was not launched after all."""
-        if self.inflight_refs <= 0:
-            raise AssertionError(f"sequence {self.number} is in no step")
-        self.inflight_refs -= 1
 
 
 @dataclass(eq=False, slots=True)

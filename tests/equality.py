@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from photonlite.batch import Sequence
 from photonlite.config import EngineConfig
 from photonlite.engine.engine import Engine
 from photonlite.errors import RequestCancelledError
@@ -21,6 +20,7 @@ from photonlite.images.crops import Crops
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
 from photonlite.runner.memory import bytes_of_page
+from photonlite.sequence import Sequence
 from photonlite.skills import caption, detect, point, query, segment
 from tests.plain import PlainEngine
 from tests.tiny import CPU, tiny_config, tiny_model, tiny_prompts

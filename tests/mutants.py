@@ -296,7 +296,7 @@ MUTANTS = [
     ),
     Mutant(
         "a recomputed sequence forgets its last token",
-        "batch.py",
+        "sequence.py",
         "        return self.prompt_length + len(self.tokens)\n",
         "        return self.prompt_length + max(0, len(self.tokens) - 1)\n",
         f"tests/scheduler {_SIMULATION}",

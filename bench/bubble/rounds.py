@@ -8,12 +8,12 @@ from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
 
 from bench.bubble.subjects import Subject
-from photonlite.batch import Sequence
 from photonlite.config import EngineConfig
 from photonlite.engine.build import build
 from photonlite.engine.loop import EngineLoop
 from photonlite.observe.trace import Span, Tracer
 from photonlite.request import Request, Token
+from photonlite.sequence import Sequence
 
 Chosen = tuple[int, tuple[float, ...]]
 """Id and values of a token; its probabilities may differ in the last bits between batches of different sizes."""

@@ -20,10 +20,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from photonlite.batch import PageCopy, Sequence
+from photonlite.batch import PageCopy
 from photonlite.cache.pages import PagePool
 from photonlite.cache.prefix import Block, PrefixCache, image_key, page_key, text_root
 from photonlite.request import Token
+from photonlite.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """What the engine counts: steps, tokens and requests turned into metrics."""
 
-from photonlite.batch import Sequence, Step
+from photonlite.batch import Step
 from photonlite.errors import RequestCancelledError
 from photonlite.observe.metrics import EngineMetrics
+from photonlite.sequence import Sequence
 
 
 class Accountant:

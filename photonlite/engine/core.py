@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from photonlite.batch import Choice, Plan, Row, Runner, Sequence, Step
+from photonlite.batch import Choice, Plan, Row, Runner, Step
 from photonlite.engine.accounting import Accountant
 from photonlite.engine.faults import without_frames
 from photonlite.engine.requests import OpenRequests
@@ -25,6 +25,7 @@ from photonlite.observe.trace import Tracer
 from photonlite.request import Allowed, Token
 from photonlite.runner.pipeline import Pipeline
 from photonlite.scheduler.scheduler import Scheduler
+from photonlite.sequence import Sequence
 
 _STRIKES = 3
 """Steps that may fail in a row before the device is taken for lost."""

@@ -7,7 +7,6 @@ import weakref
 
 import torch
 
-from photonlite.batch import Picture, Sequence, Sink
 from photonlite.config import EngineConfig
 from photonlite.device.base import Array
 from photonlite.engine.build import build
@@ -16,6 +15,7 @@ from photonlite.models.base import Model
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.request import Request
+from photonlite.sequence import Picture, Sequence, Sink
 
 
 class Engine:

@@ -23,12 +23,12 @@ from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import Any, Protocol
 
-from photonlite.batch import Picture, Sequence, Sink
 from photonlite.engine.faults import without_frames
 from photonlite.errors import DeadlineError, PhotonliteError, RequestCancelledError
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, Token
 from photonlite.results import Metrics
+from photonlite.sequence import Picture, Sequence, Sink
 
 _LONGEST_WAIT = 1e8
 """Seconds, three years: a deadline may lie further off than a lock can wait."""
@@ -56,7 +56,7 @@ class Submitter(Protocol):
 
 
 class Delivery:
-    """Takes what happens to one request, from whichever thread: a `photonlite.batch.Sink`. The first end counts.
+    """Takes what happens to one request, from whichever thread: a `photonlite.sequence.Sink`. The first end counts.
 
     Args:
         request: What is asked.

@@ -13,10 +13,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from photonlite.batch import Sequence
 from photonlite.engine.core import EngineCore
 from photonlite.engine.faults import without_frames
 from photonlite.errors import EngineDiedError, ModelError, PhotonliteError
+from photonlite.sequence import Sequence
 
 _LONGEST_SLEEP = 3600.0
 """Seconds until the engine looks again in any case: a deadline may lie further off than a lock can wait."""

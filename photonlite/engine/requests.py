@@ -4,11 +4,11 @@ import heapq
 import logging
 from collections.abc import Callable
 
-from photonlite.batch import Sequence
 from photonlite.engine.accounting import Accountant
 from photonlite.errors import DeadlineError
 from photonlite.request import Token
 from photonlite.scheduler.scheduler import Scheduler
+from photonlite.sequence import Sequence
 
 _SPARE_DEADLINES = 64
 """Deadlines of ended requests that may be kept before they are looked for."""

@@ -140,7 +140,7 @@ class ImagePool:
 
 
 class PreparedImage:
-    """A decoded picture, as the scheduler knows it: a `photonlite.batch.Picture`.
+    """A decoded picture, as the scheduler knows it: a `photonlite.sequence.Picture`.
 
     Args:
         pool: Cuts it.

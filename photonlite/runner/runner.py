@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from photonlite.batch import Choice, EncodeJob, Plan, Step
-from photonlite.batch import Sequence as BatchSequence
 from photonlite.device.base import Device, Event, Stream
 from photonlite.errors import NumericalError
 from photonlite.grammar.mask import MaskCache
@@ -27,6 +26,7 @@ from photonlite.request import Token
 from photonlite.runner.body import Body
 from photonlite.runner.choices import Result, read_results, variant_of, write_choice
 from photonlite.runner.slot import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot
+from photonlite.sequence import Sequence as BatchSequence
 
 _ANCHORED_S = 60.0
 """Seconds for which the times of events stay good to some microseconds."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from photonlite.batch import MAX_INFLIGHT
 from photonlite.device.base import Array, Device, Event
 from photonlite.runner.choices import CHOICE_COLUMNS, RESULT_COLUMNS
+from photonlite.sequence import MAX_INFLIGHT
 
 PENDING_ROW, POSITION, WRITE_SLOT, PAGES = 0, 1, 2, 3
 """Columns of `rows`; the page table begins at the last."""

@@ -6,8 +6,9 @@ waiting sequence ── its picture is not cached ──> cut (on another thread
 ```
 """
 
-from photonlite.batch import CropGroup, EncodeJob, Sequence
+from photonlite.batch import CropGroup, EncodeJob
 from photonlite.cache.manager import CacheManager
+from photonlite.sequence import Sequence
 
 _CUT_AHEAD = 16
 """Waiting requests whose pictures are cut into crops in advance."""

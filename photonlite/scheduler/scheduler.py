@@ -16,11 +16,12 @@ them.
 from bisect import insort
 from collections.abc import Iterator
 
-from photonlite.batch import EncodeJob, PageCopy, Plan, Row, Sequence, Step
+from photonlite.batch import EncodeJob, PageCopy, Plan, Row, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.errors import CapacityError
 from photonlite.scheduler.encoding import Encodings
 from photonlite.scheduler.policy import Limits, Rates
+from photonlite.sequence import Sequence
 
 _LOOKED_AT, _LOOKED_AT_PER_ROW = 64, 4
 """Waiting requests that are looked at for admission: a tick's time must not grow with the queue."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from photonlite.batch import Sequence
 from photonlite.cache.manager import Admission, CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.request import Request, SamplingSettings, Token
+from photonlite.sequence import Sequence
 
 _numbers = itertools.count()
 # Neither is looked at here.

@@ -6,10 +6,10 @@ from collections.abc import Hashable
 
 import pytest
 
-from photonlite.batch import Sequence
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.request import Token
+from photonlite.sequence import Sequence
 from tests.cache.sequences import check, sequence
 
 BUDGET = 6

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from photonlite.batch import Choice, EncodeJob, Step
-from photonlite.batch import Sequence as EngineSequence
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
@@ -14,6 +13,7 @@ from photonlite.images.crops import Crops
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
 from photonlite.scheduler.policy import Limits
 from photonlite.scheduler.scheduler import Scheduler
+from photonlite.sequence import Sequence as EngineSequence
 
 PREFIX = 10
 PAGE = 4

@@ -4,11 +4,12 @@ import time
 
 import pytest
 
-from photonlite.batch import Sequence, Step
+from photonlite.batch import Step
 from photonlite.errors import EngineDiedError, RequestCancelledError, StepError
 from photonlite.grammar.base import Vocabulary
 from photonlite.grammar.spatial import DetectGrammar
 from photonlite.request import Token
+from photonlite.sequence import Sequence
 from tests.engine.fakes import END, GARBAGE, PREFIX, WORD, Bench, FakePicture, FakeSink, Words, ends_at
 
 VOCABULARY = Vocabulary(end=END, answer=3, coordinate=5, size=6, ground_start=7, ground_end=9, any_id_continues=False)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from photonlite.batch import Sequence
 from photonlite.config import ImageLimits
 from photonlite.engine.generation import Delivery, Generation, _bell
 from photonlite.errors import DeadlineError, EngineDiedError, ImageError, PhotonliteError, RequestCancelledError
 from photonlite.images.crops import CropSpec
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.request import Completion, Request, SamplingSettings, Token
+from photonlite.sequence import Sequence
 from photonlite.skills.encode import Silence
 
 GUARD = 30.0

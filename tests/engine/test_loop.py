@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from photonlite.batch import Sequence, Step
+from photonlite.batch import Step
 from photonlite.engine.loop import EngineLoop
 from photonlite.errors import CapacityError, DeadlineError, EngineDiedError, ModelError, RequestCancelledError
 from photonlite.request import Request, SamplingSettings, Token
+from photonlite.sequence import Sequence
 from tests.engine.fakes import PREFIX, Bench, FakePicture, FakeSink, Words, ends_at
 
 LONG = 30.0

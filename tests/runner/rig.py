@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from photonlite import batch
+from photonlite import sequence as engine_sequence
 from photonlite.batch import Choice, CropGroup, EncodeJob, PageCopy, Plan, Row, Step
 from photonlite.device.base import Array, zeros
 from photonlite.device.cuda import CudaDevice
@@ -104,7 +104,7 @@ class Story:
     prompt: tuple[Token, ...]
     allowed: tuple[Allowed, ...]
     crops: Crops | None = None
-    sequence: batch.Sequence = field(init=False)
+    sequence: engine_sequence.Sequence = field(init=False)
 
 
 class Rig:
@@ -151,12 +151,12 @@ class Rig:
             self.body.cache.keys.fill_(torch.nan)
             self.body.cache.values.fill_(torch.nan)
 
-    def open(self, story: Story, shared: Sequence[int] = ()) -> batch.Sequence:
+    def open(self, story: Story, shared: Sequence[int] = ()) -> engine_sequence.Sequence:
         """Give a story a sequence with pages for all it may become; the first may be shared."""
         before = 1 if story.crops is None else self.model.shape.prefix_length
         request = Request("query", story.prompt, None, len(story.allowed), SamplingSettings())  # type: ignore[arg-type]
         row = next(self._rows)
-        sequence = story.sequence = batch.Sequence(row, request, None, before, row=row)  # type: ignore[arg-type]
+        sequence = story.sequence = engine_sequence.Sequence(row, request, None, before, row=row)  # type: ignore[arg-type]
         needed = -(-sequence.longest // self.page_size)
         sequence.pages = [*shared, *(self._free.pop() for _ in range(needed - len(shared)))]
         return sequence

@@ -4,12 +4,13 @@ from typing import Any
 import numpy.typing as npt
 import pytest
 
-from photonlite.batch import Choice, Plan, Row, Sequence, Step
+from photonlite.batch import Choice, Plan, Row, Step
 from photonlite.device.base import Array, zeros
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 from photonlite.runner.choices import FINITE, ID
 from photonlite.runner.runner import StreamRunner
 from photonlite.runner.slot import Slot, SlotShape
+from photonlite.sequence import Sequence
 
 SHAPE = SlotShape(max_rows=4, max_tokens=20, page_size=4, max_pages=4, mask_words=2, pending_rows=9)
 

@@ -3,9 +3,10 @@ from itertools import pairwise
 
 import pytest
 
-from photonlite.batch import Plan, Sequence
+from photonlite.batch import Plan
 from photonlite.errors import CapacityError
 from photonlite.request import Request, SamplingSettings, Token
+from photonlite.sequence import Sequence
 from tests.engine.fakes import Bench, FakePicture, FakeSink, Words, ends_at
 
 

@@ -6,7 +6,8 @@ Tokens and ends are compared where they come out (`simulator.Watch`), launches a
 
 from typing import TYPE_CHECKING
 
-from photonlite.batch import MAX_INFLIGHT, Sequence, Step
+from photonlite.batch import Step
+from photonlite.sequence import MAX_INFLIGHT, Sequence
 from tests.simulation.body import Violation
 
 if TYPE_CHECKING:

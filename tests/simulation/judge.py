@@ -2,8 +2,9 @@
 
 from collections import Counter
 
-from photonlite.batch import Sequence, Step
+from photonlite.batch import Step
 from photonlite.errors import DeadlineError, EngineDiedError, NumericalError, RequestCancelledError, StepError
+from photonlite.sequence import Sequence
 from tests.simulation.body import Violation
 from tests.simulation.grammar import GrammarFault
 from tests.simulation.oracle import Oracle

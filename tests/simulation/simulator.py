@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from photonlite.batch import Sequence, Step
+from photonlite.batch import Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.device.simulated import SimulatedDevice
@@ -24,6 +24,7 @@ from photonlite.request import Request, SamplingSettings
 from photonlite.runner.runner import StreamRunner
 from photonlite.runner.slot import Slot
 from photonlite.scheduler.scheduler import Scheduler
+from photonlite.sequence import Sequence
 from tests.simulation import invariants
 from tests.simulation.body import SymbolicBody, Violation
 from tests.simulation.failing import FailingBody, Failures, InjectedFailure

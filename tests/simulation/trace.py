@@ -1,7 +1,8 @@
 """What a trace says, and under which names states are counted."""
 
-from photonlite.batch import Sequence, Step
+from photonlite.batch import Step
 from photonlite.scheduler.scheduler import Scheduler
+from photonlite.sequence import Sequence
 
 
 def name(sequence: Sequence) -> str:

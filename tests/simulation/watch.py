@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from photonlite.batch import Choice, EncodeJob, Step
-from photonlite.batch import Sequence as EngineSequence
 from photonlite.request import Token
 from photonlite.runner.runner import StreamRunner
+from photonlite.sequence import Sequence as EngineSequence
 from tests.simulation.body import Violation
 from tests.simulation.oracle import Oracle
 
