@@ -526,6 +526,7 @@ def test_a_deadline_may_lie_further_off_than_a_lock_can_wait(wait: Callable[[Any
     engine.finish()
 
     waiting.result(GUARD)
+    assert generation.complete().finish_reason is not None
 
 
 @pytest.mark.parametrize("wait", [Generation.acomplete, Generation.__anext__])
