@@ -92,7 +92,8 @@ class StepProfile:
         with torch.inference_mode():
             work()
             self._synchronize()
-            with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * self._cuda]) as recorded:
+            activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * self._cuda]
+            with profile(activities=activities, acc_events=True) as recorded:
                 for _ in range(_REPLAYS):
                     work()
                 self._synchronize()
