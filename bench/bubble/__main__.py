@@ -32,6 +32,8 @@ from bench.bubble.subjects import (
     random_moondream2,
     shipped,
 )
+from photonlite.device.names import resolve_device
+from photonlite.errors import SettingsError
 from photonlite.observe.trace import Tracer
 
 CARD_STREAMS, CPU_STREAMS = (1, 8, 32), (1, 4)
@@ -78,6 +80,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kernels", action="store_true", help="list the kernels of a decode step")
     parser.add_argument("--host-profile", action="store_true", help="list the functions of the engine thread")
     options = parser.parse_args(arguments)
+    try:
+        options.device = resolve_device(options.device)
+    except SettingsError as error:
+        parser.error(str(error))
     if options.rounds < 1 or min(options.streams or [1]) < 1:
         parser.error("rounds and streams are at least 1")
     if not 0 <= options.spread < LENGTH - 1:
@@ -143,8 +149,8 @@ def profile_threads(rig: Rig, subject: Subject, workload: Workload, streams: int
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     options = parse(arguments)
-    cuda = options.device == "cuda" or (options.device == "auto" and torch.cuda.is_available())
-    device = torch.device("cuda", 0) if cuda else torch.device("cpu")
+    device = options.device
+    cuda = device.type == "cuda"
     options.streams = options.streams or list(CARD_STREAMS if cuda else CPU_STREAMS)
     if not cuda:
         torch.set_num_threads(options.threads)

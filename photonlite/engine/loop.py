@@ -136,7 +136,7 @@ class EngineLoop:
         except Exception as error:  # whatever is wrong with a request is its own affair
             sequence.finalized = True
             sequence.error = error
-            sequence.sink.on_finish(sequence)
+            _attempt(lambda: sequence.sink.on_finish(sequence))
 
     def _die(self, cause: BaseException) -> None:
         """Fail what is open and refuse what comes: nobody waits for an answer that cannot come."""
@@ -155,7 +155,7 @@ class EngineLoop:
 
 
 def _attempt(action: Callable[[], None]) -> None:
-    """Do what can still be done after a death; its own failure changes nothing any more."""
+    """Do what is left to do after a failure; its own failure changes nothing any more."""
     try:
         action()
     except Exception:

@@ -220,6 +220,22 @@ def test_waking_may_happen_in_the_middle_of_waking() -> None:
     loop.close(drain=True)
 
 
+def test_a_sink_that_raises_when_its_request_is_refused_harms_nobody_else() -> None:
+    loop = EngineLoop(Bench(ends_at(3), pages=5).core)
+    refused, good = sequence(0, budget=100), sequence(1, budget=3)
+
+    def broken(one: Sequence) -> None:
+        raise KeyError("sink")
+
+    refused.sink.on_finish = broken  # type: ignore[method-assign]
+    loop.submit(refused)
+    loop.submit(good)
+
+    assert len(ended(good).tokens) == 3
+    assert loop.alive
+    loop.close(drain=True)
+
+
 def test_closing_twice_is_fine_and_ends_the_thread() -> None:
     before = threading.active_count()
     loop = EngineLoop(Bench(ends_at(3)).core)
