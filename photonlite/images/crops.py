@@ -15,13 +15,21 @@ exactly.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from photonlite.errors import ConfigError, ImageShapeError
+from photonlite.images.crew import ALONE, Crew
+from photonlite.images.resize import Target, resize
+
+Buffer = Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]
+"""Gives contiguous memory of a shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +133,22 @@ def select_tiling(height: int, width: int, spec: CropSpec) -> tuple[int, int]:
     return rows, columns
 
 
-def cut_crops(image: Image.Image, spec: CropSpec) -> Crops:
+def plain_memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Give memory of a shape, from anywhere."""
+    return np.empty(shape, np.uint8)
+
+
+def cut_crops(image: Image.Image, spec: CropSpec, *, crew: Crew = ALONE, buffer: Buffer = plain_memory) -> Crops:
     """Cut a picture into the crop of the whole and the local crops of its tiling.
 
-    Both come from the original by Pillow's Lanczos filter, without a detour over each other.
+    Both come from the original by Pillow's Lanczos filter, without a detour over each other, and have its pixels to
+    the last bit.
 
     Args:
         image: RGB, as `load_image` returns it; left as it is.
         spec: The checkpoint's lengths.
+        crew: The threads that share the work.
+        buffer: Gives the memory of the crops.
 
     Returns:
         The crops, in one contiguous array.
@@ -142,18 +158,31 @@ def cut_crops(image: Image.Image, spec: CropSpec) -> Crops:
     """
     if image.mode != "RGB":
         raise ImageShapeError(f"crops are cut from RGB, not from mode {image.mode}: open the picture with load_image")
-    size, window = spec.crop_size, spec.window
+    size, margins = spec.crop_size, 2 * spec.margin
     rows, columns = tiling = select_tiling(image.height, image.width, spec)
     n_local = 0 if tiling == (1, 1) else rows * columns
-    pixels = np.empty((1 + n_local, size, size, 3), np.uint8)
-    pixels[0] = _resized(image, size, size)
+    pixels = buffer((1 + n_local, size, size, 3))
+    targets = [Target((size, size), partial(_place_whole, pixels[0]))]
     if n_local:
-        sheet = _resized(image, columns * window + 2 * spec.margin, rows * window + 2 * spec.margin)
-        for index in range(n_local):
-            top, left = (window * step for step in divmod(index, columns))
-            pixels[1 + index] = sheet[top : top + size, left : left + size]
+        local = pixels[1:].reshape(rows, columns, size, size, 3)
+        sheet = (columns * spec.window + margins, rows * spec.window + margins)
+        targets.insert(0, Target(sheet, partial(_place_sheet, local, spec.window)))
+    resize(image, targets, crew)
     return Crops(pixels, tiling, image.size)
 
 
-def _resized(image: Image.Image, width: int, height: int) -> npt.NDArray[np.uint8]:
-    return np.asarray(image.resize((width, height), Image.Resampling.LANCZOS))  # [height, width, 3]
+def _place_whole(crop: npt.NDArray[np.uint8], left: int, top: int, block: npt.NDArray[np.uint8]) -> None:
+    crop[top : top + block.shape[0], left : left + block.shape[1]] = block
+
+
+def _place_sheet(local: npt.NDArray[np.uint8], window: int, left: int, top: int, block: npt.NDArray[np.uint8]) -> None:
+    """Put a block of the resized picture into each crop that shows some of it: local [rows, columns, size, size, 3]."""
+    rows, columns, size, _, _ = local.shape
+    bottom, right = top + block.shape[0], left + block.shape[1]
+    for row, column in product(range(rows), range(columns)):
+        y, x = row * window, column * window  # of the crop, in the resized picture
+        above, below = max(top, y), min(bottom, y + size)
+        before, behind = max(left, x), min(right, x + size)
+        if above < below and before < behind:
+            part = block[above - top : below - top, before - left : behind - left]
+            local[row, column, above - y : below - y, before - x : behind - x] = part

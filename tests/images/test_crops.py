@@ -1,6 +1,8 @@
 import hashlib
 import json
+import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from PIL import Image
 
 from photonlite.errors import ConfigError, ImageShapeError
+from photonlite.images.crew import Crew
 from photonlite.images.crops import Crops, CropSpec, cut_crops, select_tiling
 from photonlite.images.decode import load_image
 
@@ -132,6 +135,24 @@ def test_crops_cover_the_resized_picture_and_overlap_by_two_margins() -> None:
         whole = image.resize((spec.crop_size, spec.crop_size), Image.Resampling.LANCZOS)
         np.testing.assert_array_equal(crops.pixels[0], np.asarray(whole))
     assert len(tilings) > 10
+
+
+def test_crops_do_not_depend_on_the_number_of_threads() -> None:
+    rng = np.random.default_rng(10)
+    with ThreadPoolExecutor(4) as executor:
+        for width, height in [(640, 480), (379, 2000), (300, 200), *rng.integers(1, 1200, (12, 2)).tolist()]:
+            image = Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
+            alone = cut_crops(image, PUBLIC)
+            for helpers in (1, 2, 4):
+                shared = cut_crops(image, PUBLIC, crew=Crew(executor, helpers))
+                np.testing.assert_array_equal(shared.pixels, alone.pixels)
+                assert (shared.tiling, shared.picture_size) == (alone.tiling, alone.picture_size)
+
+
+def test_crops_are_put_into_the_memory_that_was_handed_in() -> None:
+    memory = np.empty(20 * 378 * 378 * 3, np.uint8)
+    crops = cut_crops(Image.new("RGB", (640, 480)), PUBLIC, buffer=lambda s: memory[: math.prod(s)].reshape(s))
+    assert crops.pixels.base is memory
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1), (378, 378)])
