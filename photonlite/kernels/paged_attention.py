@@ -10,6 +10,9 @@ merge                m = max m_i;  out = sum 2**(m_i - m) o_i / sum 2**(m_i - m)
 ```
 
 How many parts follows from shapes alone, and lengths are read on the device: a captured launch can be replayed.
+
+Keys and values in FP8 become float32 when they have been loaded. Their scales are constants of a layer: that of keys
+goes into the scale of the scores, that of values into the merge.
 """
 
 from __future__ import annotations
@@ -39,14 +42,22 @@ TILE = 2048
 """Numbers of keys times query heads that a program holds at once, in the registers of its one warp."""
 
 
-def paged_attention(q: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, lengths: Tensor) -> Tensor:
+def paged_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+) -> Tensor:
     """Attend as :func:`photonlite.kernels.reference.paged_attention` does; same arguments, same result.
 
     On CUDA the arithmetic is float32 and never waits for the device; the page size must be a power of two there.
     """
     if q.is_cuda and HAS_TRITON:
-        return triton_paged_attention(q, keys, values, page_table, lengths)
-    return reference.paged_attention(q, keys, values, page_table, lengths)
+        return triton_paged_attention(q, keys, values, page_table, lengths, k_scale, v_scale)
+    return reference.paged_attention(q, keys, values, page_table, lengths, k_scale, v_scale)
 
 
 def parts_of(rows: int, kv_heads: int, positions: int, block: int) -> int:
@@ -54,7 +65,15 @@ def parts_of(rows: int, kv_heads: int, positions: int, block: int) -> int:
     return max(1, min(MOST_PARTS, -(-PROGRAMS // (rows * kv_heads)), -(-positions // block)))
 
 
-def triton_paged_attention(q: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, lengths: Tensor) -> Tensor:
+def triton_paged_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+) -> Tensor:
     """Attend with the Triton kernels; see :func:`paged_attention`.
 
     Raises:
@@ -84,7 +103,7 @@ def triton_paged_attention(q: Tensor, keys: Tensor, values: Tensor, page_table: 
         sums,
         *keys.stride()[:3],
         page_table.stride(0),
-        math.log2(math.e) / math.sqrt(dim),
+        math.log2(math.e) / math.sqrt(dim) * k_scale,
         GROUP=group,
         GROUP_WIDTH=group_width,
         PAGE=page,
@@ -92,7 +111,9 @@ def triton_paged_attention(q: Tensor, keys: Tensor, values: Tensor, page_table: 
         num_warps=1,
         **shape,
     )
-    _merge_kernel[(rows * heads,)](best, total, sums, out, PARTS_WIDTH=_power_of_2(parts), num_warps=1, **shape)
+    _merge_kernel[(rows * heads,)](
+        best, total, sums, out, v_scale, PARTS_WIDTH=_power_of_2(parts), num_warps=1, **shape
+    )
     return out
 
 
@@ -164,6 +185,7 @@ def _merge(
     total_in: tl.tensor,
     sums_in: tl.tensor,
     out: tl.tensor,
+    scale: tl.tensor,
     DIM: tl.constexpr,  # noqa: N803
     DIM_WIDTH: tl.constexpr,  # noqa: N803
     PARTS: tl.constexpr,  # noqa: N803
@@ -180,7 +202,7 @@ def _merge(
     highest = tl.max(best, axis=0)
     weight = tl.exp2(best - tl.where(highest == float("-inf"), 0.0, highest))
     divisor = tl.sum(weight * total, axis=0)
-    merged = tl.sum(weight[:, None] * sums, axis=0) / tl.where(divisor == 0.0, 1.0, divisor)
+    merged = tl.sum(weight[:, None] * sums, axis=0) / tl.where(divisor == 0.0, 1.0, divisor) * scale
     tl.store(out + head * DIM + d, merged.to(out.dtype.element_ty), mask=d < DIM)
 
 

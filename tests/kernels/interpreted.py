@@ -8,7 +8,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 
 from photonlite.kernels import paged_attention, reference
-from tests.kernels.pages import scattered
+from tests.kernels.pages import in_fp8, scattered
 
 SHAPES = [
     # heads, key/value heads, head size, page size
@@ -29,6 +29,10 @@ def main() -> None:
         paged_attention.PROGRAMS = (1, 64)[number % 2]
         out = paged_attention.triton_paged_attention(*case)
         torch.testing.assert_close(out, reference.paged_attention(*case), atol=tolerance, rtol=tolerance)
+        small = in_fp8(case, 0.25, 0.5)
+        out = paged_attention.triton_paged_attention(*small, 0.25, 0.5)
+        wanted = reference.paged_attention(*small, 0.25, 0.5)
+        torch.testing.assert_close(out, wanted, atol=tolerance, rtol=tolerance)
     print("interpreted kernels agree")
 
 

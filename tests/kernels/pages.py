@@ -3,10 +3,14 @@
 import torch
 from torch import Tensor
 
+from photonlite.kernels.reference import FP8, quantise
+
+Case = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
 
 def scattered(
     lengths: list[int], heads: int, kv_heads: int, dim: int, page: int, dtype: torch.dtype, device: str = "cpu"
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> Case:
     """Arguments of `paged_attention`; the tables end in ids of pages that do not exist."""
     counts = [-(-length // page) for length in lengths]
     pages = sum(counts) + 3
@@ -23,3 +27,9 @@ def scattered(
     q = torch.randn(len(lengths), heads, dim).to(dtype)
     found = torch.tensor(lengths, dtype=torch.int32)
     return q.to(device), keys.to(device), values.to(device), table.to(device), found.to(device)
+
+
+def in_fp8(case: Case, k_scale: float, v_scale: float) -> Case:
+    """The same sequences, stored in FP8."""
+    q, keys, values, table, lengths = case
+    return q, quantise(keys, FP8, k_scale), quantise(values, FP8, v_scale), table, lengths

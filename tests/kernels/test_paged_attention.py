@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from photonlite.kernels import reference
+from photonlite.kernels.fp8 import has_fp8
 from photonlite.kernels.paged_attention import HAS_TRITON, paged_attention, parts_of
-from tests.kernels.pages import scattered
+from photonlite.kernels.reference import FP8, dequantise, quantise
+from tests.kernels.pages import in_fp8, scattered
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,10 +72,62 @@ def test_writing_fills_the_slots_and_no_others() -> None:
         assert int((store.abs().sum(dim=(-1, -2)) > 0).sum()) == 3
 
 
-def test_writing_into_a_copy_is_refused() -> None:
-    keys = torch.zeros(3, 2, 4, 5).transpose(1, 2)
-    with pytest.raises(RuntimeError, match="view"):
-        reference.write_kv(keys, keys, torch.zeros(1, 2, 5), torch.zeros(1, 2, 5), torch.tensor([0]))
+def test_pages_that_lie_head_by_head_are_written_in_place() -> None:
+    memory = torch.zeros(3, 2, 4, 5)
+    k = torch.randn(1, 2, 5)
+
+    reference.write_kv(memory.transpose(1, 2), torch.zeros(3, 4, 2, 5), k, k, torch.tensor([6]))
+
+    assert torch.equal(memory[1, :, 2], k[0])
+
+
+@given(
+    number=st.floats(-600, 600).filter(lambda number: number == 0 or abs(number) > 1e-6),
+    scale=st.integers(-12, 6).map(lambda power: 2.0**power),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+)
+def test_fp8_keeps_numbers_to_a_sixteenth_and_cuts_those_beyond_its_range(
+    number: float, scale: float, dtype: torch.dtype
+) -> None:
+    x = torch.tensor(number, dtype=dtype) * scale
+
+    stored = quantise(x, FP8, scale)
+    found = dequantise(stored, dtype, scale)
+
+    assert (stored.dtype, found.dtype) == (FP8, dtype)
+    wanted = x.double().clamp(-448 * scale, 448 * scale)
+    # Four bits of significand above 2**-6, steps of 2**-9 below.
+    bound = max(abs(float(wanted)) / 16, 2.0**-10 * scale)
+    assert abs(float(found.double() - wanted)) <= bound * (1 + 1e-6)
+
+
+def test_fp8_hides_no_nan() -> None:
+    x = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e30])
+    assert torch.equal(dequantise(quantise(x, FP8, 0.5), x.dtype, 0.5)[1:], torch.tensor([224.0, -224.0, 224.0]))
+    assert dequantise(quantise(x, FP8, 0.5), x.dtype, 0.5)[0].isnan()
+
+
+def test_pages_in_fp8_are_read_as_they_were_written() -> None:
+    torch.manual_seed(4)
+    q, k, v = torch.randn(2, 4, 6), torch.randn(2, 9, 2, 6), 1e-3 * torch.randn(2, 9, 2, 6)
+    keys, values = (torch.empty(7, 2, 4, 6, dtype=FP8).transpose(1, 2) for _ in range(2))
+    for store in (keys, values):
+        store.fill_(torch.nan)
+    table = torch.tensor([[3, 1, 5], [6, 2, 4]], dtype=torch.int32)
+    for row in range(2):
+        slots = torch.tensor([int(table[row, position // 4]) * 4 + position % 4 for position in range(9)])
+        reference.write_kv(keys, values, k[row], v[row], slots, 0.25, 2.0**-12)
+
+    out = paged_attention(q, keys, values, table, torch.tensor([9, 7]), 0.25, 2.0**-12)
+
+    for row, length in enumerate((9, 7)):
+        rounded = [
+            dequantise(quantise(x[row, :length], FP8, scale), x.dtype, scale).transpose(0, 1)[None]
+            for x, scale in ((k, 0.25), (v, 2.0**-12))
+        ]
+        wanted = functional.scaled_dot_product_attention(q[row][None, :, None], *rounded, enable_gqa=True)[0, :, 0]
+        torch.testing.assert_close(out[row], wanted)
+    assert keys[0].float().isnan().all()
 
 
 @pytest.mark.parametrize(
@@ -118,6 +172,20 @@ def test_the_kernels_agree_with_the_reference_on_the_device(
         )
         out = paged_attention(*(tensor.cuda() for tensor in case))
         torch.testing.assert_close(out.float().cpu(), wanted, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("shape", [(32, 32, 64, 16), (3, 1, 48, 8), (24, 8, 128, 128)])
+def test_the_kernels_read_fp8_as_the_reference_does(shape: tuple[int, int, int, int]) -> None:
+    if not has_fp8(torch.device("cuda")):
+        pytest.skip("the card has no FP8")
+    torch.manual_seed(5)
+    for lengths in ([850], [2047, 0, 64, 65]):
+        case = in_fp8(scattered(lengths, *shape, torch.float32), 0.25, 0.5)
+        wanted = reference.paged_attention(*case, 0.25, 0.5)
+        out = paged_attention(*(tensor.cuda() for tensor in case), 0.25, 0.5)
+        torch.testing.assert_close(out.cpu(), wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.gpu

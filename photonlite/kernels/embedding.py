@@ -1,0 +1,190 @@
+"""Embedding what rows have just sampled, in one launch: words and coordinates from tables, sizes computed.
+
+```
+row of the pending table   id, -1, -1       words[id]
+                           id, bin, -1      coordinates[bin]
+                           id, bin, bin     [cos | sin](2 pi (width, height) @ frequencies) @ weight.T + bias
+```
+
+A program has some columns of some rows. Coordinates are so few that all were embedded beforehand; pairs of sizes are
+not, and only a program that has such a row reads the weights for them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from photonlite.kernels import columns, reference_embedding
+from photonlite.kernels.launching import dependent_launch, power_of_2
+from photonlite.kernels.reference_embedding import InputTables
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    HAS_TRITON = False
+else:
+    HAS_TRITON = True
+
+FEW_ROWS = 8
+"""Up to here a program has one row, and as many programs as there are multiprocessors share it; beyond, weights are
+read once for the 16 rows that a matrix product takes."""
+
+
+class _Shape(NamedTuple):
+    """What a program has: rows, columns, and how many frequencies in one step of its loop."""
+
+    rows: int
+    columns: int
+    step: int
+
+
+_ONE_ROW, _MANY_ROWS = _Shape(1, 16, 256), _Shape(16, 32, 32)
+
+
+def embed_pending(pending: Tensor, rows: Tensor, tables: InputTables) -> Tensor:
+    """Embed rows of the pending table.
+
+    Args:
+        pending: int32 ``[R, PENDING_COLUMNS]``, contiguous; see `kernels.columns`. Ids and bins lie in their tables.
+        rows: Which of them, int32 ``[B]`` of any stride.
+        tables: Contiguous.
+
+    Returns:
+        ``[B, dim]`` in the type of the tables. Features of sizes are rounded to that type at each step; the sums of
+        their linear layer are float32 and rounded once.
+    """
+    # A compiler that looks at it fuses the plain operations itself.
+    fused = pending.is_cuda and HAS_TRITON and not torch.compiler.is_compiling()
+    if fused and tables.words.dtype != torch.float64:
+        return triton_embed_pending(pending, rows, tables)
+    return reference_embedding.embed_pending(pending, rows, tables)
+
+
+def triton_embed_pending(pending: Tensor, rows: Tensor, tables: InputTables) -> Tensor:
+    """Embed with the Triton kernel; see :func:`embed_pending`.
+
+    Raises:
+        ValueError: A table is not contiguous.
+    """
+    given = (pending, tables.words, tables.coordinates, tables.sizes, tables.frequencies, tables.weight, tables.bias)
+    if not all(table.is_contiguous() for table in given):
+        raise ValueError(f"strides {[table.stride() for table in given]}: the kernel reads contiguous tables")
+    dim, features = tables.weight.shape
+    shape = _ONE_ROW if len(rows) <= FEW_ROWS else _MANY_ROWS
+    out = tables.words.new_empty(len(rows), dim)
+    _embed_kernel[(-(-dim // shape.columns), -(-len(rows) // shape.rows))](
+        pending,
+        rows,
+        tables.words,
+        tables.coordinates,
+        tables.sizes,
+        tables.frequencies,
+        tables.weight,
+        tables.bias,
+        out,
+        len(rows),
+        rows.stride(0),
+        DIM=dim,
+        FREQUENCIES=features // 2,
+        STEP=max(16, min(shape.step, power_of_2(features // 2))),
+        ROWS=shape.rows,
+        COLUMNS=shape.columns,
+        num_warps=4,
+        **dependent_launch(out),
+    )
+    return out
+
+
+def _embed(
+    pending: tl.tensor,
+    rows: tl.tensor,
+    words: tl.tensor,
+    coordinates: tl.tensor,
+    sizes: tl.tensor,
+    frequencies: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    out: tl.tensor,
+    count: tl.tensor,
+    rows_stride: tl.tensor,
+    DIM: tl.constexpr,  # noqa: N803
+    FREQUENCIES: tl.constexpr,  # noqa: N803
+    STEP: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+) -> None:
+    """Embed columns `program_id(0)` of rows `program_id(1)`."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    there = row < count
+    sampled = pending + tl.load(rows + row.to(tl.int64) * rows_stride, mask=there, other=0) * _PENDING_COLUMNS
+    number = tl.load(sampled + _ID, mask=there, other=0)
+    first = tl.load(sampled + _BIN0, mask=there, other=-1)
+    second = tl.load(sampled + _BIN1, mask=there, other=-1)
+    sized = second >= 0
+    inside = (there & (sized == 0))[:, None] & (column < DIM)[None, :]
+    place = tl.where(first >= 0, first, number).to(tl.int64)[:, None] * DIM + column[None, :]
+    here = (first >= 0)[:, None]
+    word = tl.load(words + place, mask=inside & (here == 0), other=0.0)
+    coordinate = tl.load(coordinates + place, mask=inside & here, other=0.0)
+    target = out + row.to(tl.int64)[:, None] * DIM + column[None, :]
+    tl.store(target, tl.where(here, coordinate, word), mask=inside)
+    if tl.max(sized.to(tl.int32), axis=0) != 0:
+        width = tl.load(sizes + first, mask=sized, other=0.0)
+        height = tl.load(sizes + second, mask=sized, other=0.0)
+        total = _size_kernel(width, height, frequencies, weight, column, DIM, FREQUENCIES, STEP, ROWS, COLUMNS)
+        total += tl.load(bias + column, mask=column < DIM, other=0.0).to(tl.float32)[None, :]
+        tl.store(target, total.to(out.dtype.element_ty), mask=sized[:, None] & (column < DIM)[None, :])
+
+
+def _size(
+    width: tl.tensor,
+    height: tl.tensor,
+    frequencies: tl.tensor,
+    weight: tl.tensor,
+    column: tl.tensor,
+    DIM: tl.constexpr,  # noqa: N803
+    FREQUENCIES: tl.constexpr,  # noqa: N803
+    STEP: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+) -> tl.tensor:
+    """Multiply the Fourier features of some sizes with some columns' weights, ``[ROWS, COLUMNS]``."""
+    kind = weight.dtype.element_ty
+    width = (6.283185307179586 * width.to(kind).to(tl.float32)).to(kind).to(tl.float32)[:, None]
+    height = (6.283185307179586 * height.to(kind).to(tl.float32)).to(kind).to(tl.float32)[:, None]
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for begin in tl.range(0, FREQUENCIES, STEP, num_stages=1):
+        f = begin + tl.arange(0, STEP)
+        there = f < FREQUENCIES
+        along = tl.load(frequencies + f, mask=there, other=0.0).to(tl.float32)[None, :]
+        down = tl.load(frequencies + FREQUENCIES + f, mask=there, other=0.0).to(tl.float32)[None, :]
+        angle = (width * along + height * down).to(kind).to(tl.float32)  # [ROWS, STEP]
+        cell = weight + column[None, :] * (2 * FREQUENCIES) + f[:, None]
+        mask = (column < DIM)[None, :] & there[:, None]
+        cosines = tl.load(cell, mask=mask, other=0.0)  # [STEP, COLUMNS]
+        sines = tl.load(cell + FREQUENCIES, mask=mask, other=0.0)
+        real, imaginary = tl.cos(angle).to(kind), tl.sin(angle).to(kind)
+        if ROWS == 1:
+            products = tl.trans(real).to(tl.float32) * cosines.to(tl.float32)
+            products += tl.trans(imaginary).to(tl.float32) * sines.to(tl.float32)
+            total += tl.sum(products, axis=0)[None, :]
+        else:
+            total = tl.dot(real, cosines, total, input_precision="ieee")
+            total = tl.dot(imaginary, sines, total, input_precision="ieee")
+    return total
+
+
+if HAS_TRITON:
+    _ID, _BIN0, _BIN1 = (tl.constexpr(column) for column in (columns.ID, columns.BIN0, columns.BIN1))
+    _PENDING_COLUMNS = tl.constexpr(columns.PENDING_COLUMNS)
+    _size_kernel = triton.jit(_size)
+    _embed_kernel = triton.jit(_embed)

@@ -1,0 +1,250 @@
+"""Products of e4m3 numbers, and what makes them of wider ones: a scale for each row, of activations and of weights.
+
+FP8 has 3 bits of mantissa: a product carries about 4 % of relative noise in each term, which averages out over a row.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from photonlite.errors import SettingsError
+from photonlite.kernels import reference_norms
+from photonlite.kernels.gelu import gelu_kernel
+from photonlite.kernels.launching import dependent_launch
+from photonlite.kernels.pieces import Pieces, join_pieces, split_row
+from photonlite.kernels.reference_norms import FP8
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    HAS_TRITON = False
+else:
+    HAS_TRITON = True
+
+CAPABILITY = (8, 9)
+"""The first compute capability whose tensor cores multiply e4m3."""
+
+MULTIPLE = 16
+"""Rows and columns of an FP8 matrix must be multiples of this."""
+
+
+PER_THREAD = 32
+"""Numbers of a row that a thread holds, about: with fewer, reductions cost more than what is reduced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Weight:
+    """A quantised matrix.
+
+    Attributes:
+        values: float8_e4m3fn ``[N, K]``.
+        scale: float32 ``[N, 1]``.
+    """
+
+    values: Tensor
+    scale: Tensor
+
+
+@functools.cache
+def has_fp8(device: torch.device) -> bool:
+    """Tell whether a device is a card that multiplies e4m3."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= CAPABILITY
+
+
+def require_fp8_linears(device: torch.device, dtype: torch.dtype) -> None:
+    """Check that a device multiplies e4m3 and gives numbers of a type: any on the CPU, which does it in float32.
+
+    Raises:
+        SettingsError: It is a card that does not.
+    """
+    if device.type != "cuda":
+        return
+    if not has_fp8(device):
+        least, has = (".".join(map(str, it)) for it in (CAPABILITY, torch.cuda.get_device_capability(device)))
+        raise SettingsError(
+            f"engine setting 'fp8_linears' is on, but {torch.cuda.get_device_name(device)} has compute capability "
+            f"{has}, and products of e4m3 take {least} or later: leave it off, or use another card"
+        )
+    if dtype != torch.bfloat16:
+        raise SettingsError(
+            f"engine setting 'fp8_linears' is on with weights in {dtype}: on a card its products come in "
+            "torch.bfloat16 only, so load the model in that, or leave the setting off"
+        )
+
+
+def quantise_weight(weight: Tensor) -> Fp8Weight:
+    """Quantise a matrix ``[N, K]``, each output channel with a scale of its own.
+
+    Raises:
+        SettingsError: It is on a card, whose products take multiples of 16, and is of another shape.
+    """
+    if weight.is_cuda and any(size % MULTIPLE for size in weight.shape):
+        raise SettingsError(
+            f"engine setting 'fp8_linears' is on, but the model has a matrix of {list(weight.shape)}: a card "
+            f"multiplies e4m3 in multiples of {MULTIPLE} only, so leave the setting off"
+        )
+    return Fp8Weight(*reference_norms.quantise_rows(weight.detach()))
+
+
+def fp8_linear(q: Tensor, scale: Tensor, weight: Fp8Weight, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Multiply quantised rows with a quantised matrix.
+
+    Args:
+        q: float8_e4m3fn ``[T, K]``.
+        scale: float32 ``[T, 1]``.
+        weight: ``[N, K]``; on CUDA both must be multiples of 16.
+        bias: ``[N]``, in the type of the result; None for none.
+        dtype: Of the result; bfloat16 on CUDA.
+
+    Returns:
+        ``[T, N]``.
+    """
+    if q.is_cuda:
+        # Sums are kept in the tensor core's own precision, 14 bits or so: the noise of e4m3 is far above it.
+        return torch._scaled_mm(
+            q, weight.values.t(), scale, weight.scale.t(), bias=bias, out_dtype=dtype, use_fast_accum=True
+        )
+    return reference_norms.fp8_linear(q, scale, weight.values, weight.scale, bias, dtype)
+
+
+def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Do what :func:`photonlite.kernels.reference_norms.quantise_rows` does; same argument, same result."""
+    if x.is_cuda and HAS_TRITON and has_fp8(x.device):
+        return triton_quantise_rows(x)
+    return reference_norms.quantise_rows(x)
+
+
+def gelu_fp8(x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Do what :func:`photonlite.kernels.reference_norms.gelu_fp8` does; same arguments, same result."""
+    if x.is_cuda and HAS_TRITON and has_fp8(x.device):
+        return triton_gelu_fp8(x, bias)
+    return reference_norms.gelu_fp8(x, bias)
+
+
+def beside_gelu_fp8(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Do what :func:`photonlite.kernels.reference_norms.beside_gelu_fp8` does; same arguments, same result."""
+    if left.is_cuda and HAS_TRITON and has_fp8(left.device):
+        return triton_beside_gelu_fp8(left, right)
+    return reference_norms.beside_gelu_fp8(left, right)
+
+
+def triton_quantise_rows(x: Tensor, *, dtype: torch.dtype = FP8) -> tuple[Tensor, Tensor]:
+    """Run the Triton kernel; see :func:`quantise_rows`. With `dtype` float32 the values are not rounded."""
+    return _activate(x, x, split_row(x.shape[1]), None, (False, False), dtype)
+
+
+def triton_gelu_fp8(x: Tensor, bias: Tensor | None, *, dtype: torch.dtype = FP8) -> tuple[Tensor, Tensor]:
+    """Run the Triton kernel; see :func:`gelu_fp8`. With `dtype` float32 the values are not rounded."""
+    return _activate(x, x, split_row(x.shape[1]), bias, (True, True), dtype)
+
+
+def triton_beside_gelu_fp8(left: Tensor, right: Tensor, *, dtype: torch.dtype = FP8) -> tuple[Tensor, Tensor]:
+    """Run the Triton kernel; see :func:`beside_gelu_fp8`. With `dtype` float32 the values are not rounded."""
+    return _activate(left, right, join_pieces(left.shape[1], right.shape[1]), None, (False, True), dtype)
+
+
+def _activate(
+    left: Tensor, right: Tensor, row: Pieces, bias: Tensor | None, gelu: tuple[bool, bool], dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Quantise rows whose two pieces lie in two tensors or, one behind the other, in one."""
+    if left.stride(1) != 1 or right.stride(1) != 1:
+        shapes = [(tuple(part.shape), part.stride()) for part in (left, right)]
+        raise ValueError(f"pieces of rows have shapes and strides {shapes}: each must be a run")
+    q = torch.empty(len(left), row.left + row.right, dtype=dtype, device=left.device)
+    scale = torch.empty(len(left), 1, dtype=torch.float32, device=left.device)
+    _activate_kernel[(len(left),)](
+        left,
+        right,
+        left if bias is None else bias,
+        q,
+        scale,
+        left.stride(0),
+        right.stride(0),
+        LEFT=row.left,
+        LEFT_WIDTH=row.left_width,
+        RIGHT=row.right,
+        RIGHT_WIDTH=row.right_width,
+        SKIPPED=row.left if left is right else 0,
+        HAS_BIAS=bias is not None,
+        GELU_LEFT=gelu[0],
+        GELU_RIGHT=gelu[1],
+        ASM=left.is_cuda,
+        num_warps=row.warps(PER_THREAD),
+        **dependent_launch(left),
+    )
+    return q, scale
+
+
+def _activate_pieces(
+    left: tl.tensor,
+    right: tl.tensor,
+    bias: tl.tensor,
+    values_out: tl.tensor,
+    scale_out: tl.tensor,
+    left_stride: tl.tensor,
+    right_stride: tl.tensor,
+    LEFT: tl.constexpr,  # noqa: N803
+    LEFT_WIDTH: tl.constexpr,  # noqa: N803
+    RIGHT: tl.constexpr,  # noqa: N803
+    RIGHT_WIDTH: tl.constexpr,  # noqa: N803
+    SKIPPED: tl.constexpr,  # noqa: N803
+    HAS_BIAS: tl.constexpr,  # noqa: N803
+    GELU_LEFT: tl.constexpr,  # noqa: N803
+    GELU_RIGHT: tl.constexpr,  # noqa: N803
+    ASM: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+) -> None:
+    """Quantise row `program_id(0)`, GELU taken of the pieces that want it."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    value = _piece_kernel(left + row * left_stride, bias, LEFT, LEFT_WIDTH, HAS_BIAS)
+    value_r = tl.zeros([1], tl.float32)
+    if RIGHT > 0:
+        value_r = _piece_kernel(right + row * right_stride + SKIPPED, bias + LEFT, RIGHT, RIGHT_WIDTH, HAS_BIAS)
+    if GELU_LEFT:
+        value = gelu_kernel(value, ASM)
+    if GELU_RIGHT:
+        value_r = gelu_kernel(value_r, ASM)
+    inverse = quantise_kernel(value, value_r, scale_out + row)
+    target, column = values_out + row * (LEFT + RIGHT), tl.arange(0, LEFT_WIDTH)
+    tl.store(target + column, (value * inverse).to(values_out.dtype.element_ty), mask=column < LEFT)
+    if RIGHT > 0:
+        column = tl.arange(0, RIGHT_WIDTH)
+        tl.store(target + LEFT + column, (value_r * inverse).to(values_out.dtype.element_ty), mask=column < RIGHT)
+
+
+def _piece(
+    source: tl.tensor,
+    bias: tl.tensor,
+    SIZE: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,  # noqa: N803
+    HAS_BIAS: tl.constexpr,  # noqa: N803
+) -> tl.tensor:
+    """Read a piece of a row; behind it are zeros."""
+    column = tl.arange(0, WIDTH)
+    value = tl.load(source + column, mask=column < SIZE, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        value += tl.load(bias + column, mask=column < SIZE, other=0.0).to(tl.float32)
+    return value
+
+
+def _quantise(left: tl.tensor, right: tl.tensor, scale_out: tl.tensor) -> tl.tensor:
+    """Store the scale of a row in two pieces and give its inverse: times that, conversion to e4m3 is all that is left.
+
+    No magnitude is then above 448 but by rounding, which conversion undoes; what is no number stays none.
+    """
+    largest = tl.maximum(tl.max(tl.abs(left), axis=0), tl.max(tl.abs(right), axis=0))
+    scale = tl.maximum(largest / 448.0, 1e-12)
+    tl.store(scale_out, scale)
+    return 1.0 / scale
+
+
+if HAS_TRITON:
+    _piece_kernel, quantise_kernel = triton.jit(_piece), triton.jit(_quantise)
+    _activate_kernel = triton.jit(_activate_pieces)

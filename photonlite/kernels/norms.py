@@ -1,0 +1,251 @@
+"""Residual addition and layer norm in one pass over the rows, in full precision or quantised for an FP8 product.
+
+A row is held in registers: it is read once, and mean and variance are taken of the same numbers, one after the other,
+in float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from photonlite.kernels import reference_norms
+from photonlite.kernels.fp8 import has_fp8, quantise_kernel
+from photonlite.kernels.launching import dependent_launch
+from photonlite.kernels.pieces import split_row
+from photonlite.kernels.reference_norms import FP8
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    HAS_TRITON = False
+else:
+    HAS_TRITON = True
+
+PER_THREAD = 16
+"""Numbers of a row that a thread holds, about."""
+
+EACH = 1
+"""Rows of a program, one after the other, where there are many: what a layer keeps is read once for all of them."""
+
+MANY = 4096
+"""Rows that keep a large card busy even so."""
+
+
+def residual_norm(
+    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Do what :func:`photonlite.kernels.reference_norms.residual_norm` does; same arguments, same result."""
+    if x.is_cuda and HAS_TRITON:
+        return triton_residual_norm(x, delta, delta_bias, weight, bias, eps)
+    return reference_norms.residual_norm(x, delta, delta_bias, weight, bias, eps)
+
+
+def residual_norm_fp8(
+    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Do what :func:`photonlite.kernels.reference_norms.residual_norm_fp8` does; same arguments, same result."""
+    if x.is_cuda and HAS_TRITON and has_fp8(x.device):
+        return triton_residual_norm_fp8(x, delta, delta_bias, weight, bias, eps)
+    return reference_norms.residual_norm_fp8(x, delta, delta_bias, weight, bias, eps)
+
+
+def shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Do what :func:`photonlite.kernels.reference_norms.shifted_norm` does; same arguments, same result."""
+    run = triton_shifted_norm if x.is_cuda and HAS_TRITON else reference_norms.shifted_norm
+    return run(x, shift, weight, bias, eps)
+
+
+def triton_residual_norm(
+    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Run the Triton kernel; see :func:`residual_norm`."""
+    normal = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    shift = None if delta is None else delta_bias
+    return _launch(x, delta, shift, weight, bias, eps, normal, None), normal
+
+
+def triton_residual_norm_fp8(
+    x: Tensor,
+    delta: Tensor | None,
+    delta_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    *,
+    dtype: torch.dtype = FP8,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the Triton kernel; see :func:`residual_norm_fp8`. With `dtype` float32 the values are not rounded."""
+    q = torch.empty(x.shape, dtype=dtype, device=x.device)
+    scale = torch.empty(len(x), 1, dtype=torch.float32, device=x.device)
+    shift = None if delta is None else delta_bias
+    return _launch(x, delta, shift, weight, bias, eps, q, scale), q, scale
+
+
+def triton_shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Run the Triton kernel; see :func:`shifted_norm`."""
+    normal = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _launch(x, None, shift, weight, bias, eps, normal, None)
+    return normal
+
+
+def _launch(
+    x: Tensor,
+    delta: Tensor | None,
+    shift: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    normal: Tensor,
+    scale: Tensor | None,
+) -> Tensor:
+    """Fill `normal` and `scale`; give the sum with `delta`."""
+    rows, dim = x.shape
+    if x.stride(1) != 1 or (delta is not None and (delta.stride(1) != 1 or rows % len(delta))):
+        shapes = [(tuple(part.shape), part.stride()) for part in (x, delta) if part is not None]
+        raise ValueError(f"x and delta have shapes and strides {shapes}: rows must be runs, delta's repeat in x's")
+    total = x if delta is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    row, each = split_row(dim), EACH if rows >= MANY else 1
+    _residual_norm_kernel[(-(-rows // each),)](
+        x,
+        x if delta is None else delta,
+        weight if shift is None else shift,
+        weight,
+        bias,
+        total,
+        normal,
+        x if scale is None else scale,
+        rows,
+        rows if delta is None else len(delta),
+        x.stride(0),
+        0 if delta is None else delta.stride(0),
+        eps,
+        EACH=each,
+        LEFT=row.left,
+        RIGHT=row.right,
+        RIGHT_WIDTH=row.right_width,
+        HAS_DELTA=delta is not None,
+        REPEATED=delta is not None and len(delta) != rows,
+        HAS_SHIFT=shift is not None,
+        QUANTISED=scale is not None,
+        num_warps=row.warps(PER_THREAD),
+        **dependent_launch(x),
+    )
+    return total
+
+
+def _residual_norm(
+    x: tl.tensor,
+    delta: tl.tensor,
+    shift: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    total_out: tl.tensor,
+    normal_out: tl.tensor,
+    scale_out: tl.tensor,
+    rows: tl.tensor,
+    delta_rows: tl.tensor,
+    x_stride: tl.tensor,
+    delta_stride: tl.tensor,
+    eps: tl.tensor,
+    EACH: tl.constexpr,  # noqa: N803
+    LEFT: tl.constexpr,  # noqa: N803
+    RIGHT: tl.constexpr,  # noqa: N803
+    RIGHT_WIDTH: tl.constexpr,  # noqa: N803
+    HAS_DELTA: tl.constexpr,  # noqa: N803
+    REPEATED: tl.constexpr,  # noqa: N803
+    HAS_SHIFT: tl.constexpr,  # noqa: N803
+    QUANTISED: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+) -> None:
+    """Add to `EACH` rows from `EACH * program_id(0)` on and normalise them."""
+    # No kernel writes what a layer keeps: it is fetched once, while the kernel in front still runs.
+    slopes, slopes_r = _fetched_kernel(weight, LEFT, RIGHT, RIGHT_WIDTH)
+    offsets, offsets_r = _fetched_kernel(bias, LEFT, RIGHT, RIGHT_WIDTH)
+    shifts, shifts_r = slopes, slopes_r
+    if HAS_SHIFT:
+        shifts, shifts_r = _fetched_kernel(shift, LEFT, RIGHT, RIGHT_WIDTH)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    first = tl.program_id(0).to(tl.int64) * EACH
+    for index in range(0, 1 if EACH == 1 else tl.minimum(EACH, rows - first)):
+        row = first + index
+        value, value_r = _fetched_kernel(x + row * x_stride, LEFT, RIGHT, RIGHT_WIDTH)
+        value, value_r = value.to(tl.float32), value_r.to(tl.float32)
+        if HAS_DELTA:
+            source = row % delta_rows if REPEATED else row
+            added, added_r = _fetched_kernel(delta + source * delta_stride, LEFT, RIGHT, RIGHT_WIDTH)
+            value, value_r = value + added.to(tl.float32), value_r + added_r.to(tl.float32)
+        if HAS_SHIFT:
+            value, value_r = value + shifts.to(tl.float32), value_r + shifts_r.to(tl.float32)
+        place = row * (LEFT + RIGHT)
+        if HAS_DELTA:
+            rounded, rounded_r = value.to(total_out.dtype.element_ty), value_r.to(total_out.dtype.element_ty)
+            _store_kernel(total_out + place, rounded, rounded_r, LEFT, RIGHT, RIGHT_WIDTH)
+            value, value_r = rounded.to(tl.float32), rounded_r.to(tl.float32)
+        off, off_r, spread = _standardised_kernel(value, value_r, eps, LEFT, RIGHT, RIGHT_WIDTH)
+        normal = off * spread * slopes.to(tl.float32) + offsets.to(tl.float32)
+        normal_r = off_r * spread * slopes_r.to(tl.float32) + offsets_r.to(tl.float32)
+        if QUANTISED:
+            inverse = quantise_kernel(normal, normal_r, scale_out + row)
+            normal, normal_r = normal * inverse, normal_r * inverse
+        kind = normal_out.dtype.element_ty
+        _store_kernel(normal_out + place, normal.to(kind), normal_r.to(kind), LEFT, RIGHT, RIGHT_WIDTH)
+
+
+def _fetched(
+    source: tl.tensor,
+    LEFT: tl.constexpr,  # noqa: N803
+    RIGHT: tl.constexpr,  # noqa: N803
+    RIGHT_WIDTH: tl.constexpr,  # noqa: N803
+) -> tuple[tl.tensor, tl.tensor]:
+    """Read both pieces of a row; behind it are zeros."""
+    left = tl.load(source + tl.arange(0, LEFT))
+    if RIGHT > 0:
+        column = tl.arange(0, RIGHT_WIDTH)
+        right = tl.load(source + LEFT + column, mask=column < RIGHT, other=0.0)
+    else:
+        right = tl.zeros([1], tl.float32)
+    return left, right
+
+
+def _store(
+    target: tl.tensor,
+    left: tl.tensor,
+    right: tl.tensor,
+    LEFT: tl.constexpr,  # noqa: N803
+    RIGHT: tl.constexpr,  # noqa: N803
+    RIGHT_WIDTH: tl.constexpr,  # noqa: N803
+) -> None:
+    tl.store(target + tl.arange(0, LEFT), left)
+    if RIGHT > 0:
+        column = tl.arange(0, RIGHT_WIDTH)
+        tl.store(target + LEFT + column, right, mask=column < RIGHT)
+
+
+def _standardised(
+    left: tl.tensor,
+    right: tl.tensor,
+    eps: tl.tensor,
+    LEFT: tl.constexpr,  # noqa: N803
+    RIGHT: tl.constexpr,  # noqa: N803
+    RIGHT_WIDTH: tl.constexpr,  # noqa: N803
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Give both pieces' distances from the row's mean, and the inverse of its standard deviation."""
+    share: tl.constexpr = 1.0 / (LEFT + RIGHT)
+    mean = (tl.sum(left, axis=0) + tl.sum(right, axis=0)) * share
+    left -= mean
+    right = tl.where(tl.arange(0, RIGHT_WIDTH) < RIGHT, right - mean, 0.0)
+    variance = (tl.sum(left * left, axis=0) + tl.sum(right * right, axis=0)) * share
+    return left, right, tl.rsqrt(variance + eps)
+
+
+if HAS_TRITON:
+    _fetched_kernel, _store_kernel, _standardised_kernel = (
+        triton.jit(_fetched),
+        triton.jit(_store),
+        triton.jit(_standardised),
+    )
+    # A compilation in the middle of serving, for a number of rows never met before, would take a part of a second.
+    _residual_norm_kernel = triton.jit(do_not_specialize=["rows", "delta_rows"])(_residual_norm)

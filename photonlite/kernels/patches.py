@@ -1,0 +1,143 @@
+"""What goes into the image encoder and what comes out, one Triton kernel each on CUDA, the reference elsewhere.
+
+```
+crops, uint8 [n, C, C, 3] ── patch_rows ── [n * P, width] ── encoder ── features [n, P, D] ── join_views ── [P, 2 D]
+```
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from photonlite.kernels import reference_vision
+from photonlite.kernels.launching import power_of_2
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    HAS_TRITON = False
+else:
+    HAS_TRITON = True
+
+
+def patch_rows(crops: Tensor, table: Tensor, patch: int, width: int) -> Tensor:
+    """Do what :func:`photonlite.kernels.reference_vision.patch_rows` does; same arguments, same result bit for bit."""
+    if crops.is_cuda and HAS_TRITON:
+        return triton_patch_rows(crops, table, patch, width)
+    return reference_vision.patch_rows(crops, table, patch, width)
+
+
+def join_views(features: Tensor, tiling: tuple[int, int], grid: int, margin: int) -> Tensor:
+    """Do what :func:`photonlite.kernels.reference_vision.join_views` does; same arguments, same result."""
+    if features.is_cuda and HAS_TRITON:
+        return triton_join_views(features, tiling, grid, margin)
+    return reference_vision.join_views(features, tiling, grid, margin)
+
+
+def triton_patch_rows(crops: Tensor, table: Tensor, patch: int, width: int) -> Tensor:
+    """Run the Triton kernel; see :func:`patch_rows`."""
+    count, side, _, channels = crops.shape
+    grid = side // patch
+    out = torch.empty(count * grid * grid, width, dtype=table.dtype, device=crops.device)
+    _patch_rows_kernel[(len(out),)](
+        crops.contiguous(),
+        table,
+        out,
+        GRID=grid,
+        PATCH=patch,
+        CHANNELS=channels,
+        ROW=width,
+        WIDTH=power_of_2(width),
+        num_warps=4,
+    )
+    return out
+
+
+def triton_join_views(features: Tensor, tiling: tuple[int, int], grid: int, margin: int) -> Tensor:
+    """Run the Triton kernel; see :func:`join_views`."""
+    dim, window = features.shape[2], grid - 2 * margin
+    rows, columns = tiling
+    out = torch.empty(grid * grid, 2 * dim, dtype=features.dtype, device=features.device)
+    _join_views_kernel[(grid * grid,)](
+        features.contiguous(),
+        out,
+        rows,
+        columns,
+        rows * window + 2 * margin,
+        columns * window + 2 * margin,
+        LOCAL=tiling != (1, 1),
+        GRID=grid,
+        MARGIN=margin,
+        DIM=dim,
+        WIDTH=power_of_2(dim),
+        num_warps=4,
+    )
+    return out
+
+
+def _patch_rows(
+    crops: tl.tensor,
+    table: tl.tensor,
+    out: tl.tensor,
+    GRID: tl.constexpr,  # noqa: N803
+    PATCH: tl.constexpr,  # noqa: N803
+    CHANNELS: tl.constexpr,  # noqa: N803
+    ROW: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,  # noqa: N803
+) -> None:
+    """Gather patch `program_id(0)`, of all crops."""
+    number = tl.program_id(0).to(tl.int64)
+    crop, place = number // (GRID * GRID), number % (GRID * GRID)
+    column = tl.arange(0, WIDTH)
+    channel, pixel = column // (PATCH * PATCH), column % (PATCH * PATCH)
+    y = (place // GRID) * PATCH + pixel // PATCH
+    x = (place % GRID) * PATCH + pixel % PATCH
+    side = GRID * PATCH
+    real = column < CHANNELS * PATCH * PATCH
+    value = tl.load(crops + ((crop * side + y) * side + x) * CHANNELS + channel, mask=real, other=0).to(tl.int32)
+    number_of = tl.load(table + value, mask=real, other=0.0)
+    tl.store(out + number * ROW + column, number_of, mask=column < ROW)
+
+
+def _join_views(
+    features: tl.tensor,
+    out: tl.tensor,
+    rows: tl.tensor,
+    columns: tl.tensor,
+    height: tl.tensor,
+    width: tl.tensor,
+    LOCAL: tl.constexpr,  # noqa: N803
+    GRID: tl.constexpr,  # noqa: N803
+    MARGIN: tl.constexpr,  # noqa: N803
+    DIM: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,  # noqa: N803
+) -> None:
+    """Join the views of patch `program_id(0)`."""
+    patch = tl.program_id(0)
+    d = tl.arange(0, WIDTH)
+    real = d < DIM
+    overall = tl.load(features + patch * DIM + d, mask=real, other=0.0)
+    tl.store(out + patch * 2 * DIM + d, overall, mask=real)
+    local = overall
+    if LOCAL:
+        window: tl.constexpr = GRID - 2 * MARGIN
+        top, bottom = (patch // GRID) * height // GRID, tl.cdiv((patch // GRID + 1) * height, GRID)
+        left, right = (patch % GRID) * width // GRID, tl.cdiv((patch % GRID + 1) * width, GRID)
+        sums = tl.zeros([WIDTH], tl.float32)
+        for y in range(top, bottom):
+            row = tl.minimum(tl.maximum(y - MARGIN, 0) // window, rows - 1)
+            for x in range(left, right):
+                column = tl.minimum(tl.maximum(x - MARGIN, 0) // window, columns - 1)
+                cell = (y - row * window) * GRID + x - column * window
+                place = (1 + row * columns + column) * GRID * GRID + cell
+                sums += tl.load(features + place * DIM + d, mask=real, other=0.0).to(tl.float32)
+        local = (sums / ((bottom - top) * (right - left))).to(overall.dtype)
+    tl.store(out + patch * 2 * DIM + DIM + d, local, mask=real)
+
+
+if HAS_TRITON:
+    _patch_rows_kernel = triton.jit(_patch_rows)
+    # A compilation in the middle of serving, for a grid that no picture had before, would take a part of a second.
+    _join_views_kernel = triton.jit(do_not_specialize=["rows", "columns", "height", "width"])(_join_views)

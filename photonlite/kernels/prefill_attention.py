@@ -1,0 +1,246 @@
+"""Attention of prompts over paged keys and values, on tensor cores: a Triton kernel on CUDA, the reference elsewhere.
+
+A program takes a tile of consecutive queries of one row and one head, and folds the row's positions, a block of keys
+and values at a time, into a running softmax (Dao et al., 2022, FlashAttention). Pages are read where they lie:
+
+```
+positions   [0 .................. full) [full ... stop)    full: what every query of the tile sees, in whole blocks
+            no mask                     masked             stop: what the last of them sees
+```
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from photonlite.kernels import reference_prefill
+from photonlite.kernels.launching import power_of_2
+from photonlite.kernels.tiles import QUERY_TILE, TILE_COLUMNS
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    HAS_TRITON = False
+else:
+    HAS_TRITON = True
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a program works.
+
+    Attributes:
+        block: Keys in one step of its loop.
+        warps: Of the program.
+        stages: Steps of the loop whose loads are under way together.
+    """
+
+    block: int
+    warps: int
+    stages: int
+
+
+def shape_of(dim: int, itemsize: int) -> Shape:
+    """Choose by measurement on an H200 (bench/results/gpu-notes.md); right for any head size, if not the fastest.
+
+    Args:
+        dim: Of a head.
+        itemsize: Bytes of a number of the queries.
+    """
+    row = power_of_2(max(dim, 16)) * itemsize
+    return Shape(64 if row <= 256 else 32, 4, 2)
+
+
+def paged_prefill_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    page_table: Tensor,
+    tiles: Tensor,
+    out: Tensor,
+    *,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+) -> None:
+    """Do what :func:`photonlite.kernels.reference_prefill.paged_prefill_attention` does; same arguments, same result.
+
+    On CUDA tiles have up to `QUERY_TILE` queries, sums are float32, and the page size must be a power of two.
+    """
+    run = triton_paged_prefill_attention if q.is_cuda and HAS_TRITON else reference_prefill.paged_prefill_attention
+    run(q, keys, values, page_table, tiles, out, k_scale=k_scale, v_scale=v_scale)
+
+
+def triton_paged_prefill_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    page_table: Tensor,
+    tiles: Tensor,
+    out: Tensor,
+    *,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+    query_tile: int = QUERY_TILE,
+    shape: Shape | None = None,
+) -> None:
+    """Run the Triton kernel; see :func:`paged_prefill_attention`.
+
+    Raises:
+        ValueError: The page size is no power of two, or tensors lie in memory in a way that the kernel does not read.
+    """
+    heads, dim = q.shape[1:]
+    page, kv_heads = keys.shape[1:3]
+    if page & (page - 1):
+        raise ValueError(f"the page size is {page}: the kernel needs a power of two")
+    if keys.stride() != values.stride() or keys.stride(3) != 1 or page_table.stride(1) != 1:
+        raise ValueError(f"keys with strides {keys.stride()}, values with {values.stride()}: the kernel needs the same")
+    if not (q.is_contiguous() and tiles.is_contiguous() and out.stride(1) == 1):
+        raise ValueError(f"q with strides {q.stride()}, tiles {tiles.stride()}, out {out.stride()}: rows must be runs")
+    shape = shape or shape_of(dim, q.element_size())
+    _attend_kernel[(heads, len(tiles))](
+        q,
+        keys,
+        values,
+        page_table,
+        tiles,
+        out,
+        *keys.stride()[:3],
+        page_table.stride(0),
+        out.stride(0),
+        math.log2(math.e) / math.sqrt(dim) * k_scale,
+        v_scale,
+        HEADS=heads,
+        GROUP=heads // kv_heads,
+        DIM=dim,
+        WIDTH=power_of_2(max(dim, 16)),
+        PAGE=page,
+        TILE=query_tile,
+        TILE_COLUMNS=TILE_COLUMNS,
+        BLOCK=shape.block,
+        STAGES=shape.stages,
+        # Tensor cores would round float32 to 10 bits.
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=shape.warps,
+    )
+
+
+def _fold(
+    query: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    table: tl.tensor,
+    best: tl.tensor,
+    total: tl.tensor,
+    sums: tl.tensor,
+    begin: tl.tensor,
+    stop: tl.tensor,
+    limit: tl.tensor,
+    page_stride: tl.tensor,
+    place_stride: tl.tensor,
+    scale: tl.tensor,
+    DIM: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,  # noqa: N803
+    PAGE: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+    STAGES: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+    MASKED: tl.constexpr,  # noqa: N803
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Fold positions ``[begin, stop)`` into the softmax; query i sees those below ``limit[i]``, all unless `MASKED`."""
+    d = tl.arange(0, WIDTH)
+    for first in tl.range(begin, stop, BLOCK, num_stages=STAGES):
+        at = first + tl.arange(0, BLOCK)
+        if MASKED:
+            page = tl.load(table + at // PAGE, mask=at < stop, other=0).to(tl.int64)
+        else:
+            page = tl.load(table + at // PAGE).to(tl.int64)
+        cell = (page * page_stride + at % PAGE * place_stride)[:, None] + d[None, :]  # [N, D]
+        if MASKED:
+            mask = (at < stop)[:, None] & (d < DIM)[None, :]
+            key = tl.load(keys + cell, mask=mask, other=0.0)
+            value = tl.load(values + cell, mask=mask, other=0.0)
+        elif WIDTH > DIM:
+            key = tl.load(keys + cell, mask=(d < DIM)[None, :], other=0.0)
+            value = tl.load(values + cell, mask=(d < DIM)[None, :], other=0.0)
+        else:
+            key = tl.load(keys + cell)
+            value = tl.load(values + cell)
+        score = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision=PRECISION)  # [M, N]
+        if MASKED:
+            score = tl.where(at[None, :] < limit[:, None], score, float("-inf"))
+        higher = tl.maximum(best, tl.max(score, axis=1) * scale)
+        weight, fade = tl.exp2(score * scale - higher[:, None]), tl.exp2(best - higher)
+        total = total * fade + tl.sum(weight, axis=1)
+        sums = tl.dot(
+            weight.to(query.dtype), value.to(query.dtype), sums * fade[:, None], input_precision=PRECISION
+        )  # fmt: skip
+        best = higher
+    return best, total, sums
+
+
+def _attend(
+    q: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    page_table: tl.tensor,
+    tiles: tl.tensor,
+    out: tl.tensor,
+    page_stride: tl.tensor,
+    place_stride: tl.tensor,
+    head_stride: tl.tensor,
+    table_stride: tl.tensor,
+    out_stride: tl.tensor,
+    scale: tl.tensor,
+    v_scale: tl.tensor,
+    HEADS: tl.constexpr,  # noqa: N803
+    GROUP: tl.constexpr,  # noqa: N803
+    DIM: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,  # noqa: N803
+    PAGE: tl.constexpr,  # noqa: N803
+    TILE: tl.constexpr,  # noqa: N803
+    TILE_COLUMNS: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+    STAGES: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+) -> None:
+    """Attend with head `program_id(0)` of tile `program_id(1)`."""
+    head, tile = tl.program_id(0), tiles + tl.program_id(1) * TILE_COLUMNS
+    row, first, count = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
+    position, block = tl.load(tile + 3), tl.load(tile + 4)
+    if count > 0:
+        offset = tl.arange(0, TILE)
+        d = tl.arange(0, WIDTH)
+        real = (offset < count)[:, None] & (d < DIM)[None, :]
+        cell = (first + offset).to(tl.int64)[:, None] * (HEADS * DIM) + head * DIM + d[None, :]
+        query = tl.load(q + cell, mask=real, other=0.0)  # [M, D]
+        limit = tl.maximum(position + 1 + offset, block)
+        full = tl.maximum(position + 1, block) // BLOCK * BLOCK
+        stop = tl.maximum(position + count, block)
+
+        best = tl.full([TILE], float("-inf"), tl.float32)
+        total = tl.zeros([TILE], tl.float32)
+        sums = tl.zeros([TILE, WIDTH], tl.float32)
+        table = page_table + row.to(tl.int64) * table_stride
+        start = (head // GROUP).to(tl.int64) * head_stride
+        best, total, sums = _fold_kernel(
+            query, keys + start, values + start, table, best, total, sums, 0, full, limit,
+            page_stride, place_stride, scale, DIM, WIDTH, PAGE, BLOCK, STAGES, PRECISION, False,
+        )  # fmt: skip
+        best, total, sums = _fold_kernel(
+            query, keys + start, values + start, table, best, total, sums, full, stop, limit,
+            page_stride, place_stride, scale, DIM, WIDTH, PAGE, BLOCK, STAGES, PRECISION, True,
+        )  # fmt: skip
+
+        sums = sums * (v_scale / total)[:, None]
+        cell = (first + offset).to(tl.int64)[:, None] * out_stride + head * DIM + d[None, :]
+        tl.store(out + cell, sums.to(out.dtype.element_ty), mask=real)
+
+
+if HAS_TRITON:
+    _fold_kernel = triton.jit(_fold)
+    _attend_kernel = triton.jit(_attend)

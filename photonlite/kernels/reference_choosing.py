@@ -1,0 +1,203 @@
+"""The truth of `choosing.py` in plain PyTorch, and the rows that draw: see there for the picture.
+
+Tensor code of fixed shapes that never waits for the device, so that a CUDA graph can hold it. Choices follow each row's
+settings. Probabilities that end up in scores do not: they are the model's own, at temperature 1 and over the whole
+distribution. Arithmetic is float32, or float64 where the heads give that.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from photonlite.kernels.columns import (
+    COORDINATE,
+    END,
+    FORCED,
+    PENDING_COLUMNS,
+    SIZE,
+    TEMPERATURE,
+    TIES,
+    TOP_P,
+    U0,
+    U1,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """What the heads say of some rows; None where a head was not read.
+
+    Attributes:
+        ids: ``[B, vocab]``. Where it is the only one, no row decides whether another object follows.
+        coordinate: ``[B, bins]``.
+        size: ``[B, 2, bins]``, width first.
+        coordinate_radius: How many bins on either side of the chosen one count towards a coordinate's mass.
+        size_radius: The same for a width and a height.
+    """
+
+    ids: Tensor | None = None
+    coordinate: Tensor | None = None
+    size: Tensor | None = None
+    coordinate_radius: float = 0.0
+    size_radius: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where choices go.
+
+    Attributes:
+        results: int32 ``[B, RESULT_COLUMNS]``.
+        pending: The pending table, int32 ``[R, PENDING_COLUMNS]``.
+        rows: Row of that table for each, int32 ``[B]`` of any stride; of equal ones any may win.
+    """
+
+    results: Tensor
+    pending: Tensor
+    rows: Tensor
+
+
+def choose(logits: Logits, hidden: Tensor, params: Tensor, masks: Tensor, target: Target, *, sampled: bool) -> None:
+    """Choose for each row; see :func:`photonlite.kernels.choosing.choose`."""
+    ids = params[:, FORCED].long()
+    probability = torch.ones_like(ids, dtype=torch.float32)
+    # Also where no head is read: a prompt may be run for its keys and values alone, and others will build on them.
+    finite = hidden.isfinite().all(dim=-1)
+    if logits.ids is not None:
+        free = ids < 0
+        masked = _masked(_wide(logits.ids), masks)
+        if logits.coordinate is not None or logits.size is not None:
+            chosen, largest, decided = _decide(masked, params, sampled=sampled)
+            probability = torch.where(free, decided, probability)
+        else:
+            chosen, largest = (one[:, 0] for one in _pick(masked[:, None], params, _lanes(params, U0), sampled=sampled))
+        ids = torch.where(free, chosen, ids)
+        finite = finite & (largest.isfinite() | ~free)
+    bins = torch.full_like(ids, -1)[:, None].expand(-1, 2)
+    masses = torch.zeros_like(probability)[:, None].expand(-1, 2)
+    into = bins, masses, finite
+    if logits.coordinate is not None:
+        found = _pick_bins(logits.coordinate[:, None], logits.coordinate_radius, params, sampled=sampled)
+        into = _put(ids == params[:, COORDINATE], found, into)
+    if logits.size is not None:
+        found = _pick_bins(logits.size, logits.size_radius, params, sampled=sampled)
+        into = _put(ids == params[:, SIZE], found, into)
+    bins, masses, finite = into
+    whole = torch.cat((ids[:, None], bins, finite[:, None]), dim=1).int()
+    fractions = torch.cat((probability[:, None], masses), dim=1).float()
+    target.results.copy_(torch.cat((whole, fractions.view(torch.int32)), dim=1))
+    target.pending.index_copy_(0, target.rows.long(), whole[:, :PENDING_COLUMNS])
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """Give logits the type that choices are computed in: at least float32."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _masked(logits: Tensor, masks: Tensor) -> Tensor:
+    """Make the logits ``[B, vocab]`` of ids that may not stand minus infinity, whatever they are."""
+    places = torch.arange(torch.iinfo(masks.dtype).bits, dtype=masks.dtype, device=masks.device)
+    bit = torch.ones_like(places) << places
+    allowed = (masks[..., None] & bit).ne(0).flatten(1)[:, : logits.shape[-1]]
+    return torch.where(allowed, logits, -math.inf)
+
+
+def _decide(masked: Tensor, params: Tensor, *, sampled: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Choose ids of ``[B, vocab]``, some of which decide whether another object follows.
+
+    Returns:
+        Ids, int64 ``[B]``; the largest logits ``[B]``; where a row decides to go on, the probability of that, else 1.
+    """
+    end, coordinate, ties = params[:, END].long(), params[:, COORDINATE].long(), params[:, TIES]
+    decides, column = end >= 0, end.clamp(min=0)[:, None]
+    at_column = masked.gather(1, column)
+    at_end = torch.where(decides, at_column[:, 0], -math.inf)
+    others = masked.scatter(1, column, torch.where(decides[:, None], -math.inf, at_column))
+    best, ids = others.max(dim=-1)
+    ends = (at_end > best) | ((at_end == best) & (ids >= ties))
+    largest = torch.maximum(at_end, best)
+    if sampled:
+        # Sorting keeps equals in their order: it begins behind `end`, at `end` or at 0, as ties say.
+        first = torch.where(ties > end, end + 1, torch.where(ties == end, 0, end))
+        turned = (torch.arange(masked.shape[-1], device=masked.device) + first[:, None]) % masked.shape[-1]
+        place = _draw(masked.gather(1, turned)[:, None], largest[:, None], params, _lanes(params, U0))
+        drawn, draws = turned.gather(1, place)[:, 0], params.view(torch.float32)[:, TEMPERATURE] > 0
+        ids, ends = torch.where(draws, drawn, ids), torch.where(draws, drawn == end, ends)
+    goes_on = decides & ~ends
+    ids = torch.where(goes_on & (coordinate >= 0), coordinate, torch.where(ends, end, ids))
+    probability = 1 - masked.softmax(dim=-1).gather(1, column)[:, 0]
+    return ids, largest, torch.where(goes_on, probability, 1.0)
+
+
+def _pick_bins(head: Tensor, radius: float, params: Tensor, *, sampled: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Choose bins of ``[B, n, bins]``: of a coordinate, or of a width and a height at once.
+
+    Returns:
+        Bins, int64 ``[B, n]``; the probability mass around each ``[B, n]``; whether its logits are finite ``[B, n]``.
+    """
+    logits = _wide(head)
+    count, width = logits.shape[1:]
+    index, largest = _pick(logits, params, _lanes(params, U1, count), sampled=sampled)
+    near = (torch.arange(width, device=logits.device) - index[..., None]).abs() <= radius
+    mass = (logits.softmax(dim=-1) * near).sum(dim=-1).clamp(max=1.0)
+    return index, mass, largest.isfinite()
+
+
+def _put(
+    here: Tensor, found: tuple[Tensor, Tensor, Tensor], into: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Put bins, masses and finiteness of one or two columns where `here` ``[B]`` says so."""
+    (index, mass, fine), (bins, masses, finite) = found, into
+    missing = 2 - index.shape[1]
+    bins = torch.where(here[:, None], functional.pad(index, (0, missing), value=-1), bins)
+    masses = torch.where(here[:, None], functional.pad(mass, (0, missing)), masses)
+    return bins, masses, finite & (fine.all(dim=-1) | ~here)
+
+
+def _lanes(params: Tensor, first: int, count: int = 1) -> Tensor:
+    """Give each row's random numbers in some columns, float32 ``[B, count, 1]``."""
+    return params.view(torch.float32)[:, first : first + count, None]
+
+
+def _pick(logits: Tensor, params: Tensor, uniform: Tensor, *, sampled: bool) -> tuple[Tensor, Tensor]:
+    """Choose from the last dimension of ``[B, n, N]``: at temperature 0 the largest, the first among equals.
+
+    Returns:
+        The choices, int64 ``[B, n]``, and the largest logits ``[B, n]``: NaN where any is.
+    """
+    largest, index = logits.max(dim=-1)
+    if sampled:
+        draws = params.view(torch.float32)[:, TEMPERATURE, None] > 0
+        index = torch.where(draws, _draw(logits, largest, params, uniform), index)
+    return index, largest
+
+
+def _draw(logits: Tensor, largest: Tensor, params: Tensor, uniform: Tensor) -> Tensor:
+    """Draw from the last dimension of ``[B, n, N]`` by the settings of each row, whose temperature is above 0.
+
+    As in the public reference: the softmax of logits / temperature; an entry goes when those before it in descending
+    order already hold more than top-p. One of the rest is drawn by the inverse of their cumulative distribution.
+
+    Args:
+        logits: ``[B, n, N]``.
+        largest: ``[B, n]``, of them.
+        params: int32 ``[B, CHOICE_COLUMNS]``.
+        uniform: Random numbers in [0, 1), ``[B, n, 1]``.
+
+    Returns:
+        int64 ``[B, n]``.
+    """
+    temperature, top_p = _lanes(params, TEMPERATURE), _lanes(params, TOP_P)
+    # The largest becomes 0 first: no temperature, however small, turns it into infinity, or 0 / 0 into a NaN.
+    shifted = (logits - largest[..., None]) / temperature.clamp(min=torch.finfo(torch.float32).tiny)
+    probability, order = shifted.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+    before = probability.cumsum(dim=-1) - probability
+    kept = probability.masked_fill(before > top_p, 0.0)
+    mass = kept.cumsum(dim=-1)
+    # A parallel sum need not be monotone: entries of no mass are left out by name. Without a hit, the first one is it.
+    hit = (mass > uniform * mass[..., -1:]) & (kept > 0)
+    place = hit.to(torch.uint8).argmax(dim=-1, keepdim=True)
+    return order.gather(-1, place)[..., 0]

@@ -1,0 +1,42 @@
+"""The truth of `embedding.py` in plain PyTorch."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True, slots=True)
+class InputTables:
+    """What sampled tokens are embedded with, all in the model's type but for `sizes`.
+
+    Attributes:
+        words: Embedding of each id, ``[vocab, dim]``.
+        coordinates: Embedding of each coordinate bin, ``[bins, dim]``.
+        sizes: Width or height of each size bin, float32 ``[bins]``.
+        frequencies: ``[2, F]``: features of a size are the cosines and sines of ``2 pi (w, h) @ frequencies``.
+        weight: ``[dim, 2 F]``, of the linear layer behind them, cosines first.
+        bias: ``[dim]``.
+    """
+
+    words: Tensor
+    coordinates: Tensor
+    sizes: Tensor
+    frequencies: Tensor
+    weight: Tensor
+    bias: Tensor
+
+
+def embed_pending(pending: Tensor, rows: Tensor, tables: InputTables) -> Tensor:
+    """Embed rows of the pending table; see :func:`photonlite.kernels.embedding.embed_pending`."""
+    ids, *bins = pending.index_select(0, rows).long().unbind(1)
+    first, second = (each[:, None] for each in bins)
+    text = tables.words[ids]
+    coordinate = tables.coordinates[first[:, 0].clamp(0, len(tables.coordinates) - 1)]
+    both = torch.cat((first, second), dim=1).clamp(0, len(tables.sizes) - 1)
+    # Rounded step by step, as the model's own layers round.
+    angle = (2 * math.pi * tables.sizes[both].to(tables.frequencies.dtype)) @ tables.frequencies
+    size = functional.linear(torch.cat((angle.cos(), angle.sin()), dim=1), tables.weight, tables.bias)
+    return torch.where(second >= 0, size, torch.where(first >= 0, coordinate, text))

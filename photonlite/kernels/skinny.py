@@ -1,0 +1,329 @@
+"""Linear layers over a few rows, as decode steps have: weights are streamed once, everything else rides along.
+
+Such a product moves every weight and does next to no arithmetic with it, so that its time is that of reading memory and
+whatever is left outside it costs a launch. One kernel therefore takes what comes before (layer norm) and after (bias,
+GELU, residual) with it:
+
+```
+x [M, K] ── norm ── @ weight [N, K].T ── + bias ─┬─ columns up to `split` ──────> plain
+                                                 ├─ the others ── GELU ─────────> activated
+                                                 └─ or all ── + residual ───────> x itself, and its row statistics
+```
+
+A norm needs mean and variance of whole rows, which no program of the producer sees: each writes those of its own tile
+of columns, and the consumer merges them (Chan, Golub and LeVeque, 1979, "Updating formulae ... for computing sample
+variances").
+
+A product with long rows and few outputs is cut along K: programs leave partial sums, and the one that arrives last adds
+them up in a fixed order, so that results do not depend on who that was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from photonlite.kernels import reference_decode as reference
+from photonlite.kernels import skinny_kernels
+from photonlite.kernels.launching import dependent_launch, power_of_2, shared_memory
+from photonlite.kernels.norms import residual_norm
+from photonlite.kernels.skinny_kernels import HAS_TRITON
+
+_SPARE = 4096  # bytes of shared memory for what is not a step of the loop
+
+MAX_ROWS = 64
+"""Rows that the kernels take: beyond them a product is no longer bound by the reading of weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How a product is cut.
+
+    Attributes:
+        outs: Weight rows of a program.
+        ins: Of their columns, those in one step of its loop.
+        parts: Programs that share the same weight rows.
+        warps: Of a program.
+        stages: Steps of the loop whose loads are under way together; 0 for the kernel that takes a single row.
+        ahead: Columns of its weights that a program asks for, into the L2 cache, before it waits for its input.
+    """
+
+    outs: int
+    ins: int
+    parts: int = 1
+    warps: int = 4
+    stages: int = 4
+    ahead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """Lets `linear_out` begin as soon as `linear_in` has ended, while the attention between them still runs.
+
+    Attributes:
+        ready: Counts programs of `linear_in` that are done, int32 ``[1]``; zero before the first step.
+        stale: The same of the block before, whose `linear_out` has ended when this `linear_in` sets it to zero.
+        count: How many there are.
+        late: Columns of the input of `linear_out` that attention writes, the first ones: for them it waits.
+    """
+
+    ready: Tensor
+    stale: Tensor
+    count: int
+    late: int
+
+
+def tiling_of(rows: int, outs: int, ins: int) -> Tiling:
+    """Choose by measurement on an H200 (bench/results/gpu-notes.md); right for any shape, if not the fastest."""
+    wide = outs > 4096
+    if rows == 1:
+        return Tiling(8, 1024, 1, 4, 0) if wide else Tiling(4, 1024, 1, 2, 0)
+    if wide:
+        return Tiling(128, 128, 1, 8, 4 if rows <= 48 else 3)
+    parts = max(1, min(4, ins // 1024))
+    if rows <= 16:
+        return Tiling(64, 256, parts, 4, 3)
+    return Tiling(64, 128, parts, 4, 5 if rows <= 48 else 4)
+
+
+def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:
+    """Shrink the loop of a tiling until what its steps keep on chip fits.
+
+    Args:
+        tiling: For tensor cores.
+        width: Rows, padded.
+        itemsize: Bytes of a number.
+        shared: Bytes of shared memory that a program may have.
+    """
+    stages, ins = tiling.stages, tiling.ins
+    while stages * ins * (tiling.outs + width) * itemsize > shared - _SPARE:
+        if stages > 2:
+            stages -= 1
+        elif ins > 32:
+            ins //= 2
+        else:
+            raise ValueError(f"{shared} bytes of shared memory are too few for {tiling} and {width} rows")
+    return replace(tiling, stages=stages, ins=ins)
+
+
+def stats_width(rows: int, outs: int, ins: int) -> int:
+    """Give the columns whose statistics `linear_out` keeps together."""
+    return tiling_of(rows, outs, ins).outs
+
+
+def skinny_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    norm: tuple[Tensor, Tensor, float] | None = None,
+    gelu: bool = False,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Map a few rows: ``act(LN(x) @ weight.T + bias)``.
+
+    Args:
+        x: ``[M, K]``, M at most `MAX_ROWS` where the kernel runs.
+        weight: ``[N, K]``, rows contiguous.
+        bias: ``[N]``.
+        norm: Weight ``[K]``, bias ``[K]`` and eps of a layer norm in front; in float32, rounded to the type of x.
+        gelu: Whether the tanh approximation of GELU comes last; in float32.
+        out: Where to put the result, ``[M, N]``, last dimension contiguous.
+
+    Returns:
+        ``[M, N]`` in the type of x; sums are float32 and rounded once.
+    """
+    if not usable(x, weight):
+        return reference.skinny_linear(x, weight, bias, norm=norm, gelu=gelu, out=out)
+    if norm is not None:
+        x = residual_norm(x, None, None, *norm)[1]
+    result = x.new_empty(len(x), len(weight)) if out is None else out
+    run_product(x, weight, bias, plain=result, activated=result, split=0 if gelu else len(weight))
+    return result
+
+
+def linear_in(
+    x: Tensor,
+    stats: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    norm: tuple[Tensor, Tensor, float],
+    plain: Tensor,
+    activated: Tensor,
+    handshake: Handshake | None = None,
+) -> None:
+    """Map the normalised residual stream into a block: queries, keys and values as they are, the rest through GELU.
+
+    Args:
+        x: ``[M, K]``.
+        stats: Of x, from `tile_statistics` or `linear_out`.
+        weight: ``[A + F, K]``, rows contiguous.
+        bias: ``[A + F]``.
+        norm: Weight, bias and eps of the layer norm.
+        plain: Takes the first A columns, ``[M, A]``, last dimension contiguous.
+        activated: Takes the others, ``[M, F]``, last dimension contiguous.
+        handshake: With the `linear_out` of the same block.
+    """
+    if usable(x, weight):
+        run_product(
+            x, weight, bias, plain=plain, activated=activated, split=plain.shape[1], norm=(stats, *norm),
+            announces=handshake,
+        )  # fmt: skip
+    else:
+        reference.linear_in(x, stats, weight, bias, norm, plain, activated)
+
+
+def linear_out(
+    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, stats: Tensor, handshake: Handshake | None = None
+) -> None:
+    """Map a block's inside back and add it to the residual stream.
+
+    Args:
+        x: ``[M, K]``.
+        weight: ``[N, K]``, rows contiguous.
+        bias: ``[N]``.
+        residual: ``[M, N]``, contiguous; added to in place, in float32 with one rounding.
+        stats: Float32 ``[2, T, M]``, T tiles of `stats_width` columns: takes those of the new residual stream.
+        handshake: With the `linear_in` of the same block.
+    """
+    if usable(x, weight):
+        run_product(
+            x, weight, bias, plain=residual, activated=residual, split=len(weight), new_stats=stats, awaits=handshake
+        )  # fmt: skip
+    else:
+        reference.linear_out(x, weight, bias, residual, stats)
+
+
+def tile_statistics(x: Tensor, width: int, out: Tensor | None = None) -> Tensor:
+    """Give each row's statistics by tiles of columns.
+
+    Args:
+        x: ``[M, N]``, contiguous.
+        width: Columns of a tile, a power of two; the last tile may be narrower.
+        out: Where to put them.
+
+    Returns:
+        Float32 ``[2, T, M]``: means, and sums of squared deviations from them.
+    """
+    if not (x.is_cuda and HAS_TRITON):
+        return reference.tile_statistics(x, width, out=out)
+    rows, outs = x.shape
+    tiles = -(-outs // width)
+    stats = torch.empty(2, tiles, rows, dtype=torch.float32, device=x.device) if out is None else out
+    skinny_kernels.statistics_kernel[(tiles, rows)](x, stats, outs, TILE=width, num_warps=1, **dependent_launch(x))
+    return stats
+
+
+def usable(x: Tensor, weight: Tensor) -> bool:
+    """Tell whether the kernels take these: a few rows in a half precision, on a card."""
+    few = x.is_cuda and HAS_TRITON and len(x) <= MAX_ROWS and x.dtype in (torch.bfloat16, torch.float16)
+    return few and x.stride(1) == 1 and weight.stride(1) == 1
+
+
+def programs_of(rows: int, outs: int, ins: int) -> int:
+    """Give the programs of a product, as a `Handshake` counts them."""
+    tiling = tiling_of(rows, outs, ins)
+    return -(-outs // tiling.outs) * tiling.parts
+
+
+def run_product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    plain: Tensor,
+    activated: Tensor,
+    split: int,
+    norm: tuple[Tensor, Tensor, Tensor, float] | None = None,
+    new_stats: Tensor | None = None,
+    announces: Handshake | None = None,
+    awaits: Handshake | None = None,
+    tiling: Tiling | None = None,
+) -> None:
+    """Run a kernel: columns below `split` go to `plain`, the others through GELU to `activated`.
+
+    With `new_stats`, `plain` is the residual stream that is added to; without a norm its argument is None.
+
+    Raises:
+        ValueError: The statistics to be written are not kept by the tiles of the kernel.
+    """
+    (rows, ins), outs = x.shape, len(weight)
+    tiling = tiling or tiling_of(rows, outs, ins)
+    programs = -(-outs // tiling.outs)
+    if new_stats is not None and new_stats.shape[1] != programs:
+        raise ValueError(f"statistics of {new_stats.shape[1]} tiles are wanted, but {programs} programs write them")
+    width = max(16, power_of_2(rows)) if tiling.stages else 1
+    if tiling.stages:
+        tiling = fitted(tiling, width, x.element_size(), shared_memory(x))
+    partial, counters = x, x
+    if tiling.parts > 1:
+        partial = torch.empty(tiling.parts, width, outs, dtype=torch.float32, device=x.device)
+        counters = arrival_counters(x.device, programs)
+    stats, gamma, beta, eps = norm if norm is not None else (x, x, x, 0.0)
+    shake = announces or awaits
+    inputs = x, weight, x if bias is None else bias, stats, gamma, beta, plain, activated
+    after = (
+        x if new_stats is None else new_stats,
+        x if shake is None else shake.ready,
+        x if shake is None else shake.stale,
+    )
+    tile = -(-ins // stats.shape[1]) if norm is not None else 1
+    constants = {
+        "INS": ins,
+        "BIAS": bias is not None,
+        "NORM": norm is not None,
+        "RESIDUAL": new_stats is not None,
+        "GELU": split < outs,
+        "ANNOUNCE": announces is not None,
+        "AWAITED": awaits.count if awaits is not None else 0,
+        "LATE": awaits.late if awaits is not None else 0,
+        "OUTS": tiling.outs,
+        "STEP": tiling.ins,
+        "AHEAD": tiling.ahead,
+        "TILES": power_of_2(stats.shape[1]) if norm is not None else 1,
+        "TILE": power_of_2(tile),
+        "TILES_OUT": programs,
+        "num_warps": tiling.warps,
+        **dependent_launch(x),
+    }
+    if tiling.stages:
+        skinny_kernels.product_kernel[(programs, tiling.parts)](
+            *inputs, partial, counters, *after, rows, outs, split, x.stride(0), weight.stride(0), plain.stride(0),
+            activated.stride(0), eps, ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages, **constants,
+        )  # fmt: skip
+    else:
+        skinny_kernels.single_kernel[(programs,)](*inputs, *after, outs, split, weight.stride(0), eps, **constants)
+
+
+Counters = dict[tuple[torch.device, int], Tensor]
+"""Arrival counters by device and size; empty before the first use."""
+
+_shared: Counters = {}
+_counters: ContextVar[Counters] = ContextVar("counters", default=_shared)
+
+
+@contextlib.contextmanager
+def counting_in(counters: Counters) -> Iterator[None]:
+    """Let the kernels launched meanwhile count in these: engines that run side by side on one card share none."""
+    token = _counters.set(counters)
+    try:
+        yield
+    finally:
+        _counters.reset(token)
+
+
+def arrival_counters(device: torch.device, count: int) -> Tensor:
+    """Give zeros, int32 ``[count]`` or more, which whoever arrives last sets to zero again.
+
+    Kernels that use the same ones must follow one another on one stream: each finds them as the one before has left
+    them. Who cannot know what else runs on the card brings counters of its own, see `counting_in`.
+    """
+    counters, size = _counters.get(), power_of_2(max(count, 1024))
+    if (device, size) not in counters:
+        counters[device, size] = torch.zeros(size, dtype=torch.int32, device=device)
+    return counters[device, size]

@@ -1,0 +1,368 @@
+"""Triton code of `kernels.skinny`: a product on tensor cores, one for a single row, and what both share."""
+
+from __future__ import annotations
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    HAS_TRITON = False
+else:
+    HAS_TRITON = True
+
+
+def _gelu(value: tl.tensor) -> tl.tensor:
+    """Give the tanh approximation of GELU: ``1 + tanh(u)`` is ``2 sigmoid(2 u)``."""
+    return value * tl.sigmoid(1.5957691216057308 * (value + 0.044715 * value * value * value))
+
+
+def _prefetch(address: tl.tensor) -> None:
+    """Ask for the cache lines at some addresses, into L2, without waiting for them."""
+    tl.inline_asm_elementwise(
+        "{ prefetch.global.L2 [$1]; mov.u32 $0, 0; }", "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+def _await(ready: tl.tensor, count: tl.constexpr) -> None:
+    """Wait until `count` programs of a kernel further in front have said that they are done."""
+    while tl.load(ready, volatile=True) < count:
+        pass
+    # One thread acquires; its writes are seen by the others only behind a barrier, which no unused result implies.
+    tl.atomic_add(ready, 0, sem="acquire", scope="gpu")
+    tl.debug_barrier()
+
+
+def _statistics(x: tl.tensor, stats: tl.tensor, width: tl.tensor, TILE: tl.constexpr, PDL: tl.constexpr) -> None:  # noqa: N803
+    """Write mean and sum of squared deviations of tile `program_id(0)` of row `program_id(1)`."""
+    tile, row = tl.program_id(0), tl.program_id(1)
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    column = tile * TILE + tl.arange(0, TILE)
+    inside = column < width
+    value = tl.load(x + row.to(tl.int64) * width + column, mask=inside, other=0.0).to(tl.float32)
+    count = tl.minimum(TILE, width - tile * TILE)
+    mean = tl.sum(value, axis=0) / count
+    off = tl.where(inside, value - mean, 0.0)
+    place = tile * tl.num_programs(1) + row
+    tl.store(stats + place, mean)
+    tl.store(stats + tl.num_programs(0) * tl.num_programs(1) + place, tl.sum(off * off, axis=0))
+
+
+def _merged_statistics(
+    stats: tl.tensor,
+    rows: tl.tensor,
+    eps: tl.tensor,
+    INS: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    TILES: tl.constexpr,  # noqa: N803
+    TILE: tl.constexpr,  # noqa: N803
+) -> tuple[tl.tensor, tl.tensor]:
+    """Merge the statistics of all tiles of each row into its mean and the inverse of its standard deviation."""
+    tile, m = tl.arange(0, TILES), tl.arange(0, ROWS)
+    there = (tile * TILE < INS)[:, None] & (m < rows)[None, :]
+    place = tile[:, None] * rows + m[None, :]
+    means = tl.load(stats + place, mask=there, other=0.0)  # [T, M]
+    squares = tl.load(stats + (INS + TILE - 1) // TILE * rows + place, mask=there, other=0.0)
+    count = tl.minimum(tl.maximum(INS - tile * TILE, 0), TILE).to(tl.float32)[:, None]
+    mean = tl.sum(means * count, axis=0) / INS
+    off = means - mean[None, :]
+    variance = tl.sum(squares + count * off * off, axis=0) / INS
+    return mean, 1.0 / tl.sqrt(variance + eps)
+
+
+def _finish(
+    total: tl.tensor,
+    bias: tl.tensor,
+    plain: tl.tensor,
+    activated: tl.tensor,
+    new_stats: tl.tensor,
+    tile: tl.tensor,
+    n: tl.tensor,
+    m: tl.tensor,
+    rows: tl.tensor,
+    outs: tl.tensor,
+    split: tl.tensor,
+    plain_stride: tl.tensor,
+    activated_stride: tl.tensor,
+    BIAS: tl.constexpr,  # noqa: N803
+    RESIDUAL: tl.constexpr,  # noqa: N803
+    GELU: tl.constexpr,  # noqa: N803
+    TILES_OUT: tl.constexpr,  # noqa: N803
+) -> None:
+    """Bias, GELU, residual, and the statistics of what becomes of a tile ``[N, M]``."""
+    inside = (n < outs)[:, None] & (m < rows)[None, :]
+    if BIAS:
+        total += tl.load(bias + n, mask=n < outs, other=0.0).to(tl.float32)[:, None]
+    cell = plain + m[None, :] * plain_stride + n[:, None]
+    if RESIDUAL:
+        total += tl.load(cell, mask=inside, other=0.0).to(tl.float32)
+    rounded = total.to(plain.dtype.element_ty)
+    tl.store(cell, rounded, mask=inside & (n < split)[:, None])
+    if GELU:
+        cell = activated + m[None, :] * activated_stride + (n - split)[:, None]
+        tl.store(cell, _gelu_kernel(total).to(activated.dtype.element_ty), mask=inside & (n >= split)[:, None])
+    if RESIDUAL:
+        value = tl.where(inside, rounded.to(tl.float32), 0.0)
+        mean = tl.sum(value, axis=0) / tl.sum((n < outs).to(tl.float32), axis=0)  # [M]
+        off = tl.where(inside, value - mean[None, :], 0.0)
+        place = new_stats + tile * rows + m
+        tl.store(place, mean, mask=m < rows)
+        tl.store(place + TILES_OUT * rows, tl.sum(off * off, axis=0), mask=m < rows)
+
+
+def _fold(
+    total: tl.tensor,
+    x: tl.tensor,
+    row: tl.tensor,
+    gamma: tl.tensor,
+    beta: tl.tensor,
+    mean: tl.tensor,
+    scale: tl.tensor,
+    m: tl.tensor,
+    rows: tl.tensor,
+    x_stride: tl.tensor,
+    first: tl.tensor,
+    stop: tl.constexpr,
+    SHARE: tl.constexpr,  # noqa: N803
+    EVEN: tl.constexpr,  # noqa: N803
+    NORM: tl.constexpr,  # noqa: N803
+    STEP: tl.constexpr,  # noqa: N803
+    STAGES: tl.constexpr,  # noqa: N803
+) -> tl.tensor:
+    """Add the product over columns from `first` on, `SHARE` of them but none from `stop` on, to ``total [N, M]``."""
+    for step in tl.range(0, SHARE, STEP, num_stages=STAGES):
+        k = first + step + tl.arange(0, STEP)
+        if EVEN:
+            w = tl.load(row + k[None, :])  # [N, K]
+            a = tl.load(x + m[:, None] * x_stride + k[None, :], mask=(m < rows)[:, None], other=0.0)  # [M, K]
+        else:
+            w = tl.load(row + k[None, :], mask=(k < stop)[None, :], other=0.0)
+            there = (m < rows)[:, None] & (k < stop)[None, :]
+            a = tl.load(x + m[:, None] * x_stride + k[None, :], mask=there, other=0.0)
+        if NORM:
+            g = tl.load(gamma + k, mask=k < stop, other=0.0).to(tl.float32)
+            b = tl.load(beta + k, mask=k < stop, other=0.0).to(tl.float32)
+            off = (a.to(tl.float32) - mean[:, None]) * scale[:, None]
+            a = (off * g[None, :] + b[None, :]).to(x.dtype.element_ty)
+        total = tl.dot(w, tl.trans(a), total)
+    return total
+
+
+def _product(
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    stats: tl.tensor,
+    gamma: tl.tensor,
+    beta: tl.tensor,
+    plain: tl.tensor,
+    activated: tl.tensor,
+    partial: tl.tensor,
+    counters: tl.tensor,
+    new_stats: tl.tensor,
+    ready: tl.tensor,
+    stale: tl.tensor,
+    rows: tl.tensor,
+    outs: tl.tensor,
+    split: tl.tensor,
+    x_stride: tl.tensor,
+    weight_stride: tl.tensor,
+    plain_stride: tl.tensor,
+    activated_stride: tl.tensor,
+    eps: tl.tensor,
+    INS: tl.constexpr,  # noqa: N803
+    BIAS: tl.constexpr,  # noqa: N803
+    NORM: tl.constexpr,  # noqa: N803
+    RESIDUAL: tl.constexpr,  # noqa: N803
+    GELU: tl.constexpr,  # noqa: N803
+    ANNOUNCE: tl.constexpr,  # noqa: N803
+    AWAITED: tl.constexpr,  # noqa: N803
+    LATE: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    OUTS: tl.constexpr,  # noqa: N803
+    STEP: tl.constexpr,  # noqa: N803
+    PARTS: tl.constexpr,  # noqa: N803
+    STAGES: tl.constexpr,  # noqa: N803
+    AHEAD: tl.constexpr,  # noqa: N803
+    TILES: tl.constexpr,  # noqa: N803
+    TILE: tl.constexpr,  # noqa: N803
+    TILES_OUT: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+) -> None:
+    """Multiply weight rows `program_id(0)` with part `program_id(1)` of the columns; the last to arrive finishes.
+
+    The first `LATE` columns of the input come from the kernel in front, the others from one further in front that has
+    announced itself: a program takes its part of those first.
+    """
+    tile, part = tl.program_id(0), tl.program_id(1)
+    n = tile * OUTS + tl.arange(0, OUTS)
+    m = tl.arange(0, ROWS)
+    early: tl.constexpr = ((INS - LATE + STEP - 1) // STEP + PARTS - 1) // PARTS * STEP
+    late: tl.constexpr = ((LATE + STEP - 1) // STEP + PARTS - 1) // PARTS * STEP
+    row = weight + tl.minimum(n, outs - 1).to(tl.int64)[:, None] * weight_stride
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        if AHEAD > 0:
+            line = LATE + part * early + tl.arange(0, AHEAD // 64) * 64  # 128 bytes
+            prefetch_kernel(row + tl.minimum(line, INS - 1)[None, :])
+    if AWAITED > 0:
+        _await_kernel(ready, AWAITED)
+    elif PDL:
+        tl.extra.cuda.gdc_wait()
+    mean, scale = 0.0, 0.0
+    if NORM:
+        mean, scale = _merged_kernel(stats, rows, eps, INS, ROWS, TILES, TILE)
+    total = tl.zeros([OUTS, ROWS], tl.float32)
+    total = _fold_kernel(
+        total, x, row, gamma, beta, mean, scale, m, rows, x_stride, LATE + part * early, INS,
+        early, (INS - LATE) % (STEP * PARTS) == 0, NORM, STEP, STAGES,
+    )  # fmt: skip
+    if AWAITED > 0:
+        if PDL:
+            tl.extra.cuda.gdc_wait()
+        total = _fold_kernel(
+            total, x, row, gamma, beta, mean, scale, m, rows, x_stride, part * late, LATE,
+            late, LATE % (STEP * PARTS) == 0, NORM, STEP, STAGES,
+        )  # fmt: skip
+
+    if PARTS == 1:
+        _finish_kernel(
+            total, bias, plain, activated, new_stats, tile, n, m, rows, outs, split, plain_stride, activated_stride,
+            BIAS, RESIDUAL, GELU, TILES_OUT,
+        )  # fmt: skip
+    else:
+        place = partial + m[None, :] * outs + n[:, None]
+        inside = (n < outs)[:, None] & (m < rows)[None, :]
+        tl.store(place + part * ROWS * outs, total, mask=inside)
+        tl.debug_barrier()  # everybody's partial sums are there before this program counts itself in
+        if tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu") == PARTS - 1:
+            whole = tl.zeros([OUTS, ROWS], tl.float32)
+            for other in tl.static_range(PARTS):
+                whole += tl.load(place + other * ROWS * outs, mask=inside, other=0.0, cache_modifier=".cg")
+            _finish_kernel(
+                whole, bias, plain, activated, new_stats, tile, n, m, rows, outs, split, plain_stride,
+                activated_stride, BIAS, RESIDUAL, GELU, TILES_OUT,
+            )  # fmt: skip
+            tl.store(counters + tile, 0)
+    if ANNOUNCE:
+        _announce_kernel(ready, stale)
+
+
+def _announce(ready: tl.tensor, stale: tl.tensor) -> None:
+    """Say that this program is done, and set a count that everybody has read to zero."""
+    if tl.program_id(0) + tl.program_id(1) == 0:
+        tl.store(stale, 0)
+    tl.debug_barrier()  # everything is written before this program says so
+    tl.atomic_add(ready, 1, sem="release", scope="gpu")
+
+
+def _single(
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    stats: tl.tensor,
+    gamma: tl.tensor,
+    beta: tl.tensor,
+    plain: tl.tensor,
+    activated: tl.tensor,
+    new_stats: tl.tensor,
+    ready: tl.tensor,
+    stale: tl.tensor,
+    outs: tl.tensor,
+    split: tl.tensor,
+    weight_stride: tl.tensor,
+    eps: tl.tensor,
+    INS: tl.constexpr,  # noqa: N803
+    BIAS: tl.constexpr,  # noqa: N803
+    NORM: tl.constexpr,  # noqa: N803
+    RESIDUAL: tl.constexpr,  # noqa: N803
+    GELU: tl.constexpr,  # noqa: N803
+    ANNOUNCE: tl.constexpr,  # noqa: N803
+    AWAITED: tl.constexpr,  # noqa: N803
+    LATE: tl.constexpr,  # noqa: N803
+    OUTS: tl.constexpr,  # noqa: N803
+    STEP: tl.constexpr,  # noqa: N803
+    AHEAD: tl.constexpr,  # noqa: N803
+    TILES: tl.constexpr,  # noqa: N803
+    TILE: tl.constexpr,  # noqa: N803
+    TILES_OUT: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+) -> None:
+    """Multiply one row with weight rows `program_id(0)`; the first columns are on their way before the wait.
+
+    As in `_product`, the first `LATE` columns come last.
+    """
+    tile = tl.program_id(0)
+    n = tile * OUTS + tl.arange(0, OUTS)
+    row = weight + tl.minimum(n, outs - 1).to(tl.int64)[:, None] * weight_stride
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    k = LATE + tl.arange(0, STEP)
+    w = tl.load(row + k[None, :], mask=(k < INS)[None, :], other=0.0)
+    if PDL and AHEAD > 0:
+        line = LATE + STEP + tl.arange(0, AHEAD // 64) * 64
+        prefetch_kernel(row + tl.minimum(line, INS - 1)[None, :])
+    if AWAITED > 0:
+        _await_kernel(ready, AWAITED)
+    elif PDL:
+        tl.extra.cuda.gdc_wait()
+    mean, scale = 0.0, 0.0
+    if NORM:
+        means, scales = _merged_kernel(stats, 1, eps, INS, 1, TILES, TILE)
+        mean, scale = tl.sum(means, axis=0), tl.sum(scales, axis=0)
+    total = tl.zeros([OUTS, STEP], tl.float32)
+    for step in tl.static_range(0, INS - LATE, STEP):
+        k = LATE + step + tl.arange(0, STEP)
+        if step > 0:
+            w = tl.load(row + k[None, :], mask=(k < INS)[None, :], other=0.0)
+        total += w.to(tl.float32) * _input_kernel(x, gamma, beta, mean, scale, k, INS, NORM)[None, :]
+    if AWAITED > 0:
+        late = tl.arange(0, STEP)
+        v = tl.load(row + late[None, :], mask=(late < LATE)[None, :], other=0.0)
+        if PDL:
+            tl.extra.cuda.gdc_wait()
+        for step in tl.static_range(0, LATE, STEP):
+            late = step + tl.arange(0, STEP)
+            if step > 0:
+                v = tl.load(row + late[None, :], mask=(late < LATE)[None, :], other=0.0)
+            total += v.to(tl.float32) * _input_kernel(x, gamma, beta, mean, scale, late, LATE, NORM)[None, :]
+    _finish_kernel(
+        tl.sum(total, axis=1)[:, None], bias, plain, activated, new_stats, tile, n, tl.arange(0, 1), 1, outs, split,
+        0, 0, BIAS, RESIDUAL, GELU, TILES_OUT,
+    )  # fmt: skip
+    if ANNOUNCE:
+        _announce_kernel(ready, stale)
+
+
+def _input(
+    x: tl.tensor,
+    gamma: tl.tensor,
+    beta: tl.tensor,
+    mean: tl.tensor,
+    scale: tl.tensor,
+    k: tl.tensor,
+    stop: tl.constexpr,
+    NORM: tl.constexpr,  # noqa: N803
+) -> tl.tensor:
+    """Give columns of the only row, normalised if asked for, in float32."""
+    a = tl.load(x + k, mask=k < stop, other=0.0).to(tl.float32)
+    if NORM:
+        g = tl.load(gamma + k, mask=k < stop, other=0.0).to(tl.float32)
+        b = tl.load(beta + k, mask=k < stop, other=0.0).to(tl.float32)
+        a = ((a - mean) * scale * g + b).to(x.dtype.element_ty).to(tl.float32)
+    return a
+
+
+if HAS_TRITON:
+    _gelu_kernel = triton.jit(_gelu)
+    prefetch_kernel = triton.jit(_prefetch)
+    _await_kernel = triton.jit(_await)
+    _announce_kernel = triton.jit(_announce)
+    _merged_kernel = triton.jit(_merged_statistics)
+    _finish_kernel = triton.jit(_finish)
+    _fold_kernel = triton.jit(_fold)
+    _input_kernel = triton.jit(_input)
+    statistics_kernel = triton.jit(_statistics)
+    product_kernel = triton.jit(_product)
+    single_kernel = triton.jit(_single)

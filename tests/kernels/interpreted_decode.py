@@ -1,0 +1,130 @@
+"""Runs the kernels of decode steps on the CPU by Triton's interpreter; see `interpreted.py`."""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+from torch import Tensor
+
+from photonlite.kernels import reference_decode as reference
+from photonlite.kernels import skinny
+from photonlite.kernels.decode_attention import Cut, run_attention
+from photonlite.kernels.skinny import Handshake, Tiling
+from photonlite.kernels.skinny_kernels import statistics_kernel
+from tests.kernels.steps import BlockCase, StepCase, block_case, step_case
+
+CPU = torch.device("cpu")
+
+# rows, width of the residual stream, columns of attention, inside of the MLP
+BLOCKS = [(1, 72, 48, 80), (3, 56, 168, 96), (17, 40, 24, 42), (1, 56, 40, 25), (64, 32, 16, 48)]
+MANY = [Tiling(64, 64), Tiling(16, 32, 3), Tiling(32, 16, 2)]
+SINGLE = [Tiling(8, 256, 1, 1, 0), Tiling(16, 64, 1, 1, 0), Tiling(4, 32, 1, 1, 0)]
+
+# heads, key/value heads, head size, page size, rotated numbers
+HEADS = [(3, 1, 8, 4, 4), (4, 4, 24, 16, 12), (6, 2, 40, 1, 20), (2, 2, 64, 32, 64)]
+CUTS = [Cut(32, 1), Cut(4, 2), Cut(16, 3), Cut(64, 2), Cut(32, 1, dot=True), Cut(16, 3, dot=True)]
+POSITIONS = [0, 6, 31, 299, 128]
+
+
+def close(found: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4, equal_nan=True)
+
+
+def statistics(x: Tensor, width: int) -> Tensor:
+    """Those of the kernel, which must be the truth's."""
+    wanted = reference.tile_statistics(x, width)
+    found = torch.empty_like(wanted)
+    statistics_kernel[(wanted.shape[1], len(x))](x, found, x.shape[1], TILE=width, PDL=False)
+    close(found, wanted)
+    return found
+
+
+def check_into(case: BlockCase, tiling: Tiling, width: int, ready: Tensor) -> None:
+    """Both of its outputs, and `ready`: the first counts the programs that are done, the second is cleared."""
+    rows, attended, total = len(case.x), case.attended, len(case.w_in)
+    plain, wanted = torch.empty(rows, attended), torch.empty(rows, attended)
+    cat, gelu = torch.full((rows, total), torch.nan), torch.empty(rows, total - attended)
+    activated = cat[:, attended:]
+    stats = statistics(case.x, width)
+    reference.linear_in(case.x, stats, case.w_in, case.b_in, case.norm, wanted, gelu)
+    count = -(-total // tiling.outs) * tiling.parts
+    shake = Handshake(ready[:1], ready[1:], count, attended)
+    skinny.run_product(
+        case.x, case.w_in, case.b_in, plain=plain, activated=activated, split=attended, norm=(stats, *case.norm),
+        tiling=tiling, announces=shake,
+    )  # fmt: skip
+    assert ready.tolist() == [count, 0]
+    close(plain, wanted)
+    close(activated, gelu)
+    assert cat[:, :attended].isnan().all()
+
+
+def check_out(case: BlockCase, tiling: Tiling, shake: Handshake | None) -> None:
+    dim = case.x.shape[1]
+    found, wanted = case.x.clone(), case.x.clone()
+    stats = torch.full((2, -(-dim // tiling.outs), len(found)), torch.nan)
+    new = stats.clone()
+    reference.linear_out(case.inside, case.w_out, case.b_out, wanted, stats)
+    skinny.run_product(
+        case.inside, case.w_out, case.b_out, plain=found, activated=found, split=dim, new_stats=new, tiling=tiling,
+        awaits=shake,
+    )  # fmt: skip
+    close(found, wanted)
+    torch.testing.assert_close(new, stats, atol=1e-3, rtol=1e-4)
+    close(new, reference.tile_statistics(found, tiling.outs))
+
+
+def check_alone(case: BlockCase, tiling: Tiling, bias: bool) -> None:
+    """A product without a block around it, into the columns of something larger."""
+    offset = case.b_in if bias else None
+    for gelu in (False, True):
+        found = torch.empty(len(case.x), len(case.w_in) + 5)[:, 5:]
+        split = 0 if gelu else len(case.w_in)
+        skinny.run_product(case.x, case.w_in, offset, plain=found, activated=found, split=split, tiling=tiling)
+        close(found, reference.skinny_linear(case.x, case.w_in, offset, gelu=gelu))
+
+
+def check_blocks() -> None:
+    for number, sizes in enumerate(BLOCKS):
+        case = block_case(*sizes).to(torch.float32)
+        for index, tiling in enumerate(MANY + SINGLE if sizes[0] == 1 else MANY):
+            ready = torch.tensor([0, 7], dtype=torch.int32)
+            check_into(case, tiling, (16, 32, 64)[index % 3], ready)
+            # As many columns come late as attention has, fewer than a step of the loop, or one.
+            late = (case.attended, 8, 1)[(number + index) % 3]
+            check_out(case, tiling, Handshake(ready[:1], ready[1:], int(ready[0]), late))
+            check_out(case, tiling, None)
+            check_alone(case, tiling, bias=index % 2 == 0)
+            assert not skinny.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
+
+
+def check_step(case: StepCase, cut: Cut, scales: tuple[float, float] = (1.0, 1.0)) -> None:
+    wanted, found = case.copy(), case.copy()
+    k_scale, v_scale = scales
+    reference.decode_attention(*wanted.arguments, k_scale=k_scale, v_scale=v_scale)
+    run_attention(*found.arguments, k_scale=k_scale, v_scale=v_scale, cut=cut)
+    assert wanted.out.isfinite().all()
+    close(found.out, wanted.out)
+    for mine, theirs in ((found.keys, wanted.keys), (found.values, wanted.values)):
+        close(mine.float(), theirs.float())
+    assert not skinny.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
+
+
+def check_attention() -> None:
+    for number, shape in enumerate(HEADS):
+        case = step_case(POSITIONS, *shape, torch.float32)
+        for cut in CUTS:
+            check_step(case.to(torch.float32, "cpu") if number % 2 else case, cut)
+    check_step(step_case([5], *HEADS[0], torch.float32), Cut(16, 27))  # more parts than positions
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    check_blocks()
+    check_attention()
+    print("interpreted kernels agree")
+
+
+if __name__ == "__main__":
+    main()

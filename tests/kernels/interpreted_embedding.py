@@ -1,0 +1,26 @@
+"""Runs the kernel that embeds sampled tokens on the CPU by Triton's interpreter; see `interpreted.py`."""
+
+import itertools
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+
+from photonlite.kernels import embedding, reference_embedding
+from tests.kernels.inputs import random_case
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    for count, (dim, frequencies), kinds in itertools.product(
+        (1, 5, 21), ((24, 3), (130, 40), (64, 100)), ((0, 1, 2), (0,), (2,))
+    ):
+        case = random_case(count, dim, frequencies, torch.float32, kinds)
+        wanted = reference_embedding.embed_pending(*case)
+        torch.testing.assert_close(embedding.triton_embed_pending(*case), wanted, rtol=1e-5, atol=1e-4)
+    print("interpreted kernels agree")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Runs the kernels that normalise and quantise on the CPU by Triton's interpreter; see `interpreted.py`."""
+
+import itertools
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+from torch import Tensor
+
+from photonlite.kernels import fp8, norms, reference_norms
+
+EPS = 1e-5
+
+
+def check_quantised(found: tuple[Tensor, Tensor], wanted: Tensor) -> None:
+    """Values times scales are the rows. They are not rounded: the interpreter's conversion to e4m3 has a fault."""
+    values, scale = found
+    torch.testing.assert_close(values * scale, wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(scale, reference_norms.quantise_rows(wanted)[1], atol=1e-8, rtol=1e-4)
+    assert values.abs().max() <= 448
+
+
+def check_norms(rows: int, dim: int, delta_rows: int, bias: bool) -> None:
+    x = (torch.randn(rows, dim + 3) * 3 + 5)[:, :dim]  # rows lie apart
+    delta = torch.randn(delta_rows, dim) if delta_rows else None
+    delta_bias = torch.randn(dim) if bias else None
+    weight, offset = torch.randn(dim), torch.randn(dim)
+    case = (x, delta, delta_bias, weight, offset, EPS)
+    wanted, found = reference_norms.residual_norm(*case), norms.triton_residual_norm(*case)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    total, *quantised = norms.triton_residual_norm_fp8(*case, dtype=torch.float32)
+    torch.testing.assert_close(total, wanted[0])
+    check_quantised((quantised[0], quantised[1]), wanted[1])
+
+
+def check_activations(rows: int, dim: int, bias: bool) -> None:
+    x, offset = (torch.randn(rows, dim + 5) * 4)[:, :dim], torch.randn(dim) if bias else None
+    x[-1] = 0
+    activated = fp8.triton_activate_fp8(x, offset, gelu=True, dtype=torch.float32)
+    check_quantised(activated, reference_norms.gelu(x, offset))
+    check_quantised(fp8.triton_activate_fp8(x, None, gelu=False, dtype=torch.float32), x)
+
+
+def check_rounding() -> None:
+    """What is normalised is the rounded sum: in half precision few results differ, where else most would."""
+    case = (*(torch.randn(size).half() for size in ((9, 70), (9, 70), (70,), (70,), (70,))), EPS)
+    wanted, found = reference_norms.residual_norm(*case), norms.triton_residual_norm(*case)
+    assert torch.equal(found[0], wanted[0])
+    assert (found[1] == wanted[1]).float().mean() > 0.95
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    check_rounding()
+    for dim, (delta_rows, bias) in itertools.product((1, 24, 130), ((0, False), (6, True), (3, True), (6, False))):
+        check_norms(6, dim, delta_rows, bias)
+    for dim, bias in itertools.product((1, 24, 1030), (False, True)):
+        check_activations(4, dim, bias)
+    x = torch.randn(3, 8)
+    x[1, 2] = torch.nan
+    values, _ = fp8.triton_activate_fp8(x, None, gelu=True, dtype=torch.float32)
+    assert values.isnan().any(dim=1).tolist() == [False, True, False]
+    print("interpreted kernels agree")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+import importlib.util
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+
+from photonlite.batch import Choice
+from photonlite.kernels import reference_choosing
+from photonlite.kernels.choosing import choose, triton_choose
+from photonlite.kernels.choosing_kernel import HAS_TRITON
+from photonlite.kernels.reference_choosing import Logits, Target
+from photonlite.runner.choices import Variant, variant_of
+from tests.kernels.choices import Case, assert_same, kinds_of, new_target, random_case
+
+ROOT = Path(__file__).resolve().parents[2]
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+
+
+def on_card(case: Case) -> Case:
+    logits, *tensors = case
+    heads = {name: getattr(logits, name) for name in ("ids", "coordinate", "size")}
+    moved = {name: None if head is None else head.cuda() for name, head in heads.items()}
+    hidden, params, masks = (tensor.cuda() for tensor in tensors)
+    return replace(logits, **moved), hidden, params, masks
+
+
+def wanted_of(case: Case, like: Target) -> Target:
+    wanted = Target(torch.zeros_like(like.results.cpu()), torch.full_like(like.pending.cpu(), -7), like.rows.cpu())
+    reference_choosing.choose(*case, wanted, sampled=False)
+    return wanted
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_cases_are_those_of_their_variants(variant: Variant) -> None:
+    rows = [Choice(allowed, 0.0, 1.0, 0, 0) for allowed in kinds_of(variant, 70)]
+    assert variant_of(rows) == (variant, False)
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
+def test_a_result_that_the_kernel_could_not_write_is_refused() -> None:
+    case = random_case(random.Random(0), "text", 2, 70, torch.float32)
+    target = new_target(2)
+    apart = torch.zeros(2, 9, dtype=torch.int32)[:, :7]
+    with pytest.raises(ValueError, match="whole rows"):
+        triton_choose(*case, replace(target, results=apart))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_the_kernel_agrees_with_the_reference_in_tritons_interpreter() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.interpreted_choosing"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert "agree" in run.stdout
+
+
+gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_kernel_agrees_with_the_reference_on_the_device(variant: Variant, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    rng = random.Random(1)
+    for rows, vocab in ((1, 51200), (1, 51200), (1, 1023), (7, 2049), (64, 51200), (100, 300)):
+        case = random_case(rng, variant, rows, vocab, dtype)
+        found = new_target(rows, "cuda")
+        choose(*on_card(case), found, sampled=False)
+        assert_same(found, wanted_of(case, found))
+
+
+@pytest.mark.gpu
+@gpu
+def test_replays_of_a_graph_leave_the_same_bits_again_and_again() -> None:
+    torch.manual_seed(2)
+    case = random_case(random.Random(2), "mixed", 64, 51200, torch.bfloat16)
+    logits, hidden, params, masks = on_card(case)
+    found = new_target(64, "cuda")
+    choose(logits, hidden, params, masks, found, sampled=False)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        choose(logits, hidden, params, masks, found, sampled=False)
+
+    first = found.results.clone()
+    for _ in range(200):
+        found.results.zero_()
+        graph.replay()
+        assert torch.equal(found.results, first)
+    assert_same(found, wanted_of(case, found))
+
+
+@pytest.mark.gpu
+@gpu
+def test_double_precision_stays_with_the_reference() -> None:
+    logits = torch.zeros(1, 70, dtype=torch.float64)
+    logits[0, 9] = 1e-12
+    _, _, params, masks = random_case(random.Random(0), "text", 1, 70, torch.float32)
+    params[0, :4] = -1
+    found = new_target(1, "cuda")
+    choose(Logits(logits.cuda()), torch.zeros(1, 4).cuda(), params.cuda(), (masks * 0 - 1).cuda(), found, sampled=False)
+    assert found.results[0, 0].item() == 9

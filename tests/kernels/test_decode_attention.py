@@ -1,0 +1,242 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from photonlite.kernels import reference_decode as reference
+from photonlite.kernels.decode_attention import HAS_TRITON, Cut, cut_of, decode_attention, run_attention
+from photonlite.kernels.fp8 import has_fp8
+from photonlite.kernels.reference import FP8, dequantise
+from tests.kernels.steps import StepCase, step_case
+
+
+def turned(heads: Tensor, position: int, rotated: int) -> Tensor:
+    """Rotate heads ``[H, D]`` pair by pair, by angles of float32 as everywhere."""
+    out = heads.clone()
+    for pair in range(rotated // 2):
+        exponent = torch.tensor(2.0 * pair) / rotated
+        angle = torch.tensor(float(position)) * torch.tensor(10_000.0) ** -exponent
+        cos, sin = float(angle.cos()), float(angle.sin())
+        first, second = heads[:, pair], heads[:, pair + rotated // 2]
+        out[:, pair] = first * cos - second * sin
+        out[:, pair + rotated // 2] = first * sin + second * cos
+    return out
+
+
+def dense(case: StepCase, row: int, rotated: int, scales: tuple[float, float] = (1.0, 1.0)) -> tuple[Tensor, ...]:
+    """One row's attention, and its new key and value, by plain scaled dot-product attention: [H D], [H_kv, D] twice."""
+    page, kv_heads, dim = case.keys.shape[1:]
+    position = int(case.positions[row])
+    heads = case.qkv[row].view(-1, dim)
+    q, k, v = heads.split([len(heads) - 2 * kv_heads, kv_heads, kv_heads])
+    k = turned(k, position, rotated)
+    stored = []
+    for store, new, scale in zip((case.keys, case.values), (k, v), scales, strict=True):
+        if store.dtype == FP8:
+            new = dequantise((new / scale).clamp(-448, 448).to(FP8), q.dtype, scale)
+        old = [
+            dequantise(store[int(case.page_table[row, index // page]), index % page], q.dtype, scale)
+            for index in range(position)
+        ]
+        stored.append(torch.stack((*old, new)))
+    group = len(q) // kv_heads
+    seen = [one.repeat_interleave(group, dim=1).transpose(0, 1)[None] for one in stored]  # [1, H, S, D]
+    found = functional.scaled_dot_product_attention(turned(q, position, rotated)[None, :, None], *seen)
+    return found.flatten(), stored[0][-1], stored[1][-1]
+
+
+@given(
+    positions=st.lists(st.integers(0, 20), min_size=1, max_size=4),
+    heads=st.sampled_from([(1, 1), (3, 1), (4, 4), (6, 2)]),
+    dim=st.sampled_from([4, 6]),
+    page=st.sampled_from([1, 4, 8]),
+    rotated=st.sampled_from([2, 4]),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_new_position_is_rotated_written_and_sees_all_before_it(
+    positions: list[int], heads: tuple[int, int], dim: int, page: int, rotated: int
+) -> None:
+    torch.manual_seed(0)
+    case = step_case(positions, *heads, dim, page, rotated, torch.float64)
+    found = case.copy()
+
+    decode_attention(*found.arguments)
+
+    new = torch.zeros(case.keys.shape[:2], dtype=torch.bool)
+    for row, position in enumerate(positions):
+        wanted, key, value = dense(case, row, rotated)
+        torch.testing.assert_close(found.out[row], wanted, rtol=1e-10, atol=1e-10)
+        place = int(case.page_table[row, position // page]), position % page
+        torch.testing.assert_close(found.keys[place], key)
+        torch.testing.assert_close(found.values[place], value)
+        new[place] = True
+    for store, before in ((found.keys, case.keys), (found.values, case.values)):
+        torch.testing.assert_close(store[~new], before[~new], rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_new_position_is_seen_as_8_bits_hold_it() -> None:
+    torch.manual_seed(1)
+    scales = (0.25, 0.5)
+    case = step_case([0, 9, 30], 6, 2, 8, 4, 4, torch.float64).in_fp8(*scales)
+    found = case.copy()
+
+    decode_attention(*found.arguments, k_scale=scales[0], v_scale=scales[1])
+
+    for row in range(3):
+        wanted, key, _ = dense(case, row, 4, scales)
+        torch.testing.assert_close(found.out[row], wanted, rtol=1e-6, atol=1e-6)
+        place = divmod(int(case.slots[row]), 4)
+        assert torch.equal(found.keys[place].double() * scales[0], key)
+
+
+@given(rows=st.integers(1, 300), kv_heads=st.integers(1, 64), positions=st.integers(1, 5000), fp8=st.booleans())
+def test_few_rows_are_cut_into_parts_of_some_positions(rows: int, kv_heads: int, positions: int, fp8: bool) -> None:
+    cut = cut_of(rows, kv_heads, positions, fp8=fp8)
+    assert 1 <= cut.parts <= max(1, positions // cut.block)
+    assert cut.block & (cut.block - 1) == 0
+    assert rows * kv_heads < 4096 or cut.parts == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda case: {"keys": torch.zeros(3, 6, 2, 8), "values": torch.zeros(3, 6, 2, 8)}, "page size is 6"),
+        (lambda case: {"values": case.values.transpose(1, 2).contiguous().transpose(1, 2)}, "strides"),
+        (lambda case: {"slots": case.slots.repeat_interleave(2)[::2]}, "stride"),
+    ],
+)
+def test_what_the_kernel_does_not_read_is_refused(change: object, complaint: str) -> None:
+    case = step_case([5, 9], 4, 2, 8, 4, 4, torch.float32)
+    arguments = {
+        name: getattr(case, name)
+        for name in ("qkv", "rotary", "keys", "values", "page_table", "positions", "slots", "out")
+    }
+    with pytest.raises(ValueError, match=complaint):
+        run_attention(**(arguments | change(case)))  # type: ignore[operator]
+
+
+# Its parity with the truth in Triton's interpreter is part of `test_skinny.py`: one process for both.
+gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
+# heads, key/value heads, head size, page size, rotated numbers
+SHAPES = [
+    (32, 32, 64, 16, 32),
+    (7, 7, 32, 16, 16),
+    (3, 1, 48, 8, 24),
+    (24, 8, 128, 32, 64),
+    (6, 2, 40, 1, 20),
+    (3, 1, 8, 4, 4),
+]
+POSITIONS = [
+    [0],
+    [849],
+    [2047, 0, 63, 64, 126, 127, 850, 3],
+    [index * 13 for index in range(33)],
+    list(range(64)),
+    list(range(70)),
+]
+CUTS = [None, Cut(16, 27, 1, 2, 32), Cut(16, 4, 1, 4, dot=True), Cut(64, 1, 1, 5, dot=True), Cut(32, 3, 2, 3)]
+
+
+def distance(found: Tensor, wanted: Tensor) -> float:
+    return float((found.float().cpu() - wanted).norm() / wanted.norm())
+
+
+def as_written(found: Tensor, wanted: Tensor, scale: float = 1.0) -> None:
+    """Equal but for the neighbour that a sum in another order is rounded to; what is no number is none in both."""
+    step = 2**-3 if found.dtype == FP8 else 2**-7
+    torch.testing.assert_close(found.float() * scale, wanted.float() * scale, rtol=step, atol=1e-3, equal_nan=True)
+    assert ((found.float() == wanted.float()) | wanted.float().isnan()).float().mean() > 0.99
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_kernel_agrees_with_the_reference_on_the_device(shape: tuple[int, ...], cut: Cut | None) -> None:
+    torch.manual_seed(2)
+    for positions in POSITIONS:
+        rounded = step_case(positions, *shape, torch.bfloat16)  # type: ignore[arg-type]
+        wanted = rounded.to(torch.float32, "cpu")
+        case = rounded.to(torch.bfloat16, "cuda")
+        reference.decode_attention(*wanted.arguments)
+        run_attention(*case.arguments, cut=cut)
+        torch.testing.assert_close(case.out.float().cpu(), wanted.out, atol=2e-2, rtol=2e-2)
+        assert distance(case.out, wanted.out) < 6e-3
+        as_written(case.keys.cpu(), wanted.keys.bfloat16())
+        as_written(case.values.cpu(), wanted.values.bfloat16())
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("shape", SHAPES[:5])
+def test_the_kernel_keeps_and_reads_fp8_as_the_reference_does(shape: tuple[int, ...], cut: Cut | None) -> None:
+    if not has_fp8(torch.device("cuda")):
+        pytest.skip("the card has no FP8")
+    torch.manual_seed(3)
+    k_scale, v_scale = 0.03125, 0.015625
+    for positions in POSITIONS:
+        rounded = step_case(positions, *shape, torch.bfloat16)  # type: ignore[arg-type]
+        case = rounded.to(torch.bfloat16, "cuda").in_fp8(k_scale, v_scale)
+        wanted = rounded.to(torch.float32, "cpu").in_fp8(k_scale, v_scale)
+        reference.decode_attention(*wanted.arguments, k_scale=k_scale, v_scale=v_scale)
+        run_attention(*case.arguments, k_scale=k_scale, v_scale=v_scale, cut=cut)
+        # A new key may be rounded twice, and so to the neighbour in 8 bits: of few positions each counts much.
+        torch.testing.assert_close(case.out.float().cpu(), wanted.out, atol=6e-2, rtol=6e-2)
+        assert distance(case.out, wanted.out) < 1e-2
+        as_written(case.keys.cpu(), wanted.keys, k_scale)
+        as_written(case.values.cpu(), wanted.values, v_scale)
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_replayed_graph_gives_the_same_bits_and_follows_the_positions(dtype: torch.dtype, cut: Cut | None) -> None:
+    torch.manual_seed(4)
+    case = step_case([850, 31, 33, 34, 500], *SHAPES[0], torch.float32).to(dtype, "cuda")
+    run_attention(*case.arguments, cut=cut)
+    first = case.out.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run_attention(*case.arguments, cut=cut)
+
+    for _ in range(20):
+        case.out.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(case.out, first)
+
+    case.positions.sub_(1)  # what was written last is not seen any more
+    case.slots.sub_(1)
+    graph.replay()
+    moved = case.copy()
+    reference.decode_attention(*moved.arguments)
+    torch.testing.assert_close(case.out, moved.out, atol=2e-2, rtol=2e-2)
+    assert not torch.equal(case.out, first)
+
+
+@pytest.mark.gpu
+@gpu
+def test_pages_beyond_2_to_the_31_numbers_are_reached() -> None:
+    kv_heads, dim, page = 32, 64, 16
+    count = 2**31 // (kv_heads * dim * page) + 2
+    keys, values = (
+        torch.zeros(count, kv_heads, page, dim, dtype=torch.bfloat16, device="cuda").transpose(1, 2) for _ in range(2)
+    )
+    torch.manual_seed(5)
+    small = step_case([20], kv_heads, kv_heads, dim, page, 32, torch.float32).to(torch.bfloat16, "cuda")
+    old = small.page_table[0, :2].long()
+    far = torch.tensor([[count - 1, count - 2]], dtype=torch.int32, device="cuda")
+    for store, source in ((keys, small.keys), (values, small.values)):
+        store[far[0].long()] = source[old]
+    rows = torch.tensor([[20, (count - 2) * page + 4]], dtype=torch.int32, device="cuda")
+    wanted = small.copy()
+    run_attention(*wanted.arguments)
+
+    out = torch.empty_like(small.out)
+    run_attention(small.qkv, small.rotary, keys, values, far, rows[:, 0], rows[:, 1], out)
+
+    assert torch.equal(out, wanted.out)
+    assert torch.equal(keys[count - 2, 4], wanted.keys[old[1], 4])

@@ -1,0 +1,56 @@
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from photonlite.kernels import reference_embedding
+from photonlite.kernels.embedding import HAS_TRITON, embed_pending, triton_embed_pending
+from tests.kernels.inputs import random_case
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
+def test_a_table_whose_rows_lie_apart_is_refused() -> None:
+    pending, rows, tables = random_case(3, 24, 3, torch.float32)
+    with pytest.raises(ValueError, match="contiguous"):
+        triton_embed_pending(pending, rows, replace(tables, weight=tables.weight.T.contiguous().T))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_the_kernel_agrees_with_the_reference_in_tritons_interpreter() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.interpreted_embedding"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert "agree" in run.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float16, 1e-2), (torch.bfloat16, 5e-2)])
+@pytest.mark.parametrize("shape", [(2048, 256), (130, 40), (24, 3)])
+def test_the_kernel_agrees_with_the_reference_on_the_device(
+    shape: tuple[int, int], dtype: torch.dtype, tolerance: float
+) -> None:
+    torch.manual_seed(1)
+    for count in (1, 2, 3, 8, 9, 64, 100):
+        for kinds in ((0, 1, 2), (2,), (1, 0)):
+            pending, rows, tables = random_case(count, *shape, dtype, kinds, device="cuda")
+            found = embed_pending(pending, rows, tables)
+            wanted = reference_embedding.embed_pending(pending, rows, tables)
+            sized = pending[rows.long(), 2] >= 0
+            assert torch.equal(found[~sized], wanted[~sized])
+            scale = wanted.float().abs().max()  # sums of up to 512 products
+            torch.testing.assert_close(found.float() / scale, wanted.float() / scale, rtol=0, atol=tolerance / 10)

@@ -1,0 +1,279 @@
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from photonlite.kernels import reference_decode as reference
+from photonlite.kernels import skinny
+from photonlite.kernels.skinny import (
+    HAS_TRITON,
+    MAX_ROWS,
+    Handshake,
+    Tiling,
+    fitted,
+    linear_in,
+    linear_out,
+    programs_of,
+    run_product,
+    skinny_linear,
+    stats_width,
+    tile_statistics,
+    tiling_of,
+)
+from tests.kernels.steps import EPS, BlockCase, block_case
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = torch.device("cpu")
+
+
+def normalised(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    mean = x.mean(dim=1, keepdim=True)
+    variance = ((x - mean) ** 2).mean(dim=1, keepdim=True)
+    return (x - mean) / (variance + EPS) ** 0.5 * weight + bias
+
+
+def gelu(x: Tensor) -> Tensor:
+    return x / 2 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("activated", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_layer_is_a_norm_a_product_and_gelu(normed: bool, activated: bool, biased: bool) -> None:
+    torch.manual_seed(0)
+    case = block_case(3, 20, 12, 15)
+    weight, bias, eps = case.norm
+    wanted = (normalised(case.x, weight, bias) if normed else case.x) @ case.w_in.T
+    wanted = wanted + case.b_in if biased else wanted
+    wanted = gelu(wanted) if activated else wanted
+    out = torch.zeros(3, 30, dtype=torch.float64)
+
+    found = skinny_linear(
+        case.x, case.w_in, case.b_in if biased else None, norm=(weight, bias, eps) if normed else None, gelu=activated
+    )
+    skinny_linear(
+        case.x, case.w_in, case.b_in if biased else None, norm=(weight, bias, eps) if normed else None, gelu=activated,
+        out=out[:, 3:],
+    )  # fmt: skip
+
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    assert torch.equal(out[:, 3:], found)
+    assert not out[:, :3].any()
+
+
+def test_both_products_of_a_block_are_what_they_say() -> None:
+    torch.manual_seed(1)
+    case = block_case(3, 20, 12, 15)
+    plain, cat = torch.empty(3, 12, dtype=torch.float64), torch.zeros(3, 27, dtype=torch.float64)
+    x, stats = case.x.clone(), tile_statistics(case.x, 8)
+
+    linear_in(x, stats, case.w_in, case.b_in, case.norm, plain, cat[:, 12:])
+    linear_out(case.inside, case.w_out, case.b_out, x, stats)
+
+    raw = normalised(case.x, *case.norm[:2]) @ case.w_in.T + case.b_in
+    torch.testing.assert_close(plain, raw[:, :12], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(cat[:, 12:], gelu(raw[:, 12:]), rtol=1e-12, atol=1e-12)
+    assert not cat[:, :12].any()
+    total = case.x + case.inside @ case.w_out.T + case.b_out
+    torch.testing.assert_close(x, total, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(stats, tile_statistics(total, 8))
+
+
+@given(width=st.sampled_from([1, 4, 8, 64]), columns=st.integers(1, 70))
+@settings(max_examples=40, deadline=None)
+def test_statistics_of_tiles_merge_into_those_of_rows(width: int, columns: int) -> None:
+    x = torch.randn(3, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(columns)) + 100
+
+    means, squares = tile_statistics(x, width)
+
+    counts = torch.tensor([[len(part)] for part in torch.arange(columns).split(width)])
+    mean = (means * counts).sum(dim=0) / columns
+    torch.testing.assert_close(mean, x.mean(dim=1))
+    variance = (squares + counts * (means - mean) ** 2).sum(dim=0) / columns
+    torch.testing.assert_close(variance, x.var(dim=1, correction=0))
+
+
+@given(rows=st.integers(1, MAX_ROWS + 6), dim=st.integers(1, 300), inside=st.integers(1, 5000))
+@settings(max_examples=100, deadline=None)
+def test_the_plain_product_keeps_the_statistics_that_the_kernels_would(rows: int, dim: int, inside: int) -> None:
+    # Rows beyond what the kernels take fall back to it, with statistics of their shape.
+    width = stats_width(rows, dim, inside)
+    stats = torch.empty(2, -(-dim // width), 2)
+    x = torch.randn(2, dim, generator=torch.Generator().manual_seed(dim))
+    wanted = tile_statistics(x, width)
+
+    linear_out(torch.zeros(2, 1), torch.zeros(dim, 1), torch.zeros(dim), x, stats)
+
+    torch.testing.assert_close(stats, wanted)
+
+
+@given(
+    rows=st.integers(2, MAX_ROWS),
+    outs=st.sampled_from([7, 224, 672, 2048, 4096, 4097, 14336, 51200]),
+    ins=st.sampled_from([24, 224, 896, 2048, 10240, 30000]),
+    shared=st.sampled_from([101_376, 166_912, 232_448]),  # of capability 8.6 and 8.9, 8.0, 9.0
+)
+def test_a_program_fits_the_memory_of_every_card(rows: int, outs: int, ins: int, shared: int) -> None:
+    tiling = tiling_of(rows, outs, ins)
+    width = max(16, 1 << (rows - 1).bit_length())
+
+    found = fitted(tiling, width, 2, shared)
+
+    assert found.stages * found.ins * (found.outs + width) * 2 < shared
+    assert (found.outs, found.parts) == (tiling.outs, tiling.parts), "others count programs and tiles"
+    assert found.ins >= 32
+    assert found.stages >= 2
+
+
+def test_a_card_without_enough_memory_is_named_with_its_bytes() -> None:
+    with pytest.raises(ValueError, match="1000 bytes"):
+        fitted(Tiling(64, 64), 64, 2, 1000)
+
+
+def test_programs_are_counted_with_their_parts() -> None:
+    tiling = tiling_of(8, 2048, 10240)
+    assert tiling.parts > 1
+    assert programs_of(8, 2048, 10240) == 2048 // tiling.outs * tiling.parts
+    assert programs_of(1, 2049, 10) == -(-2049 // tiling_of(1, 2049, 10).outs)
+
+
+def test_statistics_of_other_tiles_are_refused_before_anything_runs() -> None:
+    x, weight = torch.zeros(2, 8), torch.zeros(100, 8)
+    with pytest.raises(ValueError, match="3 tiles are wanted, but 2 programs write them"):
+        run_product(
+            x, weight, None, plain=x, activated=x, split=100, new_stats=torch.zeros(2, 3, 2), tiling=Tiling(64, 8)
+        )
+
+
+def test_engines_side_by_side_share_no_counters() -> None:
+    mine: skinny.Counters = {}
+    common = skinny.arrival_counters(CPU, 5)
+    with pytest.raises(KeyError), skinny.counting_in(mine):
+        own = skinny.arrival_counters(CPU, 5)
+        assert skinny.arrival_counters(CPU, 9) is own
+        raise KeyError
+    assert own is not common
+    assert list(mine.values()) == [own]
+    assert skinny.arrival_counters(CPU, 5) is common
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_the_kernels_of_a_step_agree_with_the_reference_in_tritons_interpreter() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.interpreted_decode"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert "agree" in run.stdout
+
+
+gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
+# rows, width of the residual stream, columns of queries, keys and values, inside of the MLP
+SIZES = [
+    (1, 2048, 6144, 8192),
+    (8, 2048, 6144, 8192),
+    (64, 2048, 6144, 8192),
+    (1, 224, 672, 896),
+    (5, 224, 672, 896),
+    (33, 224, 672, 896),
+    (1, 40, 24, 42),
+    (17, 40, 24, 42),
+    (MAX_ROWS + 1, 224, 672, 896),
+]
+
+
+def error(found: Tensor, truth: Tensor) -> float:
+    return float((found.double() - truth).norm() / truth.norm())
+
+
+def products(case: BlockCase, shake: bool) -> tuple[Tensor, ...]:
+    """Run both products behind one another; the late columns of the second are there before."""
+    rows, dim = case.x.shape
+    width = stats_width(rows, dim, len(case.w_in))
+    x, plain, cat = case.x.clone(), case.x.new_empty(rows, case.attended), case.inside.clone()
+    stats = tile_statistics(x, width)
+    before = stats.clone()
+    handshake = None
+    if shake:
+        ready = torch.zeros(2, dtype=torch.int32, device=x.device)
+        count = programs_of(rows, *case.w_in.shape)
+        handshake = Handshake(ready[:1], ready[1:], count, case.attended)
+    linear_in(x, stats, case.w_in, case.b_in, case.norm, plain, cat[:, case.attended :], handshake)
+    linear_out(cat, case.w_out, case.b_out, x, stats, handshake)
+    return plain, cat, x, before, stats
+
+
+def exact_products(case: BlockCase, dtype: torch.dtype, cat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in float64 with the norm's output rounded, and with what the second product was really given."""
+    wide = case.to(torch.float64, str(case.x.device))
+    normal = normalised(wide.x, *wide.norm[:2]).to(dtype).double()
+    raw = normal @ wide.w_in.T + wide.b_in
+    split = case.attended
+    return raw[:, :split], gelu(raw[:, split:]), wide.x + cat.double() @ wide.w_out.T + wide.b_out
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_products_on_a_card_are_rounded_once(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    case = block_case(*sizes).to(dtype, "cuda")
+    shake = sizes[0] <= MAX_ROWS
+
+    plain, cat, x, before, stats = products(case, shake)
+
+    wanted = exact_products(case, dtype, cat)
+    once = torch.finfo(dtype).eps / 2  # the relative error of rounding is at most that, and on average half of it
+    slack = 1.0 if sizes[0] <= MAX_ROWS else 2.0  # the plain product rounds before it adds
+    assert error(plain, wanted[0]) < slack * once
+    assert error(cat[:, case.attended :], wanted[1]) < slack * once
+    assert error(x, wanted[2]) < slack * once
+    width = stats_width(*case.x.shape, len(case.w_in))
+    torch.testing.assert_close(before, reference.tile_statistics(case.x, width), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(stats, reference.tile_statistics(x, width), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("sizes", SIZES[:-1])
+def test_a_replayed_graph_of_products_gives_the_same_bits(sizes: tuple[int, int, int, int]) -> None:
+    torch.manual_seed(3)
+    case = block_case(*sizes).to(torch.bfloat16, "cuda")
+    wanted = products(case, True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = products(case, True)
+
+    for _ in range(5):
+        graph.replay()
+        for one, other in zip(found, wanted, strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("rows", [1, 7, 64, 65])
+@pytest.mark.parametrize("outs", [5, 1024, 51200])
+def test_a_head_on_a_card_is_that_of_the_truth(rows: int, outs: int) -> None:
+    torch.manual_seed(4)
+    x = (torch.randn(rows, 3, 2048, device="cuda") * 3 + 1).bfloat16()[:, 1]  # rows lie apart
+    weight, bias = torch.randn(outs, 2048, device="cuda").bfloat16() / 45, torch.randn(outs, device="cuda").bfloat16()
+    gamma, beta = torch.randn(2, 2048, device="cuda").bfloat16()
+    normal = normalised(x.double(), gamma.double(), beta.double()).bfloat16().double()
+
+    found = skinny_linear(x, weight, bias, norm=(gamma, beta, EPS), gelu=True)
+
+    assert error(found, gelu(normal @ weight.double().T + bias.double())) < 2**-8
