@@ -4,6 +4,7 @@ A runner never names a family. It embeds :class:`~photonlite.request.Token` valu
 that owns the cache, and reads the heads of the raw hidden state at the last position.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,6 +39,127 @@ class ModelShape:
     vocab_size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A head as data: linear layers behind a norm, with the tanh approximation of GELU between them.
+
+    Attributes:
+        norm: Weight ``[dim]``, bias ``[dim]`` and eps of a layer norm in front; None where there is none.
+        layers: Weight ``[out, in]`` and bias ``[out]`` of each.
+    """
+
+    norm: tuple[Tensor, Tensor, float] | None
+    layers: tuple[tuple[Tensor, Tensor], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """A model's heads as data: they map raw hidden states ``[B, dim]`` to what the methods of the model do.
+
+    Attributes:
+        text: To ``[B, vocab]``.
+        coordinate: To ``[B, bins]``.
+        size: To ``[B, 2 bins]``, width first.
+    """
+
+    text: Head
+    coordinate: Head
+    size: Head
+
+
+@dataclass(frozen=True, slots=True)
+class InputWeights:
+    """What words and sizes are embedded with, as data: sizes go through Fourier features and a linear layer.
+
+    Attributes:
+        words: ``[vocab, dim]``.
+        frequencies: ``[2, F]``, of :meth:`Model.embed_sizes`; features are cosines before sines of ``2 pi v W``.
+        weight: ``[dim, 2 F]``.
+        bias: ``[dim]``.
+    """
+
+    words: Tensor
+    frequencies: Tensor
+    weight: Tensor
+    bias: Tensor
+
+
+class KvPages(Protocol):
+    """Keys and values of all layers, in pages."""
+
+    @property
+    def scales(self) -> Sequence[tuple[float, float]]:
+        """Of keys and of values of each layer: what is stored in 8 bits is a number divided by them."""
+        ...
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """Give one layer's keys and values, each ``[pages, page, H_kv, D]``, written in place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPrompts:
+    """Prompts of several rows on one axis of T positions; int32, on the model's device.
+
+    Attributes:
+        positions: ``[T]``, of any stride: of each within its row.
+        slots: ``[T]``, of any stride: page * page size + place of its keys and values.
+        tiles: ``[N, 5]``: the axis cut into queries that are worked on together; see `kernels.tiles`.
+        table: ``[R, P]``: pages of each row.
+        last: ``[R]``: where each row's last position stands on the axis; anywhere for an unused row.
+        lengths: ``[R]``: how many positions each row has by then; 0 for an unused row.
+    """
+
+    positions: Tensor
+    slots: Tensor
+    tiles: Tensor
+    table: Tensor
+    last: Tensor
+    lengths: Tensor
+
+
+class PromptDecoder(Protocol):
+    """A decoder that runs prompts of several rows in one pass, without a batch axis and without waiting."""
+
+    def __call__(self, x: Tensor, prompts: PackedPrompts, cache: KvPages) -> Tensor:
+        """Map embeddings ``[T, dim]`` to raw hidden states of the rows' last positions, ``[R, dim]``.
+
+        Keys and values of all positions are written. What lies behind the positions of `tiles` is padding, and an
+        unused row's state means nothing.
+        """
+        ...
+
+    def activation_bytes(self, positions: int) -> int:
+        """Estimate what a pass over so many positions takes besides its input: not less than it does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NextPositions:
+    """The next position of each of B sequences; int32, on the model's device.
+
+    Attributes:
+        positions: ``[B]``, of any stride.
+        slots: ``[B]``, of the same stride: page * page size + place of its keys and values.
+        table: ``[B, P]``: pages of each sequence, rows contiguous.
+    """
+
+    positions: Tensor
+    slots: Tensor
+    table: Tensor
+
+
+class StepDecoder(Protocol):
+    """A decoder that takes one position of each sequence, without waiting for the device."""
+
+    def __call__(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
+        """Map embeddings ``[B, dim]``, which it may overwrite, to raw hidden states ``[B, dim]``.
+
+        Keys and values of the positions are written.
+        """
+        ...
+
+
 class CropEncoder(Protocol):
     """A model's image encoder in its two stages, of which the first may run crop group by crop group."""
 
@@ -68,8 +190,41 @@ class Model(Protocol):
         """The image encoder, whose first stage may take the crops of several pictures at once."""
         ...
 
+    def crop_encoder(self, *, fp8: bool = False) -> CropEncoder:
+        """Give the image encoder as it serves fastest on its device, with the same parameters.
+
+        Args:
+            fp8: Whether linear layers multiply e4m3 numbers.
+
+        Raises:
+            SettingsError: FP8 on a card for a model whose sizes it cannot multiply.
+        """
+        ...
+
+    def prompt_decoder(self, *, fp8: bool = False) -> PromptDecoder | None:
+        """Give the decoder for prompts on one axis; None where `forward` serves prompts as well.
+
+        Args:
+            fp8: Whether linear layers multiply e4m3 numbers.
+
+        Raises:
+            SettingsError: FP8 on a card for a model whose sizes it cannot multiply.
+        """
+        ...
+
+    def step_decoder(self) -> StepDecoder | None:
+        """Give the decoder for decode steps; None where `forward` serves them as well."""
+        ...
+
     def encode_image(self, pixels: Tensor, tiling: tuple[int, int]) -> Tensor:
         """Map crops, uint8 ``[n, C, C, 3]``, to embeddings ``[prefix_length - 1, dim]``."""
+        ...
+
+    def kv_statistics(self) -> Sequence[tuple[float, float]]:
+        """Estimate the root mean square of each layer's keys and of its values, from the weights alone.
+
+        A cache in 8-bit numbers is scaled by it: right within a factor of ten is good enough.
+        """
         ...
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -111,4 +266,14 @@ class Model(Protocol):
     @property
     def size_octaves(self) -> float:
         """Octaves that the bins of a size span."""
+        ...
+
+    @property
+    def heads(self) -> Heads | None:
+        """The heads as data, for fused kernels; None where they have another form."""
+        ...
+
+    @property
+    def input_weights(self) -> InputWeights | None:
+        """What words and sizes are embedded with, for a fused kernel; None where it has another form."""
         ...

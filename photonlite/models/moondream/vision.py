@@ -16,6 +16,11 @@ from photonlite.models.layers import MLP, attend, layer_norm
 from photonlite.models.moondream.config import VisionConfig
 
 
+def normalised(pixels: Tensor) -> Tensor:
+    """Map pixel values 0 to 255 to float32 numbers from -1 to 1."""
+    return (pixels.float() / 255 - 0.5) / 0.5
+
+
 class SelfAttention(nn.Module):
     """Attention among the patches of one crop, without a mask."""
 
@@ -91,7 +96,7 @@ class VisionEncoder(nn.Module):
         """Cut ``[n, C, C, channels]`` into patch vectors ``[n, P, channels * patch * patch]``, channel-major."""
         size, grid = self.config.enc_patch_size, self.config.grid
         if not pixels.is_floating_point():
-            pixels = (pixels.float() / 255 - 0.5) / 0.5
+            pixels = normalised(pixels)
         patches = pixels.to(self.patch_emb.weight.dtype).reshape(len(pixels), grid, size, grid, size, -1)
         return patches.permute(0, 1, 3, 5, 2, 4).flatten(3).flatten(1, 2)
 

@@ -1,0 +1,92 @@
+"""The decoder as it takes decode steps: one position a row, three kernels a block.
+
+```
+x ─┬─ norm, w_in, GELU ─┬─ [q k v] ── rotary, write, paged attention ─┬─ w_out, + bias, + x ── x of the next block
+   │                    └─ inside ────────────────────────────────────┘   and its statistics, for the next norm
+```
+
+The product at the end does not wait for attention: it takes what the MLP's inside gives it as soon as that is there,
+and attention's share last. At few rows attention reads little and waits much, and so costs next to nothing.
+"""
+
+import torch
+from torch import Tensor
+
+from photonlite.kernels.decode_attention import decode_attention
+from photonlite.kernels.skinny import (
+    Handshake,
+    linear_in,
+    linear_out,
+    programs_of,
+    stats_width,
+    tile_statistics,
+    usable,
+)
+from photonlite.models.base import KvPages, NextPositions
+from photonlite.models.layers import rotary_table
+from photonlite.models.moondream.config import TextConfig
+from photonlite.models.moondream.packed import PackedBlock
+
+
+class FusedDecode:
+    """Takes decode steps with the packed weights of a decoder; see `models.base.StepDecoder`.
+
+    Args:
+        config: Of the decoder.
+        blocks: Its weights.
+    """
+
+    def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...]) -> None:
+        self._blocks = blocks
+        self._attended = config.n_heads * config.head_dim
+        self._qkv = (config.n_heads + 2 * config.kv_heads) * config.head_dim
+        device = blocks[0].w_in.device
+        angles = rotary_table(torch.arange(config.max_context, device=device), config.rotary_dim, config.rope_theta)
+        self._rotary = torch.stack(angles).squeeze(2).contiguous()  # [2, positions, R / 2]
+        # Programs of each block's first product that are done; each block clears the count of the one before.
+        self._ready = torch.zeros(len(blocks), dtype=torch.int32, device=device)
+
+    def __call__(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
+        """Map embeddings ``[B, dim]`` to raw hidden states ``[B, dim]``; see `StepDecoder`."""
+        try:
+            return self._step(x, rows, cache)
+        except BaseException:
+            self._ready.zero_()  # a block that was left half-way must not seem done to the next step
+            raise
+
+    def _step(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
+        count, (dim, inside) = len(x), self._blocks[0].w_out.shape
+        stats = tile_statistics(x, stats_width(count, dim, inside))
+        qkv = x.new_empty(count, self._qkv)
+        cat = x.new_empty(count, inside)
+        attended, activated = cat[:, : self._attended], cat[:, self._attended :]
+        for index, block in enumerate(self._blocks):
+            keys, values = cache.layer(index)
+            k_scale, v_scale = cache.scales[index]
+            norm = block.ln_weight, block.ln_bias, block.eps
+            handshake = self._handshake(index, x)
+            last = index == len(self._blocks) - 1
+            linear_in(x, stats, block.w_in, block.b_in, norm, qkv, activated, handshake)
+            decode_attention(
+                qkv, self._rotary, keys, values, rows.table, rows.positions, rows.slots, attended,
+                k_scale=k_scale, v_scale=v_scale,
+            )  # fmt: skip
+            linear_out(cat, block.w_out, block.b_out, x, stats, None if last else handshake)
+        return x
+
+    def _handshake(self, index: int, x: Tensor) -> Handshake | None:
+        """Let a block's products meet past attention.
+
+        The next block clears its count. For the last one that would be the first of the next step, whose programs may
+        have started, and looked, before any of them has cleared anything: it does without.
+        """
+        weight = self._blocks[index].w_in
+        if len(self._blocks) == 1 or not usable(x, weight):
+            return None
+        before = (index - 1) % len(self._blocks)
+        return Handshake(
+            self._ready[index : index + 1],
+            self._ready[before : before + 1],
+            programs_of(len(x), *weight.shape),
+            self._attended,
+        )
