@@ -1,0 +1,159 @@
+"""The period of pipelined decoding: `python -m bench.decode --device cuda`.
+
+Sequences are handed in together, prefilled together and decoded to their ends by the whole engine, as in
+`bench.bubble`; a period goes from one commit to the next while the batch is full. Engines differ in one setting each:
+keys and values in FP8, or plain PyTorch operations in the same CUDA graphs instead of fused kernels.
+
+Floor: the bytes of the decoder's matrices, of the language head, and of the keys and values of all sequences, over the
+read bandwidth of the same run.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from bench.bubble.figures import Steady, middle, steady, typical
+from bench.bubble.report import many, table
+from bench.bubble.rounds import Rig, Round
+from bench.bubble.subjects import PROMPT, SPREAD, STOP, Subject, Workload, engine_config, prompt_lengths, requests
+from bench.gpu.command import Bench, parse, say, show_log
+from bench.gpu.figures import Figure
+from bench.gpu.models import endless_model, prompts_of
+from bench.gpu.samples import Sample
+from photonlite.observe.trace import Tracer
+
+NOTES = """\
+- Period: from one commit to the next at full batch, median of means over three steps in each round; then the median of
+  rounds that were not traced. Context: from 800 to 909 positions, about 850 on average.
+- Words need the language head in every step; boxes need it in one step of three, and the heads of places and sizes.
+- Forward, finalize and idle are medians of steady decoding on the device, host tick is the host's work in a period; all
+  four from one more round that was traced, and tracing costs the host some time.
+- Reference: one step of its own loop at a context of 850, one sequence, until the host has read the token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """An engine and what is asked of it.
+
+    Attributes:
+        what: How rows call it.
+        workload: Words or boxes.
+        settings: Of the engine, where they are not the defaults.
+        streams: Sequences at a time.
+        aims: Of the period in seconds, by streams.
+    """
+
+    what: str
+    workload: Workload = "text"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    streams: tuple[int, ...] = (1, 8, 32, 64)
+    aims: Mapping[int, float] = field(default_factory=dict)
+
+
+VARIANTS = {
+    "bf16": Variant("words", aims={1: 0.80e-3, 8: 1.15e-3, 32: 2.15e-3}),
+    "boxes": Variant("boxes", "detect", streams=(1, 8, 32)),
+    "fp8_kv": Variant("words, FP8 KV", settings={"kv_dtype": "fp8"}, streams=(32, 64), aims={32: 1.6e-3, 64: 2.4e-3}),
+    "plain": Variant("words, plain operations", settings={"fused": False}),
+}
+PARTS = (*VARIANTS, "reference")
+REFERENCE = {"decode": "eager", "decode_compiled": "after its own `compile()`"}
+
+
+class Decoding:
+    """Runs variants and writes their rows.
+
+    Args:
+        bench: The run.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        options, config = bench.options, bench.config
+        model = endless_model(config, options.where, options.dtype)
+        prompt, spread, stop = (40, 5, 60) if options.tiny else (PROMPT, SPREAD, STOP)
+        vocabulary = prompts_of(config).vocabulary
+        name = "random weights"
+        self._subject = Subject(name, model, vocabulary, options.where, options.dtype, stop, prompt, spread)
+        self._steps: list[list[str]] = []
+
+    def run(self, name: str, reference: Mapping[str, float]) -> None:
+        """Measure a variant with each number of streams on one engine."""
+        variant, tiny = VARIANTS[name], self._bench.options.tiny
+        streams = (1, 2) if tiny else variant.streams
+        config = dataclasses.replace(engine_config(self._subject, streams, depth=2), **variant.settings)
+        rig = Rig(self._subject, config, reason="length")
+        try:
+            if rig.graphs is not None:
+                say(f"{variant.what}: {rig.graphs.graphs} graphs in {rig.graphs.seconds:.0f} s")
+            for count in streams:
+                what = f"{variant.what}, {many(count)}"
+                self._bench.attempt(what, partial(self._measure, rig, variant, count, reference))
+        finally:
+            rig.close()
+
+    def _measure(self, rig: Rig, variant: Variant, streams: int, reference: Mapping[str, float]) -> None:
+        rounds = self._bench.options.rounds
+        self._round(rig, variant, streams, 0)
+        plain = [self._round(rig, variant, streams, seed) for seed in range(rounds)]
+        traced = self._round(rig, variant, streams, rounds, traced=True)
+        sample = Sample.of(typical([end - start for start, end in pairwise(one.commits)]) for one in plain)
+        what = f"{variant.what}, {many(streams)}"
+        own = min(reference.values(), default=None) if streams == 1 and variant.workload == "text" else None
+        self._bench.figure(
+            Figure(what, sample, variant.aims.get(streams), bound=self._floor(variant, streams), reference=own)
+        )
+        self._steps.append(_step_cells(what, steady(traced.steady_spans)))
+        head = ["what", "forward (ms)", "finalize (ms)", "idle (us)", "busy", "host tick (us)"]
+        self._bench.section("A step on device and host", table(head, self._steps))
+        self._save(traced, what, rig.tracer)
+
+    def _round(self, rig: Rig, variant: Variant, streams: int, seed: int, *, traced: bool = False) -> Round:
+        return rig.run(requests(self._subject, variant.workload, streams, seed, bounded=True), traced=traced)
+
+    def _floor(self, variant: Variant, streams: int) -> float | None:
+        """Give the floor of words; boxes need other heads in every step."""
+        if variant.workload != "text":
+            return None
+        longest = max(prompt_lengths(self._subject, streams, 0))
+        context = self._subject.prompt + (self._subject.stop - longest) / 2
+        fp8 = variant.settings.get("kv_dtype") == "fp8"
+        return self._bench.floors.decode(streams, context, kv_bytes=1 if fp8 else self._subject.dtype.itemsize)
+
+    def _save(self, traced: Round, what: str, tracer: Tracer) -> None:
+        folder = self._bench.options.trace
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            tracer.save(folder / f"decode-{what.replace(', ', '-').replace(' ', '_')}.json.gz")
+
+
+def _step_cells(what: str, found: Steady) -> list[str]:
+    idle, tick = 1e6 * middle(found.idle_s), 1e6 * middle(found.tick_s)
+    times = [f"{1e3 * middle(values):.3f}" for values in (found.forward_s, found.finalize_s)]
+    return [what, *times, f"{idle:.0f}", f"{found.busy:.2%}", f"{tick:.0f}"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    options = parse("bench.decode", __doc__, PARTS, arguments)
+    bench = Bench("Decoding: the period of a step", options)
+    bench.attempt("ceilings", lambda: bench.floors)
+    found = bench.reference(tuple(REFERENCE)) if "reference" in options.only else {}
+    reference = {name: seconds for name, seconds in found.items() if name in REFERENCE}
+    if reference:
+        rows = [[REFERENCE[name], f"{1e3 * seconds:.2f}"] for name, seconds in reference.items()]
+        bench.section("Reference", table(["one step", "ms"], rows))
+    decoding = bench.attempt("model", lambda: Decoding(bench))
+    for name in VARIANTS:
+        if decoding is not None and name in options.only:
+            bench.attempt(name, partial(decoding.run, name, reference))
+    return bench.finish(NOTES)
+
+
+if __name__ == "__main__":
+    show_log()
+    sys.exit(main())

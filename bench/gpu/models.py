@@ -1,0 +1,110 @@
+"""Models of random weights, behind the public face, and pictures to ask them about."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from bench.bubble.subjects import random_model
+from photonlite.api import VisionModel
+from photonlite.config import EngineConfig, ImageLimits
+from photonlite.images.crops import CropSpec, select_tiling
+from photonlite.models.checkpoint import LoadedModel
+from photonlite.models.loading import resolve
+from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.model import MoondreamModel
+from photonlite.models.moondream.prompts import MoondreamPrompts
+from photonlite.models.tokenizer import Tokenizer
+
+MOONDREAM2: dict[str, Any] = {"model_type": "moondream2"}
+
+TINY: dict[str, Any] = MOONDREAM2 | {
+    "text": {"dim": 32, "ff_dim": 64, "n_layers": 2, "n_heads": 2, "vocab_size": 1920, "max_context": 256},
+    "vision": {"enc_dim": 16, "enc_n_layers": 2, "enc_ff_dim": 32, "enc_n_heads": 2, "proj_out_dim": 32}
+    | {"proj_inner_dim": 32, "crop_size": 42, "overlap_margin": 1},
+    "region": {"dim": 32, "coord_feat_dim": 8, "coord_out_dim": 64, "size_feat_dim": 8, "size_out_dim": 128}
+    | {"inner_dim": 32},
+    "tokenizer": {
+        "templates": {
+            "query": {"prefix": [1, 90, 2], "suffix": [3, 3]},
+            "detect": {"prefix": [1, 77, 2], "suffix": [3]},
+            "point": {"prefix": [1, 89, 2], "suffix": [3]},
+        }
+    },
+}
+"""A rehearsal for machines without a card: the same code paths, as many crops, figures that mean nothing."""
+
+NEVER = -1e4
+"""Bias of the logit of the end id: random weights must not end a sequence early by chance."""
+
+_numbers = itertools.count(1)
+
+
+def endless_model(config: MoondreamConfig, device: torch.device, dtype: torch.dtype) -> MoondreamModel:
+    """Make a model with random weights that never chooses the end id, so that limits alone end its sequences."""
+    model = random_model(config, device, dtype)
+    model.text.lm_head.bias[config.tokenizer.eos_id] = NEVER
+    return model
+
+
+def prompts_of(config: MoondreamConfig) -> MoondreamPrompts:
+    """Write prompts with the tokenizer of the shipped checkpoint: any vocabulary of this size or larger has its ids."""
+    path = resolve(None).tokenizer
+    return MoondreamPrompts(
+        config, Tokenizer(path, vocab_size=config.text.vocab_size, controls_to=config.family.controls_to)
+    )
+
+
+def serve(model: MoondreamModel, device: torch.device, dtype: torch.dtype, engine: EngineConfig) -> VisionModel:
+    """Put a model behind the public face."""
+    loaded = LoadedModel("random weights", model, prompts_of(model.config))
+    return VisionModel(loaded, device, dtype, ImageLimits(), engine)
+
+
+def pictures(width: int, height: int) -> Iterator[Image.Image]:
+    """Give decoded pictures of noise without end, no two alike in the life of the process, whatever their size."""
+    base = np.random.default_rng(width * height).integers(0, 256, (height, width, 3), np.uint8)
+    while True:
+        pixels = base.copy()
+        pixels.reshape(-1)[:8] = np.array([next(_numbers)], np.int64).view(np.uint8)
+        yield Image.fromarray(pixels)
+
+
+def crop_spec(config: MoondreamConfig) -> CropSpec:
+    """Give how a model's pictures are cut."""
+    vision = config.vision
+    return CropSpec(vision.crop_size, vision.enc_patch_size, vision.overlap_margin, vision.max_crops)
+
+
+def size_with_crops(spec: CropSpec, crops: int) -> tuple[int, int]:
+    """Find the width and height of a picture that is cut into so many crops.
+
+    Raises:
+        ValueError: No grid has so many.
+    """
+    if crops == 1:
+        return spec.crop_size, spec.crop_size
+    for rows in range(1, crops):
+        if (crops - 1) % rows:
+            continue
+        tiling = rows, (crops - 1) // rows
+        height, width = (count * spec.window + 2 * spec.margin for count in tiling)
+        if select_tiling(height, width, spec) == tiling:
+            return width, height
+    raise ValueError(f"no picture is cut into {crops} crops by {spec}")
+
+
+def question_of(prompts: MoondreamPrompts, tokens: int) -> str:
+    """Find a question that makes a prompt of so many tokens, or of as few as there can be.
+
+    Args:
+        prompts: Of the model.
+        tokens: Of the prompt, the picture's aside.
+    """
+    words = ["a"]
+    while len(prompts.query(" ".join(words), reasoning=False, refs=())) < tokens:
+        words.append("a")
+    return " ".join(words)
