@@ -53,7 +53,7 @@ def load(
         ConfigError: Its config.json is missing or unusable.
         CheckpointError: Its weights or tokenizer are missing or unusable.
         SettingsError: An unknown device or type, a limit that is no whole number above 0, or an unknown setting of the
-            engine or a value out of its range.
+            engine, a value out of its range, or one that the device cannot do.
         CapacityError: The memory does not hold even one longest request.
     """
     limits = ImageLimits.from_env()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from photonlite.request import Allowed, Token
-from photonlite.sequence import Crops, Sequence
+from photonlite.sequence import Crops, Sequence, UncutPicture
 
 Kind = Literal["encode", "prefill", "decode"]
 
@@ -24,7 +24,7 @@ class EncodeJob:
     Attributes:
         number: Unique; names its features on the device.
         key: Of the picture.
-        crops: Of the picture.
+        crops: Of the picture, or what the device makes them of.
         leader: The sequence it is encoded for; others may wait for it too.
         launched: Crops that launched steps have taken.
         failed: A step failed; what it has computed is worth nothing.
@@ -32,7 +32,7 @@ class EncodeJob:
 
     number: int
     key: str
-    crops: Crops
+    crops: Crops | UncutPicture
     leader: Sequence | None = None
     launched: int = 0
     failed: bool = False
@@ -40,7 +40,12 @@ class EncodeJob:
     @property
     def total(self) -> int:
         """Crops of the picture."""
-        return len(self.crops.pixels)
+        return self.crops.count if isinstance(self.crops, UncutPicture) else len(self.crops.pixels)
+
+    @property
+    def picture_bytes(self) -> int:
+        """Bytes that its first launch copies to the device, to make all crops there; 0 where the host has cut them."""
+        return self.crops.packed.nbytes if isinstance(self.crops, UncutPicture) else 0
 
     @property
     def encoded(self) -> bool:

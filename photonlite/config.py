@@ -17,9 +17,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Final
+from typing import Final, Literal, get_args
 
 from photonlite.errors import SettingsError
+
+KvDtype = Literal["auto", "fp8"]
+"""In which numbers keys and values are kept: those of the weights, or e4m3 of one byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +72,27 @@ class EngineConfig:
         page_size: Positions of a page of the KV cache; a power of two.
         kv_cache_bytes: Memory for keys and values; None takes what `gpu_memory_fraction` leaves, and on the CPU what
             `max_batch` longest requests need, at most a quarter of the machine's memory.
+        kv_dtype: "auto" keeps keys and values in the type of the weights. "fp8" keeps them in one byte each (e4m3, one
+            constant scale a layer): pages take half the bytes of bfloat16, so that there are twice as many and decoding
+            reads half as much of them. Answers change a little: `bench/results/kv_fp8.md`. On CUDA it takes a card of
+            capability 8.9 or later.
         gpu_memory_fraction: Share of the card that weights, activations, graphs and cache may take together.
         prefix_caching: Whether what was computed for a picture or a prompt serves later requests.
         launch_budget_s: Seconds on the device that one launch of encoding or prefill work may take while other
             requests are being decoded.
         max_crops: Crops that one launch encodes at most.
         max_prefill_tokens: Positions that one launch prefills at most; a single longer prompt goes alone.
-        cuda_graphs: Whether decode steps are captured as CUDA graphs at start.
+        cuda_graphs: Whether decode steps and prompts are captured as CUDA graphs at start.
         graph_sizes: Batch sizes that are captured; larger batches run without a graph.
         pad_to_graph: Whether a batch is padded to the next captured size; else only exact sizes use a graph.
-        compile: Whether the captured forward pass goes through `torch.compile` first: minutes at start.
+        compile: Whether the captured forward pass goes through `torch.compile` first, where no fused kernels run it:
+            minutes at start.
+        fused: Whether fused kernels run where there are some, on CUDA; else the same operations one by one in PyTorch:
+            a baseline to measure against, and the way round a kernel that fails on a card.
+        fp8_linears: Whether the linear layers of the image encoder and of prefill multiply e4m3 numbers, with a scale
+            for each row of activations and each output of a weight; decoding keeps the weights as they are. Quicker where
+            many crops or prompts come together, and answers change a little. On CUDA it takes a card of capability 8.9
+            or later and weights in bfloat16; the CPU computes the same in float32, slowly.
         image_threads: Threads that decode, hash and cut pictures.
         trace: Whether spans of every phase are recorded from the start.
 
@@ -90,6 +104,7 @@ class EngineConfig:
     max_batch: int | None = None
     page_size: int = 16
     kv_cache_bytes: int | None = None
+    kv_dtype: KvDtype = "auto"
     gpu_memory_fraction: float = 0.9
     prefix_caching: bool = True
     launch_budget_s: float = 0.004
@@ -99,6 +114,8 @@ class EngineConfig:
     graph_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 24, 32, 48, 64)
     pad_to_graph: bool = True
     compile: bool = False
+    fused: bool = True
+    fp8_linears: bool = False
     image_threads: int = 4
     trace: bool = False
 
@@ -112,8 +129,10 @@ class EngineConfig:
             "max_batch": (self.max_batch is None or self.max_batch >= 1, "at least 1"),
             "page_size": (self.page_size >= 1 and self.page_size & (self.page_size - 1) == 0, "a power of two"),
             "kv_cache_bytes": (self.kv_cache_bytes is None or self.kv_cache_bytes >= 1, "at least 1"),
+            "kv_dtype": (self.kv_dtype in get_args(KvDtype), "'auto' or 'fp8'"),
             "gpu_memory_fraction": (0 < self.gpu_memory_fraction <= 1, "above 0 and at most 1"),
             "launch_budget_s": (0 < self.launch_budget_s < math.inf, "above 0, and finite"),
+            "fp8_linears": (self.fused or not self.fp8_linears, "False where 'fused' is False"),
             "max_crops": (self.max_crops >= 1, "at least 1"),
             "max_prefill_tokens": (self.max_prefill_tokens >= 1, "at least 1"),
             "graph_sizes": (

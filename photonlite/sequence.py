@@ -35,6 +35,32 @@ class Crops(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class UncutPicture:
+    """A picture whose crops the device makes, as `images.packing` packs it and `runner.feed` reads it.
+
+    Attributes:
+        packed: uint8 ``[bytes]``, where the device can read it without waiting: pixels ``[H, W, 3]``, then filters.
+        size: Width and height in pixels.
+        tiling: Rows and columns of local crops.
+        filters: Where each filter lies in `packed`: first byte, rows and columns of int32. Two of the whole picture,
+            across and down, then two of the local crops.
+        down_first: Of each pair, whether the pass down comes before the pass across.
+    """
+
+    packed: npt.NDArray[np.uint8]
+    size: tuple[int, int]
+    tiling: tuple[int, int]
+    filters: tuple[tuple[int, int, int], ...]
+    down_first: tuple[bool, ...]
+
+    @property
+    def count(self) -> int:
+        """Crops that it becomes."""
+        rows, columns = self.tiling
+        return 1 if self.tiling == (1, 1) else 1 + rows * columns
+
+
 class Picture(Protocol):
     """A picture that a request is about: identified by its content, cut into crops only when they are needed."""
 
@@ -49,8 +75,8 @@ class Picture(Protocol):
         ...
 
     @property
-    def crops(self) -> Crops | None:
-        """The crops; None until they are cut."""
+    def crops(self) -> Crops | UncutPicture | None:
+        """The crops, or what the device makes them of; None until they are there."""
         ...
 
     @property
@@ -59,7 +85,7 @@ class Picture(Protocol):
         ...
 
     def request_crops(self) -> None:
-        """Begin to cut them on another thread, unless that has been done; returns at once."""
+        """Begin to make them on another thread, unless that has been done; returns at once."""
         ...
 
     def drop_crops(self) -> None:

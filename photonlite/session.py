@@ -72,7 +72,14 @@ class Session:
         self.engine = Engine(loaded.model, device, dtype, config)
         self.window = 2 * self.engine.max_batch
         wake, buffer = _weakly(self.engine)
-        self._pool = ImagePool(loaded.model.crop_spec, limits, config.image_threads, buffer=buffer, on_ready=wake)
+        self._pool = ImagePool(
+            loaded.model.crop_spec,
+            limits,
+            config.image_threads,
+            buffer=buffer,
+            packs=self.engine.cuts_pictures,
+            on_ready=wake,
+        )
         self._state: Literal["open", "draining", "closed"] = "open"
         self._process = os.getpid()
 
@@ -159,6 +166,7 @@ class Session:
 def _encoded(generation: Generation, completion: Completion) -> EncodedImage:
     if generation.picture is None:
         raise AssertionError("an encoding has completed without a picture")
+    generation.picture.drop_crops()  # page-locked megabytes, which are still there if the picture was cached
     return EncodedImage(generation.picture, completion.metrics)
 
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from photonlite.config import EngineConfig
+from photonlite.config import EngineConfig, KvDtype
 from photonlite.engine.engine import Engine
 from photonlite.errors import RequestCancelledError
 from photonlite.images.crops import Crops
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
+from photonlite.runner.kv_format import kv_format
 from photonlite.runner.memory import bytes_of_page
 from photonlite.sequence import Sequence
 from photonlite.skills import caption, detect, point, query, segment
@@ -163,19 +164,22 @@ class Scene:
     Args:
         seed: Of everything.
         count: Requests.
+        kv_dtype: Of keys and values.
     """
 
-    def __init__(self, seed: int, count: int) -> None:
+    def __init__(self, seed: int, count: int, kv_dtype: KvDtype = "auto") -> None:
         self.dice = random.Random(seed)
         self.kind = self.dice.choice(_KINDS)
         vision = {"crop_size": 16, "enc_patch_size": 4}
         raw = {"moondream2": "moondream2", "nano": "photonlite_nano"}[self.kind]
         self.config = tiny_config(raw, vision=vision)
         self.model = _weights(self.config, seed % 7)
+        self.kv = kv_format(kv_dtype, self.model, CPU, torch.float64)
         self.crops = [self._crops() for _ in range(5)]
         self.asked = [self._ask() for _ in range(count)]
         self.pages = self.dice.choice((None, 1.0, 1.0, 1.4))
         self.options = {
+            "kv_dtype": kv_dtype,
             "max_batch": self.dice.choice((1, 3, 5, 8, 8)),
             "page_size": self.dice.choice((2, 4, 8, 16)),
             "prefix_caching": self.dice.random() < 0.9,
@@ -186,7 +190,7 @@ class Scene:
 
     def expected(self) -> list[tuple[Token, ...]]:
         """Give what the plain oracle answers, one request after the other."""
-        oracle = PlainEngine(self.model, CPU, torch.float64)
+        oracle = PlainEngine(self.model, CPU, torch.float64, self.kv if self.kv.scales else None)
         return [
             oracle.generate(
                 asked.request(self.config), None if asked.picture is None else self.crops[asked.picture]
@@ -218,7 +222,7 @@ class Scene:
             return None
         size = int(self.options["page_size"])
         longest = -(-self.model.shape.max_context // size)
-        return int(self.pages * longest + 3) * bytes_of_page(self.model.shape, torch.float64, size)
+        return int(self.pages * longest + 3) * bytes_of_page(self.model.shape, self.kv.dtype, size)
 
     def _crops(self) -> Crops:
         rows, columns = tiling = self.dice.choice(_TILINGS)
@@ -241,9 +245,9 @@ class Scene:
         return Asked(kind, settings, None if pictureless else dice.randrange(5), dice.getrandbits(30), cancel_at)
 
 
-def check_scene(seed: int, count: int) -> dict[str, int]:
+def check_scene(seed: int, count: int, kv_dtype: KvDtype = "auto") -> dict[str, int]:
     """Compare both depths with the oracle, request by request; returns what the scene has exercised."""
-    scene = Scene(seed, count)
+    scene = Scene(seed, count, kv_dtype)
     expected = scene.expected()
     seen = {"tokens": 0, "cancelled": 0, "preemptions": 0, "zombies": 0, "hits": 0, "encodes": 0}
     for depth in (1, 2):

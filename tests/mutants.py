@@ -403,7 +403,7 @@ MUTANTS = [
     ),
     Mutant(
         "a masked id can be chosen",
-        "runner/sampling.py",
+        "kernels/reference_choosing.py",
         "return torch.where(allowed, logits, -math.inf)",
         "return torch.where(allowed, logits, logits - 1)",
         "tests/runner/test_sampling.py",
@@ -411,8 +411,8 @@ MUTANTS = [
     Mutant(
         "carry-over to the wrong row of the pending table",
         "runner/torch_body.py",
-        "buffers.rows[:count, PENDING_ROW].long(), results[:, : BIN1 + 1])",
-        "buffers.rows[:count, PENDING_ROW].long().flip(0), results[:, : BIN1 + 1])",
+        "self._pending, buffers.rows[:count, PENDING_ROW])",
+        "self._pending, buffers.rows[:count, PENDING_ROW].flip(0))",
         "tests/runner/test_torch_body.py",
     ),
     Mutant(
@@ -423,6 +423,41 @@ MUTANTS = [
         "tests/runner/test_inputs.py tests/runner/test_torch_body.py",
     ),
     Mutant(
+        "the picture's block is causal where prompts are packed",
+        "runner/packed_prefill.py",
+        "starts[row] + first, blocks[row]), axis=1)",
+        "starts[row] + first, 0 * blocks[row]), axis=1)",
+        "tests/runner/test_torch_body.py",
+    ),
+    Mutant(
+        "padding of packed prompts is written to a live page",
+        "runner/packed_prefill.py",
+        "    places[total:] = (0, SCRATCH_PAGE * page, 0)\n",
+        "    places[total:] = places[total - 1]\n",
+        "tests/runner/test_packed_prefill.py tests/runner/test_torch_body.py",
+    ),
+    Mutant(
+        "packed prompts read the input of the launch before",
+        "runner/packed_prefill.py",
+        "x = torch.where((words != EMBEDDED)[:, None], embedded, self._x[:size])",
+        "x = torch.where((words != EMBEDDED)[:, None], embedded, self._x[:size].roll(1, 0))",
+        "tests/runner/test_torch_body.py",
+    ),
+    Mutant(
+        "a resumed prompt begins at position 0",
+        "runner/packed_prefill.py",
+        "row), starts[row] + within",
+        "row), within",
+        "tests/runner/test_packed_prefill.py tests/runner/test_torch_body.py",
+    ),
+    Mutant(
+        "the last block keeps its keys to itself",
+        "models/moondream/fused_prefill.py",
+        "self._last_kv(tuple(rows)), prompts.positions, prompts.slots, self._rotary",
+        "self._last_kv(tuple(rows)), prompts.positions, None, self._rotary",
+        "tests/models/moondream/test_fused_prefill.py",
+    ),
+    Mutant(
         "the picture's block is causal",
         "runner/attention.py",
         "first = attend(q[:, :block], k[:, :block], v[:, :block], None)",
@@ -431,10 +466,24 @@ MUTANTS = [
     ),
     Mutant(
         "NaN of foreign pages reaches a result",
-        "runner/attention.py",
-        "return pages[self._table].flatten(1, 2).masked_fill(self._hidden, 0)",
-        "return pages[self._table].flatten(1, 2)",
+        "kernels/reference.py",
+        "return dequantise(found, dtype, scale).masked_fill(unseen[..., None, None], 0.0)",
+        "return dequantise(found, dtype, scale)",
         "tests/runner/test_attention.py tests/runner/test_torch_body.py",
+    ),
+    Mutant(
+        "a prefill sees its own keys and values as they were before FP8",
+        "runner/attention.py",
+        "own = dequantise(quantise(own, pages.dtype, scale), own.dtype, scale)",
+        "own = own",
+        "tests/runner/test_attention.py",
+    ),
+    Mutant(
+        "FP8 wraps where it should saturate",
+        "kernels/reference.py",
+        "(x / scale).clamp(-largest, largest).to(FP8)",
+        "(x / scale).fmod(largest).to(FP8)",
+        "tests/kernels/test_paged_attention.py",
     ),
 ]
 

@@ -6,6 +6,7 @@ encode ─ prefill_image ─ extend(prompt) ─┬─ next_token ─ grammar ─
 ```
 
 A dense cache for each request, no batches, no masks, no pipeline; ids are chosen among those that a grammar lists.
+Where the engine's cache is in FP8, the dense one keeps numbers that have been rounded to it.
 """
 
 import dataclasses
@@ -19,11 +20,13 @@ from torch import Tensor
 
 from photonlite.errors import NumericalError
 from photonlite.images.crops import Crops
+from photonlite.kernels.reference import dequantise, quantise
 from photonlite.models.base import Model, ModelShape
 from photonlite.models.layers import attend
 from photonlite.request import Allowed, Completion, Request, SamplingSettings, Token
 from photonlite.results import Metrics
 from photonlite.runner.choices import uniform
+from photonlite.runner.kv_format import KvFormat
 from photonlite.runner.sampling import coordinate_radius, size_radius
 
 ID_LANE, VALUE_LANE = 0, 1
@@ -36,11 +39,12 @@ class PlainEngine:
         model: In evaluation mode, on the device.
         device: Where it is.
         dtype: Of its weights.
+        kv: How keys and values are rounded; not at all unless given.
     """
 
-    def __init__(self, model: Model, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, model: Model, device: torch.device, dtype: torch.dtype, kv: KvFormat | None = None) -> None:
         self.shape = model.shape
-        self.runner = PlainRunner(model, device, dtype)
+        self.runner = PlainRunner(model, device, dtype, kv)
 
     def generate(self, request: Request, crops: Crops | None = None) -> "PlainGeneration":
         """Begin a request."""
@@ -95,9 +99,18 @@ class DenseCache:
         capacity: Positions.
         device: Where the model is.
         dtype: Of keys and values.
+        kv: How they are rounded; not at all unless given.
     """
 
-    def __init__(self, shape: ModelShape, capacity: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        capacity: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        kv: KvFormat | None = None,
+    ) -> None:
+        self._kv = kv
         size = (shape.layers, 1, capacity, shape.kv_heads, shape.head_dim)
         self.keys = torch.empty(size, device=device, dtype=dtype).unbind()  # per layer: [1, capacity, H_kv, D]
         self.values = torch.empty(size, device=device, dtype=dtype).unbind()
@@ -128,6 +141,10 @@ class DenseCache:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store the reserved positions of one layer and attend to all so far; see `models.layers.Attention`."""
         keys, values = self.keys[layer], self.values[layer]
+        if self._kv is not None:
+            k_scale, v_scale = self._kv.scales[layer]
+            k = dequantise(quantise(k, self._kv.dtype, k_scale), k.dtype, k_scale)
+            v = dequantise(quantise(v, self._kv.dtype, v_scale), v.dtype, v_scale)
         keys[:, self._start : self.filled] = k
         values[:, self._start : self.filled] = v
         return attend(q, keys[:, : self.filled], values[:, : self.filled], self._mask)
@@ -146,9 +163,11 @@ class PlainRunner:
         model: In evaluation mode, on the device.
         device: Where it is.
         dtype: Of its weights.
+        kv: How keys and values are rounded; not at all unless given.
     """
 
-    def __init__(self, model: Model, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, model: Model, device: torch.device, dtype: torch.dtype, kv: KvFormat | None = None) -> None:
+        self._kv = kv
         self._model = model
         self._shape = model.shape
         self._device = device
@@ -157,7 +176,7 @@ class PlainRunner:
     def new_cache(self, capacity: int) -> DenseCache:
         """Allocate the cache of one sequence, for so many positions."""
         with torch.inference_mode():
-            return DenseCache(self._shape, capacity, self._device, self._dtype)
+            return DenseCache(self._shape, capacity, self._device, self._dtype, self._kv)
 
     @torch.inference_mode()
     def encode(self, pixels: npt.NDArray[np.uint8], tiling: tuple[int, int]) -> Tensor:

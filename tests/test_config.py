@@ -50,7 +50,14 @@ def test_what_the_engine_counts_is_a_whole_number(name: str, value: Any) -> None
 
 
 @pytest.mark.parametrize(
-    "settings", [{"launch_budget_s": math.inf}, {"launch_budget_s": math.nan}, {"graph_sizes": (1, 2.5)}]
+    "settings",
+    [
+        {"launch_budget_s": math.inf},
+        {"launch_budget_s": math.nan},
+        {"graph_sizes": (1, 2.5)},
+        {"kv_dtype": "int8"},
+        {"kv_dtype": None},
+    ],
 )
 def test_a_setting_of_the_engine_that_nothing_can_be_done_with_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=f"'{next(iter(settings))}' is"):

@@ -4,15 +4,16 @@ from collections import Counter
 
 import pytest
 
+from photonlite.config import KvDtype
 from tests.equality import check_scene
 
 COUNT = 25
 
 
-def check(seeds: range) -> None:
+def check(seeds: range, kv_dtype: KvDtype = "auto") -> None:
     seen: Counter[str] = Counter()
     for seed in seeds:
-        seen.update(check_scene(seed, COUNT))
+        seen.update(check_scene(seed, COUNT, kv_dtype))
     # Scenes that never cancel, pre-empt or hit would prove nothing.
     assert all(seen[name] > len(seeds) // 4 for name in ("cancelled", "preemptions", "zombies", "hits", "encodes")), (
         seen
@@ -22,6 +23,10 @@ def check(seeds: range) -> None:
 @pytest.mark.parametrize("part", range(4))
 def test_a_thousand_random_requests_equal_the_oracle_at_both_depths(part: int) -> None:
     check(range(10 * part, 10 * (part + 1)))
+
+
+def test_a_cache_in_fp8_answers_alike_at_both_depths_and_however_prompts_are_cut() -> None:
+    check(range(2000, 2010), "fp8")
 
 
 @pytest.mark.slow

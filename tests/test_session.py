@@ -198,6 +198,30 @@ def test_the_second_question_about_a_picture_neither_cuts_nor_encodes_it(
     assert second.metrics.encode_s == 0
 
 
+def test_a_device_that_cuts_pictures_itself_gives_the_same_answers(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [model.detect(picture(seed), "mug") for seed in range(3)]
+    for module in ("build", "engine"):
+        monkeypatch.setattr(f"photonlite.engine.{module}.cuts_pictures", lambda where: True)
+    cut = Gate(monkeypatch, pool, "cut_crops", at=0)
+
+    with serve(max_crops=3) as other:
+        found = [
+            generation["objects"]
+            for generation in other.batch(
+                [{"skill": "detect", "image": picture(seed), "object": "mug"} for seed in range(3)]
+            )
+        ]
+        image = other.encode_image(picture(0))
+        again = other.detect(image, "mug")
+
+    assert found == [one["objects"] for one in wanted]
+    assert again["objects"] == found[0]
+    assert cut.calls == 0
+    assert image._prepared.crops is None
+
+
 def test_tenants_share_nothing(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = Gate(monkeypatch, pool, "cut_crops", at=0)
     results = [model.detect(PICTURE, "mug", salt=salt) for salt in (None, "a", "b", "a")]
@@ -248,6 +272,17 @@ def test_encoding_alone_produces_no_tokens(model: VisionModel) -> None:
 def test_what_can_never_fit_the_cache_is_refused_by_its_size() -> None:
     with pytest.raises(CapacityError):
         serve(kv_cache_bytes=1024)
+
+
+def test_fp8_makes_pages_smaller_and_still_shares_what_was_computed() -> None:
+    with serve() as wide, serve(kv_dtype="fp8") as narrow:
+        for model in (wide, narrow):
+            first = model.detect(PICTURE, "mug")
+            assert model.detect(PICTURE, "mug") == first
+            assert first.metrics is not None
+            assert counters(model)["prefix_hits"] == 1
+        large, small = (model.metrics()["gauges"]["page_bytes"] for model in (wide, narrow))
+        assert large == 8 * small > 0  # the tests' weights have eight bytes
 
 
 def test_closing_finishes_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:

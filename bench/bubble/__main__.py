@@ -7,9 +7,7 @@ shipped checkpoint, and figures are ratios. What has been measured is printed an
 
 import argparse
 import dataclasses
-import platform
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,35 +30,13 @@ from bench.bubble.subjects import (
     random_moondream2,
     shipped,
 )
+from bench.gpu.machine import describe
+from bench.gpu.page import Page
 from photonlite.device.names import resolve_device
 from photonlite.errors import SettingsError
 from photonlite.observe.trace import Tracer
 
 CARD_STREAMS, CPU_STREAMS = (1, 8, 32), (1, 4)
-
-
-class Page:
-    """The report: sections that are printed once and written to a file again whenever one of them has changed.
-
-    Args:
-        title: Stands above them.
-        path: Of the file; None writes none.
-    """
-
-    def __init__(self, title: str, path: Path | None) -> None:
-        self._title = title
-        self._path = path
-        self._sections: dict[str, str] = {}
-
-    def put(self, name: str, text: str) -> None:
-        """Set a section and write the file."""
-        self._sections[name] = text
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(f"# {self._title}\n\n{self}\n")
-
-    def __str__(self) -> str:
-        return "\n\n".join(f"## {name}\n\n{text}" if name else text for name, text in self._sections.items())
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -89,15 +65,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if not 0 <= options.spread < LENGTH - 1:
         parser.error(f"a spread lies between 0 and {LENGTH - 2}: answers have {LENGTH} tokens on average")
     return options
-
-
-def describe(device: torch.device) -> str:
-    """Name the machine and the versions."""
-    versions = f"PyTorch {torch.__version__}, Python {platform.python_version()}"
-    if device.type != "cuda":
-        return f"{platform.processor() or platform.machine()} CPU, {versions}, {platform.system()}"
-    name = torch.cuda.get_device_name(device)
-    return f"{name}, CUDA {torch.version.cuda}, driver {_driver()}, {versions}"
 
 
 def measure(rigs: tuple[Rig, Rig], subject: Subject, options: argparse.Namespace, page: Page) -> None:
@@ -135,7 +102,7 @@ def profile_kernels(subject: Subject, streams: int, page: Page) -> None:
     """List what one decode step runs on the device."""
     step = StepProfile(subject, streams)
     parts = {"forward": step.forward(), "finalize of words": step.finalize("text")}
-    parts["finalize of the first place of a box"] = step.finalize("mixed")
+    parts["finalize of the first place of a box"] = step.finalize("decide")
     step.close()
     for name, text in parts.items():
         _add(page, f"Kernels: {name}, {many(streams)}", text)
@@ -205,15 +172,6 @@ def _save_traces(one: Comparison, folder: Path) -> None:
 def _add(page: Page, name: str, text: str) -> None:
     page.put(name, text)
     _say(f"## {name}\n\n{text}\n")
-
-
-def _driver() -> str:
-    """Ask for the version of the driver, which PyTorch does not know."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.split()[0]
-    except (OSError, subprocess.SubprocessError, IndexError):
-        return "of unknown version"
 
 
 def _say(text: str) -> None:

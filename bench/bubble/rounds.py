@@ -83,6 +83,7 @@ class Rig:
     Args:
         subject: Whose model it runs.
         config: Of the engine.
+        reason: Why sequences are to end.
 
     Attributes:
         depth: Steps in flight.
@@ -90,10 +91,11 @@ class Rig:
         graphs: What capturing took; None without graphs.
     """
 
-    def __init__(self, subject: Subject, config: EngineConfig) -> None:
+    def __init__(self, subject: Subject, config: EngineConfig, *, reason: str = "stop") -> None:
         parts = build(subject.model, subject.device, subject.dtype, config)
         self.depth = config.depth
         self.graphs = parts.graphs
+        self._reason = reason
         self._core = parts.core
         self._numbers = itertools.count()
         self.loop = EngineLoop(parts.core)
@@ -202,6 +204,5 @@ class Rig:
         for sequence in sequences:
             if sequence.error is not None:
                 raise RuntimeError(f"request {sequence.number} failed") from sequence.error
-            if sequence.request.grammar.finish_reason != "stop":
-                reason = sequence.request.grammar.finish_reason
-                raise RuntimeError(f"request {sequence.number} was to end at the stop, not by {reason!r}")
+            if (reason := sequence.request.grammar.finish_reason) != self._reason:
+                raise RuntimeError(f"request {sequence.number} was to end by {self._reason!r}, not by {reason!r}")

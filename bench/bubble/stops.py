@@ -9,15 +9,16 @@ logits    of the end id: far above all others where the mark is, far below them 
 import torch
 from torch import Tensor
 
-from photonlite.images.crops import CropSpec
-from photonlite.models.base import CropEncoder, Model, ModelShape
+from photonlite.models.base import KvPages, Model, NextPositions, PackedPrompts, PromptDecoder, StepDecoder
 from photonlite.models.layers import Attention
+from photonlite.models.views import ModelView
+from photonlite.runner import sampling
 
 _LIMIT = 2.0**14
 """Far above what the first number of a hidden state or a logit ever is; twice as much still fits float16."""
 
 
-class StopModel:
+class StopModel(ModelView):
     """A model that goes on up to a position and ends there, whatever the inner one would say.
 
     A text ends with the first token chosen at the position or behind it; a list of objects where it may end. All of it
@@ -32,7 +33,7 @@ class StopModel:
     """
 
     def __init__(self, model: Model, *, stop: int, end: int, device: torch.device, dtype: torch.dtype) -> None:
-        self._model = model
+        super().__init__(model)
         self._end = end
         # The padding of a prompt may reach past the context: by less than another context.
         self._marks = torch.zeros(2 * model.shape.max_context, device=device, dtype=dtype)
@@ -46,58 +47,60 @@ class StopModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Give the model's logits, those of the end id aside."""
-        logits = self._model.logits(hidden)
+        logits = sampling.text_logits(self._model, hidden)
         logits[..., self._end] = hidden[..., 0] - _LIMIT
         return logits
 
-    @property
-    def shape(self) -> ModelShape:
-        """The model's."""
-        return self._model.shape
+    def prompt_decoder(self, *, fp8: bool = False) -> PromptDecoder | None:
+        """The model's, and marks."""
+        inner = self._model.prompt_decoder(fp8=fp8)
+        return None if inner is None else _MarkedPrompts(inner, self._marks)
+
+    def step_decoder(self) -> StepDecoder | None:
+        """The model's, and marks."""
+        inner = self._model.step_decoder()
+        return None if inner is None else _MarkedSteps(inner, self._marks)
 
     @property
-    def crop_spec(self) -> CropSpec:
-        """The model's."""
-        return self._model.crop_spec
-
-    @property
-    def vision(self) -> CropEncoder:
-        """The model's."""
-        return self._model.vision
-
-    @property
-    def size_octaves(self) -> float:
-        """The model's."""
-        return self._model.size_octaves
-
-    def encode_image(self, pixels: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """As the model does."""
-        return self._model.encode_image(pixels, tiling)
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """As the model does."""
-        return self._model.embed(ids)
-
-    def embed_coordinates(self, values: Tensor) -> Tensor:
-        """As the model does."""
-        return self._model.embed_coordinates(values)
-
-    def embed_sizes(self, values: Tensor) -> Tensor:
-        """As the model does."""
-        return self._model.embed_sizes(values)
+    def heads(self) -> None:
+        """None: the logits of the end id are not those of the model's head."""
 
     def coordinate_logits(self, hidden: Tensor) -> Tensor:
-        """As the model does."""
-        return self._model.coordinate_logits(hidden)
+        """As the engine does with the model."""
+        return sampling.coordinate_logits(self._model, hidden)
 
     def size_logits(self, hidden: Tensor) -> Tensor:
-        """As the model does."""
-        return self._model.size_logits(hidden)
+        """As the engine does with the model."""
+        return sampling.size_logits(self._model, hidden)
 
-    def coordinate_of(self, index: Tensor, bins: int) -> Tensor:
-        """As the model does."""
-        return self._model.coordinate_of(index, bins)
 
-    def size_of(self, index: Tensor, bins: int) -> Tensor:
-        """As the model does."""
-        return self._model.size_of(index, bins)
+class _MarkedPrompts:
+    """Marks the hidden states that a decoder of prompts gives."""
+
+    def __init__(self, inner: PromptDecoder, marks: Tensor) -> None:
+        self._inner = inner
+        self._marks = marks
+
+    def __call__(self, x: Tensor, prompts: PackedPrompts, cache: KvPages) -> Tensor:
+        """Run the decoder, and mark rows whose last position has reached the stop."""
+        hidden = self._inner(x, prompts, cache)
+        hidden[:, 0] += self._marks[(prompts.lengths - 1).clamp(min=0)]
+        return hidden
+
+    def activation_bytes(self, positions: int) -> int:
+        """The decoder's."""
+        return self._inner.activation_bytes(positions)
+
+
+class _MarkedSteps:
+    """Marks the hidden states that a decoder of steps gives."""
+
+    def __init__(self, inner: StepDecoder, marks: Tensor) -> None:
+        self._inner = inner
+        self._marks = marks
+
+    def __call__(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
+        """Take the step, and mark rows whose position has reached the stop."""
+        hidden = self._inner(x, rows, cache)
+        hidden[:, 0] += self._marks[rows.positions]
+        return hidden

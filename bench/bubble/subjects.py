@@ -63,13 +63,20 @@ class Subject:
 
 
 def random_moondream2(device: torch.device, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Subject:
-    """Make a model of Moondream 2's shape with random weights: normal, norms aside, which are the identity."""
-    config = MoondreamConfig.from_dict({"model_type": "moondream2"})
+    """Make a model of Moondream 2's shape with random weights that ends its sequences at `STOP`."""
+    model = random_model(MoondreamConfig.from_dict({"model_type": "moondream2"}), device, dtype, seed)
+    return stopping("Moondream 2's shape, random weights", model, device, dtype)
+
+
+def random_model(
+    config: MoondreamConfig, device: torch.device, dtype: torch.dtype = torch.bfloat16, seed: int = 0
+) -> MoondreamModel:
+    """Make a model with random weights on a device: normal, norms aside, which are the identity."""
     with torch.device("meta"):
         empty = MoondreamModel(config).to(dtype)
     model = empty.to_empty(device=device).requires_grad_(False).eval()
     fill_randomly(model, seed)
-    return stopping("Moondream 2's shape, random weights", model, device, dtype)
+    return model
 
 
 def fill_randomly(model: nn.Module, seed: int) -> None:
@@ -118,15 +125,18 @@ def prompt_lengths(subject: Subject, streams: int, seed: int) -> list[int]:
     return [int(length) for length in np.random.default_rng(seed).permutation(lengths)]
 
 
-def requests(subject: Subject, workload: Workload, streams: int, seed: int) -> list[Request]:
-    """Write the requests of a round: random words, budgets that no answer exhausts."""
+def requests(subject: Subject, workload: Workload, streams: int, seed: int, *, bounded: bool = False) -> list[Request]:
+    """Write the requests of a round: random words, and budgets that no answer exhausts.
+
+    With `bounded` it is the budgets that end the sequences at the subject's position: for a model that never stops.
+    """
     shape, settings = subject.model.shape, SamplingSettings()
     rng = np.random.default_rng(seed)
     made = []
     for length in prompt_lengths(subject, streams, seed):
         # Ids below 21 are control ids in every family.
         prompt = tuple(Token(int(token)) for token in rng.integers(21, shape.vocab_size, length))
-        budget = shape.max_context - length - 1
+        budget = subject.stop - length + 1 if bounded else shape.max_context - length - 1
         grammar = _grammar(workload, subject.vocabulary, budget)
         made.append(Request(workload, prompt, grammar, budget, settings))
     return made

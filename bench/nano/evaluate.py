@@ -22,6 +22,7 @@ from bench.nano.figures import Figures, format_table, summarize
 from bench.nano.objects import load_objects
 from bench.nano.scenes import make_scene
 from bench.nano.sprites import FONT, Sprites, load_sheet, render_sprites
+from photonlite.config import KvDtype
 
 FIRST_SEED = 10_000_000
 
@@ -34,13 +35,16 @@ class Job:
     device: str
     dtype: str
     skills: tuple[Skill, ...]
+    kv_dtype: str = "auto"
 
 
 class Examiner:
     """A loaded model with the sprites, ready to be asked about scenes by their seeds."""
 
     def __init__(self, job: Job) -> None:
-        self.model: Model = photonlite.load(job.model, device=job.device, dtype=job.dtype)
+        self.model: Model = photonlite.load(
+            job.model, device=job.device, dtype=job.dtype, engine={"kv_dtype": job.kv_dtype}
+        )
         self.skills = job.skills
         self.sprites = find_sprites()
 
@@ -116,11 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=FIRST_SEED, help="of the first scene")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--kv-dtype", default="auto", choices=get_args(KvDtype), help="of keys and values")
     parser.add_argument("--skills", nargs="+", default=list(SKILLS), choices=get_args(Skill))
     parser.add_argument("--workers", type=int, default=0, help="processes of one thread each; 0: this process")
     parser.add_argument("--out", type=Path, help="folder for figures.json, records.json and failures.html")
     options = parser.parse_args(arguments)
-    job = Job(options.model, options.device, options.dtype, tuple(options.skills))
+    job = Job(options.model, options.device, options.dtype, tuple(options.skills), options.kv_dtype)
     records = evaluate(job, options.scenes, options.seed, options.workers)
     figures = summarize(records)
     print(format_table(figures))

@@ -3,6 +3,7 @@
 Whatever the engine will ever use on the device is allocated here, or the configuration is refused with the numbers.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,14 +13,19 @@ import torch
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.config import EngineConfig
-from photonlite.device.base import Device
 from photonlite.device.bodies import open_device
 from photonlite.engine.core import EngineCore
 from photonlite.grammar.mask import words
-from photonlite.models.base import Model
+from photonlite.images.packing import MOST_BYTES
+from photonlite.kernels.fp8 import require_fp8_linears
+from photonlite.models.base import CropEncoder, Model, ModelShape, PromptDecoder
+from photonlite.models.views import PlainModel
 from photonlite.observe.trace import Tracer
-from photonlite.runner.graphs import VARIANTS, GraphOptions, GraphReport
+from photonlite.runner.encode_graphs import GraphedEncoder
+from photonlite.runner.graphs import VARIANTS, CudaCapturer, GraphOptions, GraphReport
+from photonlite.runner.kv_format import KvFormat, kv_format
 from photonlite.runner.memory import (
+    GRAPH_BYTES,
     MemoryPlan,
     cpu_cache_bytes,
     device_memory,
@@ -27,6 +33,7 @@ from photonlite.runner.memory import (
     measure_activations,
     plan_memory,
 )
+from photonlite.runner.prefill_graphs import prefill_sizes
 from photonlite.runner.runner import StreamRunner
 from photonlite.runner.slot import SlotShape
 from photonlite.runner.torch_body import TorchBody
@@ -44,13 +51,11 @@ class Parts:
 
     Attributes:
         core: Ready to tick.
-        device: The streams it runs on.
         memory: What the KV cache got.
         graphs: What capturing took; None without graphs.
     """
 
     core: EngineCore
-    device: Device
     memory: MemoryPlan
     graphs: GraphReport | None
 
@@ -66,19 +71,46 @@ def build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineC
 
     Raises:
         CapacityError: Not even one longest request fits the memory.
+        SettingsError: The device cannot do what the configuration asks for.
     """
+    # Triton launches on the current card, and a capture would open a context on it.
+    with torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext():
+        return _build(model if config.fused else PlainModel(model), where, dtype, config)
+
+
+def _build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> Parts:
     max_batch = config.max_batch or (_CUDA_BATCH if where.type == "cuda" else _CPU_BATCH)
     slots = _slot_shape(model, config, max_batch)
+    kv = kv_format(config.kv_dtype, model, where, dtype)
+    pictures = _pictures(model, where, dtype, config)
+    prompts = model.prompt_decoder(fp8=config.fp8_linears)
+    steps = None if config.compile else model.step_decoder()  # a compiler is given operations that it can fuse itself
 
     def make_body(pages: int) -> TorchBody:
-        return TorchBody(model, where, dtype, slots, pages, config.depth, max_crops=config.max_crops)
+        return TorchBody(
+            model,
+            where,
+            dtype,
+            slots,
+            pages,
+            config.depth,
+            max_crops=config.max_crops,
+            picture_bytes=MOST_BYTES if cuts_pictures(where) else 0,
+            kv=kv,
+            encoder=pictures.encoder,
+            prompts=prompts,
+            steps=steps,
+        )
 
-    memory = _plan(model, where, dtype, config, slots, make_body)
+    graph_bytes = _graph_bytes(model.shape, prompts, config, slots) if config.cuda_graphs else 0
+    memory = _plan(model, where, kv, config, slots, graph_bytes, make_body)
     body = make_body(memory.pages)
-    graphed = where.type == "cuda" and config.cuda_graphs
-    graphs = body.capture(GraphOptions(config.graph_sizes, config.pad_to_graph, config.compile)) if graphed else None
+    graphs = pictures.graphs
+    if graphs is not None:
+        options = GraphOptions(config.graph_sizes, config.pad_to_graph, config.compile)
+        graphs += body.capture(options, pictures.capturer)
 
-    _report(memory, graphs)
+    _report(memory, kv, graphs)
     device = open_device(where)
     tracer = Tracer(enabled=config.trace)
     cache = CacheManager(
@@ -89,16 +121,53 @@ def build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineC
         pending_rows=slots.pending_rows - 1,
         max_prefill_tokens=config.max_prefill_tokens,
         max_crops=config.max_crops,
+        max_picture_bytes=MOST_BYTES,
         launch_budget_s=config.launch_budget_s,
         max_positions=model.shape.max_context,
     )
     runner = StreamRunner(device, body, config.depth, tracer)
-    return Parts(EngineCore(Scheduler(cache, limits), runner, config.depth, tracer=tracer), device, memory, graphs)
+    return Parts(EngineCore(Scheduler(cache, limits), runner, config.depth, tracer=tracer), memory, graphs)
 
 
-def _report(memory: MemoryPlan, graphs: GraphReport | None) -> None:
+@dataclass(frozen=True, slots=True)
+class _Pictures:
+    """What encodes pictures.
+
+    Attributes:
+        encoder: Of the model.
+        capturer: Made its graphs, and makes all others from the same memory: they run one after the other. None, like
+            the next, without graphs.
+        graphs: What capturing took.
+    """
+
+    encoder: CropEncoder
+    capturer: CudaCapturer | None = None
+    graphs: GraphReport | None = None
+
+
+def _pictures(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> _Pictures:
+    """Make what encodes pictures, before the memory is planned: what its graphs take is in use by then."""
+    if config.fp8_linears:
+        require_fp8_linears(where, dtype)
+    if where.type != "cuda":
+        return _Pictures(model.crop_encoder(fp8=config.fp8_linears))
+    encoder = model.crop_encoder(fp8=config.fp8_linears)
+    if not config.cuda_graphs:
+        return _Pictures(encoder)
+    size, capturer = model.crop_spec.crop_size, CudaCapturer(where)
+    graphed = GraphedEncoder(encoder, crop_size=size, max_crops=config.max_crops, device=where)
+    return _Pictures(graphed, capturer, graphed.capture(capturer))
+
+
+def cuts_pictures(where: torch.device) -> bool:
+    """Tell whether crops are made on the device, of pictures that are copied whole; the CPU has Pillow for it."""
+    return where.type == "cuda"
+
+
+def _report(memory: MemoryPlan, kv: KvFormat, graphs: GraphReport | None) -> None:
     """Tell whoever listens what the engine has taken."""
-    _logger.info("KV cache: %d pages, %.2f GiB", memory.pages, memory.kv_bytes / 2**30)
+    stored = str(kv.dtype).removeprefix("torch.")
+    _logger.info("KV cache: %d pages, %.2f GiB, in %s", memory.pages, memory.kv_bytes / 2**30, stored)
     if graphs is not None:
         _logger.info("CUDA graphs: %d in %.1f s, %.0f MiB", graphs.graphs, graphs.seconds, graphs.bytes / 2**20)
 
@@ -120,25 +189,35 @@ def _slot_shape(model: Model, config: EngineConfig, max_batch: int) -> SlotShape
 def _plan(
     model: Model,
     where: torch.device,
-    dtype: torch.dtype,
+    kv: KvFormat,
     config: EngineConfig,
     slots: SlotShape,
+    graph_bytes: int,
     make_body: Callable[[int], TorchBody],
 ) -> MemoryPlan:
     """Decide how many pages the cache has."""
     shape, page_size, rows = model.shape, config.page_size, slots.max_rows
     if config.kv_cache_bytes is not None or where.type != "cuda":
-        size = config.kv_cache_bytes or cpu_cache_bytes(shape, dtype, page_size=page_size, max_rows=rows)
-        return plan_memory(shape, dtype, page_size=page_size, max_rows=rows, kv_cache_bytes=size)
-    sizes = sum(size <= rows for size in config.graph_sizes) if config.cuda_graphs else 0
+        size = config.kv_cache_bytes or cpu_cache_bytes(shape, kv.dtype, page_size=page_size, max_rows=rows)
+        return plan_memory(shape, kv.dtype, page_size=page_size, max_rows=rows, kv_cache_bytes=size)
     weights = torch.cuda.memory_allocated(where)
     activations = measure_activations(make_body, where, config.max_prefill_tokens, MAX_JOBS)
     return plan_memory(
         shape,
-        dtype,
+        kv.dtype,
         page_size=page_size,
         max_rows=rows,
         memory=device_memory(where, config.gpu_memory_fraction, weights),
         activation_bytes=activations,
-        graph_bytes=estimate_graph_bytes(sizes, config.depth, len(VARIANTS)),
+        graph_bytes=graph_bytes,
     )
+
+
+def _graph_bytes(shape: ModelShape, prompts: PromptDecoder | None, config: EngineConfig, slots: SlotShape) -> int:
+    """Estimate what the graphs of decode steps and prompts take."""
+    sizes = sum(size <= slots.max_rows for size in config.graph_sizes)
+    steps = estimate_graph_bytes(sizes, config.depth, len(VARIANTS))
+    if prompts is None:
+        return steps
+    lengths = prefill_sizes(shape.prefix_length, slots.max_tokens)
+    return steps + GRAPH_BYTES * len(lengths) + prompts.activation_bytes(lengths[-1])

@@ -4,12 +4,13 @@ import itertools
 import secrets
 import time
 import weakref
+from contextlib import nullcontext
 
 import torch
 
 from photonlite.config import EngineConfig
 from photonlite.device.base import Array
-from photonlite.engine.build import build
+from photonlite.engine.build import build, cuts_pictures
 from photonlite.engine.loop import EngineLoop
 from photonlite.models.base import Model
 from photonlite.observe.metrics import EngineMetrics
@@ -35,6 +36,7 @@ class Engine:
 
     Raises:
         CapacityError: Not even one longest request fits the memory.
+        SettingsError: The device cannot do what the configuration asks for.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class Engine:
         self.memory = parts.memory
         self.graphs = parts.graphs
         self._core = parts.core
-        self._device = parts.device
+        self._where = device
         self._prefix_length = model.shape.prefix_length
         self._numbers = itertools.count()
         self._loop = EngineLoop(parts.core)
@@ -65,7 +67,7 @@ class Engine:
     def metrics(self) -> EngineMetrics:
         """Counters, gauges and histograms; the gauges are those of this moment."""
         metrics, scheduler, pages = self._core.metrics, self._core.scheduler, self._core.scheduler.cache.pages
-        metrics.pages_free, metrics.pages_total = pages.free, pages.usable
+        metrics.pages_free, metrics.pages_total, metrics.page_bytes = pages.free, pages.usable, self.memory.page_bytes
         metrics.running, metrics.waiting = len(scheduler.running), len(scheduler.waiting)
         metrics.in_flight = len(self._core.pipeline.in_flight)
         return metrics
@@ -122,9 +124,18 @@ class Engine:
         """Let the engine look again: crops that it waits for are cut."""
         self._loop.wake()
 
+    @property
+    def cuts_pictures(self) -> bool:
+        """Whether crops are made on the device, of pictures that are handed in whole."""
+        return cuts_pictures(self._where)
+
     def host_array(self, shape: tuple[int, ...]) -> Array:
-        """Allocate uint8 memory from which the device copies without waiting."""
-        return self._device.host_array(shape, "uint8")
+        """Allocate uint8 memory from which the device copies without waiting; nobody has cleared it."""
+        on_card = self._where.type == "cuda"
+        with torch.cuda.device(self._where) if on_card else nullcontext():
+            # The array keeps the tensor. Clearing a large picture's memory would take as long as filling it.
+            array: Array = torch.empty(shape, dtype=torch.uint8, pin_memory=on_card).numpy()
+        return array
 
     def close(self, *, drain: bool = True) -> None:
         """Take no more requests, finish or fail those that are open, let go of the device; closing twice is fine.

@@ -1,35 +1,42 @@
 """Pictures on their way into the engine: decoded and named by their content, cut into crops only when they are needed.
 
 ```
-prepare         source ── decode ── hash ──> PreparedImage              on the thread that calls it
-request_crops                                  └─ cut ──> crops         on a thread of the pool, when the engine asks,
+prepare         source ── decode ── hash ── pack ──> PreparedImage      on the thread that calls it
+request_crops                                          └─ cut ──> crops on a thread of the pool, when the engine asks,
                                                                        before pictures that wait to be prepared
 ```
 
 A picture whose prefix is cached is never cut. The decoded pixels are kept, so that an evicted prefix can be rebuilt.
+
+Where the device makes the crops, pictures are packed for it instead (`images.packing`), and as that takes no longer
+than handing the work to another thread, it is done at once: the engine need not ask. It asks for those that came when
+too much lay packed already, and for those whose crops were dropped; pictures that are too large are cut here.
 """
 
-import hashlib
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageError, ModelError
+from photonlite.images.crew import Crew
 from photonlite.images.crops import Crops, CropSpec, cut_crops
 from photonlite.images.decode import ImageSource, load_image
+from photonlite.images.key import picture_key
+from photonlite.images.packing import Buffer, pack_picture, plain_memory, rgb_bytes
+from photonlite.sequence import UncutPicture
 
 _T = TypeVar("_T")
 
-Buffer = Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]
-"""Gives memory of a shape, from which the device can copy without waiting."""
+_PACKED_AHEAD: Final = 256 * 2**20
+"""Bytes of page-locked memory that hold pictures for which the engine has not asked."""
 
 
 class ImagePool:
@@ -39,7 +46,8 @@ class ImagePool:
         spec: How pictures are cut.
         limits: How large they may be.
         threads: How many work at a time.
-        buffer: Where the pixels of crops are put; plain memory unless given.
+        buffer: Where pixels are put that the device copies; plain memory unless given.
+        packs: Whether the device makes the crops itself, of pictures that are packed for it.
         on_ready: Called on a thread of the pool when crops that were asked for are there, or cannot be cut.
     """
 
@@ -49,14 +57,18 @@ class ImagePool:
         limits: ImageLimits,
         threads: int,
         *,
-        buffer: Buffer | None = None,
+        buffer: Buffer = plain_memory,
+        packs: bool = False,
         on_ready: Callable[[], None] | None = None,
     ) -> None:
         self._spec = spec
         self._limits = limits
         self._buffer = buffer
+        self._packs = packs
+        self._ahead = _Allowance(_PACKED_AHEAD)
         self._on_ready = on_ready
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="photonlite-images")
+        self._crew = Crew(self._threads, min(threads, os.cpu_count() or 1) - 1)
         self._jobs: set[Future[Any]] = set()
         self._urgent: deque[Callable[[], None]] = deque()
         self._submitting = threading.Lock()
@@ -79,8 +91,10 @@ class ImagePool:
             )
         start = time.perf_counter()
         image = load_image(source, self._limits)
-        key = picture_key(image, adapter, salt)
-        return PreparedImage(self, image, key, salt, time.perf_counter() - start)
+        pixels = rgb_bytes(image)
+        key = picture_key(image, pixels, adapter, salt, crew=self._crew)
+        uncut = self._pack_ahead(pixels, image.size)
+        return PreparedImage(self, image, key, salt, time.perf_counter() - start, uncut)
 
     def submit(self, job: Callable[[], _T]) -> Future[_T]:
         """Have something done on a thread of the pool.
@@ -126,13 +140,26 @@ class ImagePool:
             urgent()
         return job()
 
-    def _cut(self, image: Image.Image) -> Crops:
-        crops = cut_crops(image, self._spec)
-        if self._buffer is None:
-            return crops
-        pixels = self._buffer(crops.pixels.shape)
-        pixels[...] = crops.pixels
-        return Crops(pixels, crops.tiling, crops.picture_size)
+    def _pack_ahead(self, pixels: bytes, size: tuple[int, int]) -> UncutPicture | None:
+        """Pack a picture before the engine asks; None where the host cuts it, or too much lies packed already."""
+        if not self._packs or not self._ahead.take(len(pixels)):
+            return None
+        try:
+            packed = pack_picture(pixels, size, self._spec, self._buffer)
+        except (MemoryError, RuntimeError):  # page-locked memory has run out: the engine will ask, and be told
+            packed = None
+        if packed is None:
+            self._ahead.give(len(pixels))
+        else:
+            weakref.finalize(packed.packed, self._ahead.give, len(pixels)).atexit = False
+        return packed
+
+    def _cut(self, image: Image.Image) -> Crops | UncutPicture:
+        if self._packs:
+            packed = pack_picture(rgb_bytes(image), image.size, self._spec, self._buffer)
+            if packed is not None:
+                return packed
+        return cut_crops(image, self._spec, crew=self._crew, buffer=self._buffer)
 
     def _announce(self) -> None:
         if self._on_ready is not None:
@@ -148,27 +175,36 @@ class PreparedImage:
         key: See `picture_key`.
         salt: With which it was made.
         preprocess_s: What decoding and hashing took.
+        crops: What the device makes the crops of, where that is there already.
 
     Attributes:
         pool: As given.
         key: As given.
         salt: As given.
         size: Width and height in pixels.
-        crops: None until they are cut.
-        failure: Why they could not be cut.
-        preprocess_s: Seconds for decoding, hashing and, if it was done, cutting.
+        crops: The crops, or what the device makes them of; None until they are there.
+        failure: Why they could not be made.
+        preprocess_s: Seconds for decoding, hashing and, if it was done, cutting or packing.
     """
 
-    def __init__(self, pool: ImagePool, image: Image.Image, key: str, salt: str | None, preprocess_s: float) -> None:
+    def __init__(
+        self,
+        pool: ImagePool,
+        image: Image.Image,
+        key: str,
+        salt: str | None,
+        preprocess_s: float,
+        crops: UncutPicture | None = None,
+    ) -> None:
         self.pool = pool
         self.key = key
         self.salt = salt
         self.size: tuple[int, int] = image.size
-        self.crops: Crops | None = None
+        self.crops: Crops | UncutPicture | None = crops
         self.failure: BaseException | None = None
         self.preprocess_s = preprocess_s
         self._image = image
-        self._begun = False
+        self._begun = crops is not None
         self._lock = threading.Lock()
 
     def request_crops(self) -> None:
@@ -207,20 +243,23 @@ def _nothing() -> None:
     return
 
 
-def picture_key(image: Image.Image, adapter: str = "", salt: str | None = None) -> str:
-    """Name a picture by its content: the hex SHA-256 over size, mode and pixels, adapter and salt.
+class _Allowance:
+    """An amount that many take from and give back to."""
 
-    The length of each part goes before it, so that no two different lists of parts read alike.
+    def __init__(self, amount: int) -> None:
+        self._left = amount
+        # Giving back may happen wherever memory is collected, also in the middle of taking.
+        self._lock = threading.RLock()
 
-    Args:
-        image: Decoded.
-        adapter: Name of the adapter that reads it.
-        salt: Of the tenant; none differs from an empty one.
-    """
-    parts = [f"{image.width}x{image.height}".encode(), image.mode.encode(), image.tobytes()]
-    parts += [text.encode("utf-8", "surrogatepass") for text in (adapter, salt) if text is not None]
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.hexdigest()
+    def take(self, amount: int) -> bool:
+        """Take an amount; False where there is not so much left."""
+        with self._lock:
+            if amount > self._left:
+                return False
+            self._left -= amount
+            return True
+
+    def give(self, amount: int) -> None:
+        """Give it back."""
+        with self._lock:
+            self._left += amount

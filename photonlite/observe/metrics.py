@@ -18,7 +18,7 @@ from photonlite.observe.units import format_seconds
 TIME_BOUNDS = (*(float(f"{digit}e{power}") for power in range(-5, 2) for digit in (1, 1.5, 2, 3, 5, 7)), 100.0)
 ROW_BOUNDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0)
 
-GAUGES = ("pages_free", "pages_total", "running", "waiting", "in_flight")
+GAUGES = ("pages_free", "pages_total", "page_bytes", "running", "waiting", "in_flight")
 """Fields of `EngineMetrics` that go up and down; its other integers only grow."""
 
 
@@ -136,6 +136,7 @@ class EngineMetrics:
         eager_steps: Steps that did not.
         pages_free: Of the KV cache.
         pages_total: Of the KV cache.
+        page_bytes: Of one page, all layers: half as many with keys and values in FP8 as in bfloat16.
         running: Sequences admitted.
         waiting: Sequences not yet admitted.
         in_flight: Steps launched and not committed.
@@ -165,6 +166,7 @@ class EngineMetrics:
     eager_steps: int = 0
     pages_free: int = 0
     pages_total: int = 0
+    page_bytes: int = 0
     running: int = 0
     waiting: int = 0
     in_flight: int = 0
@@ -211,7 +213,12 @@ class EngineMetrics:
                 "prefix misses": self.prefix_misses,
                 f"prefix hits{hit_share}": self.prefix_hits,
             },
-            "pages": {"used": used, "total": self.pages_total, "pre-emptions": self.preemptions},
+            "pages": {
+                "used": used,
+                "total": self.pages_total,
+                "bytes each": self.page_bytes,
+                "pre-emptions": self.preemptions,
+            },
         }
         return [
             f"{title:<10}" + ", ".join(f"{value:,} {name}" for name, value in group.items())

@@ -11,6 +11,9 @@ prefill    many positions a row       writes theirs, and sees
 
 Pages hold whatever was there before, NaN included. It is set to zero where a mask hides it: a probability of 0 would
 not make a NaN vanish.
+
+A cache in FP8 rounds what is written. A prefill attends to its own keys and values rounded the same way: what is
+computed for a position must not depend on which of the others came in the same launch.
 """
 
 import itertools
@@ -24,7 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from photonlite.batch import PageCopy
 from photonlite.kernels.paged_attention import paged_attention
-from photonlite.kernels.reference import write_kv
+from photonlite.kernels.reference import FP8, dequantise, gather_pages, movable, quantise, write_kv
 from photonlite.models.base import ModelShape
 from photonlite.models.layers import attend
 from photonlite.runner.slot import PAGES, POSITION, WRITE_SLOT
@@ -42,18 +45,32 @@ class PagedCache:
         page_size: Positions of a page.
         device: Where the model is.
         dtype: Of keys and values.
+        scales: Of keys and of values of each layer, where they are in FP8: what is stored is a number divided by them.
 
     Attributes:
-        keys: ``[layers, pages, page_size, H_kv, D]``; not initialised.
+        keys: ``[layers, pages, page_size, H_kv, D]``; not initialised. In memory a page lies head by head: what one
+            head reads of it is one run of bytes.
         values: The same.
         page_size: Positions of a page.
+        scales: Of keys and of values of each layer; 1 where nothing is scaled.
     """
 
-    def __init__(self, shape: ModelShape, pages: int, page_size: int, device: torch.device, dtype: torch.dtype) -> None:
-        size = (shape.layers, pages, page_size, shape.kv_heads, shape.head_dim)
-        self.keys = torch.empty(size, device=device, dtype=dtype)
-        self.values = torch.empty(size, device=device, dtype=dtype)
+    def __init__(
+        self,
+        shape: ModelShape,
+        pages: int,
+        page_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        scales: Sequence[tuple[float, float]] = (),
+    ) -> None:
+        if scales and (dtype != FP8 or len(scales) != shape.layers):
+            raise AssertionError(f"{len(scales)} pairs of scales for {shape.layers} layers in {dtype}")
+        size = (shape.layers, pages, shape.kv_heads, page_size, shape.head_dim)
+        self.keys = torch.empty(size, device=device, dtype=dtype).transpose(2, 3)
+        self.values = torch.empty(size, device=device, dtype=dtype).transpose(2, 3)
         self.page_size = page_size
+        self.scales = tuple(scales) or ((1.0, 1.0),) * shape.layers
         self.number = next(_numbers)
         _caches[self.number] = self
         self._layers = tuple(zip(self.keys.unbind(), self.values.unbind(), strict=True))
@@ -65,7 +82,7 @@ class PagedCache:
     def copy(self, copies: Sequence[PageCopy]) -> None:
         """Copy pages one after the other, keys and values of all layers."""
         for copy in copies:
-            for cache in (self.keys, self.values):
+            for cache in map(movable, (self.keys, self.values)):
                 cache[:, copy.target].copy_(cache[:, copy.source])
 
     def close(self) -> None:
@@ -106,8 +123,9 @@ def _decode(
     cache: int, layer: int, q: Tensor, k: Tensor, v: Tensor, slots: Tensor, table: Tensor, lengths: Tensor
 ) -> Tensor:
     keys, values = _caches[cache].layer(layer)
-    write_kv(keys, values, k[:, 0], v[:, 0], slots)
-    return paged_attention(q[:, 0], keys, values, table, lengths)[:, None]
+    scales = _caches[cache].scales[layer]
+    write_kv(keys, values, k[:, 0], v[:, 0], slots, *scales)
+    return paged_attention(q[:, 0], keys, values, table, lengths, *scales)[:, None]
 
 
 # To a compiler the cache is nothing but a number: one that sees tensors being written in place may copy them whole.
@@ -144,7 +162,7 @@ class PrefillAttention:
         mask = torch.ones(tail, own, dtype=torch.bool, device=slots.device).tril(block)
         cached = table.shape[1] * cache.page_size
         seen = torch.arange(cached, device=slots.device) < starts[:, None]  # [B, S]
-        self._hidden = ~seen[..., None, None]
+        self._hidden = ~seen
         if cached:
             mask = torch.cat((seen[:, None].expand(-1, tail, -1), mask.expand(count, -1, -1)), dim=-1)
             mask = mask[:, None]  # [B, 1, tail, S + T]
@@ -153,10 +171,9 @@ class PrefillAttention:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store the positions of each row and attend; q: ``[B, T, H, D]``."""
         keys, values = self._cache.layer(layer)
-        write_kv(keys, values, k.flatten(0, 1), v.flatten(0, 1), self._slots)
-        if self._table.shape[1]:
-            k = torch.cat((self._cached(keys), k), dim=1)
-            v = torch.cat((self._cached(values), v), dim=1)
+        k_scale, v_scale = self._cache.scales[layer]
+        write_kv(keys, values, k.flatten(0, 1), v.flatten(0, 1), self._slots, k_scale, v_scale)
+        k, v = self._seen(keys, k, k_scale), self._seen(values, v, v_scale)
         # The block is attended to without a mask: the fastest kernels take none.
         block = self._block
         if block == 0:
@@ -166,6 +183,9 @@ class PrefillAttention:
             return first
         return torch.cat((first, attend(q[:, block:], k, v, self._mask)), dim=1)
 
-    def _cached(self, pages: Tensor) -> Tensor:
-        """Gather the cached positions of a layer, ``[B, S, H_kv, D]``, zero beyond each row's start."""
-        return pages[self._table].flatten(1, 2).masked_fill(self._hidden, 0)
+    def _seen(self, pages: Tensor, own: Tensor, scale: float) -> Tensor:
+        """Give the cached positions of a layer, zero beyond each row's start, and its own: ``[B, S + T, H_kv, D]``."""
+        own = dequantise(quantise(own, pages.dtype, scale), own.dtype, scale)
+        if not self._table.shape[1]:
+            return own
+        return torch.cat((gather_pages(pages, self._table, self._hidden, own.dtype, scale), own), dim=1)

@@ -45,12 +45,12 @@ class Body(Protocol):
         """Copy the first `count` of `slot.rows` to the device."""
         ...
 
-    def upload_tokens(self, slot: Slot, count: int) -> None:
-        """Copy the first `count` of `slot.tokens` to the device."""
+    def upload_prompts(self, slot: Slot, plan: Plan, count: int) -> None:
+        """Copy the first `count` of `slot.tokens` to the device, and what else running the plan's prompts takes."""
         ...
 
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
-        """Copy the groups' pixels to the device."""
+        """Copy the groups' crops to the device, or the pictures that it makes them of."""
         ...
 
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from photonlite.runner.choices import CHOICE_COLUMNS, RESULT_COLUMNS
+from photonlite.kernels.columns import CHOICE_COLUMNS, RESULT_COLUMNS
 from photonlite.runner.slot import PAGES, Slot, SlotShape
 
 
@@ -29,6 +29,7 @@ class HostViews:
 
     rows: Tensor
     tokens: Tensor
+    packed: Tensor
     choices: Tensor
     masks: Tensor
     results: Tensor
@@ -44,26 +45,38 @@ class Buffers:
     """The same on the device, and what never leaves it.
 
     Attributes:
-        rows: Twin of the slot's, as are the next four.
+        rows: Twin of the slot's, as are the next five.
         tokens: See `rows`.
+        packed: See `rows`.
         choices: See `rows`.
         masks: See `rows`.
         results: See `rows`.
         crops: uint8 ``[n, C, C, 3]``.
+        pictures: What crops are made of, uint8 ``[bytes]``; see `images.packing`.
         hidden: Raw hidden states ``[B, dim]``.
     """
 
     rows: Tensor
     tokens: Tensor
+    packed: Tensor
     choices: Tensor
     masks: Tensor
     results: Tensor
     crops: Tensor
+    pictures: Tensor
     hidden: Tensor
 
     @classmethod
     def allocate(
-        cls, shape: SlotShape, device: torch.device, dtype: torch.dtype, *, dim: int, max_crops: int, crop_size: int
+        cls,
+        shape: SlotShape,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        dim: int,
+        max_crops: int,
+        crop_size: int,
+        picture_bytes: int = 0,
     ) -> Self:
         """Allocate them as zeros, which stand for rows of the scratch page.
 
@@ -74,6 +87,7 @@ class Buffers:
             dim: Of hidden states.
             max_crops: Crops of an encode launch at most.
             crop_size: Pixels along a side of a crop.
+            picture_bytes: Of the pictures that an encode launch copies whole.
         """
 
         def words(*size: int) -> Tensor:
@@ -82,9 +96,11 @@ class Buffers:
         return cls(
             rows=words(shape.max_rows, PAGES + shape.max_pages),
             tokens=words(shape.max_tokens, 3),
+            packed=words(shape.packed.words),
             choices=words(shape.max_rows, CHOICE_COLUMNS),
             masks=words(shape.max_rows, shape.mask_words),
             results=words(shape.max_rows, RESULT_COLUMNS),
             crops=torch.zeros(max_crops, crop_size, crop_size, 3, dtype=torch.uint8, device=device),
+            pictures=torch.zeros(picture_bytes, dtype=torch.uint8, device=device),
             hidden=torch.zeros(shape.max_rows, dim, dtype=dtype, device=device),
         )

@@ -1,12 +1,7 @@
-"""What finalize is told about each row and what it answers: rows of int32, floats as their bits. No torch.
+"""What finalize is told about each row, which heads that takes, and how its answers are read. No torch.
 
-```
-choice   forced  coordinate  size  end  ties  temperature  top_p  u0  u1  u2         ids: -1 for none
-result   id  bin0  bin1  finite  probability  mass0  mass1                           bins: -1 for none
-```
-
-The first three columns of a result are a row of the pending table. Random numbers are made here, from the sequence's
-seed and the token's index alone: what a row draws depends neither on its batch nor on the device.
+The columns are those of `kernels.columns`. Random numbers are made here, from the sequence's seed and the token's index
+alone: what a row draws depends neither on its batch nor on the device.
 """
 
 import functools
@@ -21,24 +16,17 @@ from photonlite.batch import Choice
 from photonlite.grammar.mask import MaskCache
 from photonlite.request import Allowed
 
-FORCED, COORDINATE, SIZE, END, TIES, TEMPERATURE, TOP_P, U0, U1, U2 = range(10)
-"""Columns of a choice.
+Variant = Literal["text", "coordinate", "size", "decide", "mixed"]
+"""Which heads a finalize computes: over ids, coordinate bins or size bins; ids and coordinate bins; or all of them."""
 
-Where a position decides between `end` and other ids, one of those that is smaller than `TIES` wins a tie with `end`.
-`U0` is the random number for the id, `U1` for a coordinate or a width, `U2` for a height.
-"""
+WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed"})
+"""Variants that read the head over ids, and masks with it."""
 
-CHOICE_COLUMNS = 10
-"""Columns of a choice, all of them."""
+WITH_COORDINATES: frozenset[Variant] = frozenset({"coordinate", "decide", "mixed"})
+"""Variants that read the head over coordinate bins."""
 
-ID, BIN0, BIN1, FINITE, PROBABILITY, MASS0, MASS1 = range(7)
-"""Columns of a result."""
-
-RESULT_COLUMNS = 7
-"""Columns of a result, all of them."""
-
-Variant = Literal["text", "coordinate", "size", "mixed"]
-"""Which heads a finalize computes: those over ids, coordinate bins, size bins, or all of them."""
+WITH_SIZES: frozenset[Variant] = frozenset({"size", "mixed"})
+"""Variants that read the head over size bins."""
 
 _CHOICE = struct.Struct("=5i5f")
 _RESULT = struct.Struct("=4i3f")
@@ -49,7 +37,13 @@ _64_BITS = 2**64 - 1
 _WEYL = 0x9E3779B97F4A7C15  # 2**64 / the golden ratio, odd: its multiples spread over all 64-bit numbers
 _LANES = 4
 _TEXT, _COORDINATE, _SIZE = 1, 2, 4
-_VARIANTS: dict[int, Variant] = {0: "text", _TEXT: "text", _COORDINATE: "coordinate", _SIZE: "size"}
+_VARIANTS: dict[int, Variant] = {
+    0: "text",
+    _TEXT: "text",
+    _COORDINATE: "coordinate",
+    _SIZE: "size",
+    _TEXT | _COORDINATE: "decide",
+}
 
 
 class Result(NamedTuple):
@@ -182,7 +176,7 @@ def _heads(allowed: Allowed) -> int:
     if forced is not None:
         return _COORDINATE if forced == allowed.coordinate else _SIZE if forced == allowed.size else 0
     heads = _TEXT
-    # To decide whether to go on takes the mixed variant, the only one that weighs `end` against all others.
+    # To decide whether to go on takes a variant with coordinates: those alone weigh `end` against all others.
     if allowed.end is not None or (allowed.coordinate is not None and allowed.permits(allowed.coordinate)):
         heads |= _COORDINATE
     if allowed.size is not None and allowed.permits(allowed.size):

@@ -4,7 +4,7 @@
 for size in 64, 48, ... 1            largest first: the pool's memory then serves every smaller size
     for slot in 0, 1
         forward                      ends at the raw hidden states, in the slot's buffers
-        finalize                     text, coordinate, size, mixed; each greedy and sampled
+        finalize                     text, coordinate, size, decide, mixed; each greedy and sampled
 ```
 
 All graphs share one memory pool and are captured on one stream, to which the pool belongs. That is sound because they
@@ -69,6 +69,10 @@ class GraphReport:
     graphs: int
     seconds: float
     bytes: int
+
+    def __add__(self, other: "GraphReport") -> "GraphReport":
+        """Give what both took together."""
+        return GraphReport(self.graphs + other.graphs, self.seconds + other.seconds, self.bytes + other.bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +190,7 @@ class GraphSet:
         """
         begun, before = time.perf_counter(), capturer.used_bytes()
         total = len(self._wanted) * len(self._slots) * (1 + 2 * len(VARIANTS))
-        with _frozen_garbage(), _shown(capturer, progress, total) as advance:
+        with frozen_garbage(), _shown(capturer, progress, total) as advance:
             for size in self._wanted:
                 self._capture_size(capturer, size, forward, finalize, advance)
         taken = max(0, capturer.used_bytes() - before)
@@ -222,7 +226,7 @@ class GraphSet:
 
 
 @contextlib.contextmanager
-def _frozen_garbage() -> Iterator[None]:
+def frozen_garbage() -> Iterator[None]:
     """Keep the garbage collector still: what it frees in the middle of a capture spoils it.
 
     Each capture asks for a collection of its own, which is quick when everything that lived before is frozen.

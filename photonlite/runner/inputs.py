@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from photonlite.kernels.embedding import HAS_TRITON, embed_pending
+from photonlite.kernels.reference_embedding import InputTables
 from photonlite.models.base import Model
 from photonlite.runner.slot import NO_VALUE
 
@@ -36,6 +38,7 @@ class InputEmbedding:
         bins = model.size_logits(self._bos).shape[-1]
         self._sizes = model.size_of(torch.arange(bins, device=device), bins)
         self._coordinates = model.embed_coordinates(coordinates)  # [bins, dim]
+        self._tables = self._find_tables() if device.type == "cuda" and HAS_TRITON else None
         self.coordinates: list[float] = coordinates.tolist()
         self.sizes: list[float] = self._sizes.tolist()
 
@@ -43,9 +46,12 @@ class InputEmbedding:
         """Embed the first position of `count` sequences, ``[count, 1, dim]``."""
         return self._bos.expand(count, 1, -1)
 
-    def pending(self, rows: Tensor) -> Tensor:
-        """Embed rows of the pending table, ``[B, 3]``, as ``[B, dim]``."""
-        ids, bins = rows[:, 0], rows[:, 1:]
+    def pending(self, table: Tensor, rows: Tensor) -> Tensor:
+        """Embed some rows, int32 ``[B]``, of the pending table, ``[R, 3]``, as ``[B, dim]``."""
+        if self._tables is not None:
+            return embed_pending(table, rows, self._tables)
+        sampled = table.index_select(0, rows)
+        ids, bins = sampled[:, 0], sampled[:, 1:]
         text = self._model.embed(ids)
         # Every row is embedded in all three ways, so a bin of one kind must not reach past the other kind's table.
         coordinate = self._coordinates[bins[:, 0].clamp(0, len(self._coordinates) - 1).long()]
@@ -61,6 +67,14 @@ class InputEmbedding:
         coordinate = self._model.embed_coordinates(values[..., 0].flatten()).view_as(text)
         size = self._model.embed_sizes(values.flatten(0, 1)).view_as(text)
         return _select(given, text, coordinate, size)
+
+    def _find_tables(self) -> InputTables | None:
+        """Give what the fused kernel reads, where the model has it."""
+        weights = self._model.input_weights
+        if weights is None:
+            return None
+        coordinates, frequencies = self._coordinates.contiguous(), weights.frequencies.contiguous()
+        return InputTables(weights.words, coordinates, self._sizes, frequencies, weights.weight, weights.bias)
 
 
 def _select(given: Tensor, text: Tensor, coordinate: Tensor, size: Tensor) -> Tensor:

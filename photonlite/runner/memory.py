@@ -2,7 +2,7 @@
 
 ```
 card      total x fraction
-        - in use already          weights, the CUDA context, other processes
+        - in use already          weights, the image encoder's graphs, the CUDA context, other processes
         - activations             of the largest launch, measured by running it
         - workspaces              of libraries and kernels, and what the allocator cannot use
         - graphs
@@ -53,7 +53,7 @@ class MemoryPlan:
 
     Attributes:
         pages: Of the cache, the scratch page among them.
-        page_bytes: Keys and values of one page, all layers.
+        page_bytes: Keys and values of one page, all layers; in FP8 half of what they take in bfloat16.
         kv_bytes: Of the cache.
         longest_pages: What one longest request needs.
     """
@@ -79,7 +79,7 @@ def plan_memory(
 
     Args:
         shape: Of the model.
-        dtype: Of keys and values.
+        dtype: Of keys and values as they are stored.
         page_size: Positions of a page.
         max_rows: Sequences that run at a time; only for the advice in a refusal.
         kv_cache_bytes: What the cache may take; None for what `memory` leaves.
@@ -103,6 +103,8 @@ def plan_memory(
         )
     else:
         raise ValueError("a memory plan needs either kv_cache_bytes or the memory of a device")
+    if dtype.itemsize > 1:
+        advice += f", or keep keys and values in fewer bytes: kv_dtype='fp8' makes pages {dtype.itemsize} times smaller"
     pages = max(0, room // page_bytes)
     if pages < longest + 1:
         raise CapacityError(
@@ -123,7 +125,7 @@ def longest_pages(shape: ModelShape, page_size: int) -> int:
 
 
 def bytes_of_page(shape: ModelShape, dtype: torch.dtype, page_size: int) -> int:
-    """Give the bytes of one page: keys and values of all layers."""
+    """Give the bytes of one page: keys and values of all layers, stored as `dtype`."""
     return 2 * shape.layers * page_size * shape.kv_heads * shape.head_dim * dtype.itemsize
 
 

@@ -43,8 +43,3 @@ class PictureEncoder:
         """Let go of a job's features and embeddings."""
         self._features.pop(job.number, None)
         self._embeddings.pop(job.number, None)
-
-    def clear(self) -> None:
-        """Let go of everything."""
-        self._features.clear()
-        self._embeddings.clear()

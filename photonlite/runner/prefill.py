@@ -1,4 +1,4 @@
-"""Rows of a prefill launch, sorted into padded batches: plain numbers, decided before any device work.
+"""Rows of a prefill launch as spans of positions, and sorted into padded batches: plain numbers, no device work yet.
 
 ```
 positions   0 .. before           before ..                                    start + count
@@ -9,12 +9,36 @@ resumed                           [ start ...................................  s
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
-from photonlite.batch import Row
+from photonlite.batch import Plan, Row
 from photonlite.models.base import ModelShape
+from photonlite.runner.buffers import Buffers, HostViews
+from photonlite.runner.graphs import Capturer, GraphReport
+from photonlite.runner.slot import Slot
 
 SLACK = 32
 """A row may be padded by so many positions at any rate: they cost less than one more pass over the weights."""
+
+
+class Prefill(Protocol):
+    """A way to run prompts; all methods are called in inference mode."""
+
+    def upload(self, buffers: Buffers, host: HostViews, slot: Slot, plan: Plan) -> None:
+        """Copy what a launch needs besides rows and tokens; those are in the slot's host arrays."""
+        ...
+
+    def run(self, buffers: Buffers, slot: Slot, plan: Plan) -> None:
+        """Run prompts; leave each row's last raw hidden state in the buffers."""
+        ...
+
+    def capture(self, capturer: Capturer) -> GraphReport:
+        """Capture what can be captured, on the scratch page."""
+        ...
+
+    def rehearse(self, buffers: Buffers, positions: int) -> None:
+        """Run the largest launches, of so many positions at most, on the scratch page."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +50,8 @@ class Span:
         start: First position that gets keys and values.
         count: How many do.
         first: Its first token among those uploaded.
-        tokens: How many it has: what follows BOS and picture from `start` on.
+        leading: Positions before its tokens: BOS, and a picture that is not cached; 0 for a resumed row.
+        block: Leading positions that see each other in both directions.
         job: Number of the picture's encode job; None without a picture, or where it is cached.
     """
 
@@ -34,8 +59,14 @@ class Span:
     start: int
     count: int
     first: int
-    tokens: int
+    leading: int
+    block: int
     job: int | None
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it has: what follows BOS and picture from `start` on."""
+        return self.count - self.leading
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +75,19 @@ class Batch:
 
     Attributes:
         spans: The rows.
-        leading: Positions of each row before its tokens: BOS, and a picture that is not cached.
-        block: Leading positions that see each other in both directions.
     """
 
     spans: tuple[Span, ...]
-    leading: int
-    block: int
+
+    @property
+    def leading(self) -> int:
+        """Positions of each row before its tokens."""
+        return self.spans[0].leading
+
+    @property
+    def block(self) -> int:
+        """Leading positions that see each other in both directions."""
+        return self.spans[0].block
 
     @property
     def tokens(self) -> int:
@@ -63,6 +100,24 @@ class Batch:
         return max(span.start for span in self.spans)
 
 
+def make_spans(rows: Iterable[Row], prefix_length: int) -> list[Span]:
+    """Describe the rows of a launch; their tokens lie one row after the other.
+
+    Args:
+        rows: Of the launch.
+        prefix_length: Positions of BOS and a picture.
+    """
+    spans: list[Span] = []
+    first = 0
+    for index, row in enumerate(rows):
+        block = prefix_length if row.job is not None else 0
+        leading = 0 if row.start else block or 1
+        job = None if row.job is None else row.job.number
+        spans.append(Span(index, row.start, row.count, first, leading, block, job))
+        first += row.count - leading
+    return spans
+
+
 def make_batches(rows: Iterable[Row], prefix_length: int) -> list[Batch]:
     """Sort rows into batches in which padding stays below a quarter of a row or `SLACK` positions.
 
@@ -71,14 +126,9 @@ def make_batches(rows: Iterable[Row], prefix_length: int) -> list[Batch]:
         prefix_length: Positions of BOS and a picture.
     """
     sorts: dict[tuple[int, int], list[Span]] = {}
-    first = 0
-    for index, row in enumerate(rows):
-        block = prefix_length if row.job is not None else 0
-        leading = 0 if row.start else block or 1
-        span = Span(index, row.start, row.count, first, row.count - leading, row.job.number if row.job else None)
-        first += span.tokens
-        sorts.setdefault((leading, block), []).append(span)
-    return [Batch(tuple(spans), *sort) for sort, found in sorts.items() for spans in _alike(found)]
+    for span in make_spans(rows, prefix_length):
+        sorts.setdefault((span.leading, span.block), []).append(span)
+    return [Batch(tuple(spans)) for found in sorts.values() for spans in _alike(found)]
 
 
 def largest_batches(shape: ModelShape, max_rows: int, positions: int) -> tuple[Batch, Batch]:
@@ -92,10 +142,10 @@ def largest_batches(shape: ModelShape, max_rows: int, positions: int) -> tuple[B
     block = shape.prefix_length
     count = max(1, min(max_rows, positions // block))
     length = max(positions // count, block) if count > 1 else shape.max_context
-    whole = [Span(index, 0, length, 0, length - block, -1) for index in range(count)]
+    whole = [Span(index, 0, length, 0, block, block, -1) for index in range(count)]
     few = max(1, min(positions // max_rows, shape.max_context - 1))
-    resumed = [Span(index, shape.max_context - few, few, 0, few, None) for index in range(max_rows)]
-    return Batch(tuple(whole), block, block), Batch(tuple(resumed), 0, 0)
+    resumed = [Span(index, shape.max_context - few, few, 0, 0, 0, None) for index in range(max_rows)]
+    return Batch(tuple(whole)), Batch(tuple(resumed))
 
 
 def _alike(spans: list[Span]) -> list[list[Span]]:

@@ -24,7 +24,7 @@ from photonlite.grammar.mask import MaskCache
 from photonlite.observe.trace import Tracer, Track
 from photonlite.request import Token
 from photonlite.runner.body import Body
-from photonlite.runner.choices import Result, read_results, variant_of, write_choice
+from photonlite.runner.choices import WITH_IDS, Result, read_results, variant_of, write_choice
 from photonlite.runner.slot import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot
 from photonlite.sequence import Sequence as BatchSequence
 
@@ -87,7 +87,7 @@ class StreamRunner:
         slot, body, device = self._slots[step.slot], self._body, self._device
         choices = self._fill_choices(step, slot, choices)
         variant, sampled = variant_of(choices)
-        count, masked = step.padded, variant in ("text", "mixed")
+        count, masked = step.padded, variant in WITH_IDS
 
         self._run(step, device.upload, lambda: body.upload_choices(slot, count, masked=masked))
         device.upload.record(slot.choices_uploaded)
@@ -145,7 +145,7 @@ class StreamRunner:
 
         def upload() -> None:
             body.upload_rows(slot, step.padded)
-            body.upload_tokens(slot, count)
+            body.upload_prompts(slot, plan, count)
 
         def forward() -> None:
             body.copy_pages(plan.copies)
@@ -206,9 +206,13 @@ class StreamRunner:
         filled = 0
         for row in plan.rows:
             tokens = row.sequence.tokens_after_picture(max(row.start, row.sequence.before))
-            for token in tokens:
-                slot.tokens[filled] = (token.id, *_value_bits(token))
-                filled += 1
+            target = slot.tokens[filled : filled + len(tokens)]
+            target[:, 0] = [token.id for token in tokens]
+            target[:, 1:] = NO_VALUE
+            for place, token in enumerate(tokens):
+                if token.values:
+                    target[place, 1:] = _value_bits(token)
+            filled += len(tokens)
         return filled
 
     def _set_table(self, row: int, pages: Sequence[int]) -> None:

@@ -1,25 +1,24 @@
-"""Choosing on the device: ids among what masks allow, bins of coordinates and sizes, and how sure the model was.
+"""What finalize does on the device: the heads that rows need, and the choice from what they say.
 
 ```
-hidden ─> logits ─────────── mask, decide, draw ─> id ─┐
-       ─> coordinate logits ─ draw ─> bin, mass ───────┼─> results [B, 7], whose first three columns are pending
-       ─> size logits ─────── draw ─> bins, masses ────┘   bins count only where the id is that of a coordinate or size
+hidden ─> logits ────────────┐
+       ─> coordinate logits ─┼─ kernels.choosing ─> results, pending
+       ─> size logits ───────┘
 ```
 
-All of it is tensor code of fixed shapes that never waits for the device, so that a CUDA graph can hold it. Choices
-follow each row's settings. Probabilities that end up in scores do not: they are the model's own, at temperature 1 and
-over the whole distribution. Arithmetic is float32, or float64 where the heads give that.
+It has fixed shapes and never waits for the device, so that a CUDA graph can hold it.
 """
 
 import math
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
-from photonlite.grammar.mask import WORD_BITS
-from photonlite.models.base import Model
-from photonlite.runner.choices import COORDINATE, END, FORCED, SIZE, TEMPERATURE, TIES, TOP_P, U0, U1, Variant
+from photonlite.kernels.choosing import choose
+from photonlite.kernels.choosing_kernel import HAS_TRITON
+from photonlite.kernels.reference_choosing import Logits, Target
+from photonlite.kernels.skinny import skinny_linear
+from photonlite.models.base import Head, Heads, Model
+from photonlite.runner.choices import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
 
 COORDINATE_SHARE = 0.01
 """Bins within this share of the picture of the chosen one count towards a coordinate's mass."""
@@ -38,7 +37,9 @@ def size_radius(bins: int, octaves: float) -> float:
     return math.log2(SIZE_RATIO) * (bins - 1) / octaves
 
 
-def choose(model: Model, hidden: Tensor, params: Tensor, masks: Tensor, *, variant: Variant, sampled: bool) -> Tensor:
+def choose_tokens(
+    model: Model, hidden: Tensor, params: Tensor, masks: Tensor, target: Target, *, variant: Variant, sampled: bool
+) -> None:
     """Choose a token for each row.
 
     Args:
@@ -46,159 +47,54 @@ def choose(model: Model, hidden: Tensor, params: Tensor, masks: Tensor, *, varia
         hidden: Raw hidden states ``[B, dim]``.
         params: int32 ``[B, CHOICE_COLUMNS]``, written by `runner.choices.write_choice`.
         masks: Allowed ids as bits, int32 ``[B, words]``; not read where the id is forced.
+        target: Takes the results, which `runner.choices.read_results` reads, and the rows of the pending table.
         variant: Heads; all that a row may need are among them, as `runner.choices.variant_of` sees to.
         sampled: Whether any row draws; if not, nothing is sorted and temperatures are not read.
-
-    Returns:
-        int32 ``[B, RESULT_COLUMNS]``, for `runner.choices.read_results`. Rows do not affect each other.
     """
-    ids = params[:, FORCED].long()
-    probability = torch.ones_like(ids, dtype=torch.float32)
-    # Also where no head is read: a prompt may be run for its keys and values alone, and others will build on them.
-    finite = hidden.isfinite().all(dim=-1)
-    bins = torch.full_like(ids, -1)[:, None].expand(-1, 2)
-    masses = torch.zeros_like(probability)[:, None].expand(-1, 2)
-    if variant in ("text", "mixed"):
-        free = ids < 0
-        masked = _masked(wide(model.logits(hidden)), masks)
-        if variant == "mixed":
-            chosen, largest, decided = _decide(masked, params, sampled=sampled)
-            probability = torch.where(free, decided, probability)
-        else:
-            chosen, largest = (one[:, 0] for one in _pick(masked[:, None], params, _lanes(params, U0), sampled=sampled))
-        ids = torch.where(free, chosen, ids)
-        finite = finite & (largest.isfinite() | ~free)
-    if variant != "text":
-        picked, into = _pick_bins(model, hidden, params, variant=variant, sampled=sampled), (bins, masses, finite)
-        if variant != "size":
-            into = _put(ids == params[:, COORDINATE], [one[:, :1] for one in picked], into)
-        if variant != "coordinate":
-            into = _put(ids == params[:, SIZE], [one[:, -2:] for one in picked], into)
-        bins, masses, finite = into
-    whole = torch.cat((ids[:, None], bins, finite[:, None]), dim=1).int()
-    fractions = torch.cat((probability[:, None], masses), dim=1).float()
-    return torch.cat((whole, fractions.view(torch.int32)), dim=1)
+    choose(read_heads(model, hidden, variant), hidden, params, masks, target, sampled=sampled)
 
 
-def wide(logits: Tensor) -> Tensor:
-    """Give logits the type that choices are computed in: at least float32."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+def read_heads(model: Model, hidden: Tensor, variant: Variant) -> Logits:
+    """Read the heads of a variant for raw hidden states ``[B, dim]``."""
+    ids = coordinate = size = None
+    near = around = 0.0
+    if variant in WITH_IDS:
+        ids = text_logits(model, hidden)
+    if variant in WITH_COORDINATES:
+        coordinate = coordinate_logits(model, hidden)
+        near = coordinate_radius(coordinate.shape[-1])
+    if variant in WITH_SIZES:
+        size = size_logits(model, hidden)
+        around = size_radius(size.shape[-1], model.size_octaves)
+    return Logits(ids, coordinate, size, near, around)
 
 
-def _masked(logits: Tensor, masks: Tensor) -> Tensor:
-    """Make the logits ``[B, vocab]`` of ids that may not stand minus infinity, whatever they are."""
-    bit = torch.ones(WORD_BITS, dtype=torch.int32, device=masks.device) << torch.arange(
-        WORD_BITS, dtype=torch.int32, device=masks.device
-    )
-    allowed = (masks[..., None] & bit).ne(0).flatten(1)[:, : logits.shape[-1]]
-    return torch.where(allowed, logits, -math.inf)
+def text_logits(model: Model, hidden: Tensor) -> Tensor:
+    """Map raw hidden states ``[B, dim]`` to ``[B, vocab]``: fused on CUDA where the model offers its heads."""
+    heads = _fused_heads(model, hidden)
+    return model.logits(hidden) if heads is None else apply_head(heads.text, hidden)
 
 
-def _decide(masked: Tensor, params: Tensor, *, sampled: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose ids of ``[B, vocab]``, some of which decide whether another object follows.
-
-    Returns:
-        Ids, int64 ``[B]``; the largest logits ``[B]``; where a row decides to go on, the probability of that, else 1.
-    """
-    end, coordinate, ties = params[:, END].long(), params[:, COORDINATE].long(), params[:, TIES]
-    decides, column = end >= 0, end.clamp(min=0)[:, None]
-    at_column = masked.gather(1, column)
-    at_end = torch.where(decides, at_column[:, 0], -math.inf)
-    others = masked.scatter(1, column, torch.where(decides[:, None], -math.inf, at_column))
-    best, ids = others.max(dim=-1)
-    ends = (at_end > best) | ((at_end == best) & (ids >= ties))
-    largest = torch.maximum(at_end, best)
-    if sampled:
-        # Sorting keeps equals in their order: it begins behind `end`, at `end` or at 0, as ties say.
-        first = torch.where(ties > end, end + 1, torch.where(ties == end, 0, end))
-        turned = (torch.arange(masked.shape[-1], device=masked.device) + first[:, None]) % masked.shape[-1]
-        place = _draw(masked.gather(1, turned)[:, None], largest[:, None], params, _lanes(params, U0))
-        drawn, draws = turned.gather(1, place)[:, 0], params.view(torch.float32)[:, TEMPERATURE] > 0
-        ids, ends = torch.where(draws, drawn, ids), torch.where(draws, drawn == end, ends)
-    goes_on = decides & ~ends
-    ids = torch.where(goes_on & (coordinate >= 0), coordinate, torch.where(ends, end, ids))
-    probability = 1 - masked.softmax(dim=-1).gather(1, column)[:, 0]
-    return ids, largest, torch.where(goes_on, probability, 1.0)
+def coordinate_logits(model: Model, hidden: Tensor) -> Tensor:
+    """Map raw hidden states ``[B, dim]`` to ``[B, bins]``, likewise."""
+    heads = _fused_heads(model, hidden)
+    return model.coordinate_logits(hidden) if heads is None else apply_head(heads.coordinate, hidden)
 
 
-def _pick_bins(
-    model: Model, hidden: Tensor, params: Tensor, *, variant: Variant, sampled: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose bins of a coordinate, a width and a height, or of what the variant has of them, all at once.
-
-    Returns:
-        Bins, int64 ``[B, n]``; the probability mass around each ``[B, n]``; whether its logits are finite ``[B, n]``.
-    """
-    heads, radii, lanes = [], [], []
-    if variant != "size":
-        heads.append(wide(model.coordinate_logits(hidden))[:, None])  # [B, 1, bins]
-        radii.append(coordinate_radius(heads[-1].shape[-1]))
-        lanes.append(_lanes(params, U1))
-    if variant != "coordinate":
-        heads.append(wide(model.size_logits(hidden)))  # [B, 2, bins]
-        radii.append(size_radius(heads[-1].shape[-1], model.size_octaves))
-        lanes.append(_lanes(params, U1, 2))
-    widest = max(head.shape[-1] for head in heads)
-    padded = [functional.pad(head, (0, widest - head.shape[-1]), value=-math.inf) for head in heads]
-    logits = torch.cat(padded, dim=1)
-    index, largest = _pick(logits, params, torch.cat(lanes, dim=1), sampled=sampled)
-    distance = (torch.arange(widest, device=logits.device) - index[..., None]).abs()
-    parts = torch.split(distance, [head.shape[1] for head in heads], dim=1)
-    near = torch.cat([part <= radius for part, radius in zip(parts, radii, strict=True)], dim=1)
-    mass = (logits.softmax(dim=-1) * near).sum(dim=-1).clamp(max=1.0)
-    return index, mass, largest.isfinite()
+def size_logits(model: Model, hidden: Tensor) -> Tensor:
+    """Map raw hidden states ``[B, dim]`` to ``[B, 2, bins]``, likewise."""
+    heads = _fused_heads(model, hidden)
+    return model.size_logits(hidden) if heads is None else apply_head(heads.size, hidden).view(len(hidden), 2, -1)
 
 
-def _put(here: Tensor, found: list[Tensor], into: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Put bins, masses and finiteness of one or two columns where `here` ``[B]`` says so."""
-    (index, mass, fine), (bins, masses, finite) = found, into
-    missing = 2 - index.shape[1]
-    bins = torch.where(here[:, None], functional.pad(index, (0, missing), value=-1), bins)
-    masses = torch.where(here[:, None], functional.pad(mass, (0, missing)), masses)
-    return bins, masses, finite & (fine.all(dim=-1) | ~here)
+def apply_head(head: Head, hidden: Tensor) -> Tensor:
+    """Apply a head to raw hidden states ``[B, dim]``; rounded as the model's own layers are, but for GELU's input."""
+    x, norm = hidden, head.norm
+    for number, (weight, bias) in enumerate(head.layers, 1):
+        x = skinny_linear(x, weight, bias, norm=norm, gelu=number < len(head.layers))
+        norm = None
+    return x
 
 
-def _lanes(params: Tensor, first: int, count: int = 1) -> Tensor:
-    """Give each row's random numbers in some columns, float32 ``[B, count, 1]``."""
-    return params.view(torch.float32)[:, first : first + count, None]
-
-
-def _pick(logits: Tensor, params: Tensor, uniform: Tensor, *, sampled: bool) -> tuple[Tensor, Tensor]:
-    """Choose from the last dimension of ``[B, n, N]``: at temperature 0 the largest, the first among equals.
-
-    Returns:
-        The choices, int64 ``[B, n]``, and the largest logits ``[B, n]``: NaN where any is.
-    """
-    largest, index = logits.max(dim=-1)
-    if sampled:
-        draws = params.view(torch.float32)[:, TEMPERATURE, None] > 0
-        index = torch.where(draws, _draw(logits, largest, params, uniform), index)
-    return index, largest
-
-
-def _draw(logits: Tensor, largest: Tensor, params: Tensor, uniform: Tensor) -> Tensor:
-    """Draw from the last dimension of ``[B, n, N]`` by the settings of each row, whose temperature is above 0.
-
-    As in the public reference: the softmax of logits / temperature; an entry goes when those before it in descending
-    order already hold more than top-p. One of the rest is drawn by the inverse of their cumulative distribution.
-
-    Args:
-        logits: ``[B, n, N]``.
-        largest: ``[B, n]``, of them.
-        params: int32 ``[B, CHOICE_COLUMNS]``.
-        uniform: Random numbers in [0, 1), ``[B, n, 1]``.
-
-    Returns:
-        int64 ``[B, n]``.
-    """
-    temperature, top_p = _lanes(params, TEMPERATURE), _lanes(params, TOP_P)
-    # The largest becomes 0 first: no temperature, however small, turns it into infinity, or 0 / 0 into a NaN.
-    shifted = (logits - largest[..., None]) / temperature.clamp(min=torch.finfo(torch.float32).tiny)
-    probability, order = shifted.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
-    before = probability.cumsum(dim=-1) - probability
-    kept = probability.masked_fill(before > top_p, 0.0)
-    mass = kept.cumsum(dim=-1)
-    # A parallel sum need not be monotone: entries of no mass are left out by name. Without a hit, the first one is it.
-    hit = (mass > uniform * mass[..., -1:]) & (kept > 0)
-    place = hit.to(torch.uint8).argmax(dim=-1, keepdim=True)
-    return order.gather(-1, place)[..., 0]
+def _fused_heads(model: Model, hidden: Tensor) -> Heads | None:
+    return model.heads if hidden.is_cuda and HAS_TRITON else None

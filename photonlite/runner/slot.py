@@ -6,9 +6,10 @@ the results, for which the commit waited, was queued behind them.
 ```
 rows      int32 [B, 3 + P]   row of the pending table, position, write slot, page table     (decode and prefill)
 tokens    int32 [T, 3]       id, first value, second value as float bits (prefill: rows one after the other)
-choices   int32 [B, K]       how to choose, see `runner.choices`
+packed    int32 [W]          where positions lie on one axis, see `runner.layout` (prefill of packed prompts)
+choices   int32 [B, K]       how to choose, see `kernels.columns`
 masks     int32 [B, W]       allowed ids as bits
-results   int32 [B, 7]       what was chosen, see `runner.choices`
+results   int32 [B, 7]       what was chosen, see `kernels.columns`
 ```
 """
 
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from photonlite.device.base import Array, Device, Event
-from photonlite.runner.choices import CHOICE_COLUMNS, RESULT_COLUMNS
+from photonlite.kernels.columns import CHOICE_COLUMNS, RESULT_COLUMNS
+from photonlite.runner.layout import PackedLayout
 from photonlite.sequence import MAX_INFLIGHT
 
 PENDING_ROW, POSITION, WRITE_SLOT, PAGES = 0, 1, 2, 3
@@ -36,7 +38,7 @@ class SlotShape:
 
     Attributes:
         max_rows: Rows of a launch.
-        max_tokens: Prompt tokens of a prefill launch, all rows together.
+        max_tokens: Positions of a prefill launch, all rows together, and so its tokens at most.
         page_size: Positions of a page.
         max_pages: Pages of the longest sequence.
         mask_words: 32-bit words of a mask.
@@ -49,6 +51,11 @@ class SlotShape:
     max_pages: int
     mask_words: int
     pending_rows: int
+
+    @property
+    def packed(self) -> PackedLayout:
+        """How packed prompts are laid out."""
+        return PackedLayout(self.max_rows, self.max_tokens)
 
 
 class Slot:
@@ -67,6 +74,7 @@ class Slot:
         self.shape = shape
         self.rows: Array = device.host_array((shape.max_rows, PAGES + shape.max_pages), np.int32)
         self.tokens: Array = device.host_array((shape.max_tokens, 3), np.int32)
+        self.packed: Array = device.host_array((shape.packed.words,), np.int32)
         self.choices: Array = device.host_array((shape.max_rows, CHOICE_COLUMNS), np.int32)
         self.masks: Array = device.host_array((shape.max_rows, shape.mask_words), np.int32)
         self.results: Array = device.host_array((shape.max_rows, RESULT_COLUMNS), np.int32)

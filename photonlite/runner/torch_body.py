@@ -3,7 +3,7 @@
 ```
 slot (host)          Buffers (device, one set a slot)
 rows, tokens ──────> rows, tokens ─┐
-crops ─────────────> crops ─ encode ── features ── pictures ─┐   kept by job until forgotten
+crops, pictures ───> crops ─ encode ── features ── pictures ─┐   kept by job until forgotten
                                    ├─ prefill <──────────────┘
 pending ── embed ──────────────────┴─ decode ──> hidden
 choices, masks ────> choices, masks ──────────── finalize ──> results ──> results (host)
@@ -21,16 +21,23 @@ import torch
 from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob, PageCopy, Plan
-from photonlite.models.base import Model
-from photonlite.runner.attention import DecodeAttention, PagedCache, PrefillAttention, plan_free_attention
+from photonlite.kernels.columns import PENDING_COLUMNS
+from photonlite.kernels.reference_choosing import Target
+from photonlite.kernels.skinny import Counters, counting_in
+from photonlite.models.base import CropEncoder, Model, NextPositions, PromptDecoder, StepDecoder
+from photonlite.runner.attention import DecodeAttention, PagedCache, plan_free_attention
 from photonlite.runner.buffers import Buffers, HostViews, transfer
-from photonlite.runner.choices import BIN1, Variant
+from photonlite.runner.choices import Variant
+from photonlite.runner.feed import CropFeed
 from photonlite.runner.graphs import Capturer, CudaCapturer, GraphKey, GraphOptions, GraphReport, GraphSet, Progress
 from photonlite.runner.inputs import InputEmbedding
+from photonlite.runner.kv_format import KvFormat
+from photonlite.runner.packed_prefill import PackedPrefill
+from photonlite.runner.padded_prefill import PaddedPrefill
 from photonlite.runner.pictures import PictureEncoder
-from photonlite.runner.prefill import Batch, Span, largest_batches, make_batches
-from photonlite.runner.sampling import choose
-from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, Slot, SlotShape
+from photonlite.runner.prefill import Prefill
+from photonlite.runner.sampling import choose_tokens
+from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
 
 
 class TorchBody:
@@ -41,11 +48,17 @@ class TorchBody:
     Args:
         model: In evaluation mode, on the device.
         device: Where it is.
-        dtype: Of its weights, and of keys and values.
+        dtype: Of its weights.
         shape: Of the slots.
         pages: Of the KV cache, the scratch page among them.
         depth: Slots.
         max_crops: Crops of an encode launch at most.
+        picture_bytes: Of the pictures that an encode launch copies whole, to make the crops on the device; 0 where it
+            makes none.
+        kv: How keys and values are stored; in the type of the weights unless given.
+        encoder: Encodes pictures; the model's plain one unless given.
+        prompts: Runs prompts on one axis; None runs them in padded batches.
+        steps: Takes decode steps; None leaves them to the model's `forward`.
 
     Attributes:
         shape: Of the slots.
@@ -62,22 +75,36 @@ class TorchBody:
         depth: int,
         *,
         max_crops: int,
+        picture_bytes: int = 0,
+        kv: KvFormat | None = None,
+        encoder: CropEncoder | None = None,
+        prompts: PromptDecoder | None = None,
+        steps: StepDecoder | None = None,
     ) -> None:
         self.shape = shape
         self._model = model
         self._device = device
         self._graphs: GraphSet | None = None
         self._views: dict[int, tuple[Slot, HostViews]] = {}
-        self._pictures = PictureEncoder(model.vision)
+        self._steps = steps
+        self._counters: Counters = {}
+        self._encoder = encoder or model.vision
+        self._pictures = PictureEncoder(self._encoder)
         with torch.inference_mode():
             self._inputs = InputEmbedding(model, device)
-            self.cache = PagedCache(model.shape, pages, shape.page_size, device, dtype)
-            self._pending = torch.zeros(shape.pending_rows, BIN1 + 1, dtype=torch.int32, device=device)
-            size, dim = model.crop_spec.crop_size, model.shape.dim
+            kv = kv or KvFormat(dtype)
+            self.cache = PagedCache(model.shape, pages, shape.page_size, device, kv.dtype, kv.scales)
+            self._pending = torch.zeros(shape.pending_rows, PENDING_COLUMNS, dtype=torch.int32, device=device)
+            sizes = {"dim": model.shape.dim, "max_crops": max_crops, "crop_size": model.crop_spec.crop_size}
             self._buffers = [
-                Buffers.allocate(shape, device, dtype, dim=dim, max_crops=max_crops, crop_size=size)
-                for _ in range(depth)
+                Buffers.allocate(shape, device, dtype, picture_bytes=picture_bytes, **sizes) for _ in range(depth)
             ]
+            around = model, self._inputs, self._pictures, self.cache, shape
+            self._prefill: Prefill = PackedPrefill(prompts, *around) if prompts else PaddedPrefill(*around)
+            self._feed = CropFeed(model.crop_spec, device, cuts=picture_bytes > 0)
+            if picture_bytes > 0:
+                with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+                    self._feed.rehearse(self._buffers[0])
         self._synchronize()
 
     @property
@@ -98,7 +125,7 @@ class TorchBody:
     def capture(
         self, options: GraphOptions, capturer: Capturer | None = None, progress: Progress | None = None
     ) -> GraphReport:
-        """Capture decode steps as graphs, before the first step: what runs here writes to the scratch page.
+        """Capture prompts and decode steps as graphs, before the first step: what runs here writes to the scratch page.
 
         Args:
             options: Which sizes.
@@ -107,7 +134,7 @@ class TorchBody:
         """
         step: Callable[[Tensor], Tensor] = self._step
         patience: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if options.compile:
+        if options.compile and self._steps is None:  # fused kernels leave nothing to compile
             step = torch.compile(self._step, dynamic=False)
             # Each size is compiled anew; by default the ninth would run as it is, without a word.
             patience = torch._dynamo.config.patch(recompile_limit=2 * len(options.sizes))
@@ -121,7 +148,9 @@ class TorchBody:
 
         self._graphs = GraphSet(options, depth=len(self._buffers), max_rows=self.shape.max_rows)
         with torch.inference_mode(), patience:
-            report = self._graphs.capture(capturer or CudaCapturer(self._device), forward, finalize, progress)
+            capturer = capturer or CudaCapturer(self._device)
+            report = self._prefill.capture(capturer)  # larger, so before the others
+            report += self._graphs.capture(capturer, forward, finalize, progress)
             self._pending.zero_()
         self._synchronize()
         return report
@@ -136,29 +165,24 @@ class TorchBody:
         """Copy the first `count` of `slot.rows` to the device."""
         transfer(self._buffers[slot.index].rows[:count], self._host(slot).rows[:count])
 
-    def upload_tokens(self, slot: Slot, count: int) -> None:
-        """Copy the first `count` of `slot.tokens` to the device."""
-        transfer(self._buffers[slot.index].tokens[:count], self._host(slot).tokens[:count])
+    def upload_prompts(self, slot: Slot, plan: Plan, count: int) -> None:
+        """Copy the first `count` of `slot.tokens` to the device, and what else running the plan's prompts takes."""
+        buffers, host = self._buffers[slot.index], self._host(slot)
+        transfer(buffers.tokens[:count], host.tokens[:count])
+        self._prefill.upload(buffers, host, slot, plan)
 
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
-        """Copy the groups' pixels to the device, one behind the other."""
-        filled = 0
-        for group in groups:
-            pixels = torch.from_numpy(group.job.crops.pixels[group.first : group.first + group.count])
-            transfer(self._buffers[slot.index].crops[filled : filled + group.count], pixels)
-            filled += group.count
+        """Copy the groups' crops to the device, or the pictures that it makes them of."""
+        self._feed.upload(self._buffers[slot.index], groups)
 
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
-        """Encode the uploaded crops in one batch; a job's last crop turns its features into embeddings."""
-        count = sum(group.count for group in groups)
+        """Encode the groups' crops in one batch; a job's last crop turns its features into embeddings."""
         with plan_free_attention():
-            self._pictures.encode(self._buffers[slot.index].crops[:count], groups)
+            self._pictures.encode(self._feed.fill(self._buffers[slot.index], groups), groups)
 
     def prefill(self, slot: Slot, plan: Plan) -> None:
         """Run prompts; leave each row's last raw hidden state."""
-        with plan_free_attention():
-            for batch in make_batches(plan.rows, self._model.shape.prefix_length):
-                self._prefill(self._buffers[slot.index], batch)
+        self._prefill.run(self._buffers[slot.index], slot, plan)
 
     def decode(self, slot: Slot, count: int) -> None:
         """Run one position of `count` rows; leave their raw hidden states."""
@@ -192,7 +216,8 @@ class TorchBody:
         transfer(self._host(slot).results[:count], self._buffers[slot.index].results[:count])
 
     def forget(self, job: EncodeJob) -> None:
-        """Let go of a job's features and embeddings."""
+        """Let go of a job's crops, features and embeddings."""
+        self._feed.forget(job)
         self._pictures.forget(job)
 
     def rehearse(self, positions: int, pictures: int) -> None:
@@ -200,15 +225,17 @@ class TorchBody:
 
         Args:
             positions: That a launch prefills at most.
-            pictures: Whose features are kept meanwhile.
+            pictures: Whose crops and features are kept meanwhile.
         """
         buffers, rows = self._buffers[0], self.shape.max_rows
         with torch.inference_mode(), plan_free_attention():
-            features = self._model.vision.encode(buffers.crops)
+            features = self._encoder.encode(buffers.crops)
             crops = 1 + self._model.crop_spec.max_crops
-            kept = features.new_empty(pictures * crops, *features.shape[1:])
-            for batch in largest_batches(self._model.shape, rows, positions):
-                self._prefill(buffers, batch)
+            kept = (
+                features.new_empty(pictures * crops, *features.shape[1:]),
+                buffers.crops.new_empty(pictures * crops, *buffers.crops.shape[1:]),
+            )
+            self._prefill.rehearse(buffers, positions)
             buffers.hidden.copy_(self._step(buffers.rows))
             self._finalize(buffers, rows, "mixed", sampled=True)
             del kept  # it had to be there while the others ran
@@ -218,7 +245,8 @@ class TorchBody:
         """Let go of the device's memory; the work must be done."""
         self._graphs = None
         self.cache.close()
-        self._pictures.clear()
+        # Graphs of pictures and prompts hold more than all others, and whoever has closed a model may keep its name.
+        del self._encoder, self._pictures, self._prefill, self._feed, self._steps
         self._buffers.clear()
         self._views.clear()
         if self._device.type == "cuda":
@@ -226,60 +254,19 @@ class TorchBody:
 
     def _step(self, rows: Tensor) -> Tensor:
         """Map rows, int32 ``[B, 3 + P]``, to the raw hidden states of their next position, ``[B, dim]``."""
-        x = self._inputs.pending(self._pending.index_select(0, rows[:, PENDING_ROW]))[:, None]  # [B, 1, dim]
+        x = self._inputs.pending(self._pending, rows[:, PENDING_ROW])  # [B, dim]
+        if self._steps is not None:
+            following = NextPositions(rows[:, POSITION], rows[:, WRITE_SLOT], rows[:, PAGES:])
+            with counting_in(self._counters):
+                return self._steps(x, following, self.cache)
         positions = rows[:, POSITION : POSITION + 1]
-        return self._model.forward(x, positions, DecodeAttention(self.cache, rows))[:, 0]
+        return self._model.forward(x[:, None], positions, DecodeAttention(self.cache, rows))[:, 0]
 
     def _finalize(self, buffers: Buffers, count: int, variant: Variant, sampled: bool) -> None:
         hidden, choices, masks = buffers.hidden[:count], buffers.choices[:count], buffers.masks[:count]
-        results = choose(self._model, hidden, choices, masks, variant=variant, sampled=sampled)
-        buffers.results[:count].copy_(results)
-        self._pending.index_copy_(0, buffers.rows[:count, PENDING_ROW].long(), results[:, : BIN1 + 1])
-
-    def _prefill(self, buffers: Buffers, batch: Batch) -> None:
-        spans, size = batch.spans, self.shape.page_size
-        index, start, end, first, tokens = self._columns(spans)
-        x = self._prompts(buffers, batch, first, tokens)  # [n, T, dim]
-        positions = start[:, None] + self._arange(x.shape[1])
-        table = buffers.rows[:, PAGES:].index_select(0, index).long()
-        # Padding may reach past the page table; it is written to the scratch page.
-        page = table.gather(1, (positions // size).clamp(max=table.shape[1] - 1))
-        slots = (page * size + positions % size).masked_fill(positions >= end[:, None], SCRATCH_PAGE * size)
-        cached = table[:, : -(-batch.cached // size)]
-        attention = PrefillAttention(self.cache, slots, batch.block, cached, start)
-        hidden = self._model.forward(x, positions, attention)
-        buffers.hidden.index_copy_(0, index, hidden[self._arange(len(spans)), end - start - 1])
-
-    def _prompts(self, buffers: Buffers, batch: Batch, first: Tensor, tokens: Tensor) -> Tensor:
-        """Embed BOS, pictures and tokens of a batch, ``[n, T, dim]``; padding is zero."""
-        count = len(batch.spans)
-        column = self._arange(batch.tokens)
-        place = (first[:, None] + column).clamp(max=self.shape.max_tokens - 1)
-        x = self._inputs.tokens(buffers.tokens[place]).masked_fill((column >= tokens[:, None])[..., None], 0)
-        if not batch.leading:
-            return x
-        if not batch.block:
-            return torch.cat((self._inputs.bos(count), x), dim=1)
-        pictures = torch.stack([self._picture(span.job) for span in batch.spans])
-        return torch.cat((self._inputs.bos(count), pictures, x), dim=1)
-
-    def _picture(self, job: int | None) -> Tensor:
-        """Give a picture's embeddings: no numbers where its encode step failed, which spoils this row alone."""
-        found = self._pictures.embeddings(job) if job is not None else None
-        if found is not None:
-            return found
-        shape = self._model.shape.prefix_length - 1, self._model.shape.dim
-        return torch.full(shape, torch.nan, device=self._device, dtype=self.cache.keys.dtype)
-
-    def _columns(self, spans: Sequence[Span]) -> tuple[Tensor, ...]:
-        """Give index, start, end, first token and count of tokens of each span: five of int64 ``[n]``."""
-        values = [(span.index, span.start, span.start + span.count, span.first, span.tokens) for span in spans]
-        # From page-locked memory, so that the host need not wait for the copy.
-        table = torch.tensor(values, dtype=torch.int64, pin_memory=self._device.type == "cuda")
-        return table.to(self._device, non_blocking=True).unbind(1)
-
-    def _arange(self, count: int) -> Tensor:
-        return torch.arange(count, device=self._device)
+        target = Target(buffers.results[:count], self._pending, buffers.rows[:count, PENDING_ROW])
+        with counting_in(self._counters):
+            choose_tokens(self._model, hidden, choices, masks, target, variant=variant, sampled=sampled)
 
     def _host(self, slot: Slot) -> HostViews:
         known = self._views.get(slot.index)

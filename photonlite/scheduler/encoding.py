@@ -20,15 +20,17 @@ class Encodings:
     Args:
         cache: Knows which pictures need no encoding.
         max_jobs: Pictures whose features are on the device at a time.
+        max_picture_bytes: That one launch copies to the device, to make crops of them there.
 
     Attributes:
         jobs: By key, in the order of their beginning.
     """
 
-    def __init__(self, cache: CacheManager, max_jobs: int) -> None:
+    def __init__(self, cache: CacheManager, max_jobs: int, max_picture_bytes: int) -> None:
         self.jobs: dict[str, EncodeJob] = {}
         self._cache = cache
         self._max_jobs = max_jobs
+        self._max_picture_bytes = max_picture_bytes
         self._begun = 0
 
     def done(self, key: str) -> bool:
@@ -51,21 +53,31 @@ class Encodings:
             picture = sequence.picture
             if picture is None or picture.key in self.jobs or self._cache.picture_state(picture.key) != "missing":
                 continue
+            crops = picture.crops  # once: another request about it may end meanwhile, and drop them on its own thread
             if picture.failure is not None:
                 unusable.append(sequence)
-            elif picture.crops is None:
+            elif crops is None:
                 picture.request_crops()
             elif len(self.jobs) < self._max_jobs:
-                self.jobs[picture.key] = EncodeJob(self._begun, picture.key, picture.crops, sequence)
+                self.jobs[picture.key] = EncodeJob(self._begun, picture.key, crops, sequence)
                 self._begun += 1
         return unusable
 
+    _enough = 8
+
     def groups(self, room: int) -> tuple[CropGroup, ...]:
         """Take the next crops, so many at most, oldest picture first."""
-        groups = []
+        groups: list[CropGroup] = []
+        copied = 0
         for job in self.jobs.values():
             count = min(room, job.total - job.launched)
+            if count < job.total - job.launched and self._enough <= sum(group.count for group in groups):
+                break
             if count > 0:
+                if job.launched == 0:
+                    copied += job.picture_bytes
+                    if groups and copied > self._max_picture_bytes:
+                        break  # nobody overtakes it
                 groups.append(CropGroup(job, job.launched, count))
                 job.launched += count
                 room -= count

@@ -205,7 +205,7 @@ matrix = torch.zeros(256, 256)
 device = CpuDevice()
 for stream in (device.compute, device.upload):
     stream.run(work)
-    stream.run(lambda: print("done", flush=True))
+    stream.run(lambda: print("done\\n", end="", flush=True))
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT)
 

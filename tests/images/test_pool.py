@@ -1,19 +1,19 @@
-import hashlib
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageError, ImageNotFoundError, ImageTooLargeError, ModelError
 from photonlite.images import pool as module
-from photonlite.images.crops import CropSpec, cut_crops
-from photonlite.images.pool import ImagePool, picture_key
+from photonlite.images.crops import Crops, CropSpec, cut_crops
+from photonlite.images.packing import Buffer, plain_memory
+from photonlite.images.pool import ImagePool
+from photonlite.sequence import UncutPicture
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
 GUARD = 30.0
@@ -69,7 +69,9 @@ def test_crops_are_cut_once_on_the_pool_and_announced(
     pool: ImagePool, bell: Bell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    monkeypatch.setattr(module, "cut_crops", lambda *a: calls.append(threading.current_thread().name) or cut_crops(*a))
+    monkeypatch.setattr(
+        module, "cut_crops", lambda *a, **k: calls.append(threading.current_thread().name) or cut_crops(*a, **k)
+    )
     prepared = pool.prepare(picture())
     before = prepared.preprocess_s
 
@@ -84,7 +86,7 @@ def test_crops_are_cut_once_on_the_pool_and_announced(
     assert len(calls) == 1
     assert calls[0].startswith("photonlite-images")
     assert bell.count == 1
-    assert prepared.crops is not None
+    assert isinstance(prepared.crops, Crops)
     assert np.array_equal(prepared.crops.pixels, cut_crops(picture(), SPEC).pixels)
     assert prepared.crops.tiling == cut_crops(picture(), SPEC).tiling
     assert prepared.preprocess_s > before
@@ -103,13 +105,13 @@ def test_crops_lie_in_the_buffer_they_were_given(bell: Bell) -> None:
     bell.wait()
     pool.close()
 
-    assert prepared.crops is not None
+    assert isinstance(prepared.crops, Crops)
     assert prepared.crops.pixels is given[0]
     assert np.array_equal(given[0], cut_crops(picture(), SPEC).pixels)
 
 
 def test_a_picture_that_cannot_be_cut_says_so(pool: ImagePool, bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
     monkeypatch.setattr(module, "cut_crops", fail)
@@ -138,7 +140,7 @@ def test_crops_that_the_engine_waits_for_are_cut_before_pictures_that_wait_to_be
     bell: Bell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    monkeypatch.setattr(module, "cut_crops", lambda *a: done.append("cut") or cut_crops(*a))
+    monkeypatch.setattr(module, "cut_crops", lambda *a, **k: done.append("cut") or cut_crops(*a, **k))
     pool = ImagePool(SPEC, ImageLimits(), 1, on_ready=bell.ring)
     prepared = pool.prepare(picture())
     go = threading.Event()
@@ -210,20 +212,89 @@ def test_whatever_differs_gives_another_key(pool: ImagePool) -> None:
     assert len(set(keys)) == len(keys)
 
 
-TEXTS = st.text(st.characters(), max_size=5)
+def packing(bell: Bell, buffer: Buffer = plain_memory) -> ImagePool:
+    """Make a pool for a device that makes the crops itself."""
+    return ImagePool(SPEC, ImageLimits(), 1, buffer=buffer, packs=True, on_ready=bell.ring)
 
 
-@given(TEXTS, TEXTS, TEXTS, TEXTS)
-def test_adapter_and_salt_never_run_into_each_other(a: str, b: str, c: str, d: str) -> None:
-    image = Image.new("RGB", (1, 1))
+def pixels_of(crops: Any) -> Any:
+    assert isinstance(crops, UncutPicture)
+    width, height = crops.size
+    return crops.packed[: 3 * width * height].reshape(height, width, 3)
 
-    assert (picture_key(image, a, b) == picture_key(image, c, d)) == ((a, b) == (c, d))
+
+def test_a_picture_for_the_device_is_packed_when_it_is_prepared(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cut_crops", None)
+    pool = packing(bell)
+
+    prepared = pool.prepare(picture())
+    prepared.request_crops()
+    pool.close()
+
+    assert np.array_equal(pixels_of(prepared.crops), np.asarray(picture()))
+    assert bell.count == 0
+    assert prepared.key == ImagePool(SPEC, ImageLimits(), 1).prepare(picture()).key
 
 
-def test_a_key_is_sha_256_over_parts_with_their_lengths() -> None:
-    image = Image.new("RGB", (2, 1), (1, 2, 3))
-    parts = [b"2x1", b"RGB", bytes([1, 2, 3, 1, 2, 3]), b"lora", b"me"]
+def test_a_dropped_picture_is_packed_again_when_asked_for(bell: Bell) -> None:
+    pool = packing(bell)
+    prepared = pool.prepare(picture())
+    prepared.drop_crops()
+    assert prepared.crops is None
 
-    data = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+    prepared.request_crops()
+    bell.wait()
+    pool.close()
 
-    assert picture_key(image, "lora", "me") == hashlib.sha256(data).hexdigest()
+    assert np.array_equal(pixels_of(prepared.crops), np.asarray(picture()))
+
+
+def test_pictures_too_large_for_the_device_are_cut_here(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("photonlite.images.packing.MOST_BYTES", 3000)
+    pool = packing(bell)
+    small, large = pool.prepare(picture(10, 10)), pool.prepare(picture())
+    assert isinstance(small.crops, UncutPicture)
+    assert large.crops is None
+
+    large.request_crops()
+    bell.wait()
+    pool.close()
+
+    assert isinstance(large.crops, Crops)
+    assert np.array_equal(large.crops.pixels, cut_crops(picture(), SPEC).pixels)
+
+
+def test_only_so_much_is_packed_ahead_and_what_is_let_go_of_makes_room(
+    bell: Bell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PACKED_AHEAD", 2 * 3 * 40 * 30)
+    pool = packing(bell)
+    first, second, third = (pool.prepare(picture(seed=seed)) for seed in range(3))
+    assert [one.crops is not None for one in (first, second, third)] == [True, True, False]
+
+    third.request_crops()
+    bell.wait()
+    assert third.crops is not None
+    first.drop_crops()
+    del second
+    gc.collect()
+
+    assert [pool.prepare(picture(seed=seed)).crops is not None for seed in range(3)] == [True, True, True]
+    kept = [pool.prepare(picture(seed=seed)) for seed in range(3)]
+    assert [one.crops is not None for one in kept] == [True, True, False]
+    pool.close()
+
+
+def test_without_memory_a_picture_waits_for_the_engine_to_ask(bell: Bell) -> None:
+    def full(shape: tuple[int, ...]) -> Any:
+        raise MemoryError("no room")
+
+    pool = packing(bell, full)
+    prepared = pool.prepare(picture())
+    assert (prepared.crops, prepared.failure) == (None, None)
+
+    prepared.request_crops()
+    bell.wait()
+    pool.close()
+
+    assert isinstance(prepared.failure, MemoryError)

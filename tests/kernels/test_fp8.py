@@ -4,7 +4,15 @@ from torch.nn import functional
 
 from photonlite.errors import SettingsError
 from photonlite.kernels import reference_norms
-from photonlite.kernels.fp8 import fp8_linear, gelu_fp8, has_fp8, quantise_rows, quantise_weight, require_fp8_linears
+from photonlite.kernels.fp8 import (
+    beside_gelu_fp8,
+    fp8_linear,
+    gelu_fp8,
+    has_fp8,
+    quantise_rows,
+    quantise_weight,
+    require_fp8_linears,
+)
 
 
 def test_a_row_is_its_values_times_its_scale_within_half_a_step() -> None:
@@ -38,6 +46,17 @@ def test_gelu_is_taken_of_the_biased_row() -> None:
 
     exact = functional.gelu(x.double() + bias.double(), approximate="tanh")
     assert ((q.double() * scale - exact).norm() / exact.norm()) < 0.04
+
+
+def test_of_two_pieces_the_right_one_is_activated_and_both_share_a_scale() -> None:
+    torch.manual_seed(5)
+    left, right = torch.randn(5, 12), torch.randn(5, 30)
+
+    q, scale = beside_gelu_fp8(left, right)
+
+    exact = torch.cat((left, functional.gelu(right, approximate="tanh")), dim=1)
+    assert torch.equal(scale, exact.abs().amax(1, keepdim=True) / 448)
+    assert ((q.float() * scale - exact).norm() / exact.norm()) < 0.04
 
 
 def test_a_quantised_product_is_near_the_exact_one() -> None:
@@ -110,3 +129,28 @@ def test_activations_agree_with_the_reference_on_the_device(width: int) -> None:
         torch.testing.assert_close(scale, other_scale, rtol=1e-5, atol=0.0)
         torch.testing.assert_close(q.float() * scale, other_q.float() * other_scale, rtol=0.13, atol=1e-4)
         assert (q.view(torch.uint8) == other_q.view(torch.uint8)).float().mean() > 0.99
+
+
+@pytest.mark.gpu
+@fp8_card
+@pytest.mark.parametrize("sizes", [(2048, 8192), (24, 33), (1, 5)])
+def test_pieces_agree_with_the_reference_on_the_device(sizes: tuple[int, int]) -> None:
+    torch.manual_seed(6)
+    left = torch.randn(9, sizes[0], device="cuda", dtype=torch.bfloat16)
+    right = torch.randn(9, sizes[1] + 16, device="cuda", dtype=torch.bfloat16)[:, 16:]
+
+    (q, scale), (other_q, other_scale) = beside_gelu_fp8(left, right), reference_norms.beside_gelu_fp8(left, right)
+
+    torch.testing.assert_close(scale, other_scale, rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(q.float() * scale, other_q.float() * other_scale, rtol=0.13, atol=1e-4)
+
+
+@pytest.mark.gpu
+@fp8_card
+def test_on_the_device_too_a_row_that_is_no_number_spoils_no_other_and_no_value_overflows() -> None:
+    x = torch.rand(4, 4304, device="cuda").bfloat16()
+    x[1, 4300], x[2, 7], x[3] = torch.nan, torch.inf, 3e38
+
+    q, scale = quantise_rows(x)
+
+    assert (q.float() * scale).isfinite().all(dim=1).tolist() == [True, False, False, True]

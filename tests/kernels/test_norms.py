@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from photonlite.kernels import reference_norms
 from photonlite.kernels.fp8 import has_fp8
-from photonlite.kernels.norms import HAS_TRITON, residual_norm, residual_norm_fp8
+from photonlite.kernels.norms import HAS_TRITON, residual_norm, residual_norm_fp8, shifted_norm
 
 ROOT = Path(__file__).resolve().parents[2]
 EPS = 1e-5
@@ -72,6 +72,17 @@ def test_quantised_rows_are_the_normalised_ones_within_half_a_step() -> None:
     torch.testing.assert_close(q.float() * scale, normal, rtol=2**-4, atol=float(scale.max()) * 2**-10)
 
 
+def test_what_a_stream_lacks_is_added_without_rounding() -> None:
+    x, _, _, weight, bias, eps = case_of(4, 33, 0, torch.bfloat16)
+    shift = torch.randn(33)
+
+    normal = shifted_norm(x, shift, weight, bias, eps)
+
+    exact = functional.layer_norm(x.double() + shift.double(), (33,), weight.double(), bias.double(), eps)
+    assert normal.dtype == torch.bfloat16
+    assert (normal == exact.to(torch.bfloat16)).float().mean() > 0.99
+
+
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_the_kernels_agree_with_the_reference_in_tritons_interpreter() -> None:
     run = subprocess.run(
@@ -88,7 +99,15 @@ def test_the_kernels_agree_with_the_reference_in_tritons_interpreter() -> None:
 
 
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
-SIZES = [(729, 1152, 729), (1458, 1152, 729), (3, 24, 3), (740, 2048, 740), (5, 8192, 0), (7, 131, 7)]
+SIZES = [
+    (729, 1152, 729),
+    (6561, 1152, 6561),
+    (1458, 1152, 729),
+    (3, 24, 3),
+    (740, 2048, 740),
+    (5, 8192, 0),
+    (7, 131, 7),
+]
 
 
 @pytest.mark.gpu
@@ -118,3 +137,16 @@ def test_the_quantising_kernel_agrees_with_the_reference_on_the_device(size: tup
     torch.testing.assert_close(scale, other_scale, rtol=2**-6, atol=0.0)
     difference = (q.float() * scale - other_q.float() * other_scale).norm() / (other_q.float() * other_scale).norm()
     assert difference < 0.01
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("size", [(729, 1152), (6561, 1152), (740, 2048), (5, 24), (7, 131)])
+def test_the_shifting_kernel_agrees_with_the_reference_on_the_device(size: tuple[int, int]) -> None:
+    x, _, _, weight, bias, eps = case_of(*size, 0, torch.bfloat16, device="cuda")
+    shift = torch.randn(size[1], device="cuda")
+
+    found, wanted = (one(x, shift, weight, bias, eps) for one in (shifted_norm, reference_norms.shifted_norm))
+
+    torch.testing.assert_close(found.float(), wanted.float(), rtol=2**-7, atol=2**-7)
+    assert (found == wanted).float().mean() > 0.97

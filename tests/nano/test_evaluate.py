@@ -204,8 +204,9 @@ def test_command_line_examines_the_public_model(sprites, tmp_path, monkeypatch, 
         evaluate.photonlite, "load", lambda model, **options: loaded.append((model, options)) or Blind()
     )
     monkeypatch.setattr(evaluate, "find_sprites", lambda: sprites)
-    main(["--model", "some/folder", "--scenes", "3", "--skills", "detect", "--out", str(tmp_path)])
-    assert loaded == [("some/folder", {"device": "cpu", "dtype": "auto"})]
+    asked = ["--model", "some/folder", "--scenes", "3", "--skills", "detect", "--kv-dtype", "fp8"]
+    main([*asked, "--out", str(tmp_path)])
+    assert loaded == [("some/folder", {"device": "cpu", "dtype": "auto", "engine": {"kv_dtype": "fp8"}})]
     assert "3 scenes" in capsys.readouterr().out
     assert json.loads((tmp_path / "figures.json").read_text())["detect"]["recall"] == 0
 

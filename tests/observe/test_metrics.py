@@ -89,7 +89,8 @@ def test_a_snapshot_is_plain_json_and_holds_everything_that_was_counted():
     assert snapshot["counters"]["tokens"] == 3
     assert snapshot["counters"].keys().isdisjoint(snapshot["gauges"])
     assert snapshot["counters"]["steps"] == {"encode": 0, "prefill": 0, "decode": 2}
-    assert snapshot["gauges"] == {"pages_free": 7, "pages_total": 0, "running": 0, "waiting": 0, "in_flight": 0}
+    zeros = dict.fromkeys(("pages_total", "page_bytes", "running", "waiting", "in_flight"), 0)
+    assert snapshot["gauges"] == {"pages_free": 7, **zeros}
     assert set(snapshot["histograms"]) == HISTOGRAMS
     token_s = snapshot["histograms"]["token_s"]
     assert (token_s["count"], token_s["sum"], token_s["largest"]) == (2, 500.0025, 500.0)

@@ -13,14 +13,17 @@ from torch import Tensor
 
 from photonlite import sequence as engine_sequence
 from photonlite.batch import Choice, CropGroup, EncodeJob, PageCopy, Plan, Row, Step
+from photonlite.config import KvDtype
 from photonlite.device.base import Array, zeros
 from photonlite.device.cuda import CudaDevice
 from photonlite.grammar.mask import words
 from photonlite.images.crops import Crops
 from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.fused_prefill import FusedPrefill
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 from photonlite.runner.graphs import GraphOptions
+from photonlite.runner.kv_format import kv_format
 from photonlite.runner.runner import StreamRunner
 from photonlite.runner.slot import SlotShape
 from photonlite.runner.torch_body import TorchBody
@@ -119,9 +122,13 @@ class Rig:
         page_size: int = 4,
         device: torch.device = CPU,
         compile: bool = False,
+        packed: bool = False,
+        kv_dtype: KvDtype = "auto",
     ) -> None:
         self.device = device
         self.model = tiny_model(config).to(device, dtype)
+        prompts = FusedPrefill(config.text, self.model.packed_blocks) if packed else None
+        kv = kv_format(kv_dtype, self.model, device, dtype)
         shape = self.model.shape
         self.page_size = page_size
         self.spied = Spied(self.model)
@@ -135,12 +142,14 @@ class Rig:
             pending_rows=17,
         )
         pages = 8 * max_pages
-        self.body = TorchBody(self.spied, device, dtype, slots, pages, 2, max_crops=8)  # type: ignore[arg-type]
+        self.body = TorchBody(  # type: ignore[arg-type]
+            self.spied, device, dtype, slots, pages, 2, max_crops=8, picture_bytes=1 << 16, prompts=prompts, kv=kv
+        )
         if sizes:
             self.body.capture(GraphOptions(sizes, compile=compile), Played() if device is CPU else None)
         self.poison()
         self.runner = StreamRunner(Immediate() if device is CPU else CudaDevice(device), self.body, 2)
-        self.plain = PlainRunner(self.model, device, dtype)
+        self.plain = PlainRunner(self.model, device, dtype, kv if kv.scales else None)
         self._free = random.Random(0).sample(range(1, pages), pages - 1)
         self._steps = itertools.count()
         self._jobs = itertools.count()
@@ -161,7 +170,7 @@ class Rig:
         sequence.pages = [*shared, *(self._free.pop() for _ in range(needed - len(shared)))]
         return sequence
 
-    def job(self, crops: Crops) -> EncodeJob:
+    def job(self, crops: Crops | engine_sequence.UncutPicture) -> EncodeJob:
         return EncodeJob(next(self._jobs), "", crops)
 
     def encode(self, *groups: CropGroup) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from photonlite.batch import PageCopy
+from photonlite.kernels.reference import FP8, dequantise, quantise
 from photonlite.models.base import ModelShape
 from photonlite.models.layers import attend
 from photonlite.runner.attention import DecodeAttention, PagedCache, PrefillAttention
@@ -18,16 +19,22 @@ SHAPE = ModelShape(2, KV_HEADS, DIM, PAGE * PAGES_A_ROW, 6, 0, HEADS * DIM, 10)
 
 
 class Rows:
-    """Random keys and values of some rows, and a cache that holds their first positions among NaN."""
+    """Random keys and values of some rows, and a cache that holds their first positions among NaN.
 
-    def __init__(self, cached: list[int], seed: int) -> None:
+    With scales the cache is in FP8.
+    """
+
+    def __init__(self, cached: list[int], seed: int, scales: tuple[tuple[float, float], ...] = ()) -> None:
         generator = torch.Generator().manual_seed(seed)
         count = len(cached)
         size = (count, PAGE * PAGES_A_ROW, KV_HEADS, DIM)
         self.k, self.v = (torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(2))
         self.q = torch.randn(count, PAGE * PAGES_A_ROW, HEADS, DIM, generator=generator, dtype=torch.float64)
         pages = 1 + count * PAGES_A_ROW
-        self.cache = PagedCache(SHAPE, pages, PAGE, CPU, torch.float64)
+        self.cache = PagedCache(SHAPE, pages, PAGE, CPU, FP8 if scales else torch.float64, scales)
+        k_scale, v_scale = self.cache.scales[1]
+        k, v = quantise(self.k, self.cache.keys.dtype, k_scale), quantise(self.v, self.cache.keys.dtype, v_scale)
+        self.seen_k, self.seen_v = dequantise(k, torch.float64, k_scale), dequantise(v, torch.float64, v_scale)
         for kept in (self.cache.keys, self.cache.values):
             kept.fill_(torch.nan)
         ids = random.Random(seed).sample(range(1, pages), pages - 1)
@@ -35,8 +42,8 @@ class Rows:
         for row, filled in enumerate(cached):
             for position in range(filled):
                 page, place = self.table[row, position // PAGE], position % PAGE
-                self.cache.keys[1, page, place] = self.k[row, position]
-                self.cache.values[1, page, place] = self.v[row, position]
+                self.cache.keys[1, page, place] = k[row, position]
+                self.cache.values[1, page, place] = v[row, position]
 
     def slots(self, positions: Tensor) -> Tensor:
         return self.table.gather(1, positions // PAGE) * PAGE + positions % PAGE
@@ -45,7 +52,7 @@ class Rows:
         """What positions from `start` on see without a cache: those up to themselves, and those of their block."""
         mask = torch.ones(length, length, dtype=torch.bool).tril()
         mask[:block, :block] = True
-        q, k, v = (x[row : row + 1, :length] for x in (self.q, self.k, self.v))
+        q, k, v = (x[row : row + 1, :length] for x in (self.q, self.seen_k, self.seen_v))
         return attend(q, k, v, mask)[0, start:]
 
 
@@ -98,14 +105,47 @@ def test_a_decode_step_sees_all_positions_up_to_its_own() -> None:
         assert torch.allclose(out[row], rows.seen(row, position, position + 1, 0), atol=1e-12)
 
 
-def test_copies_take_whole_pages_of_all_layers_in_their_order() -> None:
-    cache = PagedCache(SHAPE, 4, PAGE, CPU, torch.float64)
+@pytest.mark.parametrize("block", [0, 6])
+def test_in_fp8_a_position_sees_the_same_numbers_whichever_launch_wrote_them(block: int) -> None:
+    scales = ((1.0, 1.0), (0.25, 2.0**-3))
+    rows = Rows([0, 7], seed=3, scales=scales)
+    nothing = torch.empty(1, 0, dtype=torch.int64)
+
+    whole = torch.arange(9)[None]
+    attention = PrefillAttention(rows.cache, rows.slots(whole.expand(2, -1))[:1], block, nothing, torch.zeros(1))
+    out = attention(1, rows.q[:1, :9], rows.k[:1, :9], rows.v[:1, :9])
+    assert torch.allclose(out[0], rows.seen(0, 0, 9, block), atol=1e-12)
+    assert not torch.allclose(rows.seen_k, rows.k, rtol=1e-3)
+
+    rest = torch.arange(7, 9)[None]
+    slots = rows.slots(rest.expand(2, -1))[1:]
+    attention = PrefillAttention(rows.cache, slots, 0, rows.table[1:, :2], torch.tensor([7]))
+    out = attention(1, rows.q[1:, 7:9], rows.k[1:, 7:9], rows.v[1:, 7:9])
+    assert torch.allclose(out[0], rows.seen(1, 7, 9, 0), atol=1e-12)
+
+    position = torch.tensor([[9], [9]])
+    fixed = torch.cat((torch.zeros_like(position), position, rows.slots(position)), dim=1)
+    decode = DecodeAttention(rows.cache, torch.cat((fixed, rows.table), dim=1).int())
+    out = decode(1, rows.q[:, 9:10], rows.k[:, 9:10], rows.v[:, 9:10])
+    for row in range(2):
+        assert torch.allclose(out[row], rows.seen(row, 9, 10, 0), atol=1e-12)
+
+
+def test_scales_belong_to_fp8_and_to_every_layer() -> None:
+    for dtype, scales in ((torch.float64, ((1.0, 1.0),) * 2), (FP8, ((1.0, 1.0),))):
+        with pytest.raises(AssertionError, match="pairs of scales"):
+            PagedCache(SHAPE, 4, PAGE, CPU, dtype, scales)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, FP8])
+def test_copies_take_whole_pages_of_all_layers_in_their_order(dtype: torch.dtype) -> None:
+    cache = PagedCache(SHAPE, 4, PAGE, CPU, dtype)
     for kept in (cache.keys, cache.values):
-        kept.copy_(torch.randn(kept.shape, dtype=kept.dtype))
-    keys, values = cache.keys.clone(), cache.values.clone()
+        kept.copy_(torch.randn(kept.shape).to(dtype))
+    keys, values = cache.keys.double(), cache.values.double()
 
     cache.copy([PageCopy(3, 1), PageCopy(1, 2)])
 
     for now, before in ((cache.keys, keys), (cache.values, values)):
         for page, source in enumerate((0, 3, 3, 3)):
-            assert torch.equal(now[:, page], before[:, source])
+            assert torch.equal(now[:, page].double(), before[:, source])

@@ -7,8 +7,7 @@ import pytest
 
 from photonlite.batch import Choice
 from photonlite.grammar.mask import MaskCache, words
-from photonlite.request import Allowed
-from photonlite.runner.choices import (
+from photonlite.kernels.columns import (
     BIN0,
     BIN1,
     CHOICE_COLUMNS,
@@ -28,12 +27,9 @@ from photonlite.runner.choices import (
     U0,
     U1,
     U2,
-    Variant,
-    read_results,
-    uniform,
-    variant_of,
-    write_choice,
 )
+from photonlite.request import Allowed
+from photonlite.runner.choices import Variant, read_results, uniform, variant_of, write_choice
 
 DECIDES = Allowed((5, 0), coordinate=5, end=0)
 X = Allowed((5,), coordinate=5)
@@ -156,13 +152,15 @@ def test_the_first_in_the_list_wins_a_tie_with_the_end(allowed: Allowed, winners
         ([X, None, WORD], "coordinate"),
         ([WH, WH, WORD], "size"),
         ([X, WH], "mixed"),
-        ([X, ANY], "mixed"),
-        ([DECIDES], "mixed"),
-        ([REASONING], "mixed"),
+        ([X, ANY], "decide"),
+        ([X, WH, WORD], "mixed"),
+        ([DECIDES], "decide"),
+        ([REASONING, None, X, ANY], "decide"),
+        ([DECIDES, WH], "mixed"),
         ([Allowed(suppressed=(5,), coordinate=5)], "text"),
         ([Allowed((1, 2), coordinate=5, size=6)], "text"),
         ([Allowed((1, 6), coordinate=5, size=6)], "mixed"),
-        ([Allowed(None, end=0)], "mixed"),
+        ([Allowed(None, end=0)], "decide"),
     ],
 )
 def test_only_the_heads_that_rows_need_are_computed(rows: list[Allowed | None], variant: Variant) -> None:
@@ -174,7 +172,7 @@ def test_only_the_heads_that_rows_need_are_computed(rows: list[Allowed | None], 
 def test_a_batch_draws_where_one_row_does() -> None:
     hot, cold = (lambda allowed: Choice(allowed, 0.7, 1.0, 0, 0)), Choice(ANY, 0.0, 1.0, 0, 0)
 
-    assert variant_of([cold, None, hot(X)]) == ("mixed", True)
+    assert variant_of([cold, None, hot(X)]) == ("decide", True)
     assert variant_of([cold, hot(ANY)]) == ("text", True)
     assert variant_of([cold, hot(WORD)]) == ("text", False)
 

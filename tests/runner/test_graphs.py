@@ -51,8 +51,8 @@ def test_sizes_are_captured_from_the_largest_on_for_both_slots_and_all_variants(
     sizes = [call[1] for call in recorder.calls]
     assert sizes == sorted(sizes, reverse=True)
     chosen = [call for call in recorder.calls if len(call) == 4]
-    assert len(chosen) == len(set(chosen)) == 2 * 3 * 2 * 4
-    assert {call[2] for call in chosen} == {"text", "coordinate", "size", "mixed"}
+    assert len(chosen) == len(set(chosen)) == 2 * 3 * 2 * 5
+    assert {call[2] for call in chosen} == {"text", "coordinate", "size", "decide", "mixed"}
 
 
 def test_a_batch_runs_in_the_next_larger_size() -> None:
@@ -151,7 +151,7 @@ def test_a_cuda_graph_reads_and_writes_the_buffers_it_was_captured_with() -> Non
     source.copy_(torch.arange(16.0).view(2, 8))
     target.zero_()
 
-    assert report.graphs == 2 * 2 * 7
+    assert report.graphs == 2 * 2 * 9
     assert not graphs.replay(GraphKey(0, 8, "text"))
     assert graphs.replay(GraphKey(1, 2))
     assert graphs.replay(GraphKey(1, 2, "size"))

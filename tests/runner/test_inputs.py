@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from photonlite.kernels.reference_embedding import InputTables, embed_pending
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.runner.inputs import InputEmbedding
 from photonlite.runner.slot import NO_VALUE
@@ -17,7 +18,7 @@ def test_what_was_sampled_is_embedded_as_its_value_would_be(config: MoondreamCon
     largest = len(inputs.sizes) - 1
     rows = [[7, -1, -1], [5, 0, -1], [5, 39, -1], [6, 0, largest], [6, largest, 3], [271, -1, -1]]
 
-    found = inputs.pending(torch.tensor(rows, dtype=torch.int32))
+    found = inputs.pending(torch.tensor(rows, dtype=torch.int32), torch.arange(len(rows), dtype=torch.int32))
 
     for row, (number, first, second) in enumerate(rows):
         if second >= 0:
@@ -28,6 +29,20 @@ def test_what_was_sampled_is_embedded_as_its_value_would_be(config: MoondreamCon
         else:
             expected = model.embed(torch.tensor(number))
         assert torch.allclose(found[row], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_fused_kernels_truth_embeds_as_the_model_does_bit_for_bit(dtype: torch.dtype) -> None:
+    model = tiny_model(MORE_SIZES).to(dtype)
+    inputs, weights = InputEmbedding(model, CPU), model.input_weights
+    coordinates = model.embed_coordinates(torch.tensor(inputs.coordinates))
+    sizes = torch.tensor(inputs.sizes)
+    tables = InputTables(weights.words, coordinates, sizes, weights.frequencies, weights.weight, weights.bias)
+    table = torch.tensor([[7, -1, -1], [5, 0, -1], [271, -1, -1], [6, 64, 3], [5, 39, -1], [6, 0, 64]]).int()
+
+    for rows in ([0, 1, 2, 3, 4, 5], [3, 0], [5]):
+        chosen = torch.tensor(rows, dtype=torch.int32)
+        assert torch.equal(embed_pending(table, chosen, tables), inputs.pending(table, chosen))
 
 
 def test_tokens_are_embedded_by_their_values_also_at_the_ends_of_the_range() -> None:

@@ -81,6 +81,19 @@ def test_a_cache_size_in_bytes_holds_whatever_the_card_has() -> None:
         pages(130 * PAGE - 1)
 
 
+def test_fp8_makes_twice_as_many_pages_of_the_same_memory_as_bfloat16() -> None:
+    def pages(dtype: torch.dtype, size: int = 400 * PAGE) -> int:
+        return plan_memory(MOONDREAM, dtype, page_size=16, max_rows=4, kv_cache_bytes=size).pages
+
+    assert (pages(torch.bfloat16), pages(torch.float8_e4m3fn)) == (400, 800)
+    with pytest.raises(CapacityError, match="kv_dtype='fp8' makes pages 2 times smaller"):
+        pages(torch.bfloat16, 100 * PAGE)
+    assert pages(torch.float8_e4m3fn, 100 * PAGE) == 200
+    with pytest.raises(CapacityError) as refusal:
+        pages(torch.float8_e4m3fn, PAGE)
+    assert "kv_dtype" not in str(refusal.value)
+
+
 def test_something_must_say_how_much_there_is() -> None:
     with pytest.raises(ValueError, match="kv_cache_bytes or the memory"):
         plan_memory(MOONDREAM, torch.bfloat16, page_size=16, max_rows=4)

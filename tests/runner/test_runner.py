@@ -6,8 +6,8 @@ import pytest
 
 from photonlite.batch import Choice, Plan, Row, Step
 from photonlite.device.base import Array, zeros
+from photonlite.kernels.columns import FINITE, ID
 from photonlite.request import Allowed, Request, SamplingSettings, Token
-from photonlite.runner.choices import FINITE, ID
 from photonlite.runner.runner import StreamRunner
 from photonlite.runner.slot import Slot, SlotShape
 from photonlite.sequence import Sequence

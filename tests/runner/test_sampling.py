@@ -10,22 +10,13 @@ from torch import Tensor
 from photonlite.batch import Choice
 from photonlite.errors import NumericalError
 from photonlite.grammar.mask import MaskCache, words
+from photonlite.kernels.columns import CHOICE_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS, U0, U1, U2
+from photonlite.kernels.reference_choosing import Target
 from photonlite.request import Allowed, SamplingSettings, Token
-from photonlite.runner.choices import (
-    CHOICE_COLUMNS,
-    U0,
-    U1,
-    U2,
-    Result,
-    Variant,
-    read_results,
-    uniform,
-    variant_of,
-    write_choice,
-)
-from photonlite.runner.sampling import choose
+from photonlite.runner.choices import Result, Variant, read_results, uniform, variant_of, write_choice
+from photonlite.runner.sampling import apply_head, choose_tokens
 from tests.plain import PlainRunner, Sampler
-from tests.tiny import CPU
+from tests.tiny import CPU, tiny_config, tiny_model
 
 VOCAB, COORDINATES, SIZES = 70, 100, 20
 END, X, WH = 0, 5, 6
@@ -62,6 +53,7 @@ class Heads:
     """Hidden states that are the logits of all heads, one after the other; codes stand for what is no number."""
 
     size_octaves = 1.0
+    heads = None
 
     def __init__(self) -> None:
         self.shape = None
@@ -97,6 +89,18 @@ def packed(choices: list[Choice | None]) -> tuple[Tensor, Tensor]:
     for choice, row, mask in zip(choices, params, masks, strict=True):
         write_choice(choice, row, mask, cache)
     return torch.from_numpy(params), torch.from_numpy(masks)
+
+
+def choose(heads: Any, hidden: Tensor, params: Tensor, masks: Tensor, *, variant: Variant, sampled: bool) -> Tensor:
+    """Results; the pending table gets the same, each row in the place of another."""
+    rows = len(hidden)
+    pending = torch.full((rows, PENDING_COLUMNS), -7, dtype=torch.int32, device=hidden.device)
+    results = torch.empty(rows, RESULT_COLUMNS, dtype=torch.int32, device=hidden.device)
+    place = torch.arange(rows, dtype=torch.int32, device=hidden.device).flip(0)
+    choose_tokens(heads, hidden, params, masks, Target(results, pending, place), variant=variant, sampled=sampled)
+    if hidden.device == CPU:  # no graph can hold the comparison
+        assert torch.equal(pending.flip(0), results[:, :PENDING_COLUMNS])
+    return results
 
 
 def chosen(hidden: Tensor, choices: list[Choice | None], heads: Any = None) -> list[Result]:
@@ -164,6 +168,7 @@ def test_every_row_of_a_batch_gets_what_the_plain_loop_gives_it(
         ([ANY, WORD], ["text"]),
         ([FORCED_X, WORD], ["coordinate"]),
         ([FORCED_WH], ["size"]),
+        ([DECIDES, FORCED_X], ["text", "coordinate"]),
         ([FORCED_WH, FORCED_X], ["text", "coordinate", "size"]),
     ],
 )
@@ -317,6 +322,20 @@ def test_seed_and_index_decide_what_is_drawn() -> None:
     ids = [result.id for result in chosen(torch.zeros(len(choices), DIM), list(choices))]
 
     assert ids == [int(uniform(choice.seed, choice.index, 0) * VOCAB) for choice in choices]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("region", [{}, {"decoder": "linear"}, {"norm": True}, {"decoder": "linear", "norm": True}])
+def test_heads_as_data_are_the_models_own(region: dict[str, Any], dtype: torch.dtype) -> None:
+    model = tiny_model(tiny_config(region=region)).to(dtype)
+    hidden = torch.randn(5, 24, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+    for head, logits in (
+        (model.heads.text, model.logits(hidden)),
+        (model.heads.coordinate, model.coordinate_logits(hidden)),
+        (model.heads.size, model.size_logits(hidden).flatten(1)),
+    ):
+        assert torch.equal(apply_head(head, hidden), logits)
 
 
 @pytest.mark.gpu

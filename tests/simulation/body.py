@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from photonlite.batch import CropGroup, EncodeJob, PageCopy, Plan, Row
-from photonlite.runner.choices import RESULT_COLUMNS, Variant
+from photonlite.kernels.columns import RESULT_COLUMNS
+from photonlite.runner.choices import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
 from tests.simulation.model import (
     BOS_CELL,
@@ -113,7 +114,7 @@ class SymbolicBody:
         twin.rows = slot.rows[:count].tolist()
         twin.prefill = None
 
-    def upload_tokens(self, slot: Slot, count: int) -> None:
+    def upload_prompts(self, slot: Slot, plan: Plan, count: int) -> None:
         self._twins[slot.index].tokens = list(map(tuple, slot.tokens[:count].tolist()))
 
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
@@ -201,7 +202,7 @@ class SymbolicBody:
 
     def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
         twin, pending, spoils = self._twins[slot.index], self._pending, self._spoils
-        texts, mixed = variant in ("text", "mixed"), variant == "mixed"
+        texts, coordinates, sizes = variant in WITH_IDS, variant in WITH_COORDINATES, variant in WITH_SIZES
         results: list[float] = []
         for index in range(count):
             row, hidden, params = twin.rows[index], twin.hidden[index], twin.choices[index]
@@ -213,13 +214,13 @@ class SymbolicBody:
             if forced >= 0 or not texts:
                 choice = Choice(forced)
             else:
-                choice = _free(hidden, params, twin.masks[index], draws[0], mixed)
+                choice = _free(hidden, params, twin.masks[index], draws[0], coordinates)
             token = choice.id
-            if token == params[1] and (mixed or variant == "coordinate"):
+            if token == params[1] and coordinates:
                 place, mass = choose_coordinate(hidden, draws[1])
                 choice = choice._replace(bin0=place, mass0=mass, finite=hidden != NAN)
                 pending[row[PENDING_ROW]] = (token, COORDINATE_BITS[place], NO_NUMBER)
-            elif token == params[2] and (mixed or variant == "size"):
+            elif token == params[2] and sizes:
                 width, height, mass0, mass1 = choose_size(hidden, draws[1:])
                 choice = Choice(token, width, height, hidden != NAN, choice.probability, mass0, mass1)
                 pending[row[PENDING_ROW]] = (token, SIZE_BITS[width], SIZE_BITS[height])
@@ -280,7 +281,7 @@ def _look(cells: list[int], table: list[int], cell: int, position: int, size: in
     return hash((cell, seen)) if seen != NAN else NAN
 
 
-def _free(hidden: int, params: tuple[Any, ...], words: list[int], draw: float, mixed: bool) -> Choice:
+def _free(hidden: int, params: tuple[Any, ...], words: list[int], draw: float, decides: bool) -> Choice:
     """Choose an id among those that a mask allows."""
     key = tuple(words)
     permitted = _IDS.get(key)
@@ -292,6 +293,6 @@ def _free(hidden: int, params: tuple[Any, ...], words: list[int], draw: float, m
         return Choice(0, finite=False)
     chosen = choose_id(hidden, permitted, draw)
     end, coordinate = params[3], params[1]
-    if not mixed or end < 0:
+    if not decides or end < 0:
         return Choice(chosen)
     return Choice(coordinate if chosen != end and coordinate >= 0 else chosen, probability=goes_on(hidden))

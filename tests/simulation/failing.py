@@ -78,8 +78,8 @@ class FailingBody(SymbolicBody):
     def upload_rows(self, slot: Slot, count: int) -> None:
         self._either("upload", slot, super().upload_rows, slot, count)
 
-    def upload_tokens(self, slot: Slot, count: int) -> None:
-        self._either("upload", slot, super().upload_tokens, slot, count)
+    def upload_prompts(self, slot: Slot, plan: Plan, count: int) -> None:
+        self._either("upload", slot, super().upload_prompts, slot, plan, count)
 
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
         self._either("upload", slot, super().upload_crops, slot, groups)

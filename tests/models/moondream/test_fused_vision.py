@@ -87,7 +87,8 @@ def test_full_precision_takes_no_second_copy_of_the_large_weights() -> None:
 
     with torch.no_grad():
         for parameter in plain.blocks.parameters():
-            parameter.mul_(1.5)
+            if parameter.ndim == 2:
+                parameter.mul_(1.5)
 
     torch.testing.assert_close(fused.encode(pixels_of(plain, 1)), plain.encode(pixels_of(plain, 1)))
 

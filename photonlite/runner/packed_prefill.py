@@ -1,0 +1,195 @@
+"""Prompts of any lengths in one pass: all rows of a launch on one axis, through a decoder made for that.
+
+```
+row 0                        row 1          row 2
+[BOS][ picture ][ tokens ]   [ tokens ]     [BOS][ tokens ]   [ padding ]      axis, T positions
+start 0, block               start > 0      start 0           scratch page
+```
+
+Words are embedded inside the pass, by their ids. What is no word is put into its input before: pictures, and tokens
+with a value.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from photonlite.batch import Plan
+from photonlite.device.base import Array
+from photonlite.kernels.tiles import QUERY_TILE
+from photonlite.models.base import Model, PackedPrompts, PromptDecoder
+from photonlite.runner.attention import PagedCache
+from photonlite.runner.buffers import Buffers, HostViews, transfer
+from photonlite.runner.graphs import Capturer, GraphReport
+from photonlite.runner.inputs import InputEmbedding
+from photonlite.runner.layout import EMBEDDED, POSITION_COLUMN, SLOT_COLUMN, WORD_COLUMN
+from photonlite.runner.pictures import PictureEncoder
+from photonlite.runner.prefill import Span, make_spans
+from photonlite.runner.prefill_graphs import PrefillGraphs, prefill_sizes, tiles_for
+from photonlite.runner.slot import NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
+
+
+class PackedPrefill:
+    """Runs prompts; see `runner.prefill.Prefill`.
+
+    Args:
+        decoder: Runs a pass.
+        model: Embeds words.
+        inputs: Embeds other tokens.
+        pictures: Has the embeddings of pictures.
+        cache: Of keys and values.
+        shape: Of the slots.
+    """
+
+    def __init__(
+        self,
+        decoder: PromptDecoder,
+        model: Model,
+        inputs: InputEmbedding,
+        pictures: PictureEncoder,
+        cache: PagedCache,
+        shape: SlotShape,
+    ) -> None:
+        self._decoder = decoder
+        self._model = model
+        self._inputs = inputs
+        self._pictures = pictures
+        self._cache = cache
+        self._shape = shape
+        self._layout = shape.packed
+        self._graphs = PrefillGraphs(prefill_sizes(model.shape.prefix_length, shape.max_tokens), shape.max_rows)
+        state, device = inputs.bos(1)[0], cache.keys.device
+        self._packed = torch.zeros(self._layout.words, dtype=torch.int32, device=device)
+        self._table = torch.zeros(shape.max_rows, shape.max_pages, dtype=torch.int32, device=device)
+        self._x = state.new_zeros(shape.max_tokens, model.shape.dim)
+        self._hidden = state.new_zeros(shape.max_rows, model.shape.dim)
+
+    def upload(self, buffers: Buffers, host: HostViews, slot: Slot, plan: Plan) -> None:
+        """Say where every position lies and what is there, and copy that."""
+        spans = make_spans(plan.rows, self._model.shape.prefix_length)
+        size = self._size(spans)
+        fill_packed(slot, spans, size, self._model.shape.bos_id)
+        used = self._layout.used(size)
+        transfer(buffers.packed[:used], host.packed[:used])
+
+    def run(self, buffers: Buffers, slot: Slot, plan: Plan) -> None:
+        """Run prompts in one pass; leave each row's last raw hidden state."""
+        spans = make_spans(plan.rows, self._model.shape.prefix_length)
+        rows, size = len(spans), self._size(spans)
+        used = self._layout.used(size)
+        self._packed[:used].copy_(buffers.packed[:used])
+        self._table[:rows].copy_(buffers.rows[:rows, PAGES:])
+        self._embed(buffers, slot, spans)
+        if self._graph(spans) is None:
+            self._forward(size, _tiles(spans))
+        else:
+            self._graphs.replay(size)
+        buffers.hidden[:rows].copy_(self._hidden[:rows])
+
+    def capture(self, capturer: Capturer) -> GraphReport:
+        """Capture a ladder of lengths, on the scratch page."""
+        self._packed.zero_()
+        return self._graphs.capture(capturer, self._forward)
+
+    def rehearse(self, buffers: Buffers, positions: int) -> None:
+        """Run the longest pass on the scratch page."""
+        self._packed.zero_()
+        size = min(max(positions, self._model.shape.max_context), self._shape.max_tokens)
+        self._forward(size, tiles_for(size, self._shape.max_rows))
+
+    def _size(self, spans: Sequence[Span]) -> int:
+        """Give the positions of a pass, padding included."""
+        return self._graph(spans) or sum(span.count for span in spans)
+
+    def _graph(self, spans: Sequence[Span]) -> int | None:
+        return self._graphs.size_for(sum(span.count for span in spans), _tiles(spans))
+
+    def _embed(self, buffers: Buffers, slot: Slot, spans: Sequence[Span]) -> None:
+        """Put into the input what is no word, and where a launch has values, all its tokens."""
+        count = sum(span.tokens for span in spans)
+        valued = bool((slot.tokens[:count, 1] != NO_VALUE).any())
+        tokens = self._inputs.tokens(buffers.tokens[:count][None])[0] if valued else None
+        begin = 0
+        for span in spans:
+            if span.block:
+                picture = self._x[begin + 1 : begin + span.leading]
+                found = None if span.job is None else self._pictures.embeddings(span.job)
+                if found is None:  # its encode step failed, which spoils this row alone
+                    picture.fill_(torch.nan)
+                else:
+                    picture.copy_(found)
+            if tokens is not None:
+                own = tokens[span.first : span.first + span.tokens]
+                self._x[begin + span.leading : begin + span.count].copy_(own)
+            begin += span.count
+
+    def _forward(self, size: int, tiles: int) -> None:
+        """Run so many positions and tiles, from the fixed buffers to `_hidden`."""
+        layout, packed = self._layout, self._packed
+        places, ends = layout.places_of(packed, size), layout.ends_of(packed)
+        words = places[:, WORD_COLUMN]
+        embedded = self._model.embed(words.clamp(min=0))
+        x = torch.where((words != EMBEDDED)[:, None], embedded, self._x[:size])
+        prompts = PackedPrompts(
+            places[:, POSITION_COLUMN],
+            places[:, SLOT_COLUMN],
+            layout.tiles_of(packed)[:tiles],
+            self._table,
+            ends[0],
+            ends[1],
+        )
+        self._hidden.copy_(self._decoder(x, prompts, self._cache))
+
+
+def fill_packed(slot: Slot, spans: Sequence[Span], size: int, bos_id: int) -> None:
+    """Fill `slot.packed` from the slot's rows and tokens; see `runner.layout`.
+
+    Args:
+        slot: Whose rows and tokens are filled.
+        spans: Of its rows.
+        size: Positions of the pass; those behind the spans' are padding.
+        bos_id: The word at position 0.
+    """
+    layout, page = slot.shape.packed, slot.shape.page_size
+    columns = [(span.start, span.count, span.first, span.leading, span.block) for span in spans]
+    starts, counts, firsts, leading, blocks = np.array(columns, np.int64).T
+    begins = counts.cumsum() - counts
+    row, within = _ranges(counts)
+    total, position = len(row), starts[row] + within
+
+    places = layout.places_of(slot.packed, size)
+    places[:total, POSITION_COLUMN] = position
+    places[:total, SLOT_COLUMN] = slot.rows[row, PAGES + position // page] * page + position % page
+    places[:total, WORD_COLUMN] = _words(slot, within, within - leading[row], firsts[row], bos_id)
+    places[total:] = (0, SCRATCH_PAGE * page, 0)
+
+    ends = layout.ends_of(slot.packed)
+    ends[:, len(spans) :] = 0
+    ends[0, : len(spans)], ends[1, : len(spans)] = begins + counts - 1, starts + counts
+
+    tiles = layout.tiles_of(slot.packed)
+    row, within = _ranges(-(-counts // QUERY_TILE))
+    first = within * QUERY_TILE
+    queries = np.minimum(QUERY_TILE, counts[row] - first)
+    tiles[: len(row)] = np.stack((row, begins[row] + first, queries, starts[row] + first, blocks[row]), axis=1)
+    tiles[len(row) :] = 0
+
+
+def _words(slot: Slot, within: Array, token: Array, first: Array, bos_id: int) -> Array:
+    """Give the word at each position: `token` counts from each row's first, negative ones stand for BOS and picture."""
+    found = slot.tokens[np.maximum(token, 0) + np.minimum(first, slot.shape.max_tokens - 1)]
+    word = np.where(found[:, 1] == NO_VALUE, found[:, 0], EMBEDDED)
+    before = np.where(within == 0, bos_id, EMBEDDED)
+    chosen: Array = np.where(token < 0, before, word)
+    return chosen
+
+
+def _ranges(counts: Array) -> tuple[Array, Array]:
+    """Give, for ranges of so many numbers one after the other, which one each belongs to, and its place in it."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return owner, np.arange(len(owner)) - (counts.cumsum() - counts)[owner]
+
+
+def _tiles(spans: Sequence[Span]) -> int:
+    return sum(-(-span.count // QUERY_TILE) for span in spans)

@@ -1,0 +1,107 @@
+"""Prompts in padded batches through the plain forward pass of a model: what runs anywhere, and the truth."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from photonlite.batch import Plan
+from photonlite.models.base import Model
+from photonlite.runner.attention import PagedCache, PrefillAttention, plan_free_attention
+from photonlite.runner.buffers import Buffers, HostViews
+from photonlite.runner.graphs import Capturer, GraphReport
+from photonlite.runner.inputs import InputEmbedding
+from photonlite.runner.pictures import PictureEncoder
+from photonlite.runner.prefill import Batch, Span, largest_batches, make_batches
+from photonlite.runner.slot import PAGES, SCRATCH_PAGE, Slot, SlotShape
+
+
+class PaddedPrefill:
+    """Runs prompts; see `runner.prefill.Prefill`.
+
+    Args:
+        model: In evaluation mode, on the device.
+        inputs: Embeds tokens.
+        pictures: Has the embeddings of pictures.
+        cache: Of keys and values.
+        shape: Of the slots.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        inputs: InputEmbedding,
+        pictures: PictureEncoder,
+        cache: PagedCache,
+        shape: SlotShape,
+    ) -> None:
+        self._model = model
+        self._inputs = inputs
+        self._pictures = pictures
+        self._cache = cache
+        self._shape = shape
+        self._device = cache.keys.device
+
+    def upload(self, buffers: Buffers, host: HostViews, slot: Slot, plan: Plan) -> None:
+        """Copy nothing: rows and tokens are all there is."""
+
+    def run(self, buffers: Buffers, slot: Slot, plan: Plan) -> None:
+        """Run prompts, batch by batch; leave each row's last raw hidden state."""
+        with plan_free_attention():
+            for batch in make_batches(plan.rows, self._model.shape.prefix_length):
+                self._prefill(buffers, batch)
+
+    def capture(self, capturer: Capturer) -> GraphReport:
+        """Capture nothing: every batch has another shape."""
+        return GraphReport(0, 0.0, 0)
+
+    def rehearse(self, buffers: Buffers, positions: int) -> None:
+        """Run the largest batches on the scratch page."""
+        with plan_free_attention():
+            for batch in largest_batches(self._model.shape, self._shape.max_rows, positions):
+                self._prefill(buffers, batch)
+
+    def _prefill(self, buffers: Buffers, batch: Batch) -> None:
+        spans, size = batch.spans, self._shape.page_size
+        index, start, end, first, tokens = self._columns(spans)
+        x = self._prompts(buffers, batch, first, tokens)  # [n, T, dim]
+        positions = start[:, None] + self._arange(x.shape[1])
+        table = buffers.rows[:, PAGES:].index_select(0, index).long()
+        # Padding may reach past the page table; it is written to the scratch page.
+        page = table.gather(1, (positions // size).clamp(max=table.shape[1] - 1))
+        slots = (page * size + positions % size).masked_fill(positions >= end[:, None], SCRATCH_PAGE * size)
+        cached = table[:, : -(-batch.cached // size)]
+        attention = PrefillAttention(self._cache, slots, batch.block, cached, start)
+        hidden = self._model.forward(x, positions, attention)
+        buffers.hidden.index_copy_(0, index, hidden[self._arange(len(spans)), end - start - 1])
+
+    def _prompts(self, buffers: Buffers, batch: Batch, first: Tensor, tokens: Tensor) -> Tensor:
+        """Embed BOS, pictures and tokens of a batch, ``[n, T, dim]``; padding is zero."""
+        count = len(batch.spans)
+        column = self._arange(batch.tokens)
+        place = (first[:, None] + column).clamp(max=self._shape.max_tokens - 1)
+        x = self._inputs.tokens(buffers.tokens[place]).masked_fill((column >= tokens[:, None])[..., None], 0)
+        if not batch.leading:
+            return x
+        if not batch.block:
+            return torch.cat((self._inputs.bos(count), x), dim=1)
+        pictures = torch.stack([self._picture(span.job) for span in batch.spans])
+        return torch.cat((self._inputs.bos(count), pictures, x), dim=1)
+
+    def _picture(self, job: int | None) -> Tensor:
+        """Give a picture's embeddings: no numbers where its encode step failed, which spoils this row alone."""
+        found = self._pictures.embeddings(job) if job is not None else None
+        if found is not None:
+            return found
+        shape = self._model.shape.prefix_length - 1, self._model.shape.dim
+        return self._inputs.bos(1).new_full(shape, torch.nan)
+
+    def _columns(self, spans: Sequence[Span]) -> tuple[Tensor, ...]:
+        """Give index, start, end, first token and count of tokens of each span: five of int64 ``[n]``."""
+        values = [(span.index, span.start, span.start + span.count, span.first, span.tokens) for span in spans]
+        # From page-locked memory, so that the host need not wait for the copy.
+        table = torch.tensor(values, dtype=torch.int64, pin_memory=self._device.type == "cuda")
+        return table.to(self._device, non_blocking=True).unbind(1)
+
+    def _arange(self, count: int) -> Tensor:
+        return torch.arange(count, device=self._device)

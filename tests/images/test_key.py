@@ -1,0 +1,43 @@
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from photonlite.images.crew import Crew
+from photonlite.images.key import picture_key
+
+TEXTS = st.text(st.characters(), max_size=5)
+
+
+@given(TEXTS, TEXTS, TEXTS, TEXTS)
+def test_adapter_and_salt_never_run_into_each_other(a: str, b: str, c: str, d: str) -> None:
+    image, pixels = Image.new("RGB", (1, 1)), bytes(3)
+
+    assert (picture_key(image, pixels, a, b) == picture_key(image, pixels, c, d)) == ((a, b) == (c, d))
+
+
+def test_a_key_is_sha_256_over_parts_with_their_lengths() -> None:
+    image = Image.new("RGB", (2, 1), (1, 2, 3))
+    pixels = hashlib.sha256(bytes([1, 2, 3, 1, 2, 3])).digest()
+    parts = [b"2x1", b"RGB", pixels, b"lora", b"me"]
+
+    data = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+    assert picture_key(image, image.tobytes(), "lora", "me") == hashlib.sha256(data).hexdigest()
+
+
+def test_every_pixel_of_a_large_picture_counts_and_threads_do_not() -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (600, 700, 3), np.uint8))  # three pieces
+    with ThreadPoolExecutor(2) as threads:
+        crew = Crew(threads, 2)
+        keys = {picture_key(image, image.tobytes()), picture_key(image, image.tobytes(), crew=crew)}
+        assert len(keys) == 1
+
+        for place in (0, 630_000, 1_259_999):
+            pixels = bytearray(image.tobytes())
+            pixels[place] ^= 1
+            keys.add(picture_key(image, bytes(pixels), crew=crew))
+    assert len(keys) == 4

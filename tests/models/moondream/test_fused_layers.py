@@ -1,0 +1,60 @@
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from photonlite.models.moondream import fused_layers
+from photonlite.models.moondream.fused_layers import AddingNorm, AddingProduct, Fp8Linear, Norm, WideLinear, joins_of
+
+DIM, LAYERS = 12, 4
+
+
+def layers_of(dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor], list[Norm]]:
+    torch.manual_seed(0)
+    weights = [(torch.randn(DIM, 7) / 3).to(dtype) for _ in range(LAYERS)]
+    biases = [torch.randn(DIM).to(dtype) for _ in range(LAYERS)]
+    norms = [Norm(torch.randn(DIM).to(dtype), torch.randn(DIM).to(dtype), 1e-5, fp8=False) for _ in range(LAYERS)]
+    return weights, biases, norms
+
+
+@pytest.mark.parametrize("products_add", [True, False])
+@pytest.mark.parametrize("joined", [0, 1, LAYERS])
+def test_a_stream_and_what_it_lacks_are_the_sum_of_all_layers(
+    joined: int, products_add: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused_layers, "PRODUCTS_ADD", products_add)
+    weights, biases, norms = layers_of(torch.float64)
+    linears = [WideLinear(weight, None) for weight in weights[:joined]]
+    start = x = torch.randn(5, DIM, dtype=torch.float64)
+    total, kept = start.clone(), start.clone()
+
+    joins, lacking = joins_of(linears, biases, norms[:joined])
+
+    assert len(joins) == joined
+    for join, lack, weight, bias, norm in zip(joins, lacking, weights, biases, norms, strict=False):
+        rows = torch.randn(5, 7, dtype=torch.float64)
+        total = total + rows @ weight.T + bias
+        x, (normal,) = join(x, (rows,))
+        torch.testing.assert_close(normal, functional.layer_norm(total, (DIM,), norm.weight, norm.bias, norm.eps))
+        torch.testing.assert_close(x + lack if isinstance(join, AddingProduct) else x, total)
+    assert torch.equal(start, kept)  # the first join writes over nothing
+    if joined < LAYERS:
+        torch.testing.assert_close(x + lacking[joined], total + biases[joined])
+
+
+def test_biases_are_summed_in_full_precision() -> None:
+    weights, biases, norms = layers_of(torch.bfloat16)
+
+    _, lacking = joins_of([WideLinear(weight, None) for weight in weights], biases, norms)
+
+    assert lacking[-1].dtype == torch.float32
+    torch.testing.assert_close(lacking[-1].double(), sum(bias.double() for bias in biases[1:]), rtol=1e-6, atol=1e-6)
+
+
+def test_products_of_8_bits_leave_adding_to_the_norm() -> None:
+    weights, biases, norms = layers_of(torch.bfloat16)
+
+    joins, lacking = joins_of([Fp8Linear(weight, None) for weight in weights], biases, norms)
+
+    assert all(isinstance(join, AddingNorm) for join in joins)
+    assert all(lack is bias for lack, bias in zip(lacking, biases, strict=True))

@@ -1,0 +1,152 @@
+import itertools
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from photonlite.batch import CropGroup, EncodeJob
+from photonlite.images.crops import Crops, CropSpec
+from photonlite.images.packing import pack_picture, rgb_bytes
+from photonlite.runner.buffers import Buffers
+from photonlite.runner.feed import CropFeed
+from photonlite.runner.slot import SlotShape
+from photonlite.sequence import UncutPicture
+from tests.kernels.pictures import noise, pillows
+
+SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
+CPU = torch.device("cpu")
+SHAPE = SlotShape(max_rows=1, max_tokens=1, page_size=1, max_pages=1, mask_words=1, pending_rows=1)
+ROOM = 4
+SIZES = [(50, 40), (30, 60), (10, 10), (200, 31)]
+
+
+@dataclass
+class Asked:
+    """A picture on its way, and the crops that must come of it."""
+
+    job: EncodeJob
+    wanted: Tensor
+
+
+def uncut(width: int, height: int, seed: int) -> UncutPicture:
+    image = noise(width, height, seed)
+    found = pack_picture(rgb_bytes(image), image.size, SPEC, lambda shape: np.zeros(shape, np.uint8))
+    assert found is not None
+    return found
+
+
+def asked(number: int, size: tuple[int, int], cut: bool) -> Asked:
+    wanted, picture = pillows(noise(*size, number), SPEC), uncut(*size, number)
+    crops = Crops(wanted.numpy().copy(), picture.tiling) if cut else picture
+    return Asked(EncodeJob(number, "", crops), wanted)
+
+
+def buffers(picture_bytes: int = 1 << 18) -> Buffers:
+    return Buffers.allocate(
+        SHAPE, CPU, torch.float32, dim=1, max_crops=ROOM, crop_size=SPEC.crop_size, picture_bytes=picture_bytes
+    )
+
+
+def launches(waiting: list[Asked], rooms: list[int]) -> list[list[tuple[Asked, CropGroup]]]:
+    """Share the crops out to launches with room for so many, oldest picture first."""
+    left = [(one, index) for one in waiting for index in range(one.job.total)]
+    found = []
+    for room in itertools.cycle(rooms):
+        if not left:
+            return found
+        now, left = left[:room], left[room:]
+        groups = itertools.groupby(now, key=lambda entry: entry[0].job.number)
+        found.append(
+            [(parts[0][0], CropGroup(parts[0][0].job, parts[0][1], len(parts))) for _, g in groups if (parts := [*g])]
+        )
+    raise AssertionError("unreachable")
+
+
+@given(cuts=st.lists(st.booleans(), min_size=1, max_size=4), rooms=st.lists(st.integers(1, ROOM), min_size=1))
+@settings(max_examples=25, deadline=None)
+def test_launches_see_the_crops_of_their_groups_however_they_are_shared_out(cuts: list[bool], rooms: list[int]) -> None:
+    waiting = [asked(number, SIZES[number], cut) for number, cut in enumerate(cuts)]
+    feed, slots = CropFeed(SPEC, CPU, cuts=True), [buffers(), buffers()]
+
+    for number, launch in enumerate(launches(waiting, rooms)):
+        slot, groups = slots[number % 2], [group for _, group in launch]
+        # Whatever a slot holds is its own launch's.
+        slot.pictures.random_(0, 256)
+        slot.crops.random_(0, 256)
+        feed.upload(slot, groups)
+        found = feed.fill(slot, groups)
+
+        wanted = [one.wanted[group.first : group.first + group.count] for one, group in launch]
+        assert torch.equal(found, torch.cat(wanted))
+
+
+def test_a_picture_is_copied_by_its_first_launch_alone() -> None:
+    one, slot, feed = asked(0, SIZES[0], False), buffers(), CropFeed(SPEC, CPU, cuts=True)
+    groups = [CropGroup(one.job, 0, 2)]
+    feed.upload(slot, groups)
+    assert isinstance(one.job.crops, UncutPicture)
+    one.job.crops.packed[:] = 0
+
+    assert torch.equal(feed.fill(slot, groups), one.wanted[:2])
+    later = [CropGroup(one.job, 2, one.job.total - 2)]
+    slot.pictures.fill_(3)
+    feed.upload(slot, later)
+    assert (slot.pictures == 3).all()
+    assert torch.equal(feed.fill(slot, later), one.wanted[2:])
+
+
+def test_a_picture_whose_first_launch_failed_disturbs_nobody() -> None:
+    lost, sound = asked(0, SIZES[0], False), asked(2, SIZES[2], False)
+    slot, feed = buffers(), CropFeed(SPEC, CPU, cuts=True)
+    groups = [CropGroup(lost.job, 2, 2), CropGroup(sound.job, 0, 1)]
+
+    feed.upload(slot, groups)
+
+    assert torch.equal(feed.fill(slot, groups)[2:], sound.wanted)
+
+
+def test_a_forgotten_picture_leaves_nothing_behind() -> None:
+    one, slot, feed = asked(0, SIZES[0], False), buffers(), CropFeed(SPEC, CPU, cuts=True)
+    groups = [CropGroup(one.job, 0, 2)]
+    feed.upload(slot, groups)
+    feed.fill(slot, groups)
+    slot.crops.fill_(7)
+
+    feed.forget(one.job)
+
+    assert (feed.fill(slot, [CropGroup(one.job, 2, 2)]) == 7).all()
+
+
+def test_rehearsing_needs_no_picture_of_anybody() -> None:
+    slot = buffers()
+    slot.crops.fill_(7)
+
+    CropFeed(SPEC, CPU, cuts=True).rehearse(slot)
+
+    assert (slot.crops[0] == 0).all()
+    assert (slot.crops[1:] == 7).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_launches_on_a_card_see_the_crops_of_their_groups() -> None:
+    card = torch.device("cuda", 0)
+    waiting = [asked(number, size, random.Random(number).random() < 0.3) for number, size in enumerate(SIZES)]
+    feed = CropFeed(SPEC, card, cuts=True)
+    slot = Buffers.allocate(
+        SHAPE, card, torch.float32, dim=1, max_crops=ROOM, crop_size=SPEC.crop_size, picture_bytes=1 << 18
+    )
+    feed.rehearse(slot)
+
+    for launch in launches(waiting, [3, 4, 1]):
+        groups = [group for _, group in launch]
+        feed.upload(slot, groups)
+        found = feed.fill(slot, groups)
+
+        wanted = [one.wanted[group.first : group.first + group.count] for one, group in launch]
+        assert torch.equal(found.cpu(), torch.cat(wanted))

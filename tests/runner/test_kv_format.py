@@ -1,0 +1,51 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from photonlite.errors import SettingsError
+from photonlite.kernels.reference import FP8
+from photonlite.runner.kv_format import KvFormat, fp8_scale, kv_format
+from tests.tiny import CPU
+
+
+class Told:
+    """Of a model, only what its keys and values are like."""
+
+    def kv_statistics(self) -> list[tuple[float, float]]:
+        return [(2.0, 0.003), (31.9, 32.0)]
+
+
+MODEL: Any = Told()
+
+
+@given(st.floats(1e-30, 1e30))
+def test_a_scale_is_a_power_of_two_that_leaves_room_on_both_sides(rms: float) -> None:
+    scale = fp8_scale(rms)
+    assert math.frexp(scale)[0] == 0.5
+    assert 2 <= rms / scale < 4
+
+
+@pytest.mark.parametrize("rms", [0.0, math.nan, math.inf])
+def test_weights_that_say_nothing_leave_numbers_as_they_are(rms: float) -> None:
+    assert fp8_scale(rms) == 1.0
+
+
+def test_keys_and_values_of_each_layer_have_a_scale_of_their_own() -> None:
+    assert kv_format("fp8", MODEL, CPU, torch.float32) == KvFormat(FP8, ((1.0, 2.0**-10), (8.0, 16.0)))
+    assert kv_format("auto", MODEL, CPU, torch.float16) == KvFormat(torch.float16)
+
+
+def test_a_card_without_fp8_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "RTX 3090")
+    with pytest.raises(SettingsError, match=r"RTX 3090 has compute capability 8.6 and FP8 takes 8.9.*at 'auto'"):
+        kv_format("fp8", MODEL, card, torch.bfloat16)
+    assert kv_format("auto", MODEL, card, torch.bfloat16).dtype == torch.bfloat16
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
+    assert kv_format("fp8", MODEL, card, torch.bfloat16).dtype == FP8

@@ -1,0 +1,115 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from photonlite.batch import EncodeJob, Row
+from photonlite.kernels.tiles import QUERY_TILE
+from photonlite.request import Token
+from photonlite.runner.layout import EMBEDDED
+from photonlite.runner.packed_prefill import fill_packed
+from photonlite.runner.prefill import Span, make_spans
+from photonlite.runner.slot import NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
+from tests.runner.rig import COORDINATE, TEXT, Immediate, Rig, Story, picture, words_of
+from tests.tiny import tiny_config
+
+PREFIX, BOS, PAGE = 26, 7, 4
+ANYBODY: Any = None
+JOB = EncodeJob(3, "", ANYBODY)
+SHAPE = SlotShape(max_rows=6, max_tokens=1400, page_size=PAGE, max_pages=60, mask_words=1, pending_rows=1)
+
+pictured = st.integers(0, 150).map(lambda tokens: Row(ANYBODY, 0, PREFIX + tokens, 0, JOB))
+text = st.integers(1, 150).map(lambda count: Row(ANYBODY, 0, count, 0))
+resumed = st.tuples(st.integers(1, 80), st.integers(1, 150)).map(lambda span: Row(ANYBODY, *span, 0))
+
+
+def filled(rows: list[Row], padding: int) -> tuple[Slot, list[Span]]:
+    """A slot whose tokens are numbered from 100 on, every fifth of them with a value, after another launch."""
+    slot = Slot(0, Immediate(), SHAPE)  # type: ignore[arg-type]
+    slot.packed[:] = 10**6
+    spans = make_spans(rows, PREFIX)
+    count = sum(span.tokens for span in spans)
+    slot.tokens[:count, 0] = np.arange(100, 100 + count)
+    slot.tokens[:, 1:] = NO_VALUE
+    slot.tokens[:count:5, 1] = 0
+    slot.rows[: len(rows), PAGES:] = 1 + np.random.default_rng(0).permutation(6 * 60).reshape(6, 60)[: len(rows)]
+    fill_packed(slot, spans, sum(row.count for row in rows) + padding, BOS)
+    return slot, spans
+
+
+@given(st.lists(pictured | text | resumed, min_size=1, max_size=6), st.integers(0, 20))
+def test_every_position_has_its_place_and_its_word(rows: list[Row], padding: int) -> None:
+    slot, spans = filled(rows, padding)
+    total = sum(row.count for row in rows)
+
+    found = iter(SHAPE.packed.places_of(slot.packed, total + padding).tolist())
+    for span in spans:
+        for index in range(span.count):
+            position = span.start + index
+            token = span.first + index - span.leading
+            word = 100 + token if index >= span.leading and token % 5 else BOS if position == 0 else EMBEDDED
+            page = slot.rows[span.index, PAGES + position // PAGE]
+            assert next(found) == [position, page * PAGE + position % PAGE, word]
+    assert all(place[:2] == [0, SCRATCH_PAGE] and place[2] >= 0 for place in found)
+
+
+@given(st.lists(pictured | text | resumed, min_size=1, max_size=6))
+def test_every_position_is_in_one_tile_of_its_row(rows: list[Row]) -> None:
+    slot, spans = filled(rows, 0)
+    tiles = SHAPE.packed.tiles_of(slot.packed).tolist()
+
+    begin, covered = 0, []
+    for span in spans:
+        own = [tile for tile in tiles if tile[0] == span.index and tile[2]]
+        for row, first, count, position, block in own:
+            assert (position - first, block) == (span.start - begin, span.block)
+            assert 0 < count <= QUERY_TILE
+            covered += [(row, at) for at in range(first, first + count)]
+        begin += span.count
+    wanted = [(span.index, at) for span in spans for at in range(span.count)]
+    assert [row for row, _ in covered] == [row for row, _ in wanted]
+    assert [at for _, at in covered] == list(range(begin))
+    assert sum(count > 0 for _, _, count, _, _ in tiles) == sum(-(-span.count // QUERY_TILE) for span in spans)
+
+
+@given(st.lists(pictured | text | resumed, min_size=1, max_size=6))
+def test_the_ends_of_rows_are_known_and_unused_rows_are_empty(rows: list[Row]) -> None:
+    slot, _ = filled(rows, 0)
+    last, lengths = SHAPE.packed.ends_of(slot.packed).tolist()
+
+    unused = [0] * (SHAPE.max_rows - len(rows))
+    assert last == [sum(row.count for row in rows[: index + 1]) - 1 for index in range(len(rows))] + unused
+    assert lengths == [row.start + row.count for row in rows] + unused
+
+
+def test_a_launch_after_a_larger_one_is_not_disturbed_by_what_that_left() -> None:
+    config = tiny_config()
+    rig = Rig(config, torch.float64, sizes=(1, 2, 6), packed=True)
+    lost = rig.job(picture(config, (1, 2)))  # never encoded: its row is full of NaN
+    large = [Story(words_of(40, 41), (TEXT,), picture(config, (1, 2))) for _ in range(3)]
+    rig.prefill(large, [rig.fresh(story, lost) for story in large])
+    valued = (Token(1), Token(5, (0.3,)), Token(6, (0.25, 0.5)), Token(3))
+    small = [Story(words_of(*range(50, 60)), (TEXT, COORDINATE)), Story(valued, (TEXT, TEXT))]
+
+    rig.prefill(small, [rig.fresh(story) for story in small])
+    rig.decode(small)
+
+    for story in small:
+        wanted = rig.expected(story)[0]
+        assert [(token.id, token.values) for token in story.sequence.tokens] == [
+            (token.id, token.values) for token in wanted
+        ]
+
+
+@pytest.mark.parametrize("sizes", [(), (4,)], ids=["eager", "graphs"])
+def test_padding_is_added_for_a_graph_only(sizes: tuple[int, ...]) -> None:
+    rig = Rig(tiny_config(), torch.float64, sizes=sizes, packed=True)
+    story = Story(words_of(*range(50, 60)), (TEXT,))
+
+    rig.prefill([story], [rig.fresh(story)])
+
+    # The scratch page is written by padding alone.
+    assert rig.body.cache.keys[0, 0, 0].isfinite().all() == bool(sizes)

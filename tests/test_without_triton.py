@@ -1,0 +1,32 @@
+"""PyTorch for the CPU brings no Triton: everything can be imported without it, and answers."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+SCRIPT = """
+import importlib, pkgutil, sys
+
+sys.modules["triton"] = None  # as if it were not installed
+import photonlite
+
+for module in pkgutil.walk_packages(photonlite.__path__, "photonlite."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+
+from photonlite.kernels import skinny
+from tests.serving import picture, serve
+
+assert not skinny.HAS_TRITON
+with serve() as model:
+    print(len(model.detect(picture(0), "mug")["objects"]) > 0)
+"""
+
+
+def test_everything_is_imported_and_answers_without_triton() -> None:
+    ended = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, cwd=ROOT, timeout=300)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["True"]
