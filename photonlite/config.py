@@ -78,8 +78,11 @@ class EngineConfig:
             capability 8.9 or later.
         gpu_memory_fraction: Share of the card that weights, activations, graphs and cache may take together.
         prefix_caching: Whether what was computed for a picture or a prompt serves later requests.
-        launch_budget_s: Seconds on the device that one launch of encoding or prefill work may take while other
-            requests are being decoded.
+        launch_budget_s: Seconds on the device that encoding and prefill work may take between two decode steps while no
+            more requests wait than are being decoded. Where ten times as many wait, it may take ten times as long:
+            launches grow, and the device answers more requests.
+        max_pause_s: Where that growth ends: what is being decoded never waits longer for other work, but for a single
+            crop or prompt that takes longer by itself. 0 keeps to `launch_budget_s` however many wait.
         max_crops: Crops that one launch encodes at most.
         max_prefill_tokens: Positions that one launch prefills at most; a single longer prompt goes alone.
         cuda_graphs: Whether decode steps and prompts are captured as CUDA graphs at start.
@@ -90,9 +93,9 @@ class EngineConfig:
         fused: Whether fused kernels run where there are some, on CUDA; else the same operations one by one in PyTorch:
             a baseline to measure against, and the way round a kernel that fails on a card.
         fp8_linears: Whether the linear layers of the image encoder and of prefill multiply e4m3 numbers, with a scale
-            for each row of activations and each output of a weight; decoding keeps the weights as they are. Quicker where
-            many crops or prompts come together, and answers change a little. On CUDA it takes a card of capability 8.9
-            or later and weights in bfloat16; the CPU computes the same in float32, slowly.
+            for each row of activations and each output of a weight; decoding keeps the weights as they are. Quicker
+            where many crops or prompts come together, and answers change a little. On CUDA it takes a card of
+            capability 8.9 or later and weights in bfloat16; the CPU computes the same in float32, slowly.
         image_threads: Threads that decode, hash and cut pictures.
         trace: Whether spans of every phase are recorded from the start.
 
@@ -108,6 +111,7 @@ class EngineConfig:
     gpu_memory_fraction: float = 0.9
     prefix_caching: bool = True
     launch_budget_s: float = 0.004
+    max_pause_s: float = 0.035
     max_crops: int = 16
     max_prefill_tokens: int = 4096
     cuda_graphs: bool = True
@@ -132,6 +136,7 @@ class EngineConfig:
             "kv_dtype": (self.kv_dtype in get_args(KvDtype), "'auto' or 'fp8'"),
             "gpu_memory_fraction": (0 < self.gpu_memory_fraction <= 1, "above 0 and at most 1"),
             "launch_budget_s": (0 < self.launch_budget_s < math.inf, "above 0, and finite"),
+            "max_pause_s": (0 <= self.max_pause_s < math.inf, "at least 0, and finite"),
             "fp8_linears": (self.fused or not self.fp8_linears, "False where 'fused' is False"),
             "max_crops": (self.max_crops >= 1, "at least 1"),
             "max_prefill_tokens": (self.max_prefill_tokens >= 1, "at least 1"),

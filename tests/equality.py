@@ -184,6 +184,7 @@ class Scene:
             "page_size": self.dice.choice((2, 4, 8, 16)),
             "prefix_caching": self.dice.random() < 0.9,
             "launch_budget_s": self.dice.choice((1e-6, 0.004)),
+            "max_pause_s": self.dice.choice((0.0, 10.0)),
             "max_crops": self.dice.choice((1, 3, 16)),
             "max_prefill_tokens": self.dice.choice((1, 60, 4096)),
         }

@@ -330,16 +330,37 @@ MUTANTS = [
     Mutant(
         "crops are encoded twice",
         "scheduler/encoding.py",
-        "                job.launched += count\n",
-        "                job.launched += max(1, count - 1)\n",
+        "            group.job.launched += group.count\n",
+        "            group.job.launched += max(1, group.count - 1)\n",
         f"tests/scheduler {_SIMULATION}",
     ),
     Mutant(
         "encoding ignores its time budget",
         "scheduler/scheduler.py",
-        "room = min(room, self.rates.crops_within(self.limits.launch_budget_s))",
+        "room = min(room, self.rates.crops_within(left_s))",
         "room = self.limits.max_crops",
         "tests/scheduler",
+    ),
+    Mutant(
+        "a pause never ends while there is other work",
+        "scheduler/policy.py",
+        'self._held_s = 0.0 if plan.kind == "decode" else self._held_s + self._rates.cost(plan)',
+        "self._held_s = 0.0",
+        "tests/scheduler",
+    ),
+    Mutant(
+        "each launch of a pause may take all of it",
+        "scheduler/policy.py",
+        "self.left_s = allowed if self.over else allowed - self._held_s",
+        "self.left_s = allowed",
+        "tests/scheduler",
+    ),
+    Mutant(
+        "launches stay small however many wait",
+        "scheduler/policy.py",
+        "min(self.max_pause_s, self.launch_budget_s * waiting / decoding))",
+        "0.0)",
+        "tests/scheduler tests/policy",
     ),
     Mutant(
         "one request's encode failure spares it and hits nobody",
@@ -484,6 +505,52 @@ MUTANTS = [
         "(x / scale).clamp(-largest, largest).to(FP8)",
         "(x / scale).fmod(largest).to(FP8)",
         "tests/kernels/test_paged_attention.py",
+    ),
+    Mutant(
+        "the last block waits for a count that the next step clears",
+        "models/moondream/fused_decode.py",
+        "x, stats, None if last else handshake)",
+        "x, stats, handshake)",
+        "tests/models/moondream/test_fused_decode.py",
+    ),
+    Mutant(
+        "a step that failed leaves its counts to the next one",
+        "models/moondream/fused_decode.py",
+        "            self._ready.zero_()  #",
+        "            pass  #",
+        "tests/models/moondream/test_fused_decode.py",
+    ),
+    Mutant(
+        "a packed model keeps its weights twice",
+        "models/moondream/packed.py",
+        "_share(fc1, w_in[rows:], b_in[rows:])",
+        "_share(fc1, w_in[rows:].clone(), b_in[rows:])",
+        "tests/models/moondream/test_packed.py",
+    ),
+    Mutant(
+        "engines on one card count arrivals together",
+        "kernels/skinny.py",
+        "    token = _counters.set(counters)\n",
+        "    token = _counters.set(_shared)\n",
+        "tests/kernels/test_skinny.py",
+    ),
+    Mutant(
+        "a new position does not see itself",
+        "kernels/reference_decode.py",
+        "q, cos, sin), keys, values, page_table, positions + 1,",
+        "q, cos, sin), keys, values, page_table, positions,",
+        "tests/kernels/test_decode_attention.py",
+    ),
+    Mutant(
+        "without fused kernels pictures are encoded by them all the same",
+        "models/views.py",
+        """        \"\"\"The plain one.\"\"\"
+        return self._model.vision
+""",
+        """        \"\"\"The plain one.\"\"\"
+        return self._model.crop_encoder(fp8=fp8)
+""",
+        "tests/models/test_views.py",
     ),
 ]
 

@@ -54,6 +54,8 @@ def test_what_the_engine_counts_is_a_whole_number(name: str, value: Any) -> None
     [
         {"launch_budget_s": math.inf},
         {"launch_budget_s": math.nan},
+        {"max_pause_s": -0.001},
+        {"max_pause_s": math.inf},
         {"graph_sizes": (1, 2.5)},
         {"kv_dtype": "int8"},
         {"kv_dtype": None},

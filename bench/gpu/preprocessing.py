@@ -81,7 +81,6 @@ class Preprocessing:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._clock.synchronize()
-        self._feed.clear()
         self._pool.close()
 
     def _memory(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:

@@ -123,6 +123,7 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
         max_crops=config.max_crops,
         max_picture_bytes=MOST_BYTES,
         launch_budget_s=config.launch_budget_s,
+        max_pause_s=config.max_pause_s,
         max_positions=model.shape.max_context,
     )
     runner = StreamRunner(device, body, config.depth, tracer)

@@ -89,7 +89,8 @@ def decode_attention(
         rotary: Cosines and sines, float32 ``[2, positions, R / 2]``: the first R numbers of a head are rotated.
         keys: ``[pages, page, H_kv, D]``, the page size a power of two; written in place.
         values: The same, with the same strides.
-        page_table: int32 ``[B, P]``, rows contiguous.
+        page_table: int32 ``[B, P]``, rows contiguous; like `positions` read before the wait for the kernel in front,
+            which must not write it.
         positions: int32 ``[B]``: of the new position; a row sees it and all before it.
         slots: int32 ``[B]``, with the strides of `positions`: page * page size + place where it is written.
         out: ``[B, H D]``, last dimension contiguous.

@@ -26,12 +26,6 @@ else:
 PER_THREAD = 16
 """Numbers of a row that a thread holds, about."""
 
-EACH = 1
-"""Rows of a program, one after the other, where there are many: what a layer keeps is read once for all of them."""
-
-MANY = 4096
-"""Rows that keep a large card busy even so."""
-
 
 def residual_norm(
     x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
@@ -106,8 +100,8 @@ def _launch(
         shapes = [(tuple(part.shape), part.stride()) for part in (x, delta) if part is not None]
         raise ValueError(f"x and delta have shapes and strides {shapes}: rows must be runs, delta's repeat in x's")
     total = x if delta is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    row, each = split_row(dim), EACH if rows >= MANY else 1
-    _residual_norm_kernel[(-(-rows // each),)](
+    row = split_row(dim)
+    _residual_norm_kernel[(rows,)](
         x,
         x if delta is None else delta,
         weight if shift is None else shift,
@@ -116,12 +110,10 @@ def _launch(
         total,
         normal,
         x if scale is None else scale,
-        rows,
         rows if delta is None else len(delta),
         x.stride(0),
         0 if delta is None else delta.stride(0),
         eps,
-        EACH=each,
         LEFT=row.left,
         RIGHT=row.right,
         RIGHT_WIDTH=row.right_width,
@@ -144,12 +136,10 @@ def _residual_norm(
     total_out: tl.tensor,
     normal_out: tl.tensor,
     scale_out: tl.tensor,
-    rows: tl.tensor,
     delta_rows: tl.tensor,
     x_stride: tl.tensor,
     delta_stride: tl.tensor,
     eps: tl.tensor,
-    EACH: tl.constexpr,  # noqa: N803
     LEFT: tl.constexpr,  # noqa: N803
     RIGHT: tl.constexpr,  # noqa: N803
     RIGHT_WIDTH: tl.constexpr,  # noqa: N803
@@ -159,7 +149,7 @@ def _residual_norm(
     QUANTISED: tl.constexpr,  # noqa: N803
     PDL: tl.constexpr,  # noqa: N803
 ) -> None:
-    """Add to `EACH` rows from `EACH * program_id(0)` on and normalise them."""
+    """Add to row `program_id(0)` and normalise it."""
     # No kernel writes what a layer keeps: it is fetched once, while the kernel in front still runs.
     slopes, slopes_r = _fetched_kernel(weight, LEFT, RIGHT, RIGHT_WIDTH)
     offsets, offsets_r = _fetched_kernel(bias, LEFT, RIGHT, RIGHT_WIDTH)
@@ -168,30 +158,28 @@ def _residual_norm(
         shifts, shifts_r = _fetched_kernel(shift, LEFT, RIGHT, RIGHT_WIDTH)
     if PDL:
         tl.extra.cuda.gdc_wait()
-    first = tl.program_id(0).to(tl.int64) * EACH
-    for index in range(0, 1 if EACH == 1 else tl.minimum(EACH, rows - first)):
-        row = first + index
-        value, value_r = _fetched_kernel(x + row * x_stride, LEFT, RIGHT, RIGHT_WIDTH)
-        value, value_r = value.to(tl.float32), value_r.to(tl.float32)
-        if HAS_DELTA:
-            source = row % delta_rows if REPEATED else row
-            added, added_r = _fetched_kernel(delta + source * delta_stride, LEFT, RIGHT, RIGHT_WIDTH)
-            value, value_r = value + added.to(tl.float32), value_r + added_r.to(tl.float32)
-        if HAS_SHIFT:
-            value, value_r = value + shifts.to(tl.float32), value_r + shifts_r.to(tl.float32)
-        place = row * (LEFT + RIGHT)
-        if HAS_DELTA:
-            rounded, rounded_r = value.to(total_out.dtype.element_ty), value_r.to(total_out.dtype.element_ty)
-            _store_kernel(total_out + place, rounded, rounded_r, LEFT, RIGHT, RIGHT_WIDTH)
-            value, value_r = rounded.to(tl.float32), rounded_r.to(tl.float32)
-        off, off_r, spread = _standardised_kernel(value, value_r, eps, LEFT, RIGHT, RIGHT_WIDTH)
-        normal = off * spread * slopes.to(tl.float32) + offsets.to(tl.float32)
-        normal_r = off_r * spread * slopes_r.to(tl.float32) + offsets_r.to(tl.float32)
-        if QUANTISED:
-            inverse = quantise_kernel(normal, normal_r, scale_out + row)
-            normal, normal_r = normal * inverse, normal_r * inverse
-        kind = normal_out.dtype.element_ty
-        _store_kernel(normal_out + place, normal.to(kind), normal_r.to(kind), LEFT, RIGHT, RIGHT_WIDTH)
+    row = tl.program_id(0).to(tl.int64)
+    value, value_r = _fetched_kernel(x + row * x_stride, LEFT, RIGHT, RIGHT_WIDTH)
+    value, value_r = value.to(tl.float32), value_r.to(tl.float32)
+    if HAS_DELTA:
+        source = row % delta_rows if REPEATED else row
+        added, added_r = _fetched_kernel(delta + source * delta_stride, LEFT, RIGHT, RIGHT_WIDTH)
+        value, value_r = value + added.to(tl.float32), value_r + added_r.to(tl.float32)
+    if HAS_SHIFT:
+        value, value_r = value + shifts.to(tl.float32), value_r + shifts_r.to(tl.float32)
+    place = row * (LEFT + RIGHT)
+    if HAS_DELTA:
+        rounded, rounded_r = value.to(total_out.dtype.element_ty), value_r.to(total_out.dtype.element_ty)
+        _store_kernel(total_out + place, rounded, rounded_r, LEFT, RIGHT, RIGHT_WIDTH)
+        value, value_r = rounded.to(tl.float32), rounded_r.to(tl.float32)
+    off, off_r, spread = _standardised_kernel(value, value_r, eps, LEFT, RIGHT, RIGHT_WIDTH)
+    normal = off * spread * slopes.to(tl.float32) + offsets.to(tl.float32)
+    normal_r = off_r * spread * slopes_r.to(tl.float32) + offsets_r.to(tl.float32)
+    if QUANTISED:
+        inverse = quantise_kernel(normal, normal_r, scale_out + row)
+        normal, normal_r = normal * inverse, normal_r * inverse
+    kind = normal_out.dtype.element_ty
+    _store_kernel(normal_out + place, normal.to(kind), normal_r.to(kind), LEFT, RIGHT, RIGHT_WIDTH)
 
 
 def _fetched(

@@ -28,7 +28,6 @@ def skinny_linear(
 
 def linear_in(
     x: Tensor,
-    stats: Tensor,
     weight: Tensor,
     bias: Tensor,
     norm: tuple[Tensor, Tensor, float],
@@ -42,10 +41,11 @@ def linear_in(
     activated.copy_(functional.gelu(result[:, width:], approximate="tanh"))
 
 
-def linear_out(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, stats: Tensor) -> None:
+def linear_out(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, stats: Tensor | None) -> None:
     """Map a block's inside back and add it; see :func:`photonlite.kernels.skinny.linear_out`."""
     residual.copy_(residual + functional.linear(x, weight) + bias)
-    tile_statistics(residual, power_of_2(-(-residual.shape[1] // stats.shape[1])), out=stats)
+    if stats is not None:
+        tile_statistics(residual, power_of_2(-(-residual.shape[1] // stats.shape[1])), out=stats)
 
 
 def tile_statistics(x: Tensor, tile: int, *, out: Tensor | None = None) -> Tensor:

@@ -10,9 +10,9 @@ x [M, K] ── norm ── @ weight [N, K].T ── + bias ─┬─ columns up
                                                  └─ or all ── + residual ───────> x itself, and its row statistics
 ```
 
-A norm needs mean and variance of whole rows, which no program of the producer sees: each writes those of its own tile
-of columns, and the consumer merges them (Chan, Golub and LeVeque, 1979, "Updating formulae ... for computing sample
-variances").
+Several rows are normalised by a kernel in front, a single one on the way: programs of a product see no whole rows of
+what they make, so each writes mean and variance of its own tile of columns, and the next product merges them (Chan,
+Golub and LeVeque, 1979, "Updating formulae ... for computing sample variances").
 
 A product with long rows and few outputs is cut along K: programs leave partial sums, and the one that arrives last adds
 them up in a fixed order, so that results do not depend on who that was.
@@ -24,6 +24,7 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,6 @@ from torch import Tensor
 from photonlite.kernels import reference_decode as reference
 from photonlite.kernels import skinny_kernels
 from photonlite.kernels.launching import dependent_launch, power_of_2, shared_memory
-from photonlite.kernels.norms import residual_norm
 from photonlite.kernels.skinny_kernels import HAS_TRITON
 
 _SPARE = 4096  # bytes of shared memory for what is not a step of the loop
@@ -111,9 +111,9 @@ def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:
     return replace(tiling, stages=stages, ins=ins)
 
 
-def stats_width(rows: int, outs: int, ins: int) -> int:
+def stats_width(outs: int, ins: int) -> int:
     """Give the columns whose statistics `linear_out` keeps together."""
-    return tiling_of(rows, outs, ins).outs
+    return tiling_of(1, outs, ins).outs
 
 
 def skinny_linear(
@@ -141,7 +141,7 @@ def skinny_linear(
     if not usable(x, weight):
         return reference.skinny_linear(x, weight, bias, norm=norm, gelu=gelu, out=out)
     if norm is not None:
-        x = residual_norm(x, None, None, *norm)[1]
+        x = normalise(x, norm)
     result = x.new_empty(len(x), len(weight)) if out is None else out
     run_product(x, weight, bias, plain=result, activated=result, split=0 if gelu else len(weight))
     return result
@@ -149,7 +149,7 @@ def skinny_linear(
 
 def linear_in(
     x: Tensor,
-    stats: Tensor,
+    stats: Tensor | None,
     weight: Tensor,
     bias: Tensor,
     norm: tuple[Tensor, Tensor, float],
@@ -161,7 +161,7 @@ def linear_in(
 
     Args:
         x: ``[M, K]``.
-        stats: Of x, from `tile_statistics` or `linear_out`.
+        stats: Of a single row, from `tile_statistics` or `linear_out`; None for several.
         weight: ``[A + F, K]``, rows contiguous.
         bias: ``[A + F]``.
         norm: Weight, bias and eps of the layer norm.
@@ -169,17 +169,22 @@ def linear_in(
         activated: Takes the others, ``[M, F]``, last dimension contiguous.
         handshake: With the `linear_out` of the same block.
     """
-    if usable(x, weight):
+    if not usable(x, weight):
+        reference.linear_in(x, weight, bias, norm, plain, activated)
+        return
+    split = plain.shape[1]
+    if stats is None:
         run_product(
-            x, weight, bias, plain=plain, activated=activated, split=plain.shape[1], norm=(stats, *norm),
-            announces=handshake,
+            normalise(x, norm), weight, bias, plain=plain, activated=activated, split=split, announces=handshake
         )  # fmt: skip
     else:
-        reference.linear_in(x, stats, weight, bias, norm, plain, activated)
+        run_single(
+            x, weight, bias, plain=plain, activated=activated, split=split, norm=(stats, *norm), announces=handshake
+        )  # fmt: skip
 
 
 def linear_out(
-    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, stats: Tensor, handshake: Handshake | None = None
+    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, stats: Tensor | None, handshake: Handshake | None = None
 ) -> None:
     """Map a block's inside back and add it to the residual stream.
 
@@ -188,15 +193,30 @@ def linear_out(
         weight: ``[N, K]``, rows contiguous.
         bias: ``[N]``.
         residual: ``[M, N]``, contiguous; added to in place, in float32 with one rounding.
-        stats: Float32 ``[2, T, M]``, T tiles of `stats_width` columns: takes those of the new residual stream.
+        stats: Of a single row, float32 ``[2, T, 1]``, T tiles of `stats_width` columns: takes those of the new residual
+            stream. None for several rows.
         handshake: With the `linear_in` of the same block.
     """
-    if usable(x, weight):
+    if not usable(x, weight):
+        reference.linear_out(x, weight, bias, residual, stats)
+    elif stats is None:
         run_product(
-            x, weight, bias, plain=residual, activated=residual, split=len(weight), new_stats=stats, awaits=handshake
+            x, weight, bias, plain=residual, activated=residual, split=len(weight), residual=True, awaits=handshake
         )  # fmt: skip
     else:
-        reference.linear_out(x, weight, bias, residual, stats)
+        run_single(
+            x, weight, bias, plain=residual, activated=residual, split=len(weight), new_stats=stats, awaits=handshake
+        )  # fmt: skip
+
+
+def normalise(x: Tensor, norm: tuple[Tensor, Tensor, float]) -> Tensor:
+    """Give the layer norm of a few rows ``[M, K]``, in float32 inside; weight, bias and eps are given."""
+    rows, width = x.shape
+    out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
+    skinny_kernels.normalise_kernel[(rows,)](
+        x, *norm[:2], out, width, x.stride(0), norm[2], WIDTH=power_of_2(width), num_warps=4, **dependent_launch(x)
+    )  # fmt: skip
+    return out
 
 
 def tile_statistics(x: Tensor, width: int, out: Tensor | None = None) -> Tensor:
@@ -239,65 +259,102 @@ def run_product(
     plain: Tensor,
     activated: Tensor,
     split: int,
+    residual: bool = False,
+    announces: Handshake | None = None,
+    awaits: Handshake | None = None,
+    tiling: Tiling | None = None,
+) -> None:
+    """Run the kernel for several rows: columns below `split` go to `plain`, the others through GELU to `activated`.
+
+    With `residual`, `plain` is the residual stream that is added to.
+    """
+    (rows, ins), outs = x.shape, len(weight)
+    tiling = tiling or tiling_of(rows, outs, ins)
+    if not tiling.stages:
+        if residual or announces is not None or awaits is not None:
+            raise AssertionError("within a block a single row goes with its statistics, through run_single")
+        run_single(x, weight, bias, plain=plain, activated=activated, split=split, tiling=tiling)
+        return
+    programs, width = -(-outs // tiling.outs), max(16, power_of_2(rows))
+    tiling = fitted(tiling, width, x.element_size(), shared_memory(x))
+    partial, counters = x, x
+    if tiling.parts > 1:
+        partial = torch.empty(tiling.parts, width, outs, dtype=torch.float32, device=x.device)
+        counters = arrival_counters(x.device, programs)
+    skinny_kernels.product_kernel[(programs, tiling.parts)](
+        x, weight, x if bias is None else bias, plain, activated, partial, counters, *_met(x, announces or awaits),
+        rows, outs, split, x.stride(0), weight.stride(0), plain.stride(0), activated.stride(0),
+        RESIDUAL=residual, ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages,
+        **_constants(x, bias, split < outs, announces, awaits, tiling),
+    )  # fmt: skip
+
+
+def run_single(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    plain: Tensor,
+    activated: Tensor,
+    split: int,
     norm: tuple[Tensor, Tensor, Tensor, float] | None = None,
     new_stats: Tensor | None = None,
     announces: Handshake | None = None,
     awaits: Handshake | None = None,
     tiling: Tiling | None = None,
 ) -> None:
-    """Run a kernel: columns below `split` go to `plain`, the others through GELU to `activated`.
+    """Run the kernel for one row; `norm` begins with the row's statistics, `new_stats` takes those of what it makes.
 
-    With `new_stats`, `plain` is the residual stream that is added to; without a norm its argument is None.
+    With `new_stats`, `plain` is the residual stream that is added to.
 
     Raises:
         ValueError: The statistics to be written are not kept by the tiles of the kernel.
     """
     (rows, ins), outs = x.shape, len(weight)
-    tiling = tiling or tiling_of(rows, outs, ins)
+    if rows != 1:
+        raise ValueError(f"the kernel takes a single row, not {rows}")
+    tiling = tiling or tiling_of(1, outs, ins)
     programs = -(-outs // tiling.outs)
     if new_stats is not None and new_stats.shape[1] != programs:
         raise ValueError(f"statistics of {new_stats.shape[1]} tiles are wanted, but {programs} programs write them")
-    width = max(16, power_of_2(rows)) if tiling.stages else 1
-    if tiling.stages:
-        tiling = fitted(tiling, width, x.element_size(), shared_memory(x))
-    partial, counters = x, x
-    if tiling.parts > 1:
-        partial = torch.empty(tiling.parts, width, outs, dtype=torch.float32, device=x.device)
-        counters = arrival_counters(x.device, programs)
     stats, gamma, beta, eps = norm if norm is not None else (x, x, x, 0.0)
-    shake = announces or awaits
-    inputs = x, weight, x if bias is None else bias, stats, gamma, beta, plain, activated
-    after = (
-        x if new_stats is None else new_stats,
-        x if shake is None else shake.ready,
-        x if shake is None else shake.stale,
-    )
-    tile = -(-ins // stats.shape[1]) if norm is not None else 1
-    constants = {
-        "INS": ins,
+    tiles = stats.shape[1] if norm is not None else 1
+    skinny_kernels.single_kernel[(programs,)](
+        x, weight, x if bias is None else bias, stats, gamma, beta, plain, activated,
+        x if new_stats is None else new_stats, *_met(x, announces or awaits), outs, split, weight.stride(0), eps,
+        NORM=norm is not None, RESIDUAL=new_stats is not None, TILES=power_of_2(tiles),
+        TILE=power_of_2(-(-ins // tiles)), TILES_OUT=programs,
+        **_constants(x, bias, split < outs, announces, awaits, tiling),
+    )  # fmt: skip
+
+
+def _met(x: Tensor, handshake: Handshake | None) -> tuple[Tensor, Tensor]:
+    """Give the counters of a handshake; without one, some pointers that nobody follows."""
+    return (x, x) if handshake is None else (handshake.ready, handshake.stale)
+
+
+def _constants(
+    x: Tensor,
+    bias: Tensor | None,
+    gelu: bool,
+    announces: Handshake | None,
+    awaits: Handshake | None,
+    tiling: Tiling,
+) -> dict[str, Any]:
+    """Give the constants and options of a launch that both kernels have."""
+    return {
+        "INS": x.shape[1],
         "BIAS": bias is not None,
-        "NORM": norm is not None,
-        "RESIDUAL": new_stats is not None,
-        "GELU": split < outs,
+        "GELU": gelu,
         "ANNOUNCE": announces is not None,
         "AWAITED": awaits.count if awaits is not None else 0,
         "LATE": awaits.late if awaits is not None else 0,
         "OUTS": tiling.outs,
         "STEP": tiling.ins,
         "AHEAD": tiling.ahead,
-        "TILES": power_of_2(stats.shape[1]) if norm is not None else 1,
-        "TILE": power_of_2(tile),
-        "TILES_OUT": programs,
         "num_warps": tiling.warps,
         **dependent_launch(x),
     }
-    if tiling.stages:
-        skinny_kernels.product_kernel[(programs, tiling.parts)](
-            *inputs, partial, counters, *after, rows, outs, split, x.stride(0), weight.stride(0), plain.stride(0),
-            activated.stride(0), eps, ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages, **constants,
-        )  # fmt: skip
-    else:
-        skinny_kernels.single_kernel[(programs,)](*inputs, *after, outs, split, weight.stride(0), eps, **constants)
 
 
 Counters = dict[tuple[torch.device, int], Tensor]

@@ -49,6 +49,33 @@ def _statistics(x: tl.tensor, stats: tl.tensor, width: tl.tensor, TILE: tl.const
     tl.store(stats + tl.num_programs(0) * tl.num_programs(1) + place, tl.sum(off * off, axis=0))
 
 
+def _normalise(
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    out: tl.tensor,
+    width: tl.tensor,
+    x_stride: tl.tensor,
+    eps: tl.tensor,
+    WIDTH: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+) -> None:
+    """Write the layer norm of row `program_id(0)`."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, WIDTH)
+    inside = column < width
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    gain = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    shift = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    value = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
+    off = tl.where(inside, value - tl.sum(value, axis=0) / width, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(off * off, axis=0) / width + eps)
+    tl.store(out + row * width + column, (off * scale * gain + shift).to(out.dtype.element_ty), mask=inside)
+
+
 def _merged_statistics(
     stats: tl.tensor,
     rows: tl.tensor,
@@ -88,6 +115,7 @@ def _finish(
     BIAS: tl.constexpr,  # noqa: N803
     RESIDUAL: tl.constexpr,  # noqa: N803
     GELU: tl.constexpr,  # noqa: N803
+    STATS: tl.constexpr,  # noqa: N803
     TILES_OUT: tl.constexpr,  # noqa: N803
 ) -> None:
     """Bias, GELU, residual, and the statistics of what becomes of a tile ``[N, M]``."""
@@ -102,7 +130,7 @@ def _finish(
     if GELU:
         cell = activated + m[None, :] * activated_stride + (n - split)[:, None]
         tl.store(cell, _gelu_kernel(total).to(activated.dtype.element_ty), mask=inside & (n >= split)[:, None])
-    if RESIDUAL:
+    if STATS:
         value = tl.where(inside, rounded.to(tl.float32), 0.0)
         mean = tl.sum(value, axis=0) / tl.sum((n < outs).to(tl.float32), axis=0)  # [M]
         off = tl.where(inside, value - mean[None, :], 0.0)
@@ -115,10 +143,6 @@ def _fold(
     total: tl.tensor,
     x: tl.tensor,
     row: tl.tensor,
-    gamma: tl.tensor,
-    beta: tl.tensor,
-    mean: tl.tensor,
-    scale: tl.tensor,
     m: tl.tensor,
     rows: tl.tensor,
     x_stride: tl.tensor,
@@ -126,7 +150,6 @@ def _fold(
     stop: tl.constexpr,
     SHARE: tl.constexpr,  # noqa: N803
     EVEN: tl.constexpr,  # noqa: N803
-    NORM: tl.constexpr,  # noqa: N803
     STEP: tl.constexpr,  # noqa: N803
     STAGES: tl.constexpr,  # noqa: N803
 ) -> tl.tensor:
@@ -140,11 +163,6 @@ def _fold(
             w = tl.load(row + k[None, :], mask=(k < stop)[None, :], other=0.0)
             there = (m < rows)[:, None] & (k < stop)[None, :]
             a = tl.load(x + m[:, None] * x_stride + k[None, :], mask=there, other=0.0)
-        if NORM:
-            g = tl.load(gamma + k, mask=k < stop, other=0.0).to(tl.float32)
-            b = tl.load(beta + k, mask=k < stop, other=0.0).to(tl.float32)
-            off = (a.to(tl.float32) - mean[:, None]) * scale[:, None]
-            a = (off * g[None, :] + b[None, :]).to(x.dtype.element_ty)
         total = tl.dot(w, tl.trans(a), total)
     return total
 
@@ -153,14 +171,10 @@ def _product(
     x: tl.tensor,
     weight: tl.tensor,
     bias: tl.tensor,
-    stats: tl.tensor,
-    gamma: tl.tensor,
-    beta: tl.tensor,
     plain: tl.tensor,
     activated: tl.tensor,
     partial: tl.tensor,
     counters: tl.tensor,
-    new_stats: tl.tensor,
     ready: tl.tensor,
     stale: tl.tensor,
     rows: tl.tensor,
@@ -170,10 +184,8 @@ def _product(
     weight_stride: tl.tensor,
     plain_stride: tl.tensor,
     activated_stride: tl.tensor,
-    eps: tl.tensor,
     INS: tl.constexpr,  # noqa: N803
     BIAS: tl.constexpr,  # noqa: N803
-    NORM: tl.constexpr,  # noqa: N803
     RESIDUAL: tl.constexpr,  # noqa: N803
     GELU: tl.constexpr,  # noqa: N803
     ANNOUNCE: tl.constexpr,  # noqa: N803
@@ -185,9 +197,6 @@ def _product(
     PARTS: tl.constexpr,  # noqa: N803
     STAGES: tl.constexpr,  # noqa: N803
     AHEAD: tl.constexpr,  # noqa: N803
-    TILES: tl.constexpr,  # noqa: N803
-    TILE: tl.constexpr,  # noqa: N803
-    TILES_OUT: tl.constexpr,  # noqa: N803
     PDL: tl.constexpr,  # noqa: N803
 ) -> None:
     """Multiply weight rows `program_id(0)` with part `program_id(1)` of the columns; the last to arrive finishes.
@@ -210,26 +219,23 @@ def _product(
         _await_kernel(ready, AWAITED)
     elif PDL:
         tl.extra.cuda.gdc_wait()
-    mean, scale = 0.0, 0.0
-    if NORM:
-        mean, scale = _merged_kernel(stats, rows, eps, INS, ROWS, TILES, TILE)
     total = tl.zeros([OUTS, ROWS], tl.float32)
     total = _fold_kernel(
-        total, x, row, gamma, beta, mean, scale, m, rows, x_stride, LATE + part * early, INS,
-        early, (INS - LATE) % (STEP * PARTS) == 0, NORM, STEP, STAGES,
+        total, x, row, m, rows, x_stride, LATE + part * early, INS,
+        early, (INS - LATE) % (STEP * PARTS) == 0, STEP, STAGES,
     )  # fmt: skip
     if AWAITED > 0:
         if PDL:
             tl.extra.cuda.gdc_wait()
         total = _fold_kernel(
-            total, x, row, gamma, beta, mean, scale, m, rows, x_stride, part * late, LATE,
-            late, LATE % (STEP * PARTS) == 0, NORM, STEP, STAGES,
+            total, x, row, m, rows, x_stride, part * late, LATE,
+            late, LATE % (STEP * PARTS) == 0, STEP, STAGES,
         )  # fmt: skip
 
     if PARTS == 1:
         _finish_kernel(
-            total, bias, plain, activated, new_stats, tile, n, m, rows, outs, split, plain_stride, activated_stride,
-            BIAS, RESIDUAL, GELU, TILES_OUT,
+            total, bias, plain, activated, x, tile, n, m, rows, outs, split, plain_stride, activated_stride,
+            BIAS, RESIDUAL, GELU, False, 0,
         )  # fmt: skip
     else:
         place = partial + m[None, :] * outs + n[:, None]
@@ -241,8 +247,8 @@ def _product(
             for other in tl.static_range(PARTS):
                 whole += tl.load(place + other * ROWS * outs, mask=inside, other=0.0, cache_modifier=".cg")
             _finish_kernel(
-                whole, bias, plain, activated, new_stats, tile, n, m, rows, outs, split, plain_stride,
-                activated_stride, BIAS, RESIDUAL, GELU, TILES_OUT,
+                whole, bias, plain, activated, x, tile, n, m, rows, outs, split, plain_stride,
+                activated_stride, BIAS, RESIDUAL, GELU, False, 0,
             )  # fmt: skip
             tl.store(counters + tile, 0)
     if ANNOUNCE:
@@ -329,7 +335,7 @@ def _single(
             total += v.to(tl.float32) * _input_kernel(x, gamma, beta, mean, scale, late, LATE, NORM)[None, :]
     _finish_kernel(
         tl.sum(total, axis=1)[:, None], bias, plain, activated, new_stats, tile, n, tl.arange(0, 1), 1, outs, split,
-        0, 0, BIAS, RESIDUAL, GELU, TILES_OUT,
+        0, 0, BIAS, RESIDUAL, GELU, RESIDUAL, TILES_OUT,
     )  # fmt: skip
     if ANNOUNCE:
         _announce_kernel(ready, stale)
@@ -364,5 +370,6 @@ if HAS_TRITON:
     _fold_kernel = triton.jit(_fold)
     _input_kernel = triton.jit(_input)
     statistics_kernel = triton.jit(_statistics)
+    normalise_kernel = triton.jit(_normalise)
     product_kernel = triton.jit(_product)
     single_kernel = triton.jit(_single)

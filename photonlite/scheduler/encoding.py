@@ -63,25 +63,22 @@ class Encodings:
                 self._begun += 1
         return unusable
 
-    _enough = 8
+    def groups(self, room: int, enough: int) -> tuple[CropGroup, ...]:
+        """Take the next crops, oldest picture first.
 
-    def groups(self, room: int) -> tuple[CropGroup, ...]:
-        """Take the next crops, so many at most, oldest picture first."""
-        groups: list[CropGroup] = []
-        copied = 0
-        for job in self.jobs.values():
-            count = min(room, job.total - job.launched)
-            if count < job.total - job.launched and self._enough <= sum(group.count for group in groups):
-                break
-            if count > 0:
-                if job.launched == 0:
-                    copied += job.picture_bytes
-                    if groups and copied > self._max_picture_bytes:
-                        break  # nobody overtakes it
-                groups.append(CropGroup(job, job.launched, count))
-                job.launched += count
-                room -= count
+        Args:
+            room: Crops at most.
+            enough: Crops from which on a larger launch makes them no cheaper: it ends where the next picture would be
+                split, so that a picture does not wait for another's crops.
+        """
+        groups = self._next(room, enough)
+        for group in groups:
+            group.job.launched += group.count
         return tuple(groups)
+
+    def next_crops(self, room: int, enough: int) -> int:
+        """Tell how many crops `groups` would take."""
+        return sum(group.count for group in self._next(room, enough))
 
     def take(self, sequence: Sequence) -> EncodeJob | None:
         """Hand an encoded picture to the sequence that goes on with it."""
@@ -106,6 +103,23 @@ class Encodings:
                 if job.leader is None:
                     idle.append(self.jobs.pop(job.key))
         return idle
+
+    def _next(self, room: int, enough: int) -> list[CropGroup]:
+        groups: list[CropGroup] = []
+        taken = copied = 0
+        for job in self.jobs.values():
+            left = job.total - job.launched
+            if left == 0:
+                continue
+            if taken == room or (taken >= enough and taken + left > room):
+                break
+            if job.launched == 0:
+                copied += job.picture_bytes
+                if groups and copied > self._max_picture_bytes:
+                    break  # nobody overtakes it
+            groups.append(CropGroup(job, job.launched, min(left, room - taken)))
+            taken += groups[-1].count
+        return groups
 
 
 def _first_about(key: str, waiting: list[Sequence]) -> Sequence | None:

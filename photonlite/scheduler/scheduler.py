@@ -6,21 +6,28 @@ submit ─> waiting ── picture encoded, pages there ──> running ──�
              └──── pages run out: the youngest goes ────┘
 ```
 
-`plan` says what to launch next and takes what it needs: rows, pages, crops. `commit` books what a step has done. Kinds
-of launches alternate while there is decoding to do: one encode or prefill launch, kept to a time budget, then one
-decode launch; encoding and prefills take turns as well, so that neither holds the other up for ever. A sequence that is
-not ready (its picture is being cut or encoded) is passed by; one that lacks pages is not: nobody behind it may take
-them.
+`plan` says what to launch next and takes what it needs: rows, pages, crops. `commit` books what a step has done. While
+there is decoding to do, launches alternate:
+
+```
+decode │ encode ─ encode ─ prefill │ decode │ encode ...
+       └ a pause: as long as those that wait outweigh those that are decoded, and at least one launch ┘
+```
+
+Encoding and prefills take turns at the beginning of a pause, so that neither holds the other up for ever. A sequence
+that is not ready (its picture is being cut or encoded) is passed by; one that lacks pages is not: nobody behind it may
+take them.
 """
 
+import math
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from photonlite.batch import EncodeJob, PageCopy, Plan, Row, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.errors import CapacityError
 from photonlite.scheduler.encoding import Encodings
-from photonlite.scheduler.policy import Limits, Rates
+from photonlite.scheduler.policy import Limits, Pause, Rates
 from photonlite.sequence import Sequence
 
 _LOOKED_AT, _LOOKED_AT_PER_ROW = 64, 4
@@ -46,14 +53,15 @@ class Scheduler:
         self.cache = cache
         self.limits = limits
         self.rates = Rates()
+        self._pause = Pause(limits, self.rates)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.zombies: set[Sequence] = set()
-        self._encodings = Encodings(cache, limits.max_jobs)
+        self._enough = max(1, limits.max_crops // 2)
+        self._encodings = Encodings(cache, limits.max_jobs, limits.max_picture_bytes)
         self.unusable: list[Sequence] = []
         self.satisfied: list[Sequence] = []
         self._free_rows = list(range(limits.pending_rows - 1, -1, -1))
-        self._decoded_last = True
         self._prefilled_last = False
         self._short_of_pages = False
 
@@ -87,16 +95,11 @@ class Scheduler:
 
     def plan(self) -> Plan | None:
         """Choose the next launch and take what it needs; None where nothing can be launched now."""
-        admit = (
-            (self._plan_encode, self._plan_prefill) if self._prefilled_last else (self._plan_prefill, self._plan_encode)
-        )
-        order = (*admit, self._plan_decode)
-        if not self._decoded_last and self.running:
-            order = (self._plan_decode, *admit)
-        for choose in order:
+        self._pause.consider(len(self.waiting), sum(map(_has_more, self.running)))
+        for choose in self._order():
             if (plan := choose()) is not None:
-                self._decoded_last = plan.kind == "decode"
-                if not self._decoded_last:
+                self._pause.book(plan)
+                if plan.kind != "decode":
                     self._prefilled_last = plan.kind == "prefill"
                 return plan
         return None
@@ -154,14 +157,33 @@ class Scheduler:
         """Drop encodings that nobody waits for any more, and name them, so that the device forgets them."""
         return self._encodings.drop_idle(self.waiting)
 
+    def _order(self) -> tuple[Callable[[], Plan | None], ...]:
+        """Say which kinds of launches to try, one after the other."""
+        admit = (self._plan_prefill, self._plan_encode)
+        if self._prefilled_last or self._encodes_on():
+            admit = (self._plan_encode, self._plan_prefill)
+        return (self._plan_decode, *admit) if self._pause.over else (*admit, self._plan_decode)
+
+    def _encodes_on(self) -> bool:
+        """Tell whether a pause has time for more crops and, after them, for the prompts that could run before them.
+
+        Then these wait for company. The first launch of a pause is not asked: it goes by turns, lest somebody starve.
+        """
+        if self._pause.fresh:
+            return False
+        crops = self._encodings.next_crops(self.limits.max_crops, self._enough)
+        prompts = sum(sequence.known_length for sequence in self._encodings.leaders())
+        return crops > 0 and self.rates.crops.cost(crops) + self.rates.positions.cost(prompts) <= self._pause.left_s
+
     def _plan_prefill(self) -> Plan | None:
         rows: list[Row] = []
         copies: list[PageCopy] = []
         saves: list[PageCopy] = []
-        positions = 0
-        budget = self._prefill_budget()
+        positions, budget = 0, self.limits.max_prefill_tokens
+        if self._pause.left_s < math.inf:
+            budget = min(budget, self.rates.positions_within(self._pause.left_s))
         for sequence in self._admissible():
-            if rows and positions + self._positions_to_compute(sequence) > budget:
+            if (rows or not self._pause.fresh) and positions + self._positions_to_compute(sequence) > budget:
                 break
             admission = self.cache.admit(sequence)
             if admission is None:
@@ -175,10 +197,12 @@ class Scheduler:
 
     def _plan_encode(self) -> Plan | None:
         self.unusable += self._encodings.begin(self.waiting)
-        room = self.limits.max_crops
-        if self.running:
-            room = min(room, self.rates.crops_within(self.limits.launch_budget_s))
-        groups = self._encodings.groups(room)
+        room, left_s = self.limits.max_crops, self._pause.left_s
+        if left_s < math.inf:
+            if not self._pause.fresh and self.rates.crops.cost(self._enough) > left_s:
+                return None  # a small launch now makes another one necessary
+            room = min(room, self.rates.crops_within(left_s))
+        groups = self._encodings.groups(room, self._enough)
         return Plan("encode", groups=groups) if groups else None
 
     def _plan_decode(self) -> Plan | None:
@@ -267,12 +291,6 @@ class Scheduler:
         self.cache.release(sequence)
         self._free_rows.append(sequence.row)
         sequence.row = None
-
-    def _prefill_budget(self) -> int:
-        if not self.running:
-            return self.limits.max_prefill_tokens
-        within = self.rates.positions_within(self.limits.launch_budget_s)
-        return min(self.limits.max_prefill_tokens, within)
 
 
 def _arrival(sequence: Sequence) -> int:

@@ -133,11 +133,18 @@ class Bench:
     """A core with everything around it."""
 
     def __init__(
-        self, script: Script, *, depth: int = 2, pages: int = 100, max_batch: int = 4, prefix_caching: bool = True
+        self,
+        script: Script,
+        *,
+        depth: int = 2,
+        pages: int = 100,
+        max_batch: int = 4,
+        prefix_caching: bool = True,
+        max_pause_s: float = 0.0,
     ) -> None:
         self.pages = PagePool(pages, PAGE)
         self.cache = CacheManager(self.pages, PREFIX, prefix_caching=prefix_caching)
-        limits = Limits(max_batch, 2 * max_batch, max_prefill_tokens=1000, max_crops=8)
+        limits = Limits(max_batch, 2 * max_batch, max_prefill_tokens=1000, max_crops=8, max_pause_s=max_pause_s)
         self.scheduler = Scheduler(self.cache, limits)
         self.runner = FakeRunner(script)
         self.core = EngineCore(self.scheduler, self.runner, depth)

@@ -1,5 +1,7 @@
 import pytest
 
+from photonlite.config import EngineConfig
+from photonlite.errors import SettingsError
 from photonlite.models.base import CropEncoder
 from photonlite.models.moondream.model import MoondreamModel
 from tests.serving import PICTURE, double, serve
@@ -25,3 +27,27 @@ def test_pictures_are_encoded_in_fp8_if_the_settings_say_so(wanted: bool, monkey
 
     assert len(encoders) == 1
     assert encoded == encoders
+
+
+def test_without_fused_kernels_the_models_own_methods_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(double()) as model:
+        wanted = model.detect(PICTURE, "mug"), model.caption(PICTURE, "short")
+
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError("nobody wants fused kernels")
+
+    for name in ("crop_encoder", "prompt_decoder", "step_decoder"):
+        monkeypatch.setattr(MoondreamModel, name, asked)
+    for name in ("heads", "input_weights"):
+        monkeypatch.setattr(MoondreamModel, name, property(asked))
+    with serve(double(), fused=False) as model:
+        found = model.detect(PICTURE, "mug"), model.caption(PICTURE, "short")
+
+    assert len(wanted[0]) > 0
+    assert list(found[0]) == list(wanted[0])
+    assert found[1].text == wanted[1].text
+
+
+def test_8_bit_products_are_refused_without_fused_kernels() -> None:
+    with pytest.raises(SettingsError, match="'fp8_linears' is True: it must be False where 'fused' is False"):
+        EngineConfig(fused=False, fp8_linears=True)

@@ -19,6 +19,7 @@ from photonlite.device.cuda import CudaDevice
 from photonlite.grammar.mask import words
 from photonlite.images.crops import Crops
 from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.fused_decode import FusedDecode
 from photonlite.models.moondream.fused_prefill import FusedPrefill
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import Allowed, Request, SamplingSettings, Token
@@ -123,11 +124,13 @@ class Rig:
         device: torch.device = CPU,
         compile: bool = False,
         packed: bool = False,
+        fused: bool = False,
         kv_dtype: KvDtype = "auto",
     ) -> None:
         self.device = device
         self.model = tiny_model(config).to(device, dtype)
         prompts = FusedPrefill(config.text, self.model.packed_blocks) if packed else None
+        steps = FusedDecode(config.text, self.model.packed_blocks) if fused else None
         kv = kv_format(kv_dtype, self.model, device, dtype)
         shape = self.model.shape
         self.page_size = page_size
@@ -143,8 +146,9 @@ class Rig:
         )
         pages = 8 * max_pages
         self.body = TorchBody(  # type: ignore[arg-type]
-            self.spied, device, dtype, slots, pages, 2, max_crops=8, picture_bytes=1 << 16, prompts=prompts, kv=kv
-        )
+            self.spied, device, dtype, slots, pages, 2, max_crops=8, picture_bytes=1 << 16, prompts=prompts, kv=kv,
+            steps=steps,
+        )  # fmt: skip
         if sizes:
             self.body.capture(GraphOptions(sizes, compile=compile), Played() if device is CPU else None)
         self.poison()

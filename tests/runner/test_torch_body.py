@@ -5,15 +5,20 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from photonlite.batch import CropGroup, PageCopy, Row
 from photonlite.config import KvDtype
 from photonlite.errors import NumericalError
 from photonlite.images.crops import Crops
 from photonlite.images.packing import pack_picture, rgb_bytes
+from photonlite.kernels.skinny import arrival_counters
 from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.fused_decode import FusedDecode
 from photonlite.request import Token
+from photonlite.runner import torch_body
 from photonlite.runner.graphs import GraphOptions
+from photonlite.runner.sampling import choose_tokens
 from tests.kernels.pictures import noise, pillows
 from tests.runner.rig import COORDINATE, OBJECT_OR_END, SIZE, TEXT, Played, Rig, Story, picture, words_of
 from tests.tiny import CPU, tiny_config
@@ -80,6 +85,50 @@ def test_a_mixed_batch_equals_one_sequence_at_a_time(
             rig.decode(told)
 
     assert_same(rig, told)
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
+@pytest.mark.parametrize("sizes", [(), (1, 2, 6)], ids=["eager", "padded"])
+@pytest.mark.parametrize("config", SHAPES[:2])
+def test_fused_steps_equal_one_sequence_at_a_time(
+    config: MoondreamConfig, sizes: tuple[int, ...], kv_dtype: KvDtype
+) -> None:
+    rig = Rig(config, torch.float64, sizes=sizes, packed=True, fused=True, kv_dtype=kv_dtype)
+    told = stories(config)
+    rig.prefill(told, [rig.fresh(story) for story in told])
+    run(rig, told, 3)
+    run(rig, told[1:], 2)
+    run(rig, told[:1], 5)
+    run(rig, told[1:], 3)
+
+    assert_same(rig, told)
+
+
+def test_bodies_on_one_card_count_arrivals_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+
+    def decide(*arguments: object, **options: object) -> None:
+        counted.append(arrival_counters(CPU, 1))
+        choose_tokens(*arguments, **options)  # type: ignore[arg-type]
+
+    def step(decoder: FusedDecode, *arguments: Tensor) -> Tensor:
+        counted.append(arrival_counters(CPU, 1))
+        return fused(decoder, *arguments)  # type: ignore[arg-type]
+
+    fused = FusedDecode.__call__
+    monkeypatch.setattr(FusedDecode, "__call__", step)
+    monkeypatch.setattr(torch_body, "choose_tokens", decide)
+    config = tiny_config()
+    story = stories(config)[1]
+    for _ in range(2):
+        rig = Rig(config, torch.float32, fused=True)
+        rig.prefill([story], [rig.fresh(story)])
+        rig.decode([story])
+
+    first, second = counted[:3], counted[3:]
+    assert all(one is first[0] for one in first)
+    assert all(one is second[0] for one in second)
+    assert first[0] is not second[0] is not arrival_counters(CPU, 1)
 
 
 @both

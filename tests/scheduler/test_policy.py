@@ -1,7 +1,9 @@
+import math
+
 import pytest
 
 from photonlite.batch import CropGroup, EncodeJob, Plan, Step
-from photonlite.scheduler.policy import Rates, Slope
+from photonlite.scheduler.policy import Limits, Rates, Slope
 from tests.engine.fakes import FakePicture
 
 
@@ -51,3 +53,29 @@ def test_noise_never_makes_units_free_or_dearer_than_their_share() -> None:
 
     assert slope.per_unit is not None
     assert 0.005 / 200 <= slope.per_unit <= 0.010 / 100
+
+
+def test_what_a_launch_costs_holds_what_comes_before_its_first_unit() -> None:
+    slope = Slope()
+    assert slope.cost(100) == math.inf
+
+    for size in (750, 10, 10, 750, 10, 30, 10, 10, 10):
+        slope.observe(size, 0.010 + 4e-6 * size)
+
+    assert slope.cost(500) == pytest.approx(0.012)
+    assert slope.cost(0) == pytest.approx(0.010)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "decoding", "pause_s"), [(0, 1, 0.004), (8, 8, 0.004), (8, 2, 0.016), (60, 3, 0.03), (1000, 1, 0.03)]
+)
+def test_a_pause_grows_with_those_that_wait_for_each_that_is_decoded(
+    waiting: int, decoding: int, pause_s: float
+) -> None:
+    limits = Limits(64, 128, 4096, 16, launch_budget_s=0.004, max_pause_s=0.03)
+
+    assert limits.pause_s(waiting, decoding) == pytest.approx(pause_s)
+
+
+def test_the_budget_of_a_launch_holds_where_the_longest_pause_is_shorter() -> None:
+    assert Limits(64, 128, 4096, 16, launch_budget_s=0.004, max_pause_s=0.0).pause_s(60, 1) == 0.004

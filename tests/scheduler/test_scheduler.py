@@ -1,12 +1,17 @@
 import dataclasses
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
-from photonlite.batch import Plan
+from photonlite.batch import EncodeJob, Plan, Step
+from photonlite.cache.manager import CacheManager
+from photonlite.cache.pages import PagePool
 from photonlite.errors import CapacityError
+from photonlite.images.crops import Crops
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.sequence import Sequence
+from photonlite.scheduler.encoding import Encodings
+from photonlite.sequence import Sequence, UncutPicture
 from tests.engine.fakes import Bench, FakePicture, FakeSink, Words, ends_at
 
 
@@ -90,16 +95,88 @@ def test_encoding_keeps_to_the_time_budget_while_others_are_decoded() -> None:
     assert [group.count for group in last.plan.groups] == [3]
 
 
-def test_crops_of_several_pictures_share_a_launch() -> None:
+def uncut(*sizes: int, room: int, tiling: tuple[int, int] = (1, 1)) -> Encodings:
+    """Encodings of pictures of so many bytes, of which a launch may copy `room`."""
+    encodings = Encodings(CacheManager(PagePool(100, 4), 10), max_jobs=8, max_picture_bytes=room)
+    for number, size in enumerate(sizes):
+        picture = UncutPicture(np.zeros(size, np.uint8), (1, 1), tiling, (), ())
+        encodings.jobs[str(number)] = EncodeJob(number, str(number), picture)
+    return encodings
+
+
+def test_a_launch_begins_as_many_uncut_pictures_as_there_is_room_for_and_nobody_overtakes() -> None:
+    encodings = uncut(40, 70, 10, 20, 500, 10, room=100)
+
+    found = [[group.job.number for group in encodings.groups(16, 8)] for _ in range(5)]
+
+    assert found == [[0], [1, 2, 3], [4], [5], []]
+
+
+def test_pictures_that_have_begun_need_no_more_room() -> None:
+    encodings = uncut(40, 60, 70, room=60, tiling=(1, 2))
+
+    found = [[(group.job.number, group.first, group.count) for group in encodings.groups(2, 8)] for _ in range(6)]
+
+    assert found == [[(0, 0, 2)], [(0, 2, 1), (1, 0, 1)], [(1, 1, 2)], [(2, 0, 2)], [(2, 2, 1)], []]
+
+
+def test_crops_of_several_pictures_share_a_launch_that_splits_none_once_it_is_half_full() -> None:
     bench = Bench(ends_at(2))
     for name in "abc":
         bench.ask(picture=FakePicture(name))
     bench.run()
 
     first = bench.runner.steps[0]
-    assert [(group.job.key, group.first, group.count) for group in first.plan.groups] == [
-        ("a", 0, 3), ("b", 0, 3), ("c", 0, 2),
-    ]  # fmt: skip
+    assert [(group.job.key, group.first, group.count) for group in first.plan.groups] == [("a", 0, 3), ("b", 0, 3)]
+
+
+def test_a_launch_that_is_not_half_full_takes_what_there_is_room_for_of_the_next_picture() -> None:
+    encodings = uncut(1, 1, 1, room=100, tiling=(1, 4))  # five crops each
+
+    found = [[(group.job.number, group.first, group.count) for group in encodings.groups(8, 6)] for _ in range(3)]
+
+    assert found == [[(0, 0, 5), (1, 0, 3)], [(1, 3, 2), (2, 0, 5)], []]
+
+
+def pauses(bench: Bench) -> list[list[Step]]:
+    """Launches of other kinds in front of each decode step but the first."""
+    found: list[list[Step]] = [[]]
+    for step in bench.runner.steps:
+        if step.kind == "decode":
+            found.append([])
+        else:
+            found[-1].append(step)
+    return found[1:-1]
+
+
+def loaded(max_pause_s: float) -> Bench:
+    """One sequence that is decoded, and twenty that wait with pictures of three crops, of 1 ms each."""
+    bench = Bench(ends_at(60), max_pause_s=max_pause_s)
+    bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.001
+    bench.scheduler.rates.positions.per_unit = bench.runner.per_position = 0.0002
+    bench.ask()
+    for _ in range(3):
+        bench.core.tick()
+    for number in range(20):
+        bench.ask(picture=FakePicture(str(number)))
+    bench.run()
+    return bench
+
+
+def test_where_many_wait_launches_are_large_and_prompts_run_together() -> None:
+    first = next(steps for steps in pauses(loaded(0.035)) if steps)
+
+    assert [step.kind for step in first] == ["encode", "encode", "encode", "prefill"]
+    assert [len(step.rows) for step in first if step.kind == "prefill"] == [3]  # the batch is full
+    assert all(len(step.plan.groups) == 2 for step in first if step.kind == "encode")
+
+
+@pytest.mark.parametrize("max_pause_s", [0.0, 0.01, 0.02, 0.035])
+def test_however_many_wait_a_decode_step_comes_when_the_longest_pause_is_over(max_pause_s: float) -> None:
+    lengths = [sum(step.device_s for step in steps) for steps in pauses(loaded(max_pause_s))]
+
+    assert max(lengths) <= max(0.004, max_pause_s) + 1e-9
+    assert max(lengths) > 0.7 * max_pause_s
 
 
 def test_the_budget_bounds_prompts_that_are_prefilled_while_others_are_decoded() -> None:
@@ -167,6 +244,22 @@ def test_an_encoding_that_nobody_waits_for_any_more_is_forgotten() -> None:
 
     assert [job.key for job in bench.runner.forgotten] == ["a"]
     assert bench.everything_is_free()
+
+
+def test_a_picture_that_is_dropped_while_the_engine_looks_at_it_is_encoded_all_the_same() -> None:
+    class Dropping(FakePicture):
+        looks = 0
+
+        @property
+        def crops(self) -> Crops | None:
+            self.looks += 1
+            return None if self.looks > 1 else super().crops
+
+    bench = Bench(ends_at(2))
+    asked = bench.ask(picture=Dropping("a"))
+    bench.run()
+
+    assert len(asked.tokens) == 2
 
 
 def test_a_request_beyond_the_models_context_is_refused_though_the_cache_has_room() -> None:

@@ -45,7 +45,8 @@ class Scenario:
         max_prefill_tokens: Of a launch.
         max_crops: Of a launch.
         max_jobs: Pictures whose features are on the device at a time.
-        launch_budget_s: Of the virtual clock, for encode and prefill launches beside others that are decoded.
+        launch_budget_s: Of the virtual clock, for encode and prefill launches between two decode steps.
+        max_pause_s: The same where many wait.
         cancels: Chance of a cancel at each of some ten moments of a tick.
         pushes: Chance that the device runs an operation at such a moment, on top of what its temper makes it run.
         failures: For each kind of call, numbers of calls that fail.
@@ -66,6 +67,7 @@ class Scenario:
     max_crops: int
     max_jobs: int
     launch_budget_s: float
+    max_pause_s: float
     cancels: float
     pushes: float
     failures: dict[str, frozenset[int]]
@@ -80,7 +82,8 @@ class Scenario:
             self.max_prefill_tokens,
             self.max_crops,
             self.max_jobs,
-            self.launch_budget_s,
+            launch_budget_s=self.launch_budget_s,
+            max_pause_s=self.max_pause_s,
         )
 
     def slots(self, longest: int) -> SlotShape:
@@ -221,6 +224,7 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
         max_crops=random.choice((1, 2, 3, 8)),
         max_jobs=random.choice((1, 2, 8)),
         launch_budget_s=random.choice((0.0003, 0.002, 0.02)),
+        max_pause_s=random.choice((0.0, 0.01, 0.1)),
         cancels=random.choice((0.0, 0.002, 0.006, 0.02)),
         pushes=random.choice((0.0, 0.0, 0.3)),
         failures=failures,

@@ -1,4 +1,4 @@
-"""The decoder as it takes decode steps: one position a row, three kernels a block.
+"""The decoder as it takes decode steps: one position a row, three kernels a block, four with the norm of several rows.
 
 ```
 x ─┬─ norm, w_in, GELU ─┬─ [q k v] ── rotary, write, paged attention ─┬─ w_out, + bias, + x ── x of the next block
@@ -56,7 +56,7 @@ class FusedDecode:
 
     def _step(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
         count, (dim, inside) = len(x), self._blocks[0].w_out.shape
-        stats = tile_statistics(x, stats_width(count, dim, inside))
+        stats = tile_statistics(x, stats_width(dim, inside)) if count == 1 else None
         qkv = x.new_empty(count, self._qkv)
         cat = x.new_empty(count, inside)
         attended, activated = cat[:, : self._attended], cat[:, self._attended :]

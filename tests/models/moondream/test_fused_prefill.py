@@ -84,8 +84,13 @@ def stored(cache: PagedCache) -> Tensor:
 @pytest.mark.parametrize("kv_dtype", [torch.float64, FP8])
 @pytest.mark.parametrize(
     "config",
-    [tiny_config(), tiny_config("moondream2", text={"n_heads": 6, "n_kv_heads": 3}), tiny_config(text={"n_layers": 1})],
-    ids=["one-shared-kv-head", "3-of-6-kv-heads", "one-layer"],
+    [
+        tiny_config(),
+        tiny_config("moondream2", text={"n_heads": 6, "n_kv_heads": 3}),
+        tiny_config(text={"n_layers": 1}),
+        tiny_config(text={"n_layers": 4}),
+    ],
+    ids=["one-shared-kv-head", "3-of-6-kv-heads", "one-layer", "four-layers"],
 )
 def test_rows_on_one_axis_equal_the_plain_model(config: MoondreamConfig, kv_dtype: torch.dtype) -> None:
     model = tiny_model(config).double()

@@ -55,7 +55,9 @@ def test_the_plain_model_stays_what_it_was_in_the_memory_of_the_packed_one(confi
     assert list(after) == list(before)
     assert all(torch.equal(after[name], value) for name, value in before.items())
     torch.testing.assert_close(hidden(model), wanted, rtol=1e-13, atol=1e-13)
-    shared = {tensor.untyped_storage().data_ptr() for block in packed for tensor in (block.w_in, block.b_in, block.w_out)}
+    shared = {
+        tensor.untyped_storage().data_ptr() for block in packed for tensor in (block.w_in, block.b_in, block.w_out)
+    }
     for block in model.text.blocks:
         layers = (block.attn.qkv, block.mlp.fc1, block.attn.proj, block.mlp.fc2)
         assert {layer.weight.untyped_storage().data_ptr() for layer in layers} <= shared

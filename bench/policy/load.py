@@ -1,0 +1,212 @@
+"""Clients of an engine on a modelled device: who asks what and when, and how long each waits."""
+
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.policy.modelled import WORD, Costs, ModelledRunner
+from photonlite.cache.manager import CacheManager
+from photonlite.cache.pages import PagePool
+from photonlite.engine.core import EngineCore
+from photonlite.grammar.base import Vocabulary
+from photonlite.grammar.spatial import TextGrammar
+from photonlite.request import Request, SamplingSettings, Token
+from photonlite.scheduler.policy import Limits
+from photonlite.scheduler.scheduler import Scheduler
+from photonlite.sequence import Sequence as EngineSequence
+
+PREFIX, PROMPT = 730, 10
+"""Positions of BOS and picture, and tokens of a question."""
+
+_PREPARE_S, _CUT_S = 0.9e-3, 0.4e-3
+"""From the call to the queue, and what packing a picture takes after that."""
+
+ROWS = 64
+"""Sequences that run at a time, and rows of a decode step in what is reckoned as the least."""
+
+_VOCABULARY = Vocabulary(0, 1, 2, 3, 4, 5, any_id_continues=False)
+_PAGE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Clients that do the same.
+
+    Attributes:
+        name: For the report.
+        clients: How many; each asks again as soon as it has its answer, unless something below says when.
+        tokens: Of an answer.
+        crops: Of a picture, every one of them new; 0 asks without a picture.
+        period_s: Each asks so often, and at once if its answer came later than that.
+        rate: They all ask so often per second, at random moments, whether others have been answered or not.
+    """
+
+    name: str
+    clients: int = 1
+    tokens: int = 3
+    crops: int = 9
+    period_s: float | None = None
+    rate: float | None = None
+
+    def best_s(self, costs: Costs) -> float:
+        """Give the seconds of a device that a request needs at least, as one of many."""
+        return costs.best_s(self.crops, PROMPT + (PREFIX if self.crops else 1), self.tokens, ROWS)
+
+
+@dataclass(slots=True)
+class Waits:
+    """What the clients of a group have seen.
+
+    Attributes:
+        answers: Seconds from the call to the answer.
+        gaps: Seconds from one token of an answer to the next.
+    """
+
+    answers: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+
+
+class World:
+    """An engine, its clients, and the time that passes.
+
+    Args:
+        groups: The clients.
+        limits: Of launches.
+        costs: Of the device.
+        depth: Steps in flight.
+        seed: Of what comes at random.
+
+    Attributes:
+        runner: Has the clock.
+        waits: For each group, in their order.
+    """
+
+    def __init__(self, groups: Sequence[Group], limits: Limits, costs: Costs, *, depth: int = 2, seed: int = 0) -> None:
+        self.runner = ModelledRunner(costs)
+        self.waits = [Waits() for _ in groups]
+        cache = CacheManager(PagePool(8_000, _PAGE), PREFIX)
+        self._core = EngineCore(Scheduler(cache, limits), self.runner, depth, clock=lambda: self.runner.now)
+        self._random = Random(seed)
+        self._numbers = itertools.count()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        for group, waits in zip(groups, self.waits, strict=True):
+            for place in range(1 if group.rate else group.clients):
+                # They do not all come at one moment, nor in step with each other.
+                first = (group.period_s or 1e-3) * place / group.clients
+                self._at(first, _Client(self, group, waits).ask)
+
+    def run(self, seconds: float, *, warm_up_s: float = 0.0) -> None:
+        """Let time pass; what happens in the warm-up does not count."""
+        self._run_until(self.runner.now + warm_up_s)
+        self.runner.clear_counts()
+        for waits in self.waits:
+            waits.answers.clear()
+            waits.gaps.clear()
+        self._run_until(self.runner.now + seconds)
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something when the clock has moved on."""
+        self._at(self.runner.now + seconds, action)
+
+    def draw_wait(self, rate: float) -> float:
+        """Give the seconds until the next of many who come independently."""
+        return self._random.expovariate(rate)
+
+    def submit(self, group: Group, sink: "_Answer") -> None:
+        """Hand a request in."""
+        number = next(self._numbers)
+        words = (Token(number),) + (WORD,) * (PROMPT - 1)
+        request = Request("query", words, TextGrammar(_VOCABULARY, group.tokens), group.tokens, SamplingSettings())
+        picture = _Picture(str(number), group.crops, self) if group.crops else None
+        self._core.submit(EngineSequence(number, request, sink, PREFIX if picture else 1, picture))
+
+    def _at(self, when: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._numbers), action))
+
+    def _run_until(self, end: float) -> None:
+        while self.runner.now < end:
+            while self._events and self._events[0][0] <= self.runner.now:
+                heapq.heappop(self._events)[2]()
+            if not self._core.tick():
+                self.runner.now = self._events[0][0] if self._events else end
+
+
+class _Client:
+    """One client, or the crowd behind a rate."""
+
+    def __init__(self, world: World, group: Group, waits: Waits) -> None:
+        self._world = world
+        self._group = group
+        self._waits = waits
+        self._due = 0.0
+
+    def ask(self) -> None:
+        world, group = self._world, self._group
+        now = self._due = world.runner.now
+        answer = _Answer(world.runner, self._waits, now, self._answered)
+        world.later(_PREPARE_S, lambda: world.submit(group, answer))
+        if group.rate:
+            world.later(world.draw_wait(group.rate), self.ask)
+
+    def _answered(self) -> None:
+        if not self._group.rate:
+            wait = self._due + (self._group.period_s or 0.0) - self._world.runner.now
+            self._world.later(max(0.0, wait), self.ask)
+
+
+class _Answer:
+    """A request's sink."""
+
+    def __init__(self, runner: ModelledRunner, waits: Waits, asked: float, then: Callable[[], None]) -> None:
+        self._runner = runner
+        self._waits = waits
+        self._asked = asked
+        self._then = then
+        self._last: float | None = None
+
+    def on_token(self, token: Token) -> None:
+        now = self._runner.now
+        if self._last is not None:
+            self._waits.gaps.append(now - self._last)
+        self._last = now
+
+    def on_finish(self, sequence: EngineSequence) -> None:
+        if sequence.error is not None:
+            raise AssertionError(f"request {sequence.number} has failed") from sequence.error
+        self._waits.answers.append(self._runner.now - self._asked)
+        self._then()
+
+
+@dataclass(frozen=True, slots=True)
+class _Crops:
+    pixels: npt.NDArray[np.uint8]
+    tiling: tuple[int, int] = (1, 1)
+
+
+class _Picture:
+    """A picture that is cut some time after somebody has asked for it."""
+
+    size = None
+    failure = None
+
+    def __init__(self, key: str, crops: int, world: World) -> None:
+        self.key = key
+        self.crops: _Crops | None = None
+        self._count = crops
+        self._world: World | None = world
+
+    def request_crops(self) -> None:
+        if self._world is not None:
+            self._world.later(_CUT_S, self._cut)
+            self._world = None
+
+    def drop_crops(self) -> None:
+        self.crops = None
+
+    def _cut(self) -> None:
+        self.crops = _Crops(np.zeros((self._count, 1, 1, 3), np.uint8))

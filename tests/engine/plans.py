@@ -1,0 +1,101 @@
+"""Plans of one run, recorded as the runner got them, and played again on another runner at any depth."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from photonlite.batch import Choice, EncodeJob, Plan, Row, Runner, Step
+from photonlite.request import Token
+from photonlite.runner.pipeline import Pipeline
+
+Outcomes = list[Token | Exception | None]
+
+
+@dataclass(eq=False)
+class Recorded:
+    """A step: what it did, how its tokens were chosen, and what came of it.
+
+    Attributes:
+        plan: With sequences as they were at the launch.
+        choices: Empty for an encode step.
+        outcomes: Of its rows.
+    """
+
+    plan: Plan
+    choices: Sequence[Choice | None] = ()
+    outcomes: Outcomes = field(default_factory=list)
+
+
+class Recorder:
+    """Passes everything on to a runner, and keeps the order of launches and of pictures that were let go of."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._open: dict[int, Recorded] = {}
+        self.deeds: list[Recorded | EncodeJob] = []
+
+    @property
+    def steps(self) -> list[Recorded]:
+        return [deed for deed in self.deeds if isinstance(deed, Recorded)]
+
+    def launch(self, step: Step) -> None:
+        plan = replace(step.plan, rows=tuple(_frozen(row) for row in step.plan.rows))
+        self._open[step.number] = recorded = Recorded(plan)
+        self.deeds.append(recorded)
+        self._runner.launch(step)
+
+    def finalize(self, step: Step, choices: Sequence[Choice | None]) -> None:
+        self._open[step.number].choices = tuple(choices)
+        self._runner.finalize(step, choices)
+
+    def collect(self, step: Step) -> Outcomes:
+        found = self._open.pop(step.number).outcomes = self._runner.collect(step)
+        return found
+
+    def forget(self, job: EncodeJob) -> None:
+        self.deeds.append(job)
+        self._runner.forget(job)
+
+    def close(self) -> None:
+        self._runner.close()
+
+
+def play(deeds: Sequence[Recorded | EncodeJob], runner: Runner, depth: int) -> list[Outcomes]:
+    """Play what was recorded; at depth 2 a step is launched before the one in front of it has been read."""
+    pipeline = Pipeline(depth)
+    found: list[Outcomes] = []
+
+    def finalize(step: Step, choices: Sequence[Choice | None]) -> None:
+        pipeline.finalize(step)
+        if step.kind != "encode":
+            runner.finalize(step, choices)
+
+    def commit(step: Step) -> None:
+        pipeline.begin_commit(step)
+        found.append(runner.collect(step))
+        pipeline.end_commit(step)
+
+    for deed in deeds:
+        if isinstance(deed, EncodeJob):
+            runner.forget(deed)
+            continue
+        step = pipeline.launch(deed.plan)
+        runner.launch(step)
+        oldest = pipeline.in_flight[0]
+        if depth == 1:
+            finalize(step, deed.choices)
+            commit(step)
+        else:
+            if oldest is not step:
+                commit(oldest)
+            finalize(step, deed.choices)
+    for step in pipeline.in_flight:
+        commit(step)
+    return found
+
+
+def _frozen(row: Row) -> Row:
+    """Keep what the sequence is now: it grows with every commit."""
+    sequence = copy.copy(row.sequence)
+    sequence.pages, sequence.tokens = list(sequence.pages), list(sequence.tokens)
+    return replace(row, sequence=sequence)

@@ -1,0 +1,77 @@
+from typing import Any, get_type_hints
+
+import pytest
+import torch
+
+from photonlite.models.base import Model
+from photonlite.models.layers import MaskedAttention
+from photonlite.models.moondream.fused_prefill import FusedPrefill
+from photonlite.models.views import ModelView, PlainModel
+from tests.tiny import tiny_config, tiny_model
+
+FACE = sorted(name for name in vars(Model) if not name.startswith("_"))
+PROPERTIES = [name for name in FACE if isinstance(vars(Model)[name], property)]
+METHODS = [name for name in FACE if name not in PROPERTIES]
+FUSED = {"heads": None, "input_weights": None, "prompt_decoder": None, "step_decoder": None}
+
+
+class Spy:
+    """Answers everything it is asked with who was asked for what."""
+
+    def __init__(self) -> None:
+        for name in PROPERTIES:
+            setattr(self, name, (name,))
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments, **options: (name, arguments, options)
+
+
+def call(view: object, name: str) -> tuple[Any, Any]:
+    """Call a method with an argument of its own for each of its parameters; gives the result and what it should be."""
+    hints = [hint for hint in get_type_hints(vars(Model)[name]) if hint != "return"]
+    options = {hint: f"{name} {hint}" for hint in hints if hint == "fp8"}
+    arguments = tuple(f"{name} {hint}" for hint in hints if hint not in options)
+    return getattr(view, name)(*arguments, **options), (name, arguments, options)
+
+
+def test_a_view_passes_everything_on() -> None:
+    view = ModelView(Spy())  # type: ignore[arg-type]
+    for name in PROPERTIES:
+        assert getattr(view, name) == (name,)
+    for name in METHODS:
+        found, wanted = call(view, name)
+        assert found == wanted
+
+
+def test_a_plain_model_passes_on_all_but_what_is_fused() -> None:
+    view = PlainModel(Spy())  # type: ignore[arg-type]
+    for name in PROPERTIES:
+        assert getattr(view, name) == (None if name in FUSED else (name,))
+    for name in METHODS:
+        found, wanted = call(view, name)
+        assert found == (("vision",) if name == "crop_encoder" else None if name in FUSED else wanted)
+
+
+def test_a_plain_model_computes_the_same_by_the_models_own_methods() -> None:
+    model = tiny_model(tiny_config())
+    view = PlainModel(model)
+    generator = torch.Generator().manual_seed(0)
+    x, positions = torch.randn(1, 4, 24, generator=generator), torch.arange(4)
+    mask = MaskedAttention(torch.ones(4, 4).tril().bool())
+
+    assert torch.equal(view.forward(x, positions, mask), model(x, positions, mask))
+    assert torch.equal(view.size_logits(x), model.size_logits(x))
+    assert view.crop_encoder() is view.vision is model.vision
+    # What the model itself would do where it is asked for eight bits.
+    assert isinstance(model.prompt_decoder(fp8=True), FusedPrefill)
+    assert view.prompt_decoder(fp8=True) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_card_a_plain_model_has_none_of_the_fused_parts() -> None:
+    model = tiny_model(tiny_config()).to("cuda", torch.bfloat16)
+    view = PlainModel(model)
+    assert model.step_decoder() is not None
+    assert (view.step_decoder(), view.prompt_decoder(), view.heads, view.input_weights) == (None,) * 4
+    assert view.crop_encoder() is model.vision

@@ -1,0 +1,77 @@
+import pytest
+
+from bench.policy.__main__ import SCENARIOS, main, make_limits
+from bench.policy.load import Group, Waits, World
+from bench.policy.modelled import H200, at
+from photonlite.config import EngineConfig
+
+
+def after(*groups: Group, seconds: float = 4.0, **limits: float) -> list[Waits]:
+    world = World(groups, make_limits(**limits), H200)
+    world.run(seconds, warm_up_s=2.0)
+    return world.waits
+
+
+def test_a_curve_is_read_between_and_beyond_its_points() -> None:
+    curve = ((1, 2.0), (3, 4.0), (5, 8.0))
+
+    assert [at(curve, size) for size in (1, 2, 3, 4, 5, 6)] == pytest.approx([2.0, 3.0, 4.0, 6.0, 8.0, 10.0])
+
+
+def test_what_a_request_needs_at_least_is_what_its_share_of_the_cheapest_launches_costs() -> None:
+    encode, prefill = 9 * 11.7 / 9, 740 * 6.9 / 1480
+    decode = 2 * (at(H200.decode, 64) + at(H200.finalize, 64)) / 64
+
+    assert Group("answers").best_s(H200) == pytest.approx((encode + prefill + decode) / 1e3)
+
+
+def test_many_clients_get_nearly_all_that_the_device_can_do() -> None:
+    group = Group("answers", 64)
+    (waits,) = after(group)
+
+    assert len(waits.answers) * group.best_s(H200) / 4.0 > 0.965
+
+
+def test_one_client_waits_for_nothing_but_its_own_work() -> None:
+    (waits,) = after(Group("answers"))
+    device_s = (11.7 + 3.7 + 2 * 0.82 + 3 * 0.06) / 1e3
+
+    assert max(waits.answers) < device_s + 2e-3  # what the host does before the first launch and for the last result
+
+
+def test_whoever_is_decoded_waits_no_longer_than_a_pause_and_a_step() -> None:
+    config = EngineConfig()
+    caption, _ = after(Group("captions", tokens=100), Group("answers", 64))
+
+    # What launches cost before their first crop or position is not part of a budget.
+    assert max(caption.gaps) < config.max_pause_s + 3e-3
+    assert max(caption.gaps) > 5 * config.launch_budget_s
+
+
+def test_where_as_many_are_decoded_as_wait_tokens_come_quickly() -> None:
+    captions, answers = after(Group("captions", 8, tokens=100), Group("answers", 8))
+
+    assert sorted(captions.gaps)[len(captions.gaps) * 99 // 100] < 0.012
+    assert len(answers.answers) / 4.0 > 38
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_seed_other_ones() -> None:
+    def rate(seed: int) -> list[float]:
+        world = World([Group("answers", rate=40.0)], make_limits(), H200, seed=seed)
+        world.run(1.0)
+        return world.waits[0].answers
+
+    assert rate(1) == rate(1)
+    assert rate(1) != rate(2)
+
+
+def test_the_command_writes_a_row_for_each_group_of_clients(tmp_path, capsys) -> None:
+    page = tmp_path / "page.md"
+    assert main(["--seconds", "1", "--only", "robot", "captions", "--output", str(page)]) == 0
+
+    text = page.read_text()
+    assert text.endswith(capsys.readouterr().out)
+    named = [scenario for scenario in SCENARIOS if "robot" in scenario.name or "captions" in scenario.name]
+    for scenario in named:
+        assert all(f"| {scenario.name}: {group.name}" in text for group in scenario.groups)
+    assert len([line for line in text.splitlines() if line.startswith("|")]) == 2 + 2 * len(named)
