@@ -13,7 +13,6 @@ from torch import Tensor
 
 from photonlite.errors import SettingsError
 from photonlite.kernels import reference_norms
-from photonlite.kernels.gelu import gelu_kernel
 from photonlite.kernels.launching import dependent_launch
 from photonlite.kernels.pieces import Pieces, join_pieces, split_row
 from photonlite.kernels.reference_norms import FP8
@@ -24,6 +23,8 @@ try:
 except ImportError:
     HAS_TRITON = False
 else:
+    from photonlite.kernels.gelu import gelu_kernel
+
     HAS_TRITON = True
 
 CAPABILITY = (8, 9)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from photonlite.kernels import reference_norms
-from photonlite.kernels.fp8 import has_fp8, quantise_kernel
+from photonlite.kernels.fp8 import has_fp8
 from photonlite.kernels.launching import dependent_launch
 from photonlite.kernels.pieces import split_row
 from photonlite.kernels.reference_norms import FP8
@@ -21,6 +21,8 @@ try:
 except ImportError:
     HAS_TRITON = False
 else:
+    from photonlite.kernels.fp8 import quantise_kernel
+
     HAS_TRITON = True
 
 PER_THREAD = 16

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from photonlite.kernels import reference_prefill
-from photonlite.kernels.gelu import gelu_kernel
 from photonlite.kernels.launching import dependent_launch, power_of_2
 from photonlite.kernels.reference import FP8
 
@@ -27,6 +26,8 @@ try:
 except ImportError:
     HAS_TRITON = False
 else:
+    from photonlite.kernels.gelu import gelu_kernel
+
     HAS_TRITON = True
 
 CHUNK = 2048

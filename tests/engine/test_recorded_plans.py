@@ -8,6 +8,7 @@ from torch import Tensor
 from photonlite.config import EngineConfig
 from photonlite.engine.build import build
 from photonlite.images.crops import Crops
+from photonlite.kernels import timing
 from photonlite.kernels.reference import movable
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
@@ -93,8 +94,10 @@ def written(runner: StreamRunner, steps: list[Recorded]) -> Tensor:
 
 @pytest.mark.parametrize(("device", "dtype", "kv_dtype"), DEVICES)
 def test_pipelined_equals_blocking_bit_for_bit_on_the_same_plans(
-    device: torch.device, dtype: torch.dtype, kv_dtype: str
+    device: torch.device, dtype: torch.dtype, kv_dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Each engine measures anew which attention encodes pictures quickest, and they round differently: take the first.
+    monkeypatch.setattr(timing, "GAIN", 1.0)
     model = tiny_model(small_config()).to(device, dtype)
     config = EngineConfig(kv_cache_bytes=2**22, max_batch=8, graph_sizes=(1, 2, 4, 8), kv_dtype=kv_dtype)  # type: ignore[arg-type]
     recorder = record(model, device, dtype, config)

@@ -280,4 +280,5 @@ def test_a_head_on_a_card_is_that_of_the_truth(rows: int, outs: int) -> None:
 
     found = skinny_linear(x, weight, bias, norm=(gamma, beta, EPS), gelu=True)
 
-    assert error(found, gelu(normal @ weight.double().T + bias.double())) < 2**-8
+    bound = 2**-8 if rows <= MAX_ROWS else 2**-7  # the plain operations round before GELU as well
+    assert error(found, gelu(normal @ weight.double().T + bias.double())) < bound
