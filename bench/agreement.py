@@ -13,6 +13,7 @@ margin tells whether that was a near-tie: how far apart the true logits of the t
 
 import argparse
 import copy
+import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     page = Page("Fused decode steps against plain ones", options.output)
     made = f"python -m bench.agreement --device {device.type}" + (" --output FILE" if options.output else "")
     shape = "Moondream 2's shape" if device.type == "cuda" else "A tiny shape, whose figures mean nothing"
-    page.put("", f"{describe(device)}\n{shape}, random weights, bfloat16. Made by `{made}`.")
+    page.put("", f"{datetime.date.today()}, {describe(device)}.\n{shape}, random weights, bfloat16. Made by `{made}`.")
     page.put("Figures", write(found))
     page.put("How to read this", _NOTES)
     print(page)
