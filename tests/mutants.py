@@ -474,8 +474,8 @@ MUTANTS = [
     Mutant(
         "the last block keeps its keys to itself",
         "models/moondream/fused_prefill.py",
-        "self._last_kv(tuple(rows)), prompts.positions, prompts.slots, self._rotary",
-        "self._last_kv(tuple(rows)), prompts.positions, None, self._rotary",
+        "self._last_kv(rows), prompts.positions, prompts.slots, self._rotary",
+        "self._last_kv(rows), prompts.positions, None, self._rotary",
         "tests/models/moondream/test_fused_prefill.py",
     ),
     Mutant(
