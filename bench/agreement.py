@@ -26,6 +26,8 @@ from bench.bubble.subjects import random_model
 from bench.gpu.machine import describe
 from bench.gpu.models import MOONDREAM2, TINY
 from bench.gpu.page import Page
+from photonlite.device.names import resolve_device
+from photonlite.errors import SettingsError
 from photonlite.models.base import NextPositions
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused_decode import FusedDecode
@@ -157,7 +159,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
-    device = torch.device(options.device)
+    try:
+        device = resolve_device(options.device)
+    except SettingsError as error:
+        parser.error(str(error))
     config = MoondreamConfig.from_dict(MOONDREAM2 if device.type == "cuda" else TINY)
     with torch.inference_mode():
         torch.manual_seed(0)

@@ -23,6 +23,7 @@ from bench.nano.evaluate import FIRST_SEED, find_sprites
 from bench.nano.objects import load_objects
 from bench.nano.scenes import make_scene
 from photonlite.device.names import resolve_device, resolve_dtype
+from photonlite.errors import SettingsError
 from photonlite.images.crops import Crops, cut_crops
 from photonlite.models.checkpoint import load_checkpoint
 from photonlite.models.moondream.config import MoondreamConfig
@@ -47,7 +48,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--date", default=time.strftime("%Y-%m-%d"), help="date of the page")
     parser.add_argument("--output", type=Path, help="markdown file to write; bench/results/kv_fp8.md on a CPU")
     options = parser.parse_args(arguments)
-    options.device = resolve_device(options.device)
+    try:
+        options.device = resolve_device(options.device)
+    except SettingsError as error:
+        parser.error(str(error))
     options.output = options.output or RESULTS / ("kv_fp8.md" if options.device.type == "cpu" else "kv_fp8-cuda.md")
     return options
 

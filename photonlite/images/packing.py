@@ -9,7 +9,6 @@ prepared, so that the engine's thread and the device have nothing to compute.
 """
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -17,13 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from photonlite.images.crops import CropSpec, select_tiling
+from photonlite.images.crops import Buffer, CropSpec, select_tiling
 from photonlite.images.lanczos import lanczos_table
 from photonlite.images.resize import down_first
 from photonlite.sequence import UncutPicture
-
-Buffer = Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]
-"""Gives memory of a shape, from which the device can copy without waiting."""
 
 MOST_BYTES: Final = 3 * 4096 * 4096 + 2**20
 """Of a packed picture: 16 million pixels and their filters. Larger ones are cut on the host."""
@@ -39,11 +35,6 @@ cuts such pictures on the host, makes them in C.
 """
 
 _ALIGNMENT: Final = 256
-
-
-def plain_memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Give memory of a shape, from anywhere."""
-    return np.empty(shape, np.uint8)
 
 
 def rgb_bytes(image: Image.Image) -> bytes:

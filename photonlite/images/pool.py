@@ -27,10 +27,10 @@ from PIL import Image
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageError, ModelError
 from photonlite.images.crew import Crew
-from photonlite.images.crops import Crops, CropSpec, cut_crops
+from photonlite.images.crops import Buffer, Crops, CropSpec, cut_crops, plain_memory
 from photonlite.images.decode import ImageSource, load_image
 from photonlite.images.key import picture_key
-from photonlite.images.packing import Buffer, pack_picture, plain_memory, rgb_bytes
+from photonlite.images.packing import pack_picture, rgb_bytes
 from photonlite.sequence import UncutPicture
 
 _T = TypeVar("_T")

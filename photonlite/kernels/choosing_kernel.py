@@ -45,7 +45,7 @@ def _first(key: tl.tensor, index: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     return best, tl.min(tl.where(key == best, index, 0x7FFFFFFF), axis=0)
 
 
-def _fold_hidden(hidden: tl.tensor, place: tl.tensor, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr) -> None:  # noqa: N803
+def _fold_hidden(hidden: tl.tensor, place: tl.tensor, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr) -> None:
     """Leave whether a hidden state is finite."""
     d = tl.arange(0, DIM_WIDTH)
     value = tl.load(hidden + d, mask=d < DIM, other=0.0).to(tl.float32)
@@ -56,8 +56,8 @@ def _fold_bins(
     logits: tl.tensor,
     place: tl.tensor,
     radius: tl.tensor,
-    BINS: tl.constexpr,  # noqa: N803
-    WIDTH: tl.constexpr,  # noqa: N803
+    BINS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ) -> None:
     """Leave the bin of the largest logit, whether that is finite, and the probability mass around it."""
     index = tl.arange(0, WIDTH)
@@ -78,9 +78,9 @@ def _fold_ids(
     settings: tl.tensor,
     place: tl.tensor,
     tile: tl.tensor,
-    DECIDES: tl.constexpr,  # noqa: N803
-    VOCAB: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
+    DECIDES: tl.constexpr,
+    VOCAB: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
     """Leave the largest allowed logit of a tile and its id, without `end`; with it, what a softmax takes."""
     index = tile * BLOCK + tl.arange(0, BLOCK)
@@ -105,9 +105,9 @@ def _merge_ids(
     masks: tl.tensor,
     settings: tl.tensor,
     places: tl.tensor,
-    DECIDES: tl.constexpr,  # noqa: N803
-    TILES: tl.constexpr,  # noqa: N803
-    TILES_WIDTH: tl.constexpr,  # noqa: N803
+    DECIDES: tl.constexpr,
+    TILES: tl.constexpr,
+    TILES_WIDTH: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Give a row's id, whether its largest logit is finite, and the probability of going on where it does, else 1."""
     tile = tl.arange(0, TILES_WIDTH)
@@ -153,17 +153,17 @@ def _choose(
     rows_stride: tl.tensor,
     coordinate_radius: tl.tensor,
     size_radius: tl.tensor,
-    VOCAB: tl.constexpr,  # noqa: N803
-    COORDINATES: tl.constexpr,  # noqa: N803
-    SIZES: tl.constexpr,  # noqa: N803
-    DIM: tl.constexpr,  # noqa: N803
-    DIM_WIDTH: tl.constexpr,  # noqa: N803
-    COORDINATES_WIDTH: tl.constexpr,  # noqa: N803
-    SIZES_WIDTH: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    TILES: tl.constexpr,  # noqa: N803
-    TILES_WIDTH: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    VOCAB: tl.constexpr,
+    COORDINATES: tl.constexpr,
+    SIZES: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_WIDTH: tl.constexpr,
+    COORDINATES_WIDTH: tl.constexpr,
+    SIZES_WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILES: tl.constexpr,
+    TILES_WIDTH: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Fold what is unit `program_id(0)` of row `program_id(1)`: hidden state, bins, ids; the last to arrive merges."""
     if PDL:
@@ -207,13 +207,13 @@ def _finish(
     result: tl.tensor,
     fractions: tl.tensor,
     pending: tl.tensor,
-    COORDINATES: tl.constexpr,  # noqa: N803
-    SIZES: tl.constexpr,  # noqa: N803
-    FIRST_SIZE: tl.constexpr,  # noqa: N803
-    FIRST_TILE: tl.constexpr,  # noqa: N803
-    DECIDES: tl.constexpr,  # noqa: N803
-    TILES: tl.constexpr,  # noqa: N803
-    TILES_WIDTH: tl.constexpr,  # noqa: N803
+    COORDINATES: tl.constexpr,
+    SIZES: tl.constexpr,
+    FIRST_SIZE: tl.constexpr,
+    FIRST_TILE: tl.constexpr,
+    DECIDES: tl.constexpr,
+    TILES: tl.constexpr,
+    TILES_WIDTH: tl.constexpr,
 ) -> None:
     """Write a row's result and its row of the pending table."""
     chosen = tl.load(settings + _FORCED)

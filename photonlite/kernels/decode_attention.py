@@ -202,21 +202,21 @@ def _attend(
     k_inverse: tl.tensor,
     v_inverse: tl.tensor,
     v_scale: tl.tensor,
-    GROUP: tl.constexpr,  # noqa: N803
-    GROUP_WIDTH: tl.constexpr,  # noqa: N803
-    DIM: tl.constexpr,  # noqa: N803
-    DIM_WIDTH: tl.constexpr,  # noqa: N803
-    HALF: tl.constexpr,  # noqa: N803
-    PAGE: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    DOT: tl.constexpr,  # noqa: N803
-    PARTS: tl.constexpr,  # noqa: N803
-    PARTS_WIDTH: tl.constexpr,  # noqa: N803
-    STAGES: tl.constexpr,  # noqa: N803
-    AHEAD: tl.constexpr,  # noqa: N803
-    LEAST: tl.constexpr,  # noqa: N803
-    FP8: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    GROUP: tl.constexpr,
+    GROUP_WIDTH: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DOT: tl.constexpr,
+    PARTS: tl.constexpr,
+    PARTS_WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    AHEAD: tl.constexpr,
+    LEAST: tl.constexpr,
+    FP8: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Fold part `program_id(2)` of row `program_id(0)` into the heads that share key/value head `program_id(1)`."""
     row, kv_head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -347,7 +347,7 @@ def _attend(
             tl.store(counter, 0)
 
 
-def _stored(value: tl.tensor, pages: tl.tensor, FP8: tl.constexpr) -> tl.tensor:  # noqa: N803
+def _stored(value: tl.tensor, pages: tl.tensor, FP8: tl.constexpr) -> tl.tensor:
     """Give a number as it is stored; 8 bits saturate."""
     if FP8:
         value = tl.clamp(value, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)

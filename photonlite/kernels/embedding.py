@@ -111,12 +111,12 @@ def _embed(
     out: tl.tensor,
     count: tl.tensor,
     rows_stride: tl.tensor,
-    DIM: tl.constexpr,  # noqa: N803
-    FREQUENCIES: tl.constexpr,  # noqa: N803
-    STEP: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    DIM: tl.constexpr,
+    FREQUENCIES: tl.constexpr,
+    STEP: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Embed columns `program_id(0)` of rows `program_id(1)`."""
     if PDL:
@@ -151,11 +151,11 @@ def _size(
     frequencies: tl.tensor,
     weight: tl.tensor,
     column: tl.tensor,
-    DIM: tl.constexpr,  # noqa: N803
-    FREQUENCIES: tl.constexpr,  # noqa: N803
-    STEP: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
+    DIM: tl.constexpr,
+    FREQUENCIES: tl.constexpr,
+    STEP: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ) -> tl.tensor:
     """Multiply the Fourier features of some sizes with some columns' weights, ``[ROWS, COLUMNS]``."""
     kind = weight.dtype.element_ty

@@ -15,7 +15,7 @@ from photonlite.errors import SettingsError
 from photonlite.kernels import reference_norms
 from photonlite.kernels.launching import dependent_launch
 from photonlite.kernels.pieces import Pieces, join_pieces, split_row
-from photonlite.kernels.reference_norms import FP8
+from photonlite.kernels.reference import FP8
 
 try:
     import triton
@@ -189,16 +189,16 @@ def _activate_pieces(
     scale_out: tl.tensor,
     left_stride: tl.tensor,
     right_stride: tl.tensor,
-    LEFT: tl.constexpr,  # noqa: N803
-    LEFT_WIDTH: tl.constexpr,  # noqa: N803
-    RIGHT: tl.constexpr,  # noqa: N803
-    RIGHT_WIDTH: tl.constexpr,  # noqa: N803
-    SKIPPED: tl.constexpr,  # noqa: N803
-    HAS_BIAS: tl.constexpr,  # noqa: N803
-    GELU_LEFT: tl.constexpr,  # noqa: N803
-    GELU_RIGHT: tl.constexpr,  # noqa: N803
-    ASM: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    LEFT: tl.constexpr,
+    LEFT_WIDTH: tl.constexpr,
+    RIGHT: tl.constexpr,
+    RIGHT_WIDTH: tl.constexpr,
+    SKIPPED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    GELU_LEFT: tl.constexpr,
+    GELU_RIGHT: tl.constexpr,
+    ASM: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Quantise row `program_id(0)`, GELU taken of the pieces that want it."""
     if PDL:
@@ -223,9 +223,9 @@ def _activate_pieces(
 def _piece(
     source: tl.tensor,
     bias: tl.tensor,
-    SIZE: tl.constexpr,  # noqa: N803
-    WIDTH: tl.constexpr,  # noqa: N803
-    HAS_BIAS: tl.constexpr,  # noqa: N803
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
 ) -> tl.tensor:
     """Read a piece of a row; behind it are zeros."""
     column = tl.arange(0, WIDTH)

@@ -11,7 +11,7 @@ else:
     HAS_TRITON = True
 
 
-def _gelu(x: tl.tensor, ASM: tl.constexpr) -> tl.tensor:  # noqa: N803
+def _gelu(x: tl.tensor, ASM: tl.constexpr) -> tl.tensor:
     """Activate float32 numbers.
 
     ``(1 + tanh u) / 2`` is the logistic function of ``2 u``, and that is ``1 / (1 + 2 ** power)``.

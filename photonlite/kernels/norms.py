@@ -13,7 +13,7 @@ from photonlite.kernels import reference_norms
 from photonlite.kernels.fp8 import has_fp8
 from photonlite.kernels.launching import dependent_launch
 from photonlite.kernels.pieces import split_row
-from photonlite.kernels.reference_norms import FP8
+from photonlite.kernels.reference import FP8
 
 try:
     import triton
@@ -142,14 +142,14 @@ def _residual_norm(
     x_stride: tl.tensor,
     delta_stride: tl.tensor,
     eps: tl.tensor,
-    LEFT: tl.constexpr,  # noqa: N803
-    RIGHT: tl.constexpr,  # noqa: N803
-    RIGHT_WIDTH: tl.constexpr,  # noqa: N803
-    HAS_DELTA: tl.constexpr,  # noqa: N803
-    REPEATED: tl.constexpr,  # noqa: N803
-    HAS_SHIFT: tl.constexpr,  # noqa: N803
-    QUANTISED: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    RIGHT_WIDTH: tl.constexpr,
+    HAS_DELTA: tl.constexpr,
+    REPEATED: tl.constexpr,
+    HAS_SHIFT: tl.constexpr,
+    QUANTISED: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Add to row `program_id(0)` and normalise it."""
     # No kernel writes what a layer keeps: it is fetched once, while the kernel in front still runs.
@@ -186,9 +186,9 @@ def _residual_norm(
 
 def _fetched(
     source: tl.tensor,
-    LEFT: tl.constexpr,  # noqa: N803
-    RIGHT: tl.constexpr,  # noqa: N803
-    RIGHT_WIDTH: tl.constexpr,  # noqa: N803
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    RIGHT_WIDTH: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
     """Read both pieces of a row; behind it are zeros."""
     left = tl.load(source + tl.arange(0, LEFT))
@@ -204,9 +204,9 @@ def _store(
     target: tl.tensor,
     left: tl.tensor,
     right: tl.tensor,
-    LEFT: tl.constexpr,  # noqa: N803
-    RIGHT: tl.constexpr,  # noqa: N803
-    RIGHT_WIDTH: tl.constexpr,  # noqa: N803
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    RIGHT_WIDTH: tl.constexpr,
 ) -> None:
     tl.store(target + tl.arange(0, LEFT), left)
     if RIGHT > 0:
@@ -218,9 +218,9 @@ def _standardised(
     left: tl.tensor,
     right: tl.tensor,
     eps: tl.tensor,
-    LEFT: tl.constexpr,  # noqa: N803
-    RIGHT: tl.constexpr,  # noqa: N803
-    RIGHT_WIDTH: tl.constexpr,  # noqa: N803
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    RIGHT_WIDTH: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Give both pieces' distances from the row's mean, and the inverse of its standard deviation."""
     share: tl.constexpr = 1.0 / (LEFT + RIGHT)

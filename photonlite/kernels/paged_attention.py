@@ -135,13 +135,13 @@ def _attend(
     head_stride: tl.tensor,
     table_stride: tl.tensor,
     scale: tl.tensor,
-    GROUP: tl.constexpr,  # noqa: N803
-    GROUP_WIDTH: tl.constexpr,  # noqa: N803
-    DIM: tl.constexpr,  # noqa: N803
-    DIM_WIDTH: tl.constexpr,  # noqa: N803
-    PAGE: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    PARTS: tl.constexpr,  # noqa: N803
+    GROUP: tl.constexpr,
+    GROUP_WIDTH: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_WIDTH: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
 ) -> None:
     """Fold part `program_id(2)` of row `program_id(0)` into the heads that share key/value head `program_id(1)`."""
     row, kv_head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
@@ -186,10 +186,10 @@ def _merge(
     sums_in: tl.tensor,
     out: tl.tensor,
     scale: tl.tensor,
-    DIM: tl.constexpr,  # noqa: N803
-    DIM_WIDTH: tl.constexpr,  # noqa: N803
-    PARTS: tl.constexpr,  # noqa: N803
-    PARTS_WIDTH: tl.constexpr,  # noqa: N803
+    DIM: tl.constexpr,
+    DIM_WIDTH: tl.constexpr,
+    PARTS: tl.constexpr,
+    PARTS_WIDTH: tl.constexpr,
 ) -> None:
     """Merge the parts of one head of one row; a row that saw nothing gets zeros."""
     head = tl.program_id(0).to(tl.int64)

@@ -81,11 +81,11 @@ def _patch_rows(
     crops: tl.tensor,
     table: tl.tensor,
     out: tl.tensor,
-    GRID: tl.constexpr,  # noqa: N803
-    PATCH: tl.constexpr,  # noqa: N803
-    CHANNELS: tl.constexpr,  # noqa: N803
-    ROW: tl.constexpr,  # noqa: N803
-    WIDTH: tl.constexpr,  # noqa: N803
+    GRID: tl.constexpr,
+    PATCH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    ROW: tl.constexpr,
+    WIDTH: tl.constexpr,
 ) -> None:
     """Gather patch `program_id(0)`, of all crops."""
     number = tl.program_id(0).to(tl.int64)
@@ -108,11 +108,11 @@ def _join_views(
     columns: tl.tensor,
     height: tl.tensor,
     width: tl.tensor,
-    LOCAL: tl.constexpr,  # noqa: N803
-    GRID: tl.constexpr,  # noqa: N803
-    MARGIN: tl.constexpr,  # noqa: N803
-    DIM: tl.constexpr,  # noqa: N803
-    WIDTH: tl.constexpr,  # noqa: N803
+    LOCAL: tl.constexpr,
+    GRID: tl.constexpr,
+    MARGIN: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
 ) -> None:
     """Join the views of patch `program_id(0)`."""
     patch = tl.program_id(0)

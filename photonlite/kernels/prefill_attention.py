@@ -143,13 +143,13 @@ def _fold(
     page_stride: tl.tensor,
     place_stride: tl.tensor,
     scale: tl.tensor,
-    DIM: tl.constexpr,  # noqa: N803
-    WIDTH: tl.constexpr,  # noqa: N803
-    PAGE: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    STAGES: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
-    MASKED: tl.constexpr,  # noqa: N803
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MASKED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Fold positions ``[begin, stop)`` into the softmax; query i sees those below ``limit[i]``, all unless `MASKED`."""
     d = tl.arange(0, WIDTH)
@@ -197,16 +197,16 @@ def _attend(
     out_stride: tl.tensor,
     scale: tl.tensor,
     v_scale: tl.tensor,
-    HEADS: tl.constexpr,  # noqa: N803
-    GROUP: tl.constexpr,  # noqa: N803
-    DIM: tl.constexpr,  # noqa: N803
-    WIDTH: tl.constexpr,  # noqa: N803
-    PAGE: tl.constexpr,  # noqa: N803
-    TILE: tl.constexpr,  # noqa: N803
-    TILE_COLUMNS: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    STAGES: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PAGE: tl.constexpr,
+    TILE: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
 ) -> None:
     """Attend with head `program_id(0)` of tile `program_id(1)`."""
     head, tile = tl.program_id(0), tiles + tl.program_id(1) * TILE_COLUMNS

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-FP8 = torch.float8_e4m3fn
+from photonlite.kernels.reference import FP8
+
 FP8_MAX = 448.0
 """The largest number of e4m3."""
 

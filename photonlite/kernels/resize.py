@@ -119,8 +119,8 @@ def _filter(
     channel: tl.tensor,
     real_y: tl.tensor,
     real_x: tl.tensor,
-    LINES: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
+    LINES: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ) -> tl.tensor:
     """Filter along one axis: uint8 ``[LINES, COLUMNS]`` at lines `y` and, of pixels `x`, channels `channel`.
 
@@ -157,8 +157,8 @@ def _first_pass(
     sheet_length: tl.tensor,
     whole_taps: tl.tensor,
     sheet_taps: tl.tensor,
-    LINES: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
+    LINES: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ) -> None:
     """Resize along one axis, for both results: the first programs for the whole, the others for the sheet."""
     block = tl.program_id(0)
@@ -201,8 +201,8 @@ def _second_pass(
     sheet_taps: tl.tensor,
     columns: tl.tensor,
     window: tl.tensor,
-    LINES: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
+    LINES: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ) -> None:
     """Resize along the other axis to a part of crop `program_id(2)`."""
     crop = tl.program_id(2)

@@ -125,12 +125,12 @@ def _turn(
     angle: tl.tensor,
     sines: tl.tensor,
     inverse: tl.tensor,
-    HEADS: tl.constexpr,  # noqa: N803
-    DIM: tl.constexpr,  # noqa: N803
-    HALF: tl.constexpr,  # noqa: N803
-    HALF_WIDTH: tl.constexpr,  # noqa: N803
-    REST_WIDTH: tl.constexpr,  # noqa: N803
-    FP8: tl.constexpr,  # noqa: N803
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_WIDTH: tl.constexpr,
+    REST_WIDTH: tl.constexpr,
+    FP8: tl.constexpr,
 ) -> None:
     """Rotate some heads and store them; both halves and the rest by themselves, each of them a run of numbers."""
     i = tl.arange(0, HALF_WIDTH)
@@ -152,7 +152,7 @@ def _turn(
         tl.store(place, _stored_kernel(rest * inverse, target, FP8), mask=mask)
 
 
-def _stored(number: tl.tensor, pages: tl.tensor, FP8: tl.constexpr) -> tl.tensor:  # noqa: N803
+def _stored(number: tl.tensor, pages: tl.tensor, FP8: tl.constexpr) -> tl.tensor:
     """Give numbers as they are stored: FP8 saturates, and what is no number stays none."""
     if FP8:
         number = tl.minimum(tl.maximum(number, -448.0, tl.PropagateNan.ALL), 448.0, tl.PropagateNan.ALL)
@@ -177,22 +177,22 @@ def _rotary_gelu_write(
     head_stride: tl.tensor,
     k_inverse: tl.tensor,
     v_inverse: tl.tensor,
-    HEADS: tl.constexpr,  # noqa: N803
-    KV_HEADS: tl.constexpr,  # noqa: N803
-    DIM: tl.constexpr,  # noqa: N803
-    WIDTH: tl.constexpr,  # noqa: N803
-    HALF: tl.constexpr,  # noqa: N803
-    HALF_WIDTH: tl.constexpr,  # noqa: N803
-    REST_WIDTH: tl.constexpr,  # noqa: N803
-    INSIDE: tl.constexpr,  # noqa: N803
-    PAGE: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    CHUNK: tl.constexpr,  # noqa: N803
-    Q_PARTS: tl.constexpr,  # noqa: N803
-    KV_PARTS: tl.constexpr,  # noqa: N803
-    FP8: tl.constexpr,  # noqa: N803
-    ASM: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_WIDTH: tl.constexpr,
+    REST_WIDTH: tl.constexpr,
+    INSIDE: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr,
+    Q_PARTS: tl.constexpr,
+    KV_PARTS: tl.constexpr,
+    FP8: tl.constexpr,
+    ASM: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Do part `program_id(0)` of position `program_id(1)`: heads of queries, keys or values, or a piece of the MLP."""
     if PDL:

@@ -50,7 +50,6 @@ class Tiling:
         parts: Programs that share the same weight rows.
         warps: Of a program.
         stages: Steps of the loop whose loads are under way together; 0 for the kernel that takes a single row.
-        ahead: Columns of its weights that a program asks for, into the L2 cache, before it waits for its input.
     """
 
     outs: int
@@ -58,7 +57,6 @@ class Tiling:
     parts: int = 1
     warps: int = 4
     stages: int = 4
-    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +349,6 @@ def _constants(
         "LATE": awaits.late if awaits is not None else 0,
         "OUTS": tiling.outs,
         "STEP": tiling.ins,
-        "AHEAD": tiling.ahead,
         "num_warps": tiling.warps,
         **dependent_launch(x),
     }

@@ -32,7 +32,7 @@ def _await(ready: tl.tensor, count: tl.constexpr) -> None:
     tl.debug_barrier()
 
 
-def _statistics(x: tl.tensor, stats: tl.tensor, width: tl.tensor, TILE: tl.constexpr, PDL: tl.constexpr) -> None:  # noqa: N803
+def _statistics(x: tl.tensor, stats: tl.tensor, width: tl.tensor, TILE: tl.constexpr, PDL: tl.constexpr) -> None:
     """Write mean and sum of squared deviations of tile `program_id(0)` of row `program_id(1)`."""
     tile, row = tl.program_id(0), tl.program_id(1)
     if PDL:
@@ -57,8 +57,8 @@ def _normalise(
     width: tl.tensor,
     x_stride: tl.tensor,
     eps: tl.tensor,
-    WIDTH: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Write the layer norm of row `program_id(0)`."""
     row = tl.program_id(0).to(tl.int64)
@@ -80,10 +80,10 @@ def _merged_statistics(
     stats: tl.tensor,
     rows: tl.tensor,
     eps: tl.tensor,
-    INS: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr,  # noqa: N803
-    TILES: tl.constexpr,  # noqa: N803
-    TILE: tl.constexpr,  # noqa: N803
+    INS: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILES: tl.constexpr,
+    TILE: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
     """Merge the statistics of all tiles of each row into its mean and the inverse of its standard deviation."""
     tile, m = tl.arange(0, TILES), tl.arange(0, ROWS)
@@ -112,11 +112,11 @@ def _finish(
     split: tl.tensor,
     plain_stride: tl.tensor,
     activated_stride: tl.tensor,
-    BIAS: tl.constexpr,  # noqa: N803
-    RESIDUAL: tl.constexpr,  # noqa: N803
-    GELU: tl.constexpr,  # noqa: N803
-    STATS: tl.constexpr,  # noqa: N803
-    TILES_OUT: tl.constexpr,  # noqa: N803
+    BIAS: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    GELU: tl.constexpr,
+    STATS: tl.constexpr,
+    TILES_OUT: tl.constexpr,
 ) -> None:
     """Bias, GELU, residual, and the statistics of what becomes of a tile ``[N, M]``."""
     inside = (n < outs)[:, None] & (m < rows)[None, :]
@@ -148,10 +148,10 @@ def _fold(
     x_stride: tl.tensor,
     first: tl.tensor,
     stop: tl.constexpr,
-    SHARE: tl.constexpr,  # noqa: N803
-    EVEN: tl.constexpr,  # noqa: N803
-    STEP: tl.constexpr,  # noqa: N803
-    STAGES: tl.constexpr,  # noqa: N803
+    SHARE: tl.constexpr,
+    EVEN: tl.constexpr,
+    STEP: tl.constexpr,
+    STAGES: tl.constexpr,
 ) -> tl.tensor:
     """Add the product over columns from `first` on, `SHARE` of them but none from `stop` on, to ``total [N, M]``."""
     for step in tl.range(0, SHARE, STEP, num_stages=STAGES):
@@ -184,20 +184,19 @@ def _product(
     weight_stride: tl.tensor,
     plain_stride: tl.tensor,
     activated_stride: tl.tensor,
-    INS: tl.constexpr,  # noqa: N803
-    BIAS: tl.constexpr,  # noqa: N803
-    RESIDUAL: tl.constexpr,  # noqa: N803
-    GELU: tl.constexpr,  # noqa: N803
-    ANNOUNCE: tl.constexpr,  # noqa: N803
-    AWAITED: tl.constexpr,  # noqa: N803
-    LATE: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr,  # noqa: N803
-    OUTS: tl.constexpr,  # noqa: N803
-    STEP: tl.constexpr,  # noqa: N803
-    PARTS: tl.constexpr,  # noqa: N803
-    STAGES: tl.constexpr,  # noqa: N803
-    AHEAD: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    INS: tl.constexpr,
+    BIAS: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    GELU: tl.constexpr,
+    ANNOUNCE: tl.constexpr,
+    AWAITED: tl.constexpr,
+    LATE: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTS: tl.constexpr,
+    STEP: tl.constexpr,
+    PARTS: tl.constexpr,
+    STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Multiply weight rows `program_id(0)` with part `program_id(1)` of the columns; the last to arrive finishes.
 
@@ -212,9 +211,6 @@ def _product(
     row = weight + tl.minimum(n, outs - 1).to(tl.int64)[:, None] * weight_stride
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-        if AHEAD > 0:
-            line = LATE + part * early + tl.arange(0, AHEAD // 64) * 64  # 128 bytes
-            prefetch_kernel(row + tl.minimum(line, INS - 1)[None, :])
     if AWAITED > 0:
         _await_kernel(ready, AWAITED)
     elif PDL:
@@ -279,21 +275,20 @@ def _single(
     split: tl.tensor,
     weight_stride: tl.tensor,
     eps: tl.tensor,
-    INS: tl.constexpr,  # noqa: N803
-    BIAS: tl.constexpr,  # noqa: N803
-    NORM: tl.constexpr,  # noqa: N803
-    RESIDUAL: tl.constexpr,  # noqa: N803
-    GELU: tl.constexpr,  # noqa: N803
-    ANNOUNCE: tl.constexpr,  # noqa: N803
-    AWAITED: tl.constexpr,  # noqa: N803
-    LATE: tl.constexpr,  # noqa: N803
-    OUTS: tl.constexpr,  # noqa: N803
-    STEP: tl.constexpr,  # noqa: N803
-    AHEAD: tl.constexpr,  # noqa: N803
-    TILES: tl.constexpr,  # noqa: N803
-    TILE: tl.constexpr,  # noqa: N803
-    TILES_OUT: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    INS: tl.constexpr,
+    BIAS: tl.constexpr,
+    NORM: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    GELU: tl.constexpr,
+    ANNOUNCE: tl.constexpr,
+    AWAITED: tl.constexpr,
+    LATE: tl.constexpr,
+    OUTS: tl.constexpr,
+    STEP: tl.constexpr,
+    TILES: tl.constexpr,
+    TILE: tl.constexpr,
+    TILES_OUT: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Multiply one row with weight rows `program_id(0)`; the first columns are on their way before the wait.
 
@@ -306,9 +301,6 @@ def _single(
         tl.extra.cuda.gdc_launch_dependents()
     k = LATE + tl.arange(0, STEP)
     w = tl.load(row + k[None, :], mask=(k < INS)[None, :], other=0.0)
-    if PDL and AHEAD > 0:
-        line = LATE + STEP + tl.arange(0, AHEAD // 64) * 64
-        prefetch_kernel(row + tl.minimum(line, INS - 1)[None, :])
     if AWAITED > 0:
         _await_kernel(ready, AWAITED)
     elif PDL:
@@ -349,7 +341,7 @@ def _input(
     scale: tl.tensor,
     k: tl.tensor,
     stop: tl.constexpr,
-    NORM: tl.constexpr,  # noqa: N803
+    NORM: tl.constexpr,
 ) -> tl.tensor:
     """Give columns of the only row, normalised if asked for, in float32."""
     a = tl.load(x + k, mask=k < stop, other=0.0).to(tl.float32)

@@ -39,3 +39,11 @@ def test_the_command_prints_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     agreement.main(["--rows", "2", "--words", "2", "--tokens", "3"])
 
     assert "greedy tokens alike" in capsys.readouterr().out
+
+
+def test_a_card_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        agreement.main(["--device", f"cuda:{torch.cuda.device_count()}"])
+
+    assert ended.value.code == 2
+    assert "is not here" in capsys.readouterr().err

@@ -10,8 +10,7 @@ from PIL import Image
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageError, ImageNotFoundError, ImageTooLargeError, ModelError
 from photonlite.images import pool as module
-from photonlite.images.crops import Crops, CropSpec, cut_crops
-from photonlite.images.packing import Buffer, plain_memory
+from photonlite.images.crops import Buffer, Crops, CropSpec, cut_crops, plain_memory
 from photonlite.images.pool import ImagePool
 from photonlite.sequence import UncutPicture
 
