@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from bench.nano.evaluate import Job, evaluate
-from bench.nano.examine import SKILLS, Located, Record
-from bench.nano.figures import Figures, summarize
+from bench.nano.figures import summarize
+from bench.nano.figures_spatial import Figures
+from bench.nano.records import SKILLS, Located, Record
 from bench.nano.scoring import match_boxes
 
 SHOWN = (

@@ -1,24 +1,38 @@
 """Training scenes, composed on the device by the hundred: layout, painting, visible boxes, dense targets.
 
-Everything is drawn at the model's own resolution, as the crop sees it: a picture of any aspect squeezed into a square.
-Coordinates "in the picture" have the short side as their unit, so that rotation is true before the squeeze.
+Everything is drawn at the model's own resolution, as the crop sees it: a picture of any aspect squeezed into a square,
+or into a canvas of nearly its own aspect. Coordinates "in the picture" have the short side as their unit, so that
+rotation is true before the squeeze.
 """
 
+import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.nano.backgrounds import backgrounds, uniform
+from bench.nano.bank import Bank
+from bench.nano.blend import Objects, Seen, blend
+from bench.nano.colours import COLOURS
 from bench.nano.degrade import degrade
+from bench.nano.objects import SceneObject
+from bench.nano.outlines import outlines
+from bench.nano.painting import uniform
+from bench.nano.tints import tints
+from bench.nano.truth import dense, find_free, find_points, find_spots, place_outlines
 
 MAX_OBJECTS = 10
 MIN_SIZE, MAX_SIZE = 0.065, 0.45  # longer side before rotation, as a share of the picture's short side
 MAX_OVERLAP = 0.3
 MAX_ANGLE = math.radians(25)
+MAX_SHEAR = math.tan(math.radians(8))
 _TRIES = 16
+_BESIDE = 12  # of the tries in a crowd; the others keep it from ending where there is no room beside anybody
+_CROWDED = 0.35  # of the scenes have objects that touch or overlap as far as they may
+_EMPTY = 0.03  # of the scenes hold nothing
 _LEAST_PIXELS = 12
 _SPRITE = 128
 _LEVELS = 7  # blurred copies of the sprites, half an octave apart, in the place of mipmaps
@@ -51,6 +65,7 @@ class Layout:
     y: Tensor
     size: Tensor
     angle: Tensor
+    shear: Tensor
     mirror: Tensor
     width: Tensor
     height: Tensor
@@ -58,19 +73,31 @@ class Layout:
 
 @dataclass(frozen=True)
 class Scenes:
-    """Composed scenes and their truth.
+    """Composed scenes and their truth; places are fractions of the picture, objects without a label hold 0.
 
     Attributes:
-        pixels: uint8 ``[B, S, S, 3]``.
+        pixels: uint8 ``[B, H, W, 3]``.
         labels: ``[B, N]``, -1 where there is no visible object.
-        boxes: visible extent, centre x, centre y, width, height in [0, 1], ``[B, N, 4]``.
-        patch_labels: the object at each patch's centre, ``[B, P]``; the number of objects stands for background.
+        boxes: visible extent, centre x, centre y, width, height, ``[B, N, 4]``.
+        points: the centre of the box where the object is visible there, else a visible pixel next to it, ``[B, N, 2]``.
+        spots: any visible pixel of the object, ``[B, N, 2]``.
+        free: any pixel of the background, ``[B, 2]``.
+        free_ok: whether one was found, bool ``[B]``.
+        outlines: vertices in fractions of the visible box, clockwise from the topmost, ``[B, N, 32, 2]``.
+        vertices: how many of them count, ``[B, N]``.
+        patch_labels: the object at each patch's centre, ``[B, P]``; the number of classes stands for background.
         patch_boxes: its box, ``[B, P, 4]``.
     """
 
     pixels: Tensor
     labels: Tensor
     boxes: Tensor
+    points: Tensor
+    spots: Tensor
+    free: Tensor
+    free_ok: Tensor
+    outlines: Tensor
+    vertices: Tensor
     patch_labels: Tensor
     patch_boxes: Tensor
 
@@ -80,40 +107,83 @@ class Composer:
 
     Args:
         sprites: straight RGBA, uint8 ``[classes, s, s, 4]``.
-        size: side of a composed scene in pixels.
-        patch: side of a patch in pixels.
+        size: height and width of a composed scene in pixels, multiples of 16.
+        grid: patches a side of the dense targets, whatever the canvas.
         device: where to draw.
+        steady: which classes keep their hue, bool ``[classes]``; see :func:`steady_hues`. None: none.
+        outline: what :func:`bench.nano.outlines.outlines` gives for the sprites, where it was computed before.
+        entries: backgrounds painted in advance; by default 8192 on a GPU. They lie in `bank`, which may be refreshed.
     """
 
-    def __init__(self, sprites: Tensor, size: int, patch: int, device: torch.device) -> None:
-        self.size, self.patch, self.device = size, patch, device
+    def __init__(
+        self,
+        sprites: Tensor,
+        size: tuple[int, int],
+        grid: int,
+        device: torch.device,
+        *,
+        steady: Tensor | None = None,
+        outline: tuple[Tensor, Tensor] | None = None,
+        entries: int | None = None,
+    ) -> None:
+        self.size, self.grid, self.device = size, grid, device
         # Half the bytes where memory traffic counts; a CPU has no fast arithmetic in half precision.
         self.dtype = torch.float16 if device.type == "cuda" else torch.float32
         self.sprite_size = sprites.shape[1]
         if self.sprite_size != _SPRITE:
             raise ValueError(f"sprites are {self.sprite_size} pixels wide, not {_SPRITE}")
+        vertices, counts = outlines(sprites.numpy()) if outline is None else outline
+        self.outlines, self.vertices = vertices.to(device), counts.to(device)
         straight = sprites.to(device).permute(0, 3, 1, 2).float() / 255
         premultiplied = torch.cat((straight[:, :3] * straight[:, 3:], straight[:, 3:]), dim=1)
         self.classes = premultiplied.shape[0]
+        self.steady = torch.zeros(self.classes, dtype=torch.bool) if steady is None else steady
+        self.steady = self.steady.to(device)
         self.extent = self._extent(straight[:, 3] > 0.5)
         # Pictures made by drawing emoji on a transparent canvas have a dark rim: half of the scenes get it too.
         rimmed = torch.cat((premultiplied[:, :3] * premultiplied[:, 3:], premultiplied[:, 3:]), dim=1)
-        pyramid = torch.stack(
-            [self._level(edge, level) for edge in (rimmed, premultiplied) for level in range(_LEVELS)]
-        )
-        self.texels = pyramid.permute(0, 1, 3, 4, 2).reshape(-1, 4).contiguous()
-        # One fused pass over the pixels in the place of hundreds of small ones; a CPU only draws a few scenes.
-        compiled = device.type == "cuda"
-        self._blend = torch.compile(_blend) if compiled else _blend
-        self._bound = torch.compile(_bound) if compiled else _bound
+        shape = (2 * _LEVELS, self.classes, _SPRITE, _SPRITE, 4)
+        self.texels = torch.empty(shape, dtype=self.dtype, device=device)
+        for place in range(2 * _LEVELS):
+            edge = rimmed if place < _LEVELS else premultiplied
+            self.texels[place] = self._level(edge, place % _LEVELS).permute(0, 2, 3, 1)
+        usual = 8192 if device.type == "cuda" else 48
+        self.bank = Bank(max(size), device, usual if entries is None else entries)
 
+    def resized(self, size: tuple[int, int]) -> "Composer":
+        """Give a composer of another canvas that shares sprites and backgrounds; best made from the largest.
+
+        Raises:
+            ValueError: The canvas is larger than the backgrounds.
+        """
+        if max(size) > self.bank.side:
+            raise ValueError(f"a canvas of {size} is larger than the backgrounds, {self.bank.side} pixels")
+        other = copy.copy(self)
+        other.size = size
+        return other
+
+    @torch.no_grad()
     def __call__(self, batch: int, difficulty: Tensor) -> Scenes:
         """Compose `batch` scenes; `difficulty` is :meth:`Difficulty.tensor`. Nothing here waits for the device."""
         layout = self._layout(batch, difficulty)
-        canvas, owner = self._paint(backgrounds(batch, self.size, self.device), layout)
-        labels, boxes = self._bound(owner, layout.label)
-        pixels = degrade(canvas.float()).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
-        return Scenes(pixels, labels, boxes, *self._dense(owner, labels, boxes))
+        objects = self._objects(layout)
+        canvas, owner, seen = blend(self.bank(batch, self.size, self.dtype), self.texels, objects)
+        labels, boxes = self._bound(layout.label, seen)
+        points = find_points(owner, labels, boxes, seen)
+        kind = layout.label.clamp(min=0)
+        outline = place_outlines(self.outlines[kind], self.vertices[kind], objects.transform, labels, boxes)
+        rounded = degrade(canvas).mul_(255).round_().permute(0, 2, 3, 1)
+        pixels = rounded.to(torch.uint8, memory_format=torch.contiguous_format)
+        return Scenes(
+            pixels,
+            labels,
+            boxes,
+            points,
+            find_spots(owner, labels, boxes, points),
+            *find_free(owner),
+            *outline,
+            *dense(owner, labels, boxes, self.grid, self.classes),
+        )
 
     @staticmethod
     def _extent(visible: Tensor) -> Tensor:
@@ -135,7 +205,7 @@ class Composer:
     def _layout(self, batch: int, difficulty: Tensor) -> Layout:
         """Place objects one after another, each at the first of several random spots that is free enough."""
         device, count = self.device, MAX_OBJECTS
-        aspect = torch.exp2(uniform((batch, 1), -1, 1, device))
+        aspect = torch.exp2(self._aspect(batch))
         width, height = aspect.clamp(min=1), (1 / aspect).clamp(min=1)
         short = 160 * (10 / torch.maximum(width, height)) ** torch.rand(batch, 1, device=device)
         smallest = torch.maximum(20 / short, difficulty[1]).clamp(max=MAX_SIZE)
@@ -145,23 +215,28 @@ class Composer:
         size = torch.where(torch.rand(batch, 1, device=device) < 0.5, linear, logarithmic)
         angle = uniform((batch, count), -MAX_ANGLE, MAX_ANGLE, device)
         angle = angle * (torch.rand(batch, 1, device=device) < 0.8)
+        shear = uniform((batch, count), -MAX_SHEAR, MAX_SHEAR, device) * (torch.rand(batch, 1, device=device) < 0.6)
         label = self._labels(batch)
         wanted = 1 + (torch.rand(batch, 1, device=device) * difficulty[0]).floor()
+        wanted = wanted * (torch.rand(batch, 1, device=device) >= _EMPTY)
         label = torch.where(torch.arange(count, device=device) < wanted, label, -1)
 
         extent = self.extent[label.clamp(min=0)] * size[..., None] / 2  # [B, N, 2]
         cos, sin = angle.cos().abs(), angle.sin().abs()
-        half = torch.stack(
-            (cos * extent[..., 0] + sin * extent[..., 1], sin * extent[..., 0] + cos * extent[..., 1]), -1
-        )
+        wide, tall = extent[..., 0] + shear.abs() * extent[..., 1], extent[..., 1]
+        half = torch.stack((cos * wide + sin * tall, sin * wide + cos * tall), -1)
         frame = torch.stack((width, height), -1)  # [B, 1, 2]
-        spots = torch.rand(batch, count, _TRIES, 2, device=device)
-        spots = half[:, :, None] + spots * (frame[:, :, None] - 2 * half[:, :, None]).clamp(min=0)
+        room = (frame[:, :, None] - 2 * half[:, :, None]).clamp(min=0)
+        spots = half[:, :, None] + torch.rand(batch, count, _TRIES, 2, device=device) * room
+        crowded = (torch.rand(batch, 1, device=device) < _CROWDED) & (torch.arange(_TRIES, device=device) < _BESIDE)
         centre = torch.zeros(batch, count, 2, device=device)
         area = 4 * half[..., 0] * half[..., 1] * (label >= 0)
         rows = torch.arange(batch, device=device)
         for n in range(count):
             if n:
+                near = _beside(centre[:, :n], half[:, :n], half[:, n]) - half[:, n, None]
+                near = half[:, n, None] + torch.minimum(near.clamp(min=0), room[:, n])
+                spots[:, n] = torch.where(crowded[..., None], near, spots[:, n])
                 gap = (spots[:, n, :, None] - centre[:, None, :n]).abs()  # [B, tries, n, 2]
                 reach = half[:, n, None, None] + half[:, None, :n]
                 overlap = torch.minimum(
@@ -175,7 +250,14 @@ class Composer:
                 first = torch.zeros(batch, dtype=torch.long, device=device)
             centre[:, n] = spots[rows, n, first]
         mirror = torch.where(torch.rand(batch, count, device=device) < 0.5, -1.0, 1.0)
-        return Layout(label, centre[..., 0], centre[..., 1], size, angle, mirror, width, height)
+        return Layout(label, centre[..., 0], centre[..., 1], size, angle, shear, mirror, width, height)
+
+    def _aspect(self, batch: int) -> Tensor:
+        """Draw log2 of the pictures' aspects: any up to 2:1 in a square canvas, else about the canvas's own."""
+        height, width = self.size
+        if height == width:
+            return uniform((batch, 1), -1, 1, self.device)
+        return (math.log2(width / height) + uniform((batch, 1), -0.5, 0.5, self.device)).clamp(-1, 1)
 
     def _labels(self, batch: int) -> Tensor:
         """Draw kinds: half of the scenes from a palette of a few, so that there is something to count."""
@@ -184,31 +266,19 @@ class Composer:
         picked = (torch.rand(batch, MAX_OBJECTS, device=self.device) * kinds).long()
         return torch.where(torch.rand(batch, 1, device=self.device) < 0.5, free.gather(1, picked), free)
 
-    def _paint(self, canvas: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Lay the objects over the canvas one after another.
-
-        Returns:
-            The picture, ``[B, 3, S, S]``, and which object owns each pixel, int8 ``[B, S, S]``, -1 for the background.
-        """
-        batch, device = canvas.shape[0], self.device
-        shape = layout.label.shape
-        shrink = self.sprite_size / (layout.size * self.size / (layout.width * layout.height).sqrt())
+    def _objects(self, layout: Layout) -> Objects:
+        """Say how the objects of a layout look: sharpness, light, colours, shadows."""
+        shape, device = layout.label.shape, self.device
+        batch = shape[0]
+        short = math.sqrt(math.prod(self.size)) / (layout.width * layout.height).sqrt()
+        shrink = self.sprite_size / (layout.size * short)
         level = (2 * shrink.log2() + uniform(shape, -0.7, 0.7, device)).round().long().clamp(0, _LEVELS - 1)
         level = level + _LEVELS * (torch.rand(batch, 1, device=device) < 0.5)
-        gain = uniform((*shape, 1), 0.75, 1.2, device) * uniform((*shape, 3), 0.91, 1.09, device)
         stretch = 1 + uniform((*shape, 2), -0.08, 0.08, device)
         drop = uniform((batch, 1), 0, 0.12, device)
         darkness = uniform((batch, 1), 0, 0.5, device) * (torch.rand(batch, 1, device=device) < 0.3)
-        return self._blend(
-            canvas.to(self.dtype),
-            self.texels,
-            layout.label,
-            level,
-            self._transforms(layout, stretch),
-            gain.to(self.dtype),
-            drop,
-            darkness.to(self.dtype),
-        )
+        tint = tints(self.steady[layout.label.clamp(min=0)], uniform)
+        return Objects(layout.label, level, self._transforms(layout, stretch), tint, drop, darkness)
 
     def _transforms(self, layout: Layout, stretch: Tensor) -> Tensor:
         """Where the scene's pixels, x and y in [-1, 1], fall in each sprite, in the same units: ``[B, N, 2, 3]``."""
@@ -216,102 +286,45 @@ class Composer:
         sx, sy = (2 / layout.size * layout.mirror * stretch[..., 0], 2 / layout.size * stretch[..., 1])
         w, h = layout.width / 2, layout.height / 2
         dx, dy = w - layout.x, h - layout.y
+        # Undo the turn (a, b), then the shear, which moved what is low to the right.
+        a, b = cos + layout.shear * sin, sin - layout.shear * cos
         return torch.stack(
             (
-                torch.stack((sx * cos * w, sx * sin * h, sx * (cos * dx + sin * dy)), -1),
+                torch.stack((sx * a * w, sx * b * h, sx * (a * dx + b * dy)), -1),
                 torch.stack((-sy * sin * w, sy * cos * h, sy * (-sin * dx + cos * dy)), -1),
             ),
             dim=2,
         )
 
-    def _dense(self, owner: Tensor, labels: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
-        """Targets for every patch: the object at its centre, and each object once at the patch of its own centre."""
-        batch, grid = owner.shape[0], self.size // self.patch
-        rows = torch.arange(batch, device=self.device)[:, None]
-        at = owner[:, self.patch // 2 :: self.patch, self.patch // 2 :: self.patch].flatten(1).long()
-        # Empty places write to a cell of their own behind the last patch.
-        at = functional.pad(at, (0, 1), value=-1)
-        cell = (boxes[..., :2] * grid).long().clamp(0, grid - 1)
-        cell = torch.where(labels >= 0, cell[..., 1] * grid + cell[..., 0], grid * grid)  # [B, N]
-        index = torch.arange(labels.shape[1], device=self.device).expand_as(labels)
-        index = torch.where((labels >= 0) & (at.gather(1, cell) < 0), index, at.gather(1, cell))
-        at[rows, cell] = index
-        at = at[:, :-1]
-        at = torch.where(labels.gather(1, at.clamp(min=0)) >= 0, at, -1)
-        label = torch.where(at >= 0, labels.gather(1, at.clamp(min=0)), self.classes)
-        return label, boxes[rows, at.clamp(min=0)]
+    def _bound(self, labels: Tensor, seen: Seen) -> tuple[Tensor, Tensor]:
+        """Bound the pixels each object still owns: labels (-1 for what is hardly seen) and boxes ``[B, N, 4]``."""
+        height, width = self.size
+        top = torch.div(seen.first, width, rounding_mode="floor")
+        low_x, high_x = seen.left / width, (seen.right + 1) / width
+        low_y, high_y = top / height, (seen.bottom + 1) / height
+        boxes = torch.stack(((low_x + high_x) / 2, (low_y + high_y) / 2, high_x - low_x, high_y - low_y), -1)
+        visible = (seen.pixels >= _LEAST_PIXELS) & (labels >= 0)
+        return torch.where(visible, labels, -1), torch.where(visible[..., None], boxes, 0.0)
 
 
-def _blend(
-    canvas: Tensor,
-    texels: Tensor,
-    label: Tensor,
-    level: Tensor,
-    transform: Tensor,
-    gain: Tensor,
-    drop: Tensor,
-    darkness: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Blend sprites over a canvas ``[B, 3, S, S]``; see :meth:`Composer._paint`.
+def _beside(centre: Tensor, half: Tensor, own: Tensor) -> Tensor:
+    """Draw spots where one more object touches or overlaps one of those placed, ``[B, tries, 2]``.
 
-    `texels` holds premultiplied RGBA of every level, class, row and column, ``[2 * levels * classes * s * s, 4]``.
+    Args:
+        centre: of those placed, ``[B, n, 2]``.
+        half: half their sizes, ``[B, n, 2]``.
+        own: half the size of the one to be placed, ``[B, 2]``.
     """
-    size, classes = canvas.shape[-1], texels.shape[0] // (2 * _LEVELS)
-    side = _SPRITE
-    classes //= side * side
-    axis = (torch.arange(size, device=canvas.device) + 0.5) * (2 / size) - 1
-    x, y = axis[None, None, :], axis[None, :, None]
-    owner = torch.full((canvas.shape[0], size, size), -1, dtype=torch.int8, device=canvas.device)
-    for n in range(label.shape[1]):
-        present = (label[:, n] >= 0)[:, None, None]
-        kind = label[:, n].clamp(min=0)
-        m = transform[:, n, :, :, None, None]
-        u = m[:, 0, 0] * x + m[:, 0, 1] * y + m[:, 0, 2]
-        v = m[:, 1, 0] * x + m[:, 1, 1] * y + m[:, 1, 2]
-        column, row = ((u + 1) * side - 1) / 2, ((v + 1) * side - 1) / 2  # [B, S, S]
-        shift = (drop * side)[..., None]
-        blurred = ((2 * _LEVELS - 1) * classes + kind)[:, None, None] * (side * side)
-        near = (row - shift).round().long(), (column - shift).round().long()
-        cast = present & _inside(*near, side)
-        shadow = texels[blurred + _flat_index(*near, side)][..., 3] * cast * darkness[..., None]
-        base = (level[:, n] * classes + kind)[:, None, None] * (side * side)
-        sprite = _bilinear(texels, base, row, column, side) * present[..., None]
-        alpha = sprite[..., 3]
-        colour = torch.minimum(sprite[..., :3] * gain[:, n, None, None], alpha[..., None])
-        canvas = colour.permute(0, 3, 1, 2) + canvas * ((1 - shadow) * (1 - alpha))[:, None]
-        owner = torch.where(alpha > 0.5, n, owner)
-    return canvas, owner
+    batch, placed, device = *centre.shape[:2], centre.device
+    partner = torch.randint(placed, (batch, _TRIES, 1), device=device).expand(-1, -1, 2)
+    reach = own[:, None] + half.gather(1, partner)
+    side = torch.where(torch.rand(batch, _TRIES, device=device) < 0.5, -1.0, 1.0)
+    apart, aslant = uniform((batch, _TRIES), 0.72, 1.02, device) * side, uniform((batch, _TRIES), -0.9, 0.9, device)
+    across = torch.rand(batch, _TRIES, device=device) < 0.5
+    offset = torch.stack((torch.where(across, apart, aslant), torch.where(across, aslant, apart)), -1)
+    return centre.gather(1, partner) + offset * reach
 
 
-def _inside(row: Tensor, column: Tensor, side: int) -> Tensor:
-    return (row >= 0) & (row < side) & (column >= 0) & (column < side)
-
-
-def _flat_index(row: Tensor, column: Tensor, side: int) -> Tensor:
-    return row.clamp(0, side - 1) * side + column.clamp(0, side - 1)
-
-
-def _bilinear(texels: Tensor, base: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
-    """Sample ``[B, S, S, 4]``; zero outside the sprite."""
-    top, left = row.floor(), column.floor()
-    down, right = (row - top).to(texels.dtype), (column - left).to(texels.dtype)
-    r, c = top.long(), left.long()
-    out = torch.zeros((), dtype=texels.dtype, device=texels.device)
-    for dr, wr in ((0, 1 - down), (1, down)):
-        for dc, wc in ((0, 1 - right), (1, right)):
-            weight = wr * wc * _inside(r + dr, c + dc, side)
-            out = out + texels[base + _flat_index(r + dr, c + dc, side)] * weight[..., None]
-    return out
-
-
-def _bound(owner: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Bound the pixels each object still owns: labels (-1 for what is hardly seen) and boxes ``[B, N, 4]``."""
-    size, count = owner.shape[-1], labels.shape[1]
-    mine = owner[:, None] == torch.arange(count, device=owner.device, dtype=torch.int8)[:, None, None]
-    place = torch.arange(size, device=owner.device)
-    columns, rows = mine.any(2), mine.any(3)  # [B, N, S]
-    low = torch.stack([torch.where(line, place, size).amin(-1) for line in (columns, rows)], -1)
-    high = torch.stack([torch.where(line, place, -1).amax(-1) + 1 for line in (columns, rows)], -1)
-    boxes = torch.cat((low + high, 2 * (high - low)), -1).float() / (2 * size)
-    seen = mine.sum((2, 3)) >= _LEAST_PIXELS
-    return torch.where(seen, labels, -1), torch.where(seen[..., None], boxes, 0.0)
+def steady_hues(objects: Sequence[SceneObject]) -> Tensor:
+    """Tell which objects keep their hue, because a name or a synonym holds a colour: bool ``[classes]``."""
+    return torch.tensor([any(word in COLOURS for name in item.names for word in name.split()) for item in objects])

@@ -1,43 +1,73 @@
 """The shape of the nano checkpoint: its config.json."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from bench.nano.questions import ANSWER, BOS, COORD, SIZE, templates
+from bench.nano.questions import ANSWER, BOS, COORD, GROUND, GROUND_END, SIZE, THINK, templates
 from photonlite.models.moondream.model import MoondreamModel
 
 
-def config_dict(tokenizer: Tokenizer) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Shape:
+    """What runs may vary; the defaults are the shipped checkpoint's.
+
+    Attributes:
+        crop: Side of a crop in pixels.
+        max_crops: Local crops at most; 1 shows every picture as a single crop.
+        patch: Side of a patch in pixels.
+        vision_dim: Width of the vision encoder.
+        vision_ff: Hidden width of its feed-forward layers.
+        vision_layers: Its depth.
+        text_dim: Width of the text decoder.
+        text_ff: Hidden width of its feed-forward layers.
+        text_layers: Its depth.
+        head_dim: Width of an attention head, in both.
+    """
+
+    crop: int = 384
+    max_crops: int = 1
+    patch: int = 16
+    vision_dim: int = 256
+    vision_ff: int = 704
+    vision_layers: int = 6
+    text_dim: int = 256
+    text_ff: int = 400
+    text_layers: int = 4
+    head_dim: int = 64
+
+
+def config_dict(tokenizer: Tokenizer, shape: Shape | None = None) -> dict[str, Any]:
     """Give the content of config.json: about 8 million parameters, more than half of them where the pixels are."""
-    dim = 224
+    shape = shape or Shape()
     return {
         "model_type": "photonlite_nano",
         "text": {
-            "dim": dim,
-            "ff_dim": 672,
-            "n_layers": 4,
-            "n_heads": 7,
+            "dim": shape.text_dim,
+            "ff_dim": shape.text_ff,
+            "n_layers": shape.text_layers,
+            "n_heads": shape.text_dim // shape.head_dim,
             "vocab_size": tokenizer.get_vocab_size(),
             "max_context": 1024,
         },
         "vision": {
-            "enc_dim": 256,
-            "enc_patch_size": 16,
-            "enc_n_layers": 6,
-            "enc_ff_dim": 768,
-            "enc_n_heads": 8,
-            "proj_out_dim": dim,
-            "proj_inner_dim": 448,
-            "crop_size": 384,
-            "max_crops": 1,
+            "enc_dim": shape.vision_dim,
+            "enc_patch_size": shape.patch,
+            "enc_n_layers": shape.vision_layers,
+            "enc_ff_dim": shape.vision_ff,
+            "enc_n_heads": shape.vision_dim // shape.head_dim,
+            "proj_out_dim": shape.text_dim,
+            "proj_inner_dim": 384,
+            "crop_size": shape.crop,
+            "max_crops": shape.max_crops,
             "overlap_margin": 2,
         },
         "region": {
-            "dim": dim,
+            "dim": shape.text_dim,
             "coord_feat_dim": 256,
             "coord_out_dim": 512,
             "size_feat_dim": 256,
@@ -49,13 +79,13 @@ def config_dict(tokenizer: Tokenizer) -> dict[str, Any]:
             "bos_id": BOS,
             "eos_id": BOS,
             "answer_id": ANSWER,
-            "thinking_id": 4,
+            "thinking_id": THINK,
             "coord_id": COORD,
             "size_id": SIZE,
-            "start_ground_points_id": 7,
-            "end_ground_id": 9,
-            "reasoning": False,
-            "spatial_refs": False,
+            "start_ground_points_id": GROUND,
+            "end_ground_id": GROUND_END,
+            "reasoning": True,
+            "spatial_refs": True,
             "templates": templates(tokenizer),
         },
     }

@@ -31,28 +31,53 @@ ZONES = (
 )
 
 # {0} singular, {1} plural, {2} singular with a or an. Weights: people mostly type the bare word.
-_PHRASES = (("{0}", 40), ("{1}", 22), ("{2}", 8), ("the {0}", 8), ("the {1}", 5), ("all {1}", 4), ("all the {1}", 3),
-            ("every {0}", 4), ("each {0}", 2), ("any {0}", 2), ("any {1}", 2))  # fmt: skip
-_NAME_SHARE = 0.65
+PHRASES = (("{0}", 40), ("{1}", 22), ("{2}", 8), ("the {0}", 8), ("the {1}", 5), ("all {1}", 4), ("all the {1}", 3),
+           ("every {0}", 4), ("each {0}", 2), ("any {0}", 2), ("any {1}", 2), ("some {1}", 1), ("one {0}", 1),
+           ("my {0}", 1), ("this {0}", 1), ("these {1}", 1), ("that {0}", 1), ("small {0}", 1), ("big {0}", 1),
+           ("find the {0}", 2), ("find {1}", 1), ("find all {1}", 1), ("show me the {0}", 1), ("locate the {0}", 1),
+           ("where is the {0}", 2), ("where are the {1}", 1), ("point to the {0}", 1), ("{0} please", 1),
+           ("{0} emoji", 1), ("{1} in the picture", 1))  # fmt: skip
+NAME_SHARE = 0.65
 
-_COUNT_QUESTIONS = (
-    "how many {1} are there?", "how many {1}?", "count the {1}", "count all {1}", "how many {1} are in the picture?",
-    "how many {1} are in the image?", "how many {1} do you see?", "how many {1} can you see?",
-    "what is the number of {1}?", "number of {1}?", "how many {1} are there in the picture?",
+COUNT_QUESTIONS = (
+    "how many {1} are there?", "how many {1}?", "how many {1}?", "count the {1}", "count all {1}", "count {1}",
+    "how many {1} are in the picture?", "how many {1} are in the image?", "how many {1} are in this picture?",
+    "how many {1} do you see?", "how many {1} can you see?", "what is the number of {1}?", "number of {1}?",
+    "how many {1} are there in the picture?", "how many {1} are here?", "{0} count?", "{1} count?",
+    "how many {1} does the picture show?", "tell me how many {1} there are", "please count the {1}",
+    "how many {1} can be seen?", "how many {1} are visible?", "how many {1} can you find?",
+    "how many {1} can you spot?", "give me the number of {1}", "what's the number of {1}?",
+    "how many of the objects are {1}?",
 )  # fmt: skip
-_EXISTENCE_QUESTIONS = (
-    "is there {2}?", "is there {2} in the picture?", "is there {2} in the image?", "are there any {1}?",
-    "are there any {1} in the picture?", "are there {1} in the image?", "do you see {2}?", "do you see any {1}?",
-    "can you see {2}?", "does the picture show {2}?", "does the image contain {2}?", "is {2} in the picture?",
+EXISTENCE_QUESTIONS = (
+    "is there {2}?", "is there {2} in the picture?", "is there {2} in the image?", "is there {2} here?",
+    "is there any {0}?", "are there any {1}?", "are there any {1} in the picture?", "are there {1}?",
+    "are there {1} in the image?", "do you see {2}?", "do you see any {1}?", "can you see {2}?", "can you see any {1}?",
+    "does the picture show {2}?", "does the image contain {2}?", "does this picture show any {1}?",
+    "is {2} in the picture?", "any {1}?", "any {1} in the picture?", "is {2} there?", "is {2} visible?",
+    "is there {2} visible?", "are any {1} visible?", "are {1} visible?", "can you spot {2}?", "can you spot any {1}?",
+    "can you find {2}?", "can {2} be seen?", "is there at least one {0}?", "does it show {2}?", "any {1} here?",
 )  # fmt: skip
-_TOTAL_QUESTIONS = (
+TOTAL_QUESTIONS = (
     "how many objects are there?", "how many things are there?", "how many objects are in the picture?",
-    "how many things do you see?", "count the objects", "count everything",
+    "how many things do you see?", "count the objects", "count everything", "how many objects?", "count all objects",
+    "how many objects do you see?", "how many things are in the image?", "how many objects are there in total?",
+    "what is the number of objects?", "how many things are here?", "how many objects are in this picture?",
+    "count all the things", "how many objects can you see?", "how many items are there?", "how many items?",
+    "how many items do you see?", "how many items are in the picture?", "count the items", "count all items",
+    "total number of objects?", "number of objects?", "how many objects can be seen?", "how many objects are visible?",
+    "how many emoji are there?",
 )  # fmt: skip
-_LIST_QUESTIONS = (
+LIST_QUESTIONS = (
     "what is in the picture?", "what is in the image?", "what do you see?", "what can you see?", "list everything",
-    "list the objects", "what objects are there?", "what things are in the picture?", "describe the picture",
-    "what is this?", "what's in this picture?", "which objects are in the image?",
+    "list the objects", "list all objects", "what objects are there?", "what things are in the picture?",
+    "describe the picture", "describe the image", "what is this?", "what's this?", "what's in this picture?",
+    "what is here?", "what's here?", "which objects are in the image?", "which objects do you see?",
+    "what objects do you see?", "name everything you see", "name all objects", "what does the picture show?",
+    "what is in this image?", "what can be seen in the picture?", "which things are there?", "what is there?",
+    "enumerate all objects", "enumerate everything", "what items are there?", "list all items", "list the items",
+    "what's there?", "tell me what you see", "what can be seen here?", "identify all objects", "what is visible?",
+    "which objects can you find?", "what do you find in this picture?", "describe what you see",
 )  # fmt: skip
 
 _ONSETS = "b bl c d dr f fl g gr h j k l m n p pr qu r s sl t tr v w z"
@@ -114,7 +139,7 @@ def unknown_pair(rng: random.Random, split: Split, nonsense: float = 0.15) -> tu
 def name_pair(rng: random.Random, index: int) -> tuple[str, str]:
     """Pick singular and plural of what an object is called: its name, or now and then a synonym."""
     item = load_objects()[index]
-    if not item.synonyms or rng.random() < _NAME_SHARE:
+    if not item.synonyms or rng.random() < NAME_SHARE:
         return item.name, item.plural
     synonym = rng.choice(item.synonyms)
     return synonym, pluralize(synonym)
@@ -122,7 +147,7 @@ def name_pair(rng: random.Random, index: int) -> tuple[str, str]:
 
 def phrase(rng: random.Random, pair: tuple[str, str]) -> str:
     """Put a (singular, plural) pair as somebody would type it for detect or point: "the bananas", "A Banana"."""
-    templates, weights = zip(*_PHRASES, strict=True)
+    templates, weights = zip(*PHRASES, strict=True)
     return _typed(rng, _fill(rng.choices(templates, weights)[0], pair))
 
 
@@ -136,34 +161,27 @@ def unknown_phrase(rng: random.Random, split: Split) -> str:
     return phrase(rng, unknown_pair(rng, split))
 
 
-def all_object_phrases(index: int) -> tuple[str, ...]:
-    """List every lower-case phrase that `object_phrase` can make for an object, for tables made once."""
-    item = load_objects()[index]
-    pairs = zip(item.names, item.plurals, strict=True)
-    return tuple(dict.fromkeys(_fill(template, pair) for pair in pairs for template, _ in _PHRASES))
-
-
 def count_question(rng: random.Random, pair: tuple[str, str]) -> str:
     """Ask how many there are of a (singular, plural) pair; the answer is `count_answer`."""
-    return _asked(rng, _fill(rng.choice(_COUNT_QUESTIONS), pair))
+    return asked(rng, _fill(rng.choice(COUNT_QUESTIONS), pair))
 
 
 def existence_question(rng: random.Random, pair: tuple[str, str]) -> str:
     """Ask whether there is one of a (singular, plural) pair; the answer is `existence_answer`."""
-    templates: tuple[str, ...] = _EXISTENCE_QUESTIONS
-    if _has_no_singular(pair):
-        templates = tuple(template for template in templates if "{2}" not in template)
-    return _asked(rng, _fill(rng.choice(templates), pair))
+    templates: tuple[str, ...] = EXISTENCE_QUESTIONS
+    if has_no_singular(pair):
+        templates = tuple(template for template in templates if "{1}" in template)
+    return asked(rng, _fill(rng.choice(templates), pair))
 
 
 def total_question(rng: random.Random) -> str:
     """Ask how many objects there are in all; the answer is `count_answer` of the scene's size."""
-    return _asked(rng, rng.choice(_TOTAL_QUESTIONS))
+    return asked(rng, rng.choice(TOTAL_QUESTIONS))
 
 
 def list_question(rng: random.Random) -> str:
     """Ask what there is; the answer is `caption(scene, "short")`."""
-    return _asked(rng, rng.choice(_LIST_QUESTIONS))
+    return asked(rng, rng.choice(LIST_QUESTIONS))
 
 
 def count_answer(count: int) -> str:
@@ -218,18 +236,18 @@ def _located(index: int, places: Sequence[tuple[float, float]]) -> str:
 
 def subject_of(item: SceneObject, many: bool) -> str:
     """Begin a sentence on where something is: "The dog is", "The dogs are", "The scissors are"."""
-    plural = many or _has_no_singular((item.name, item.plural))
+    plural = many or has_no_singular((item.name, item.plural))
     return f"The {item.plural if many else item.name} {'are' if plural else 'is'}"
 
 
 def _fill(template: str, pair: tuple[str, str]) -> str:
     singular, plural = pair
     # "a scissors" is said by nobody: what has no singular goes without an article.
-    single = singular if _has_no_singular(pair) else f"{article(singular)} {singular}"
+    single = singular if has_no_singular(pair) else f"{article(singular)} {singular}"
     return template.format(singular, plural, single)
 
 
-def _has_no_singular(pair: tuple[str, str]) -> bool:
+def has_no_singular(pair: tuple[str, str]) -> bool:
     """Tell "scissors" from "fish"."""
     return pair[0] == pair[1] and pair[0].endswith("s")
 
@@ -243,7 +261,8 @@ def _typed(rng: random.Random, text: str) -> str:
     return text.upper() if style < 0.96 else text.title()
 
 
-def _asked(rng: random.Random, text: str) -> str:
+def asked(rng: random.Random, text: str) -> str:
+    """Put a question as somebody would type it: a capital first or not, now and then without its question mark."""
     if rng.random() < 0.5:
         text = text[0].upper() + text[1:]
     if rng.random() < 0.04:

@@ -17,11 +17,14 @@ from torch.nn import functional
 
 from bench.nano.compose import Scenes
 from bench.nano.questions import BOS, COORD, SIZE, Questions
+from bench.nano.tokenizer import FIRST_INTEGER, INTEGERS
 from photonlite.models.layers import attend, layer_norm
+from photonlite.models.moondream.config import VisionConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.region import SIZE_OCTAVES
 
 _SOFT_BINS = 2.0
+_SOFT_STEPS = 8.0  # of an outline's grid of 960
 _BACKGROUND_WEIGHT = 0.1
 
 
@@ -59,6 +62,7 @@ class Weights:
     text: float = 1.0
     coord: float = 1.0
     size: float = 1.0
+    path: float = 0.5
     patch_class: float = 1.0
     patch_box: float = 4.0
 
@@ -78,45 +82,62 @@ class DenseHeads(nn.Module):
         return self.label(n), self.box(n)
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where in a row of packed questions numbers may be answers.
+
+    Attributes:
+        numbers: in the first so many places coordinates and sizes may stand.
+        outlines: from this one of them on, integers of outlines.
+    """
+
+    numbers: int
+    outlines: int
+
+
 class Learner(nn.Module):
     """A model under training with its dense heads; `forward` gives the parts of the loss."""
 
-    def __init__(self, model: MoondreamModel, classes: int, grounding: int, attention: PackedAttention) -> None:
+    def __init__(self, model: MoondreamModel, classes: int, places: Places, attention: PackedAttention) -> None:
         super().__init__()
         self.model = model
         self.heads = DenseHeads(model.config.text.dim, classes)
-        self.classes, self.grounding, self.attention = classes, grounding, attention
+        self.classes, self.places, self.attention = classes, places, attention
         self.class_weight: Tensor
         self.register_buffer("class_weight", torch.tensor([*[1.0] * classes, _BACKGROUND_WEIGHT]))
 
     def forward(
-        self, pixels: Tensor, patch_labels: Tensor, patch_boxes: Tensor, ids: Tensor, values: Tensor, answer: Tensor
+        self,
+        pixels: Tensor,
+        patch_labels: Tensor,
+        patch_boxes: Tensor,
+        ids: Tensor,
+        values: Tensor,
+        weight: Tensor,
+        outline: Tensor,
     ) -> dict[str, Tensor]:
         """Compute the parts of the loss.
 
         Args:
-            pixels: uint8 ``[B, S, S, 3]``.
+            pixels: uint8 ``[B, H, W, 3]``: one crop, or the sheet that a tiling's local crops are cut from.
             patch_labels: see :class:`Scenes`.
             patch_boxes: see :class:`Scenes`.
-            ids: packed questions ``[B, L]``; the first `grounding` places are detect and point.
+            ids: packed questions ``[B, L]``.
             values: ``[B, L, 2]``.
-            answer: ``[B, L]``.
+            weight: ``[B, L]``.
+            outline: ``[B, L]``.
 
         Returns:
             Scalars by the names of :class:`Weights`.
         """
-        images = self._image_tokens(pixels)
+        images = image_tokens(self.model, pixels)
         bos = self.model.text.embed(torch.full_like(ids[:, :1], BOS))
         x = torch.cat((bos, images, self._embed(ids, values)), 1)
         hidden = self.model(x, self.attention.positions, self.attention)[:, self.attention.prefix :]
         # Place i answers for place i + 1 of its own question.
-        target, value, asked = ids.roll(-1, 1), values.roll(-1, 1), answer.roll(-1, 1) & ~self.attention.last
-        return self._answers(hidden, target, value, asked) | self._dense(images, patch_labels, patch_boxes)
-
-    def _image_tokens(self, pixels: Tensor) -> Tensor:
-        features = self.model.vision.encode(pixels)
-        # Training scenes have tiling (1, 1): global and local features are the same.
-        return self.model.vision.proj_mlp(torch.cat((features, features), -1))
+        target, value, outline = ids.roll(-1, 1), values.roll(-1, 1), outline.roll(-1, 1)
+        weight = weight.roll(-1, 1) * ~self.attention.last
+        return self._answers(hidden, target, value, weight, outline) | self._dense(images, patch_labels, patch_boxes)
 
     def _embed(self, ids: Tensor, values: Tensor) -> Tensor:
         """Embed text, and numbers with a little noise: at inference they come from bins that may be one off.
@@ -133,21 +154,23 @@ class Learner(nn.Module):
         x = torch.where((ids == COORD)[..., None], coords, x)
         return torch.where((ids == SIZE)[..., None], sizes, x)
 
-    def _answers(self, hidden: Tensor, target: Tensor, value: Tensor, asked: Tensor) -> dict[str, Tensor]:
-        token = functional.cross_entropy(
-            self.model.text.logits(hidden).flatten(0, 1).float(), target.flatten(), reduction="none"
-        )
-        token = token.view_as(target)
-        g = self.grounding
+    def _answers(
+        self, hidden: Tensor, target: Tensor, value: Tensor, weight: Tensor, outline: Tensor
+    ) -> dict[str, Tensor]:
+        logits = self.model.text.logits(hidden).float()
+        token = functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
+        n, o = self.places.numbers, self.places.outlines
         region, config = self.model.region, self.model.config.region
-        coord = _soft_cross_entropy(region.coord_logits(hidden[:, :g]), value[:, :g, 0] * config.coord_out_dim)
-        octave = (value[:, :g].clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES) / SIZE_OCTAVES
-        size = _soft_cross_entropy(region.size_logits(hidden[:, :g]), octave * (config.size_bins - 1)).sum(-1)
+        coord = _soft_cross_entropy(region.coord_logits(hidden[:, :n]), value[:, :n, 0] * config.coord_out_dim)
+        octave = (value[:, :n].clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES) / SIZE_OCTAVES
+        size = _soft_cross_entropy(region.size_logits(hidden[:, :n]), octave * (config.size_bins - 1)).sum(-1)
+        step = _soft_integer(logits[:, o:n], value[:, o:n, 0] * (INTEGERS - 1))
         return {
-            "decision": _mean(token[:, :g], asked[:, :g]),
-            "text": _mean(token[:, g:], asked[:, g:]),
-            "coord": _mean(coord, asked[:, :g] & (target[:, :g] == COORD)),
-            "size": _mean(size, asked[:, :g] & (target[:, :g] == SIZE)),
+            "decision": _mean(token[:, :n], weight[:, :n] * ~outline[:, :n]),
+            "text": _mean(token[:, n:], weight[:, n:]),
+            "coord": _mean(coord, weight[:, :n] * (target[:, :n] == COORD)),
+            "size": _mean(size, weight[:, :n] * (target[:, :n] == SIZE)),
+            "path": _mean(step, weight[:, o:n] * outline[:, o:n]),
         }
 
     def _dense(self, images: Tensor, labels: Tensor, boxes: Tensor) -> dict[str, Tensor]:
@@ -157,12 +180,51 @@ class Learner(nn.Module):
         return {"patch_class": label, "patch_box": _mean(distance, labels < self.classes)}
 
 
-def pack(questions: Sequence[Questions]) -> tuple[Tensor, Tensor, Tensor]:
-    """Lay questions side by side: ids, values and answer masks ``[B, L, ...]``."""
+def image_tokens(model: MoondreamModel, pixels: Tensor) -> Tensor:
+    """Give what the text decoder reads of scenes: ``[B, P, dim]`` for one crop each, or the sheet of a tiling."""
+    vision = model.vision
+    if pixels.shape[1:3] == (vision.config.crop_size,) * 2:
+        features = vision.encode(pixels)
+        tokens: Tensor = vision.proj_mlp(torch.cat((features, features), -1))
+        return tokens
+    crops, tiling = cut_sheet(pixels, vision.config)
+    features = vision.encode(crops.flatten(0, 1))
+    features = features.view(*crops.shape[:2], *features.shape[1:])  # [n, B, P, D]
+    overall, local = features[0], features[1:].transpose(1, 2).flatten(2)  # a scene's features side by side
+    pooled = vision.pool(vision.stitch(local, tiling))  # [P, B * D]
+    pooled = pooled.view(*pooled.shape[:1], *overall.shape[::2]).transpose(0, 1)
+    tokens = vision.proj_mlp(torch.cat((overall, pooled), -1))
+    return tokens
+
+
+def cut_sheet(pixels: Tensor, config: VisionConfig) -> tuple[Tensor, tuple[int, int]]:
+    """Cut sheets ``[B, H, W, 3]`` as `photonlite.images` cuts a picture: crops ``[1 + r * c, B, C, C, 3]`` and (r, c).
+
+    Neighbouring crops share their margins; the first crop is the whole sheet, made smaller.
+
+    Raises:
+        ValueError: No tiling has sheets of this size.
+    """
+    size, margin = config.crop_size, config.overlap_margin * config.enc_patch_size
+    window = size - 2 * margin
+    if any((side - 2 * margin) % window for side in pixels.shape[1:3]):
+        raise ValueError(f"sheets are {tuple(pixels.shape[1:3])}: no whole number of windows of {window} and margins")
+    rows, columns = ((side - 2 * margin) // window for side in pixels.shape[1:3])
+    small = functional.interpolate(
+        pixels.permute(0, 3, 1, 2).float(), size=(size, size), mode="bicubic", antialias=True, align_corners=False
+    )
+    whole = small.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+    local = pixels.unfold(1, size, window).unfold(2, size, window)  # [B, r, c, 3, C, C]
+    return torch.cat((whole[None], local.permute(1, 2, 0, 4, 5, 3).flatten(0, 1))), (rows, columns)
+
+
+def pack(questions: Sequence[Questions]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Lay questions side by side: ids, values, weights and outline flags ``[B, L, ...]``."""
     return (
         torch.cat([q.ids for q in questions], 1),
         torch.cat([q.values for q in questions], 1),
-        torch.cat([q.answer for q in questions], 1),
+        torch.cat([q.weight for q in questions], 1),
+        torch.cat([q.outline for q in questions], 1),
     )
 
 
@@ -186,5 +248,21 @@ def _soft_cross_entropy(logits: Tensor, position: Tensor) -> Tensor:
     return -(target * logits.float().log_softmax(-1)).sum(-1)
 
 
-def _mean(values: Tensor, mask: Tensor) -> Tensor:
-    return (values * mask).sum() / mask.sum().clamp(min=1)
+def _soft_integer(logits: Tensor, step: Tensor) -> Tensor:
+    """Cross entropy of ids against a Gaussian over the integers around `step`, as an outline's points tolerate.
+
+    Args:
+        logits: of all ids, ``[..., vocabulary]``.
+        step: ``[...]``, 0 to 960.
+
+    Returns:
+        ``[...]``.
+    """
+    integers = torch.arange(INTEGERS, device=logits.device)
+    target = (-0.5 * ((integers - step[..., None]) / _SOFT_STEPS) ** 2).softmax(-1)
+    chosen = logits[..., FIRST_INTEGER : FIRST_INTEGER + INTEGERS]
+    return logits.logsumexp(-1) - (target * chosen).sum(-1)
+
+
+def _mean(values: Tensor, weight: Tensor) -> Tensor:
+    return (values * weight).sum() / weight.sum().clamp(min=1)

@@ -31,7 +31,7 @@ class SceneObject:
         """The name and the synonyms, in the singular."""
         return (self.name, *self.synonyms)
 
-    @property
+    @functools.cached_property
     def plurals(self) -> tuple[str, ...]:
         """The plurals of `names`, in the same order."""
         return (self.plural, *(pluralize(synonym) for synonym in self.synonyms))

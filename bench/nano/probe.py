@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from bench.nano.compose import Scenes
-from bench.nano.loss import PackedAttention
+from bench.nano.loss import PackedAttention, image_tokens
 from bench.nano.questions import BOS, COORD, DETECT_LENGTH, QuestionMaker
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.model import MoondreamModel
@@ -46,8 +46,7 @@ def detect(
         Boxes (centre, size) ``[B, limit, 4]`` and how many of them count, ``[B]``.
     """
     device, batch = pixels.device, len(pixels)
-    features = model.vision.encode(pixels)
-    images = model.vision.proj_mlp(torch.cat((features, features), -1))
+    images = image_tokens(model, pixels)
     prefix = Prefix(model.config.prefix_length, DETECT_LENGTH, device)
     bos = model.text.embed(torch.full((batch, 1), BOS, device=device))
     model(torch.cat((bos, images), 1), torch.arange(prefix.prefix, device=device), prefix.remember)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFilter
 
 from bench.nano.objects import SceneObject
-from bench.nano.pasting import Box, Canvas, Placed, make_tile
+from bench.nano.pasting import Canvas, Placed, make_tile
 from bench.nano.scene_backgrounds import HELD_OUT_BACKGROUNDS, TRAINED_BACKGROUNDS, paint_background
 from bench.nano.sprites import Sprites
 
@@ -53,10 +53,6 @@ class Scene:
     def mask(self, place: int) -> npt.NDArray[np.bool_]:
         """Give the visible pixels of `objects[place]`, bool [height, width]."""
         return np.equal(self.owner, place)
-
-    def boxes_of(self, index: int) -> list[Box]:
-        """Give the boxes of all objects of a class."""
-        return [item.box for item in self.objects if item.index == index]
 
 
 def make_scene(

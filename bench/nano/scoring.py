@@ -1,21 +1,16 @@
 """How answers are compared with the truth: small pure functions that the evaluation adds up."""
 
 import itertools
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from bench.nano.language import reading_order
-from bench.nano.objects import index_of
 
 Box = Sequence[float]
 """x_min, y_min, x_max, y_max."""
-
-UNKNOWN_KIND = -1
-"""Stands for whatever a caption names that is no object of the vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -98,20 +93,36 @@ def average_precision(scores: Sequence[float], right: Sequence[bool], total: int
     Args:
         scores: Of every answer; equal scores share one point of the curve.
         right: Whether the answer was paired with a true box.
-        total: How many true boxes there are.
+        total: How many true boxes there are; NaN is given where there are none.
     """
     if not total:
         return float("nan")
-    if not scores:
-        return 0.0
+    return float(average_precisions(scores, right, np.ones((1, len(scores))), np.array([total]))[0])
+
+
+def average_precisions(
+    scores: Sequence[float], right: Sequence[bool], weights: npt.NDArray[np.float64], totals: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Give `average_precision` once for each row of weights of the answers.
+
+    Args:
+        scores: Of every answer.
+        right: Whether the answer was paired with a true box.
+        weights: How often each answer counts, [rows, answers].
+        totals: How many true boxes there are, [rows], at least one.
+    """
     order = np.argsort(-np.asarray(scores), kind="stable")
     ranked = np.asarray(scores)[order]
-    hits = np.cumsum(np.asarray(right, bool)[order])
-    last = np.append(ranked[1:] != ranked[:-1], True)
-    recall = hits[last] / total
-    precision = hits[last] / (np.flatnonzero(last) + 1)
-    highest = np.maximum.accumulate(precision[::-1])[::-1]
-    return float(np.sum(np.diff(recall, prepend=0.0) * highest))
+    last = np.append(ranked[1:] != ranked[:-1], True)[: len(ranked)]
+    hit = np.asarray(right, bool)[order]
+    found = np.zeros(len(weights))
+    for row, (weight, total) in enumerate(zip(weights, totals, strict=True)):
+        counted = weight[order]
+        hits, answers = np.cumsum(counted * hit)[last], np.cumsum(counted)[last]
+        precision = hits / np.maximum(answers, 1e-12)
+        highest = np.maximum.accumulate(precision[::-1])[::-1]
+        found[row] = np.sum(np.diff(hits / total, prepend=0.0) * highest)
+    return found
 
 
 def auc(right: Sequence[float], wrong: Sequence[float]) -> float:
@@ -139,34 +150,6 @@ def pairs_in_order(matches: Sequence[Match], truths: Sequence[Box]) -> tuple[int
     positions = [rank[match.truth] for match in matches]
     ordered = sum(first < second for first, second in itertools.pairwise(positions))
     return ordered, max(0, len(positions) - 1)
-
-
-def parse_caption(text: str) -> Counter[int]:
-    """Read a short caption, "3 bananas, 1 dog and 1 key.", as counts by class index.
-
-    What names no object, or has no number, is counted under `UNKNOWN_KIND`.
-    """
-    counts: Counter[int] = Counter()
-    text = text.strip().rstrip(".")
-    if not text or text.lower() == "nothing":
-        return counts
-    for part in re.split(r"(?:, | and )(?=\d)", text):
-        number = re.fullmatch(r"(\d+) (.+)", part.strip())
-        index = index_of(number[2]) if number else None
-        counts[UNKNOWN_KIND if index is None else index] += int(number[1]) if number and index is not None else 1
-    return counts
-
-
-def compare_counts(answer: Mapping[int, int], truth: Mapping[int, int], *, exact: bool) -> Counts:
-    """Compare what a caption lists with what there is, by kind.
-
-    Args:
-        answer: How many of each class the caption lists.
-        truth: How many of each class there are.
-        exact: Whether a kind is right only if its number is.
-    """
-    right = sum(1 for kind, count in answer.items() if kind in truth and (not exact or truth[kind] == count))
-    return Counts(right, len(answer) - right, len(truth) - right)
 
 
 def same_answer(answer: str, expected: str) -> bool:

@@ -1,31 +1,32 @@
 """The tokenizer of the nano checkpoint: byte-level BPE whose frequent words and whole numbers are single tokens.
 
-`python -m bench.nano.tokenizer` writes `assets/nano/tokenizer.json` from the corpus of `language.py`. Ids: 0..20
-control, 21..981 the integers 0..960, then the bytes that are no digit, words, and what BPE merged. A piece of text that
-is in the vocabulary as a whole is one token without merges ("ignore_merges"); merges spell the rest, bytes at worst.
+`python -m bench.nano.tokenizer` writes `assets/nano/tokenizer.json` from the corpus of `language.py` and the modules
+beside it. Ids: 0..20 control, 21..981 the integers 0..960, then the bytes that are no digit, words, and what BPE
+merged. A piece of text that is in the vocabulary as a whole is one token without merges ("ignore_merges"); merges
+spell the rest, bytes at worst. The ending of a plural is a piece of its own, so that a word has one embedding whether
+one is asked for or many, and is in the vocabulary twice instead of four times: after a space, and at the start.
 
-Its normaliser lower-cases what users type: capitals mean nothing to the model and would cost it a spelling of every
-word. Answers have capitals; their tokens come from the same vocabulary without the normaliser.
+The normaliser lower-cases what users type, takes runs of white space for one space, and begins the text with one:
+none of it means anything to the model, and each would cost it a spelling of every word. Answers have capitals and
+begin without a space; their tokens come from the same vocabulary without the normaliser.
 """
 
 import collections
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
-from bench.nano import language
-from bench.nano.english import pluralize
+from bench.nano import colours, language, references, relations
 from bench.nano.objects import load_objects
 
 TOKENIZER_JSON = Path(__file__).parents[2] / "assets" / "nano" / "tokenizer.json"
 
-VOCABULARY_SIZE = 1920
-MERGED = 110
+VOCABULARY_SIZE = 2304
 CONTROL = (
     "<|endoftext|>", "<|skill|>", "<|argument|>", "<|answer|>", "<|thinking|>", "<|coord|>", "<|size|>",
     "<|ground_points|>", "<|ground_text|>", "<|end_ground|>", *(f"<|reserved_{i}|>" for i in range(10, 21)),
@@ -33,16 +34,19 @@ CONTROL = (
 FIRST_INTEGER = len(CONTROL)
 INTEGERS = 961
 
+# Three letters or more and the ending of a plural: "es" after a hiss, else "s", but not that of "glass" or "tennis".
+_ENDING = r"(?<=\p{L}(?:ch|sh|ss)|\p{L}\p{L}x)(?=es(?!\p{L}))|(?<=\p{L}\p{L}[\p{L}&&[^siu]])(?=s(?!\p{L}))"
+_STEM = rf" ?(?<!\p{{L}})\p{{L}}+?(?:{_ENDING})"
 # Numbers never join the space before them, so that "7" is one token wherever it stands.
-_PIECES = r"[0-9]{1,3}| ?\p{L}+| ?[^\s\p{L}0-9]+|\s+(?!\S)|\s+"
-# Words of the prompt templates, and answers that are one word.
+_PIECES = rf"[0-9]{{1,3}}|{_STEM}| ?\p{{L}}+| ?[^\s\p{{L}}0-9]+|\s+(?!\S)|\s+"
+# What text in UTF-8 never holds.
+_NEVER = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
 _SKILL_WORDS = "caption describe query detect point segment short normal long"
-_ANSWERS = "Yes No Nothing"
-# Questions on colour, place and size that scenes can answer too.
-_SCENE_WORDS = (
-    "yellow red green blue orange purple brown black white pink grey what which color where is are left right top "
-    "bottom centre above below between next near behind front biggest smallest bigger smaller than object"
-)
+# How answers begin, but for names.
+_ANSWERS = ("Yes", "No", "Nothing", "objects", *colours.COLOURS)
+# What captions say, and words of questions that scenes can answer.
+_CAPTION = "A picture of nothing, 1 and 2. The at the top left right bottom centre everywhere is are."
+_SCENE_WORDS = "grey gray where which between near behind front biggest smallest bigger smaller than next"
 
 
 def load_tokenizer(path: Path = TOKENIZER_JSON) -> Tokenizer:
@@ -61,20 +65,24 @@ def load_answer_tokenizer(path: Path = TOKENIZER_JSON) -> Tokenizer:
 
 
 def corpus(rng: random.Random, rounds: int = 60) -> Iterator[str]:
-    """Generate what users and the model say, every object and every absent thing in turn, `rounds` times."""
-    count = len(load_objects())
-    absent = language.unknown_words("train")
+    """Generate what users and the model say, every object in turn, `rounds` times; prompts begin with a space."""
+    count, directions = len(load_objects()), tuple(relations.RELATION_QUESTIONS)
     for _ in range(rounds):
         for index in range(count):
-            yield " " + language.object_phrase(rng, index).lower()
-            yield language.count_question(rng, language.name_pair(rng, index)).lower()
-            yield language.existence_question(rng, language.name_pair(rng, index)).lower()
+            yield from (_prompt(language.object_phrase(rng, index)) for _ in range(2))
+            yield _prompt(language.count_question(rng, language.name_pair(rng, index)))
+            yield _prompt(language.existence_question(rng, language.name_pair(rng, index)))
+            yield _prompt(relations.relation_question(rng, rng.choice(directions), language.name_pair(rng, index)))
             kinds = [index, *(rng.randrange(count) for _ in range(rng.randrange(5)))]
             scene = [(rng.choice(kinds), rng.random(), rng.random()) for _ in range(rng.randint(1, 10))]
             yield language.caption(scene, rng.choice(("short", "normal", "long")))
-        yield from (language.list_question(rng).lower(), language.total_question(rng).lower())
-        for word in rng.sample(absent, 100):
-            yield " " + language.phrase(rng, (word, pluralize(word))).lower()
+        for _ in range(100):
+            yield _prompt(language.unknown_phrase(rng, "train"))
+
+
+def _prompt(text: str) -> str:
+    """Write a text as the normaliser does."""
+    return " " + " ".join(text.lower().split())
 
 
 def build() -> dict[str, Any]:
@@ -84,13 +92,11 @@ def build() -> dict[str, Any]:
     digits = set("0123456789")
     # Insertion order gives the ids.
     vocabulary = dict.fromkeys([*CONTROL, *map(str, range(INTEGERS))])
-    vocabulary |= dict.fromkeys(char for char in sorted(pre_tokenizers.ByteLevel.alphabet()) if char not in digits)
-    frequent = sorted(filter(lambda piece: not digits & set(piece), counts), key=lambda piece: (-counts[piece], piece))
-    for piece in (*(piece for text in _required_texts() for piece in _split(splitter, text)), *frequent):
-        if len(vocabulary) < VOCABULARY_SIZE - MERGED:
-            vocabulary[piece] = None
+    vocabulary |= dict.fromkeys(char for char in _byte_alphabet() if char not in digits)
+    required = dict.fromkeys(piece for text in _required_texts() for piece in _split(splitter, text))
+    vocabulary |= {piece: None for piece in required if not digits & set(piece)}
+    spelled = {piece: count for piece, count in counts.items() if piece not in vocabulary and not digits & set(piece)}
     merges = []
-    spelled = {piece: counts[piece] for piece in frequent if piece not in vocabulary}
     for pair in _learn_merges(spelled):
         if "".join(pair) not in vocabulary and len(vocabulary) == VOCABULARY_SIZE:
             break
@@ -99,12 +105,29 @@ def build() -> dict[str, Any]:
     return _tokenizer_json(vocabulary, merges)
 
 
+def _byte_alphabet() -> list[str]:
+    """Give the characters that byte-level vocabularies write for bytes, but for those that no text holds."""
+    never = {chr(byte) for byte in _NEVER}  # these are printable and stand for themselves
+    return [char for char in sorted(pre_tokenizers.ByteLevel.alphabet()) if char not in never]
+
+
 def _required_texts() -> Iterator[str]:
-    yield from f"{_SKILL_WORDS} {_ANSWERS}".split()
-    for word in f"{_SKILL_WORDS} {_SCENE_WORDS}".split():
-        yield " " + word
+    yield from (_prompt(f"{_SKILL_WORDS} {_SCENE_WORDS} {' '.join(colours.COLOURS)}"), _CAPTION, *_ANSWERS)
     for item in load_objects():
-        yield from (" " + item.name, " " + item.plural)
+        yield from (item.name, item.plural)
+        yield from map(_prompt, (*item.names, *item.plurals))
+    yield from map(_prompt, _questions())
+
+
+def _questions() -> Iterator[str]:
+    """Give every template, its gaps filled with a word that is in the vocabulary anyhow."""
+    phrases = [template for template, _ in language.PHRASES]
+    questions = (language.COUNT_QUESTIONS, language.EXISTENCE_QUESTIONS, language.TOTAL_QUESTIONS)
+    by_direction = (relations.RELATION_QUESTIONS, relations.PLACE_QUESTIONS, relations.COMPARISON_QUESTIONS)
+    grouped = (*(group.values() for group in by_direction), references.REFERENCE_QUESTIONS.values())
+    plain = chain(phrases, *questions, language.LIST_QUESTIONS, colours.COLOUR_QUESTIONS)
+    for template in chain(plain, *chain.from_iterable(grouped)):
+        yield template.format("red", "red", "red")
 
 
 def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
@@ -149,12 +172,18 @@ def _tokenizer_json(vocabulary: Iterable[str], merges: Iterable[tuple[str, str]]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     split = {"type": "Split", "pattern": {"Regex": _PIECES}, "behavior": "Isolated", "invert": False}
+    normalizers = [
+        {"type": "Lowercase"},
+        {"type": "Strip", "strip_left": True, "strip_right": True},
+        {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+        {"type": "Prepend", "prepend": " "},
+    ]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [{"id": index, "content": content, **flags} for index, content in enumerate(CONTROL)],
-        "normalizer": {"type": "Lowercase"},
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
         "post_processor": None,
         "decoder": byte_level,

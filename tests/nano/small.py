@@ -5,9 +5,12 @@ from functools import cache
 import torch
 
 from bench.nano.compose import Composer, Difficulty, Scenes
+from bench.nano.config import config_dict
 from bench.nano.questions import QuestionMaker
-from bench.nano.tokenizer import load_answer_tokenizer, load_tokenizer
-from photonlite.models.checkpoint import load_checkpoint
+from bench.nano.tokenizer import TOKENIZER_JSON, load_answer_tokenizer, load_tokenizer
+from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.prompts import MoondreamPrompts
+from photonlite.models.tokenizer import Tokenizer
 from tests.tiny import CPU
 
 SIDE = 160  # of a composed scene: degrading needs at least 144
@@ -27,45 +30,39 @@ def squares(*colours):
 @cache
 def composer():
     """Red, green and blue squares."""
-    return Composer(squares(RED, GREEN, BLUE), SIDE, PATCH, CPU)
-
-
-class NotingMaker(QuestionMaker):
-    """Remembers which text every row of ids was made from, and which object (or None) a text is about."""
-
-    def __init__(self, *arguments):
-        self.text_of, self.kind_of = {}, {}
-        super().__init__(*arguments)
-
-    def encode_prompt(self, text):
-        ids = super().encode_prompt(text)
-        self.text_of.setdefault(tuple(ids), text)
-        return ids
-
-    def _table(self, make, items, *limit):
-        return super()._table(lambda i: self._note(make(i), i), items, *limit)
-
-    def _note(self, text, kind):
-        self.kind_of[tuple(super().encode_prompt(text))] = kind
-        return text
+    return Composer(squares(RED, GREEN, BLUE), (SIDE, SIDE), SIDE // PATCH, CPU)
 
 
 @cache
 def maker():
-    return NotingMaker(load_tokenizer(), load_answer_tokenizer(), CPU)
+    return QuestionMaker(load_tokenizer(), load_answer_tokenizer(), CPU)
 
 
 @cache
 def shipped_prompts():
-    """What `photonlite.load()` asks the shipped checkpoint with: its own config.json and tokenizer.json."""
-    return load_checkpoint(None, device=CPU, dtype=torch.float32).prompts
+    """How the package asks a checkpoint with this code's config.json and the shipped tokenizer.json."""
+    config = MoondreamConfig.from_dict(config_dict(load_tokenizer()))
+    special = {"controls_to": config.family.controls_to, "vocab_size": config.text.vocab_size}
+    return MoondreamPrompts(config, Tokenizer(TOKENIZER_JSON, **special))
 
 
-def scenes_of(labels, boxes):
-    """Scenes that nobody has painted: labels ``[B, N]`` and boxes ``[B, N, 4]`` are all that questions read."""
-    batch = len(labels)
-    empty = torch.zeros(batch, 1)
-    return Scenes(torch.zeros(batch, 1, 1, 3, dtype=torch.uint8), labels, boxes, empty.long(), empty[..., None])
+def scenes_of(labels, boxes, seed=0):
+    """Scenes that nobody has painted: labels ``[B, N]``, boxes ``[B, N, 4]``, and places and outlines at random."""
+    generator = torch.Generator().manual_seed(seed)
+    (batch, places), empty = labels.shape, torch.zeros(len(labels), 1)
+
+    def rand(*shape):
+        return torch.rand(shape, generator=generator)
+
+    def inside(share):
+        shift = (rand(batch, places, 2) - 0.5) * share
+        return (boxes[..., :2] + shift * boxes[..., 2:]).clamp(0, 1)
+
+    vertices = torch.randint(8, 33, (batch, places), generator=generator) * (labels >= 0)
+    outlines = rand(batch, places, 32, 2) * (torch.arange(32) < vertices[..., None])[..., None]
+    pixels = torch.zeros(batch, 1, 1, 3, dtype=torch.uint8)
+    near, spots, free, free_ok = inside(0.1), inside(0.8), rand(batch, 2), rand(batch) < 0.9
+    return Scenes(pixels, labels, boxes, near, spots, free, free_ok, outlines, vertices, empty.long(), empty[..., None])
 
 
 def random_scenes(batch, seed=0, kinds=5, empty=0.3):
@@ -76,4 +73,4 @@ def random_scenes(batch, seed=0, kinds=5, empty=0.3):
     labels = torch.where(torch.rand(batch, 10, generator=generator) < empty, -1, labels)
     boxes = torch.rand(batch, 10, 4, generator=generator)
     boxes[..., 2:] = 0.05 + 0.4 * boxes[..., 2:]
-    return scenes_of(labels, boxes)
+    return scenes_of(labels, boxes, seed)

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from bench.nano import backgrounds as module
-from bench.nano.backgrounds import KINDS, backgrounds, fractal, grid, smooth_noise, uniform
+from bench.nano.backgrounds import KINDS
+from bench.nano.painting import fractal, grid, look_up, palette, smooth_noise, uniform
 from tests.tiny import CPU
 
 
@@ -31,7 +31,7 @@ def test_noise_varies_within_the_range_of_a_picture():
         assert float(noise.std((2, 3)).min()) > 0.05
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", dict.fromkeys(KINDS), ids=lambda kind: kind.__name__)
 def test_kind_draws_another_picture_every_time(kind):
     made = kind(6, 48, CPU).expand(6, 3, 48, 48)
     assert bool(made.isfinite().all())
@@ -41,25 +41,10 @@ def test_kind_draws_another_picture_every_time(kind):
     assert bool(flat.all()) if kind.__name__ == "solid" else not bool(flat.all())
 
 
-@pytest.mark.parametrize("batch", [1, 5, 22])
-def test_backgrounds_are_pictures(batch):
-    made = backgrounds(batch, 48, CPU)
-    assert made.shape == (batch, 3, 48, 48)
-    assert 0 <= float(made.min()) <= float(made.max()) <= 1
-
-
-def test_all_kinds_are_drawn_equally_often(monkeypatch):
-    asked = []
-
-    def fake(number):
-        return lambda n, size, device: asked.append((number, n)) or torch.full((n, 3, 1, 1), number / 10)
-
-    monkeypatch.setattr(module, "KINDS", tuple(fake(number) for number in range(11)))
-    made = backgrounds(24, 16, CPU)
-    assert sum(n for _, n in asked) == 24
-    assert {n for _, n in asked} == {2, 3}
-    # Kinds come in random order; a third of the pictures are blends of two.
-    whole = [round(float(picture[0, 0, 0]) * 10) for picture in made if float(picture.std()) < 1e-4]
-    assert len(whole) >= 16
-    assert whole != sorted(whole)
-    assert any(float(picture.std()) > 0.01 for picture in made)
+def test_look_up_colours_every_index_of_a_plane():
+    colour = palette(2, 3, CPU)
+    index = torch.tensor([[0.0, 1.0], [2.0, 3.0]]).expand(2, 1, 2, 2)
+    made = look_up(index, colour)
+    assert made.shape == (2, 3, 2, 2)
+    assert torch.equal(made[:, :, 0, 1], colour[..., 1])
+    assert torch.equal(made[:, :, 1, 1], colour[..., 0])  # beyond the last it begins anew

@@ -1,15 +1,37 @@
 import itertools
 import math
+from functools import cache
 
 import pytest
 import torch
 
 from bench.nano import compose
-from bench.nano.compose import MAX_ANGLE, MAX_OBJECTS, MAX_OVERLAP, MAX_SIZE, MIN_SIZE, Composer, Difficulty, Layout
-from tests.nano.small import BLUE, FULL, GREEN, PATCH, RED, SIDE, composer, squares
+from bench.nano.compose import (
+    MAX_ANGLE,
+    MAX_OBJECTS,
+    MAX_OVERLAP,
+    MAX_SIZE,
+    MIN_SIZE,
+    Composer,
+    Difficulty,
+    Layout,
+    steady_hues,
+)
+from bench.nano.objects import load_objects
+from bench.nano.outlines import iou, outlines, rasterise
+from tests.nano.small import BLUE, GREEN, RED, squares
 from tests.tiny import CPU
 
+SIDE, PATCH = 160, 16
+GRID = SIDE // PATCH
+FULL = Difficulty().tensor(CPU)
 VISIBLE = 126 / 128  # of a sprite of `squares`
+
+
+@cache
+def composer(size=(SIDE, SIDE)):
+    """Red, green and blue squares."""
+    return Composer(squares(RED, GREEN, BLUE), size, GRID, CPU, entries=6)
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +41,9 @@ def seeded():
 
 @pytest.fixture
 def clean(monkeypatch):
-    """Objects on black, and nothing done to the picture afterwards."""
-    monkeypatch.setattr(compose, "backgrounds", lambda batch, size, device: torch.zeros(batch, 3, size, size))
+    """Objects of their own colours on black, and nothing done to the picture afterwards."""
+    monkeypatch.setattr(compose, "tints", lambda steady, uniform: torch.eye(3, 4).expand(*steady.shape, 3, 4))
+    monkeypatch.setattr(compose.Bank, "__call__", lambda self, batch, size, dtype: torch.zeros(batch, 3, *size))
     monkeypatch.setattr(compose, "degrade", lambda images: images)
 
 
@@ -32,12 +55,13 @@ def steady(clean, monkeypatch):
     )
 
 
-def compose_of(items, monkeypatch, width=1.0, height=1.0, kit=None):
+def compose_of(items, monkeypatch, width=1.0, height=1.0, kit=None, shear=0.0):
     """Compose one scene of (label, x, y, size, angle, mirror), in units of the short side, in the order of painting."""
     kit = kit or composer()
     rows = [*items, *[(-1, 0.0, 0.0, 0.1, 0.0, 1.0)] * (MAX_OBJECTS - len(items))]
-    label, *numbers = (torch.tensor([values]) for values in zip(*rows, strict=True))
-    layout = Layout(label, *numbers, torch.tensor([[width]]), torch.tensor([[height]]))
+    label, x, y, size, angle, mirror = (torch.tensor([values]) for values in zip(*rows, strict=True))
+    frame = torch.tensor([[width]]), torch.tensor([[height]])
+    layout = Layout(label, x, y, size, angle, torch.full_like(angle, shear), mirror, *frame)
     monkeypatch.setattr(kit, "_layout", lambda batch, difficulty: layout)
     return kit(1, FULL)
 
@@ -121,7 +145,7 @@ def test_a_sliver_at_the_centre_of_a_patch_is_background(steady, monkeypatch):
 def test_mirroring_swaps_left_and_right(steady, monkeypatch):
     sprite = squares(RED)
     sprite[:, :, 64:127, :3] = torch.tensor(BLUE, dtype=torch.uint8)
-    kit = Composer(sprite, SIDE, PATCH, CPU)
+    kit = Composer(sprite, (SIDE, SIDE), GRID, CPU, entries=2)
     for mirror, expected in ((1.0, [0, 2]), (-1.0, [2, 0])):
         scene = compose_of([(0, 0.5, 0.5, 0.4, 0.0, mirror)], monkeypatch, kit=kit)
         row = shows(scene.pixels)[0, SIDE // 2]
@@ -215,9 +239,44 @@ def test_layouts_fill_the_domain():
 def test_difficulty_is_respected(difficulty):
     layout = composer()._layout(200, difficulty.tensor(CPU))
     there = layout.label >= 0
-    assert set(there.sum(1).tolist()) <= set(range(1, difficulty.max_count + 1))
+    assert set(there.sum(1).tolist()) <= set(range(difficulty.max_count + 1))
     assert int(there.sum(1).max()) == difficulty.max_count
     assert float(layout.size[there].min()) >= difficulty.min_size - 1e-6
+
+
+def test_a_few_scenes_hold_nothing():
+    there = composer()._layout(2000, FULL).label >= 0
+    empty = float((there.sum(1) == 0).float().mean())
+    assert 0.01 < empty < 0.06
+
+
+def boxes_touch(layout):
+    """Whether any two objects of a scene are nearer than a twentieth of their size, ``[B]``; circles about them."""
+    centre = torch.stack((layout.x, layout.y), -1)
+    distance = (centre[:, :, None] - centre[:, None]).norm(dim=-1)
+    reach = 0.4 * (layout.size[:, :, None] + layout.size[:, None])
+    there = layout.label >= 0
+    pair = there[:, :, None] & there[:, None] & ~torch.eye(MAX_OBJECTS, dtype=torch.bool)
+    return ((distance < reach) & pair).any((1, 2))
+
+
+def test_a_third_of_the_scenes_are_crowds(monkeypatch):
+    few = Difficulty(max_count=3).tensor(CPU)
+    monkeypatch.setattr(compose, "_CROWDED", 0.0)
+    alone = float(boxes_touch(composer()._layout(1000, few)).float().mean())
+    monkeypatch.setattr(compose, "_CROWDED", 1.0)
+    crowded = float(boxes_touch(composer()._layout(1000, few)).float().mean())
+    assert crowded > 2 * alone
+
+
+def test_a_crowd_stays_inside_and_overlaps_no_more_than_others(monkeypatch):
+    monkeypatch.setattr(compose, "_CROWDED", 1.0)
+    layout = composer()._layout(300, FULL)
+    there = layout.label >= 0
+    assert bool((layout.x[there] > 0).all())
+    assert bool((layout.x < layout.width)[there].all())
+    assert bool((layout.y < layout.height)[there].all())
+    assert float(there.sum(1).float().mean()) > 3
 
 
 def test_the_curriculum_goes_from_few_and_large_to_everything():
@@ -264,4 +323,120 @@ def test_dense_targets_of_a_scene(steady, monkeypatch):
 
 def test_sprites_of_another_size_are_refused():
     with pytest.raises(ValueError, match="64 pixels"):
-        Composer(squares(GREEN)[:, ::2, ::2], SIDE, PATCH, CPU)
+        Composer(squares(GREEN)[:, ::2, ::2], (SIDE, SIDE), GRID, CPU)
+
+
+def place(scene, point):
+    """Which of the primary colours the pixel at a point is."""
+    height, width = scene.pixels.shape[1:3]
+    return int(shows(scene.pixels)[0, int(point[1] * height), int(point[0] * width)])
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_rectangular_canvas_holds_the_whole_picture(steady, monkeypatch, made):
+    kit = composer((160, 256)) if made else composer((256, 256)).resized((160, 256))
+    scene = compose_of([(1, 0.8, 0.4, 0.3, 0.0, 1.0)], monkeypatch, width=1.6, kit=kit)
+    assert scene.pixels.shape == (1, 160, 256, 3)
+    half = 0.15 * VISIBLE
+    expected = ((0.8 - half) / 1.6, 0.4 - half, (0.8 + half) / 1.6, 0.4 + half)
+    assert corners(scene.boxes[0, 0]) == pytest.approx(expected, abs=1.5 / 160)
+    assert scene.patch_labels.shape == (1, GRID**2)
+    assert scene.patch_labels.reshape(GRID, GRID)[4, 5] == 1
+
+
+def test_a_point_is_where_the_object_can_be_seen(steady, monkeypatch):
+    # The second covers the centre of the first, not its left edge.
+    scene = compose_of([(0, 0.5, 0.5, 0.4, 0.0, 1.0), (1, 0.6, 0.5, 0.42, 0.0, 1.0)], monkeypatch)
+    assert torch.equal(scene.points[0, 0], scene.boxes[0, 0, :2])
+    big, small = (0, 0.5, 0.5, 0.45, 0.0, 1.0), (1, 0.5, 0.5, 0.15, 0.0, 1.0)
+    scene = compose_of([big, small], monkeypatch)
+    assert place(scene, scene.boxes[0, 0, :2]) == 1
+    assert place(scene, scene.points[0, 0]) == 0
+    assert float((scene.points - scene.boxes[..., :2])[0, 0].norm()) == pytest.approx(0.075, abs=4 / SIDE)
+
+
+def test_points_spots_and_free_places_lie_on_their_objects(clean):
+    scenes = composer()(40, FULL)
+    painted = shows(scenes.pixels)
+    for b, n in (scenes.labels >= 0).nonzero().tolist():
+        for where in (scenes.points, scenes.spots):
+            column, row = (where[b, n] * SIDE).long().tolist()
+            around = painted[b, max(0, row - 1) : row + 2, max(0, column - 1) : column + 2]
+            assert bool((around == scenes.labels[b, n]).any())
+    assert bool(scenes.free_ok.all())
+    rows, columns = (scenes.free[:, 1] * SIDE).long(), (scenes.free[:, 0] * SIDE).long()
+    assert int(scenes.pixels[torch.arange(40), rows, columns].max()) < 130
+    absent = scenes.labels < 0
+    assert not scenes.points[absent].any()
+    assert not scenes.vertices[absent].any()
+    assert not scenes.outlines[absent].any()
+
+
+def test_there_is_no_free_place_where_objects_fill_the_picture(steady, monkeypatch):
+    scene = compose_of([(0, 0.5, 0.5, 1.4, 0.0, 1.0)], monkeypatch)
+    assert scene.free_ok.tolist() == [False]
+
+
+def arrow():
+    """A sprite that is no mirror image of itself: an L."""
+    sprite = torch.zeros(1, 128, 128, 4, dtype=torch.uint8)
+    sprite[0, 1:-1, 1:50] = torch.tensor([255, 0, 0, 255], dtype=torch.uint8)
+    sprite[0, 80:-1, 1:-1] = torch.tensor([255, 0, 0, 255], dtype=torch.uint8)
+    return sprite
+
+
+@pytest.mark.parametrize("mirror", [1.0, -1.0])
+@pytest.mark.parametrize("degrees", [0, 20, -25])
+@pytest.mark.parametrize("shear", [0.0, 0.14])
+def test_an_outline_follows_its_object(steady, monkeypatch, mirror, degrees, shear):
+    kit = Composer(arrow(), (SIDE, SIDE), GRID, CPU, entries=1)
+    item = (0, 0.5, 0.5, 0.6, math.radians(degrees), mirror)
+    scene = compose_of([item], monkeypatch, width=1.5, kit=kit, shear=shear)
+    count = int(scene.vertices[0, 0])
+    assert 8 <= count <= 32
+    assert not scene.outlines[0, 0, count:].any()
+    line = scene.outlines[0, 0, :count].double()
+    x, y, w, h = scene.boxes[0, 0].double().tolist()
+    points = torch.stack((x - w / 2 + line[:, 0] * w, y - h / 2 + line[:, 1] * h), 1) * SIDE
+    drawn = rasterise(points.numpy(), SIDE)
+    assert iou(drawn, (shows(scene.pixels)[0] == 0).numpy()) > 0.9
+    ahead = points.roll(-1, 0)
+    assert float((points[:, 0] * ahead[:, 1] - points[:, 1] * ahead[:, 0]).sum()) > 0  # clockwise, y downwards
+    assert float(line[0, 1]) <= float(line[:, 1].min()) + 1e-3
+
+
+def test_of_equally_high_vertices_the_leftmost_comes_first(steady, monkeypatch):
+    scene = compose_of([(0, 0.5, 0.5, 0.4, 0.0, 1.0)], monkeypatch)
+    line = scene.outlines[0, 0, : int(scene.vertices[0, 0])]
+    top = line[line[:, 1] <= float(line[:, 1].min()) + 1e-4]
+    assert torch.equal(line[0], top[top[:, 0].argmin()])
+
+
+def test_outlines_may_be_computed_beforehand():
+    sprites = squares(RED)
+    vertices, counts = outlines(sprites.numpy())
+    kit = Composer(sprites, (SIDE, SIDE), GRID, CPU, outline=(vertices + 1, counts), entries=1)
+    assert torch.equal(kit.outlines, vertices + 1)
+
+
+def test_kinds_named_by_a_colour_keep_their_hue():
+    steady = dict(zip((item.name for item in load_objects()), steady_hues(load_objects()).tolist(), strict=True))
+    assert steady["red apple"]
+    assert not steady["banana"]
+    assert steady["tangerine"]  # also called orange
+
+
+def test_a_canvas_larger_than_the_backgrounds_is_refused():
+    with pytest.raises(ValueError, match="larger than the backgrounds, 200"):
+        composer().resized((160, 256))
+
+
+@pytest.mark.parametrize("degrees", [0, 25, -25])
+def test_shear_moves_what_is_low_to_the_right_before_the_turn(steady, monkeypatch, degrees):
+    angle, half = math.radians(degrees), 0.2 * VISIBLE
+    scene = compose_of([(0, 0.5, 0.5, 0.4, angle, 1.0)], monkeypatch, shear=0.14)
+    cos, sin = math.cos(angle), math.sin(angle)
+    ends = [(half * (a + 0.14 * b), half * b) for a in (-1, 1) for b in (-1, 1)]
+    wide = 2 * max(a * cos - b * sin for a, b in ends)
+    tall = 2 * max(a * sin + b * cos for a, b in ends)
+    assert scene.boxes[0, 0, 2:].tolist() == pytest.approx([wide, tall], abs=4 / SIDE)

@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import save_file
 
 from bench.nano.config import config_dict, initialise
-from bench.nano.questions import ANSWER, BOS, COORD, DETECT_LENGTH, POINT_LENGTH, QUERY_LENGTH, SIZE, TEXT_LENGTH
+from bench.nano.questions import ANSWER, BOS, COORD, SIZE
 from bench.nano.tokenizer import CONTROL, load_tokenizer
 from photonlite.models.loading import shipped_checkpoint
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
-from tests.nano.small import shipped_prompts
+from tests.nano.small import maker, shipped_prompts
 
 CONFIG = MoondreamConfig.from_dict(config_dict(load_tokenizer()))
 
@@ -76,15 +76,14 @@ def test_the_shipped_checkpoint_is_the_one_that_this_code_trains():
 
 
 def test_the_context_holds_a_picture_and_any_question():
-    longest = max(DETECT_LENGTH, POINT_LENGTH, QUERY_LENGTH, TEXT_LENGTH)
-    assert CONFIG.prefix_length + longest <= CONFIG.text.max_context
-    # Outlines and reasoning, which later weights will have, are longer.
-    assert CONFIG.text.max_context - CONFIG.prefix_length >= 400
+    assert CONFIG.prefix_length + max(maker().lengths) <= CONFIG.text.max_context
 
 
 def test_skills_are_those_that_training_teaches():
-    assert CONFIG.tokenizer.skills == ("caption", "query", "detect", "point")
+    assert CONFIG.tokenizer.skills == ("caption", "query", "detect", "point", "segment")
     assert set(CONFIG.tokenizer.caption) == {"short", "normal", "long"}
+    assert CONFIG.tokenizer.reasoning
+    assert CONFIG.tokenizer.spatial_refs
 
 
 def test_degrading_can_work_at_this_size():

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
+from bench.nano import degrade as module
 from bench.nano.degrade import degrade, jpeg
 
 QUALITIES = (40, 60, 75, 90, 98)
@@ -78,7 +79,7 @@ def test_jpeg_does_not_tell_the_pictures_of_a_batch_apart():
 def test_degraded_pictures_are_pictures_and_all_spoiled():
     torch.manual_seed(0)
     clean = scenery(3)[..., :48, :48].repeat(9, 1, 3, 3)
-    made = degrade(clean)
+    made = degrade(clean.clone())
     assert made.shape == clean.shape
     assert 0 <= float(made.min()) <= float(made.max()) <= 1
     assert all(float((one - two).abs().mean()) > 1e-3 for one, two in zip(made, clean, strict=True))
@@ -96,3 +97,23 @@ def test_degrading_moves_nothing(seed):
         rows, columns = bright.float().mean(1) > 0.2, bright.float().mean(0) > 0.2
         bounds = [float(place) for line in (rows, columns) for place in line.nonzero()[[0, -1], 0]]
         assert bounds == pytest.approx([60, 179, 100, 219], abs=1.5)
+
+
+def test_a_third_goes_through_a_smaller_picture(monkeypatch):
+    monkeypatch.setattr(module, "_blur", lambda images: images)
+    monkeypatch.setattr(module, "jpeg", lambda images, quality: images)
+    monkeypatch.setattr(module, "_smaller", lambda side: side // 2)
+    checks = torch.arange(288)[:, None].add(torch.arange(192)).remainder(2).float()
+    made = degrade(checks.expand(9, 3, -1, -1).clone())
+    # What is as fine as a pixel does not survive being halved.
+    contrast = [float((one[:, ::2, ::2] - one[:, 1::2, ::2]).mean().abs()) for one in made]
+    assert sum(value < 0.1 for value in contrast) == 3
+
+
+def test_some_pictures_lose_their_colour():
+    torch.manual_seed(0)
+    red = torch.tensor([1.0, 0.2, 0.2]).view(1, 3, 1, 1).expand(200, 3, 16, 16).clone()
+    spoiled = degrade(red)
+    spread = spoiled.mean((2, 3)).amax(1) - spoiled.mean((2, 3)).amin(1)
+    assert 0.02 < float((spread < 0.12).float().mean()) < 0.15
+    assert 0.6 < float((spread > 0.45).float().mean()) < 0.9

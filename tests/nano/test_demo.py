@@ -2,11 +2,14 @@ import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from bench.nano.demo import SIZE, STILLS
+from bench.nano.demo import SIZE, STILLS, write_stills
+from bench.nano.demo_light import crisp, light_corner, shade_flat, shade_standing
 from bench.nano.objects import index_of
+from bench.nano.sprites import FONT
 
 ASSETS = Path(__file__).parents[2] / "assets"
 TRUTH = json.loads((ASSETS / "stills.json").read_text(encoding="utf-8"))
@@ -50,3 +53,57 @@ def test_rotation_stays_in_the_domain(still):
 
 def test_desk_has_the_bananas_that_the_demo_looks_for():
     assert sum(item["name"] == "banana" for item in TRUTH["desk"]) >= 2
+
+
+def test_market_has_several_of_a_kind_to_point_at():
+    assert sum(item["name"] == "tangerine" for item in TRUTH["market"]) >= 4
+
+
+@pytest.mark.skipif(not FONT.exists(), reason="needs the emoji font")
+def test_stored_pictures_are_what_is_drawn(tmp_path):
+    write_stills(tmp_path)
+    assert json.loads((tmp_path / "stills.json").read_text(encoding="utf-8")) == TRUTH
+    for name in NAMES:
+        with Image.open(tmp_path / f"{name}.png") as drawn, Image.open(ASSETS / f"{name}.png") as stored:
+            assert np.abs(np.subtract(drawn, stored, dtype=np.int16)).mean() < 1
+
+
+def disc(side=40):
+    y, x = np.mgrid[:side, :side] - (side - 1) / 2
+    sprite = np.zeros((side, side, 4), np.uint8)
+    sprite[np.hypot(x, y) < side * 0.4] = (200, 40, 40, 255)
+    return sprite
+
+
+# Eight bits of premultiplied colour cost a little at the rim.
+def test_crisp_keeps_colour_and_shape_and_sharpens_the_edge():
+    large = np.asarray(crisp(disc()))
+    assert large.shape == (160, 160, 4)
+    alpha = large[..., 3]
+    assert (alpha > 127).sum() == pytest.approx(16 * (disc()[..., 3] > 127).sum(), rel=0.03)
+    assert np.abs(large[alpha > 127][:, :3].astype(int) - (200, 40, 40)).max() <= 6
+    plain = np.asarray(Image.fromarray(disc()).resize((160, 160), Image.Resampling.BICUBIC))[..., 3]
+    assert ((alpha > 20) & (alpha < 235)).sum() < ((plain > 20) & (plain < 235)).sum()
+
+
+@pytest.mark.parametrize(
+    ("lean", "shaded", "lit"), [((0.6, -0.3), (70, 60), (30, 60)), ((-0.6, 0.3), (28, 72), (72, 72))]
+)
+def test_standing_shadow_leans_away_from_the_light(lean, shaded, lit):
+    image = Image.new("RGB", (100, 100), (200, 200, 200))
+    tile = Image.new("RGBA", (20, 40), (0, 0, 0, 255))
+    shade_standing(image, tile, 40, 25, lean)
+    assert image.getpixel(shaded)[0] < 193
+    assert image.getpixel(lit)[0] > 198
+
+
+def test_flat_shadow_falls_to_the_lower_right():
+    image = Image.new("RGB", (100, 100), (200, 200, 200))
+    shade_flat(image, Image.new("RGBA", (40, 40), (0, 0, 0, 255)), 30, 30)
+    assert image.getpixel((72, 72))[0] < image.getpixel((28, 28))[0] - 5
+
+
+def test_light_corner_is_bright_there_and_dark_far_away():
+    lit = light_corner(Image.new("RGB", (60, 40), (150, 150, 150)), (0.0, 0.0), warm=0.1, dark=0.2)
+    assert lit.getpixel((0, 0)) == (165, 162, 154)
+    assert lit.getpixel((59, 39)) == (120, 120, 120)

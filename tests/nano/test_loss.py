@@ -1,18 +1,34 @@
+import dataclasses
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from bench.nano.loss import Learner, PackedAttention, Weights, _soft_cross_entropy, dense_targets, pack
+from bench.nano.loss import (
+    Learner,
+    PackedAttention,
+    Places,
+    Weights,
+    _soft_cross_entropy,
+    _soft_integer,
+    cut_sheet,
+    dense_targets,
+    image_tokens,
+    pack,
+)
 from bench.nano.questions import BOS, COORD, SIZE, Questions
+from bench.nano.tokenizer import FIRST_INTEGER, INTEGERS
+from photonlite.images.crops import CropSpec, cut_crops
 from photonlite.models.moondream.region import coord_from_bin, size_from_bin
 from photonlite.request import Token
 from tests.nano.small import scenes_of
 from tests.plain import PlainRunner
 from tests.tiny import CPU, tiny_config, tiny_model
 
-CONFIG = tiny_config()
+CONFIG = tiny_config(text={"vocab_size": 1000})
 COORD_BINS, SIZE_BINS = CONFIG.region.coord_out_dim, CONFIG.region.size_bins
 
 
@@ -28,31 +44,37 @@ def words(*ids):
     return [Token(token_id) for token_id in ids]
 
 
-# Two pictures with the same three questions each: two boxes or none, one point or two, a text.
+# Two pictures with the same four questions each: two boxes or none, one point or two, an outline, a text.
 PROMPTS = [
     [words(1, 77, 2, 40, 3), words(1, 77, 2, 41, 42, 3)],
     [words(1, 89, 2, 50, 3)] * 2,
+    [[*words(1, 92, 2), coordinate(5), coordinate(6), *words(50, 3)], words(1, 92, 2, 50, 3)],
     [words(1, 90, 2, 51, 3)] * 2,
 ]
+STEPS = [FIRST_INTEGER, FIRST_INTEGER + 17, FIRST_INTEGER + 50]  # integers of an outline
 ANSWERS = [
     [[coordinate(7), coordinate(30), size(20, 9), coordinate(39), coordinate(0), size(3, 29), *words(BOS)], words(BOS)],
     [[coordinate(12), coordinate(13), *words(BOS)], [*map(coordinate, (1, 2, 3, 4)), *words(BOS)]],
+    [[coordinate(9), coordinate(8), size(12, 13), *words(77, *STEPS, BOS)], words(BOS)],
     [words(60, 61, 62, BOS), words(63, BOS)],
 ]
-LENGTHS = [14, 10, 9]  # the last one has no place to spare
-GROUNDING = 24
+LENGTHS = [14, 10, 15, 9]  # the last one has no place to spare
+NUMBERS, OUTLINES = 39, 24
 
 
 def questions(prompts, answers, length):
     """Rows of tokens as tensors."""
     ids = torch.full((len(prompts), length), BOS)
-    values, answer = torch.zeros(len(prompts), length, 2), torch.zeros(len(prompts), length, dtype=torch.bool)
+    values, weight = torch.zeros(len(prompts), length, 2), torch.zeros(len(prompts), length)
+    outline = torch.zeros(len(prompts), length, dtype=torch.bool)
     for row, (prompt, said) in enumerate(zip(prompts, answers, strict=True)):
         for place, token in enumerate([*prompt, *said]):
             ids[row, place] = token.id
             values[row, place] = torch.tensor((token.values * 2)[:2] or (0.0, 0.0))
-        answer[row, len(prompt) : len(prompt) + len(said)] = True
-    return Questions(ids, values, answer)
+            outline[row, place] = place >= len(prompt) and token.id in STEPS
+        weight[row, len(prompt) : len(prompt) + len(said)] = 1
+    values[..., 0] = torch.where(outline, (ids - FIRST_INTEGER) / (INTEGERS - 1), values[..., 0])
+    return Questions(ids, values, weight, outline)
 
 
 @pytest.fixture
@@ -72,7 +94,7 @@ def learner(monkeypatch):
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
     torch.manual_seed(0)
     attention = PackedAttention(CONFIG.prefix_length, LENGTHS, CPU)
-    return Learner(tiny_model(CONFIG), 4, GROUNDING, attention).requires_grad_(False)
+    return Learner(tiny_model(CONFIG), 4, Places(NUMBERS, OUTLINES), attention).requires_grad_(False)
 
 
 @pytest.fixture
@@ -101,7 +123,7 @@ def by_engine(model, image, prompt, answer):
 def test_hidden_states_are_those_of_the_engine_that_serves(learner, pixels, packed, targets):
     _, hidden = hidden_of(learner, pixels, *targets, *packed)
     starts = [0, *itertools.accumulate(LENGTHS)]
-    for row, which in itertools.product(range(2), range(3)):
+    for row, which in itertools.product(range(2), range(4)):
         expected = by_engine(learner.model, pixels[row], PROMPTS[which][row], ANSWERS[which][row])
         found = hidden[row, starts[which] : starts[which] + len(expected)]
         assert torch.allclose(found, expected, atol=1e-4)
@@ -110,33 +132,37 @@ def test_hidden_states_are_those_of_the_engine_that_serves(learner, pixels, pack
 
 def test_loss_is_that_of_the_engine_predicting_every_answer(learner, pixels, packed, targets):
     parts, _ = hidden_of(learner, pixels, *targets, *packed)
-    expected = {"decision": [], "text": [], "coord": [], "size": []}
+    expected = {"decision": [], "text": [], "coord": [], "size": [], "path": []}
     model = learner.model
-    for row, which in itertools.product(range(2), range(3)):
+    for row, which in itertools.product(range(2), range(4)):
         prompt, answer = PROMPTS[which][row], ANSWERS[which][row]
         states = by_engine(model, pixels[row], prompt, answer)
         for token, state in zip(answer, states[len(prompt) - 1 :], strict=False):
             surprise = -model.logits(state).log_softmax(-1)[token.id]
-            expected["text" if which == 2 else "decision"].append(surprise)
+            if token.id in STEPS:
+                step = torch.tensor(float(token.id - FIRST_INTEGER))
+                expected["path"].append(_soft_integer(model.logits(state), step))
+            else:
+                expected["text" if which == 3 else "decision"].append(surprise)
             if token.id == COORD:
                 place = torch.tensor(token.values[0] * COORD_BINS)
                 expected["coord"].append(_soft_cross_entropy(model.coordinate_logits(state), place))
             if token.id == SIZE:
                 place = (torch.tensor(token.values).log2() + 10) / 10 * (SIZE_BINS - 1)
                 expected["size"].append(_soft_cross_entropy(model.size_logits(state), place).sum())
-    assert [len(losses) for losses in expected.values()] == [7 + 1 + 3 + 5, 4 + 2, 4 + 2 + 4, 2]
+    assert [len(losses) for losses in expected.values()] == [7 + 1 + 3 + 5 + 5 + 1, 4 + 2, 4 + 2 + 4 + 2, 3, 3]
     for name, losses in expected.items():
         assert float(parts[name]) == pytest.approx(float(torch.stack(losses).mean()), abs=1e-4)
 
 
-@pytest.mark.parametrize("changed", range(3))
+@pytest.mark.parametrize("changed", range(4))
 def test_questions_do_not_see_one_another(learner, pixels, packed, targets, changed):
     _, before = hidden_of(learner, pixels, *targets, *packed)
-    ids, values, answer = packed
+    ids, *others = packed
     start = sum(LENGTHS[:changed])
     ids = ids.clone()
     ids[:, start] = 100
-    _, after = hidden_of(learner, pixels, *targets, ids, values, answer)
+    _, after = hidden_of(learner, pixels, *targets, ids, *others)
     same = (before - after).abs().amax((0, 2)) < 1e-6
     expected = torch.ones(sum(LENGTHS), dtype=torch.bool)
     expected[start : start + LENGTHS[changed]] = False
@@ -145,10 +171,10 @@ def test_questions_do_not_see_one_another(learner, pixels, packed, targets, chan
 
 def test_a_place_sees_nothing_that_comes_after_it(learner, pixels, packed, targets):
     _, before = hidden_of(learner, pixels, *targets, *packed)
-    ids, values, answer = packed
+    ids, *others = packed
     ids = ids.clone()
     ids[:, 7] = 100
-    _, after = hidden_of(learner, pixels, *targets, ids, values, answer)
+    _, after = hidden_of(learner, pixels, *targets, ids, *others)
     same = (before - after).abs().amax((0, 2)) < 1e-6
     assert same.tolist() == [not 7 <= place < LENGTHS[0] for place in range(sum(LENGTHS))]
 
@@ -168,14 +194,61 @@ def test_numbers_are_embedded_with_a_little_noise(learner, pixels, packed, targe
     prompt = len(PROMPTS[0][0])
     assert float(moved[:prompt].max()) < 1e-6
     assert float(moved[prompt : prompt + 6].min()) > 1e-6
-    assert float(moved[sum(LENGTHS[:2]) :].max()) < 1e-6
+    assert float(moved[NUMBERS:].max()) < 1e-6
 
 
 def test_what_is_padded_or_asked_is_no_loss(learner, pixels, packed, targets):
     """Only answers count: other prompts and paddings as targets change nothing."""
-    ids, values, answer = packed
-    nothing = learner(pixels, *targets, ids, values, torch.zeros_like(answer))
-    assert [float(nothing[name]) for name in ("decision", "text", "coord", "size")] == [0, 0, 0, 0]
+    ids, values, weight, outline = packed
+    nothing = learner(pixels, *targets, ids, values, torch.zeros_like(weight), outline)
+    assert [float(nothing[name]) for name in ("decision", "text", "coord", "size", "path")] == [0, 0, 0, 0, 0]
+
+
+def test_an_answer_of_double_weight_counts_twice(learner, pixels, packed, targets):
+    ids, values, weight, outline = packed
+    one, other = weight.clone(), weight.clone()
+    one[0, NUMBERS:], other[1, NUMBERS:] = 0, 0
+    losses = [float(learner(pixels, *targets, ids, values, w, outline)["text"]) for w in (other, one)]
+    double = weight.clone()
+    double[1, NUMBERS:] *= 2
+    # Four tokens of the first picture, two of the second.
+    expected = (4 * losses[0] + 2 * 2 * losses[1]) / 8
+    assert float(learner(pixels, *targets, ids, values, double, outline)["text"]) == pytest.approx(expected, abs=1e-5)
+
+
+# ---- tilings
+
+
+@pytest.mark.parametrize("tiling", [(1, 2), (2, 1), (2, 2)])
+def test_a_sheet_is_cut_as_a_picture_is(tiling):
+    config = dataclasses.replace(CONFIG.vision, max_crops=4)
+    spec = CropSpec(config.crop_size, config.enc_patch_size, config.overlap_margin, 4)
+    height, width = (n * spec.window + 2 * spec.margin for n in tiling)
+    coarse = Image.fromarray(np.random.default_rng(0).integers(0, 256, (4, 4, 3), np.uint8))
+    picture = coarse.resize((3 * width, 3 * height), Image.Resampling.BICUBIC)  # smooth: filters hardly matter
+    sheet = np.array(picture.resize((width, height), Image.Resampling.LANCZOS))
+    crops, found = cut_sheet(torch.from_numpy(sheet)[None], config)
+    expected = cut_crops(picture, spec)
+    assert found == expected.tiling == tiling
+    assert int((crops[1:, 0].int() - torch.from_numpy(expected.pixels[1:]).int()).abs().max()) <= 1
+    assert float((crops[0, 0].float() - torch.from_numpy(expected.pixels[0]).float()).abs().mean()) < 2
+
+
+def test_sheets_of_no_tiling_are_refused():
+    with pytest.raises(ValueError, match="whole number of windows"):
+        cut_sheet(torch.zeros(1, 21, 20, 3, dtype=torch.uint8), CONFIG.vision)
+
+
+def test_image_tokens_of_a_tiling_are_those_of_the_engine(learner):
+    vision = CONFIG.vision
+    spec = CropSpec(vision.crop_size, vision.enc_patch_size, vision.overlap_margin, vision.max_crops)
+    size = 2 * spec.window + 2 * spec.margin
+    pixels = torch.randint(0, 256, (3, size, size, 3), dtype=torch.uint8)
+    crops, tiling = cut_sheet(pixels, vision)
+    tokens = image_tokens(learner.model, pixels)
+    for i in range(3):
+        module = learner.model.vision
+        assert torch.allclose(tokens[i], module.project(module.encode(crops[:, i]), tiling), atol=1e-5)
 
 
 # ---- the dense loss
@@ -260,3 +333,16 @@ def test_soft_cross_entropy_of_a_batch_is_that_of_its_rows():
     assert losses.shape == (2, 3)
     for i, j in itertools.product(range(2), range(3)):
         assert float(losses[i, j]) == pytest.approx(float(_soft_cross_entropy(logits[i, j], position[i, j])), abs=1e-5)
+
+
+def test_integers_of_an_outline_may_be_a_little_off():
+    logits = torch.zeros(3, FIRST_INTEGER + INTEGERS + 50)
+    for row, centre in enumerate((300, 310, 600)):
+        steps = torch.arange(INTEGERS)
+        logits[row, FIRST_INTEGER : FIRST_INTEGER + INTEGERS] = 10 - 0.5 * ((steps - centre) / 8) ** 2
+    near, beside, far = _soft_integer(logits, torch.full((3,), 300.0)).tolist()
+    assert near < beside < far
+    assert beside - near < 1 < far - near
+    other = logits.clone()
+    other[:, -1] = 30.0  # another id, no integer, is likelier
+    assert float(_soft_integer(other, torch.full((3,), 300.0))[0]) > near + 10

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 from types import SimpleNamespace
 
@@ -5,17 +6,15 @@ import pytest
 import torch
 
 from bench.nano import probe
-from bench.nano.compose import Scenes
 from bench.nano.questions import BOS, DETECT_LENGTH
 from photonlite.images.crops import Crops
 from photonlite.request import SamplingSettings
 from photonlite.skills import detect
-from tests.nano.small import maker, shipped_prompts
+from tests.nano.small import maker, scenes_of, shipped_prompts
 from tests.plain import PlainEngine
 from tests.tiny import CPU, tiny_config, tiny_model, tiny_prompts
 
 SUBJECTS = ("a", "dog", "two mugs", "banana", "the red cup", "x")
-KINDS = 5
 
 
 # ---- greedy decoding is that of the engine that serves
@@ -64,7 +63,7 @@ def scenes_with(rows):
         for place, (label, *box) in enumerate(row):
             labels[n, place], boxes[n, place] = label, torch.tensor(box)
     pixels = torch.arange(len(rows), dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 1, 3)
-    return Scenes(pixels, labels, boxes, torch.full((len(rows), 1), KINDS), torch.zeros(len(rows), 1, 4))
+    return dataclasses.replace(scenes_of(labels, boxes), pixels=pixels)
 
 
 SCENES = scenes_with(

@@ -1,23 +1,20 @@
 import math
-from collections import Counter
 
+import numpy as np
 import pytest
 
-from bench.nano.objects import index_of, load_objects
 from bench.nano.scoring import (
-    UNKNOWN_KIND,
     Counts,
     Match,
     auc,
     average_precision,
-    compare_counts,
+    average_precisions,
     count_matches,
     inside,
     iou,
     match_boxes,
     mean,
     pairs_in_order,
-    parse_caption,
     same_answer,
 )
 
@@ -97,6 +94,18 @@ def test_average_precision_at_the_limits():
     assert math.isnan(average_precision([0.5], [False], 0))
 
 
+def test_a_weight_stands_for_so_many_equal_answers():
+    scores, right = [0.9, 0.8, 0.5], [True, False, True]
+    weights = np.array([[1.0, 1.0, 1.0], [2.0, 0.0, 1.0], [0.0, 3.0, 1.0]])
+    found = average_precisions(scores, right, weights, np.array([2.0, 4.0, 1.0]))
+    again = [
+        average_precision(scores, right, 2),
+        average_precision([0.9, 0.9, 0.5], [True, True, True], 4),
+        average_precision([0.8, 0.8, 0.8, 0.5], [False, False, False, True], 1),
+    ]
+    assert found == pytest.approx(again)
+
+
 def test_auc_is_the_chance_that_right_outscores_wrong():
     # Pairs: 0.9 beats both, 0.4 ties with 0.4 and beats 0.1.
     assert auc([0.9, 0.4], [0.4, 0.1]) == pytest.approx(3.5 / 4)
@@ -120,38 +129,6 @@ def test_reading_order_counts_consecutive_pairs():
     assert pairs_in_order([Match(0, 2, 1.0), Match(1, 1, 1.0), Match(2, 0, 1.0)], truths) == (1, 2)
     assert pairs_in_order([Match(0, 2, 1.0)], truths) == (0, 0)
     assert pairs_in_order([], truths) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("3 bananas, 1 dog and 2 keys.", {"banana": 3, "dog": 1, "key": 2}),
-        ("1 fork and knife and 2 forks and knives.", {"fork and knife": 3}),
-        ("10 Red Apples", {"red apple": 10}),
-        ("Nothing.", {}),
-        ("", {}),
-    ],
-)
-def test_captions_are_read_as_counts(text, expected):
-    assert parse_caption(text) == {index_of(name): count for name, count in expected.items()}
-
-
-def test_what_no_object_is_called_is_counted_as_unknown():
-    assert parse_caption("2 bananas and 4 glorps.") == {index_of("banana"): 2, UNKNOWN_KIND: 1}
-    assert parse_caption("a banana") == {UNKNOWN_KIND: 1}
-
-
-def test_every_caption_that_can_be_made_is_read_back():
-    objects = load_objects()
-    for index, item in enumerate(objects):
-        text = f"2 {item.plural}, 1 {objects[index - 1].name} and 3 {objects[index - 2].plural}."
-        assert parse_caption(text) == Counter({index: 2, (index - 1) % len(objects): 1, (index - 2) % len(objects): 3})
-
-
-def test_counts_of_kinds_are_compared_with_and_without_numbers():
-    answer, truth = {1: 2, 2: 1, 9: 1}, {1: 3, 2: 1, 5: 4}
-    assert compare_counts(answer, truth, exact=False) == Counts(right=2, wrong=1, missed=1)
-    assert compare_counts(answer, truth, exact=True) == Counts(right=1, wrong=2, missed=2)
 
 
 def test_short_answers_are_compared_loosely():

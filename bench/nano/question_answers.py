@@ -1,0 +1,49 @@
+"""Short answers as rows of one table: numbers, yes and no, names, colours."""
+
+import torch
+
+from bench.nano.colours import COLOURS
+from bench.nano.objects import load_objects
+from bench.nano.question_layout import NONE, padded
+from bench.nano.question_names import Encode
+from bench.nano.reasoning import EVERYTHING
+
+NUMBERS = 32
+
+
+class Answers:
+    """Every short answer.
+
+    Args:
+        encode: to ids, without a normaliser.
+        device: of the table.
+
+    Attributes:
+        ids: ``[answers, W]``; the other attributes are rows of it.
+        number: 0; the next ones follow.
+        no_yes: "No", then "Yes".
+        nothing: "Nothing".
+        everything: what reasoning calls all objects.
+        colour: the first of `COLOURS`.
+        name: of the first object.
+        plural: of the first object.
+    """
+
+    def __init__(self, encode: Encode, device: torch.device) -> None:
+        objects = load_objects()
+        texts = [*map(str, range(NUMBERS)), "No", "Yes", "Nothing", EVERYTHING, *COLOURS]
+        self.number, self.no_yes, self.nothing = 0, NUMBERS, NUMBERS + 2
+        self.everything, self.colour, self.name = NUMBERS + 3, NUMBERS + 4, len(texts)
+        self.plural = self.name + len(objects)
+        texts += [*(item.name for item in objects), *(item.plural for item in objects)]
+        self.ids = padded([encode(text) for text in texts], device)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of an answer."""
+        return self.ids.shape[1]
+
+    @property
+    def longest_fixed(self) -> int:
+        """Most tokens of an answer that names no object."""
+        return int((self.ids[: self.name] != NONE).sum(1).max())
