@@ -69,7 +69,7 @@ def test_questions_are_answered(model):
 
 def test_caption_says_what_there_is(model):
     text = model.caption(ASSETS / "desk.png", length="short")["caption"]
-    assert sum(word in text for word in ("laptop", "clock", "camera", "cup", "red apple", "light bulb")) >= 5
+    assert sum(word in text for word in ("laptop", "clock", "camera", "cup", "red apple", "banana")) >= 4
 
 
 def test_words_may_be_capital_plural_or_a_synonym(model):
@@ -81,14 +81,51 @@ def test_words_may_be_capital_plural_or_a_synonym(model):
         assert iou(corners(found), plain[0]) > 0.8
 
 
-def test_what_it_was_not_trained_for_is_refused_by_name(model):
+def test_the_outline_of_a_thing_lies_in_its_box(model):
+    [outline] = model.segment(ASSETS / "desk.png", "camera")["segments"]
+    [box] = truth("desk", "camera")
+    assert iou(corners(outline["bbox"]), box) > 0.7
+    assert len(outline["polygon"]) >= 8
+    assert model.segment(ASSETS / "desk.png", "octopus") == {"segments": []}
+
+
+@pytest.mark.parametrize("name", ["laptop", "camera", "clock"])
+def test_what_is_marked_is_named(model, name):
+    [(x_min, y_min, x_max, y_max)] = truth("desk", name)
     picture = model.encode_image(ASSETS / "desk.png")
-    with pytest.raises(photonlite.errors.UnsupportedSkillError, match="segment"):
-        model.segment(picture, "cup")
-    with pytest.raises(photonlite.errors.UnsupportedSkillError, match="reasoning=False"):
-        model.query(picture, "How many cups are there?", reasoning=True)
-    with pytest.raises(photonlite.errors.UnsupportedSkillError, match="spatial references"):
-        model.query(picture, "What is this?", spatial_refs=[(0.5, 0.5)])
+    marks = [[(x_min + x_max) / 2, (y_min + y_max) / 2], [x_min, y_min, x_max, y_max]]
+    for mark in marks:
+        assert model.query(picture, "What is this?", spatial_refs=[mark])["answer"] == name
+
+
+def test_a_mark_tells_which_banana_is_meant(model):
+    picture = model.encode_image(ASSETS / "desk.png")
+    for box in truth("desk", "banana"):
+        [outline] = model.segment(picture, "banana", spatial_refs=[box])["segments"]
+        assert iou(corners(outline["bbox"]), box) > 0.5
+
+
+def test_reasoning_points_at_what_is_counted(model):
+    answer = model.query(ASSETS / "desk.png", "How many bananas are there?", reasoning=True)
+    assert answer["answer"] == "2"
+    [grounding] = answer["reasoning"]["grounding"]
+    boxes = truth("desk", "banana")
+    for x, y in grounding["points"]:
+        assert any(x_min < x < x_max and y_min < y < y_max for x_min, y_min, x_max, y_max in boxes)
+    assert len(grounding["points"]) == 2
+
+
+def test_places_and_colours_are_told(model):
+    picture = model.encode_image(ASSETS / "market.png")
+    assert model.query(picture, "Which is higher, the grapes or the carrot?")["answer"] == "grapes"
+    assert model.query(picture, "Is the carrot above the grapes?")["answer"] == "No"
+    assert model.query(ASSETS / "desk.png", "What colour is the apple?")["answer"] == "red"
+
+
+def test_words_that_name_nothing_it_knows_are_answered_with_none(model):
+    for words in ("wheelbarrow", "a zorble"):
+        assert model.detect(ASSETS / "desk.png", words)["objects"] == []
+        assert model.query(ASSETS / "desk.png", f"Is there {words}?")["answer"] == "No"
 
 
 def test_weights_fit_the_promised_size():

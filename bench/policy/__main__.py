@@ -21,9 +21,11 @@ from photonlite.scheduler.policy import Limits
 
 DEFAULTS = EngineConfig()
 WARM_UP_S = 4.0
+FRAME_S = 1 / 30
 
 NOTES = """\
-- p50, p99: what a client waits for an answer. Gap: from one token of an answer to the next.
+- p50, p99: what a client waits for an answer. Misses: of the calls with a deadline, those that it ended. Gap: from one
+  token of an answer to the next.
 - Of the best: the device time that all these answers would take at the least, in launches of the sizes that cost least
   and decode steps of 64 rows, as a share of the time that passed.
 - Crops, prompts, rows: of an encode, prefill and decode launch, on average."""
@@ -53,6 +55,15 @@ SCENARIOS = (
     Scenario("a caption and 64 clients", (Group("captions", 1, tokens=100), Group("answers", 64))),
     Scenario("a robot and a caption", (Group("robot", 1, crops=1, period_s=1 / 30), Group("captions", 1, tokens=100))),
     Scenario("a robot and 4 clients", (Group("robot", 1, crops=1, period_s=1 / 30), Group("answers", 4))),
+    *(
+        Scenario(
+            f"30 Hz of {crops} crops and {other.name}{', real-time' * realtime}",
+            (Group("robot", 1, crops=crops, period_s=FRAME_S, deadline_s=FRAME_S, realtime=realtime), other),
+        )
+        for other in (Group("64 clients", 64), Group("64 captions", 64, tokens=100))
+        for crops in (1, 7)
+        for realtime in (False, True)
+    ),
 )
 
 
@@ -99,21 +110,29 @@ def run(scenario: Scenario, limits: Limits, costs: Costs, seconds: float) -> lis
     rows = []
     for group, waits in pairs:
         name = f"{scenario.name}: {group.name}" if len(pairs) > 1 else scenario.name
-        rows.append([name, *_figures(waits, seconds), *whole])
+        rows.append([name, *_figures(group, waits, seconds), *whole])
         whole = [""] * len(whole)
     return rows
 
 
 def text(rows: Sequence[Sequence[str]]) -> str:
     """Write the table."""
-    head = ["load", "answers/s", "p50", "p99 (ms)", "gap p50", "p99 (ms)", "of the best", "crops", "prompts", "rows"]
-    return table(head, rows)
+    waits = ("p50", "p99 (ms)", "misses", "gap p50", "p99 (ms)")
+    return table(["load", "answers/s", *waits, "of the best", "crops", "prompts", "rows"], rows)
 
 
-def _figures(waits: Waits, seconds: float) -> list[str]:
-    answers, gaps = Sample.of(waits.answers), Sample.of(waits.gaps)
-    times = (answers.median, answers.p99, gaps.median, gaps.p99)
-    return [f"{len(waits.answers) / seconds:.1f}", *(f"{1e3 * time:.1f}" for time in times)]
+def _figures(group: Group, waits: Waits, seconds: float) -> list[str]:
+    missed = "" if group.deadline_s is None else f"{waits.missed:.1%}"
+    rate = f"{len(waits.answers) / seconds:.1f}"
+    return [rate, *_quantiles(waits.answers), missed, *_quantiles(waits.gaps)]
+
+
+def _quantiles(seconds: Sequence[float]) -> list[str]:
+    """Write median and 99th percentile in milliseconds; nothing where nothing was seen."""
+    if not seconds:
+        return ["", ""]
+    sample = Sample.of(seconds)
+    return [f"{1e3 * time:.1f}" for time in (sample.median, sample.p99)]
 
 
 if __name__ == "__main__":

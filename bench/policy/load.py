@@ -13,6 +13,7 @@ from bench.policy.modelled import WORD, Costs, ModelledRunner
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
+from photonlite.errors import DeadlineError
 from photonlite.grammar.base import Vocabulary
 from photonlite.grammar.spatial import TextGrammar
 from photonlite.request import Request, SamplingSettings, Token
@@ -44,6 +45,8 @@ class Group:
         crops: Of a picture, every one of them new; 0 asks without a picture.
         period_s: Each asks so often, and at once if its answer came later than that.
         rate: They all ask so often per second, at random moments, whether others have been answered or not.
+        deadline_s: From the call; an answer that comes later is a miss, and the engine drops it.
+        realtime: Whether they come before others.
     """
 
     name: str
@@ -52,6 +55,8 @@ class Group:
     crops: int = 9
     period_s: float | None = None
     rate: float | None = None
+    deadline_s: float | None = None
+    realtime: bool = False
 
     def best_s(self, costs: Costs) -> float:
         """Give the seconds of a device that a request needs at least, as one of many."""
@@ -65,10 +70,23 @@ class Waits:
     Attributes:
         answers: Seconds from the call to the answer.
         gaps: Seconds from one token of an answer to the next.
+        dropped: Calls whose deadlines passed, or could not be met any more.
     """
 
     answers: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
+    dropped: int = 0
+
+    def clear(self) -> None:
+        """Forget all that was seen."""
+        self.answers.clear()
+        self.gaps.clear()
+        self.dropped = 0
+
+    @property
+    def missed(self) -> float:
+        """The share of calls that were dropped."""
+        return self.dropped / max(1, self.dropped + len(self.answers))
 
 
 class World:
@@ -105,8 +123,7 @@ class World:
         self._run_until(self.runner.now + warm_up_s)
         self.runner.clear_counts()
         for waits in self.waits:
-            waits.answers.clear()
-            waits.gaps.clear()
+            waits.clear()
         self._run_until(self.runner.now + seconds)
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
@@ -117,13 +134,15 @@ class World:
         """Give the seconds until the next of many who come independently."""
         return self._random.expovariate(rate)
 
-    def submit(self, group: Group, sink: "_Answer") -> None:
+    def submit(self, group: Group, sink: "_Answer", asked: float) -> None:
         """Hand a request in."""
         number = next(self._numbers)
         words = (Token(number),) + (WORD,) * (PROMPT - 1)
-        request = Request("query", words, TextGrammar(_VOCABULARY, group.tokens), group.tokens, SamplingSettings())
+        grammar, budget = TextGrammar(_VOCABULARY, group.tokens), group.tokens
+        request = Request("query", words, grammar, budget, SamplingSettings(), realtime=group.realtime)
+        deadline = None if group.deadline_s is None else asked + group.deadline_s
         picture = _Picture(str(number), group.crops, self) if group.crops else None
-        self._core.submit(EngineSequence(number, request, sink, PREFIX if picture else 1, picture))
+        self._core.submit(EngineSequence(number, request, sink, PREFIX if picture else 1, picture, deadline))
 
     def _at(self, when: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when, next(self._numbers), action))
@@ -149,7 +168,7 @@ class _Client:
         world, group = self._world, self._group
         now = self._due = world.runner.now
         answer = _Answer(world.runner, self._waits, now, self._answered)
-        world.later(_PREPARE_S, lambda: world.submit(group, answer))
+        world.later(_PREPARE_S, lambda: world.submit(group, answer, now))
         if group.rate:
             world.later(world.draw_wait(group.rate), self.ask)
 
@@ -176,9 +195,12 @@ class _Answer:
         self._last = now
 
     def on_finish(self, sequence: EngineSequence) -> None:
-        if sequence.error is not None:
+        if sequence.error is None:
+            self._waits.answers.append(self._runner.now - self._asked)
+        elif isinstance(sequence.error, DeadlineError):
+            self._waits.dropped += 1
+        else:
             raise AssertionError(f"request {sequence.number} has failed") from sequence.error
-        self._waits.answers.append(self._runner.now - self._asked)
         self._then()
 
 

@@ -1,6 +1,8 @@
+import dataclasses
+
 import pytest
 
-from bench.policy.__main__ import SCENARIOS, main, make_limits
+from bench.policy.__main__ import FRAME_S, SCENARIOS, main, make_limits
 from bench.policy.load import Group, Waits, World
 from bench.policy.modelled import H200, at
 from photonlite.config import EngineConfig
@@ -53,6 +55,26 @@ def test_where_as_many_are_decoded_as_wait_tokens_come_quickly() -> None:
 
     assert sorted(captions.gaps)[len(captions.gaps) * 99 // 100] < 0.012
     assert len(answers.answers) / 4.0 > 38
+
+
+@pytest.mark.parametrize("other", [Group("clients", 64), Group("captions", 64, tokens=100)])
+@pytest.mark.parametrize("crops", [1, 7])
+def test_a_robot_beside_64_clients_meets_its_deadlines_with_priority_and_misses_them_without(
+    other: Group, crops: int
+) -> None:
+    robot = Group("robot", crops=crops, period_s=FRAME_S, deadline_s=FRAME_S)
+    urgent, beside = after(dataclasses.replace(robot, realtime=True), other)
+    patient, _ = after(robot, other)
+
+    assert (urgent.missed, patient.missed) == (0.0, 1.0)
+    assert len(urgent.answers) / 4.0 > 27
+    assert len(beside.answers) / 4.0 > 20  # others go on
+
+
+def test_bulk_keeps_a_share_however_many_realtime_clients_there_are() -> None:
+    urgent, others = after(Group("robots", 64, realtime=True), Group("answers", 8))
+
+    assert len(others.answers) / len(urgent.answers) > 0.04
 
 
 def test_the_same_seed_gives_the_same_figures_and_another_seed_other_ones() -> None:

@@ -89,7 +89,7 @@ class VisionEncoder(nn.Module):
             ``[P, dim]``.
         """
         overall = features[0]
-        local = overall if tiling == (1, 1) else self._pool(self._stitch(features[1:], tiling))
+        local = overall if tiling == (1, 1) else self.pool(self.stitch(features[1:], tiling))
         return self.proj_mlp(torch.cat((overall, local), dim=-1))
 
     def _patches(self, pixels: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class VisionEncoder(nn.Module):
         patches = pixels.to(self.patch_emb.weight.dtype).reshape(len(pixels), grid, size, grid, size, -1)
         return patches.permute(0, 1, 3, 5, 2, 4).flatten(3).flatten(1, 2)
 
-    def _stitch(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
+    def stitch(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
         """Paste local features ``[th * tw, P, D]`` into one map ``[rows, columns, D]``, each cell written once.
 
         A crop gives up its margin on every side where another crop adjoins and keeps it at the picture's border.
@@ -120,7 +120,7 @@ class VisionEncoder(nn.Module):
             dim=0,
         )
 
-    def _pool(self, stitched: Tensor) -> Tensor:
+    def pool(self, stitched: Tensor) -> Tensor:
         """Average a map ``[rows, columns, D]`` into ``[P, D]`` over adaptive, overlapping bins."""
         grid = self.config.grid
         pooled = functional.adaptive_avg_pool2d(stitched.permute(2, 0, 1), (grid, grid))

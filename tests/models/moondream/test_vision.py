@@ -60,7 +60,7 @@ def paste(features: Tensor, tiling: tuple[int, int], margin: int) -> Tensor:
 def test_crops_are_stitched_without_their_inner_margins(tiling: tuple[int, int], grid: int, margin: int) -> None:
     features = torch.randn(math.prod(tiling), grid, grid, 3)
 
-    stitched = encoder(grid, margin)._stitch(features.flatten(1, 2), tiling)
+    stitched = encoder(grid, margin).stitch(features.flatten(1, 2), tiling)
 
     assert torch.equal(stitched, paste(features, tiling, margin))
 
@@ -77,7 +77,7 @@ def test_crops_are_stitched_without_their_inner_margins(tiling: tuple[int, int],
 def test_pooling_bins_overlap_as_in_the_reference(size: int, first_bins: list[tuple[int, int]]) -> None:
     ramp = torch.arange(size, dtype=torch.float32)[:, None, None].expand(size, 27, 1)
 
-    pooled = encoder(27, 4)._pool(ramp).view(27, 27)[:, 0]
+    pooled = encoder(27, 4).pool(ramp).view(27, 27)[:, 0]
 
     means = [(start + stop - 1) / 2 for start, stop in first_bins]
     assert pooled[: len(means)].tolist() == pytest.approx(means)
@@ -109,7 +109,7 @@ def test_with_one_tile_the_global_features_serve_as_local_ones() -> None:
 def test_global_features_come_before_local_ones() -> None:
     module = tiny_model(tiny_config()).vision
     features = torch.randn(3, 25, 12)
-    local = module._pool(module._stitch(features[1:], (1, 2)))
+    local = module.pool(module.stitch(features[1:], (1, 2)))
 
     assert torch.allclose(module.project(features, (1, 2)), module.proj_mlp(torch.cat((features[0], local), dim=-1)))
 
