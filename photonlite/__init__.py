@@ -17,6 +17,7 @@ from photonlite.errors import PhotonliteError
 if TYPE_CHECKING:
     from photonlite.api import VisionModel, load
     from photonlite.config import EngineConfig
+    from photonlite.realtime import RealtimeLoop
     from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments
 
 __version__ = "0.1.0"
@@ -29,6 +30,7 @@ __all__ = [
     "Metrics",
     "PhotonliteError",
     "Points",
+    "RealtimeLoop",
     "Segments",
     "VisionModel",
     "__version__",
@@ -45,6 +47,7 @@ _HOMES = {
     "EngineConfig": "photonlite.config",
     "Metrics": "photonlite.results",
     "Points": "photonlite.results",
+    "RealtimeLoop": "photonlite.realtime",
     "Segments": "photonlite.results",
     "VisionModel": "photonlite.api",
     "load": "photonlite.api",

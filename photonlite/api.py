@@ -96,8 +96,13 @@ class VisionModel(AsyncTwins):
     upright picture. `settings` may hold "temperature" (0: greedy, the default), "top_p" (1), "max_tokens" (768),
     "max_objects" (50) and "seed". The second question about a picture does not read it again.
 
-    Methods also take the options `deadline_s`, seconds from the call after which the answer is worthless, and `salt`, a
-    tenant's own text: pictures of different salts share nothing that was computed for them.
+    Methods also take the options `deadline_s`, seconds from the call after which the answer is worthless; `salt`, a
+    tenant's own text: pictures of different salts share nothing that was computed for them; and `realtime`, for loops
+    that need an answer now: such a question comes before all others, wherever something waits, and with a deadline it
+    is given up as soon as it can no longer be in time. Others are never starved. No answer depends on it.
+
+    Where decoded pictures of more than `EngineConfig.max_prepared_bytes` wait for the engine, a call waits before it
+    decodes its own, at most until its deadline.
 
     All methods raise these when called: `ImageError` for a picture that cannot be read or is over the limit,
     `SettingsError` for an unknown setting or value, `PromptError` for text that is empty or too long,
@@ -154,6 +159,19 @@ class VisionModel(AsyncTwins):
     def alive(self) -> bool:
         """Whether questions are taken and answered: False once closed, or when the engine has died."""
         return self._session.alive
+
+    @property
+    def open_requests(self) -> int:
+        """Calls that have begun and have no answer yet, nor an error: those of streams until their last piece."""
+        return self._session.engine.calls.open
+
+    @property
+    def last_tick_s(self) -> float:
+        """Seconds since the engine's last sign of life: under one while it idles, else what a step takes; see `alive`.
+
+        It grows for ever once the model is closed or the engine has died.
+        """
+        return self._session.engine.last_tick_s
 
     def detect(
         self, image: Picture, object: str, settings: Settings | None = None, **options: Unpack[Options]

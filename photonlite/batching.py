@@ -126,7 +126,11 @@ class Batch:
         if not isinstance(mapping, Mapping):
             return self._builder.from_mapping(mapping), Options()  # which says what is wrong with it
         arguments = dict(mapping)
-        options = Options(deadline_s=arguments.pop("deadline_s", None), salt=arguments.pop("salt", None))
+        options = Options(
+            deadline_s=arguments.pop("deadline_s", None),
+            salt=arguments.pop("salt", None),
+            realtime=arguments.pop("realtime", False),
+        )
         return self._builder.from_mapping(arguments), options
 
 

@@ -97,6 +97,9 @@ class EngineConfig:
             where many crops or prompts come together, and answers change a little. On CUDA it takes a card of
             capability 8.9 or later and weights in bfloat16; the CPU computes the same in float32, slowly.
         image_threads: Threads that decode, hash and cut pictures.
+        max_prepared_bytes: Decoded pictures, at three bytes a pixel, that may wait for the engine. A call that finds no
+            room waits, before its picture is decoded and at most until its deadline. Real-time calls have a quarter of
+            the room to themselves, and bulk ones the rest; only a single picture that is larger takes more.
         trace: Whether spans of every phase are recorded from the start.
 
     Raises:
@@ -121,6 +124,7 @@ class EngineConfig:
     fused: bool = True
     fp8_linears: bool = False
     image_threads: int = 4
+    max_prepared_bytes: int = 2**30
     trace: bool = False
 
     def __post_init__(self) -> None:
@@ -145,6 +149,7 @@ class EngineConfig:
                 "whole numbers of at least 1",
             ),
             "image_threads": (self.image_threads >= 1, "at least 1"),
+            "max_prepared_bytes": (self.max_prepared_bytes >= 1, "at least 1"),
         }
         for name, (fine, limit) in within.items():
             if not fine:
@@ -180,6 +185,7 @@ _WHOLE: Final = (
     "max_crops",
     "max_prefill_tokens",
     "image_threads",
+    "max_prepared_bytes",
 )
 
 

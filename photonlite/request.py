@@ -196,6 +196,7 @@ class Request:
         settings: How to choose among it.
         subject: The text of the question or the object, stripped; results carry it as their label.
         salt: A tenant's own text: prompts of different salts share nothing that was computed for them.
+        realtime: Whether it comes before bulk work, and is dropped when it can no longer be in time.
     """
 
     skill: str
@@ -205,6 +206,7 @@ class Request:
     settings: SamplingSettings
     subject: str = ""
     salt: str = ""
+    realtime: bool = False
 
 
 @dataclass(frozen=True, slots=True)

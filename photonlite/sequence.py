@@ -168,6 +168,11 @@ class Sequence:
     times: Timeline = field(default_factory=Timeline)
 
     @property
+    def realtime(self) -> bool:
+        """Whether it comes before bulk work."""
+        return self.request.realtime
+
+    @property
     def prompt_length(self) -> int:
         """Positions of BOS, picture and prompt."""
         return self.before + len(self.request.prompt)

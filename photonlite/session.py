@@ -4,6 +4,7 @@
 task ──> Generation ── prepare: decode, hash ──> engine ──> completion ──> result
          │             sync: on the caller's thread
          │             async, batch: on a thread of the pool
+         │             either waits in front of decoding while too much lies decoded
          └ dropped or cancelled: the request ends, wherever it is
 ```
 """
@@ -24,6 +25,7 @@ import torch
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.engine.engine import Engine
 from photonlite.engine.generation import Generation
+from photonlite.engine.preparation import Preparation
 from photonlite.errors import ModelError, SettingsError
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.models.checkpoint import LoadedModel
@@ -38,12 +40,16 @@ class Options(TypedDict, total=False):
 
     Attributes:
         deadline_s: Seconds from the call after which the answer is worthless: `DeadlineError` is raised then.
+        realtime: Whether the question comes before bulk work: its picture is decoded, encoded and read first, and what
+            else the engine does beside it is cut short. Nothing that runs is given up for it, and bulk work keeps a
+            share. With a deadline it is given up, with `DeadlineError`, as soon as it can no longer be in time.
         salt: Whose question it is. What is computed for it serves later questions of the same salt only, so that
             no tenant of a server learns from the time it takes what another one has asked.
     """
 
     deadline_s: float | None
     salt: str | None
+    realtime: bool
 
 
 class Session:
@@ -90,8 +96,8 @@ class Session:
 
     def run(self, task: Task[R], options: Options) -> R:
         """Ask and wait; a stream is given as soon as its picture is prepared."""
-        generation, start = self._begin(task, **options)
-        start()
+        generation, preparation = self._begin(task, **options)
+        preparation.here()
         if task.stream is None:
             return task.finish(generation.complete())
         generation.check()
@@ -99,30 +105,30 @@ class Session:
 
     async def arun(self, task: Task[R], options: Options) -> R:
         """The same for coroutines: nothing slow happens on the event loop."""
-        generation, start = self._begin(task, **options)
-        started = self._pool.submit(start)
+        generation, preparation = self._begin(task, **options)
+        preparation.on(self._pool)
         if task.astream is None:
             return task.finish(await generation.acomplete())
-        await generation.await_start(started)
+        await generation.await_start()
         generation.check()
         return task.astream(generation, generation.outcome)
 
     def encode(self, task: Task[Any], options: Options) -> EncodedImage:
         """Read a picture into the prefix cache, and wait."""
-        generation, start = self._begin(task, **options)
-        start()
+        generation, preparation = self._begin(task, **options)
+        preparation.here()
         return _encoded(generation, generation.complete())
 
     async def aencode(self, task: Task[Any], options: Options) -> EncodedImage:
         """The same for coroutines."""
-        generation, start = self._begin(task, **options)
-        self._pool.submit(start)
+        generation, preparation = self._begin(task, **options)
+        preparation.on(self._pool)
         return _encoded(generation, await generation.acomplete())
 
     def launch(self, task: Task[Any], options: Options) -> Generation:
         """Ask without waiting for anything."""
-        generation, start = self._begin(task, **options)
-        self._pool.submit(start)
+        generation, preparation = self._begin(task, **options)
+        preparation.on(self._pool)
         return generation
 
     def close(self, *, drain: bool) -> None:
@@ -133,6 +139,8 @@ class Session:
         if drain and self._state != "closed":
             self._state = "draining"
             self._pool.settle()
+            while self.engine.window.settle():
+                self._pool.settle()
         else:
             self._state = "closed"
         self.engine.close(drain=drain)
@@ -140,8 +148,13 @@ class Session:
         self._pool.close()
 
     def _begin(
-        self, task: Task[Any], *, deadline_s: float | None = None, salt: str | None = None
-    ) -> tuple[Generation, Callable[[], None]]:
+        self,
+        task: Task[Any],
+        *,
+        deadline_s: float | None = None,
+        salt: str | None = None,
+        realtime: bool = False,
+    ) -> tuple[Generation, Preparation]:
         """Make a generation, and what prepares its picture and hands it in."""
         if self._state != "open":
             raise _closed()
@@ -149,18 +162,27 @@ class Session:
             raise ModelError("this process was forked, and the model's threads stayed behind: load it in this process")
         if salt is not None and not isinstance(salt, str):
             raise SettingsError(f"salt is {type(salt).__name__}: give text, or None for none")
-        request = dataclasses.replace(task.request, salt=salt or "")
-        generation = Generation(request, _seconds(deadline_s))
-        return generation, generation.starter(self.engine, partial(self._prepare, task.image, salt))
+        if not isinstance(realtime, bool):
+            raise SettingsError(f"realtime is {realtime!r:.60}: give True or False")
+        request = dataclasses.replace(task.request, salt=salt or "", realtime=realtime)
+        generation, image = Generation(request, _seconds(deadline_s)), task.image
+        delivery, window = generation.delivery, self.engine.window
+        self.engine.calls.watch(delivery)
+        measure = None if image is None or isinstance(image, EncodedImage) else partial(self._pool.decoded_bytes, image)
+        prepare = partial(self._prepare, image, salt, delivery.check)
+        lane = window.realtime if realtime else window.bulk
+        return generation, Preparation(delivery, self.engine, lane, measure, prepare)
 
-    def _prepare(self, image: Picture | None, salt: str | None) -> PreparedImage | None:
+    def _prepare(
+        self, image: Picture | None, salt: str | None, checkpoint: Callable[[], None]
+    ) -> PreparedImage | None:
         if self._state == "closed":
             raise _closed()
         if image is None:
             return None
         if isinstance(image, EncodedImage):
             return image.prepared_for(self._pool, salt)
-        return self._pool.prepare(image, salt=salt)
+        return self._pool.prepare(image, salt=salt, checkpoint=checkpoint)
 
 
 def _encoded(generation: Generation, completion: Completion) -> EncodedImage:

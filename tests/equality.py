@@ -5,6 +5,7 @@ choice. Everything else is drawn from the seed of a scene: pictures, skills, set
 changes what is allowed next, pages that run out, cancels, the shape of batches.
 """
 
+import dataclasses
 import random
 import threading
 from collections.abc import Iterator
@@ -132,6 +133,10 @@ class Asked:
     cancel_at: int | None
 
     def request(self, config: object) -> Request:
+        # No answer depends on who goes first.
+        return dataclasses.replace(self._request(config), realtime=self.seed % 5 < 2)
+
+    def _request(self, config: object) -> Request:
         prompts = tiny_prompts(config)  # type: ignore[arg-type]
         if self.kind == "chance":
             base = query.build(

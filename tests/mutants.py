@@ -133,7 +133,7 @@ MUTANTS = [
     ),
     Mutant(
         "pages of a zombie released with its result",
-        "scheduler/scheduler.py",
+        "scheduler/residents.py",
         """        if sequence.inflight_refs > 0:
             return
 """,
@@ -194,9 +194,9 @@ MUTANTS = [
     ),
     Mutant(
         "a row is reused while a zombie holds it",
-        "scheduler/scheduler.py",
-        "            self.zombies.add(sequence)\n",
-        "            self.zombies.add(sequence)\n            self._free_rows.append(sequence.row)\n",
+        "scheduler/residents.py",
+        "        self.zombies.add(sequence)\n",
+        "        self.zombies.add(sequence)\n        self.free_rows.append(sequence.row)\n",
         f"{_CORE} {_SIMULATION}",
     ),
     # Streams and events.
@@ -259,7 +259,7 @@ MUTANTS = [
     ),
     Mutant(
         "a prefix is used before its step has committed",
-        "scheduler/scheduler.py",
+        "scheduler/readiness.py",
         """        return state == "ready"
 """,
         """        return True
@@ -276,20 +276,18 @@ MUTANTS = [
     # Admission, growth and pre-emption.
     Mutant(
         "room is made one position too late",
-        "scheduler/scheduler.py",
-        "while not self.cache.grow(sequence, sequence.filled + 1):",
-        "while not self.cache.grow(sequence, sequence.filled):",
+        "scheduler/residents.py",
+        "while not self._cache.grow(sequence, sequence.filled + 1):",
+        "while not self._cache.grow(sequence, sequence.filled):",
         _SIMULATION,
     ),
     Mutant(
         "a victim gives its pages back while a step writes them",
-        "scheduler/scheduler.py",
-        """            victim.preempting = True
-            self._short_of_pages = True
+        "scheduler/residents.py",
+        """            self._gave_pages.add(victim.realtime)
             self.settle(victim)
 """,
-        """            victim.preempting = True
-            self._short_of_pages = True
+        """            self._gave_pages.add(victim.realtime)
             self._preempt(victim)
 """,
         f"tests/scheduler {_SIMULATION}",
@@ -311,17 +309,17 @@ MUTANTS = [
     Mutant(
         "somebody overtakes a request that waits for pages",
         "scheduler/scheduler.py",
-        """            if admission is None:
+        """                self._bulk_lacks_pages = not realtime
                 break
 """,
-        """            if admission is None:
+        """                self._bulk_lacks_pages = not realtime
                 continue
 """,
         "tests/scheduler",
     ),
     Mutant(
         "the length cap is not known: one token too many",
-        "scheduler/scheduler.py",
+        "scheduler/residents.py",
         "len(sequence.tokens) + sequence.inflight_refs < sequence.request.budget",
         "len(sequence.tokens) < sequence.request.budget",
         _CORE,
@@ -337,8 +335,8 @@ MUTANTS = [
     Mutant(
         "encoding ignores its time budget",
         "scheduler/scheduler.py",
-        "room = min(room, self.rates.crops_within(left_s))",
-        "room = self.limits.max_crops",
+        "crops = min(crops, self.rates.crops_within(room.left_s))",
+        "pass",
         "tests/scheduler",
     ),
     Mutant(
@@ -351,8 +349,8 @@ MUTANTS = [
     Mutant(
         "each launch of a pause may take all of it",
         "scheduler/policy.py",
-        "self.left_s = allowed if self.over else allowed - self._held_s",
-        "self.left_s = allowed",
+        "return Room(allowed_s if over else allowed_s - self._held_s, over or",
+        "return Room(allowed_s, over or",
         "tests/scheduler",
     ),
     Mutant(
@@ -397,8 +395,8 @@ MUTANTS = [
     Mutant(
         "prompts keep pictures from being encoded",
         "scheduler/scheduler.py",
-        """                    self._prefilled_last = plan.kind == "prefill"\n""",
-        """                    self._prefilled_last = False\n""",
+        """        self._prefilled_last[realtime] = plan.kind == "prefill"\n""",
+        """        self._prefilled_last[realtime] = False\n""",
         "tests/scheduler/test_scheduler.py",
     ),
     Mutant(
@@ -551,6 +549,235 @@ MUTANTS = [
         return self._model.crop_encoder(fp8=fp8)
 """,
         "tests/models/test_views.py",
+    ),
+    # Real-time requests beside bulk ones.
+    Mutant(
+        "priority: nobody comes first",
+        "scheduler/priority.py",
+        "return not sequence.realtime, sequence.number",
+        "return True, sequence.number",
+        "tests/scheduler/test_priority.py",
+    ),
+    Mutant(
+        "priority: bulk has no turn",
+        "scheduler/priority.py",
+        "return self.overtaken >= BULK_TURN",
+        "return False",
+        _SIMULATION,
+    ),
+    Mutant(
+        "priority: bulk has every turn",
+        "scheduler/priority.py",
+        "return self.overtaken >= BULK_TURN",
+        "return True",
+        _SIMULATION,
+    ),
+    Mutant(
+        "priority: what bulk waits for is not counted",
+        "scheduler/scheduler.py",
+        "self._turns.book(overtakes=realtime and self.waiting.bulk > 0)",
+        "self._turns.book(overtakes=False)",
+        _SIMULATION,
+    ),
+    Mutant(
+        "priority: bulk prompts take what a ready real-time request lacks",
+        "scheduler/scheduler.py",
+        "return not self._bulk_is_due and any(",
+        "return False and any(",
+        _SIMULATION,
+    ),
+    Mutant(
+        "priority: bulk that lacks pages at its turn never gets them",
+        "scheduler/scheduler.py",
+        "return self._bulk_lacks_pages and self._residents.any_realtime",
+        "return False",
+        "tests/scheduler/test_priority.py",
+    ),
+    Mutant(
+        "priority: bulk that lacks pages keeps real-time requests out of an engine full of bulk",
+        "scheduler/scheduler.py",
+        "return self._bulk_lacks_pages and self._residents.any_realtime",
+        "return self._bulk_lacks_pages",
+        "tests/scheduler/test_priority.py",
+    ),
+    Mutant(
+        "priority: crops of both classes are in one launch",
+        "scheduler/encoding.py",
+        "job.leader.realtime) == realtime]",
+        "job.leader.realtime) in (True, False)]",
+        _SIMULATION,
+    ),
+    Mutant(
+        "priority: a picture that bulk waits for stays bulk's",
+        "scheduler/encoding.py",
+        "            job.leader = sequence\n        return True",
+        "            pass\n        return True",
+        "tests/scheduler/test_priority.py",
+    ),
+    Mutant(
+        "priority: bulk takes all places for pictures",
+        "scheduler/encoding.py",
+        "return realtime or len(self._led(realtime=False)) < self._max_jobs",
+        "return True",
+        "tests/scheduler/test_priority.py",
+    ),
+    Mutant(
+        "priority: a full batch keeps real-time requests waiting",
+        "scheduler/residents.py",
+        "running = self.running.realtime if realtime else len(self.running)",
+        "running = len(self.running)",
+        "tests/scheduler/test_priority.py",
+    ),
+    Mutant(
+        "priority: decode steps leave the same sequence out for ever",
+        "scheduler/residents.py",
+        "self._turns.book(overtakes=not bulk_first)",
+        "self._turns.book(overtakes=False)",
+        f"tests/scheduler/test_priority.py {_SIMULATION}",
+    ),
+    Mutant(
+        "priority: a decode step has more rows than a batch",
+        "scheduler/residents.py",
+        "sorted(able[: self._max_batch], key=rank)",
+        "sorted(able, key=rank)",
+        _SIMULATION,
+    ),
+    Mutant(
+        "priority: real-time work waits until the pause of bulk is over",
+        "scheduler/policy.py",
+        "short if load.realtime_decoding else max(short, self._limits.max_pause_s)",
+        "short",
+        "tests/scheduler/test_priority.py",
+    ),
+    Mutant(
+        "priority: pauses of bulk grow beside real-time requests",
+        "scheduler/policy.py",
+        "self._room(short if load.realtime_near else grown)",
+        "self._room(grown)",
+        "tests/scheduler/test_priority.py",
+    ),
+    Mutant(
+        "priority: bulk launches are long while nobody is decoded",
+        "scheduler/policy.py",
+        "Room(short if load.realtime_near else math.inf)",
+        "Room(math.inf)",
+        "tests/scheduler/test_priority.py",
+    ),
+    Mutant(
+        "priority: the next frame is not expected",
+        "engine/requests.py",
+        "self._realtime_until = sequence.times.finished + _NEAR_S",
+        "pass",
+        "tests/engine/test_requests.py",
+    ),
+    # Deadlines.
+    Mutant(
+        "deadline: a hopeless request is worked for",
+        "engine/requests.py",
+        "            self._give_up(now)\n",
+        "            pass\n",
+        "tests/engine/test_requests.py",
+    ),
+    Mutant(
+        "deadline: a request is given up in the middle of its work",
+        "scheduler/readiness.py",
+        "if sequence.times.admitted or self._encodings.begun(sequence):",
+        "if False:",
+        "tests/engine/test_requests.py",
+    ),
+    Mutant(
+        "deadline: old rates are believed for ever",
+        "engine/trust.py",
+        "        self._left -= 1\n",
+        "",
+        "tests/engine/test_requests.py",
+    ),
+    Mutant(
+        "deadline: a picture is decoded for nobody",
+        "engine/generation.py",
+        """        if self.has_ended():
+            return
+        try:
+""",
+        """        if self.future.done():
+            return
+        try:
+""",
+        "tests/engine/test_generation.py",
+    ),
+    Mutant(
+        "deadline: a header is read for nobody",
+        "engine/preparation.py",
+        "if self._measure is None or delivery.has_ended():",
+        "if self._measure is None:",
+        "tests/engine/test_preparation.py",
+    ),
+    Mutant(
+        "deadline: decoding goes on after it",
+        "images/pool.py",
+        "        check()\n        pixels",
+        "        pixels",
+        "tests/images/test_pool.py",
+    ),
+    # Room for decoded pictures.
+    Mutant(
+        "window: everybody enters",
+        "engine/window.py",
+        "return not self.held or self.held + place.size <= self._limit",
+        "return True",
+        "tests/engine/test_window.py",
+    ),
+    Mutant(
+        "window: a large picture waits for ever",
+        "engine/window.py",
+        "return not self.held or self.held",
+        "return self.held",
+        "tests/engine/test_window.py",
+    ),
+    Mutant(
+        "window: small pictures overtake",
+        "engine/window.py",
+        "if not self._queue and self._fits(place):",
+        "if self._fits(place):",
+        "tests/engine/test_window.py",
+    ),
+    Mutant(
+        "window: who left is let in",
+        "engine/window.py",
+        """                if not place.left:
+                    self._take(place)
+""",
+        """                if True:
+                    self._take(place)
+""",
+        "tests/engine/test_window.py",
+    ),
+    Mutant(
+        "window: room is not given back at the first token",
+        "engine/generation.py",
+        """        if self._computed:
+            _ring(self._computed)
+        _ring(self.bells)
+
+    def on_finish""",
+        """        _ring(self.bells)
+
+    def on_finish""",
+        "tests/engine/test_preparation.py",
+    ),
+    Mutant(
+        "window: closing forgets who waits in front of it",
+        "session.py",
+        "            while self.engine.window.settle():\n                self._pool.settle()\n",
+        "",
+        "tests/test_session.py",
+    ),
+    Mutant(
+        "an idle engine gives no sign of life",
+        "engine/loop.py",
+        "            self._last_tick = time.perf_counter()\n            self._forget",
+        "            self._forget",
+        "tests/engine/test_loop.py",
     ),
 ]
 

@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import gc
 import json
 import math
@@ -6,6 +7,7 @@ import os
 import select
 import signal
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
@@ -21,6 +23,7 @@ import photonlite
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig
 from photonlite.engine.engine import Engine
+from photonlite.engine.generation import Delivery
 from photonlite.errors import (
     CapacityError,
     DeadlineError,
@@ -33,6 +36,7 @@ from photonlite.errors import (
 )
 from photonlite.images import pool
 from photonlite.request import Request
+from photonlite.sequence import Sequence
 from tests.serving import GUARD, PICTURE, Gate, counters, network, on_thread, picture, run, serve
 
 
@@ -549,3 +553,192 @@ def test_the_salt_goes_with_a_question_without_a_picture(model: VisionModel, mon
     model.query(question="why?", settings={"max_tokens": 1})
 
     assert salts == ["a", ""]
+
+
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    requests: list[Request] = []
+    submit = Engine.submit
+
+    def watched(self: Engine, request: Request, *arguments: Any, **options: Any) -> Any:
+        requests.append(request)
+        return submit(self, request, *arguments, **options)
+
+    monkeypatch.setattr(Engine, "submit", watched)
+    return requests
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model, **options: model.detect(PICTURE, "mug", **options),
+        lambda model, **options: run(model.adetect(PICTURE, "mug", **options)),
+        lambda model, **options: model.caption(PICTURE, "short", stream=True, **options).text,
+        lambda model, **options: model.encode_image(PICTURE, **options),
+        lambda model, **options: run(model.aencode_image(PICTURE, **options)),
+        lambda model, **options: model.batch([{"skill": "detect", "image": PICTURE, "object": "mug", **options}]),
+    ],
+)
+def test_every_way_to_ask_takes_the_realtime_option(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any
+) -> None:
+    requests = submitted(monkeypatch)
+    ask(model, realtime=True)
+    ask(model)
+
+    assert [request.realtime for request in requests] == [True, False]
+
+
+@pytest.mark.parametrize("realtime", [1, "yes", None])
+def test_realtime_is_true_or_false(model: VisionModel, realtime: Any) -> None:
+    with pytest.raises(SettingsError, match="realtime is"):
+        model.detect(PICTURE, "mug", realtime=realtime)
+
+
+def test_no_answer_depends_on_priority(model: VisionModel) -> None:
+    assert model.detect(PICTURE, "mug", realtime=True) == model.detect(picture(0), "mug")
+
+
+def test_pictures_are_not_decoded_while_too_much_lies_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 3 * 40 * 30
+    with serve(max_prepared_bytes=2 * size) as model:  # one bulk picture at a time
+        gate = Gate(monkeypatch, network(model).vision, "encode")
+        loads = Gate(monkeypatch, pool, "load_image", at=0)
+
+        async def main() -> list[Any]:
+            asked = [asyncio.ensure_future(model.adetect(picture(seed), "mug")) for seed in range(4)]
+            await gate.wait_async()
+            await asyncio.to_thread(model._session._pool.settle)
+            gauges = model.metrics()["gauges"]
+            assert (loads.calls, gauges["preparing"], gauges["prepared_bytes"]) == (1, 3, size)
+            assert model.open_requests == 4
+            gate.open()
+            return await asyncio.gather(*asked)
+
+        found = run(main())
+        assert found == [model.detect(picture(seed), "mug") for seed in range(4)]
+        assert (model.open_requests, model.metrics()["gauges"]["prepared_bytes"]) == (0, 0)
+
+
+def test_a_realtime_call_does_not_wait_for_the_room_of_bulk_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(max_prepared_bytes=4 * 3 * 40 * 30) as model:
+        gate = Gate(monkeypatch, network(model).vision, "encode")
+        window = model._session.engine.window
+
+        async def main() -> Any:
+            asked = [asyncio.ensure_future(model.adetect(picture(seed), "mug")) for seed in range(5)]
+            await gate.wait_async()
+            await asyncio.to_thread(model._session._pool.settle)
+            assert window.bulk.waiting == 2
+            robot = asyncio.ensure_future(model.adetect(picture(9), "mug", realtime=True))
+            await asyncio.sleep(0)
+            await asyncio.to_thread(model._session._pool.settle)
+            assert (window.bulk.waiting, window.realtime.waiting, window.realtime.held) == (2, 0, 3600)
+            gate.open()
+            return await asyncio.gather(robot, *asked)
+
+        assert len(run(main())) == 6
+
+
+def test_a_call_that_is_cancelled_in_front_of_the_room_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(max_prepared_bytes=5000) as model:
+        gate = Gate(monkeypatch, network(model).vision, "encode")
+
+        async def main() -> None:
+            first = asyncio.ensure_future(model.adetect(picture(1), "mug"))
+            await gate.wait_async()
+            waits = asyncio.ensure_future(model.adetect(picture(2), "mug"))
+            await asyncio.sleep(0)
+            await asyncio.to_thread(model._session._pool.settle)
+            assert model.metrics()["gauges"]["preparing"] == 1
+            waits.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waits
+            assert model.metrics()["gauges"]["preparing"] == 0
+            gate.open()
+            await first
+
+        run(main())
+        assert counters(model)["requests_submitted"] == 1
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_closing_finishes_or_fails_calls_that_wait_for_room(monkeypatch: pytest.MonkeyPatch, drain: bool) -> None:
+    model = serve(max_prepared_bytes=5000)
+    gate = Gate(monkeypatch, network(model).vision, "encode")
+    asked = [model._session.launch(model._tasks.detect(picture(seed), "mug"), {}) for seed in range(3)]
+    gate.wait()
+    model._session._pool.settle()
+    settle = Gate(monkeypatch, model._session._pool, "settle")
+    stop = Gate(monkeypatch, model._session.engine, "close")
+    closing = on_thread(lambda: model.close(drain=drain))
+    reached = settle if drain else stop
+    reached.wait()
+    for blocked in (settle, stop, gate):
+        blocked.open()
+    closing.result(GUARD)
+
+    ended = [generation for generation in asked if not isinstance(outcome(generation), ModelError)]
+    assert len(ended) == (3 if drain else 0)
+
+
+def outcome(generation: Any) -> Any:
+    try:
+        return generation.complete()
+    except ModelError as error:
+        return error
+
+
+def test_a_deadline_that_passes_while_a_picture_is_decoded_saves_the_rest(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, named = Gate(monkeypatch, pool, "load_image"), Gate(monkeypatch, pool, "picture_key", at=0)
+    asked = model._session.launch(model._tasks.detect(PICTURE, "mug"), {"deadline_s": 0.01})
+    load.wait()
+    with pytest.raises(DeadlineError):
+        asked.complete()
+    load.open()
+    model._session._pool.settle()
+
+    assert named.calls == 0
+    assert counters(model)["dropped_preparing"] == 1
+    assert counters(model)["requests_submitted"] == 0
+
+
+def test_a_hopeless_frame_is_given_up_and_the_next_one_is_not(model: VisionModel) -> None:
+    model.detect(picture(1), "mug")
+    rates = model._session.engine._core.scheduler.rates
+    rates.crops.per_unit = 1e6
+    with pytest.raises(DeadlineError, match="picture and prompt alone take about"):
+        model.detect(picture(2), "mug", deadline_s=GUARD, realtime=True)
+    rates.crops.per_unit = 1e-6
+
+    assert model.detect(picture(2), "mug", deadline_s=GUARD, realtime=True)["objects"]
+    assert counters(model)["dropped_hopeless"] == 1
+
+
+def test_metrics_tell_who_is_open_and_since_when(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    core, now = model._session.engine._core, time.perf_counter()
+    monkeypatch.setattr(core, "tick", lambda: False)
+    for number, (realtime, age) in enumerate(((True, 10), (False, 30), (True, 20))):
+        request = dataclasses.replace(model._tasks.detect(PICTURE, "mug").request, realtime=realtime)
+        waits = Sequence(number, request, Delivery(request, None), 1)
+        waits.times.submitted = now - age
+        core.submit(waits)
+
+    gauges = model.metrics()["gauges"]
+    model._session.engine.close(drain=False)
+
+    assert (gauges["open_realtime"], gauges["open_bulk"], gauges["waiting"]) == (2, 1, 3)
+    assert 20 <= gauges["oldest_realtime_s"] < 30 <= gauges["oldest_bulk_s"]
+    after = model.metrics()["gauges"]
+    assert (after["open_realtime"], after["open_bulk"], after["oldest_bulk_s"]) == (0, 0, 0)
+
+
+def test_the_last_tick_is_recent_and_grows_once_the_model_is_closed() -> None:
+    with serve() as model:
+        model.detect(PICTURE, "mug")
+        model._session.engine._loop._last_tick = -math.inf
+        model.detect(PICTURE, "mug")
+        assert model.last_tick_s < GUARD
+    model._session.engine._loop._last_tick -= GUARD
+    assert model.last_tick_s > GUARD

@@ -1,9 +1,13 @@
 """What the engine counts: steps, tokens and requests turned into metrics."""
 
+from typing import Literal
+
 from photonlite.batch import Step
 from photonlite.errors import RequestCancelledError
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.sequence import Sequence
+
+Cause = Literal["waiting", "hopeless", "running"]
 
 
 class Accountant:
@@ -39,6 +43,16 @@ class Accountant:
             metrics.graph_replays += 1
         else:
             metrics.eager_steps += 1
+
+    def dropped(self, cause: Cause) -> None:
+        """Count a request whose deadline ended it, by where that met it."""
+        metrics = self.metrics
+        if cause == "waiting":
+            metrics.dropped_waiting += 1
+        elif cause == "hopeless":
+            metrics.dropped_hopeless += 1
+        else:
+            metrics.dropped_running += 1
 
     def zombie(self) -> None:
         """Count a row that carried a finished sequence."""

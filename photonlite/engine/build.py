@@ -37,7 +37,7 @@ from photonlite.runner.prefill_graphs import prefill_sizes
 from photonlite.runner.runner import StreamRunner
 from photonlite.runner.slot import SlotShape
 from photonlite.runner.torch_body import TorchBody
-from photonlite.scheduler.policy import MAX_JOBS, Limits
+from photonlite.scheduler.policy import MAX_JOBS, REALTIME_JOBS, Limits
 from photonlite.scheduler.scheduler import Scheduler
 
 _logger = logging.getLogger("photonlite")
@@ -202,7 +202,7 @@ def _plan(
         size = config.kv_cache_bytes or cpu_cache_bytes(shape, kv.dtype, page_size=page_size, max_rows=rows)
         return plan_memory(shape, kv.dtype, page_size=page_size, max_rows=rows, kv_cache_bytes=size)
     weights = torch.cuda.memory_allocated(where)
-    activations = measure_activations(make_body, where, config.max_prefill_tokens, MAX_JOBS)
+    activations = measure_activations(make_body, where, config.max_prefill_tokens, MAX_JOBS + REALTIME_JOBS)
     return plan_memory(
         shape,
         kv.dtype,

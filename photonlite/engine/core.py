@@ -126,6 +126,7 @@ class EngineCore:
             # First, so that no plan holds a job that is being forgotten, nor lacks the place of one.
             for job in self.scheduler.drop_idle_jobs():
                 self.runner.forget(job)
+            self.scheduler.realtime_near = self.requests.realtime_near()
             plan = self.scheduler.plan()
             self._sweep()
         if plan is None:

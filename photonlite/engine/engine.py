@@ -11,7 +11,9 @@ import torch
 from photonlite.config import EngineConfig
 from photonlite.device.base import Array
 from photonlite.engine.build import build, cuts_pictures
+from photonlite.engine.calls import Calls
 from photonlite.engine.loop import EngineLoop
+from photonlite.engine.window import Window
 from photonlite.models.base import Model
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
@@ -33,6 +35,8 @@ class Engine:
     Attributes:
         memory: What the KV cache got.
         graphs: What capturing CUDA graphs took; None without graphs.
+        window: Room for decoded pictures that wait.
+        calls: Those that are open; whoever makes them has them counted here.
 
     Raises:
         CapacityError: Not even one longest request fits the memory.
@@ -51,6 +55,8 @@ class Engine:
         self._prefix_length = model.shape.prefix_length
         self._numbers = itertools.count()
         self._loop = EngineLoop(parts.core)
+        self.window = Window(self.config.max_prepared_bytes)
+        self.calls = Calls()
         self._finalizer = weakref.finalize(self, self._loop.stop, drain=False)
 
     @property
@@ -70,7 +76,21 @@ class Engine:
         metrics.pages_free, metrics.pages_total, metrics.page_bytes = pages.free, pages.usable, self.memory.page_bytes
         metrics.running, metrics.waiting = len(scheduler.running), len(scheduler.waiting)
         metrics.in_flight = len(self._core.pipeline.in_flight)
+        metrics.open_realtime = self._core.requests.realtime
+        metrics.open_bulk = max(0, len(self._core.open) - metrics.open_realtime)
+        now, waiting = time.perf_counter(), list(scheduler.waiting)  # a copy: it is the engine thread's
+        metrics.oldest_realtime_s, metrics.oldest_bulk_s = (
+            max((now - one.times.submitted for one in waiting if one.realtime == realtime), default=0.0)
+            for realtime in (True, False)
+        )
+        metrics.preparing, metrics.prepared_bytes = self.window.waiting, self.window.held
+        metrics.dropped_preparing = self.calls.late
         return metrics
+
+    @property
+    def last_tick_s(self) -> float:
+        """Seconds since the engine thread's last sign of life; see `EngineLoop`."""
+        return self._loop.last_tick_s
 
     @property
     def tracer(self) -> Tracer:

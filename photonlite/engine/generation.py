@@ -13,6 +13,7 @@ it, as a loop does that leaves a stream early, the request is cancelled.
 
 import asyncio
 import concurrent.futures
+import contextlib
 import copy
 import queue
 import time
@@ -67,6 +68,10 @@ class Delivery:
         tokens: What a stream has not taken yet; None stands for the end.
         bells: Each is rung once when the next token or the end is there.
         picture: What it is about, once prepared.
+        request: As given.
+        started: Done when the request has been handed in, or has ended.
+        handed_in: Whether the engine has got it.
+        on_end: Is told of the end, once.
     """
 
     def __init__(self, request: Request, deadline_s: float | None) -> None:
@@ -74,7 +79,11 @@ class Delivery:
         self.tokens: queue.SimpleQueue[Token | None] = queue.SimpleQueue()
         self.bells: deque[Callable[[], None]] = deque()
         self.picture: PreparedImage | None = None
-        self._request = request
+        self.request = request
+        self.started: Future[None] = Future()
+        self.handed_in = False
+        self.on_end: Callable[[Delivery], None] | None = None
+        self._computed: deque[Callable[[], None]] = deque()
         self._begun = time.perf_counter()
         self._deadline_s = deadline_s
         self._prepared = (0.0, 0.0)  # seconds that this request's preparation took; all that its picture has cost then
@@ -94,24 +103,49 @@ class Delivery:
             engine: Takes it.
             prepare: Gives the picture; not called if the request has ended already.
         """
-        if self.future.done():
+        if self.has_ended():
             return
         try:
             sequence = self._submit(engine, prepare)
-        except PhotonliteError as error:
-            # Its message says it all, and a traceback would keep the engine alive for as long as somebody has it; so
-            # would those of its causes.
-            if error.__cause__ is not None:
-                without_frames(error.__cause__)
-            self._end(error.with_traceback(None))
-        except BaseException as error:  # a caller's file object may raise anything, and nobody else tells the waiting
-            self._end(error)
+        except BaseException as error:
+            self._fail(error)
             if not isinstance(error, Exception):
                 raise
         else:
             self._stop = partial(engine.cancel, sequence) if sequence is not None else None
             if self.future.done():  # it was cancelled while it was handed in
                 self._tell_engine()
+        finally:
+            _settle(self.started)
+
+    def guard(self, action: Callable[[], object]) -> None:
+        """Do something that must not disturb the thread it is done on: what goes wrong ends the request."""
+        try:
+            action()
+        except BaseException as error:
+            self._fail(error)
+
+    def has_ended(self) -> bool:
+        """Tell whether the request has ended; its deadline, if it has passed, ends it."""
+        if self.remaining == 0:
+            self.expire()
+        return self.future.done()
+
+    def check(self) -> None:
+        """End work that is done for the request, if that has ended.
+
+        Raises:
+            DeadlineError: Its deadline has passed.
+            RequestCancelledError: It was given up.
+        """
+        if self.has_ended():
+            raise self.future.exception() or RequestCancelledError("the request has ended")
+
+    def when_computed(self, action: Callable[[], None]) -> None:
+        """Have something done when the first token or the end is there: the engine has no use for the pixels now."""
+        self._computed.append(action)
+        if self.future.done():
+            _ring(self._computed)
 
     def cancel(self) -> None:
         """Give the request up, wherever it is."""
@@ -125,7 +159,9 @@ class Delivery:
     def on_token(self, token: Token) -> None:
         """Take a token from the engine."""
         self.tokens.put(token)
-        self._ring()
+        if self._computed:
+            _ring(self._computed)
+        _ring(self.bells)
 
     def on_finish(self, sequence: Sequence) -> None:
         """Take the end from the engine."""
@@ -145,12 +181,11 @@ class Delivery:
         self.picture = picture = prepare()
         seconds = time.perf_counter() - start if picture is not None else 0.0
         self._prepared = (seconds, 0.0 if picture is None else picture.preprocess_s)
-        if self.remaining == 0:
-            self.expire()
-        if self.future.done():
+        if self.has_ended():
             return None
+        self.handed_in = True
         return engine.submit(
-            self._request,
+            self.request,
             self,
             picture,
             deadline_s=self._deadline_s,
@@ -166,21 +201,28 @@ class Delivery:
                 self.future.set_result(outcome)
         except InvalidStateError:
             return
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end(self)
         self.tokens.put(None)
-        self._ring()
+        _ring(self._computed)
+        _ring(self.bells)
+        _settle(self.started)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the request with an error; whoever waits is told by nobody else."""
+        if isinstance(error, PhotonliteError):
+            # Its message says it all, and a traceback would keep the engine alive for as long as somebody has it; so
+            # would those of its causes.
+            if error.__cause__ is not None:
+                without_frames(error.__cause__)
+            error = error.with_traceback(None)
+        self._end(error)
 
     def _tell_engine(self) -> None:
         stop, self._stop = self._stop, None
         if stop is not None:
             stop()
-
-    def _ring(self) -> None:
-        for _ in range(len(self.bells)):
-            try:
-                bell = self.bells.popleft()
-            except IndexError:
-                return  # another thread has just rung the last one
-            bell()
 
     def _metrics(self, sequence: Sequence) -> Metrics:
         times = sequence.times
@@ -219,12 +261,10 @@ class Generation(Iterator[Token], AsyncIterator[Token]):
         """What it is about, once prepared."""
         return self._delivery.picture
 
-    def starter(self, engine: Submitter, prepare: Callable[[], PreparedImage | None]) -> Callable[[], None]:
-        """Give what prepares the picture and hands the request in, to be called once, on any thread.
-
-        It holds no reference to this generation: dropping that one also stops what has not begun.
-        """
-        return partial(self._delivery.submit, engine, prepare)
+    @property
+    def delivery(self) -> Delivery:
+        """What the engine knows of the request. It knows nothing of this generation: dropping that one cancels it."""
+        return self._delivery
 
     def __next__(self) -> Token:
         tokens = self._delivery.tokens
@@ -283,10 +323,13 @@ class Generation(Iterator[Token], AsyncIterator[Token]):
 
     async def await_end(self) -> None:
         """The same for coroutines."""
-        await self.await_start(self._delivery.future)
+        await self._await(self._delivery.future)
 
-    async def await_start(self, started: Future[Any]) -> None:
-        """Wait until a future is done that tells how far the request is, at most until the deadline."""
+    async def await_start(self) -> None:
+        """Wait until the request has been handed to the engine or has ended."""
+        await self._await(self._delivery.started)
+
+    async def _await(self, started: Future[Any]) -> None:
         rung, bell = _bell()
         started.add_done_callback(lambda _: bell())
         await self._until(rung)
@@ -336,6 +379,20 @@ def _copied(error: PhotonliteError) -> PhotonliteError:
     copied = copy.copy(error)
     copied.__cause__ = error.__cause__
     return copied
+
+
+def _ring(bells: deque[Callable[[], None]]) -> None:
+    for _ in range(len(bells)):
+        try:
+            bell = bells.popleft()
+        except IndexError:
+            return  # another thread has just rung the last one
+        bell()
+
+
+def _settle(started: Future[None]) -> None:
+    with contextlib.suppress(InvalidStateError):
+        started.set_result(None)
 
 
 def _bell() -> "tuple[asyncio.Future[None], Callable[[], None]]":

@@ -18,8 +18,8 @@ from photonlite.engine.faults import without_frames
 from photonlite.errors import EngineDiedError, ModelError, PhotonliteError
 from photonlite.sequence import Sequence
 
-_LONGEST_SLEEP = 3600.0
-"""Seconds until the engine looks again in any case: a deadline may lie further off than a lock can wait."""
+_LONGEST_SLEEP = 0.5
+"""Seconds until an idle engine gives a sign of life: whoever watches it takes a second without one for trouble."""
 
 # A thread that is inside torch when the interpreter goes away aborts the process: those that still run end before.
 _loops: "weakref.WeakSet[EngineLoop]" = weakref.WeakSet()
@@ -46,6 +46,7 @@ class EngineLoop:
         self._gate = threading.RLock()
         self._refusal: PhotonliteError | None = None
         self._stopping = False
+        self._last_tick = time.perf_counter()
         self._thread = threading.Thread(target=self._run, name="photonlite-engine", daemon=True)
         _loops.add(self)
         self._thread.start()
@@ -54,6 +55,15 @@ class EngineLoop:
     def alive(self) -> bool:
         """Whether requests are taken and answered."""
         return self._refusal is None and self._thread.is_alive()
+
+    @property
+    def last_tick_s(self) -> float:
+        """Seconds since the thread's last sign of life.
+
+        Under a second while it idles; else as long as it waits for a step of the device. It grows for ever once the
+        thread has ended.
+        """
+        return time.perf_counter() - self._last_tick
 
     def submit(self, sequence: Sequence) -> None:
         """Hand a request in; what is wrong with it reaches its sink.
@@ -109,6 +119,7 @@ class EngineLoop:
     def _work(self) -> None:
         core = self._core
         while True:
+            self._last_tick = time.perf_counter()
             self._forget_wakes()
             self._read_inbox()
             if not core.tick():
@@ -122,7 +133,9 @@ class EngineLoop:
 
     def _sleep(self) -> None:
         deadline = self._core.next_deadline
-        seconds = None if deadline is None else min(_LONGEST_SLEEP, max(0.0, deadline - time.perf_counter()))
+        seconds = _LONGEST_SLEEP
+        if deadline is not None:
+            seconds = min(seconds, max(0.0, deadline - time.perf_counter()))
         with contextlib.suppress(queue.Empty):
             self._wake.get(timeout=seconds)
 

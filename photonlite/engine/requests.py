@@ -2,9 +2,11 @@
 
 import heapq
 import logging
+import math
 from collections.abc import Callable
 
 from photonlite.engine.accounting import Accountant
+from photonlite.engine.trust import Trust
 from photonlite.errors import DeadlineError
 from photonlite.request import Token
 from photonlite.scheduler.scheduler import Scheduler
@@ -12,6 +14,12 @@ from photonlite.sequence import Sequence
 
 _SPARE_DEADLINES = 64
 """Deadlines of ended requests that may be kept before they are looked for."""
+
+_NEAR_S = 1.0
+"""Seconds after the last real-time request was open in which the next one is expected: loops come again and again."""
+
+_LOOKED_AT = 64
+"""Waiting real-time requests that a tick compares with their deadlines, those that come next."""
 
 _logger = logging.getLogger("photonlite")
 
@@ -26,16 +34,20 @@ class OpenRequests:
 
     Attributes:
         open: Requests that have not ended.
+        realtime: How many of these are real-time.
         ended: How many have.
     """
 
     def __init__(self, scheduler: Scheduler, accounts: Accountant, clock: Callable[[], float]) -> None:
         self.open: set[Sequence] = set()
+        self.realtime = 0
         self.ended = 0
         self._scheduler = scheduler
         self._accounts = accounts
         self._clock = clock
         self._deadlines: list[tuple[float, int, Sequence]] = []
+        self._realtime_until = -math.inf
+        self._trust = Trust()
 
     @property
     def next_deadline(self) -> float | None:
@@ -45,6 +57,7 @@ class OpenRequests:
     def add(self, sequence: Sequence) -> None:
         """Take a request that the scheduler has accepted."""
         self.open.add(sequence)
+        self.realtime += sequence.realtime
         self._accounts.submitted()
         if sequence.deadline is not None:
             self._watch(sequence, sequence.deadline)
@@ -96,13 +109,38 @@ class OpenRequests:
             self._tell(sequence)
 
     def expire(self) -> None:
-        """End the requests whose deadlines have passed."""
+        """End the requests whose deadlines have passed, and real-time ones that cannot be in time any more.
+
+        Those that wait end before any more work is spent on them.
+        """
         if not self._deadlines:
             return
         now = self._clock()
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finalized):
             _, _, sequence = heapq.heappop(self._deadlines)
-            self.end(sequence, DeadlineError("the request's deadline passed before its answer was complete"))
+            if not sequence.finalized:
+                self._accounts.dropped("running" if sequence.times.admitted else "waiting")
+                self.end(sequence, DeadlineError("the request's deadline passed before its answer was complete"))
+        if self.realtime:
+            self._give_up(now)
+
+    def realtime_near(self) -> bool:
+        """Tell whether real-time requests are open, or were a moment ago."""
+        return self.realtime > 0 or self._clock() < self._realtime_until
+
+    def _give_up(self, now: float) -> None:
+        """End waiting real-time requests whose first token, by measured rates, would come after their deadlines."""
+        rates = self._scheduler.rates
+        for sequence in self._scheduler.waiting.first(_LOOKED_AT, realtime=True):
+            need = None if sequence.deadline is None else self._scheduler.need(sequence)
+            if need is None or sequence.deadline is None:
+                continue
+            needed_s, left_s = need.least_s(rates), sequence.deadline - now
+            if needed_s <= left_s or not self._trust.spend(rates, need):
+                continue
+            self._accounts.dropped("hopeless")
+            late = f"picture and prompt alone take about {needed_s:.3g} s, and the deadline is in {left_s:.3g} s"
+            self.end(sequence, DeadlineError(f"{late}: raise deadline_s, or ask for less at a time"))
 
     def _oldest_first(self) -> list[Sequence]:
         return sorted(self.open, key=lambda one: one.number)
@@ -114,6 +152,9 @@ class OpenRequests:
         sequence.times.finished = self._clock()
         self.open.discard(sequence)
         self.ended += 1
+        if sequence.realtime:
+            self.realtime -= 1
+            self._realtime_until = sequence.times.finished + _NEAR_S
 
     def _tell(self, sequence: Sequence) -> None:
         self._accounts.ended(sequence)

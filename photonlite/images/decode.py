@@ -52,6 +52,7 @@ _FORMATS: Final[tuple[tuple[str, re.Pattern[bytes], type[ImageFile.ImageFile]], 
 _NAMES: Final = ", ".join(name for name, _, _ in _FORMATS)
 _LONGEST_SIGNATURE: Final = 16
 _CHUNK: Final = 1 << 20
+_HEADER: Final = 1 << 20  # bytes of a file object that are read for its size
 
 # Values of the EXIF orientation tag, and what turns such a picture upright.
 _UPRIGHT: Final = {
@@ -107,6 +108,48 @@ def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
     if callable(getattr(source, "read", None)):
         return _decode("the file object", _read_all("the file object", source, limits), limits)
     raise _unusable(source)
+
+
+def decoded_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> int:
+    """Tell how many bytes a picture has in RGB, from its header.
+
+    Args:
+        source: See `load_image`. A file object that can seek is read at its start, and not one that cannot.
+        limits: The largest picture to accept.
+
+    Returns:
+        Three for each pixel; 0 where the header cannot be read, or is over a limit: `load_image` says why.
+    """
+    try:
+        width, height = _header_size(source, limits)
+    except Exception:  # a caller's file object may raise anything, and raises it again when the picture is loaded
+        return 0
+    return 3 * width * height if width * height <= limits.max_pixels else 0
+
+
+def _header_size(source: ImageSource, limits: ImageLimits) -> tuple[int, int]:
+    if isinstance(source, Image.Image):
+        return source.size
+    if isinstance(source, np.ndarray):
+        return source.shape[1], source.shape[0]
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _size_in(io.BytesIO(source))
+    if isinstance(source, (str, os.PathLike)):
+        if not stat.S_ISREG(os.stat(source).st_mode):
+            return 0, 0
+        with _open_file(source, limits) as (_, stream):
+            return _size_in(stream)
+    if source.seekable():
+        source.seek(0)
+        return _size_in(io.BytesIO(source.read(_HEADER)))
+    return 0, 0
+
+
+def _size_in(stream: IO[bytes]) -> tuple[int, int]:
+    head = stream.read(_LONGEST_SIGNATURE)
+    stream.seek(0)
+    size: tuple[int, int] = _reader_of("the picture", head)[1](stream).size
+    return size
 
 
 def _decode(name: str, stream: IO[bytes], limits: ImageLimits) -> Image.Image:

@@ -28,7 +28,7 @@ from photonlite.config import ImageLimits
 from photonlite.errors import ImageError, ModelError
 from photonlite.images.crew import Crew
 from photonlite.images.crops import Buffer, Crops, CropSpec, cut_crops, plain_memory
-from photonlite.images.decode import ImageSource, load_image
+from photonlite.images.decode import ImageSource, decoded_bytes, load_image
 from photonlite.images.key import picture_key
 from photonlite.images.packing import pack_picture, rgb_bytes
 from photonlite.sequence import UncutPicture
@@ -73,13 +73,25 @@ class ImagePool:
         self._urgent: deque[Callable[[], None]] = deque()
         self._submitting = threading.Lock()
 
-    def prepare(self, source: ImageSource, *, adapter: str = "", salt: str | None = None) -> "PreparedImage":
+    def decoded_bytes(self, source: ImageSource) -> int:
+        """Tell how many bytes a picture takes once it is decoded, from its header; 0 where that cannot be read."""
+        return decoded_bytes(source, self._limits)
+
+    def prepare(
+        self,
+        source: ImageSource,
+        *,
+        adapter: str = "",
+        salt: str | None = None,
+        checkpoint: Callable[[], None] | None = None,
+    ) -> "PreparedImage":
         """Decode a picture and name it by its content, on the calling thread.
 
         Args:
             source: See `images.decode.load_image`.
             adapter: The adapter that will read it: the same pixels mean something else to another one.
             salt: Whose it is; pictures of different salts share nothing.
+            checkpoint: Called when the picture is decoded, and when it is named; what it raises ends the work.
 
         Raises:
             ImageError: It is not one picture, cannot be read, or is over a limit.
@@ -89,10 +101,13 @@ class ImagePool:
                 f"a {type(source).__name__} of {len(source)} was handed in as the picture, but a request takes one "
                 "picture for now: ask about each by itself, or about all with batch(); pixels go into a numpy array"
             )
+        check = checkpoint or _nothing
         start = time.perf_counter()
         image = load_image(source, self._limits)
+        check()
         pixels = rgb_bytes(image)
         key = picture_key(image, pixels, adapter, salt, crew=self._crew)
+        check()
         uncut = self._pack_ahead(pixels, image.size)
         return PreparedImage(self, image, key, salt, time.perf_counter() - start, uncut)
 

@@ -18,7 +18,20 @@ from photonlite.observe.units import format_seconds
 TIME_BOUNDS = (*(float(f"{digit}e{power}") for power in range(-5, 2) for digit in (1, 1.5, 2, 3, 5, 7)), 100.0)
 ROW_BOUNDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0)
 
-GAUGES = ("pages_free", "pages_total", "page_bytes", "running", "waiting", "in_flight")
+GAUGES = (
+    "pages_free",
+    "pages_total",
+    "page_bytes",
+    "running",
+    "waiting",
+    "in_flight",
+    "open_realtime",
+    "open_bulk",
+    "oldest_realtime_s",
+    "oldest_bulk_s",
+    "preparing",
+    "prepared_bytes",
+)
 """Fields of `EngineMetrics` that go up and down; its other integers only grow."""
 
 
@@ -124,6 +137,12 @@ class EngineMetrics:
         requests_finished: Answered.
         requests_failed: Ended by an error.
         requests_cancelled: Given up by the caller.
+        dropped_preparing: Calls whose deadlines passed before their pictures were prepared; no requests yet. The next
+            three are among `requests_failed`.
+        dropped_waiting: Requests whose deadlines passed before their prompts ran.
+        dropped_hopeless: Real-time requests that were given up before any work was spent on them: by measured rates
+            their first tokens would have come too late.
+        dropped_running: Requests whose deadlines passed while they were being answered.
         tokens: Committed.
         steps: Launched, by kind.
         crops_encoded: By the vision encoder.
@@ -140,6 +159,12 @@ class EngineMetrics:
         running: Sequences admitted.
         waiting: Sequences not yet admitted.
         in_flight: Steps launched and not committed.
+        open_realtime: Real-time requests in the engine, waiting or running.
+        open_bulk: All others.
+        oldest_realtime_s: Age of the oldest real-time request that is not admitted, since it was asked; 0 without.
+        oldest_bulk_s: The same of all others.
+        preparing: Calls that wait for room before their pictures are decoded.
+        prepared_bytes: Decoded pictures that wait for the engine.
     """
 
     queue_s: Histogram = field(default_factory=Histogram)
@@ -154,6 +179,10 @@ class EngineMetrics:
     requests_finished: int = 0
     requests_failed: int = 0
     requests_cancelled: int = 0
+    dropped_preparing: int = 0
+    dropped_waiting: int = 0
+    dropped_hopeless: int = 0
+    dropped_running: int = 0
     tokens: int = 0
     steps: dict[Kind, int] = field(default_factory=_by_kind)
     crops_encoded: int = 0
@@ -170,6 +199,12 @@ class EngineMetrics:
     running: int = 0
     waiting: int = 0
     in_flight: int = 0
+    open_realtime: int = 0
+    open_bulk: int = 0
+    oldest_realtime_s: float = 0.0
+    oldest_bulk_s: float = 0.0
+    preparing: int = 0
+    prepared_bytes: int = 0
 
     @property
     def histograms(self) -> dict[str, Histogram]:
@@ -203,6 +238,12 @@ class EngineMetrics:
                 "finished": self.requests_finished,
                 "failed": self.requests_failed,
                 "cancelled": self.requests_cancelled,
+            },
+            "dropped": {
+                "while prepared": self.dropped_preparing,
+                "waiting": self.dropped_waiting,
+                "hopeless": self.dropped_hopeless,
+                "running": self.dropped_running,
             },
             "now": {"running": self.running, "waiting": self.waiting, "steps in flight": self.in_flight},
             "steps": {str(kind): count for kind, count in self.steps.items()},

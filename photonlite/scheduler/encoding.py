@@ -8,6 +8,8 @@ waiting sequence ── its picture is not cached ──> cut (on another thread
 
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.cache.manager import CacheManager
+from photonlite.scheduler.policy import REALTIME_JOBS
+from photonlite.scheduler.priority import Queue
 from photonlite.sequence import Sequence
 
 _CUT_AHEAD = 16
@@ -17,9 +19,11 @@ _CUT_AHEAD = 16
 class Encodings:
     """The pictures that are being encoded, each for the sequence that leads it; others wait for what comes of it.
 
+    Pictures of real-time requests are begun, and their crops launched, apart from those of bulk ones.
+
     Args:
         cache: Knows which pictures need no encoding.
-        max_jobs: Pictures whose features are on the device at a time.
+        max_jobs: Pictures of bulk requests whose features are on the device at a time.
         max_picture_bytes: That one launch copies to the device, to make crops of them there.
 
     Attributes:
@@ -38,47 +42,60 @@ class Encodings:
         job = self.jobs.get(key)
         return job is not None and job.encoded
 
-    def leaders(self) -> list[Sequence]:
-        """Give the sequences whose pictures have been encoded for them."""
-        return [job.leader for job in self.jobs.values() if job.encoded and job.leader and not job.leader.finalized]
+    def leaders(self, *, realtime: bool) -> list[Sequence]:
+        """Give the sequences of a class whose pictures have been encoded for them."""
+        return [job.leader for job in self._led(realtime) if job.encoded and job.leader and not job.leader.finalized]
 
-    def begin(self, waiting: list[Sequence]) -> list[Sequence]:
-        """Begin to encode the pictures of the first waiting sequences; have those of the next ones cut.
+    def begin(self, waiting: Queue, *, realtime: bool) -> list[Sequence]:
+        """Begin to encode the pictures of a class's first waiting sequences; have those of the next ones cut.
 
         Returns:
             Sequences whose pictures cannot be cut.
         """
         unusable = []
-        for sequence in waiting[: max(_CUT_AHEAD, self._max_jobs)]:
+        for sequence in waiting.first(max(_CUT_AHEAD, self._max_jobs), realtime=realtime):
             picture = sequence.picture
-            if picture is None or picture.key in self.jobs or self._cache.picture_state(picture.key) != "missing":
+            if picture is None or self._joins(sequence, picture.key) or self._cached(picture.key):
                 continue
             crops = picture.crops  # once: another request about it may end meanwhile, and drop them on its own thread
             if picture.failure is not None:
                 unusable.append(sequence)
             elif crops is None:
                 picture.request_crops()
-            elif len(self.jobs) < self._max_jobs:
+            elif self._has_place(realtime):
                 self.jobs[picture.key] = EncodeJob(self._begun, picture.key, crops, sequence)
                 self._begun += 1
         return unusable
 
-    def groups(self, room: int, enough: int) -> tuple[CropGroup, ...]:
-        """Take the next crops, oldest picture first.
+    def groups(self, room: int, enough: int, *, realtime: bool) -> tuple[CropGroup, ...]:
+        """Take the next crops of a class, oldest picture first.
 
         Args:
             room: Crops at most.
             enough: Crops from which on a larger launch makes them no cheaper: it ends where the next picture would be
                 split, so that a picture does not wait for another's crops.
+            realtime: Which class.
         """
-        groups = self._next(room, enough)
+        groups = self._next(room, enough, realtime)
         for group in groups:
             group.job.launched += group.count
         return tuple(groups)
 
-    def next_crops(self, room: int, enough: int) -> int:
+    def next_crops(self, room: int, enough: int, *, realtime: bool) -> int:
         """Tell how many crops `groups` would take."""
-        return sum(group.count for group in self._next(room, enough))
+        return sum(group.count for group in self._next(room, enough, realtime))
+
+    def begun(self, sequence: Sequence) -> bool:
+        """Tell whether crops of a sequence's picture have been launched."""
+        job = None if sequence.picture is None else self.jobs.get(sequence.picture.key)
+        return job is not None and job.launched > 0
+
+    def crops_missing(self, sequence: Sequence) -> int:
+        """Give the crops of a sequence's picture, if it is not cached; 0 as long as it is not cut."""
+        picture = sequence.picture
+        if picture is None or self._cached(picture.key) or (crops := picture.crops) is None:
+            return 0
+        return EncodeJob(-1, picture.key, crops).total
 
     def take(self, sequence: Sequence) -> EncodeJob | None:
         """Hand an encoded picture to the sequence that goes on with it."""
@@ -94,7 +111,7 @@ class Encodings:
         if self.jobs.get(job.key) is job:
             del self.jobs[job.key]
 
-    def drop_idle(self, waiting: list[Sequence]) -> list[EncodeJob]:
+    def drop_idle(self, waiting: Queue) -> list[EncodeJob]:
         """Find heirs for pictures whose leaders have ended, and drop those that nobody waits for any more."""
         idle = []
         for job in list(self.jobs.values()):
@@ -104,10 +121,31 @@ class Encodings:
                     idle.append(self.jobs.pop(job.key))
         return idle
 
-    def _next(self, room: int, enough: int) -> list[CropGroup]:
+    def _led(self, realtime: bool) -> list[EncodeJob]:
+        """Give the jobs of a class, which is that of their leaders."""
+        return [job for job in self.jobs.values() if (job.leader is not None and job.leader.realtime) == realtime]
+
+    def _cached(self, key: str) -> bool:
+        return self._cache.picture_state(key) != "missing"
+
+    def _has_place(self, realtime: bool) -> bool:
+        if len(self.jobs) >= self._max_jobs + REALTIME_JOBS:
+            return False
+        return realtime or len(self._led(realtime=False)) < self._max_jobs
+
+    def _joins(self, sequence: Sequence, key: str) -> bool:
+        """Tell whether a picture is being encoded already; the first real-time sequence about it takes the lead."""
+        job = self.jobs.get(key)
+        if job is None:
+            return False
+        if sequence.realtime and not (job.leader is not None and job.leader.realtime):
+            job.leader = sequence
+        return True
+
+    def _next(self, room: int, enough: int, realtime: bool) -> list[CropGroup]:
         groups: list[CropGroup] = []
         taken = copied = 0
-        for job in self.jobs.values():
+        for job in self._led(realtime):
             left = job.total - job.launched
             if left == 0:
                 continue
@@ -122,6 +160,6 @@ class Encodings:
         return groups
 
 
-def _first_about(key: str, waiting: list[Sequence]) -> Sequence | None:
+def _first_about(key: str, waiting: Queue) -> Sequence | None:
     """Find the first waiting sequence about a picture: a look at the whole queue, when a leader has gone."""
     return next((one for one in waiting if one.picture is not None and one.picture.key == key), None)

@@ -12,6 +12,9 @@ _NEWEST = 0.2
 MAX_JOBS = 8
 """Pictures whose features are on the device at a time."""
 
+REALTIME_JOBS = 2
+"""Places for pictures of real-time requests beside these, so that none waits until bulk work gives one back."""
+
 _LEAST_SPREAD = 0.01
 """Sizes must differ by a tenth or so before a line is drawn through them."""
 
@@ -25,7 +28,8 @@ class Limits:
         pending_rows: Sequences that may have a row of the pending table, zombies among them.
         max_prefill_tokens: Positions of a prefill launch; a single longer prompt goes alone.
         max_crops: Crops of an encode launch.
-        max_jobs: Pictures whose features are on the device at a time.
+        max_jobs: Pictures of bulk requests whose features are on the device at a time; those of real-time requests may
+            take `REALTIME_JOBS` places more.
         max_picture_bytes: Of the pictures that one launch copies to the device, to make crops of them there; a single
             larger one goes alone.
         launch_budget_s: Seconds that encode and prefill launches may take between two decode steps, while no more
@@ -95,15 +99,18 @@ class Slope:
 
     Attributes:
         per_unit: Seconds; None before the first measurement. As long as all had one size, its cost shared evenly.
+        observed: Measurements so far.
     """
 
     def __init__(self) -> None:
         self.per_unit: float | None = None
+        self.observed = 0
         # Running means of the size, the seconds, the square of the size, and the product of both.
         self._means: tuple[float, float, float, float] | None = None
 
     def observe(self, size: int, seconds: float) -> None:
         """Learn what a launch of some size took."""
+        self.observed += 1
         new = (float(size), seconds, float(size * size), size * seconds)
         old = self._means or new
         x, y, xx, xy = self._means = (
@@ -127,42 +134,91 @@ class Slope:
         before = self._means[1] - self._means[0] * self.per_unit if self._means else 0.0
         return max(0.0, before) + size * self.per_unit
 
+    def least(self, size: int) -> float:
+        """Give the seconds that units take wherever they are launched; 0 as long as nothing was measured."""
+        return size * (self.per_unit or 0.0)
+
     def within(self, seconds: float) -> int:
         """Give the units that a time has room for: at least one, and one as long as nothing was measured."""
         return max(1, int(seconds / self.per_unit)) if self.per_unit else 1
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a pause has time for.
+
+    Attributes:
+        left_s: Seconds that the next launch may take; infinite where nobody is held up.
+        fresh: Whether that launch is the first, which goes however long it takes: a crop or a prompt cannot be split.
+        over: Whether it is the turn of a decode step.
+    """
+
+    left_s: float = math.inf
+    fresh: bool = True
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Who holds up whom.
+
+    Attributes:
+        waiting: Sequences that are not admitted.
+        decoding: Sequences that have tokens to come.
+        realtime_decoding: The real-time ones among these.
+        realtime_near: Whether real-time requests are open, or soon will be.
+    """
+
+    waiting: int
+    decoding: int
+    realtime_decoding: int = 0
+    realtime_near: bool = False
+
+
 class Pause:
     """How long encode and prefill launches have held up those that are decoded, and how long they still may.
+
+    ```
+    launches for       while bulk is decoded              while real-time requests are   while nobody is decoded
+    bulk               `Limits.pause_s`                   launch_budget_s                as long as they like
+    bulk, near         launch_budget_s                    launch_budget_s                launch_budget_s each
+    real-time          max_pause_s                        launch_budget_s                as long as they like
+    ```
+
+    Near means that real-time requests are open, or come again soon: nothing that has been launched can be called back,
+    so launches are short before one arrives.
 
     Args:
         limits: Say how long at all.
         rates: Say what launches take.
 
     Attributes:
-        left_s: Seconds that the next launch may take; infinite while nobody is decoded.
-        fresh: Whether that launch is the first, which goes however long it takes: a crop or a prompt cannot be split.
-        over: Whether it is the turn of a decode step.
+        bulk: What there is time for on behalf of bulk requests.
+        realtime: The same for real-time ones.
     """
 
     def __init__(self, limits: Limits, rates: Rates) -> None:
-        self.left_s = math.inf
-        self.fresh = True
-        self.over = False
+        self.bulk = Room()
+        self.realtime = Room()
         self._limits = limits
         self._rates = rates
         self._held_s = 0.0
 
-    def consider(self, waiting: int, decoding: int) -> None:
-        """Find out what may be launched now that so many wait, and so many are decoded."""
-        if not decoding:
-            self.left_s, self.fresh, self.over = math.inf, True, False
+    def consider(self, load: Load) -> None:
+        """Find out what may be launched under a load."""
+        short = self._limits.launch_budget_s
+        if not load.decoding:
+            self.bulk = Room(short if load.realtime_near else math.inf)
+            self.realtime = Room()
             return
-        allowed = self._limits.pause_s(waiting, decoding)
-        self.over = self._held_s >= allowed
-        self.fresh = self.over or self._held_s == 0
-        self.left_s = allowed if self.over else allowed - self._held_s
+        grown = self._limits.pause_s(load.waiting, load.decoding)
+        self.bulk = self._room(short if load.realtime_near else grown)
+        self.realtime = self._room(short if load.realtime_decoding else max(short, self._limits.max_pause_s))
 
     def book(self, plan: Plan) -> None:
         """Note what is launched; launches before anybody is decoded count too: whoever comes out of them goes on."""
         self._held_s = 0.0 if plan.kind == "decode" else self._held_s + self._rates.cost(plan)
+
+    def _room(self, allowed_s: float) -> Room:
+        over = self._held_s >= allowed_s
+        return Room(allowed_s if over else allowed_s - self._held_s, over or self._held_s == 0, over)

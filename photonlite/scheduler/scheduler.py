@@ -1,9 +1,9 @@
-"""The scheduler: first come, first served, with pages instead of promises.
+"""The scheduler: first come, first served in each of two classes, with pages instead of promises.
 
 ```
 submit ─> waiting ── picture encoded, pages there ──> running ──────────────> finished
              ^                                          │  decode: one position a step, a page every few
-             └──── pages run out: the youngest goes ────┘
+             └──── pages run out: the last one goes ────┘
 ```
 
 `plan` says what to launch next and takes what it needs: rows, pages, crops. `commit` books what a step has done. While
@@ -17,21 +17,31 @@ decode │ encode ─ encode ─ prefill │ decode │ encode ...
 Encoding and prefills take turns at the beginning of a pause, so that neither holds the other up for ever. A sequence
 that is not ready (its picture is being cut or encoded) is passed by; one that lacks pages is not: nobody behind it may
 take them.
+
+Real-time requests come before bulk ones, in every queue, and in launches of their own (`priority`, `policy.Pause`):
+
+- Their crops and prompts go first, also where the pause of bulk work is over.
+- While one is ready to run and cannot, no bulk prompt is admitted: pages and rows that come free are its own.
+- They run beside a full batch; a decode step then leaves the youngest bulk sequences out.
+- When pages run out, the youngest bulk sequence gives its own back before any real-time one does.
+
+After `BULK_TURN` launches that overtook bulk work which waits, the next launch is bulk's; of decode steps that leave
+somebody out the same number may pass a bulk sequence by. A bulk request that lacks pages at its turn holds real-time
+ones up, but only while some of these run: else it is other bulk work that it waits for.
 """
 
 import math
-from bisect import insort
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from photonlite.batch import EncodeJob, PageCopy, Plan, Row, Step
 from photonlite.cache.manager import CacheManager
-from photonlite.errors import CapacityError
 from photonlite.scheduler.encoding import Encodings
-from photonlite.scheduler.policy import Limits, Pause, Rates
+from photonlite.scheduler.policy import Limits, Load, Pause, Rates, Room
+from photonlite.scheduler.priority import Queue, Turns
+from photonlite.scheduler.readiness import Need, Readiness
+from photonlite.scheduler.residents import Residents
 from photonlite.sequence import Sequence
-
-_LOOKED_AT, _LOOKED_AT_PER_ROW = 64, 4
-"""Waiting requests that are looked at for admission: a tick's time must not grow with the queue."""
 
 
 class Scheduler:
@@ -42,11 +52,10 @@ class Scheduler:
         limits: What launches may hold.
 
     Attributes:
-        waiting: Not yet admitted, or pre-empted; oldest first.
-        running: Admitted and not finalized; oldest first.
-        zombies: Finalized, and still carried by a step.
+        waiting: Not yet admitted, or pre-empted.
         unusable: Waiting sequences whose pictures could not be cut; the engine ends them.
         satisfied: Waiting sequences that asked for nothing but a picture that is cached; the engine ends them.
+        realtime_near: Whether real-time requests are open or soon will be; the engine, which has the clock, says so.
     """
 
     def __init__(self, cache: CacheManager, limits: Limits) -> None:
@@ -54,16 +63,32 @@ class Scheduler:
         self.limits = limits
         self.rates = Rates()
         self._pause = Pause(limits, self.rates)
-        self.waiting: list[Sequence] = []
-        self.running: list[Sequence] = []
-        self.zombies: set[Sequence] = set()
+        self.waiting = Queue()
+        self._residents = Residents(cache, limits, self.waiting)
         self._enough = max(1, limits.max_crops // 2)
         self._encodings = Encodings(cache, limits.max_jobs, limits.max_picture_bytes)
+        self._readiness = Readiness(cache, self._encodings, limits)
         self.unusable: list[Sequence] = []
         self.satisfied: list[Sequence] = []
-        self._free_rows = list(range(limits.pending_rows - 1, -1, -1))
-        self._prefilled_last = False
-        self._short_of_pages = False
+        self.realtime_near = False
+        self._turns = Turns()
+        self._prefilled_last = {True: False, False: False}  # for real-time requests, and for bulk ones
+        self._bulk_lacks_pages = False
+
+    @property
+    def running(self) -> Queue:
+        """Admitted and not finalized."""
+        return self._residents.running
+
+    @property
+    def zombies(self) -> set[Sequence]:
+        """Finalized, and still carried by a step."""
+        return self._residents.zombies
+
+    @property
+    def free_rows(self) -> list[int]:
+        """Of the pending table."""
+        return self._residents.free_rows
 
     @property
     def jobs(self) -> dict[str, EncodeJob]:
@@ -77,30 +102,16 @@ class Scheduler:
             CapacityError: It could not run even alone.
             ValueError: It produces tokens and has no prompt to predict them from, or the reverse.
         """
-        if sequence.samples != bool(sequence.request.prompt):
-            raise ValueError("a request either has a prompt and produces tokens, or asks for its picture alone")
-        if sequence.longest > self.limits.max_positions:
-            raise CapacityError(
-                f"the request may grow to {sequence.longest} positions, but the model's context has "
-                f"{self.limits.max_positions}: lower max_tokens or max_objects, or shorten the text"
-            )
-        if not self.cache.fits(sequence.longest, sequence.picture is not None):
-            needed = self.cache.pages_needed(sequence.longest, sequence.picture is not None)
-            size = self.cache.pages.page_size
-            raise CapacityError(
-                f"the request may grow to {sequence.longest} positions, which takes {needed} pages of {size}, but the "
-                f"KV cache has {self.cache.pages.usable}: lower max_tokens or max_objects, or raise kv_cache_bytes"
-            )
-        insort(self.waiting, sequence, key=_arrival)
+        self._readiness.check_fits(sequence)
+        self.waiting.add(sequence)
 
     def plan(self) -> Plan | None:
         """Choose the next launch and take what it needs; None where nothing can be launched now."""
-        self._pause.consider(len(self.waiting), sum(map(_has_more, self.running)))
+        self._pause.consider(self._load())
+        self._bulk_lacks_pages = False
         for choose in self._order():
             if (plan := choose()) is not None:
-                self._pause.book(plan)
-                if plan.kind != "decode":
-                    self._prefilled_last = plan.kind == "prefill"
+                self._book(plan)
                 return plan
         return None
 
@@ -112,7 +123,7 @@ class Scheduler:
             sequence = row.sequence
             if plan.kind == "prefill":
                 self.cache.withdraw(sequence)
-                self._requeue(sequence)
+                self._residents.requeue(sequence)
             else:
                 sequence.filled -= row.count
 
@@ -136,57 +147,91 @@ class Scheduler:
     def finish(self, sequence: Sequence) -> None:
         """Take a finalized sequence out of the queues; a zombie keeps row and pages until `settle` finds it free."""
         if sequence in self.running:  # the short list first
-            self.running.remove(sequence)
-            self.zombies.add(sequence)
-            self.settle(sequence)
+            self._residents.finish(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
 
     def settle(self, sequence: Sequence) -> None:
         """Release or pre-empt a sequence once no step carries it any more."""
-        if sequence.inflight_refs > 0:
-            return
-        if sequence in self.zombies:
-            self.zombies.remove(sequence)
-            self._release(sequence)
-            self._short_of_pages = False
-        elif sequence.preempting:
-            self._preempt(sequence)
+        self._residents.settle(sequence)
 
     def drop_idle_jobs(self) -> list[EncodeJob]:
         """Drop encodings that nobody waits for any more, and name them, so that the device forgets them."""
         return self._encodings.drop_idle(self.waiting)
 
+    def need(self, sequence: Sequence) -> Need | None:
+        """Give what a waiting sequence needs before its first token; None where it has begun."""
+        return self._readiness.need(sequence)
+
+    def _load(self) -> Load:
+        decoding = self._residents.decoding()
+        realtime = sum(sequence.realtime for sequence in decoding)
+        return Load(len(self.waiting), len(decoding), realtime, self.realtime_near)
+
+    def _book(self, plan: Plan) -> None:
+        self._pause.book(plan)
+        if plan.kind == "decode":
+            return
+        realtime = _is_realtime(plan)
+        self._prefilled_last[realtime] = plan.kind == "prefill"
+        self._turns.book(overtakes=realtime and self.waiting.bulk > 0)
+
+    @property
+    def _bulk_is_due(self) -> bool:
+        return self._turns.due and self.waiting.realtime > 0
+
     def _order(self) -> tuple[Callable[[], Plan | None], ...]:
         """Say which kinds of launches to try, one after the other."""
-        admit = (self._plan_prefill, self._plan_encode)
-        if self._prefilled_last or self._encodes_on():
-            admit = (self._plan_encode, self._plan_prefill)
-        return (self._plan_decode, *admit) if self._pause.over else (*admit, self._plan_decode)
+        pause, decode, bulk = self._pause, self._residents.plan_decode, self._admission(realtime=False)
+        if not self.waiting.realtime:
+            return (decode, *bulk) if pause.bulk.over else (*bulk, decode)
+        urgent = self._admission(realtime=True)
+        admit = (*bulk, *urgent) if self._bulk_is_due else (*urgent, *bulk)
+        if pause.realtime.over:
+            return (decode, *admit)
+        if pause.bulk.over and not self._bulk_is_due:
+            return (*urgent, decode, *bulk)
+        return (*admit, decode)
+
+    def _admission(self, *, realtime: bool) -> tuple[Callable[[], Plan | None], ...]:
+        prefill, encode = partial(self._plan_prefill, realtime), partial(self._plan_encode, realtime)
+        if self._prefilled_last[realtime] or (not realtime and self._encodes_on()):
+            return encode, prefill
+        return prefill, encode
+
+    def _room(self, realtime: bool) -> Room:
+        if realtime:
+            return self._pause.realtime
+        return Room(self.limits.launch_budget_s) if self._bulk_is_due else self._pause.bulk
 
     def _encodes_on(self) -> bool:
-        """Tell whether a pause has time for more crops and, after them, for the prompts that could run before them.
+        """Tell whether a pause has time for more bulk crops and, after them, for the prompts that could run before.
 
         Then these wait for company. The first launch of a pause is not asked: it goes by turns, lest somebody starve.
         """
-        if self._pause.fresh:
+        if self._pause.bulk.fresh:
             return False
-        crops = self._encodings.next_crops(self.limits.max_crops, self._enough)
-        prompts = sum(sequence.known_length for sequence in self._encodings.leaders())
-        return crops > 0 and self.rates.crops.cost(crops) + self.rates.positions.cost(prompts) <= self._pause.left_s
+        crops = self._encodings.next_crops(self.limits.max_crops, self._enough, realtime=False)
+        prompts = sum(sequence.known_length for sequence in self._encodings.leaders(realtime=False))
+        taken_s = self.rates.crops.cost(crops) + self.rates.positions.cost(prompts)
+        return crops > 0 and taken_s <= self._pause.bulk.left_s
 
-    def _plan_prefill(self) -> Plan | None:
+    def _plan_prefill(self, realtime: bool) -> Plan | None:
+        if self._is_held_up(realtime):
+            return None
         rows: list[Row] = []
         copies: list[PageCopy] = []
         saves: list[PageCopy] = []
+        room = self._room(realtime)
         positions, budget = 0, self.limits.max_prefill_tokens
-        if self._pause.left_s < math.inf:
-            budget = min(budget, self.rates.positions_within(self._pause.left_s))
-        for sequence in self._admissible():
-            if (rows or not self._pause.fresh) and positions + self._positions_to_compute(sequence) > budget:
+        if room.left_s < math.inf:
+            budget = min(budget, self.rates.positions_within(room.left_s))
+        for sequence in self._admissible(realtime):
+            if (rows or not room.fresh) and positions + self._readiness.positions(sequence) > budget:
                 break
             admission = self.cache.admit(sequence)
             if admission is None:
+                self._bulk_lacks_pages = not realtime
                 break
             row = self._start(sequence, admission.start)
             rows.append(row)
@@ -195,108 +240,49 @@ class Scheduler:
             positions += row.count
         return Plan("prefill", tuple(rows), copies=tuple(copies), saves=tuple(saves)) if rows else None
 
-    def _plan_encode(self) -> Plan | None:
-        self.unusable += self._encodings.begin(self.waiting)
-        room, left_s = self.limits.max_crops, self._pause.left_s
-        if left_s < math.inf:
-            if not self._pause.fresh and self.rates.crops.cost(self._enough) > left_s:
+    def _plan_encode(self, realtime: bool) -> Plan | None:
+        self.unusable += self._encodings.begin(self.waiting, realtime=realtime)
+        crops, room = self.limits.max_crops, self._room(realtime)
+        if room.left_s < math.inf:
+            if not (realtime or room.fresh) and self.rates.crops.cost(self._enough) > room.left_s:
                 return None  # a small launch now makes another one necessary
-            room = min(room, self.rates.crops_within(left_s))
-        groups = self._encodings.groups(room, self._enough)
+            crops = min(crops, self.rates.crops_within(room.left_s))
+        groups = self._encodings.groups(crops, self._enough, realtime=realtime)
         return Plan("encode", groups=groups) if groups else None
 
-    def _plan_decode(self) -> Plan | None:
-        rows: list[Row] = []
-        for sequence in list(self.running):
-            if sequence.preempting or not _has_more(sequence):
-                continue
-            if sequence.row is None or not self._make_room(sequence):
-                continue  # it has given its pages to an older one, or waits for some to come free
-            rows.append(Row(sequence, sequence.filled, 1, len(sequence.tokens) + sequence.inflight_refs))
-        for row in rows:
-            row.sequence.filled += 1
-        return Plan("decode", tuple(rows)) if rows else None
+    def _is_held_up(self, realtime: bool) -> bool:
+        """Tell whether prompts of a class must leave pages and rows that come free to the other one."""
+        if realtime:
+            return self._bulk_lacks_pages and self._residents.any_realtime
+        return not self._bulk_is_due and any(
+            self._readiness.ready(sequence) and self._runs(sequence)
+            for sequence in self._readiness.candidates(self.waiting, realtime=True)
+        )
 
-    def _admissible(self) -> Iterator[Sequence]:
-        """Walk the waiting sequences that may start now, as far as rows and the batch allow."""
-        if self._short_of_pages and self.running:
-            return  # whoever was pre-empted comes back when somebody has finished, not to be pre-empted again
-        for sequence in self._looked_at():
-            if len(self.running) >= self.limits.max_batch or not self._free_rows:
+    def _admissible(self, realtime: bool) -> Iterator[Sequence]:
+        """Walk the waiting sequences of a class that may start now, as far as rows and the batch allow."""
+        for sequence in self._readiness.candidates(self.waiting, realtime=realtime):
+            if not self._residents.has_place(realtime=realtime):
                 return
-            if not self._picture_is_ready(sequence):
+            if not self._readiness.ready(sequence):
                 continue
-            if sequence.samples or self._positions_to_compute(sequence):
+            if self._runs(sequence):
                 yield sequence
             else:
                 self.satisfied.append(sequence)
 
-    def _looked_at(self) -> list[Sequence]:
-        """Give the first waiting sequences, and those that encodings are done for, wherever they stand by now."""
-        first = self.waiting[: max(_LOOKED_AT, _LOOKED_AT_PER_ROW * self.limits.max_batch)]
-        return list(dict.fromkeys(first + sorted(self._encodings.leaders(), key=_arrival)))
-
-    def _positions_to_compute(self, sequence: Sequence) -> int:
-        """Give the positions that a prefill launch computes for a sequence, at most."""
-        picture = sequence.picture
-        cached = picture is not None and self.cache.picture_state(picture.key) == "ready"
-        return sequence.known_length - (sequence.before if cached else 0)
-
-    def _picture_is_ready(self, sequence: Sequence) -> bool:
-        if sequence.picture is None:
-            return True
-        key = sequence.picture.key
-        state = self.cache.picture_state(key)
-        if state == "missing":
-            return self._encodings.done(key)
-        return state == "ready"
+    def _runs(self, sequence: Sequence) -> bool:
+        """Tell whether a ready sequence needs a launch at all."""
+        return sequence.samples or self._readiness.positions(sequence) > 0
 
     def _start(self, sequence: Sequence, start: int) -> Row:
-        self.waiting.remove(sequence)
-        insort(self.running, sequence, key=_arrival)
-        sequence.row = self._free_rows.pop()
-        sequence.filled = sequence.known_length
+        self._residents.start(sequence)
         job = self._encodings.take(sequence) if start == 0 else None
         index = len(sequence.tokens) if sequence.samples else None
         return Row(sequence, start, sequence.known_length - start, index, job)
 
-    def _make_room(self, sequence: Sequence) -> bool:
-        """Give a sequence a page for its next position, from the youngest sequence if need be."""
-        while not self.cache.grow(sequence, sequence.filled + 1):
-            if self.zombies or any(other.preempting for other in self.running):
-                return False  # pages are on their way
-            victim = self.running[-1]
-            victim.preempting = True
-            self._short_of_pages = True
-            self.settle(victim)
-            if victim is sequence or victim.preempting:
-                return False
-        return True
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self._requeue(sequence)
-        sequence.preempting = False
-        sequence.times.preemptions += 1
-
-    def _requeue(self, sequence: Sequence) -> None:
-        """Put a sequence back where it came from, as if it had not run; its tokens stay, and are recomputed."""
-        self.running.remove(sequence)
-        self._release(sequence)
-        sequence.filled = 0
-        insort(self.waiting, sequence, key=_arrival)
-
-    def _release(self, sequence: Sequence) -> None:
-        if sequence.row is None:
-            raise AssertionError(f"sequence {sequence.number} has no row to give back")
-        self.cache.release(sequence)
-        self._free_rows.append(sequence.row)
-        sequence.row = None
-
-
-def _arrival(sequence: Sequence) -> int:
-    return sequence.number
-
-
-def _has_more(sequence: Sequence) -> bool:
-    """Tell whether a sequence may produce another token behind those on their way."""
-    return sequence.samples and len(sequence.tokens) + sequence.inflight_refs < sequence.request.budget
+def _is_realtime(plan: Plan) -> bool:
+    """Tell for which class an encode or prefill launch is: none is for both."""
+    leaders = [group.job.leader for group in plan.groups] + [row.sequence for row in plan.rows]
+    return any(leader is not None and leader.realtime for leader in leaders)

@@ -1,5 +1,7 @@
 """An engine core on a runner of twenty lines: tokens come from a script, and every call is noted."""
 
+import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -141,13 +143,23 @@ class Bench:
         max_batch: int = 4,
         prefix_caching: bool = True,
         max_pause_s: float = 0.0,
+        max_positions: int = sys.maxsize,
+        pending_rows: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.pages = PagePool(pages, PAGE)
         self.cache = CacheManager(self.pages, PREFIX, prefix_caching=prefix_caching)
-        limits = Limits(max_batch, 2 * max_batch, max_prefill_tokens=1000, max_crops=8, max_pause_s=max_pause_s)
+        limits = Limits(
+            max_batch,
+            pending_rows or 2 * max_batch,
+            max_prefill_tokens=1000,
+            max_crops=8,
+            max_pause_s=max_pause_s,
+            max_positions=max_positions,
+        )
         self.scheduler = Scheduler(self.cache, limits)
         self.runner = FakeRunner(script)
-        self.core = EngineCore(self.scheduler, self.runner, depth)
+        self.core = EngineCore(self.scheduler, self.runner, depth, clock=clock)
         self.sequences: list[EngineSequence] = []
 
     def ask(
@@ -156,10 +168,11 @@ class Bench:
         picture: FakePicture | None = None,
         budget: int = 100,
         deadline: float | None = None,
+        realtime: bool = False,
     ) -> FakeSink:
         sink = FakeSink()
         prompt = (Token(1), Token(2)) if budget else ()
-        request = Request("query", prompt, grammar or Words(budget), budget, SamplingSettings())
+        request = Request("query", prompt, grammar or Words(budget), budget, SamplingSettings(), realtime=realtime)
         before = PREFIX if picture else 1
         sequence = EngineSequence(len(self.sequences), request, sink, before, picture, deadline)
         self.sequences.append(sequence)

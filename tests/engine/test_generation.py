@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ def begun(
     deadline_s: float | None = None,
 ) -> Generation:
     generation = Generation(request(), deadline_s)
-    generation.starter(engine, prepare)()
+    generation.delivery.submit(engine, prepare)
     return generation
 
 
@@ -267,7 +268,7 @@ def test_a_fault_of_a_plug_in_reaches_the_caller_as_it_is_and_not_the_engine() -
 
     engine = FakeEngine()
     generation = Generation(Request("x", (), Broken(), 1, SamplingSettings()))
-    generation.starter(engine, lambda: None)()
+    generation.delivery.submit(engine, lambda: None)
     engine.finish()
 
     with pytest.raises(ZeroDivisionError):
@@ -314,7 +315,7 @@ def test_whatever_a_callers_file_raises_reaches_whoever_waits() -> None:
         raise Panic
 
     generation = Generation(request())
-    start = generation.starter(FakeEngine(), prepare)
+    start = partial(generation.delivery.submit, FakeEngine(), prepare)
     with pytest.raises(Panic):
         start()
 
@@ -361,7 +362,7 @@ def test_checking_an_open_request_raises_nothing() -> None:
 def test_a_request_cancelled_before_its_turn_is_neither_prepared_nor_submitted() -> None:
     engine, prepared = FakeEngine(), []
     generation = Generation(request())
-    start = generation.starter(engine, lambda: prepared.append(1))
+    start = partial(generation.delivery.submit, engine, lambda: prepared.append(1))
     generation.cancel()
     start()
 
@@ -373,7 +374,7 @@ def test_a_request_cancelled_before_its_turn_is_neither_prepared_nor_submitted()
 def test_a_request_cancelled_while_it_is_prepared_is_not_submitted() -> None:
     engine = FakeEngine()
     generation = Generation(request())
-    generation.starter(engine, generation.cancel)()
+    generation.delivery.submit(engine, generation.cancel)
 
     assert engine.sequences == []
 
@@ -381,7 +382,7 @@ def test_a_request_cancelled_while_it_is_prepared_is_not_submitted() -> None:
 def test_a_request_cancelled_while_it_is_handed_in_is_cancelled_in_the_engine() -> None:
     generation = Generation(request())
     engine = FakeEngine(on_submit=lambda sequence: generation.cancel())
-    generation.starter(engine, lambda: None)()
+    generation.delivery.submit(engine, lambda: None)
 
     assert engine.cancelled == engine.sequences != []
 
@@ -417,7 +418,7 @@ def test_dropping_a_generation_cancels_its_request_though_the_engine_still_has_t
 
 def test_dropping_a_generation_stops_a_start_that_is_still_to_come() -> None:
     engine = FakeEngine()
-    start = Generation(request()).starter(engine, lambda: None)
+    start = partial(Generation(request()).delivery.submit, engine, lambda: None)
     start()
 
     assert engine.sequences == []
@@ -545,6 +546,14 @@ def test_a_deadline_that_passes_during_preparation_saves_the_engine_the_work() -
     assert engine.sequences == []
     with pytest.raises(DeadlineError):
         generation.check()
+
+
+def test_a_picture_is_not_prepared_after_the_deadline_though_nobody_waits_for_it() -> None:
+    prepared: list[int] = []
+    generation = Generation(request(), 0.0)
+    generation.delivery.submit(FakeEngine(), lambda: prepared.append(1))
+
+    assert prepared == []
 
 
 def test_an_answer_that_is_there_counts_though_the_deadline_has_passed_since() -> None:

@@ -1,5 +1,6 @@
 """The engine thread, on scripted runners; gates in place of sleeps."""
 
+import math
 import sys
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from photonlite.batch import Step
-from photonlite.engine.loop import EngineLoop
+from photonlite.engine.loop import _LONGEST_SLEEP, EngineLoop
 from photonlite.errors import CapacityError, DeadlineError, EngineDiedError, ModelError, RequestCancelledError
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.sequence import Sequence
@@ -310,3 +311,35 @@ def test_the_error_of_a_dead_engine_knows_no_frames_but_tells_where_it_was() -> 
     assert error.__cause__ is not None
     assert (error.__traceback__, error.__cause__.__traceback__) == (None, None)
     assert "in fail" in "".join(traceback.format_exception(error))
+
+
+def test_an_idle_engine_gives_a_sign_of_life_again_and_again() -> None:
+    bench = Bench(ends_at(3))
+    ticks = threading.Semaphore(0)
+    tick = bench.core.tick
+    bench.core.tick = lambda: ticks.release() or tick()  # type: ignore[method-assign, func-returns-value]
+    loop = EngineLoop(bench.core)
+    assert ticks.acquire(timeout=LONG)
+    loop._last_tick = -math.inf
+    for _ in range(2):
+        assert ticks.acquire(timeout=LONG)
+
+    assert loop.last_tick_s < math.inf
+    assert _LONGEST_SLEEP < 1
+    loop.close(drain=True)
+
+
+def test_a_step_that_hangs_on_the_device_shows_in_the_last_tick() -> None:
+    bench = Bench(ends_at(3))
+    gate = Gate(bench, 1)
+    loop = EngineLoop(bench.core)
+    one = sequence(0)
+    loop.submit(one)
+    assert gate.reached.wait(LONG)
+    loop._last_tick -= 77
+    silent = loop.last_tick_s
+    gate.opened.set()
+    ended(one)
+    loop.close(drain=True)
+
+    assert silent >= 77

@@ -16,7 +16,7 @@ from PIL import Image, ImageFile
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageNotFoundError, ImageShapeError, ImageTooLargeError
-from photonlite.images.decode import load_image
+from photonlite.images.decode import decoded_bytes, load_image
 
 ORIENTATION = 0x0112
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
@@ -442,3 +442,33 @@ def test_one_lazy_pillow_image_in_many_threads() -> None:
 
         with ThreadPoolExecutor(8) as pool:
             assert all(same(image, expected) for image in pool.map(load, range(8)))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_bytes_of_a_decoded_picture_are_known_from_its_header(format: str, tmp_path: Path) -> None:
+    data = encoded(gradient(), format)
+    (tmp_path / "picture").write_bytes(data)
+    file = io.BytesIO(data)
+    sources = [data, bytearray(data), memoryview(data), tmp_path / "picture", str(tmp_path / "picture"), file]
+
+    assert [decoded_bytes(source) for source in sources] == [3 * 24 * 16] * len(sources)
+    assert load_image(file).size == (24, 16)  # it may have been read before
+
+
+def test_the_bytes_of_a_picture_in_memory_are_known_too() -> None:
+    assert decoded_bytes(gradient()) == decoded_bytes(np.asarray(gradient())) == 3 * 24 * 16
+    assert decoded_bytes(np.zeros((16, 24), np.uint8)) == 3 * 24 * 16
+
+
+def test_the_header_alone_is_enough_and_what_has_none_or_is_too_large_counts_nothing(tmp_path: Path) -> None:
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    assert decoded_bytes(png_header(1000, 500)) == 3 * 1000 * 500
+    assert decoded_bytes(png_header(1000, 500), ImageLimits(max_pixels=499_999)) == 0
+    pipe = Pipe(encoded(gradient(), "PNG"))
+    os.mkfifo(tmp_path / "fifo")
+    for source in (b"no picture", b"", tmp_path / "nowhere", tmp_path / "fifo", tmp_path, object(), None, [1], pipe):
+        assert decoded_bytes(source) == 0  # type: ignore[arg-type]
+    assert load_image(pipe).size == (24, 16)  # nobody has read from it

@@ -297,3 +297,23 @@ def test_without_memory_a_picture_waits_for_the_engine_to_ask(bell: Bell) -> Non
     pool.close()
 
     assert isinstance(prepared.failure, MemoryError)
+
+
+def test_work_ends_at_a_checkpoint_that_raises(pool: ImagePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class TooLateError(Exception):
+        pass
+
+    def late() -> None:
+        raise TooLateError
+
+    monkeypatch.setattr(module, "picture_key", None)
+    with pytest.raises(TooLateError):
+        pool.prepare(picture(), checkpoint=late)
+
+
+def test_a_picture_that_is_named_in_time_passes_both_checkpoints(pool: ImagePool) -> None:
+    passed: list[int] = []
+    pool.prepare(picture(), checkpoint=lambda: passed.append(1))
+
+    assert len(passed) == 2
+    assert pool.decoded_bytes(picture()) == 3 * 40 * 30

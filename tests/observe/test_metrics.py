@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photonlite.observe.metrics import TIME_BOUNDS, EngineMetrics, Histogram
+from photonlite.observe.metrics import GAUGES, TIME_BOUNDS, EngineMetrics, Histogram
 
 HISTOGRAMS = {
     "queue_s",
@@ -89,8 +89,7 @@ def test_a_snapshot_is_plain_json_and_holds_everything_that_was_counted():
     assert snapshot["counters"]["tokens"] == 3
     assert snapshot["counters"].keys().isdisjoint(snapshot["gauges"])
     assert snapshot["counters"]["steps"] == {"encode": 0, "prefill": 0, "decode": 2}
-    zeros = dict.fromkeys(("pages_total", "page_bytes", "running", "waiting", "in_flight"), 0)
-    assert snapshot["gauges"] == {"pages_free": 7, **zeros}
+    assert snapshot["gauges"] == {**dict.fromkeys(GAUGES, 0), "pages_free": 7}
     assert set(snapshot["histograms"]) == HISTOGRAMS
     token_s = snapshot["histograms"]["token_s"]
     assert (token_s["count"], token_s["sum"], token_s["largest"]) == (2, 500.0025, 500.0)

@@ -58,11 +58,13 @@ def test_noise_never_makes_units_free_or_dearer_than_their_share() -> None:
 def test_what_a_launch_costs_holds_what_comes_before_its_first_unit() -> None:
     slope = Slope()
     assert slope.cost(100) == math.inf
+    assert slope.least(100) == 0
 
     for size in (750, 10, 10, 750, 10, 30, 10, 10, 10):
         slope.observe(size, 0.010 + 4e-6 * size)
 
     assert slope.cost(500) == pytest.approx(0.012)
+    assert slope.least(500) == pytest.approx(0.002)
     assert slope.cost(0) == pytest.approx(0.010)
 
 

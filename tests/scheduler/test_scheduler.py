@@ -1,4 +1,3 @@
-import dataclasses
 from itertools import pairwise
 
 import numpy as np
@@ -104,10 +103,15 @@ def uncut(*sizes: int, room: int, tiling: tuple[int, int] = (1, 1)) -> Encodings
     return encodings
 
 
+def parts(encodings: Encodings, room: int, enough: int) -> list[tuple[int, int, int]]:
+    groups = encodings.groups(room, enough, realtime=False)
+    return [(group.job.number, group.first, group.count) for group in groups]
+
+
 def test_a_launch_begins_as_many_uncut_pictures_as_there_is_room_for_and_nobody_overtakes() -> None:
     encodings = uncut(40, 70, 10, 20, 500, 10, room=100)
 
-    found = [[group.job.number for group in encodings.groups(16, 8)] for _ in range(5)]
+    found = [[group.job.number for group in encodings.groups(16, 8, realtime=False)] for _ in range(5)]
 
     assert found == [[0], [1, 2, 3], [4], [5], []]
 
@@ -115,7 +119,7 @@ def test_a_launch_begins_as_many_uncut_pictures_as_there_is_room_for_and_nobody_
 def test_pictures_that_have_begun_need_no_more_room() -> None:
     encodings = uncut(40, 60, 70, room=60, tiling=(1, 2))
 
-    found = [[(group.job.number, group.first, group.count) for group in encodings.groups(2, 8)] for _ in range(6)]
+    found = [parts(encodings, 2, 8) for _ in range(6)]
 
     assert found == [[(0, 0, 2)], [(0, 2, 1), (1, 0, 1)], [(1, 1, 2)], [(2, 0, 2)], [(2, 2, 1)], []]
 
@@ -133,7 +137,7 @@ def test_crops_of_several_pictures_share_a_launch_that_splits_none_once_it_is_ha
 def test_a_launch_that_is_not_half_full_takes_what_there_is_room_for_of_the_next_picture() -> None:
     encodings = uncut(1, 1, 1, room=100, tiling=(1, 4))  # five crops each
 
-    found = [[(group.job.number, group.first, group.count) for group in encodings.groups(8, 6)] for _ in range(3)]
+    found = [parts(encodings, 8, 6) for _ in range(3)]
 
     assert found == [[(0, 0, 5), (1, 0, 3)], [(1, 3, 2), (2, 0, 5)], []]
 
@@ -263,8 +267,7 @@ def test_a_picture_that_is_dropped_while_the_engine_looks_at_it_is_encoded_all_t
 
 
 def test_a_request_beyond_the_models_context_is_refused_though_the_cache_has_room() -> None:
-    bench = Bench(ends_at(2))
-    bench.scheduler.limits = dataclasses.replace(bench.scheduler.limits, max_positions=12)
+    bench = Bench(ends_at(2), max_positions=12)
     with pytest.raises(CapacityError, match="grow to 13 positions, but the model's context has 12"):
         bench.ask(budget=11)
     bench.ask(budget=10)

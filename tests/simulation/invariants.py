@@ -40,8 +40,8 @@ def check(simulation: "Simulation") -> None:
     if carried:
         raise Violation(f"steps carry {[one.number for one in carried]}, which neither run nor are zombies")
     rows = {sequence.row for sequence in live}
-    rows.update(scheduler._free_rows)
-    if len(rows) != simulation.scenario.pending_rows or len(live) + len(scheduler._free_rows) != len(rows):
+    rows.update(scheduler.free_rows)
+    if len(rows) != simulation.scenario.pending_rows or len(live) + len(scheduler.free_rows) != len(rows):
         raise Violation(f"rows {sorted(map(str, rows))} are shared or lost among {len(live)} sequences")
     if len(core.open) != len(scheduler.waiting) + len(scheduler.running):
         raise Violation(f"{len(core.open)} requests are open, but not all of them wait or run")
@@ -65,6 +65,7 @@ def check(simulation: "Simulation") -> None:
         if not sequence.finalized:
             raise Violation(f"sequence {sequence.number} goes on, though its step has failed")
     simulation.doomed.clear()
+    simulation.priority.check()
     if simulation.ticks % _THOROUGH == 0:
         check_pages(simulation)
 
@@ -123,6 +124,9 @@ def check_end(simulation: "Simulation") -> None:
     ended = metrics.requests_finished + metrics.requests_failed + metrics.requests_cancelled
     if (ended, metrics.requests_submitted) != (len(simulation.sequences),) * 2:
         raise Violation(f"{len(simulation.sequences)} requests have ended, but {ended} were counted")
+    dropped = metrics.dropped_waiting + metrics.dropped_hopeless + metrics.dropped_running
+    if dropped != simulation.seen["ended by DeadlineError"] or core.requests.realtime:
+        raise Violation(f"{dropped} requests were dropped, and {core.requests.realtime} real-time ones are left")
     if not simulation.dead:
         left = [scheduler.running, scheduler.waiting, scheduler.zombies, scheduler.jobs, core.open]
         if any(left) or core.pipeline.in_flight:

@@ -69,7 +69,8 @@ class Judge:
         if isinstance(error, RequestCancelledError):
             return number in self.cancelled
         if isinstance(error, DeadlineError):
-            return sequence.deadline is not None and sequence.deadline <= now
+            hopeless = sequence.realtime and not sequence.times.admitted
+            return sequence.deadline is not None and (sequence.deadline <= now or hopeless)
         if isinstance(error, NumericalError):
             return number in self.spoiled
         if isinstance(error, PictureFailure):

@@ -30,6 +30,7 @@ from tests.simulation.body import SymbolicBody, Violation
 from tests.simulation.failing import FailingBody, Failures, InjectedFailure
 from tests.simulation.judge import Judge, PictureFailure
 from tests.simulation.oracle import Oracle
+from tests.simulation.priority import Priority
 from tests.simulation.trace import describe, name, standing, state
 from tests.simulation.watch import Watch, WatchedRunner
 from tests.simulation.workload import Ask, LatePicture, Scenario, draw_scenario, draw_workload
@@ -56,6 +57,7 @@ class Simulation:
         doomed: Sequences whose step has failed in this tick: they end with it.
         dead: Whether the engine died, as it was made to.
         pictures: What requests are about.
+        priority: Watches who goes before whom.
     """
 
     def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
@@ -73,6 +75,7 @@ class Simulation:
         self.dead = False
         self._trace = trace
         self._judge = Judge()
+        self.priority = Priority(self)
         self._asks = workload.asks[::-1]
         self.pictures = workload.pictures
         self._crops = [picture.numbers for picture in workload.pictures]
@@ -96,6 +99,7 @@ class Simulation:
         except EngineDiedError as death:
             self._bury(death)
         invariants.check_end(self)
+        self.seen["given up before their deadlines"] += self.core.metrics.dropped_hopeless
         self.seen["pre-emptions"] += self.core.metrics.preemptions
         self.seen["evictions"] += self.cache.prefix.evictions
         self.seen["padding rows"] += self.core.metrics.padding_rows
@@ -117,9 +121,11 @@ class Simulation:
         if (holder := self.lent[step.slot]) is not None:
             raise Violation(f"step {step.number} gets slot {step.slot}, which step {holder.number} still has")
         self.lent[step.slot] = step
+        self.priority.launching(step)
         for row in step.rows:
             if row.sequence.preempting or row.sequence.finalized:
                 raise Violation(f"step {step.number} carries {name(row.sequence)}, which has no use for it")
+            self.seen["rows of real-time sequences"] += row.sequence.realtime
             self.seen["prefix hits"] += row.start > 0 and step.kind == "prefill"
         self.seen["launches over a step in flight"] += len(self.core.pipeline.in_flight) > 1
         self.seen["launches without a free page"] += self.pages.free == 0
@@ -228,11 +234,12 @@ class Simulation:
             )
         oracle = Oracle(crops, before, ask.prompt, ask.grammar(), ask.temperature, ask.seed)
         settings = SamplingSettings(temperature=ask.temperature)
-        request = Request("simulated", ask.prompt, ask.grammar(), ask.budget, settings)
-        deadline = None if ask.deadline is None else float(self.now + ask.deadline)
+        request = Request("simulated", ask.prompt, ask.grammar(), ask.budget, settings, realtime=ask.realtime)
+        deadline = None if ask.deadline is None else self.now + ask.deadline
         sequence = Sequence(number, request, Watch(self, number, oracle), before, picture, deadline, ask.seed)
         if self._trace is not None:
-            self._say(f"submit {number}: {before} + {len(ask.prompt)} + {ask.budget}, picture {ask.picture}")
+            kind = "real-time" if ask.realtime else "bulk"
+            self._say(f"submit {kind} {number}: {before} + {len(ask.prompt)} + {ask.budget}, picture {ask.picture}")
         self._hand_in(sequence)
 
     def _hand_in(self, sequence: Sequence) -> None:

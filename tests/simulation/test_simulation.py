@@ -16,6 +16,7 @@ TICKS = 1_000_000
 
 AT_LEAST = {
     "answered": 50_000,
+    "bulk's turns": 2_000,
     "calm runs with a cache": 100,
     "cancelled after its end": 100,
     "cancelled after pre-emption": 20,
@@ -26,6 +27,7 @@ AT_LEAST = {
     "cancelled while pre-empted": 5,
     "cancelled while prefilling": 200,
     "cancelled while waiting": 1_000,
+    "decode steps that left somebody out": 3_000,
     "decode in depth 1": 20_000,
     "decode in depth 2": 100_000,
     "died": 50,
@@ -52,7 +54,9 @@ AT_LEAST = {
     "failed upload": 100,
     "NaNs in decode": 100,
     "NaNs in prefill": 50,
+    "given up before their deadlines": 30,
     "launches over a step in flight": 200_000,
+    "launches that overtook bulk work": 30_000,
     "padding rows": 10_000,
     "page copies": 5_000,
     "page saves": 2_000,
@@ -62,6 +66,7 @@ AT_LEAST = {
     "prefill in depth 2": 20_000,
     "prefix hits": 20_000,
     "refused": 500,
+    "rows of real-time sequences": 100_000,
     "rows of the pre-empted": 500,
     "sampled after it": 50_000,
     "sampled before the last commit": 50_000,

@@ -178,6 +178,7 @@ class Ask:
         delay: Ticks that cutting its picture takes.
         fails: Whether its picture cannot be cut.
         deadline: Ticks after which its answer is worthless; None for never.
+        realtime: Whether it comes before bulk work.
     """
 
     at: int
@@ -189,7 +190,8 @@ class Ask:
     seed: int
     delay: int
     fails: bool
-    deadline: int | None
+    deadline: float | None
+    realtime: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,7 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
     share_of_pictures = random.choice((0.0, 0.5, 0.8, 1.0))
     faults, late = random.choice((0.0, 0.05, 0.2)), random.choice((0, 5, 40))
     hurried = random.choice((0.0, 0.0, 0.1))
+    share_of_realtime = random.choice((0.0, 0.1, 0.3, 0.6, 0.95))
     asks: list[Ask] = []
     at = 0
     for _ in range(random.choice((4, 8, 12, 24))):
@@ -255,6 +258,7 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
             grammar = draw_grammar(random, max(1, budget))
             if budget and random.random() < faults:
                 grammar = with_fault(random, grammar, budget)
+            realtime = random.random() < share_of_realtime
             asks.append(
                 Ask(
                     at,
@@ -266,11 +270,19 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
                     random.getrandbits(30),
                     random.randrange(late + 1),
                     random.random() < 0.04,
-                    random.randrange(80) if random.random() < hurried else None,
+                    _draw_deadline(random, hurried, realtime),
+                    realtime,
                 )
             )
         at += random.choice((0, 1, 4, 20))
     return Workload(asks, pictures), prefix_length + longest_prompt + longest_answer, prefix_length
+
+
+def _draw_deadline(random: Random, hurried: float, realtime: bool) -> float | None:
+    if random.random() >= hurried:
+        return None
+    # A tick is a second, and launches take milliseconds of the device: only such a deadline can be hopeless in time.
+    return random.random() * 0.01 if realtime and random.random() < 0.5 else float(random.randrange(80))
 
 
 def _draw_crops(random: Random) -> CutCrops:

@@ -1,0 +1,96 @@
+"""What stands between a waiting sequence and its first launch: pages that can never be enough, crops, positions."""
+
+from dataclasses import dataclass
+
+from photonlite.cache.manager import CacheManager
+from photonlite.errors import CapacityError
+from photonlite.scheduler.encoding import Encodings
+from photonlite.scheduler.policy import Limits, Rates
+from photonlite.scheduler.priority import Queue, rank
+from photonlite.sequence import Sequence
+
+_LOOKED_AT, _LOOKED_AT_PER_ROW = 64, 4
+"""Waiting requests of a class that are looked at for admission: a tick's time must not grow with the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Work in front of a first token.
+
+    Attributes:
+        crops: To be encoded.
+        positions: To be prefilled.
+    """
+
+    crops: int
+    positions: int
+
+    def least_s(self, rates: Rates) -> float:
+        """Give the seconds that it takes at the least if nothing else runs, as far as that was measured."""
+        return rates.crops.least(self.crops) + rates.positions.least(self.positions)
+
+
+class Readiness:
+    """Knows of each waiting sequence whether it may run, and what that takes.
+
+    Args:
+        cache: Knows which pictures need no encoding.
+        encodings: Knows which are encoded.
+        limits: What the machine has.
+    """
+
+    def __init__(self, cache: CacheManager, encodings: Encodings, limits: Limits) -> None:
+        self._cache = cache
+        self._encodings = encodings
+        self._limits = limits
+
+    def check_fits(self, sequence: Sequence) -> None:
+        """Check that a sequence could run alone.
+
+        Raises:
+            CapacityError: It could not.
+            ValueError: It produces tokens and has no prompt to predict them from, or the reverse.
+        """
+        cache, limit = self._cache, self._limits.max_positions
+        if sequence.samples != bool(sequence.request.prompt):
+            raise ValueError("a request either has a prompt and produces tokens, or asks for its picture alone")
+        if sequence.longest > limit:
+            raise CapacityError(
+                f"the request may grow to {sequence.longest} positions, but the model's context has "
+                f"{limit}: lower max_tokens or max_objects, or shorten the text"
+            )
+        if not cache.fits(sequence.longest, sequence.picture is not None):
+            needed = cache.pages_needed(sequence.longest, sequence.picture is not None)
+            raise CapacityError(
+                f"the request may grow to {sequence.longest} positions, which takes {needed} pages of "
+                f"{cache.pages.page_size}, but the KV cache has {cache.pages.usable}: lower max_tokens or "
+                "max_objects, or raise kv_cache_bytes"
+            )
+
+    def candidates(self, waiting: Queue, *, realtime: bool) -> list[Sequence]:
+        """Give a class's first waiting sequences, and those that encodings are done for, wherever they stand by now."""
+        count = max(_LOOKED_AT, _LOOKED_AT_PER_ROW * self._limits.max_batch)
+        encoded = sorted(self._encodings.leaders(realtime=realtime), key=rank)
+        return list(dict.fromkeys(waiting.first(count, realtime=realtime) + encoded))
+
+    def ready(self, sequence: Sequence) -> bool:
+        """Tell whether a sequence's picture, if it has one, is there."""
+        if sequence.picture is None:
+            return True
+        key = sequence.picture.key
+        state = self._cache.picture_state(key)
+        if state == "missing":
+            return self._encodings.done(key)
+        return state == "ready"
+
+    def positions(self, sequence: Sequence) -> int:
+        """Give the positions that a prefill launch computes for a sequence, at most."""
+        picture = sequence.picture
+        cached = picture is not None and self._cache.picture_state(picture.key) == "ready"
+        return sequence.known_length - (sequence.before if cached else 0)
+
+    def need(self, sequence: Sequence) -> Need | None:
+        """Give what a sequence needs before its first token; None where work has been spent on it already."""
+        if sequence.times.admitted or self._encodings.begun(sequence):
+            return None
+        return Need(self._encodings.crops_missing(sequence), self.positions(sequence))

@@ -1,0 +1,156 @@
+"""Deadlines, and what real-time requests leave behind, on a virtual clock."""
+
+import pytest
+
+from photonlite.engine.core import EngineCore
+from photonlite.engine.trust import Trust
+from photonlite.errors import DeadlineError
+from photonlite.scheduler.policy import Rates
+from photonlite.scheduler.readiness import Need
+from photonlite.sequence import Sequence
+from tests.engine.fakes import Bench, FakePicture, ends_at
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def drops(core: EngineCore) -> tuple[int, int, int]:
+    metrics = core.metrics
+    return metrics.dropped_waiting, metrics.dropped_hopeless, metrics.dropped_running
+
+
+def slow(clock: Clock) -> Bench:
+    """An engine that has measured: a crop takes 0.1 s, a position 0.01 s."""
+    bench = Bench(ends_at(3), clock=clock)
+    bench.scheduler.rates.crops.observe(10, 1.0)
+    bench.scheduler.rates.positions.observe(10, 0.1)
+    return bench
+
+
+@pytest.mark.parametrize("picture", [None, FakePicture("a"), FakePicture("late", cut=False)])
+def test_nothing_is_launched_for_a_request_whose_deadline_has_passed(
+    clock: Clock, picture: FakePicture | None
+) -> None:
+    bench = Bench(ends_at(3), clock=clock)
+    sink = bench.ask(picture=picture, deadline=101.0)
+    clock.now = 101.0
+    bench.run()
+
+    assert isinstance(sink.ends[0].error, DeadlineError)
+    assert (bench.runner.steps, drops(bench.core)) == ([], (1, 0, 0))
+    assert picture is None or picture.asked == 0
+
+
+def test_a_deadline_that_passes_while_a_request_is_answered_is_counted_apart(clock: Clock) -> None:
+    bench = Bench(ends_at(50), clock=clock)
+    bench.ask(deadline=101.0)
+    for _ in range(4):
+        bench.core.tick()
+    clock.now = 102.0
+    bench.run()
+
+    assert drops(bench.core) == (0, 0, 1)
+    assert bench.core.metrics.requests_failed == 1
+
+
+@pytest.mark.parametrize(("seconds", "hopeless"), [(0.41, True), (0.43, False)])
+def test_a_realtime_request_that_cannot_be_in_time_is_given_up_at_once(
+    clock: Clock, seconds: float, hopeless: bool
+) -> None:
+    bench = slow(clock)
+    sink = bench.ask(picture=FakePicture("a"), deadline=100 + seconds, realtime=True)  # 3 crops, 12 positions
+    bench.core.tick()
+
+    assert bool(sink.ends) == hopeless
+    assert drops(bench.core) == (0, int(hopeless), 0)
+    assert bool(bench.runner.steps) != hopeless
+    if hopeless:
+        assert str(sink.ends[0].error).startswith("picture and prompt alone take about 0.42 s, and the deadline is in")
+
+
+def test_a_bulk_request_is_not_given_up_before_its_deadline(clock: Clock) -> None:
+    bench = slow(clock)
+    sink = bench.ask(picture=FakePicture("a"), deadline=100.1)
+    bench.core.tick()
+
+    assert not sink.ends
+
+
+def test_a_cached_picture_costs_a_hopeful_request_nothing(clock: Clock) -> None:
+    bench = slow(clock)
+    bench.ask(picture=FakePicture("a"))
+    bench.run()
+    sink = bench.ask(picture=FakePicture("a"), deadline=100.1, realtime=True)
+    bench.run()
+
+    assert sink.ends[0].error is None
+
+
+def test_a_request_on_which_work_has_been_spent_is_not_given_up(clock: Clock) -> None:
+    bench = slow(clock)
+    sink = bench.ask(picture=FakePicture("a"), deadline=100.5, realtime=True)
+    bench.core.tick()
+    clock.now = 100.45
+    bench.run()
+
+    assert sink.ends[0].error is None
+
+
+def test_when_only_old_measurements_say_so_one_hopeless_request_in_four_is_tried(clock: Clock) -> None:
+    bench = slow(clock)
+    sinks = [bench.ask(picture=FakePicture(str(n)), deadline=100.2, realtime=True) for n in range(4)]
+    bench.run()
+
+    assert [isinstance(sink.ends[0].error, DeadlineError) for sink in sinks] == [True, True, True, False]
+
+
+def test_rates_are_trusted_again_when_all_that_count_have_been_measured() -> None:
+    rates, trust, both, text = Rates(), Trust(), Need(3, 10), Need(0, 10)
+
+    def given_up(need: Need) -> int:
+        count = 0
+        while trust.spend(rates, need):
+            count += 1
+        return count
+
+    assert given_up(both) == 3
+    rates.positions.observe(10, 0.1)
+    assert given_up(both) == 0
+    assert given_up(text) == 3
+    rates.crops.observe(1, 0.1)
+    rates.positions.observe(10, 0.1)
+    assert given_up(both) == 3
+
+
+def test_realtime_requests_are_near_for_a_second_after_the_last_one(clock: Clock) -> None:
+    bench = Bench(ends_at(2), clock=clock)
+    near = [bench.core.requests.realtime_near()]
+    bench.ask(realtime=True)
+    near.append(bench.core.requests.realtime_near())
+    bench.run()
+    for clock.now in (100.9, 101.1):
+        near.append(bench.core.requests.realtime_near())
+
+    assert near == [False, True, True, False]
+
+
+def test_open_requests_are_counted_by_class_however_they_end(clock: Clock) -> None:
+    bench = Bench(ends_at(2), clock=clock)
+    for realtime in (True, False, True):
+        bench.ask(realtime=realtime, deadline=101.0)
+    assert (bench.core.requests.realtime, len(bench.core.open)) == (2, 3)
+    bench.core.cancel(bench.sequences[0])
+    assert bench.core.requests.realtime == 1
+    clock.now = 102.0
+    bench.run()
+
+    assert (bench.core.requests.realtime, bench.core.open) == (0, set[Sequence]())

@@ -1,0 +1,292 @@
+"""Real-time requests beside bulk ones, launch by launch."""
+
+from itertools import groupby
+
+import pytest
+
+from photonlite.batch import Step
+from photonlite.request import Request, SamplingSettings, Token
+from photonlite.scheduler.policy import REALTIME_JOBS
+from photonlite.scheduler.priority import BULK_TURN, Queue, Turns, rank
+from photonlite.sequence import Sequence
+from tests.engine.fakes import Bench, FakePicture, FakeSink, Words, ends_at
+
+
+def sequence(number: int, realtime: bool, prompt: int = 2, budget: int = 9) -> Sequence:
+    request = Request("query", (Token(1),) * prompt, Words(budget), budget, SamplingSettings(), realtime=realtime)
+    return Sequence(number, request, FakeSink(), 1)
+
+
+def numbers(bench: Bench, kind: str) -> list[list[int]]:
+    return [[row.sequence.number for row in step.rows] for step in bench.runner.steps if step.kind == kind]
+
+
+def decoding(bench: Bench, count: int = 1, ticks: int = 3) -> Bench:
+    """Let bulk requests run that go on for long."""
+    for _ in range(count):
+        bench.ask()
+    for _ in range(ticks):
+        bench.core.tick()
+    return bench
+
+
+# ---- queues
+
+
+def test_a_queue_has_realtime_ones_first_and_the_oldest_of_each_class_before_the_others() -> None:
+    queue = Queue()
+    for number, realtime in ((3, False), (5, True), (1, False), (4, True), (2, True)):
+        queue.add(sequence(number, realtime))
+
+    assert [one.number for one in queue] == [2, 4, 5, 1, 3]
+    assert (queue.realtime, queue.bulk, queue.last.number) == (3, 2, 3)
+    assert [one.number for one in queue.first(2, realtime=True)] == [2, 4]
+    assert [one.number for one in queue.first(9, realtime=False)] == [1, 3]
+    assert sorted(queue, key=rank) == list(queue)
+
+
+def test_bulk_has_its_turn_after_so_many_launches_in_a_row_that_overtook_it() -> None:
+    turns = Turns()
+    for overtakes in (True, True, False, *(True,) * (BULK_TURN - 1)):
+        turns.book(overtakes=overtakes)
+    assert not turns.due
+
+    turns.book(overtakes=True)
+    assert turns.due
+    turns.book(overtakes=False)
+    assert not turns.due
+
+
+# ---- admission
+
+
+def test_a_realtime_request_is_admitted_before_bulk_ones_that_came_earlier() -> None:
+    bench = Bench(ends_at(2), max_batch=1)
+    for realtime in (False, False, True, True):
+        bench.ask(realtime=realtime)
+    bench.run()
+
+    assert numbers(bench, "prefill") == [[2], [3], [0], [1]]
+
+
+def test_realtime_crops_and_prompts_go_in_launches_of_their_own() -> None:
+    bench = Bench(ends_at(2))
+    bench.ask(picture=FakePicture("bulk"))
+    bench.ask(picture=FakePicture("robot"), realtime=True)
+    bench.run()
+
+    launched = [[group.job.key for group in step.plan.groups] for step in bench.runner.steps if step.kind == "encode"]
+    assert launched[0] == ["robot"]
+    assert set(map(tuple, launched[1:])) == {("bulk",)}
+    assert numbers(bench, "prefill") == [[1], [0]]
+
+
+def test_realtime_prompts_that_never_end_leave_bulk_one_launch_in_nine() -> None:
+    bench = Bench(ends_at(1), max_batch=2)
+    for _ in range(3):
+        bench.ask()
+    for _ in range(60):
+        bench.ask(realtime=True)
+        bench.core.tick()
+    classes = [bench.sequences[rows[0]].realtime for rows in numbers(bench, "prefill")]
+    runs = [(realtime, len(list(run))) for realtime, run in groupby(classes)]
+
+    assert runs[:4] == [(True, BULK_TURN), (False, 1), (True, BULK_TURN), (False, 1)]
+
+
+def test_a_bulk_picture_gets_its_turn_though_realtime_pictures_never_end() -> None:
+    bench = Bench(ends_at(1))
+    waits = bench.ask(picture=FakePicture("bulk"))
+    for number in range(40):
+        bench.ask(picture=FakePicture(str(number)), realtime=True)
+        bench.core.tick()
+        bench.core.tick()
+
+    assert waits.ends
+
+
+def test_a_realtime_request_about_a_picture_that_bulk_waits_for_takes_the_lead() -> None:
+    bench = Bench(ends_at(60), max_pause_s=0.035)
+    bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.003
+    decoding(bench)
+    bench.ask(picture=FakePicture("same"))
+    while not bench.scheduler.jobs:
+        bench.core.tick()
+    bench.ask(picture=FakePicture("first"), realtime=True)
+    bench.ask(picture=FakePicture("same"), realtime=True)
+    bench.core.tick()
+
+    assert [job.leader is not None and job.leader.number for job in bench.scheduler.jobs.values()] == [3, 2]
+
+
+def test_pictures_of_realtime_requests_have_places_when_bulk_has_taken_all_of_its_own() -> None:
+    bench = Bench(ends_at(60))
+    bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.01  # one crop a launch
+    decoding(bench)
+    for number in range(12):
+        bench.ask(picture=FakePicture(f"bulk {number}"))
+    for _ in range(6):
+        bench.core.tick()
+    assert len(bench.scheduler.jobs) == 8
+    for number in range(REALTIME_JOBS + 1):
+        bench.ask(picture=FakePicture(f"robot {number}"), realtime=True)
+    most = 0
+    for _ in range(6):
+        bench.core.tick()
+        most = max(most, len(bench.scheduler.jobs))
+
+    assert most == 8 + REALTIME_JOBS
+
+
+def test_pages_that_come_free_are_a_realtime_requests_before_anybody_elses() -> None:
+    # Six usable pages of four: the running one takes four, the real-time one needs three, the bulk one would fit.
+    bench = Bench(ends_at(40), pages=7, prefix_caching=False)
+    for number, (prompt, realtime) in enumerate(((13, False), (1, False), (9, True))):
+        if number == 1:
+            assert bench.scheduler.plan() is not None
+        bench.sequences.append(sequence(number, realtime, prompt, budget=2))
+        bench.core.submit(bench.sequences[-1])
+
+    plan = bench.scheduler.plan()
+    assert plan is None or plan.kind == "decode"
+    assert [one.number for one in bench.scheduler.waiting] == [2, 1]
+
+
+def starved(realtime_runs: bool) -> Bench:
+    """A bulk request whose turn it is, which lacks pages that another one has; a real-time one that would fit."""
+    bench = Bench(ends_at(40), pages=11, prefix_caching=False)
+    plans = [sequence(0, realtime_runs, 13, 2), sequence(1, False, 25, 2), sequence(2, True, 5, 2)]
+    bench.sequences += plans
+    bench.core.submit(plans[0])
+    assert bench.scheduler.plan() is not None
+    for one in plans[1:]:
+        bench.core.submit(one)
+    for _ in range(BULK_TURN):
+        bench.scheduler._turns.book(overtakes=True)
+    return bench
+
+
+def test_bulk_that_lacks_pages_at_its_turn_holds_realtime_up_only_while_some_of_it_runs() -> None:
+    for realtime_runs in (True, False):
+        bench = starved(realtime_runs)
+        plans = [bench.scheduler.plan() for _ in range(2)]  # a decode step, and what comes after it
+        assert plans[0] is not None
+        assert plans[0].kind == "decode"
+        assert (bench.sequences[2] in bench.scheduler.waiting) == realtime_runs
+
+
+# ---- running
+
+
+def test_a_realtime_request_runs_beside_a_full_batch_and_the_youngest_bulk_one_is_left_out() -> None:
+    bench = decoding(Bench(ends_at(30), max_batch=2), count=2)
+    bench.ask(realtime=True)
+    bench.run()
+    rows = numbers(bench, "decode")
+    beside = [batch for batch in rows if 2 in batch]
+
+    assert beside[:BULK_TURN] == [[2, 0]] * BULK_TURN
+    assert max(map(len, rows)) == 2
+
+
+def test_a_decode_step_that_leaves_somebody_out_passes_a_bulk_sequence_by_only_so_often() -> None:
+    bench = decoding(Bench(ends_at(50), max_batch=1))
+    first = len(bench.sequences[0].tokens)
+    for _ in range(60):
+        if bench.scheduler.running.realtime == 0 and not bench.scheduler.waiting.realtime:
+            bench.ask(realtime=True)
+        bench.core.tick()
+
+    steps = numbers(bench, "decode")
+    gaps = [len(list(run)) for is_bulk, run in groupby(0 in batch for batch in steps[3:]) if not is_bulk]
+    assert max(gaps) == BULK_TURN
+    assert len(bench.sequences[0].tokens) > first + 3
+
+
+def test_bulk_gives_its_pages_back_before_a_realtime_sequence_that_is_younger() -> None:
+    bench = Bench(ends_at(27), pages=11, prefix_caching=False)
+    bench.ask(budget=30)
+    bench.ask(budget=30, realtime=True)
+    bench.run()
+
+    assert [one.times.preemptions for one in bench.sequences] == [1, 0]
+    assert [len(one.tokens) for one in bench.sequences] == [27, 27]
+
+
+# ---- pauses
+
+
+def pauses(bench: Bench) -> list[list[Step]]:
+    """Launches of other kinds in front of each decode step."""
+    found: list[list[Step]] = [[]]
+    for step in bench.runner.steps:
+        if step.kind == "decode":
+            found.append([])
+        else:
+            found[-1].append(step)
+    return found
+
+
+def measured(bench: Bench) -> Bench:
+    bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.002
+    bench.scheduler.rates.positions.per_unit = bench.runner.per_position = 0.0005
+    return bench
+
+
+def test_a_realtime_picture_is_encoded_and_read_in_one_pause_however_short_those_of_bulk_are() -> None:
+    bench = decoding(measured(Bench(ends_at(60), max_pause_s=0.035)))
+    bench.ask(picture=FakePicture("bulk"))
+    bench.ask(picture=FakePicture("robot"), realtime=True)
+    bench.run()
+
+    urgent = next(steps for steps in pauses(bench) if any(row.sequence.number > 1 for s in steps for row in s.rows))
+    assert [step.kind for step in urgent] == ["encode", "prefill"]
+    assert sum(step.device_s for step in urgent) > 0.004
+
+
+def test_a_realtime_request_does_not_wait_until_the_pause_of_bulk_is_over() -> None:
+    bench = decoding(measured(Bench(ends_at(60), max_pause_s=0.035)))
+    bench.ask(picture=FakePicture("bulk"))
+    bench.runner.steps.clear()
+    while not bench.runner.steps or bench.runner.steps[-1].kind != "encode":
+        bench.core.tick()  # bulk has had its pause: a decode step would come now
+    bench.ask(realtime=True)
+    bench.core.tick()
+
+    assert [(step.kind, len(step.rows)) for step in bench.runner.steps[-1:]] == [("prefill", 1)]
+    assert bench.runner.steps[-1].rows[0].sequence.realtime
+
+
+@pytest.mark.parametrize("near", [False, True])
+def test_pauses_of_bulk_do_not_grow_while_realtime_requests_are_near(near: bool) -> None:
+    bench = decoding(measured(Bench(ends_at(60), max_pause_s=0.035)))
+    bench.core.requests.realtime_near = lambda: near  # type: ignore[method-assign]
+    for number in range(20):
+        bench.ask(picture=FakePicture(str(number)))
+    bench.run()
+
+    longest = max(sum(step.device_s for step in steps) for steps in pauses(bench)[1:])
+    # A prompt of twelve positions cannot be split: it takes 6 ms.
+    assert longest <= 0.006 + 1e-9 if near else longest > 0.02
+
+
+def test_bulk_launches_are_short_while_realtime_requests_are_near_though_nobody_is_decoded() -> None:
+    bench = measured(Bench(ends_at(2)))
+    bench.core.requests.realtime_near = lambda: True  # type: ignore[method-assign]
+    for number in range(4):
+        bench.ask(picture=FakePicture(str(number)))
+    bench.core.tick()
+
+    assert sum(group.count for group in bench.runner.steps[0].plan.groups) == 2  # of 2 ms each, and 4 ms are allowed
+
+
+def test_realtime_work_keeps_to_the_launch_budget_while_others_of_its_kind_are_decoded() -> None:
+    bench = measured(Bench(ends_at(60), max_pause_s=0.035))
+    bench.ask(realtime=True)
+    for _ in range(3):
+        bench.core.tick()
+    bench.ask(picture=FakePicture("robot"), realtime=True)
+    bench.run()
+
+    lengths = [sum(step.device_s for step in steps) for steps in pauses(bench)[1:]]
+    assert max(lengths) <= 0.006 + 1e-9  # the prompt alone

@@ -1,0 +1,128 @@
+"""Who may go before whom, reckoned apart from the scheduler: real-time first, and bulk work never starves."""
+
+from typing import TYPE_CHECKING
+
+from photonlite.batch import Step
+from photonlite.sequence import Sequence
+from tests.simulation.body import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.simulator import Simulation
+
+_TURN = 8
+"""Launches that may overtake bulk work in a row."""
+
+_LOOKED_AT = 64
+
+
+class Priority:
+    """Watches launches.
+
+    Args:
+        simulation: Whose.
+    """
+
+    def __init__(self, simulation: "Simulation") -> None:
+        self._simulation = simulation
+        self._overtaken = 0
+        self._left_out: dict[Sequence, int] = {}
+        self._gave: set[Sequence] = set()
+
+    def launching(self, step: Step) -> None:
+        """Check a launch that has been planned and not yet done."""
+        if step.kind == "decode":
+            self._check_decode(step)
+            return
+        scheduler, seen = self._simulation.scheduler, self._simulation.seen
+        led = [group.job.leader for group in step.plan.groups] + [row.sequence for row in step.rows]
+        classes = {one is not None and one.realtime for one in led}
+        if len(classes) != 1:
+            raise Violation(f"step {step.number} is for real-time requests and for bulk ones")
+        realtime = classes.pop()
+        if realtime and self._overtaken >= _TURN:
+            self._check_no_bulk(step)
+        if not realtime and self._overtaken < _TURN:
+            self._check_no_realtime(step)
+        seen["bulk's turns"] += not realtime and self._overtaken >= _TURN
+        waits = any(not one.realtime for one in scheduler.waiting)
+        self._overtaken = self._overtaken + 1 if realtime and waits else 0
+        seen["launches that overtook bulk work"] += realtime and waits
+
+    def check(self) -> None:
+        """Look at who runs between two ticks."""
+        scheduler, limit = self._simulation.scheduler, self._simulation.scenario.max_batch
+        for realtime in (True, False):
+            running = [one for one in scheduler.running if one.realtime == realtime]
+            if len(running) > limit:
+                raise Violation(f"{len(running)} sequences of a class run, but a batch has {limit}")
+        gave = {one for one in scheduler.running if one.preempting}
+        for one in gave - self._gave:
+            if one.realtime and any(not other.realtime and not other.preempting for other in scheduler.running):
+                raise Violation(f"real-time sequence {one.number} gives its pages back before a bulk one")
+        self._gave = gave
+
+    def _check_no_realtime(self, step: Step) -> None:
+        for sequence in scheduler_waiting(self._simulation, realtime=True):
+            if step.kind == "prefill" and self._could_run(sequence, step):
+                raise Violation(f"bulk step {step.number} overtakes real-time sequence {sequence.number}")
+        for job in self._simulation.scheduler.jobs.values():
+            led = job.leader is not None and job.leader.realtime and not job.leader.finalized
+            if step.kind == "encode" and led and job.launched < job.total:
+                raise Violation(f"bulk crops overtake those of real-time picture {job.key}")
+
+    def _check_no_bulk(self, step: Step) -> None:
+        """Check that it was for a reason that bulk work has not got its turn."""
+        simulation, scheduler = self._simulation, self._simulation.scheduler
+        for job in scheduler.jobs.values():
+            led = job.leader is not None and not job.leader.realtime and not job.leader.finalized
+            if led and job.launched < job.total:
+                raise Violation(f"bulk picture {job.key} starves: {self._overtaken} launches have overtaken it")
+        if any(one.times.preemptions for one in scheduler.waiting):
+            return  # pages are so short that who has given some back waits until somebody finishes
+        if len(scheduler.running) >= simulation.scenario.max_batch or not scheduler.free_rows:
+            return
+        free = simulation.pages.free + simulation.cache.prefix.idle_pages
+        ready = [one for one in scheduler_waiting(simulation, realtime=False) if self._could_run(one, step)]
+        for sequence in ready[:1]:  # nobody behind it may take the pages that it lacks
+            if simulation.cache.pages_needed(sequence.longest, sequence.picture is not None) <= free:
+                raise Violation(f"bulk sequence {sequence.number} starves: {self._overtaken} launches went first")
+
+    def _check_decode(self, step: Step) -> None:
+        simulation = self._simulation
+        carried = {row.sequence for row in step.rows}
+        bulk = any(not one.realtime for one in carried)
+        full = len(carried) == simulation.scenario.max_batch
+        able = [one for one in simulation.scheduler.running if _could_decode(one, simulation.scenario.page_size)]
+        out = [one for one in able if one not in carried]
+        simulation.seen["decode steps that left somebody out"] += full and bool(out)
+        for one in out:
+            if not full or (one.realtime and not bulk):
+                continue
+            self._left_out[one] = self._left_out.get(one, 0) + 1
+            if self._left_out[one] > (1 if one.realtime else _TURN):
+                raise Violation(f"sequence {one.number} runs, and {self._left_out[one]} decode steps left it out")
+        for one in carried:
+            self._left_out.pop(one, None)
+
+    def _could_run(self, sequence: Sequence, step: Step) -> bool:
+        """Tell whether a waiting sequence lacked nothing but a row and pages when a step was planned."""
+        scheduler, picture = self._simulation.scheduler, sequence.picture
+        if picture is None:
+            return True
+        state = scheduler.cache.picture_state(picture.key)
+        if state == "ready":
+            return sequence.samples
+        job = scheduler.jobs.get(picture.key)
+        encoded_now = any(group.job is job for group in step.plan.groups)
+        return state == "missing" and job is not None and job.encoded and not encoded_now
+
+
+def scheduler_waiting(simulation: "Simulation", *, realtime: bool) -> list[Sequence]:
+    """Give those of a class that a scheduler looks at."""
+    return [one for one in simulation.scheduler.waiting if one.realtime == realtime][:_LOOKED_AT]
+
+
+def _could_decode(sequence: Sequence, page_size: int) -> bool:
+    """Tell whether a running sequence has a position to fill and room for it."""
+    more = sequence.samples and len(sequence.tokens) + sequence.inflight_refs < sequence.request.budget
+    return more and not sequence.preempting and sequence.filled < len(sequence.pages) * page_size
