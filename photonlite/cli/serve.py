@@ -1,0 +1,78 @@
+"""`photonlite serve`: the model behind HTTP."""
+
+import argparse
+import sys
+from importlib import import_module
+from typing import Any
+
+import photonlite
+from photonlite.cli.serve_options import server_config
+from photonlite.errors import MissingDependencyError
+from photonlite.server.config import ServerConfig
+
+# Imported for this command alone: what they need comes with an extra, and takes time to import.
+_SERVER = {"listening": "photonlite.server.listening", "run": "photonlite.server.run"}
+
+
+def run_server(options: argparse.Namespace) -> int:
+    """Load the model and answer requests until a signal says to stop.
+
+    Args:
+        options: What `photonlite.cli.parser.parse` returned for `serve`.
+
+    Returns:
+        The exit code: 0 after an orderly stop.
+
+    Raises:
+        PhotonliteError: The address or the model cannot be used, or the server's packages are not installed.
+    """
+    config = server_config(options)
+    listener = _server("listening").listen(config)  # before the model: a wrong address is told at once
+    with listener:
+        serve = _server("run").serve
+        _say(f"loading {options.model or 'the shipped checkpoint'} ...")
+        model = photonlite.load(options.model, device=options.device, dtype=options.dtype, revision=options.revision)
+
+        def greet(host: str, port: int) -> None:
+            _say(greeting(config, model.name, host, port))
+
+        return int(serve(model, config, listener=listener, on_start=greet))
+
+
+def greeting(config: ServerConfig, name: str, host: str, port: int) -> str:
+    """Tell whoever started the server where it is, how to look at it, and how to stop it.
+
+    Args:
+        config: Of the server.
+        name: Of the model.
+        host: Address that it listens at.
+        port: Port that it listens at.
+    """
+    # A wildcard is no address that a browser could open.
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    address = f"http://{shown}:{port}"
+    who = "this machine" if config.is_local else "every machine that can reach it"
+    need = "with an API key" if config.api_keys else "without an API key"
+    return "\n".join(
+        (
+            f"photonlite serves {name} at {address}",
+            f"  playground   {address}/",
+            f"  API          {address}/v1, described at {address}/openapi.json",
+            f"  answers      {who}, {need}",
+            f"  to stop      Ctrl+C: open requests are finished first, for {config.drain_s:g} s; again: at once",
+        )
+    )
+
+
+def _server(module: str) -> Any:
+    try:
+        return import_module(_SERVER[module])
+    except ModuleNotFoundError as cause:
+        if (cause.name or "").partition(".")[0] == "photonlite":
+            raise
+        reason = f"the server needs the package {cause.name!r}, which is not installed"
+        raise MissingDependencyError(f"{reason}: pip install 'photonlite[serve]'") from cause
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

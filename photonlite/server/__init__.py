@@ -1,0 +1,8 @@
+"""The server: one model behind HTTP, for the clients of Moondream and of OpenAI, and for robots over a WebSocket.
+
+```
+client ──> app ──> Ingress.admit ──> body, picture ──> Call ──> Backend ──> VisionModel
+                   key, drain,       bytes, pixels     limits   run, stream
+                   rate, places
+```
+"""

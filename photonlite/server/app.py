@@ -1,0 +1,74 @@
+"""The application: every route behind one ingress, one log, and one shape of errors."""
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from photonlite.server import exposition, health, moondream, openai, openapi, playground, realtime_socket
+from photonlite.server.access import AccessLog
+from photonlite.server.backend import Backend
+from photonlite.server.config import ServerConfig
+from photonlite.server.errors import to_http
+from photonlite.server.exposition import HttpMetrics
+from photonlite.server.ingress import Ingress
+from photonlite.server.sending import Failures, Heading
+
+
+def create_app(backend: Backend, config: ServerConfig) -> Starlette:
+    """Build the server around what answers.
+
+    Args:
+        backend: Answers; whoever made it closes it.
+        config: How to serve.
+
+    Returns:
+        An ASGI application; `app.state.ingress` is its ingress.
+    """
+    ingress = Ingress(config, backend)
+    http = HttpMetrics()
+    app = Starlette(
+        routes=_routes(ingress, http),
+        middleware=[
+            Middleware(AccessLog, config=config, http=http),
+            Middleware(Heading),
+            *_cors(config),
+            Middleware(Failures),
+        ],
+        exception_handlers={HTTPException: _refuse},
+    )
+    app.state.ingress = ingress
+    return app
+
+
+def _routes(ingress: Ingress, http: HttpMetrics) -> list[BaseRoute]:
+    return [
+        *moondream.routes(ingress),
+        *openai.routes(ingress),
+        *realtime_socket.routes(ingress),
+        *health.routes(ingress),
+        *exposition.routes(ingress, http),
+        *openapi.routes(ingress),
+        *playground.routes(),
+    ]
+
+
+def _cors(config: ServerConfig) -> list[Middleware]:
+    if not config.cors_origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=list(config.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "X-Moondream-Auth"],
+            expose_headers=["Retry-After", "X-Request-ID"],
+        )
+    ]
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    return to_http(error).response()

@@ -1,0 +1,175 @@
+"""What a request to one of Moondream's own routes asks for, in whichever of three forms it comes.
+
+| Content-Type | picture | fields |
+|---|---|---|
+| `application/json` | `image_url`: a data URI | beside it |
+| `multipart/form-data` | the one file, or `image_url` | as text; `settings` and `spatial_refs` as JSON |
+| `image/...`, `application/octet-stream` | the body | in the query string, the same way |
+
+A field that is null counts as left out.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from starlette.requests import Request
+
+from photonlite.server.backend import Skill
+from photonlite.server.errors import HttpError
+from photonlite.server.multipart import read_form
+
+LENGTHS: Final = ("short", "normal", "long")
+
+REQUIRED: Final[dict[Skill, str]] = {"query": "question", "detect": "object", "point": "object", "segment": "object"}
+"""The field that a skill cannot do without."""
+
+FIELDS: Final[dict[Skill, tuple[str, ...]]] = {
+    "caption": ("length",),
+    "query": ("question", "reasoning", "spatial_refs"),
+    "detect": ("object",),
+    "point": ("object", "spatial_refs"),
+    "segment": ("object", "spatial_refs"),
+}
+"""What may be given beside `COMMON`."""
+
+COMMON: Final = ("image_url", "settings", "model", "stream")
+STREAMED: Final = ("caption", "query", "segment")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that has been read.
+
+    Attributes:
+        images: Pictures: bytes, or what `image_url` held.
+        arguments: For the method of `VisionModel`.
+        stream: Whether the answer is wanted as it comes.
+    """
+
+    images: tuple[str | bytes, ...]
+    arguments: dict[str, Any]
+    stream: bool
+
+
+def read_asked(skill: Skill, request: Request, body: bytes) -> Asked:
+    """Read a request.
+
+    Args:
+        skill: Of the route.
+        request: For its headers and query string.
+        body: All of it.
+
+    Raises:
+        HttpError: 400 for what cannot be read, 415 for another Content-Type, 422 for a field that is unknown, missing
+            or of another type.
+    """
+    files, fields = _read(request, body)
+    known = (*COMMON, *FIELDS[skill])
+    for name in fields:
+        if name not in known:
+            _unusable("unknown_field", f"the field {name[:40]!r} is unknown: {skill} takes {', '.join(known)}")
+    fields = {name: value for name, value in fields.items() if value is not None}
+    for name, value in fields.items():
+        _check(name, value)
+    needed = REQUIRED.get(skill)
+    if needed is not None and needed not in fields:
+        _unusable("missing_field", f"the field {needed!r} is missing: {skill} needs it")
+    stream = fields.pop("stream", False)
+    if stream and skill not in STREAMED:
+        _unusable("invalid_field", f"{skill} has nothing to stream: leave 'stream' out")
+    fields.pop("model", None)  # clients send names of Moondream's models; this server has one model
+    linked = (fields.pop("image_url"),) if "image_url" in fields else ()
+    return Asked((*files, *linked), fields, stream)
+
+
+def read_json(body: bytes) -> Any:
+    """Read JSON: strictly, so without NaN.
+
+    Raises:
+        HttpError: 400.
+    """
+    try:
+        return json.loads(body.decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as cause:
+        reason = "it is nested too deeply" if isinstance(cause, RecursionError) else str(cause)[:200]
+        raise HttpError(400, f"the body is no JSON that can be read: {reason}", code="invalid_json") from cause
+
+
+def _read(request: Request, body: bytes) -> tuple[list[bytes], dict[str, Any]]:
+    content_type = request.headers.get("content-type", "")
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "application/json":
+        value = read_json(body)
+        if not isinstance(value, dict):
+            raise HttpError(400, f"the body is {type(value).__name__}: send a JSON object", code="invalid_json")
+        return [], value
+    if kind == "multipart/form-data":
+        files, texts = read_form(content_type, body)
+        return files, _from_texts(texts)
+    if kind.startswith("image/") or kind == "application/octet-stream" or not (kind or body):
+        names = [name for name, _ in request.query_params.multi_items()]
+        if len(names) != len(set(names)):
+            raise HttpError(400, "the query string has a field twice", code="invalid_query")
+        return [body] if body else [], _from_texts(dict(request.query_params))
+    raise HttpError(
+        415,
+        f"Content-Type is {kind[:60]!r}: send application/json, multipart/form-data, or the picture as image/...",
+        code="unsupported_content_type",
+    )
+
+
+def _from_texts(texts: Mapping[str, str]) -> dict[str, Any]:
+    return {name: _from_text(name, text) for name, text in texts.items()}
+
+
+def _from_text(name: str, text: str) -> Any:
+    if name in ("stream", "reasoning"):
+        return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+    if name in ("settings", "spatial_refs"):
+        try:
+            return json.loads(text, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as cause:
+            raise HttpError(422, f"the field {name!r} is no JSON", code="invalid_field") from cause
+    return text
+
+
+def _check(name: str, value: object) -> None:
+    fits, wanted = _KINDS[name]
+    if not fits(value):
+        _unusable("invalid_field", f"the field {name!r} must be {wanted}")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_places(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(place, list)
+        and len(place) in (2, 4)
+        and all(type(number) in (int, float) and 0 <= number <= 1 for number in place)
+        for place in value
+    )
+
+
+_KINDS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
+    "image_url": (_is_text, "text: data:image/jpeg;base64,..."),
+    "object": (_is_text, "text"),
+    "question": (_is_text, "text"),
+    "model": (_is_text, "text"),
+    "length": (lambda value: value in LENGTHS, f"one of {', '.join(LENGTHS)}"),
+    "stream": (lambda value: isinstance(value, bool), "true or false"),
+    "reasoning": (lambda value: isinstance(value, bool), "true or false"),
+    "settings": (lambda value: isinstance(value, dict), "an object such as {\"temperature\": 0.5}"),
+    "spatial_refs": (_is_places, "a list of points [x, y] and boxes [x_min, y_min, x_max, y_max], from 0 to 1"),
+}
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _unusable(code: str, message: str) -> NoReturn:
+    raise HttpError(422, message, code=code)

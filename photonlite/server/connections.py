@@ -1,0 +1,175 @@
+"""Connections with deadlines: a client that sends or reads too slowly, or has silently gone, holds nothing for long.
+
+| what a connection waits for | limit | then |
+|---|---|---|
+| the headers of its first or next request | `header_timeout_s` | 408, closed |
+| the rest of a body whose answer has been sent | `body_timeout_s` | closed |
+| that the client reads what it was sent | `send_timeout_s` | dropped |
+| a sign of life of the client's machine | TCP keepalive and `TCP_USER_TIMEOUT` | dropped by the kernel |
+
+While a body is wanted and while an answer is computed, the ingress keeps the time.
+"""
+
+import asyncio
+import math
+import sys
+from typing import Any, Literal
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from photonlite.server.config import ServerConfig
+from photonlite.server.errors import HttpError
+
+MAX_HEADER_BYTES = 32 * 1024
+"""Of a request line and headers that come in pieces; a block that arrives at once may be a little longer."""
+
+Awaited = Literal["headers", "rest of the body"]
+
+
+class LimitedConfig(uvicorn.Config):
+    """uvicorn's settings, and the server's own for the connections.
+
+    Args:
+        app: An ASGI application.
+        limits: The server's settings.
+    """
+
+    def __init__(self, app: Any, limits: ServerConfig) -> None:
+        self.limits = limits
+        super().__init__(
+            app,
+            loop="asyncio",
+            http=HttpConnection,
+            ws=SocketConnection,
+            ws_max_size=limits.max_body_bytes,
+            ws_per_message_deflate=False,  # pictures are compressed already
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # whoever connects could claim any address
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_keep_alive=math.ceil(limits.header_timeout_s),
+        )
+
+
+class _SendDeadline(asyncio.Protocol):
+    """Drops a client that does not read; goes before one of uvicorn's protocols."""
+
+    config: Any  # a LimitedConfig, where uvicorn declares its base class
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    _unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Anything that the kernel does not take at once counts as unread, so that the deadline covers all of it.
+        transport.set_write_buffer_limits(high=0)  # type: ignore[attr-defined]
+        super().connection_made(transport)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.config.limits.send_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_unread()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_unread()
+        super().connection_lost(exc)
+
+    def _stop_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+
+class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
+    """A WebSocket whose client must read what it is sent, and answer pings."""
+
+
+class HttpConnection(_SendDeadline, H11Protocol):
+    """An HTTP connection with deadlines, and refusals in the form of the server's other errors."""
+
+    _awaited: Awaited | None = None
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a connection, or refuse it when there are too many."""
+        super().connection_made(transport)
+        limit = self.config.limits.max_connections
+        if len(self.connections) > limit:
+            self._refuse(503, f"there are {limit} connections, the most that are taken: try later", "too_many")
+        else:
+            self._await("headers")
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of requests."""
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        """Go on to the next request."""
+        super().on_response_complete()
+        if self.conn.their_state is not h11.IDLE:  # until a byte of the next request, uvicorn's timer runs
+            self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of what waits for the client."""
+        self._await(None)
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP."""
+        cause = sys.exception()
+        if isinstance(cause, h11.RemoteProtocolError) and cause.error_status_hint == 431:
+            limit = f"the headers are longer than {MAX_HEADER_BYTES // 1024} KiB"
+            self._refuse(431, f"{limit}: send text in the body", "headers_too_large")
+        else:
+            self._refuse(400, msg.rstrip(".").lower().capitalize() + ": it is no HTTP/1.1", "invalid_http")
+
+    def _look(self) -> None:
+        """See what the connection waits for now. uvicorn's keep-alive timer ends with the first byte that comes."""
+        if self.transport.is_closing():
+            self._await(None)
+        elif self.conn.their_state is h11.IDLE:
+            self._await("headers")
+        elif self.conn.their_state is h11.SEND_BODY and self.cycle is not None and self.cycle.response_complete:
+            self._await("rest of the body")
+        else:
+            self._await(None)
+
+    def _await(self, awaited: Awaited | None) -> None:
+        if awaited == self._awaited:
+            return  # the clock runs on: a byte now and then wins no time
+        if self._deadline is not None:
+            self._deadline.cancel()
+        limits: ServerConfig = self.config.limits
+        seconds = limits.header_timeout_s if awaited == "headers" else limits.body_timeout_s
+        self._awaited = awaited
+        self._deadline = self.loop.call_later(seconds, self._give_up) if awaited else None
+
+    def _give_up(self) -> None:
+        if self._awaited == "headers" and self.conn.trailing_data[0]:
+            seconds = self.config.limits.header_timeout_s
+            self._refuse(408, f"the headers took longer than {seconds:g} seconds: send them at once", "header_timeout")
+        elif self._awaited == "headers":
+            self.transport.close()  # a browser's connection in reserve: nothing was asked
+        else:
+            self.transport.abort()
+
+    def _refuse(self, status: int, message: str, code: str) -> None:
+        """Answer in the place of the application, and close."""
+        self._await(None)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            refusal = HttpError(status, message, code=code).response()
+            headers = [*refusal.raw_headers, (b"connection", b"close")]
+            start = h11.Response(status_code=status, headers=headers)
+            for event in (start, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()

@@ -1,0 +1,105 @@
+"""What can go wrong on the way to an answer, as HTTP: a status and `{"error": {"message", "type", "code"}}`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+
+from photonlite import errors
+
+CLIENT_CLOSED = 499
+"""Logged for a client that went away; nobody receives it."""
+
+
+UNFORESEEN = 500
+"""For what is the server's own fault: the log tells more about it than the client is told."""
+
+
+class HttpError(Exception):
+    """A request that ends without its answer.
+
+    Args:
+        status: Of HTTP.
+        message: What was wrong, which limit it met, what to do.
+        type: The class of error by which clients sort: see `_TYPES`; that of the status unless given.
+        code: What exactly it was, as a word for programs.
+        headers: Of the response, such as Retry-After.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        type: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type or _type_of(status)
+        self.code = code or self.type
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What the client gets as JSON."""
+        return {"error": {"message": self.message, "type": self.type, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        """The whole answer."""
+        return JSONResponse(self.body, self.status, headers=self.headers)
+
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    503: "unavailable_error",
+    504: "timeout_error",
+}
+
+# The first class that fits counts: subclasses stand before their bases.
+_STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
+    (errors.ImageTooLargeError, 413, "image_too_large"),
+    (errors.ImageError, 400, "invalid_image"),
+    (errors.PromptError, 422, "invalid_prompt"),
+    (errors.SettingsError, 422, "invalid_settings"),
+    (errors.SpatialRefError, 422, "invalid_spatial_refs"),
+    (errors.InputError, 422, "invalid_input"),
+    (errors.UnsupportedSkillError, 422, "unsupported_skill"),
+    (errors.NumericalError, 500, "model_failed"),
+    (errors.ModelError, 503, "model_unavailable"),
+    (errors.CapacityError, 422, "over_capacity"),
+    (errors.StepError, 500, "engine_failed"),
+    (errors.EngineDiedError, 503, "engine_died"),
+    (errors.RequestCancelledError, 503, "cancelled"),
+    (errors.DeadlineError, 504, "deadline_exceeded"),
+    (TimeoutError, 504, "deadline_exceeded"),
+)
+
+
+def to_http(error: BaseException) -> HttpError:
+    """Say any error in HTTP; what nobody foresaw is a 500 whose message tells nothing about the inside."""
+    if isinstance(error, HttpError):
+        return error
+    if isinstance(error, HTTPException):
+        code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
+        return HttpError(error.status_code, str(error.detail), code=code, headers=error.headers)
+    if isinstance(error, ClientDisconnect):
+        return HttpError(CLIENT_CLOSED, "the client went away", code="client_closed")
+    if isinstance(error, UnicodeDecodeError | RecursionError):
+        return HttpError(400, "the body is no JSON that can be read: send plain UTF-8", code="invalid_json")
+    for kind, status, code in _STATUSES:
+        if isinstance(error, kind):
+            return HttpError(status, str(error) or code, code=code)
+    if isinstance(error, ValueError) and type(error).__module__ == "json.decoder":
+        return HttpError(400, f"the body is no JSON: {error}", code="invalid_json")
+    return HttpError(500, "the server failed: its log tells more under this request id", code="internal_error")
+
+
+def _type_of(status: int) -> str:
+    return _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")

@@ -1,0 +1,183 @@
+"""Fetches a picture for a client, from hosts that the server's owner has named and from nowhere else.
+
+Whoever chooses the URL must not reach through the server what only the server can reach: https alone, no redirect, no
+other port, and no address of a private network, whatever the name resolves to. The address that was checked is the one
+that is connected to.
+"""
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+import h11
+
+from photonlite.server.errors import HttpError
+
+PORT = 443
+_CHUNK = 65_536
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+Resolve: TypeAlias = Callable[[str], Awaitable[list[str]]]
+"""Gives the addresses of a host."""
+Connect: TypeAlias = Callable[[str, str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+"""Connects to an address with TLS, for the host of a name."""
+
+
+def check_url(url: str, hosts: tuple[str, ...]) -> SplitResult:
+    """Refuse every URL but https ones of named hosts.
+
+    Raises:
+        HttpError: 422.
+    """
+    if not hosts:
+        raise _refused("pictures are not fetched from URLs: send image_url as data:image/jpeg;base64,...")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as cause:
+        raise _refused("the URL of the picture cannot be read") from cause
+    if parts.scheme.lower() != "https" or port not in (None, PORT) or parts.username is not None:
+        raise _refused("pictures are fetched over https only, without port, user and password")
+    if (parts.hostname or "") not in map(str.lower, hosts):
+        raise _refused(f"pictures are not fetched from this host, only from {', '.join(hosts)}")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise _refused("the URL of the picture has characters that must be percent-encoded")
+    return parts
+
+
+async def resolve(host: str) -> list[str]:
+    """Give the addresses of a host.
+
+    Raises:
+        OSError: There are none.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(host, PORT, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in found]
+
+
+async def connect(address: str, host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to an address with TLS; the certificate must be that of the host.
+
+    Raises:
+        OSError: Nobody answers, or somebody else does.
+    """
+    context = ssl.create_default_context()
+    return await asyncio.open_connection(address, PORT, ssl=context, server_hostname=host, limit=_CHUNK)
+
+
+async def fetch(
+    url: str,
+    *,
+    hosts: tuple[str, ...],
+    max_bytes: int,
+    timeout_s: float,
+    resolve: Resolve = resolve,
+    connect: Connect = connect,
+) -> bytes:
+    """Fetch a picture.
+
+    Args:
+        url: Where it is.
+        hosts: Whose names are allowed.
+        max_bytes: Of the picture.
+        timeout_s: Seconds for everything together.
+        resolve: Gives the addresses of a host.
+        connect: Connects to one of them.
+
+    Raises:
+        HttpError: 422 where the URL is refused or the host does not give a picture in time; 413 for a larger one.
+    """
+    parts = check_url(url, hosts)
+    host = parts.hostname or ""
+    try:
+        async with asyncio.timeout(timeout_s):
+            address = _public(await resolve(host))
+            reader, writer = await connect(address, host)
+            try:
+                return await _get(reader, writer, parts, max_bytes)
+            finally:
+                writer.close()
+    except TimeoutError as cause:
+        raise _failed(f"{host} did not give it within {timeout_s:g} s") from cause
+    except (OSError, h11.ProtocolError) as cause:
+        raise _failed(f"{host} cannot be asked for it") from cause
+
+
+def is_public(address: str) -> bool:
+    """Tell whether an address is one of the open internet, and of no private network behind any disguise."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(parsed, ipaddress.IPv6Address):
+        inner = parsed.ipv4_mapped or parsed.sixtofour
+        if inner is None and parsed in _NAT64:
+            inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(str(inner))
+    return parsed.is_global and not parsed.is_multicast
+
+
+def _public(addresses: list[str]) -> str:
+    if not addresses or not all(map(is_public, addresses)):
+        raise _refused("the host of the picture has no address, or one on a private network")
+    return addresses[0]
+
+
+async def _get(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parts: SplitResult, max_bytes: int
+) -> bytes:
+    connection = h11.Connection(h11.CLIENT)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    headers = [
+        ("Host", parts.hostname or ""),
+        ("Accept", "image/*"),
+        ("Accept-Encoding", "identity"),
+        ("User-Agent", "photonlite"),
+        ("Connection", "close"),
+    ]
+    for event in (h11.Request(method="GET", target=target, headers=headers), h11.EndOfMessage()):
+        writer.write(connection.send(event) or b"")
+    await writer.drain()
+    data = bytearray()
+    while True:
+        received = connection.next_event()
+        if received is h11.NEED_DATA:
+            connection.receive_data(await reader.read(_CHUNK))
+        elif isinstance(received, h11.Response):
+            _check_response(received, max_bytes)
+        elif isinstance(received, h11.Data):
+            data += received.data
+            _check_size(len(data), max_bytes)
+        elif isinstance(received, h11.EndOfMessage):
+            return bytes(data)
+        elif not isinstance(received, h11.InformationalResponse):
+            raise _failed("the connection ended early")
+
+
+def _check_response(response: h11.Response, max_bytes: int) -> None:
+    if 300 <= response.status_code < 400:
+        raise _failed("its host redirects, which is not followed: name the final URL")
+    if response.status_code != 200:
+        raise _failed(f"its host answered {response.status_code}")
+    for name, value in response.headers:
+        if name == b"content-length":  # h11 has checked that it is a number
+            _check_size(int(value), max_bytes)
+
+
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        message = f"the picture behind the URL is over the limit of {max_bytes} bytes"
+        raise HttpError(413, message, code="image_too_large")
+
+
+def _refused(message: str) -> HttpError:
+    return HttpError(422, message, code="remote_image_refused")
+
+
+def _failed(reason: str) -> HttpError:
+    return HttpError(422, f"the picture could not be fetched: {reason}", code="image_fetch_failed")

@@ -1,0 +1,46 @@
+"""`/health`: the process answers. `/ready`: it can be sent work."""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Route
+
+from photonlite.server.backend import Backend
+from photonlite.server.ingress import Ingress
+
+STALLED_S = 30.0
+"""Seconds without a sign of life after which an engine counts as stuck: longer than any one step takes."""
+
+
+def routes(ingress: Ingress) -> list[BaseRoute]:
+    """Give the routes of `/health` and `/ready`. Neither needs a key: they tell nothing about what is asked.
+
+    Args:
+        ingress: Of the server.
+    """
+
+    async def health(request: Request) -> JSONResponse:
+        return JSONResponse({"status": "alive"})
+
+    async def ready(request: Request) -> JSONResponse:
+        reason = "the server is stopping" if ingress.draining else unfit(ingress.backend)
+        if reason is not None:
+            return JSONResponse({"status": "unavailable", "reason": reason}, 503)
+        return JSONResponse({"status": "ready", "model": ingress.backend.name})
+
+    return [Route("/health", health, methods=["GET"]), Route("/ready", ready, methods=["GET"])]
+
+
+def unfit(backend: Backend) -> str | None:
+    """Say why a backend cannot be sent work; None when it can.
+
+    Args:
+        backend: Which.
+    """
+    if not backend.alive:
+        return "the engine has stopped: start the server again"
+    if not backend.skills:
+        return "the model has no skill: load another checkpoint"
+    silent = backend.last_tick_s
+    if silent > STALLED_S:
+        return f"the engine has given no sign of life for {silent:.0f} seconds"
+    return None

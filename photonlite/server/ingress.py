@@ -1,0 +1,240 @@
+"""The one way in: whatever route a request takes, it is admitted, read, limited and answered here.
+
+```
+async with await ingress.admit(request) as ticket:
+    data = await ingress.body(request, ticket)
+    image = await ingress.load_image(value, ticket)
+    result = await ingress.answer(Call(...), ticket, request)
+```
+"""
+
+import asyncio
+import dataclasses
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.requests import HTTPConnection, Request
+from starlette.types import Scope
+from starlette.websockets import WebSocket
+
+from photonlite.server import callers, fetch
+from photonlite.server.backend import Backend, Call, TextStream
+from photonlite.server.config import ServerConfig
+from photonlite.server.errors import HttpError
+from photonlite.server.limits import bounded, check_images
+from photonlite.server.pictures import decoded_bytes, from_data_uri, is_remote
+from photonlite.server.places import RETRY_S, Places, Ticket
+from photonlite.server.rate import RateLimit
+from photonlite.server.reading import read_body
+from photonlite.server.watching import Pieces, Watch
+
+
+class Ingress:
+    """Admits requests and asks the model for them. Belongs to one event loop.
+
+    Args:
+        config: The limits.
+        backend: Answers.
+        clock: Gives seconds.
+
+    Attributes:
+        config: The limits.
+        backend: Answers.
+        draining: Whether nothing new is admitted.
+    """
+
+    def __init__(self, config: ServerConfig, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:
+        self.config = config
+        self.backend = backend
+        self.draining = False
+        self._clock = clock
+        self._places = Places(config.max_open, config.max_open_bytes)
+        self._rate = RateLimit(config.requests_per_minute, clock) if config.requests_per_minute else None
+
+    @property
+    def open(self) -> int:
+        """Requests that are admitted and not answered."""
+        return self._places.open
+
+    @property
+    def open_bytes(self) -> int:
+        """What their bodies and pictures take."""
+        return self._places.bytes
+
+    def drain(self) -> None:
+        """Admit nothing from now on."""
+        self.draining = True
+
+    async def settled(self) -> None:
+        """Wait until nothing is open."""
+        await self._places.settled()
+
+    async def admit(self, request: HTTPConnection) -> Ticket:
+        """Let a request in, or a WebSocket before it is accepted.
+
+        Returns:
+            Its place, an asynchronous context manager.
+
+        Raises:
+            HttpError: 401 without a good key, 403 from another site's page, 503 while the server drains or its engine
+                is dead, 429 over the rate limit or with as many open as there may be; with Retry-After.
+        """
+        tenant = callers.check_key(request, self.config)
+        callers.check_origin(request, self.config)
+        self._check_ready()
+        if self._rate is not None:
+            self._check_rate(self._rate.take(callers.caller_of(request, tenant)))
+        self._places.enter()
+        return Ticket(self._places, request_id(request.scope), self._clock(), tenant)
+
+    async def body(self, request: Request, ticket: Ticket) -> bytes:
+        """Read a request's body.
+
+        Raises:
+            HttpError: 413 over the limit, whatever Content-Length says; 400 where it ends early; 408 where it takes too
+                long; 415 where it is compressed; 429 where open requests hold too much memory.
+        """
+        return await read_body(request, self.config, ticket.charge)
+
+    def image(self, value: str | bytes) -> bytes:
+        """Give the bytes of a picture that came with the request: raw, or as a data URI.
+
+        Raises:
+            HttpError: 400 for what is no data URI, damaged or empty; 413 over the limit.
+        """
+        if isinstance(value, str):
+            value = from_data_uri(value)
+        if not value:
+            raise HttpError(400, "the picture is empty (0 bytes)", code="invalid_image")
+        if len(value) > self.config.max_body_bytes:
+            message = f"the picture has {len(value)} bytes, over the limit of {self.config.max_body_bytes}"
+            raise HttpError(413, message, code="image_too_large")
+        return value
+
+    async def load_image(self, value: str | bytes, ticket: Ticket) -> bytes:
+        """Give the bytes of a picture, fetched if need be and allowed, and count them.
+
+        Raises:
+            HttpError: As `image` and `fetch`; 429 where open requests hold too much memory.
+        """
+        data = await self.fetch(value) if isinstance(value, str) and is_remote(value) else self.image(value)
+        ticket.charge(len(data))
+        return data
+
+    async def fetch(self, url: str) -> bytes:
+        """Fetch a picture over https from a host that the server's owner has named.
+
+        Raises:
+            HttpError: 422 for any other URL, and where the host does not give a picture of at most the limit in time.
+        """
+        return self.image(
+            await fetch.fetch(
+                url,
+                hosts=self.config.url_hosts,
+                max_bytes=self.config.max_body_bytes,
+                timeout_s=self.config.body_timeout_s,
+            )
+        )
+
+    def check_images(self, count: int) -> None:
+        """Check how many pictures a request holds.
+
+        Raises:
+            HttpError: 422, more than the limit.
+        """
+        check_images(count, self.config)
+
+    async def answer(self, call: Call, ticket: Ticket, request: Request | WebSocket | None) -> Mapping[str, Any]:
+        """Ask the model, and wait. A client that disconnects cancels its call.
+
+        Args:
+            call: What to ask; the server's limits are written into it.
+            ticket: The request's.
+            request: Whose client is watched, its body read; whoever reads from a WebSocket, or hands in None, watches
+                by itself and cancels the task.
+
+        Raises:
+            HttpError: 422 over a limit, 413 or 429 for a picture that takes too much memory, 499 for a client that went
+                away, 503 with a dead engine.
+            PhotonliteError: Why there is no answer; see `to_http`.
+        """
+        call, watch = self._begin(call, ticket, request)
+        try:
+            return await watch.run(self._run(call, ticket))
+        finally:
+            await watch.close()
+
+    async def stream(self, call: Call, ticket: Ticket, request: Request | None) -> Pieces:
+        """Ask the model for a caption or an answer as it comes; returns with the first piece.
+
+        The ticket stays open beyond the handler: the response closes it, and the pieces; see `EventResponse`.
+
+        Raises:
+            HttpError: As `answer`.
+            PhotonliteError: Why there is no answer; the pieces raise what goes wrong later.
+        """
+        call, watch = self._begin(call, ticket, request)
+        try:
+            source = await watch.run(self._open(call, ticket))
+        except BaseException:
+            await watch.close()
+            raise
+        pieces = Pieces(source, watch)
+        await pieces.begin()
+        ticket.keep()
+        return pieces
+
+    def _begin(self, call: Call, ticket: Ticket, request: HTTPConnection | None) -> tuple[Call, Watch]:
+        self._check_alive()
+        call = bounded(call, self.config, self.backend.skills)
+        watched = request if isinstance(request, Request) else None
+        now = self._clock()
+        passed = 0.0 if watched is None else now - ticket.admitted
+        seconds = max(0.0, (call.deadline_s or self.config.deadline_s) - passed)
+        salt = ticket.salt if call.salt is None else call.salt
+        return dataclasses.replace(call, deadline_s=seconds, salt=salt), Watch(watched, now + seconds, self._clock)
+
+    async def _run(self, call: Call, ticket: Ticket) -> Mapping[str, Any]:
+        with ticket.holding(await _picture_bytes(call)):
+            return await self.backend.run(call)
+
+    async def _open(self, call: Call, ticket: Ticket) -> TextStream:
+        ticket.charge(await _picture_bytes(call))
+        return await self.backend.stream(call)
+
+    def _check_ready(self) -> None:
+        if self.draining:
+            raise _unavailable("the server is shutting down: ask another one", "draining")
+        self._check_alive()
+
+    def _check_alive(self) -> None:
+        if not self.backend.alive:
+            raise _unavailable("the engine has stopped: the server must be restarted", "engine_died")
+
+    def _check_rate(self, wait_s: float) -> None:
+        if wait_s > 0:
+            seconds = math.ceil(wait_s)
+            raise HttpError(
+                429,
+                f"more than {self.config.requests_per_minute} requests a minute: try again in {seconds} s",
+                code="rate_limit_exceeded",
+                headers={"Retry-After": str(seconds)},
+            )
+
+
+def request_id(scope: Scope) -> str:
+    """Give the id of a request: the same one every time, made when first asked for."""
+    state = scope.setdefault("state", {})
+    return str(state.setdefault("request_id", secrets.token_hex(12)))
+
+
+async def _picture_bytes(call: Call) -> int:
+    # Reading the header of a hostile file may take a while.
+    return 0 if call.image is None else await asyncio.to_thread(decoded_bytes, call.image)
+
+
+def _unavailable(message: str, code: str) -> HttpError:
+    return HttpError(503, message, code=code, headers={"Retry-After": str(RETRY_S)})

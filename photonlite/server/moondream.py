@@ -1,0 +1,82 @@
+"""Moondream's own API: POST /v1/caption, /v1/query, /v1/detect, /v1/point and /v1/segment."""
+
+from collections.abc import AsyncGenerator, Mapping
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from photonlite.server.asking import read_asked
+from photonlite.server.backend import SKILLS, Call, Skill
+from photonlite.server.ingress import Ingress
+from photonlite.server.places import Ticket
+from photonlite.server.sse import EventResponse, event, failure_event
+from photonlite.server.watching import Pieces
+
+
+def routes(ingress: Ingress) -> list[BaseRoute]:
+    """Give a route for each skill.
+
+    Args:
+        ingress: Of the server.
+    """
+    return [Route(f"/v1/{skill}", partial(_handle, ingress, skill), methods=["POST"]) for skill in SKILLS]
+
+
+async def _handle(ingress: Ingress, skill: Skill, request: Request) -> Response:
+    async with await ingress.admit(request) as ticket:
+        call = await _read_call(ingress, skill, request, ticket)
+        if call.stream and skill != "segment":
+            pieces = await ingress.stream(call, ticket, request)
+            return EventResponse(_text_events(pieces, ticket), pieces, ticket)
+        answer = _body(skill, await ingress.answer(call, ticket, request), ticket)
+        if call.stream:
+            return Response(b"".join(_outline_events(answer)), media_type=EventResponse.media_type)
+        return JSONResponse(answer)
+
+
+async def _read_call(ingress: Ingress, skill: Skill, request: Request, ticket: Ticket) -> Call:
+    asked = read_asked(skill, request, await ingress.body(request, ticket))
+    ingress.check_images(len(asked.images))
+    images = [await ingress.load_image(image, ticket) for image in asked.images]
+    return Call(skill, images[0] if images else None, asked.arguments, asked.stream)
+
+
+def _body(skill: Skill, result: Mapping[str, Any], ticket: Ticket) -> dict[str, Any]:
+    outcome = _outcome(result, ticket)
+    if skill == "segment":  # Moondream's client reads one outline, beside the list that photonlite gives
+        outline: Mapping[str, Any] = next(iter(result["segments"]), {})
+        result = {**result, "path": outline.get("path", ""), "bbox": outline.get("bbox")}
+    return {**result, **outcome}
+
+
+def _outcome(result: Mapping[str, Any], ticket: Ticket) -> dict[str, Any]:
+    metrics = getattr(result, "metrics", None)
+    return {
+        "request_id": ticket.id,
+        "metrics": None if metrics is None else metrics.to_dict(),
+        "finish_reason": getattr(result, "finish_reason", None),
+    }
+
+
+async def _text_events(pieces: Pieces, ticket: Ticket) -> AsyncGenerator[bytes, None]:
+    try:
+        async for piece in pieces:
+            yield event({"chunk": piece, "completed": False})
+    except Exception as error:
+        yield failure_event(error)
+        return
+    reasoning = {"reasoning": pieces.result["reasoning"]} if "reasoning" in pieces.result else {}
+    yield event({"chunk": "", "completed": True, **reasoning, **_outcome(pieces.result, ticket)})
+
+
+def _outline_events(answer: Mapping[str, Any]) -> list[bytes]:
+    path, bbox = answer["path"], answer["bbox"]
+    rest = {name: value for name, value in answer.items() if name not in ("path", "bbox")}
+    return [
+        event({"type": "bbox", "bbox": bbox}),
+        event({"type": "path_delta", "chunk": path, "completed": False}),
+        event({"type": "final", "path": path, "bbox": bbox, "completed": True, **rest}),
+    ]

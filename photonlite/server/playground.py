@@ -1,0 +1,106 @@
+"""The playground: one static page at `/`, served with its scripts, style and examples from this package's files.
+
+Everything lies in memory, a megabyte at most, and nothing outside the server is named: the page works offline, and its
+Content-Security-Policy holds the browser to that.
+"""
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+STATIC: Final = Path(__file__).parent / "static"
+
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".webp": "image/webp",
+}
+
+# blob: is what the user chose; no markup is ever made from text, which trusted types make sure of.
+_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Vary": "Accept-Encoding",
+    "Cache-Control": "no-cache",  # asks each time whether it changed: an upgraded server never meets an old script
+}
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file of the page.
+
+    Attributes:
+        body: Its bytes.
+        packed: The same with gzip; None where that gains nothing.
+        media_type: For Content-Type.
+        tag: A weak ETag without its W/: the same for the same bytes, packed or not.
+    """
+
+    body: bytes
+    packed: bytes | None
+    media_type: str
+    tag: str
+
+    def answer(self, request: Request) -> Response:
+        """The file, or 304 where the browser has it already."""
+        headers = {**_HEADERS, "ETag": f"W/{self.tag}"}
+        known = (tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(","))
+        if self.tag in known:
+            return Response(status_code=304, headers=headers)
+        headers["Content-Type"] = self.media_type
+        if self.packed is None or "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(self.body, headers=headers)
+        return Response(self.packed, headers={**headers, "Content-Encoding": "gzip"})
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """The page's files by their path below `static/`."""
+    return {path.relative_to(STATIC).as_posix(): _read(path) for path in STATIC.rglob("*") if path.suffix in _TYPES}
+
+
+def routes() -> list[BaseRoute]:
+    """`/` and `/static/...`: open to everybody, because they hold no secret and the API checks keys itself."""
+    files = assets()
+    paths = {"/": files["index.html"]} | {f"/static/{name}": asset for name, asset in files.items()}
+    return [_route(path, asset) for path, asset in paths.items()]
+
+
+def _route(path: str, asset: Asset) -> Route:
+    async def answer(request: Request) -> Response:
+        return asset.answer(request)
+
+    return Route(path, answer, methods=["GET"], include_in_schema=False)
+
+
+def _read(path: Path) -> Asset:
+    body = path.read_bytes()
+    packed = None if path.suffix == ".webp" else gzip.compress(body, mtime=0)
+    return Asset(body, packed, _TYPES[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:20]}"')

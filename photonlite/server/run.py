@@ -1,0 +1,183 @@
+"""Serving a model until a signal says to stop.
+
+```
+SIGTERM ──> nothing new is admitted, /ready says 503 ──> accepted requests end, within drain_s ──> connections close
+        ──> a second one: everything is dropped at once
+```
+"""
+
+import asyncio
+import contextlib
+import math
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+from starlette.applications import Starlette
+
+from photonlite.api import VisionModel
+from photonlite.server.app import create_app
+from photonlite.server.backend import ModelBackend
+from photonlite.server.config import ServerConfig
+from photonlite.server.connections import LimitedConfig
+from photonlite.server.ingress import Ingress
+from photonlite.server.listening import allow_files, listen
+from photonlite.server.logs import json_lines, log
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_CLOSING_S = 1
+"""Seconds that responses have to reach their clients, whatever was left of the time to drain."""
+
+
+def serve(
+    model: VisionModel,
+    config: ServerConfig,
+    *,
+    listener: socket.socket | None = None,
+    on_start: Callable[[str, int], None] | None = None,
+) -> int:
+    """Answer requests until SIGTERM or SIGINT. Lines of the log go to stdout.
+
+    Args:
+        model: Answers; closed at the end.
+        config: How to serve.
+        listener: From `listen`; taken now unless given.
+        on_start: Called with the address and the port as soon as requests are answered.
+
+    Returns:
+        The exit code: 0 after an orderly stop, 128 and the signal's number when a second signal ended it at once.
+
+    Raises:
+        ListenError: The address cannot be listened at.
+    """
+    try:
+        taken = listener or listen(config)
+        app = create_app(ModelBackend(model), config)
+        with json_lines(sys.stdout):
+            return run(app, config, taken, on_start)
+    finally:
+        model.close(drain=False)  # what was accepted has ended, or has been given up
+
+
+def run(
+    app: Starlette,
+    config: ServerConfig,
+    listener: socket.socket,
+    on_start: Callable[[str, int], None] | None = None,
+) -> int:
+    """Answer requests with an application until SIGTERM or SIGINT.
+
+    Args:
+        app: From `create_app`; `app.state.ingress` is its ingress.
+        config: How to serve.
+        listener: From `listen`.
+        on_start: See `serve`.
+
+    Returns:
+        The exit code; see `serve`.
+    """
+    allow_files(config.max_connections)
+    server = DrainingServer(app, config, on_start)
+    server.run(sockets=[listener])
+    return server.exit_code
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn, with an end that finishes what is accepted.
+
+    Args:
+        app: From `create_app`.
+        config: How to serve.
+        on_start: See `serve`.
+
+    Attributes:
+        exit_code: See `serve`.
+    """
+
+    def __init__(
+        self, app: Starlette, config: ServerConfig, on_start: Callable[[str, int], None] | None = None
+    ) -> None:
+        super().__init__(LimitedConfig(app, config))
+        self.exit_code = 0
+        self._ingress: Ingress = app.state.ingress
+        self._drain_s = config.drain_s
+        self._on_start = on_start
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        host, port = (sockets or self.servers[0].sockets)[0].getsockname()[:2]
+        log("listening", host=host, port=port)
+        if self._on_start is not None:
+            self._on_start(host, port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the connections, and wait for the requests that had to be given up."""
+        await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn leaves it out, and the application would be cancelled with a traceback
+            await self.lifespan.shutdown()
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=_CLOSING_S)
+        log("stopped", unfinished=self._ingress.open)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take the signals while serving; afterwards they do again what they did before."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop at the first signal, and stop at once at the second."""
+        self.stop(sig)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Do what a signal does; from any thread.
+
+        Args:
+            number: Of the signal.
+        """
+        if self._loop is None:
+            self.should_exit = True
+        else:
+            self._loop.call_soon_threadsafe(self._stop, number)
+
+    def _stop(self, number: int) -> None:
+        if self._draining is None:
+            self._ingress.drain()
+            log("stopping", open=self._ingress.open, seconds=self._drain_s)
+            self._draining = asyncio.create_task(self._drain())
+        else:
+            self._abort(number)
+
+    async def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._drain_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._ingress.settled()
+        self.config.timeout_graceful_shutdown = max(_CLOSING_S, math.ceil(until - loop.time()))
+        self.should_exit = True
+
+    def _abort(self, number: int) -> None:
+        log("aborted", open=self._ingress.open)
+        self.exit_code = 128 + number
+        self.should_exit = self.force_exit = True
+        self.config.timeout_graceful_shutdown = _CLOSING_S
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        for task in self.server_state.tasks:
+            task.cancel()

@@ -1,0 +1,182 @@
+"""`photonlite serve`: what is refused before it begins, what it says, and a real run of it."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from photonlite.cli import main
+from photonlite.cli.parser import parse
+from photonlite.cli.serve import greeting
+from photonlite.cli.serve_options import server_config
+from photonlite.server.config import ServerConfig
+from tests.server.live import GUARD, ServerProcess
+
+from .conftest import FakeModel
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ROOT / "tests" / "golden" / "moondream-tiny"
+KEY = "0123456789abcdef"
+
+
+def config(*arguments: str) -> ServerConfig:
+    return server_config(parse(["serve", *arguments]))
+
+
+def test_without_options_the_defaults_hold() -> None:
+    assert config() == ServerConfig()
+
+
+def test_options_reach_the_settings(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_text(f"# of the robots\n{KEY}\n\n  {KEY[::-1]}  \n")
+
+    made = config(
+        *("--host", "0.0.0.0", "--port", "8000", "--api-key-file", str(keys), "--drain-seconds", "1.5"),
+        *("--max-body-mb", "0.5", "--requests-per-minute", "7", "--max-open", "9"),
+        *("--allow-url-host", "a.example", "b.example", "--cors-origin", "https://c.example"),
+    )
+
+    assert made == ServerConfig(
+        host="0.0.0.0",
+        port=8000,
+        api_keys=(KEY, KEY[::-1]),
+        drain_s=1.5,
+        max_body_bytes=512 * 1024,
+        requests_per_minute=7,
+        max_open=9,
+        url_hosts=("a.example", "b.example"),
+        cors_origins=("https://c.example",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--host", "0.0.0.0"], "there are no API keys: give keys (--api-key-file)"),
+        (["--port", "70000"], "it must be a whole number from 0 to 65535"),
+        (["--port", "http"], "invalid int value: 'http'"),
+        (["--max-body-mb", "0"], "--max-body-mb is 0: give a number above 0"),
+        (["--max-body-mb", "nan"], "--max-body-mb is nan"),
+        (["--drain-seconds", "-1"], "'drain_s' is -1.0"),
+        (["--api-key-file", "/no/such/file"], "the key file '/no/such/file' cannot be read (No such file"),
+        (["--allow-url-host", "https://a.example"], "without https://"),
+        (["desk.png"], "unrecognized arguments: desk.png"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_2(
+    fake: FakeModel, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
+) -> None:
+    assert main(["serve", *arguments]) == 2
+
+    err = capsys.readouterr().err
+    assert complaint in err
+    assert err.count("\n") == 1
+    assert fake.loaded == []
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(b"# none yet\n\n", "holds no key"), (b"hunter2\n", "has 7 characters"), (b"\xff\xfe\x00", "no text")],
+)
+def test_a_key_file_of_no_use_is_refused_and_not_quoted(
+    fake: FakeModel, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, complaint: str
+) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_bytes(content)
+
+    assert main(["serve", "--api-key-file", str(keys)]) == 2
+    err = capsys.readouterr().err
+    assert complaint in err
+    assert "hunter2" not in err
+
+
+def test_a_port_in_use_is_told_before_the_model_is_loaded(fake: FakeModel, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        assert main(["serve", "--port", str(port)]) == 2
+
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"port {port} is in use" in err
+    assert fake.loaded == []
+
+
+def test_a_missing_package_is_told_with_what_to_install(
+    fake: FakeModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(name: str) -> Any:
+        if name.startswith("photonlite.server"):
+            raise ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
+        return import_module(name)
+
+    monkeypatch.setattr("photonlite.cli.serve.import_module", refuse)
+
+    assert main(["serve"]) == 2
+    assert "'uvicorn', which is not installed: pip install 'photonlite[serve]'" in capsys.readouterr().err
+
+
+def test_a_part_of_photonlite_that_is_missing_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> Any:
+        raise ModuleNotFoundError("No module named 'photonlite.lost'", name="photonlite.lost")
+
+    monkeypatch.setattr("photonlite.cli.serve.import_module", refuse)
+
+    with pytest.raises(ModuleNotFoundError):
+        main(["serve"])
+
+
+def test_help_needs_none_of_the_servers_packages() -> None:
+    code = (
+        "import sys; from photonlite.cli import main; main(['serve', '--help']); "
+        "print(sorted({'starlette', 'uvicorn', 'torch', 'prometheus_client'} & set(sys.modules)), file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert ran.stderr == "[]\n"
+    assert "--drain-seconds" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "host", "expected"),
+    [
+        ({}, "127.0.0.1", ("http://127.0.0.1:2020/", "this machine, without an API key")),
+        ({"host": "::1"}, "::1", ("http://[::1]:2020/",)),
+        (
+            {"host": "0.0.0.0", "api_keys": (KEY,)},
+            "0.0.0.0",
+            ("http://127.0.0.1:2020/", "every machine that can reach it, with an API key"),
+        ),
+    ],
+)
+def test_the_greeting_tells_where_for_whom_and_how_to_stop(
+    settings: dict[str, Any], host: str, expected: tuple[str, ...]
+) -> None:
+    text = greeting(ServerConfig(**settings), "nano", host, 2020)
+
+    assert all(part in text for part in (*expected, "nano", "Ctrl+C", "20 s"))
+    assert KEY not in text
+
+
+def test_a_real_run_answers_logs_and_stops() -> None:
+    arguments = ("-m", "photonlite.cli", "serve", "--port", "0", "--model", str(TINY), "--device", "cpu")
+    with ServerProcess(*arguments) as process:
+        page = process.wait_for("playground").split()[-1]
+        with urllib.request.urlopen(f"{page}ready", timeout=GUARD) as answer:
+            assert json.load(answer)["status"] == "ready"
+        with urllib.request.urlopen(f"{page}metrics", timeout=GUARD) as answer:
+            assert b"photonlite_engine_pages_total" in answer.read()
+        process.signal(signal.SIGTERM)
+
+        assert process.wait() == 0
+    events = [line["event"] for line in process.lines]
+    assert events == ["listening", "request", "request", "stopping", "stopped"]
+    assert all("Traceback" not in line for line in process.err)

@@ -1,0 +1,132 @@
+"""A model that answers at once, hangs until it is let go, or fails: whatever a test of the server wants."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments
+from photonlite.server.backend import SKILLS, Call
+
+BOX = {"x_min": 0.25, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75}
+OUTLINE = {"path": "M0 0L1 0L1 1Z", "bbox": BOX, "polygon": [[0.25, 0.25], [0.75, 0.25], [0.75, 0.75]]}
+METRICS = Metrics(0.001, 0.002, 0.003, 0.004, prompt_tokens=740, output_tokens=3, time_to_first_token_s=0.006)
+PIECES = ("two ", "of ", "them")
+
+
+class FakeBackend:
+    """Finds one object in the middle of every picture, and says "two of them" in three pieces.
+
+    Attributes:
+        calls: What it was asked, in order.
+        cancelled: Calls that were given up before they had their answer, streams among them.
+        error: Raised instead of an answer.
+        late_error: Raised by streams after their first piece.
+        results: Answers by skill; what a test puts here is given as it is.
+        pieces: Of streamed text.
+        begun: Set as soon as a call has come; `asked` is the same for threads.
+        given_up: For threads: set as soon as a call was cancelled.
+    """
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.name = "fake"
+        self.skills: tuple[str, ...] = SKILLS
+        self.alive = True
+        self.last_tick_s = 0.0
+        self.calls: list[Call] = []
+        self.cancelled = 0
+        self.error = error
+        self.late_error: BaseException | None = None
+        self.results: dict[str, Mapping[str, Any]] = {}
+        self.pieces: tuple[str, ...] = PIECES
+        self.begun = asyncio.Event()
+        self.asked = threading.Event()
+        self.given_up = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._free = asyncio.Event()
+        self._free.set()
+
+    def hang(self) -> None:
+        """Answer nothing, and give no piece after the first, until `release`."""
+        self._free.clear()
+
+    def release(self) -> None:
+        """From any thread."""
+        if self._loop is None:
+            self._free.set()
+        else:
+            self._loop.call_soon_threadsafe(self._free.set)
+
+    def give_up(self) -> None:
+        self.cancelled += 1
+        self.given_up.set()
+
+    async def run(self, call: Call) -> Mapping[str, Any]:
+        await self._take(call)
+        await self._hold()
+        return self.results.get(call.skill) or _result(call)
+
+    async def stream(self, call: Call) -> "FakeStream":
+        await self._take(call)
+        return FakeStream(self, call)
+
+    def metrics(self) -> dict[str, Any]:
+        return {"counters": {"requests_submitted": len(self.calls)}, "gauges": {"running": 0}, "histograms": {}}
+
+    async def _take(self, call: Call) -> None:
+        self.calls.append(call)
+        self._loop = asyncio.get_running_loop()
+        self.begun.set()
+        self.asked.set()
+        if self.error is not None:
+            raise self.error
+
+    async def _hold(self) -> None:
+        try:
+            await self._free.wait()
+        except asyncio.CancelledError:
+            self.give_up()
+            raise
+
+
+class FakeStream:
+    def __init__(self, backend: FakeBackend, call: Call) -> None:
+        self._backend = backend
+        self._waiting = list(backend.pieces)
+        self._first = True
+        self._ended = False
+        self.result: Any = Caption("") if call.skill == "caption" else Answer("")
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self
+
+    async def __anext__(self) -> str:
+        if not self._first:
+            if self._backend.late_error is not None:
+                raise self._backend.late_error
+            await self._backend._free.wait()
+        self._first = False
+        if not self._waiting:
+            self._ended = True
+            self.result.metrics, self.result.finish_reason = METRICS, "stop"
+            raise StopAsyncIteration
+        return self._waiting.pop(0)
+
+    async def aclose(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._backend.give_up()
+
+
+def _result(call: Call) -> Mapping[str, Any]:
+    known: dict[str, Any] = {"metrics": METRICS, "finish_reason": "stop"}
+    label = call.arguments.get("object")
+    thoughts = {"text": "hm", "grounding": []} if call.arguments.get("reasoning") else None
+    results: dict[str, Mapping[str, Any]] = {
+        "detect": Detections([{**BOX, "label": label, "score": 0.5}], **known),
+        "point": Points([{"x": 0.5, "y": 0.5, "label": label, "score": 0.5}], **known),
+        "segment": Segments([{**OUTLINE, "label": label, "score": 0.5}], **known),
+        "caption": Caption("".join(PIECES), **known),
+        "query": Answer("".join(PIECES), thoughts, **known),
+    }
+    return results[call.skill]

@@ -1,0 +1,42 @@
+from typing import Any
+
+import pytest
+from starlette.requests import HTTPConnection
+
+from photonlite.server.callers import caller_of, check_key
+from photonlite.server.config import ServerConfig
+from photonlite.server.errors import HttpError
+
+
+def connection(kind: str = "http", client: str | None = "10.0.0.1", **headers: str) -> HTTPConnection:
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope: dict[str, Any] = {"type": kind, "headers": raw, "client": client and (client, 1)}
+    return HTTPConnection(scope)
+
+
+def test_a_page_gives_the_key_of_its_websocket_as_a_subprotocol() -> None:
+    config = ServerConfig(api_keys=("secret",))
+    protocols = {"sec_websocket_protocol": "photonlite, photonlite-key.secret"}
+    assert check_key(connection("websocket", **protocols), config) is not None
+    for refused in (
+        connection("http", **protocols),
+        connection("websocket", sec_websocket_protocol="photonlite-key.other"),
+        connection("websocket", sec_websocket_protocol="photonlite"),
+    ):
+        with pytest.raises(HttpError) as error:
+            check_key(refused, config)
+        assert error.value.status == 401
+
+
+def test_a_rate_counts_tenants_and_where_there_are_none_addresses() -> None:
+    assert caller_of(connection(), "tenant") == "tenant"
+    assert caller_of(connection(), None) == "10.0.0.1"
+    assert caller_of(connection(client=None), None) == ""
+    assert caller_of(connection(client="testclient"), None) == "testclient"
+
+
+def test_the_addresses_that_one_ipv6_client_has_count_as_one() -> None:
+    first, second, other = (connection(client=f"2001:db8:0:{net}::{end}") for net, end in ((1, 1), (1, 2), (2, 1)))
+    assert caller_of(first, None) == caller_of(second, None) != caller_of(other, None)
+    mapped = [connection(client=f"::ffff:10.0.0.{end}") for end in (1, 2)]
+    assert caller_of(mapped[0], None) != caller_of(mapped[1], None)

@@ -1,0 +1,84 @@
+"""Whatever is sent to a route, by the document or against it, the answer is one that the document tells of."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from PIL import Image
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from photonlite.server.app import create_app
+from photonlite.server.config import ServerConfig
+from photonlite.server.schema_skills import MEDIA_TYPES
+from tests.server.fake import FakeBackend
+
+CHECKS: list[Any] = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+PICTURE = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+)
+
+
+def _bytes_of_a_picture() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 6), "navy").save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+for media_type in MEDIA_TYPES:
+    schemathesis.openapi.media_type(media_type, st.binary(max_size=200) | st.just(_bytes_of_a_picture()))
+
+schema = schemathesis.openapi.from_asgi(
+    "/openapi.json", create_app(FakeBackend(), ServerConfig(max_prompt_characters=100, max_tokens=50, max_objects=20))
+)
+
+
+@schema.hook  # type: ignore[untyped-decorator]
+def map_body(context: Any, body: Any) -> Any:
+    """Put good pictures and questions where the document says "text" in three of four bodies: some are answered."""
+    if not isinstance(body, dict) or len(str(body)) % 4 == 0:
+        return body
+    if isinstance(body.get("image_url"), str):
+        body["image_url"] = PICTURE
+    if isinstance(body.get("messages"), list):
+        part = {"type": "image_url", "image_url": {"url": PICTURE}}
+        body["messages"].append({"role": "user", "content": [{"type": "text", "text": "How many?"}, part]})
+        body["model"], body["stream"] = "fake", len(body) % 2 == 0
+    return body
+
+
+def ask(case: schemathesis.Case) -> None:
+    case.call_and_validate(checks=CHECKS)
+
+
+def cases(count: int, **more: Any) -> Callable[[Any], Any]:
+    return settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck), **more)
+
+
+@schema.parametrize()  # type: ignore[untyped-decorator]
+@cases(30, derandomize=True)
+def test_some_requests_to_every_route(case: schemathesis.Case) -> None:
+    ask(case)
+
+
+@pytest.mark.slow
+@schema.parametrize()  # type: ignore[untyped-decorator]
+@cases(1000)
+def test_many_requests_to_every_route(case: schemathesis.Case) -> None:
+    ask(case)

@@ -1,0 +1,61 @@
+import json
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from photonlite import errors
+from photonlite.errors import PhotonliteError
+from photonlite.server.errors import HttpError, to_http
+
+
+def every_error(base: type[PhotonliteError] = PhotonliteError) -> list[type[PhotonliteError]]:
+    return [kind for child in base.__subclasses__() for kind in (child, *every_error(child))]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.ImageTooLargeError("x"), 413),
+        (errors.ImageDecodeError("x"), 400),
+        (errors.PromptError("x"), 422),
+        (errors.SettingsError("x"), 422),
+        (errors.SpatialRefError("x"), 422),
+        (errors.UnsupportedSkillError("x"), 422),
+        (errors.CapacityError("x"), 422),
+        (errors.ModelError("x"), 503),
+        (errors.EngineDiedError("x"), 503),
+        (errors.RequestCancelledError("x"), 503),
+        (errors.StepError("x"), 500),
+        (errors.NumericalError("x"), 500),
+        (errors.DeadlineError("x"), 504),
+        (TimeoutError(), 504),
+        (HTTPException(404), 404),
+        (HTTPException(405, headers={"Allow": "POST"}), 405),
+        (ClientDisconnect(), 499),
+        (json.JSONDecodeError("x", "y", 0), 400),
+        (RecursionError(), 400),
+        (KeyError("secret"), 500),
+    ],
+)
+def test_every_error_has_its_status(error: BaseException, status: int) -> None:
+    http = to_http(error)
+    assert http.status == status
+    assert set(http.body["error"]) == {"message", "type", "code"}
+    assert all(http.body["error"].values())
+    assert "secret" not in http.message
+
+
+def test_messages_and_headers_are_passed_on() -> None:
+    assert to_http(errors.PromptError("the question is empty")).message == "the question is empty"
+    assert to_http(HTTPException(405, headers={"Allow": "POST"})).headers == {"Allow": "POST"}
+    own = HttpError(429, "later", headers={"Retry-After": "3"})
+    assert to_http(own) is own
+
+
+def test_no_error_of_photonlite_is_unforeseen() -> None:
+    own = [kind for kind in every_error() if kind.__module__ == "photonlite.errors"]
+    needless = (errors.EngineError, errors.MissingDependencyError)  # a base, and what only a start can meet
+    unforeseen = [kind for kind in own if to_http(kind("x")).code == "internal_error" and kind not in needless]
+    assert own
+    assert unforeseen == []

@@ -1,0 +1,291 @@
+import asyncio
+import io
+from typing import Any
+
+import pytest
+from PIL import Image
+from starlette.requests import Request
+
+from photonlite.server.backend import Call
+from photonlite.server.config import ServerConfig
+from photonlite.server.errors import HttpError, to_http
+from photonlite.server.ingress import Ingress
+from tests.server.asgi import post
+from tests.server.fake import FakeBackend
+from tests.server.parts import DATA_URI, PNG, encoded, server
+from tests.serving import run
+
+ASK = {"image_url": DATA_URI}
+JSON = {"content-type": "application/json"}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def request(**headers: str) -> Request:
+    """Of a client that stays."""
+
+    async def receive() -> Any:
+        await asyncio.get_running_loop().create_future()
+
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": raw, "client": ("10.0.0.1", 1)}
+    return Request(scope, receive)
+
+
+def ingress(fake: FakeBackend | None = None, clock: Clock | None = None, **config: Any) -> Ingress:
+    return Ingress(ServerConfig(**config), fake or FakeBackend(), clock or Clock())
+
+
+async def refusal(awaited: Any) -> HttpError:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - every error has its status
+        await awaited
+    return to_http(caught.value)
+
+
+def test_one_key_of_several_opens_the_door_in_either_header() -> None:
+    app = server(api_keys=("first", "second"))
+    for name, value in (
+        ("x-moondream-auth", "second"),
+        ("authorization", "Bearer first"),
+        ("authorization", "bearer first"),
+    ):
+        assert run(post(app, "/v1/caption", ASK, {name: value})).status == 200
+    for headers, code in (
+        ({}, "missing_api_key"),
+        ({"x-moondream-auth": "third"}, "invalid_api_key"),
+        ({"x-moondream-auth": "sécond"}, "invalid_api_key"),
+        ({"authorization": "Basic first"}, "missing_api_key"),
+        ({"authorization": "Bearer "}, "missing_api_key"),
+    ):
+        answer = run(post(app, "/v1/caption", ASK, headers))
+        assert (answer.status, answer.code) == (401, code)
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_tenants_share_nothing_that_was_computed_for_them() -> None:
+    fake = FakeBackend()
+    app = server(fake, api_keys=("first", "second"))
+    for key in ("first", "second", "first"):
+        run(post(app, "/v1/caption", ASK, {"x-moondream-auth": key}))
+    first, second, again = (call.salt for call in fake.calls)
+    assert first == again != second
+    assert first is not None
+    assert "first" not in first
+    run(post(server(fake), "/v1/caption", ASK))
+    assert fake.calls[-1].salt is None
+
+
+def test_pages_of_other_sites_are_refused_unless_named() -> None:
+    named = {"cors_origins": ("https://friend.example",)}
+    cases: list[tuple[dict[str, Any], str, int]] = [
+        ({}, "http://localhost", 200),
+        ({}, "https://evil.example", 403),
+        ({}, "null", 403),
+        ({}, "http://[", 403),
+        (named, "https://friend.example", 200),
+        (named, "https://evil.example", 403),
+        ({"cors_origins": ("*",)}, "https://any.example", 200),
+    ]
+    for config, origin, status in cases:
+        assert run(post(server(**config), "/v1/caption", ASK, {"origin": origin})).status == status, (config, origin)
+
+
+def test_more_than_may_be_open_are_told_to_come_back() -> None:
+    async def main() -> None:
+        door = ingress(max_open=1)
+        async with await door.admit(request()):
+            assert door.open == 1
+            error = await refusal(door.admit(request()))
+            assert (error.status, error.code) == (429, "queue_full")
+            assert int(error.headers["Retry-After"]) >= 1
+        assert door.open == 0
+        async with await door.admit(request()):
+            pass
+
+    run(main())
+
+
+def test_a_draining_server_admits_nothing_and_settles_when_the_last_one_is_answered() -> None:
+    async def main() -> None:
+        door = ingress()
+        ticket = await door.admit(request())
+        door.drain()
+        error = await refusal(door.admit(request()))
+        assert (error.status, error.code) == (503, "draining")
+        waiting = asyncio.ensure_future(door.settled())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        ticket.close()
+        ticket.close()  # a second time changes nothing
+        await waiting
+        assert door.open == 0
+
+    run(main())
+
+
+def test_a_dead_engine_is_unavailable() -> None:
+    fake = FakeBackend()
+    fake.alive = False
+    answer = run(post(server(fake), "/v1/caption", ASK))
+    assert (answer.status, answer.code) == (503, "engine_died")
+
+
+def test_the_rate_is_limited_for_each_caller_and_says_when_to_come_back() -> None:
+    async def main() -> None:
+        clock = Clock()
+        door = ingress(clock=clock, requests_per_minute=2, api_keys=("a", "b"))
+        for _ in range(2):
+            (await door.admit(request(x_moondream_auth="a"))).close()
+        error = await refusal(door.admit(request(x_moondream_auth="a")))
+        assert (error.status, error.code, error.headers) == (429, "rate_limit_exceeded", {"Retry-After": "30"})
+        (await door.admit(request(x_moondream_auth="b"))).close()
+        clock.now += 30
+        (await door.admit(request(x_moondream_auth="a"))).close()
+
+    run(main())
+
+
+def test_the_memory_of_open_requests_is_limited() -> None:
+    async def main() -> None:
+        door = ingress(max_open_bytes=1000)
+        async with await door.admit(request()) as one, await door.admit(request()) as other:
+            one.charge(900)
+            with pytest.raises(HttpError) as full:
+                other.charge(200)
+            assert (full.value.status, full.value.code) == (429, "memory_full")
+            with pytest.raises(HttpError) as never:
+                other.charge(2000)
+            assert never.value.status == 413
+            with other.holding(100):
+                assert door.open_bytes == 1000
+            assert door.open_bytes == 900
+        assert door.open_bytes == 0
+
+    run(main())
+
+
+def test_a_picture_that_is_small_only_until_it_is_decoded_counts_as_what_it_becomes() -> None:
+    async def main() -> None:
+        fake = FakeBackend()
+        fake.hang()
+        door = ingress(fake, max_open_bytes=3 * 1000 * 1000 + 10)
+        call = Call("caption", encoded((1000, 1000)), {})
+        async with await door.admit(request()) as ticket, await door.admit(request()) as second:
+            first = asyncio.ensure_future(door.answer(call, ticket, request()))
+            await fake.begun.wait()
+            assert door.open_bytes == 3_000_000
+            assert (await refusal(door.answer(call, second, request()))).code == "memory_full"
+            assert (await refusal(door.stream(call, second, request()))).code == "memory_full"
+            fake.release()
+            await first
+            assert door.open_bytes == 0
+            large = Call("caption", encoded((1001, 1000)), {})
+            assert (await refusal(door.answer(large, second, request()))).status == 413
+
+    run(main())
+
+
+def test_the_deadline_is_the_servers_where_the_client_asks_for_more_or_for_none() -> None:
+    async def main() -> None:
+        fake, clock = FakeBackend(), Clock()
+        door = ingress(fake, clock, deadline_s=10)
+        async with await door.admit(request()) as ticket:
+            for wanted in (None, 60.0, 3.0):
+                await door.answer(Call("caption", PNG, {}, deadline_s=wanted), ticket, request())
+            clock.now += 4  # counted from when the request was admitted
+            await door.answer(Call("caption", PNG, {}), ticket, request())
+        assert [call.deadline_s for call in fake.calls] == [10, 10, 3, 6]
+
+    run(main())
+
+
+def test_a_backend_that_does_not_keep_the_deadline_is_given_up() -> None:
+    async def main() -> None:
+        fake, clock = FakeBackend(), Clock()
+        fake.hang()
+        door = ingress(fake, clock, deadline_s=10)
+        async with await door.admit(request()) as ticket:
+            answer = asyncio.ensure_future(door.answer(Call("caption", PNG, {}), ticket, request()))
+            await fake.begun.wait()
+            answer.cancel()
+            await asyncio.wait([answer])
+            assert fake.cancelled == 1
+            clock.now += 10
+            assert (await refusal(door.answer(Call("caption", PNG, {}), ticket, request()))).status == 504
+
+    run(main())
+
+
+def test_a_websockets_calls_count_their_deadline_from_the_call_and_are_cancelled_by_their_task() -> None:
+    async def main() -> None:
+        fake, clock = FakeBackend(), Clock()
+        door = ingress(fake, clock, deadline_s=10)
+        async with await door.admit(request()) as ticket:
+            clock.now += 1000
+            await door.answer(Call("caption", PNG, {}, realtime=True), ticket, None)
+            assert (fake.calls[0].deadline_s, fake.calls[0].realtime) == (10, True)
+            fake.hang()
+            fake.begun.clear()
+            task = asyncio.ensure_future(door.answer(Call("caption", PNG, {}), ticket, None))
+            await fake.begun.wait()
+            task.cancel()
+            await asyncio.wait([task])
+            assert fake.cancelled == 1
+
+    run(main())
+
+
+def test_pictures_are_taken_raw_or_as_data_uri_up_to_the_limit() -> None:
+    door = ingress(max_body_bytes=len(PNG))
+    assert door.image(PNG) == door.image(DATA_URI) == PNG
+    with pytest.raises(HttpError) as error:
+        door.image(PNG + b"0")
+    assert (error.value.status, error.value.code) == (413, "image_too_large")
+
+
+def test_a_url_is_fetched_only_where_its_host_is_named() -> None:
+    async def main() -> None:
+        door = ingress(url_hosts=("pictures.example",))
+        async with await door.admit(request()) as ticket:
+            for url in ("https://other.example/a.png", "http://pictures.example/a.png"):
+                error = await refusal(door.load_image(url, ticket))
+                assert (error.status, error.code) == (422, "remote_image_refused")
+
+    run(main())
+
+
+def test_a_handler_that_fails_keeps_no_place_for_a_response_that_never_comes() -> None:
+    async def fail(door: Ingress) -> None:
+        async with await door.admit(request()) as ticket:
+            ticket.keep()
+            raise KeyError
+
+    async def main() -> None:
+        door = ingress()
+        with pytest.raises(KeyError):
+            await fail(door)
+        assert door.open == 0
+
+    run(main())
+
+
+def test_every_limit_leaves_nothing_open_behind() -> None:
+    async def main() -> None:
+        app = server(max_body_bytes=300, max_prompt_characters=3)
+        big = io.BytesIO()
+        Image.effect_noise((64, 64), 90).save(big, "PNG")
+        for body, headers in (
+            (big.getvalue(), {"content-type": "image/png"}),
+            (b"{", JSON),
+            (b'{"length": 5}', JSON),
+        ):
+            assert (await post(app, "/v1/caption", body, headers)).status >= 400
+        assert (app.state.ingress.open, app.state.ingress.open_bytes) == (0, 0)
+
+    run(main())

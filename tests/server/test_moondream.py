@@ -1,0 +1,290 @@
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from photonlite.errors import DeadlineError, StepError
+from photonlite.results import Segments
+from tests.server.asgi import Exchange, post
+from tests.server.fake import BOX, METRICS, OUTLINE, FakeBackend
+from tests.server.parts import DATA_URI, PNG, server
+from tests.serving import run
+
+ASKED: dict[str, dict[str, Any]] = {
+    "caption": {"length": "short"},
+    "query": {"question": "why?"},
+    "detect": {"object": "mug"},
+    "point": {"object": "mug", "spatial_refs": [[0.5, 0.5]]},
+    "segment": {"object": "mug"},
+}
+ANSWERS: dict[str, dict[str, Any]] = {
+    "caption": {"caption": "two of them"},
+    "query": {"answer": "two of them"},
+    "detect": {"objects": [{**BOX, "label": "mug", "score": 0.5}]},
+    "point": {"points": [{"x": 0.5, "y": 0.5, "label": "mug", "score": 0.5}]},
+    "segment": {
+        "segments": [{**OUTLINE, "label": "mug", "score": 0.5}],
+        "path": OUTLINE["path"],
+        "bbox": BOX,
+    },
+}
+BOUNDARY = "xxBOUNDARYxx"
+
+
+def form(fields: dict[str, str], file: bytes | None = PNG) -> tuple[bytes, dict[str, str]]:
+    parts = [f'Content-Disposition: form-data; name="{name}"\r\n\r\n{value}'.encode() for name, value in fields.items()]
+    if file is not None:
+        parts.append(b'Content-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n' + file)
+    mark = f"--{BOUNDARY}".encode()
+    body = b"".join(mark + b"\r\n" + part + b"\r\n" for part in parts) + mark + b"--\r\n"
+    return body, {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
+
+
+def events(body: bytes) -> list[dict[str, Any]]:
+    blocks = body.decode().split("\n\n")
+    assert blocks.pop() == ""
+    assert all(block.startswith("data: ") and "\n" not in block for block in blocks)
+    return [json.loads(block.removeprefix("data: ")) for block in blocks]
+
+
+@pytest.mark.parametrize("skill", ASKED)
+def test_json_is_answered_with_the_skills_keys_and_what_is_known_about_it(skill: str) -> None:
+    fake = FakeBackend()
+
+    answer = run(post(server(fake), f"/v1/{skill}", {"image_url": DATA_URI, "model": "moondream-2B", **ASKED[skill]}))
+
+    assert answer.status == 200
+    known = {"request_id": answer.headers["x-request-id"], "metrics": METRICS.to_dict(), "finish_reason": "stop"}
+    assert answer.json == {**ANSWERS[skill], **known}
+    assert fake.calls[0].image == PNG
+    assert fake.calls[0].skill == skill
+    assert {name: fake.calls[0].arguments[name] for name in ASKED[skill]} == ASKED[skill]
+
+
+@pytest.mark.parametrize("skill", ASKED)
+def test_a_form_and_a_raw_picture_ask_for_the_same_as_json(skill: str) -> None:
+    fake = FakeBackend()
+    app = server(fake)
+    settings = {"temperature": 0.5}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in ASKED[skill].items()}
+    texts["settings"] = json.dumps(settings)
+    query = "&".join(f"{name}={value}".replace(" ", "%20") for name, value in texts.items())
+
+    async def ask() -> list[int]:
+        body, headers = form(texts)
+        return [
+            (await post(app, f"/v1/{skill}", {"image_url": DATA_URI, "settings": settings, **ASKED[skill]})).status,
+            (await post(app, f"/v1/{skill}", body, headers)).status,
+            (await post(app, f"/v1/{skill}?{query}", PNG, {"content-type": "image/png"})).status,
+            (await post(app, f"/v1/{skill}?{query}", PNG, {"content-type": "application/octet-stream"})).status,
+        ]
+
+    assert run(ask()) == [200] * 4
+    assert [call.image for call in fake.calls] == [PNG] * 4
+    assert [call.arguments for call in fake.calls] == [fake.calls[0].arguments] * 4
+
+
+def test_a_query_needs_no_picture_and_everything_else_does() -> None:
+    fake = FakeBackend()
+    app = server(fake)
+
+    assert run(post(app, "/v1/query", {"question": "why?", "reasoning": True})).json["reasoning"] == {
+        "text": "hm",
+        "grounding": [],
+    }
+    assert run(post(app, "/v1/query?question=why", b"")).status == 200
+    assert [call.image for call in fake.calls] == [None, None]
+    refused = run(post(app, "/v1/caption", {}))
+    assert (refused.status, refused.code) == (422, "missing_image")
+
+
+def test_null_counts_as_left_out() -> None:
+    fake = FakeBackend()
+    body = {"image_url": DATA_URI, "object": "mug", "settings": None, "model": None, "spatial_refs": None}
+    assert run(post(server(fake), "/v1/point", body)).status == 200
+    assert "spatial_refs" not in fake.calls[0].arguments
+
+
+def test_nothing_outlined_is_an_empty_path() -> None:
+    fake = FakeBackend()
+    fake.results["segment"] = Segments([])
+    answer = run(post(server(fake), "/v1/segment", {"image_url": DATA_URI, "object": "mug"})).json
+    assert (answer["segments"], answer["path"], answer["bbox"]) == ([], "", None)
+
+
+@pytest.mark.parametrize("skill", ["caption", "query"])
+def test_text_streams_as_chunks_and_ends_with_what_is_known(skill: str) -> None:
+    fake = FakeBackend()
+    answer = run(post(server(fake), f"/v1/{skill}", {"image_url": DATA_URI, "stream": True, **ASKED[skill]}))
+
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *chunks, last = events(answer.body)
+    assert chunks == [{"chunk": piece, "completed": False} for piece in fake.pieces]
+    known = {"request_id": answer.headers["x-request-id"], "metrics": METRICS.to_dict(), "finish_reason": "stop"}
+    assert last == {"chunk": "", "completed": True, **known}
+    assert fake.cancelled == 0
+
+
+def test_each_piece_is_sent_as_soon_as_it_is_there() -> None:
+    async def main() -> None:
+        fake = FakeBackend()
+        app = server(fake)
+        fake.hang()
+        body = json.dumps({"image_url": DATA_URI, "stream": True}).encode()
+        async with Exchange(app, "/v1/caption", body, {"content-type": "application/json"}) as exchange:
+            await exchange.until(lambda: b"two" in exchange.body)
+            assert not exchange.task.done()
+            fake.release()
+            await exchange.finish()
+            assert len(events(exchange.body)) == 4
+
+    run(main())
+
+
+def test_an_outline_streams_as_box_path_and_end() -> None:
+    answer = run(post(server(), "/v1/segment", {"image_url": DATA_URI, "object": "mug", "stream": True}))
+    box, delta, final = events(answer.body)
+    assert box == {"type": "bbox", "bbox": BOX}
+    assert delta == {"type": "path_delta", "chunk": OUTLINE["path"], "completed": False}
+    assert (final["type"], final["path"], final["bbox"], final["completed"]) == ("final", OUTLINE["path"], BOX, True)
+
+
+def test_what_goes_wrong_before_the_first_piece_has_its_own_status() -> None:
+    fake = FakeBackend(DeadlineError("too slow"))
+    answer = run(post(server(fake), "/v1/caption", {"image_url": DATA_URI, "stream": True}))
+    assert (answer.status, answer.code) == (504, "deadline_exceeded")
+
+
+def test_what_goes_wrong_later_is_the_last_event_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeBackend()
+    fake.late_error = StepError("the device failed")
+    app = server(fake)
+    answer = run(post(app, "/v1/caption", {"image_url": DATA_URI, "stream": True}))
+
+    assert answer.status == 200
+    first, last = events(answer.body)
+    assert first == {"chunk": fake.pieces[0], "completed": False}
+    assert set(last) == {"error"}
+    assert [record.exc_info and record.exc_info[1] for record in caplog.records if record.levelname == "ERROR"] == [
+        fake.late_error
+    ]
+    assert last["error"]["code"] == "engine_failed"
+    assert (app.state.ingress.open, app.state.ingress.open_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_cancels_its_request(stream: bool) -> None:
+    async def main() -> None:
+        fake = FakeBackend()
+        app = server(fake)
+        fake.hang()
+        body = json.dumps({"image_url": DATA_URI, "stream": stream}).encode()
+        async with Exchange(app, "/v1/caption", body, {"content-type": "application/json"}) as exchange:
+            await fake.begun.wait()
+            if stream:
+                await exchange.until(lambda: b"two" in exchange.body)
+            assert app.state.ingress.open == 1
+            exchange.leave()
+            await exchange.finish()
+            assert fake.cancelled == 1
+            await app.state.ingress.settled()
+            assert app.state.ingress.open_bytes == 0
+
+    run(main())
+
+
+def test_a_server_that_gives_up_a_stream_cancels_it() -> None:
+    async def main() -> None:
+        fake = FakeBackend()
+        app = server(fake)
+        fake.hang()
+        body = json.dumps({"image_url": DATA_URI, "stream": True}).encode()
+        async with Exchange(app, "/v1/caption", body, {"content-type": "application/json"}) as exchange:
+            await exchange.until(lambda: b"two" in exchange.body)
+            exchange.task.cancel()
+            await asyncio.wait([exchange.task])
+            assert (fake.cancelled, app.state.ingress.open) == (1, 0)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("skill", "body", "status", "code"),
+    [
+        ("detect", b"{", 400, "invalid_json"),
+        ("detect", b"[]", 400, "invalid_json"),
+        ("detect", b"\xff\xfe", 400, "invalid_json"),
+        ("detect", b"[" * 100_000, 400, "invalid_json"),
+        ("detect", b'{"object": NaN}', 400, "invalid_json"),
+        ("detect", b'{"object": ' + b"9" * 5000 + b"}", 400, "invalid_json"),
+        ("detect", b"", 400, "invalid_json"),
+        ("detect", {}, 422, "missing_field"),
+        ("detect", {"object": 5}, 422, "invalid_field"),
+        ("detect", {"object": " "}, 422, "invalid_prompt"),
+        ("detect", {"object": "\ud800"}, 422, "invalid_prompt"),
+        ("detect", {"object": "mug", "question": "why?"}, 422, "unknown_field"),
+        ("detect", {"object": "mug", "stream": True}, 422, "invalid_field"),
+        ("detect", {"object": "mug", "stream": "yes"}, 422, "invalid_field"),
+        ("detect", {"object": "mug", "settings": [1]}, 422, "invalid_field"),
+        ("detect", {"object": "mug", "settings": {"heat": 1}}, 422, "invalid_settings"),
+        ("detect", {"object": "mug", "settings": {"max_objects": 151}}, 422, "over_limit"),
+        ("caption", {"settings": {"max_tokens": 1025}}, 422, "over_limit"),
+        ("caption", {"settings": {"temperature": 10**400}}, 422, "invalid_settings"),
+        ("caption", {"length": "huge"}, 422, "invalid_field"),
+        ("query", {"question": "?" * 4001}, 422, "prompt_too_long"),
+        ("point", {"object": "mug", "spatial_refs": [[0.5, 10**400]]}, 422, "invalid_field"),
+        ("point", {"object": "mug", "spatial_refs": [[0.5]]}, 422, "invalid_field"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(skill: str, body: Any, status: int, code: str) -> None:
+    fake = FakeBackend()
+    if isinstance(body, dict):
+        body = {"image_url": DATA_URI, **body}
+    answer = run(post(server(fake), f"/v1/{skill}", body, {"content-type": "application/json"}))
+    assert (answer.status, answer.code) == (status, code)
+    assert fake.calls == []
+
+
+@pytest.mark.parametrize(
+    ("image_url", "status", "code"),
+    [
+        ("cat.jpg", 400, "invalid_image_url"),
+        ("data:image/png," + "00", 400, "invalid_image_url"),
+        ("data:image/png;base64,%%%", 400, "invalid_image_url"),
+        ("data:image/png;base64,", 400, "invalid_image"),
+        ("http://example.com/a.png", 422, "remote_image_refused"),
+        ("https://example.com/a.png", 422, "remote_image_refused"),
+        ("HTTPS://example.com/a.png", 422, "remote_image_refused"),
+        ("file:///etc/passwd", 400, "invalid_image_url"),
+    ],
+)
+def test_what_is_no_picture_is_refused(image_url: str, status: int, code: str) -> None:
+    answer = run(post(server(), "/v1/caption", {"image_url": image_url}))
+    assert (answer.status, answer.code) == (status, code)
+
+
+def test_two_pictures_are_one_too_many() -> None:
+    body, headers = form({"image_url": DATA_URI})
+    answer = run(post(server(), "/v1/caption", body, headers))
+    assert (answer.status, answer.code) == (422, "too_many_images")
+
+
+def test_a_body_of_another_kind_is_refused() -> None:
+    answer = run(post(server(), "/v1/caption", b"<x/>", {"content-type": "text/xml"}))
+    assert (answer.status, answer.code) == (415, "unsupported_content_type")
+
+
+def test_a_skill_that_the_model_lacks_is_refused() -> None:
+    fake = FakeBackend()
+    fake.skills = ("detect",)
+    answer = run(post(server(fake), "/v1/caption", {"image_url": DATA_URI}))
+    assert (answer.status, answer.code) == (422, "unsupported_skill")
+
+
+def test_limits_that_a_request_leaves_out_are_the_servers_where_those_are_lower() -> None:
+    fake = FakeBackend()
+    body = {"image_url": DATA_URI, "settings": {"seed": 3}}
+    assert run(post(server(fake, max_tokens=10, max_objects=500), "/v1/caption", body)).status == 200
+    assert fake.calls[0].arguments["settings"] == {"seed": 3, "max_tokens": 10, "max_objects": 50}

@@ -1,0 +1,187 @@
+"""What goes over the wire at /v1/chat/completions and /v1/models."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+
+from photonlite.results import Answer
+from photonlite.server.app import create_app
+from photonlite.server.config import ServerConfig
+from tests.server.asgi import Exchange, post
+from tests.server.fake import METRICS, FakeBackend
+from tests.serving import run
+
+PATH = "/v1/chat/completions"
+PNG = "data:image/png;base64,iVBORw0KGgo="
+USAGE = {"prompt_tokens": 740, "completion_tokens": 3, "total_tokens": 743}
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    return FakeBackend()
+
+
+@pytest.fixture
+def app(backend: FakeBackend) -> Starlette:
+    return create_app(backend, ServerConfig(max_tokens=100, max_prompt_characters=50))
+
+
+def body(text: str = "How many?", images: Sequence[str] = (), **parameters: Any) -> dict[str, Any]:
+    parts = [{"type": "text", "text": text}, *({"type": "image_url", "image_url": {"url": url}} for url in images)]
+    return {"messages": [{"role": "user", "content": parts}], **parameters}
+
+
+def ask(app: Starlette, *arguments: Any, **parameters: Any) -> Exchange:
+    exchange: Exchange = run(post(app, PATH, body(*arguments, **parameters)))
+    return exchange
+
+
+def events(exchange: Exchange) -> list[Any]:
+    lines = exchange.body.decode().split("\n\n")
+    assert lines.pop() == ""
+    assert all(line.startswith("data: ") for line in lines)
+    texts = [line.removeprefix("data: ") for line in lines]
+    return [text if text == "[DONE]" else json.loads(text) for text in texts]
+
+
+def test_an_answer_has_every_field(app: Starlette, backend: FakeBackend) -> None:
+    exchange = ask(app, "How many?", [PNG], max_tokens=5, temperature=0.5)
+
+    assert exchange.status == 200
+    answer = exchange.json
+    assert answer.pop("id").removeprefix("chatcmpl-") == exchange.headers["x-request-id"]
+    assert answer.pop("created") > 1_700_000_000
+    message = {"role": "assistant", "content": "two of them", "refusal": None}
+    assert answer == {
+        "object": "chat.completion",
+        "model": "fake",
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+        "usage": USAGE,
+    }
+    (call,) = backend.calls
+    assert (call.skill, call.image, call.stream) == ("query", b"\x89PNG\r\n\x1a\n", False)
+    assert call.arguments["question"] == "How many?"
+    assert call.arguments["settings"]["max_tokens"] == 5
+    assert call.arguments["settings"]["temperature"] == 0.5
+
+
+def test_a_question_without_a_picture_is_asked_without_one(app: Starlette, backend: FakeBackend) -> None:
+    assert ask(app).status == 200
+    assert backend.calls[0].image is None
+
+
+def test_an_answer_that_was_cut_says_so(app: Starlette, backend: FakeBackend) -> None:
+    backend.results["query"] = Answer("two of", metrics=METRICS, finish_reason="length")
+
+    assert ask(app).json["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_stop_sequence_ends_an_answer(app: Starlette) -> None:
+    choice = ask(app, stop=[" them", "o"]).json["choices"][0]
+
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("tw", "stop")
+
+
+def test_a_stream_has_a_role_pieces_a_reason_and_an_end(app: Starlette, backend: FakeBackend) -> None:
+    exchange = ask(app, stream=True)
+
+    assert backend.calls[0].stream
+    assert exchange.headers["content-type"].startswith("text/event-stream")
+    *chunks, end = events(exchange)
+    assert end == "[DONE]"
+    assert {(chunk["id"], chunk["object"]) for chunk in chunks} == {(chunks[0]["id"], "chat.completion.chunk")}
+    assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
+        {"role": "assistant", "content": ""},
+        {"content": "two "},
+        {"content": "of "},
+        {"content": "them"},
+        {},
+    ]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, None, None, "stop"]
+    assert not any("usage" in chunk for chunk in chunks)
+
+
+def test_usage_comes_last_where_it_is_wanted(app: Starlette) -> None:
+    *chunks, last, _ = events(ask(app, stream=True, stream_options={"include_usage": True}))
+
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert (last["choices"], last["usage"]) == ([], USAGE)
+
+
+@pytest.mark.parametrize("usage", [False, True])
+def test_a_stop_sequence_ends_a_stream_and_gives_the_rest_up_unless_it_is_counted(
+    app: Starlette, backend: FakeBackend, usage: bool
+) -> None:
+    options = {"stream_options": {"include_usage": True}} if usage else {}
+    *chunks, end = events(ask(app, stream=True, stop="of", **options))
+
+    assert end == "[DONE]"
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    assert "".join(choice["delta"].get("content", "") for choice in choices) == "two "
+    assert choices[-1]["finish_reason"] == "stop"
+    assert [chunk["usage"] for chunk in chunks if chunk.get("usage")] == ([USAGE] if usage else [])
+    assert backend.cancelled == (0 if usage else 1)
+
+
+def test_an_error_after_the_first_piece_ends_the_stream(app: Starlette, backend: FakeBackend) -> None:
+    backend.late_error = RuntimeError("a secret")
+
+    *_, last = events(ask(app, stream=True))
+
+    assert set(last["error"]) == {"message", "type", "code"}
+    assert "secret" not in last["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status", "code"),
+    [
+        ({"model": "gpt-4o"}, 404, "model_not_found"),
+        ({"images": [PNG, "data:image/png;base64,AAAA"]}, 422, "too_many_images"),
+        ({"images": ["nonsense"]}, 400, "invalid_image_url"),
+        ({"images": ["https://example.com/x.png"]}, 422, "remote_image_refused"),
+        ({"text": "x" * 51}, 422, "prompt_too_long"),
+        ({"max_tokens": 101}, 422, "over_limit"),
+        ({"max_tokens": 0}, 422, "invalid_settings"),
+        ({"temperature": -1}, 422, "invalid_settings"),
+        ({"temperature": "hot"}, 422, "invalid_settings"),
+        ({"seed": 1.5}, 422, "invalid_settings"),
+        ({"n": 2}, 422, "invalid_input"),
+        ({"colour": "red"}, 400, "unknown_parameter"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_wrong_has_its_status(
+    app: Starlette, parameters: dict[str, Any], status: int, code: str, stream: bool
+) -> None:
+    exchange = ask(app, stream=stream, **parameters)
+
+    assert (exchange.status, exchange.code) == (status, code)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"messages": NaN}', b"9" * 5000, b"[" * 5000, b'"\xff"'])
+def test_a_body_that_is_no_json_object_is_refused(app: Starlette, data: bytes) -> None:
+    exchange = run(post(app, PATH, data, {"content-type": "application/json"}))
+
+    assert exchange.status == 400
+    assert exchange.json["error"]["message"]
+
+
+def test_only_json_is_taken(app: Starlette) -> None:
+    exchange = run(post(app, PATH, json.dumps(body()).encode(), {"content-type": "text/plain"}))
+
+    assert (exchange.status, exchange.code) == (415, "unsupported_content_type")
+
+
+def test_the_model_is_listed_and_found_also_with_a_slash_in_its_name(app: Starlette, backend: FakeBackend) -> None:
+    backend.name = "vikhyatk/moondream2"
+
+    listed = run(post(app, "/v1/models", b"", method="GET")).json
+    found = run(post(app, "/v1/models/vikhyatk/moondream2", b"", method="GET")).json
+    missing = run(post(app, "/v1/models/moondream2", b"", method="GET"))
+
+    assert listed == {"object": "list", "data": [found]}
+    assert (found["id"], found["object"], found["owned_by"]) == ("vikhyatk/moondream2", "model", "photonlite")
+    assert (missing.status, missing.code) == (404, "model_not_found")

@@ -1,0 +1,139 @@
+"""The OpenAPI document is valid, tells of every route that there is, and stands on a page."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from starlette.routing import Route, WebSocketRoute
+
+from photonlite.request import SamplingSettings
+from photonlite.results import Metrics
+from photonlite.server.app import create_app
+from photonlite.server.asking import COMMON, FIELDS
+from photonlite.server.config import ServerConfig
+from photonlite.server.openai_request import KNOWN
+from photonlite.server.openapi_page import page
+from photonlite.server.schema import document
+from tests.server.asgi import Exchange, post
+from tests.server.fake import FakeBackend
+from tests.serving import run
+
+CONFIG = ServerConfig(api_keys=("k",), max_tokens=77, max_objects=5, max_prompt_characters=300)
+
+
+@pytest.fixture(scope="module")
+def described() -> dict[str, Any]:
+    return document(CONFIG)
+
+
+def get(path: str) -> Exchange:
+    exchange: Exchange = run(post(create_app(FakeBackend(), CONFIG), path, b"", method="GET"))
+    return exchange
+
+
+def test_the_document_keeps_to_openapi(described: dict[str, Any]) -> None:
+    assert [str(error) for error in OpenAPIV31SpecValidator(described).iter_errors()] == []
+
+
+def test_every_schema_is_used(described: dict[str, Any]) -> None:
+    used = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(described)))
+
+    assert set(described["components"]["schemas"]) == used
+
+
+def test_it_tells_of_the_routes_that_there_are(described: dict[str, Any]) -> None:
+    app = create_app(FakeBackend(), CONFIG)
+    there = set(_routes(app.routes))
+    told = {(path, method) for path, methods in described["paths"].items() for method in methods}
+
+    assert told == there
+
+
+def _routes(routes: list[Any]) -> Iterator[tuple[str, str]]:
+    for route in routes:
+        if isinstance(route, WebSocketRoute):
+            yield route.path, "get"
+        elif isinstance(route, Route) and not route.path.startswith("/static/"):  # files of a page
+            path = re.sub(r":\w+}", "}", route.path)
+            yield from ((path, method.lower()) for method in route.methods or () if method != "HEAD")
+
+
+def test_bodies_have_the_fields_that_are_read(described: dict[str, Any]) -> None:
+    schemas = described["components"]["schemas"]
+
+    for skill, fields in FIELDS.items():
+        assert set(schemas[f"{skill.capitalize()}Request"]["properties"]) == {*COMMON, *fields}
+    assert set(schemas["ChatCompletionRequest"]["properties"]) == set(KNOWN)
+    assert set(schemas["Settings"]["properties"]) == {field.name for field in dataclasses.fields(SamplingSettings)}
+    assert set(schemas["Metrics"]["properties"]) == set(Metrics().to_dict())
+
+
+def test_the_server_s_limits_stand_in_it(described: dict[str, Any]) -> None:
+    schemas = described["components"]["schemas"]
+
+    assert schemas["Settings"]["properties"]["max_tokens"]["maximum"] == 77
+    assert schemas["Settings"]["properties"]["max_objects"]["maximum"] == 5
+    assert schemas["ChatCompletionRequest"]["properties"]["max_tokens"]["maximum"] == 77
+    assert schemas["QueryRequest"]["properties"]["question"]["maxLength"] == 300
+
+
+def test_keys_are_asked_for_where_there_are_some(described: dict[str, Any]) -> None:
+    assert [set(entry) for entry in described["security"]] == [{"bearer"}, {"moondream"}]
+    assert document(ServerConfig())["security"] == []
+
+
+def test_both_are_served_without_a_key(described: dict[str, Any]) -> None:
+    assert get("/openapi.json").json == described
+    docs = get("/docs")
+    assert docs.headers["content-type"].startswith("text/html")
+    assert "script-src" not in docs.headers["content-security-policy"]
+    assert docs.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+class Links(HTMLParser):
+    """Collects what a page refers to, and what can be referred to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.anchors: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in ("href", "src"):
+                self.targets.append(value or "")
+            if name == "id":
+                self.anchors.append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_leads_nowhere_else(described: dict[str, Any]) -> None:
+    text = page(described)
+    links = Links(text)
+
+    assert links.open == []
+    assert len(links.anchors) == len(set(links.anchors))
+    assert {target for target in links.targets if not target.startswith("#")} == {"/openapi.json"}
+    assert {target[1:] for target in links.targets if target.startswith("#")} <= set(links.anchors)
+    assert "url(" not in text
+    for path in described["paths"]:
+        assert f"<code>{path}</code>" in text
+    for name in described["components"]["schemas"]:
+        assert f"schema-{name}" in links.anchors
+
+
+def test_what_a_description_holds_stays_text(described: dict[str, Any]) -> None:
+    described = {**described, "info": {**described["info"], "summary": "<script>alert(1)</script>"}}
+
+    assert "<script>" not in page(described)

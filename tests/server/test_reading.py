@@ -1,0 +1,75 @@
+import pytest
+
+from tests.server.asgi import Exchange, post
+from tests.server.fake import FakeBackend
+from tests.server.parts import PNG, server
+from tests.serving import run
+
+KIND = {"content-type": "image/png"}
+
+
+def test_a_body_over_the_limit_is_refused_by_its_announcement_before_it_is_read() -> None:
+    async def main() -> None:
+        headers = KIND | {"content-length": "11"}
+        async with Exchange(server(max_body_bytes=10), "/v1/caption", None, headers) as exchange:
+            await exchange.until(lambda: len(exchange.messages) > 1)
+            assert (exchange.status, exchange.code) == (413, "body_too_large")
+
+    run(main())
+
+
+def test_a_body_over_the_limit_is_refused_though_it_was_not_announced_or_too_small() -> None:
+    for headers in (KIND, KIND | {"content-length": "5"}):
+        answer = run(post(server(max_body_bytes=10), "/v1/caption", [b"12345", b"67890", b"1"], headers))
+        assert (answer.status, answer.code) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize("announced", ["3", str(len(PNG) + 1), "-1", "+5", "1e3", "²", "9" * 40, ""])
+def test_a_body_that_is_not_as_long_as_announced_is_refused(announced: str) -> None:
+    fake = FakeBackend()
+    answer = run(post(server(fake), "/v1/caption", PNG, KIND | {"content-length": announced}))
+    assert (answer.status, answer.code) == (400, "wrong_content_length")
+    assert answer.headers["connection"] == "close"
+    assert fake.calls == []
+
+
+def test_a_body_in_many_pieces_is_one_picture() -> None:
+    fake = FakeBackend()
+    pieces = [PNG[start : start + 7] for start in range(0, len(PNG), 7)]
+    assert run(post(server(fake), "/v1/caption", pieces, KIND | {"content-length": str(len(PNG))})).status == 200
+    assert fake.calls[0].image == PNG
+
+
+def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    async def main() -> None:
+        app = server(body_timeout_s=0.001)
+        async with Exchange(app, "/v1/caption", None, KIND) as exchange:
+            await exchange.until(lambda: len(exchange.messages) > 1)
+            assert (exchange.status, exchange.code) == (408, "body_timeout")
+            assert exchange.headers["connection"] == "close"
+            assert app.state.ingress.open == 0
+
+    run(main())
+
+
+def test_a_client_that_leaves_within_its_body_gives_its_place_back() -> None:
+    async def main() -> None:
+        app = server()
+        async with Exchange(app, "/v1/caption", None, KIND) as exchange:
+            exchange.leave()
+            await exchange.finish()
+        assert exchange.status == 499
+        assert app.state.ingress.open == 0
+
+    run(main())
+
+
+def test_a_compressed_body_is_refused() -> None:
+    answer = run(post(server(), "/v1/caption", b"x", KIND | {"content-encoding": "gzip"}))
+    assert (answer.status, answer.code) == (415, "unsupported_encoding")
+    assert run(post(server(), "/v1/caption", PNG, KIND | {"content-encoding": "Identity"})).status == 200
+
+
+def test_bodies_together_are_limited() -> None:
+    answer = run(post(server(max_open_bytes=100), "/v1/caption", [b"x" * 60, b"x" * 60], KIND))
+    assert (answer.status, answer.code) == (429, "memory_full")

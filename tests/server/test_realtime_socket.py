@@ -1,0 +1,283 @@
+import asyncio
+import io
+import json
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from photonlite.errors import ImageDecodeError
+from photonlite.images.decode import load_image
+from photonlite.server.config import ServerConfig
+from photonlite.server.ingress import Ingress
+from photonlite.server.realtime_socket import Outbox, routes
+from photonlite.server.sending import Failures
+from tests.server.fake import FakeBackend
+from tests.server.live import GUARD, Live, live
+
+DETECT = {"task": "detect", "object": "mug"}
+
+
+def frame(color: str = "red", kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 6), color).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def raw(pixels: Any) -> bytes:
+    height, width, _ = pixels.shape
+    return struct.pack("<4sII", b"RGB8", width, height) + pixels.tobytes()
+
+
+class Client:
+    """Sends frames and JSON, and reads JSON."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+
+    def say(self, **message: Any) -> None:
+        self.connection.send(json.dumps(message))
+
+    def show(self, data: bytes) -> None:
+        self.connection.send(data)
+
+    def hear(self) -> Any:
+        return json.loads(self.connection.recv(timeout=GUARD))
+
+    def ask(self, **message: Any) -> Any:
+        self.say(**message)
+        return self.hear()
+
+    def code(self) -> tuple[int | None, str]:
+        """Of the error that comes next: its frame and its code."""
+        message = self.hear()
+        assert message["type"] == "error"
+        assert set(message["error"]) == {"message", "type", "code"}
+        return message["frame"], message["error"]["code"]
+
+
+@contextmanager
+def serving(backend: FakeBackend | None = None, **settings: Any) -> Iterator[Live]:
+    backend, config = backend or FakeBackend(), ServerConfig(port=0, drain_s=0.0, **settings)
+    ingress = Ingress(config, backend)
+    app = Starlette(routes=routes(ingress), middleware=[Middleware(Failures)])
+    app.state.ingress = ingress
+    with live(backend, app, **settings) as server:
+        yield server
+
+
+@contextmanager
+def client(server: Live, **options: Any) -> Iterator[Client]:
+    with connect(f"ws://{server.host}:{server.port}/v1/realtime", open_timeout=GUARD, **options) as connection:
+        yield Client(connection)
+
+
+@pytest.fixture
+def server() -> Iterator[Live]:
+    with serving() as server:
+        yield server
+
+
+def test_frames_in_results_out(server: Live) -> None:
+    with client(server) as robot:
+        assert robot.ask(**DETECT, deadline_ms=5000) == {"type": "task", **DETECT, "deadline_ms": 5000}
+        for number, kind in enumerate(("PNG", "JPEG", "WEBP")):
+            robot.show(frame(kind=kind))
+            message = robot.hear()
+            assert (message["type"], message["frame"], message["task"]) == ("result", number, "detect")
+            assert message["result"]["objects"][0]["label"] == "mug"
+            assert message["met_deadline"]
+            assert message["latency_ms"] >= 0
+            assert message["metrics"]["output_tokens"] == 3
+        assert message["counts"] == {
+            "submitted": 3, "answered": 3, "failed": 0, "missed": 0, "dropped": 0, "unsent": 0
+        }  # fmt: skip
+
+    call = server.backend.calls[0]  # type: ignore[attr-defined]
+    assert call.realtime
+    assert 0 < call.deadline_s <= 5
+
+
+def test_raw_pixels_arrive_as_they_are(server: Live) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
+    with client(server) as robot:
+        robot.ask(**DETECT)
+        robot.show(raw(pixels))
+        robot.hear()
+
+    image = server.backend.calls[0].image  # type: ignore[attr-defined]
+    assert np.array_equal(np.asarray(load_image(image)), pixels)
+
+
+def test_the_newest_frame_wins(server: Live) -> None:
+    backend = server.backend
+    assert isinstance(backend, FakeBackend)
+    server.call(backend.hang)
+    with client(server) as robot:
+        robot.ask(**DETECT)
+        robot.show(frame())
+        server.wait(backend.begun.wait())
+        for _ in range(3):
+            robot.show(frame())
+        assert robot.ask(stats=True)["stats"]["waiting"] == 1
+        server.call(backend.release)
+        while (message := robot.hear())["frame"] != 3:
+            pass
+
+    assert (message["counts"]["answered"], message["counts"]["dropped"]) == (2, 2)
+
+
+def test_task_and_deadline_can_be_changed_at_any_time(server: Live) -> None:
+    with client(server) as robot:
+        robot.ask(**DETECT, settings={"max_objects": 2})
+        assert robot.ask(deadline_ms=50)["deadline_ms"] == 50
+        assert robot.ask(object="key")["settings"] == {"max_objects": 2}
+        assert robot.ask(task="query", question="why?") == {
+            "type": "task", "task": "query", "question": "why?", "deadline_ms": 50
+        }  # fmt: skip
+        robot.ask(deadline_ms=None)
+        robot.show(frame())
+
+        assert robot.hear()["result"]["answer"] == "two of them"
+
+
+def test_errors_are_messages_and_the_connection_stays(server: Live) -> None:
+    with client(server) as robot:
+        robot.show(frame())
+        assert robot.code() == (0, "no_task")
+        robot.say(object="mug")
+        assert robot.code() == (None, "no_task")
+        robot.connection.send("no JSON")
+        assert robot.code() == (None, "invalid_json")
+        robot.connection.send("[1]")
+        assert robot.code() == (None, "invalid_json")
+        robot.connection.send('{"task": "' + "x" * 70_000 + '"}')
+        assert robot.code() == (None, "too_long")
+        robot.say(task="detekt")
+        assert robot.code() == (None, "invalid_input")
+        robot.say(task="detect", object=" ")
+        assert robot.code() == (None, "invalid_prompt")
+        robot.ask(**DETECT)
+        robot.say(deadline_ms=-1)
+        assert robot.code() == (None, "invalid_settings")
+        robot.show(b"")
+        assert robot.code() == (1, "invalid_image")
+        robot.show(raw(np.zeros((2, 2, 3), np.uint8))[:-1])
+        assert robot.code() == (2, "invalid_frame")
+        robot.show(b"RGB8")
+        assert robot.code() == (3, "invalid_frame")
+        robot.show(frame())
+        assert robot.hear()["frame"] == 4
+
+
+def test_a_failing_frame_is_told_with_its_number(server: Live) -> None:
+    backend = server.backend
+    assert isinstance(backend, FakeBackend)
+    with client(server) as robot:
+        robot.ask(**DETECT)
+        backend.error = ImageDecodeError("no picture at all")
+        robot.show(b"no picture at all")
+        assert robot.code() == (0, "invalid_image")
+        backend.error = None
+        robot.show(frame())
+        assert robot.hear()["frame"] == 1
+
+
+def test_the_limits_of_the_server_hold() -> None:
+    with serving(max_prompt_characters=5, max_objects=3) as server, client(server) as robot:
+        robot.say(task="detect", object="banana")
+        assert robot.code() == (None, "prompt_too_long")
+        robot.say(task="detect", object="mug", settings={"max_objects": 4})
+        assert robot.code() == (None, "over_limit")
+
+
+def test_frames_count_against_the_memory_of_open_requests() -> None:
+    with serving(max_open_bytes=2000) as server, client(server) as robot:
+        robot.ask(**DETECT)
+        robot.show(raw(np.zeros((40, 40, 3), np.uint8)))
+        assert robot.code() == (0, "request_too_large")
+        robot.show(frame())
+        assert robot.hear()["frame"] == 1
+
+
+def test_a_frame_that_waits_counts_as_well(server: Live) -> None:
+    backend, waiting = server.backend, raw(np.zeros((40, 40, 3), np.uint8))
+    assert isinstance(backend, FakeBackend)
+    server.call(backend.hang)
+    with client(server) as robot:
+        robot.ask(**DETECT)
+        robot.show(frame())
+        server.wait(backend.begun.wait())
+        before = server.call(lambda: server.ingress.open_bytes)
+        robot.show(waiting)
+        robot.ask(stats=True)
+        after = server.call(lambda: server.ingress.open_bytes)
+
+    assert after - before > len(waiting) - 200
+
+
+def test_an_unknown_key_is_refused_and_a_page_gives_its_key_as_a_protocol() -> None:
+    with serving(api_keys=("secret",)) as server:
+        with pytest.raises(InvalidStatus) as refused, client(server):
+            pass
+        assert refused.value.response.status_code == 401
+        with client(server, subprotocols=["photonlite-key.secret"]) as page:
+            assert page.connection.subprotocol == "photonlite-key.secret"
+            page.ask(**DETECT)
+            page.show(frame())
+            assert page.hear()["type"] == "result"
+
+
+def test_a_client_that_leaves_cancels_its_frame_and_gives_its_place_back(server: Live) -> None:
+    backend = server.backend
+    assert isinstance(backend, FakeBackend)
+    server.call(backend.hang)
+    with client(server) as robot:
+        robot.ask(**DETECT)
+        robot.show(frame())
+        server.wait(backend.begun.wait())
+    server.wait(server.ingress.settled())
+
+    assert backend.cancelled == 1
+    assert server.ingress.open_bytes == 0
+
+
+def test_a_draining_server_says_goodbye(server: Live) -> None:
+    with client(server) as robot:
+        robot.ask(**DETECT)
+        server.call(server.ingress.drain)
+        with pytest.raises(ConnectionClosed) as closed:
+            robot.hear()
+
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1001
+
+
+def test_of_unsent_results_the_newest_is_kept() -> None:
+    async def main() -> None:
+        box = Outbox()
+        for number in range(3):
+            box.put({"type": "result", "frame": number})
+        box.put({"type": "task"})
+        assert [await box.take(), await box.take()] == [{"type": "task"}, {"type": "result", "frame": 2}]
+        assert box.unsent == 2
+
+    asyncio.run(main())
+
+
+def test_a_client_that_does_not_read_its_errors_costs_no_memory() -> None:
+    async def main() -> None:
+        box = Outbox()
+        for _ in range(1000):
+            box.put({"type": "error"})
+        assert box.unsent == 1000 - 64
+
+    asyncio.run(main())

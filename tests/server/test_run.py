@@ -1,0 +1,169 @@
+"""The end of a server: what is accepted is finished, nothing new begins."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from photonlite.server.config import ServerConfig
+from photonlite.server.listening import ListenError
+from photonlite.server.run import serve
+from tests.server.fake import FakeBackend
+from tests.server.live import GUARD, Live, ServerProcess, live
+from tests.serving import on_thread
+
+QUERY = json.dumps({"question": "How many?"}).encode()
+STREAM = json.dumps({"question": "How many?", "stream": True}).encode()
+JSON = {"Content-Type": "application/json"}
+
+
+def asked(server: Live, backend: FakeBackend) -> "Future[Any]":
+    """A request whose answer hangs."""
+    backend.hang()
+    future = on_thread(lambda: server.ask("POST", "/v1/query", QUERY, JSON))
+    server.wait(asyncio.wait_for(backend.begun.wait(), GUARD))
+    return future
+
+
+@contextlib.contextmanager
+def opened(port: int, method: str, path: str, body: bytes | None = None) -> Iterator[http.client.HTTPResponse]:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)) as connection:
+        connection.request(method, path, body, JSON)
+        with connection.getresponse() as response:
+            yield response
+
+
+def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
+    with opened(port, method, path, body) as response:
+        return response.status, json.loads(response.read())
+
+
+def port_of(process: ServerProcess) -> int:
+    return int(process.wait_for("serving on").split()[-1])
+
+
+def test_while_stopping_the_accepted_is_finished_and_nothing_else_begins() -> None:
+    backend = FakeBackend()
+    with live(backend, drain_s=GUARD) as server:
+        before = asked(server, backend)
+        server.begin_to_stop()
+
+        assert server.get("/health")[0] == 200
+        status, body = server.get("/ready")
+        assert (status, json.loads(body)["reason"]) == (503, "the server is stopping")
+        status, body = server.ask("POST", "/v1/query", QUERY, JSON)
+        assert (status, json.loads(body)["error"]["type"]) == (503, "unavailable_error")
+
+        assert not server.call(lambda: server.server.should_exit)  # which would close the door
+        server.call(backend.release)
+        assert before.result(GUARD)[0] == 200
+        assert server.stop() == 0
+    assert len(backend.calls) == 1
+
+
+def test_what_takes_longer_than_the_time_to_drain_is_given_up_and_told_so() -> None:
+    backend = FakeBackend()
+    with live(backend, drain_s=0.0) as server:
+        before = asked(server, backend)
+
+        assert server.stop() == 0
+        status, body = before.result(GUARD)
+    assert (status, json.loads(body)["error"]["code"]) == (503, "stopped")
+    assert backend.cancelled == 1
+
+
+def test_an_idle_server_stops_at_once() -> None:
+    with live(drain_s=1e6) as server, server.connect():
+        assert server.stop() == 0
+
+
+def test_the_port_is_free_again() -> None:
+    with live() as server:
+        pass
+    with pytest.raises(ConnectionRefusedError):
+        server.connect()
+
+
+class Closing:
+    """Knows whether it was closed."""
+
+    name, skills, alive, last_tick_s = "closing", ("query",), True, 0.0
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self, *, drain: bool) -> None:
+        self.closed = True
+
+
+def test_the_model_is_closed_whatever_happens() -> None:
+    model = Closing()
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ListenError, match="in use"):
+        serve(model, ServerConfig(port=taken.getsockname()[1]))  # type: ignore[arg-type]
+
+    assert model.closed
+
+
+def test_sigterm_in_the_middle_of_a_request() -> None:
+    with ServerProcess.fake(drain_s=GUARD) as process:
+        port = port_of(process)
+        before = on_thread(lambda: ask(port, "POST", "/v1/query", QUERY))
+        process.wait_for("begun")
+        process.signal(signal.SIGTERM)
+        process.wait_for('"stopping"')
+        assert ask(port, "GET", "/ready")[0] == 503
+        process.release()
+        status, answer = before.result(GUARD)
+        assert (status, answer["answer"]) == (200, "two of them")
+
+        assert process.wait() == 0
+    [request] = [line for line in process.lines if line.get("route") == "/v1/query"]
+    assert (request["status"], request["bytes_in"]) == (200, len(QUERY))
+    assert process.lines[-1]["event"] == "stopped"
+    assert process.lines[-1]["unfinished"] == 0
+
+
+def test_sigterm_in_the_middle_of_a_stream() -> None:
+    with ServerProcess.fake(drain_s=GUARD) as process:
+        with opened(port_of(process), "POST", "/v1/query", STREAM) as response:
+            first = response.readline()
+            process.signal(signal.SIGTERM)
+            process.wait_for('"stopping"')
+            process.release()
+            rest = response.read()
+
+        assert process.wait() == 0
+    events = [json.loads(line.removeprefix(b"data: ")) for line in (first + rest).splitlines() if line]
+    assert "".join(event.get("chunk", "") for event in events) == "two of them"
+    assert events[-1]["completed"]
+
+
+def test_a_second_signal_drops_everything() -> None:
+    with ServerProcess.fake(drain_s=GUARD) as process:
+        port = port_of(process)
+        before = on_thread(lambda: ask(port, "POST", "/v1/query", QUERY))
+        process.wait_for("begun")
+        process.signal(signal.SIGTERM)
+        process.wait_for('"stopping"')
+        process.signal(signal.SIGTERM)
+
+        assert process.wait() == 128 + signal.SIGTERM
+        assert isinstance(before.exception(GUARD), ConnectionError | http.client.HTTPException)
+    assert process.err == [f"serving on {port}\n", "begun\n"]
+    assert [line for line in process.lines if line.get("level") == "error"] == []
+
+
+def test_interrupting_an_idle_server_is_an_orderly_stop() -> None:
+    with ServerProcess.fake() as process:
+        port_of(process)
+        process.signal(signal.SIGINT)
+
+        assert process.wait() == 0
+    assert "".join(process.err).count("\n") == 1
