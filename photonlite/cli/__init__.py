@@ -1,6 +1,7 @@
 """The command line: `photonlite detect desk.png banana`.
 
-Exit codes: 0 success, 2 bad input (one line on stderr), 130 interrupted, 141 the reader of stdout went away.
+Exit codes: 0 success, 2 bad input (one line on stderr), 130 interrupted, 141 the reader of stdout went away; of `serve`
+also 143, dropped everything at a second SIGTERM.
 """
 
 import os
@@ -10,7 +11,9 @@ from collections.abc import Sequence
 
 from photonlite.cli.checkpoints import run_models
 from photonlite.cli.parser import parse
+from photonlite.cli.realtime import run_realtime
 from photonlite.cli.run import run_skill
+from photonlite.cli.serve import run_server
 from photonlite.errors import PhotonliteError
 
 BAD_INPUT = 2
@@ -51,4 +54,12 @@ def _run(arguments: list[str]) -> int:
         options = parse(arguments)
     except SystemExit:  # argparse has printed the help or the version
         return 0
-    return run_models(options) if options.command == "models" else run_skill(options)
+    match options.command:
+        case "models":
+            return run_models(options)
+        case "realtime":
+            return run_realtime(options)
+        case "serve":
+            return run_server(options)
+        case _:
+            return run_skill(options)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import photonlite
+from photonlite.cli.realtime_options import add_realtime_options
+from photonlite.cli.serve_options import add_server_options
 from photonlite.errors import InputError
 
 SUMMARIES = {
@@ -13,12 +15,15 @@ SUMMARIES = {
     "segment": "outline every object of a name",
     "caption": "describe the picture",
     "query": "answer a question about the picture",
+    "realtime": "ask about a stream of frames, and watch",
+    "serve": "answer over HTTP: a page to look at, Moondream's API, OpenAI's",
     "models": "list the checkpoints that are known and those on this machine",
 }
 
 # What the last argument of a skill is called; caption takes pictures only.
 TEXT = {"detect": "OBJECT", "point": "OBJECT", "segment": "OBJECT", "query": "QUESTION"}
 SPATIAL = ("detect", "point", "segment")
+SKILLS = (*SPATIAL, "caption", "query")
 
 EXAMPLES = {
     "detect": """\
@@ -40,6 +45,16 @@ EXAMPLES = {
   photonlite query desk.png "How many bananas are there?"
   photonlite query desk.png "Is there a key?" --stream
   photonlite query photos/ "Is there a dog?" > answers.jsonl""",
+    "realtime": """\
+  photonlite realtime --source assets/clip --task point --object banana
+  photonlite realtime --source assets/clip --object banana --duration 10 --output found.webp
+  photonlite realtime --source 0 --object cup --deadline-ms 200
+  photonlite realtime --source drive.mp4 --object car --rate 10 --json > cars.jsonl""",
+    "serve": """\
+  photonlite serve
+  photonlite serve --port 8000 --model path/to/checkpoint --device cuda
+  photonlite serve --host 0.0.0.0 --api-key-file keys.txt --requests-per-minute 120
+  photonlite serve --allow-url-host images.example.com > requests.jsonl""",
     "models": """\
   photonlite models
   photonlite models --json""",
@@ -72,7 +87,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     # Intermixed, so that options may stand anywhere, also between the pictures and the text.
     options = _command_parser(command).parse_intermixed_args(arguments[1:])
     options.command = command
-    if command != "models":
+    if command in SKILLS:
         options.text = options.images.pop() if command in TEXT else None
         _check_skill(command, options)
     return options
@@ -97,18 +112,25 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
     images = f"IMAGE... {text}" if text else "IMAGE..."
     parser = _Parser(
         f"photonlite {command}",
-        f"photonlite {command} [options]" if command == "models" else f"photonlite {command} {images} [options]",
+        f"photonlite {command} {images} [options]" if command in SKILLS else f"photonlite {command} [options]",
         description=SUMMARIES[command][0].upper() + SUMMARIES[command][1:] + ".",
         epilog=f"examples:\n{EXAMPLES[command]}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    if command != "models":
+    if command in SKILLS:
         last = f"; the last argument is the {text.lower()}" if text else ""
         parser.add_argument("images", nargs="+", metavar=images, help=IMAGES_HELP + last)
         _add_model_options(parser)
         _add_skill_options(parser, command)
-    parser.add_argument("--json", action="store_true", help="JSON lines, as for several pictures")
+    elif command == "serve":
+        _add_model_options(parser)
+        add_server_options(parser)
+    elif command == "realtime":
+        _add_model_options(parser)
+        add_realtime_options(parser)
+    if command != "serve":
+        parser.add_argument("--json", action="store_true", help="JSON lines, as for several pictures")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 

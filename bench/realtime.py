@@ -1,0 +1,278 @@
+"""Frames at a fixed rate, each with a deadline: `python -m bench.realtime --device cuda`.
+
+On a card: 30 frames per second of 640x480 to detect in, and 60 per second of 378x378 to point in, at Moondream 2's
+shape with random weights, which never end an answer: limits give each its length. On a CPU: the shipped checkpoint on
+the frames of `assets/clip`, at the rate that it can hold, which is measured first. No two frames are alike, so that
+caching helps none of them. `--bulk 16` runs clients beside them that ask about large pictures again and again.
+"""
+
+import argparse
+import asyncio
+import itertools
+import shlex
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+import photonlite
+from bench.bubble.report import table
+from bench.gpu.command import say, show_log
+from bench.gpu.machine import describe
+from bench.gpu.models import MOONDREAM2, TINY, endless_model, pictures, serve
+from bench.gpu.page import Page
+from photonlite.api import VisionModel
+from photonlite.config import EngineConfig
+from photonlite.device.names import resolve_device
+from photonlite.errors import PhotonliteError
+from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.observe.units import format_seconds
+from photonlite.realtime.feed import Feed
+from photonlite.realtime.loop import RealtimeLoop
+from photonlite.realtime.sources import Frames, open_source
+from photonlite.realtime.stats import LoopStats
+
+CLIP = Path(__file__).resolve().parents[1] / "assets" / "clip"
+BULK_SIZE = (850, 600)
+BULK_TOKENS = 32
+WARM_UP_S = 2.0
+HELD = 0.8
+"""On a CPU, frames come so much slower than the 90th percentile of one request alone would allow."""
+
+_numbers = itertools.count()
+"""Of all frames of the clip in the life of the process: a second round must not meet the first one's cache."""
+
+NOTES = """\
+- A frame is missed if it has no result within one period of its rate from its submission: its deadline. It may have
+  been dropped for a newer one, given up at its deadline, or answered late.
+- Latency is from submission to result. Age is how old a result's frame has become when the next result replaces it.
+  Jitter is the standard deviation of the times between results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Frames that come at a rate, and what is asked about them.
+
+    Attributes:
+        what: Its name.
+        task: The method of `VisionModel`.
+        subject: The object.
+        rate: Frames per second.
+        aim: The largest share of frames that may be missed; None where there is no aim.
+        frames: Gives them, without end.
+        most: Objects of an answer at most; None for the default.
+    """
+
+    what: str
+    task: str
+    subject: str
+    rate: float
+    aim: float | None
+    frames: Callable[[], Iterator[Image.Image]]
+    most: int | None = None
+
+
+class Bulk:
+    """Clients on a thread of their own that ask for long answers about large pictures, until the block ends.
+
+    Args:
+        model: Is asked.
+        clients: How many; 0 for none.
+
+    Attributes:
+        answered: Answers so far.
+    """
+
+    def __init__(self, model: VisionModel, clients: int) -> None:
+        self.answered = 0
+        self._model = model
+        self._clients = clients
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._everybody()), daemon=True)
+
+    def __enter__(self) -> "Bulk":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    async def _everybody(self) -> None:
+        source = pictures(*BULK_SIZE)
+        await asyncio.gather(*(self._client(source) for _ in range(self._clients)))
+
+    async def _client(self, source: Iterator[Image.Image]) -> None:
+        while not self._stopping.is_set():
+            await self._model.aquery(next(source), "what is it", settings={"max_tokens": BULK_TOKENS})
+            self.answered += 1
+
+
+def play(model: VisionModel, case: Case, seconds: float, bulk: int, in_flight: int) -> tuple[LoopStats, float]:
+    """Play frames for so many seconds, after a warm-up.
+
+    Returns:
+        What became of them, and bulk answers per second.
+    """
+    source = case.frames()
+    with Bulk(model, bulk) as beside:
+        _loop(model, case, source, WARM_UP_S if seconds > WARM_UP_S else seconds, in_flight)
+        answered, begun = beside.answered, time.perf_counter()
+        stats = _loop(model, case, source, seconds, in_flight)
+        rate = (beside.answered - answered) / (time.perf_counter() - begun)
+    return stats, rate
+
+
+def _loop(model: VisionModel, case: Case, source: Iterator[Image.Image], seconds: float, in_flight: int) -> LoopStats:
+    settings = None if case.most is None else {"max_objects": case.most}
+    window = max(2, round(2 * case.rate * seconds))
+    frames = Frames(lambda: source, case.rate, repeatable=False)
+    deadline_ms = 1000 / case.rate
+    with RealtimeLoop(
+        model,
+        case.task,
+        object=case.subject,
+        deadline_ms=deadline_ms,
+        window=window,
+        in_flight=in_flight,
+        settings=settings,
+    ) as loop:
+        Feed(loop, frames, duration_s=seconds).join()
+    return loop.stats
+
+
+def missed_share(stats: LoopStats) -> float:
+    """Give the share of frames without a result in time."""
+    return 1 - (stats.answered - stats.late) / stats.submitted if stats.submitted else 1.0
+
+
+def cells(case: Case, stats: LoopStats, bulk: str) -> list[str]:
+    """Write a row of the report."""
+    share = missed_share(stats)
+    verdict = "-" if case.aim is None else f"{case.aim:.1%} {'reached' if share <= case.aim else 'MISSED'}"
+    causes = (*stats.dropped.items(), ("late", stats.late), *stats.failures.items())
+    return [
+        case.what,
+        f"{case.rate:.3g} Hz",
+        bulk,
+        f"{stats.submitted:,}",
+        f"{share:.2%}",
+        verdict,
+        ", ".join(f"{count} {cause}" for cause, count in causes if count) or "-",
+        " / ".join(format_seconds(value) for value in (stats.latency.p50, stats.latency.p95, stats.latency.p99)),
+        " / ".join(format_seconds(value) for value in (stats.age.p50, stats.age.p99)),
+        format_seconds(stats.jitter_s),
+    ]
+
+
+HEAD = ["what", "rate", "bulk answers", "frames", "missed", "aim", "why", "latency p50 / p95 / p99", "age p50 / p99"]
+HEAD += ["jitter"]
+
+
+def card_cases(bulk: bool) -> list[Case]:
+    """Give what is played on a card."""
+    aim = 0.03 if bulk else 0.005
+    return [
+        Case("detect, 3 objects, 640x480", "detect", "mug", 30, aim, lambda: pictures(640, 480), 3),
+        Case("point, 1 point, 378x378", "point", "mug", 60, aim, lambda: pictures(378, 378), 1),
+    ]
+
+
+def clip_frames() -> Iterator[Image.Image]:
+    """Give the frames of the clip again and again, each with a few pixels of its own in a corner."""
+    base = [np.asarray(frame) for frame in open_source(CLIP).play()]
+    for pixels in itertools.cycle(base):
+        own = pixels.copy()
+        own.reshape(-1)[:8] = np.array([next(_numbers)], np.int64).view(np.uint8)
+        yield Image.fromarray(own)
+
+
+def held_rate(model: VisionModel, case: Case, times: int) -> float:
+    """Find a rate that the model can hold, from requests one after the other."""
+    ask, frames, seconds = getattr(model, case.task), case.frames(), []
+    for _ in range(times + 2):
+        begun = time.perf_counter()
+        ask(next(frames), case.subject)
+        seconds.append(time.perf_counter() - begun)
+    return HELD / statistics.quantiles(seconds[2:], n=10, method="inclusive")[-1]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    options = _parse(arguments)
+    called = shlex.join(["-m", "bench.realtime", *(sys.argv[1:] if arguments is None else arguments)])
+    where: torch.device = options.where
+    shape = "a tiny model in rehearsal: FIGURES MEAN NOTHING" if options.tiny else "Moondream 2's shape"
+    on_card = options.tiny or where.type == "cuda"
+    model = _random_model(where, tiny=options.tiny) if on_card else photonlite.load(options.model, device=where)
+    page = Page("Real time", options.output)
+    page.put(
+        "",
+        f"{time.strftime('%Y-%m-%d')}, {describe(where)}, {torch.get_num_threads()} threads.\n"
+        f"Model: {f'{shape}, random weights' if on_card else model.name}, {str(model.dtype).removeprefix('torch.')}; "
+        f"{options.seconds:g} s of each, {options.in_flight} in flight.\nMade by `python {called}`.",
+    )
+    rows = []
+    with model:
+        for case in card_cases(bool(options.bulk)) if on_card else _clip_cases(model, options):
+            if case.task in options.only:
+                rate = options.rate or case.rate
+                stats, answers = play(
+                    model, replace(case, rate=rate), options.seconds, options.bulk, options.in_flight
+                )
+                bulk = f"{answers:.1f}/s to {options.bulk} clients" if options.bulk else "-"
+                rows.append(cells(replace(case, rate=rate), stats, bulk))
+                say(" | ".join(rows[-1]))
+                page.put("Figures", table(HEAD, rows))
+    page.put("How to read this", NOTES)
+    say(f"\n{page}")
+    return 0
+
+
+def _clip_cases(model: VisionModel, options: argparse.Namespace) -> Iterator[Case]:
+    for task in ("detect", "point"):
+        case = Case(f"{task} banana, clip of 480x320", task, "banana", 1.0, None, clip_frames)
+        if task in options.only:
+            yield case if options.rate else replace(case, rate=held_rate(model, case, 20))
+
+
+def _random_model(where: torch.device, *, tiny: bool) -> VisionModel:
+    config = MoondreamConfig.from_dict(TINY if tiny else MOONDREAM2)
+    dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
+    memory = 24 << 30 if where.type == "cuda" else 1 << 25
+    return serve(endless_model(config, where, dtype), where, dtype, EngineConfig(kv_cache_bytes=memory))
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.realtime", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--model", help="checkpoint for a CPU; the shipped one by default")
+    parser.add_argument("--tiny", action="store_true", help="a rehearsal with a tiny model; figures mean nothing")
+    parser.add_argument("--only", nargs="+", choices=("detect", "point"), default=["detect", "point"])
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each case, after a warm-up")
+    parser.add_argument("--rate", type=float, help="frames per second, in place of each case's own")
+    parser.add_argument("--bulk", type=int, default=0, metavar="CLIENTS", help="clients beside the frames")
+    parser.add_argument("--in-flight", type=int, default=1, help="frames that are asked about at a time")
+    parser.add_argument("--output", type=Path, help="markdown file to write")
+    options = parser.parse_args(arguments)
+    try:
+        options.where = resolve_device(options.device)
+    except PhotonliteError as error:
+        parser.error(str(error))
+    if options.seconds <= 0 or options.bulk < 0 or options.in_flight < 1:
+        parser.error("seconds are above 0, clients at least 0, frames in flight at least 1")
+    return options
+
+
+if __name__ == "__main__":
+    show_log()
+    sys.exit(main())

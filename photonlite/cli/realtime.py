@@ -1,0 +1,194 @@
+"""`photonlite realtime`: a source of frames, a question, and a live view of what the model finds."""
+
+import argparse
+import queue
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Protocol
+
+import photonlite
+from photonlite.cli.output import to_json
+from photonlite.cli.realtime_options import question_of
+from photonlite.cli.realtime_output import Recording
+from photonlite.errors import InputError, MissingDependencyError
+from photonlite.observe.units import format_seconds
+from photonlite.realtime.feed import Feed
+from photonlite.realtime.loop import RealtimeLoop
+from photonlite.realtime.outcomes import FrameFailure, FrameResult, Outcome
+from photonlite.realtime.question import Question
+from photonlite.realtime.sources import open_source
+from photonlite.realtime.stats import LoopStats
+
+# Imported for terminals alone: it needs an extra.
+_VIEW = {"view": "photonlite.cli.realtime_view"}
+
+
+class Reporter(Protocol):
+    """Shows how a loop does."""
+
+    period_s: float
+    """Seconds between two updates."""
+
+    def take(self, outcome: Outcome) -> None:
+        """Take a result or a failure, as soon as it is there."""
+        ...
+
+    def update(self, stats: LoopStats) -> None:
+        """Show how it stands."""
+        ...
+
+    def close(self, stats: LoopStats) -> None:
+        """Show how it ended."""
+        ...
+
+
+class Lines:
+    """A line of text each second, on stderr."""
+
+    period_s = 1.0
+
+    def take(self, outcome: Outcome) -> None:
+        """Nothing: the statistics have it."""
+
+    def update(self, stats: LoopStats) -> None:
+        """Write a line."""
+        print(summary(stats, stats.rate), file=sys.stderr, flush=True)
+
+    def close(self, stats: LoopStats) -> None:
+        """Write the last line."""
+        print(summary(stats, stats.mean_rate), file=sys.stderr, flush=True)
+
+
+class JsonLines:
+    """A line of JSON for every result and every failure, and the statistics at the end, on stdout."""
+
+    period_s = 0.02
+
+    def take(self, outcome: Outcome) -> None:
+        """Write it."""
+        print(to_json(_line(outcome)), flush=True)
+
+    def update(self, stats: LoopStats) -> None:
+        """Nothing: they come at the end."""
+
+    def close(self, stats: LoopStats) -> None:
+        """Write the statistics."""
+        print(to_json({"stats": stats.to_dict()}), flush=True)
+
+
+def run_realtime(options: argparse.Namespace) -> int:
+    """Play a source through a real-time loop until it ends, its time is over, or Ctrl+C.
+
+    Args:
+        options: What `photonlite.cli.parser.parse` returned for `realtime`.
+
+    Returns:
+        The exit code: 0, or 2 when no frame could be answered.
+
+    Raises:
+        PhotonliteError: The source, the question or the model cannot be used.
+        OSError: The output cannot be written.
+    """
+    asked = question_of(options)
+    if options.json and options.plain:
+        raise InputError("--plain prints text and --json prints JSON: give one of them")
+    Question.of(**asked)  # a wrong question is told before the model is loaded, and so is a wrong source
+    frames = open_source(options.source)
+    recording = None if options.output is None else Recording(options.output)
+    make_reporter = _reporter(options)
+    model = photonlite.load(options.model, device=options.device, dtype=options.dtype, revision=options.revision)
+    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    loop = RealtimeLoop(
+        model, on_result=outcomes.put, on_error=outcomes.put, in_flight=options.in_flight, window=10_000, **asked
+    )
+    try:
+        with Feed(loop, frames, rate=options.rate, duration_s=options.duration, repeat=bool(options.duration)) as feed:
+            reporter = make_reporter(loop.question, model, feed.rate)
+            _watch(loop, feed, outcomes, reporter, recording)
+    finally:
+        loop.close(drain=False)
+        model.close(drain=False)
+    if recording is not None:
+        recording.save()
+    return 0 if loop.stats.answered else _failed(loop.stats)
+
+
+def summary(stats: LoopStats, rate: float) -> str:
+    """Write how a loop does in a line."""
+    drops = ", ".join(f"{count} {cause}" for cause, count in stats.dropped.items() if count)
+    parts = [
+        f"{rate:.1f} results/s",
+        f"latency p50 {format_seconds(stats.latency.p50)}, p99 {format_seconds(stats.latency.p99)}",
+        f"{stats.answered} of {stats.submitted} frames answered",
+        *([f"dropped: {drops}"] if drops else []),
+        *([f"{stats.missed} missed their deadline"] if stats.missed else []),
+        *([f"{stats.failed} failed"] if stats.failed else []),
+    ]
+    return "; ".join(parts)
+
+
+def _watch(
+    loop: RealtimeLoop,
+    feed: Feed,
+    outcomes: "queue.SimpleQueue[Outcome]",
+    reporter: Reporter,
+    recording: Recording | None,
+) -> None:
+    try:
+        with suppress(KeyboardInterrupt):  # how a camera is ended
+            while not feed.ended:
+                feed.join(reporter.period_s)
+                _drain(outcomes, reporter, recording)
+                reporter.update(loop.stats)
+            feed.join()
+        feed.stop()
+        loop.close()
+        _drain(outcomes, reporter, recording)
+    finally:
+        reporter.close(loop.stats)
+
+
+def _drain(outcomes: "queue.SimpleQueue[Outcome]", reporter: Reporter, recording: Recording | None) -> None:
+    while not outcomes.empty():
+        outcome = outcomes.get()
+        reporter.take(outcome)
+        if recording is not None and isinstance(outcome, FrameResult):
+            recording.add(outcome)
+
+
+def _reporter(options: argparse.Namespace) -> Callable[..., Reporter]:
+    if options.json:
+        return lambda *_: JsonLines()
+    if options.plain or not sys.stdout.isatty():
+        return lambda *_: Lines()
+    try:
+        view: Callable[..., Reporter] = import_module(_VIEW["view"]).View
+    except ModuleNotFoundError as cause:
+        if (cause.name or "").partition(".")[0] == "photonlite":
+            raise
+        raise MissingDependencyError(
+            "the live view needs rich: pip install 'photonlite[realtime]', or add --plain or --json"
+        ) from cause
+    return view
+
+
+def _line(outcome: Outcome) -> Mapping[str, Any]:
+    if isinstance(outcome, FrameFailure):
+        error = {"type": type(outcome.error).__name__, "message": str(outcome.error)}
+        return {"frame": outcome.number, "error": error}
+    latency_ms = round(1000 * outcome.latency_s, 3)
+    return {
+        "frame": outcome.number,
+        "latency_ms": latency_ms,
+        "met_deadline": outcome.met_deadline,
+        **outcome.result,
+    }
+
+
+def _failed(stats: LoopStats) -> int:
+    reasons = ", ".join(stats.failures) or ", ".join(cause for cause, count in stats.dropped.items() if count)
+    why = f"none of {stats.submitted} frames was answered ({reasons})" if stats.submitted else "the source had no frame"
+    print(f"photonlite: error: {why}", file=sys.stderr)
+    return 2

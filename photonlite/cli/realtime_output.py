@@ -1,0 +1,132 @@
+"""Answered frames, drawn, as an animation or a video that plays as fast as they came."""
+
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+
+from photonlite.errors import ImageError, InputError
+from photonlite.realtime.outcomes import FrameResult
+from photonlite.realtime.video import opencv
+from photonlite.results.picture import open_picture
+
+ANIMATIONS: Final[dict[str, dict[str, Any]]] = {".gif": {}, ".webp": {"quality": 80, "method": 2}}
+CODECS: Final = {".mp4": "mp4v", ".avi": "MJPG"}
+VIDEO_RATE: Final = 30.0
+MOST_BYTES: Final = 512 << 20
+"""Of pictures that wait to be drawn: this is done when the loop has ended, to leave it the machine."""
+
+_LONGEST_SIDE: Final = 640
+_SHORTEST_MS: Final = 20
+"""Viewers play what is shorter at a speed of their own."""
+
+
+class Recording:
+    """Keeps answered frames until they are drawn.
+
+    Args:
+        out: The file.
+
+    Raises:
+        InputError: Its suffix names neither an animation nor a video.
+        MissingDependencyError: Videos need OpenCV, which is not installed.
+    """
+
+    def __init__(self, out: str) -> None:
+        self._out = Path(out)
+        self._suffix = self._out.suffix.lower()
+        if self._suffix in CODECS:
+            opencv()
+        elif self._suffix not in ANIMATIONS:
+            known = ", ".join((*ANIMATIONS, *CODECS))
+            raise InputError(f"--output {out}: {self._suffix!r} is no animation or video: end it in one of {known}")
+        self._results: list[FrameResult] = []
+        self._bytes = 0
+        self._left_out = 0
+
+    def add(self, result: FrameResult) -> None:
+        """Keep a frame and what was found on it, while there is room."""
+        width, height = getattr(result.result, "picture_size", None) or (_LONGEST_SIDE, _LONGEST_SIDE)
+        self._bytes += 3 * width * height
+        if self._bytes > MOST_BYTES:
+            self._left_out += 1
+        else:
+            self._results.append(result)
+
+    def save(self) -> None:
+        """Draw and write the file; without frames there is none.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        if not self._results:
+            return
+        print(f"drawing {len(self._results)} frames ...", file=sys.stderr, flush=True)
+        self._out.parent.mkdir(parents=True, exist_ok=True)
+        frames = _same_size(list(map(_drawn, self._results)))
+        durations = durations_ms([result.arrived for result in self._results])
+        if self._suffix in CODECS:
+            _write_video(self._out, frames, durations)
+        else:
+            options: dict[str, Any] = {"save_all": True, "append_images": frames[1:], "duration": durations, "loop": 0}
+            frames[0].save(self._out, **options, **ANIMATIONS[self._suffix])
+        more = f", without the last {self._left_out}: they do not fit the memory" if self._left_out else ""
+        print(f"drawn in {self._out}{more}", file=sys.stderr)
+
+
+def durations_ms(times: list[float]) -> list[int]:
+    """Give how long each frame is shown: until the next one; the last as long as the one before.
+
+    Args:
+        times: When each frame was taken, in seconds.
+    """
+    starts = [round(1000 * (time - times[0])) for time in times]
+    gaps = [max(_SHORTEST_MS, after - before) for before, after in pairwise(starts)]
+    return [*gaps, gaps[-1] if gaps else 100]
+
+
+def _drawn(result: FrameResult) -> Image.Image:
+    picture = open_picture(result.image)
+    picture.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
+    plot = getattr(result.result, "plot", None)
+    drawn: Image.Image = picture if plot is None else plot(picture)
+    return drawn
+
+
+def _same_size(frames: list[Image.Image]) -> list[Image.Image]:
+    """Lay frames on white of the size of the largest: texts below pictures make some higher than others."""
+    size = max(frame.width for frame in frames), max(frame.height for frame in frames)
+    if all(frame.size == size for frame in frames):
+        return frames
+    sheets = [Image.new("RGB", size, "white") for _ in frames]
+    for sheet, frame in zip(sheets, frames, strict=True):
+        sheet.paste(frame)
+    return sheets
+
+
+def _write_video(path: Path, frames: list[Image.Image], durations: list[int]) -> None:
+    cv2 = opencv()
+    width, height = (side - side % 2 for side in frames[0].size)  # codecs halve the colours' resolution
+    codec = cv2.VideoWriter_fourcc(*CODECS[path.suffix.lower()])
+    writer = cv2.VideoWriter(str(path), codec, VIDEO_RATE, (width, height))
+    if not writer.isOpened():
+        raise ImageError(f"OpenCV cannot write {str(path)!r}: use .webp")
+    try:
+        for frame in _at_steady_rate(frames, durations):
+            writer.write(np.ascontiguousarray(np.asarray(frame)[:height, :width, ::-1]))
+    finally:
+        writer.release()
+
+
+def _at_steady_rate(frames: list[Image.Image], durations: list[int]) -> Iterator[Image.Image]:
+    """Give the frame that is to be seen at each tick of the video."""
+    end = shown = 0.0
+    for frame, duration in zip(frames, durations, strict=True):
+        end += duration / 1000
+        while shown < end:
+            shown += 1 / VIDEO_RATE
+            yield frame

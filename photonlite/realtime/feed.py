@@ -1,0 +1,128 @@
+"""Plays frames into a real-time loop at a steady rate, on a thread of its own."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+from photonlite.errors import InputError, SettingsError
+from photonlite.realtime.loop import RealtimeLoop
+from photonlite.realtime.sources import Frames
+
+
+def paced(
+    frames: Iterator[Any], rate: float | None, clock: Callable[[], float], wait: Callable[[float], bool]
+) -> Iterator[Any]:
+    """Give frames at the times that a rate sets, counted from the first: one that is early waits.
+
+    A source that falls behind by more than a frame starts counting anew, as a camera would that has lost frames: it
+    does not catch up in a burst.
+
+    Args:
+        frames: The frames.
+        rate: Frames per second; None gives them as they come.
+        clock: Gives the time in seconds.
+        wait: Waits for so many seconds, and tells whether to stop.
+    """
+    due = clock()
+    for frame in frames:
+        now = clock()
+        if rate is not None:
+            if now - due > 1 / rate:
+                due = now
+            elif now < due and wait(due - now):
+                return
+            due += 1 / rate
+        elif wait(0):
+            return
+        yield frame
+
+
+class Feed:
+    """Plays a source into a loop until it ends, a time is over, or it is stopped.
+
+    ```python
+    with Feed(loop, open_source("assets/clip"), repeat=True, duration_s=10) as feed:
+        feed.join()
+    ```
+
+    Args:
+        loop: Takes the frames.
+        frames: The source.
+        rate: Frames per second; None for the source's own.
+        duration_s: Seconds after which it ends; None for when the source does.
+        repeat: Whether a source that ends is played again, if it can be.
+
+    Raises:
+        SettingsError: The rate or the duration is not above 0.
+    """
+
+    def __init__(
+        self,
+        loop: RealtimeLoop,
+        frames: Frames,
+        *,
+        rate: float | None = None,
+        duration_s: float | None = None,
+        repeat: bool = False,
+    ) -> None:
+        for name, value in (("rate", rate), ("duration_s", duration_s)):
+            if value is not None and not 0 < value < float("inf"):
+                raise SettingsError(f"{name} is {value!r}: give a number above 0")
+        self.rate = frames.rate if rate is None else rate
+        self._loop = loop
+        self._frames = frames
+        self._end = None if duration_s is None else time.monotonic() + duration_s
+        self._repeat = repeat and frames.repeatable
+        self._stopping = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="photonlite-feed", daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more frames will come."""
+        return not self._thread.is_alive()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end of the frames, for so many seconds at most.
+
+        Raises:
+            Exception: What the source has raised.
+        """
+        self._thread.join(timeout)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Play no more."""
+        self._stopping.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _work(self) -> None:
+        try:
+            for frame in paced(self._played(), self.rate, time.monotonic, self._stopping.wait):
+                if self._over or self._loop.closed:
+                    return
+                self._loop.submit(frame)
+        except Exception as error:
+            if not (isinstance(error, InputError) and self._loop.closed):
+                self._error = error
+
+    @property
+    def _over(self) -> bool:
+        return self._end is not None and time.monotonic() >= self._end
+
+    def _played(self) -> Iterator[Any]:
+        played = True
+        while played:
+            played = False
+            for frame in self._frames.play():
+                yield frame
+                played = self._repeat

@@ -1,0 +1,126 @@
+"""Where frames come from: a folder, a picture or an animation, a video file, a camera, a callable, or any iterable.
+
+| source | frames |
+|---|---|
+| a folder | its pictures by name, animations frame by frame |
+| a picture, a GIF or a WebP | its frames, at the rate that the file gives |
+| a video file | its frames, at the rate that the file gives; needs OpenCV |
+| a whole number, "0", "camera:0" | what that camera sees, as it comes; needs OpenCV |
+| a callable | what it returns, until it returns None |
+| an iterable | its items |
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from PIL import Image, ImageSequence
+
+from photonlite.errors import ImageDecodeError, ImageNotFoundError, InputError
+from photonlite.realtime.video import camera_frames, video_frames, video_rate
+
+Source: TypeAlias = str | os.PathLike[str] | int | Callable[[], Any] | Iterable[Any]
+"""Whatever `open_source` takes."""
+
+PICTURES: Final = frozenset((".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))
+VIDEOS: Final = frozenset((".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm"))
+DEFAULT_RATE: Final = 30.0
+_CAMERA: Final = re.compile(r"(?:camera:)?(\d{1,3})|/dev/video(\d{1,3})")
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Frames that can be played.
+
+    Attributes:
+        play: Gives them from the start.
+        rate: Frames per second at which they are meant to be seen; None where they come at their own pace.
+        repeatable: Whether playing again gives them again.
+    """
+
+    play: Callable[[], Iterator[Any]] = field(repr=False)
+    rate: float | None
+    repeatable: bool
+
+
+def open_source(source: Source) -> Frames:
+    """Find out what a source is, and check that it is there; nothing is read before it is played.
+
+    Args:
+        source: See the module.
+
+    Raises:
+        ImageNotFoundError: There is no such file, or no picture in the folder.
+        ImageDecodeError: The file cannot be read as an animation or a video.
+        InputError: It is something else altogether.
+        MissingDependencyError: Videos and cameras need OpenCV, which is not installed.
+    """
+    if isinstance(source, int) and not isinstance(source, bool):
+        return Frames(partial(camera_frames, source), None, repeatable=False)
+    if isinstance(source, str | os.PathLike):
+        camera = _CAMERA.fullmatch(str(source))
+        if camera is not None and not Path(source).is_file():
+            return open_source(int(camera[1] or camera[2]))
+        return _open_path(Path(source))
+    if callable(source):
+        return Frames(partial(_called, source), DEFAULT_RATE, repeatable=False)
+    if isinstance(source, Iterable) and not isinstance(source, bytes):
+        return Frames(lambda: iter(source), DEFAULT_RATE, repeatable=iter(source) is not source)
+    raise InputError(
+        f"a {type(source).__name__} is no source of frames: give a folder, a file, a camera's number or a callable"
+    )
+
+
+def _called(source: Callable[[], Any]) -> Iterator[Any]:
+    while (frame := source()) is not None:  # not iter(source, None): arrays compare element by element
+        yield frame
+
+
+def _open_path(path: Path) -> Frames:
+    if path.is_dir():
+        return _open_folder(path)
+    if not path.is_file():
+        raise ImageNotFoundError(
+            f"there is no source {str(path)!r}: give a folder, an animation, a video or a camera's number such as 0"
+        )
+    if path.suffix.lower() in VIDEOS:
+        return Frames(partial(video_frames, path), video_rate(path), repeatable=True)
+    return Frames(partial(_frames_of, path), _rate_of(path), repeatable=True)
+
+
+def _open_folder(folder: Path) -> Frames:
+    paths = sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in PICTURES and not path.name.startswith(".") and path.is_file()
+    )
+    if not paths:
+        kinds = " ".join(sorted(PICTURES))
+        raise ImageNotFoundError(f"the folder {str(folder)!r} holds no picture: these kinds are played: {kinds}")
+    rate = _rate_of(paths[0]) if len(paths) == 1 else DEFAULT_RATE
+    return Frames(lambda: (frame for path in paths for frame in _frames_of(path)), rate, repeatable=True)
+
+
+def _frames_of(path: Path) -> Iterator[Image.Image | str]:
+    """Decode a file frame by frame. One that cannot be is given by its name: it fails when it is asked about."""
+    try:
+        with Image.open(path) as file:
+            for frame in ImageSequence.Iterator(file):
+                yield frame.convert("RGB")
+    except (OSError, SyntaxError, ValueError):
+        yield str(path)
+
+
+def _rate_of(path: Path) -> float:
+    """Give the frames per second of an animation, from its first frame."""
+    try:
+        with Image.open(path) as file:
+            file.load()
+            milliseconds = float(file.info.get("duration", 0))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ImageDecodeError(f"{str(path)!r} cannot be read as a picture: {error}") from error
+    return 1000 / milliseconds if milliseconds > 0 else DEFAULT_RATE

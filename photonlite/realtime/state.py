@@ -1,0 +1,181 @@
+"""The heart of a real-time loop: one waiting place, so many frames in flight, counters. Without threads or a clock.
+
+```
+submit ──> waiting ── begin ──> in flight ── finish ──> result
+             │                      ├─ fail ──> failure, or dropped: deadline
+             │                      └─ finish, after a newer one ──> dropped: overtaken
+             ├─ a newer frame ──> dropped: superseded
+             └─ begin, too late ──> dropped: expired
+```
+
+Any thread may call any method.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from photonlite.errors import DeadlineError, InputError, RequestCancelledError, SettingsError
+from photonlite.realtime.outcomes import Frame, FrameFailure, FrameResult, Job
+from photonlite.realtime.question import Question
+from photonlite.realtime.stats import Counts, LoopStats
+
+
+class LoopState:
+    """What a real-time loop knows.
+
+    Args:
+        question: What is asked about every frame.
+        clock: Gives the time in seconds.
+        in_flight: Frames that may be asked about at the same time.
+        window: Results that percentiles are about.
+
+    Raises:
+        SettingsError: `in_flight` is no whole number of at least 1, or `window` none of at least 2.
+    """
+
+    def __init__(
+        self, question: Question, clock: Callable[[], float], *, in_flight: int = 1, window: int = 1000
+    ) -> None:
+        if not isinstance(in_flight, int) or in_flight < 1:
+            raise SettingsError(f"in_flight is {in_flight!r:.60}: give a number of frames, at least 1")
+        self._question = question
+        self._clock = clock
+        self._capacity = in_flight
+        self._lock = threading.Lock()
+        self._counts = Counts(window)
+        self._waiting: Frame | None = None
+        self._jobs: set[Job] = set()
+        self._newest_answered = -1
+        self._closed = False
+
+    @property
+    def question(self) -> Question:
+        """What the next frame will be asked."""
+        return self._question
+
+    @property
+    def closed(self) -> bool:
+        """Whether frames are refused."""
+        return self._closed
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing is in flight."""
+        with self._lock:
+            return self._waiting is None and not self._jobs
+
+    def submit(self, image: Any, stamp: Any = None) -> Frame:
+        """Put a frame into the waiting place, and drop the one that is there.
+
+        Raises:
+            InputError: The loop is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise InputError("the real-time loop is closed: make another one")
+            now = self._clock()
+            frame = Frame(self._counts.submitted, image, now if stamp is None else stamp, now)
+            self._counts.submit(now)
+            if self._waiting is not None:
+                self._counts.dropped["superseded"] += 1
+            self._waiting = frame
+            return frame
+
+    def change(self, changes: Mapping[str, Any]) -> Question:
+        """Ask something else from the next frame on, also of the one that waits.
+
+        Raises:
+            InputError: See `Question.changed`; everything stays as it was.
+        """
+        with self._lock:
+            self._question = self._question.changed(changes)
+            return self._question
+
+    def begin(self) -> Job | None:
+        """Take the waiting frame, if there is one and room for it; one that is too late is dropped."""
+        with self._lock:
+            if self._waiting is None or len(self._jobs) >= self._capacity:
+                return None
+            frame, self._waiting = self._waiting, None
+            limit = self._question.deadline_s
+            left = None if limit is None else frame.arrived + limit - self._clock()
+            if left is not None and left <= 0:
+                self._counts.dropped["expired"] += 1
+                return None
+            job = Job(frame, self._question, None if limit is None else frame.arrived + limit, left)
+            self._jobs.add(job)
+            return job
+
+    def finish(self, job: Job, result: Mapping[str, Any]) -> FrameResult | None:
+        """Take an answer; gives what is handed out: nothing where a newer frame's result was there first."""
+        with self._lock:
+            self._jobs.remove(job)
+            frame = job.frame
+            if frame.number < self._newest_answered:
+                self._counts.dropped["overtaken"] += 1
+                return None
+            self._newest_answered = frame.number
+            now = self._clock()
+            late = job.deadline is not None and now > job.deadline
+            self._counts.answer(frame.arrived, now, late=late)
+        latency, question = now - frame.arrived, job.question
+        return FrameResult(
+            result=result,
+            number=frame.number,
+            stamp=frame.stamp,
+            task=question.task,
+            arguments=question.arguments,
+            image=frame.image,
+            arrived=frame.arrived,
+            latency_s=latency,
+            age_s=latency,
+            met_deadline=not late,
+        )
+
+    def fail(self, job: Job, error: BaseException) -> FrameFailure | None:
+        """Take an error; gives what is handed out: nothing where the deadline had passed or the loop was closed."""
+        with self._lock:
+            self._jobs.remove(job)
+            if isinstance(error, DeadlineError) and job.deadline is not None:
+                self._counts.dropped["deadline"] += 1
+                return None
+            if isinstance(error, RequestCancelledError) and self._closed:
+                self._counts.dropped["closed"] += 1
+                return None
+            self._counts.fail(error)
+        return FrameFailure(error, job.frame.number, job.frame.stamp, job.question.task)
+
+    def count_callback_error(self) -> None:
+        """Count an exception of the caller's own code."""
+        with self._lock:
+            self._counts.callback_errors += 1
+
+    def close(self, *, drain: bool) -> None:
+        """Take no more frames.
+
+        Args:
+            drain: Whether the waiting frame is still asked about.
+        """
+        with self._lock:
+            self._closed = True
+            if not drain and self._waiting is not None:
+                self._waiting = None
+                self._counts.dropped["closed"] += 1
+
+    def end(self) -> None:
+        """Stop the time of the statistics: nothing will come any more."""
+        with self._lock:
+            self._counts.end(self._clock())
+
+    def age(self, result: FrameResult) -> float:
+        """Seconds since a result's frame was submitted."""
+        return self._clock() - result.arrived
+
+    def stats(self) -> LoopStats:
+        """How it stands."""
+        with self._lock:
+            now, counts = self._clock(), self._counts.copied()
+            waiting, in_flight = int(self._waiting is not None), len(self._jobs)
+        # Sorting takes as long as the window is large: nobody who submits a frame waits for it.
+        return counts.snapshot(now, waiting=waiting, in_flight=in_flight)

@@ -1,0 +1,82 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageSequence
+
+from photonlite.cli import realtime_output
+from photonlite.cli.realtime_output import Recording, durations_ms
+from photonlite.realtime import FrameResult
+from photonlite.results import Caption, Detections
+
+BOX = {"x_min": 0.25, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75, "label": "mug", "score": 0.5}
+
+
+def answered(arrived: float, result: Any = None, size: tuple[int, int] = (160, 120)) -> FrameResult:
+    image = Image.new("RGB", size, (int(100 * arrived), 0, 0))
+    result = result or Detections([BOX], picture_size=size)
+    return FrameResult(result, 0, None, "detect", {}, image, arrived, 0.1, 0.1, met_deadline=True)
+
+
+def test_frames_are_shown_until_the_next_one_was_taken() -> None:
+    assert durations_ms([10.0, 10.1, 10.35, 10.351]) == [100, 250, 20, 20]
+    assert durations_ms([10.0]) == [100]
+
+
+@pytest.mark.parametrize("suffix", ["gif", "webp"])
+def test_an_animation_shows_what_was_found_as_fast_as_it_came(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / "deep" / f"found.{suffix}"
+    recording = Recording(str(path))
+    for arrived in (0.0, 0.2, 0.5):
+        recording.add(answered(arrived))
+    recording.save()
+
+    with Image.open(path) as file:
+        frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(file)]
+    assert len(frames) == 3
+    box_side = np.asarray(frames[1])[60, 36:44].astype(int)
+    assert np.ptp(box_side, axis=0).max() > 60, "the left side of the box, across which colours change"
+
+
+def test_pictures_of_texts_of_different_length_get_one_size(tmp_path: Path) -> None:
+    path = tmp_path / "told.webp"
+    recording = Recording(str(path))
+    recording.add(answered(0, Caption("A mug.")))
+    recording.add(answered(1, Caption("A mug on a desk beside two bananas and a clock. " * 3)))
+    recording.save()
+
+    with Image.open(path) as file:
+        assert file.n_frames == 2  # type: ignore[attr-defined]
+        assert file.height > 120
+
+
+def test_a_video_plays_at_a_steady_rate(tmp_path: Path) -> None:
+    cv2 = pytest.importorskip("cv2")
+    path = tmp_path / "found.avi"
+    recording = Recording(str(path))
+    for arrived in (0.0, 0.5):
+        recording.add(answered(arrived, size=(161, 121)))
+    recording.save()
+
+    video = cv2.VideoCapture(str(path))
+    assert video.get(cv2.CAP_PROP_FRAME_COUNT) == pytest.approx(30, abs=1)  # two frames of half a second
+    assert (video.get(cv2.CAP_PROP_FRAME_WIDTH), video.get(cv2.CAP_PROP_FRAME_HEIGHT)) == (160, 120)
+
+
+def test_what_does_not_fit_the_memory_is_left_out_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(realtime_output, "MOST_BYTES", 2 * 3 * 160 * 120)
+    recording = Recording(str(tmp_path / "found.gif"))
+    for arrived in (0.0, 0.1, 0.2):
+        recording.add(answered(arrived))
+    recording.save()
+
+    assert "without the last 1" in capsys.readouterr().err
+
+
+def test_nothing_found_writes_nothing(tmp_path: Path) -> None:
+    Recording(str(tmp_path / "found.gif")).save()
+
+    assert list(tmp_path.iterdir()) == []

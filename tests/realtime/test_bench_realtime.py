@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pytest
+
+from bench import realtime
+from photonlite.realtime.question import Question
+from photonlite.realtime.state import LoopState
+
+
+def test_a_rehearsal_plays_both_cases_beside_bulk_load(tmp_path: Path) -> None:
+    page = tmp_path / "realtime.md"
+    arguments = ["--device", "cpu", "--tiny", "--seconds", "1", "--rate", "5", "--bulk", "1", "--output", str(page)]
+
+    assert realtime.main(arguments) == 0
+
+    rows = [line for line in page.read_text().splitlines() if "| 5 Hz |" in " ".join(line.split())]
+    assert [row.split("|")[1].strip() for row in rows] == ["detect, 3 objects, 640x480", "point, 1 point, 378x378"]
+    assert all("to 1 clients" in row for row in rows)
+
+
+def test_every_frame_without_a_result_in_time_is_missed() -> None:
+    now = [0.0]
+    state = LoopState(Question.of("detect", object="mug", deadline_ms=33), lambda: now[0])
+    for seconds in (0.03, 0.04, 0.03):
+        state.submit("a")
+        state.submit("b")
+        job = state.begin()
+        assert job is not None
+        now[0] += seconds
+        state.finish(job, {})
+
+    assert realtime.missed_share(state.stats()) == pytest.approx(4 / 6)
+
+
+def test_frames_of_the_clip_never_repeat() -> None:
+    first, second = next(realtime.clip_frames()), next(realtime.clip_frames())
+
+    assert first.size == second.size == (480, 320)
+    assert first.tobytes() != second.tobytes()
+
+
+@pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--bulk", "-1"], ["--only", "caption"]])
+def test_senseless_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        realtime.main(arguments)
+    assert "error: " in capsys.readouterr().err

@@ -1,0 +1,56 @@
+from typing import Any
+
+import pytest
+
+from photonlite.errors import InputError, PromptError, SettingsError, SpatialRefError
+from photonlite.realtime.question import Question
+
+
+def test_what_is_left_out_stays() -> None:
+    question = Question.of("point", object=" mug ", deadline_ms=33, settings={"max_objects": 3})
+
+    changed = question.changed({"object": "key"})
+
+    assert changed == Question("point", {"object": "key", "settings": {"max_objects": 3}}, 0.033)
+    assert question.arguments["object"] == "mug"
+
+
+def test_a_deadline_can_be_lifted() -> None:
+    assert Question.of("caption", deadline_ms=33).changed({"deadline_ms": None}).deadline_s is None
+
+
+def test_naming_a_task_begins_anew_but_for_the_deadline() -> None:
+    point = Question.of("point", object="mug", spatial_refs=[(0.5, 0.5)], deadline_ms=33)
+
+    assert point.changed({"task": "point", "object": "key"}) == Question("point", {"object": "key"}, 0.033)
+    with pytest.raises(PromptError, match="object is empty"):
+        point.changed({"task": "detect"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"task": "detekt"}, InputError, "no task 'detekt'"),
+        ({"task": ["detect"]}, InputError, "no task"),
+        ({"question": "why?"}, InputError, "detect takes no 'question'"),
+        ({"image": "other.png"}, InputError, "detect takes no 'image'"),
+        ({"object": "  "}, PromptError, "object is empty"),
+        ({"object": 7}, PromptError, "object is int"),
+        ({"object": "m" * 1001}, PromptError, "over the limit of 1000"),
+        ({"task": "query"}, PromptError, "question is empty"),
+        ({"task": "query", "question": "why?", "reasoning": "yes"}, InputError, "reasoning is 'yes'"),
+        ({"task": "caption", "length": "epic"}, InputError, "length is 'epic'"),
+        ({"task": "point", "object": "mug", "spatial_refs": 3}, SpatialRefError, "spatial_refs is int"),
+        ({"settings": {"temprature": 1}}, SettingsError, "temprature"),
+        ({"deadline_ms": 0}, SettingsError, "deadline_ms is 0"),
+        ({"deadline_ms": True}, SettingsError, "deadline_ms is True"),
+        ({"deadline_ms": "33"}, SettingsError, "deadline_ms is '33'"),
+        ({"deadline_ms": float("nan")}, SettingsError, "deadline_ms is nan"),
+        ({"deadline_ms": 10**400}, SettingsError, "deadline_ms is 1000"),
+    ],
+)
+def test_what_cannot_be_asked_is_told_before_any_frame(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Question.of("detect", object="mug").changed(changes)
