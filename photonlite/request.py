@@ -10,12 +10,18 @@ skill.finish ─> result, from the Completion
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Protocol, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from photonlite.errors import SettingsError
 from photonlite.results import Metrics
+
+MAX_SCORED = 32
+"""Ids whose probabilities one position can be asked for."""
 
 _LARGEST_SEED = 2**63 - 1
 _LIMITS = {
@@ -117,12 +123,14 @@ class Token:
         values: `(v,)` of a coordinate, `(width, height)` of a size, all in [0, 1]; empty for text.
         probability: Of the decision that led here, where the position decided whether another object follows; else 1.
         masses: For each of `values`, the probability mass around the chosen bin.
+        scores: For each of the ids that `Allowed.scored` named, its probability.
     """
 
     id: int
     values: tuple[float, ...] = ()
     probability: float = 1.0
     masses: tuple[float, ...] = ()
+    scores: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +144,10 @@ class Allowed:
         size: The same for a size.
         end: Where set, the position decides between this id and one more object: any other id counts as `coordinate`,
             and the probability of going on is wanted.
+        mask: Where set, the ids to choose from as bits, int32 ``[words]`` as `grammar.mask` lays them out; `ids` and
+            `suppressed` are left out then. It never changes.
+        scored: Ids whose probabilities are wanted, at temperature 1 and among those that may stand here; at most
+            `MAX_SCORED`.
     """
 
     ids: tuple[int, ...] | None = None
@@ -143,6 +155,8 @@ class Allowed:
     coordinate: int | None = None
     size: int | None = None
     end: int | None = None
+    mask: npt.NDArray[np.int32] | None = field(default=None, compare=False)
+    scored: tuple[int, ...] = ()
 
     @property
     def forced(self) -> int | None:
@@ -151,6 +165,9 @@ class Allowed:
 
     def permits(self, token_id: int) -> bool:
         """Tell whether an id is among the allowed ones."""
+        if self.mask is not None:
+            word, bit = divmod(token_id, 32)
+            return 0 <= word < len(self.mask) and bool(int(self.mask[word]) >> bit & 1)
         return token_id not in self.suppressed if self.ids is None else token_id in self.ids
 
 

@@ -50,8 +50,13 @@ class MaskCache:
             out: int32 ``[words(vocab_size)]``.
 
         Raises:
-            ValueError: It lists an id that is not in the vocabulary.
+            ValueError: It lists an id that is not in the vocabulary, or its own mask is of another one.
         """
+        if allowed.mask is not None:
+            if allowed.mask.shape != (self._words,):
+                raise ValueError(f"a mask has {allowed.mask.size} words, but this vocabulary's have {self._words}")
+            out[:] = allowed.mask
+            return
         known = self._rows.get(id(allowed))
         if known is None:
             known = self._remember(allowed)

@@ -79,6 +79,16 @@ class Page:
         x0, y0, x1, y1 = self.script(rect, element)
         return x0, y0, x1, y1
 
+    def rects(self, *selectors: str) -> list[list[float]] | None:
+        """Of the first element of each selector, read in one turn of the page; `None` as long as one is missing."""
+        read = """
+            const found = arguments[0].map(selector => document.querySelector(selector));
+            if (!found.every(Boolean)) return null;
+            const edges = r => [r.x, r.y, r.right, r.bottom];
+            return found.map(element => edges(element.getBoundingClientRect()));
+        """
+        return self.script(read, list(selectors))
+
     def place(self, element: WebElement) -> list[float]:
         """Where an element lies on the picture, in the picture's own pixels."""
         left, top, right, bottom = self.rect(self["picture"])
@@ -546,10 +556,9 @@ def test_the_camera_runs_the_real_time_loop(page: Page) -> None:
 
     start_camera(page)
 
-    page.until(lambda: page.all("#camera-overlay .mark.box"))
-    left, top, right, bottom = page.rect(page["video"])
+    # Every frame draws its marks anew, so that both rectangles are read at once, inside the page.
+    (left, top, right, bottom), box = page.until(lambda: page.rects("video", "#camera-overlay .mark.box"))
     width, height = right - left, bottom - top
-    box = page.rect(page.all("#camera-overlay .mark.box")[0])
     wanted = [left + 0.1 * width, top + 0.2 * height, left + 0.3 * width, top + 0.7 * height]
     assert list(box) == pytest.approx(wanted, abs=1)
     assert width / height == pytest.approx(4 / 3, rel=0.01)
