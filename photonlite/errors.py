@@ -10,6 +10,11 @@ PhotonliteError
 │   │   └── ImageShapeError     an array of the wrong shape, type or values
 │   ├── PromptError             text that is empty or too long
 │   ├── SettingsError           an unknown setting or a value out of range
+│   ├── GrammarError            a schema, pattern or list of choices that no answer can be held to
+│   │   ├── SchemaError         a keyword or type that would not be enforced, or a malformed schema
+│   │   ├── GrammarTooLargeError    over the limit of length, states, masks, choices or nesting
+│   │   ├── GrammarTimeoutError (also a TimeoutError) not compiled within the limit
+│   │   └── GrammarBusyError    too many others wait to be compiled
 │   └── SpatialRefError         a reference that is no point or box inside the picture
 ├── ModelError                  the checkpoint cannot be used
 │   ├── ModelNotFoundError      no such folder, file or Hub id
@@ -64,6 +69,41 @@ class PromptError(InputError):
 
 class SettingsError(InputError):
     """A setting is unknown or out of range."""
+
+
+class GrammarError(InputError):
+    """A schema, a pattern or a list of choices cannot be turned into a grammar."""
+
+
+class SchemaError(GrammarError):
+    """A JSON Schema is malformed, or holds something that an answer would not be held to.
+
+    Args:
+        message: What is wrong, and what to do.
+        keyword: The keyword of JSON Schema that it is about; empty where it is about none.
+        where: JSON pointer (RFC 6901) to the schema that holds the keyword; empty for the outermost one.
+
+    Attributes:
+        keyword: As given.
+        where: As given.
+    """
+
+    def __init__(self, message: str, keyword: str = "", where: str = "") -> None:
+        super().__init__(message)
+        self.keyword = keyword
+        self.where = where
+
+
+class GrammarTooLargeError(GrammarError):
+    """A grammar is over a limit: of its length, its states, its masks, its choices or its nesting."""
+
+
+class GrammarTimeoutError(GrammarError, TimeoutError):
+    """A grammar was not compiled within the time it may take."""
+
+
+class GrammarBusyError(GrammarError):
+    """So many grammars wait to be compiled that one more is refused."""
 
 
 class SpatialRefError(InputError):

@@ -173,19 +173,22 @@ class TextGrammar(BudgetedGrammar):
 
 
 class ReasoningGrammar(BudgetedGrammar):
-    """Reasoning, in which coordinates may stand, up to the answer id; then words up to the end id.
+    """Reasoning, in which coordinates may stand, up to the answer id; then an answer: words up to the end id, mostly.
 
     Args:
         vocabulary: The checkpoint's ids.
         budget: Tokens at most, both parts together.
-        max_tokens: Tokens of each part at most; reasoning that reaches it is closed by force.
+        max_tokens: Tokens of the reasoning at most: what reaches it is closed by force. Words have as many.
+        answer: What the answer keeps to; words unless given.
     """
 
-    def __init__(self, vocabulary: Vocabulary, budget: int, max_tokens: int) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, budget: int, max_tokens: int, answer: BudgetedGrammar | None = None
+    ) -> None:
         super().__init__(budget)
         self._answer_id = vocabulary.answer
         self._reasoning_left = max_tokens
-        self._answer = TextGrammar(vocabulary, max_tokens)
+        self._answer = answer or TextGrammar(vocabulary, max_tokens)
         self._answering = False
         self._later = Allowed(suppressed=vocabulary.suppressed_in_reasoning, coordinate=vocabulary.coordinate)
         self._allowed = Allowed(coordinate=vocabulary.coordinate)
@@ -201,5 +204,7 @@ class ReasoningGrammar(BudgetedGrammar):
             return self._answer.finish_reason
         self._reasoning_left -= 1
         self._answering = token.id == self._answer_id
+        if self._answering:
+            return self._answer.finish_reason
         self._allowed = self._later if self._reasoning_left > 0 else Allowed((self._answer_id,))
         return None

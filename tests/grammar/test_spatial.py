@@ -146,6 +146,20 @@ def test_reasoning_goes_over_into_an_answer() -> None:
     assert feed(grammar, [END]).finish_reason == "stop"
 
 
+def test_reasoning_goes_over_into_whatever_answer_it_is_given() -> None:
+    answer = PointGrammar(PAIR, 6, 1)
+    grammar = feed(ReasoningGrammar(PAIR, 100, 2, answer), [50, 51, ANSWER])
+
+    assert grammar.allowed == answer.allowed
+    assert feed(grammar, [x, y]).finish_reason == "max_objects"
+
+
+def test_an_answer_that_has_ended_before_it_began_ends_with_the_reasoning() -> None:
+    over = feed(PointGrammar(PAIR, 6, 1), [END])
+
+    assert feed(ReasoningGrammar(PAIR, 100, 2, over), [50, ANSWER]).finish_reason == "stop"
+
+
 def test_reasoning_that_reaches_its_limit_is_closed_by_force_and_answered() -> None:
     grammar = feed(ReasoningGrammar(PAIR, 100, 3), [50, 51, 52])
 
