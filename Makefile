@@ -8,14 +8,15 @@ PICTURE := assets/desk.png
 OBJECT  := banana
 RESULT  := desk-detected.png
 
-.PHONY: help demo test lint clean
+.PHONY: help demo test test-slow lint clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo    find every $(OBJECT) in $(PICTURE) and draw the boxes"
-	@echo "make test    run the tests (PYTEST_ARGS='-k crops' picks some)"
-	@echo "make lint    ruff and mypy"
-	@echo "make clean   remove $(VENV) and everything that was built"
+	@echo "make demo       find every $(OBJECT) in $(PICTURE) and draw the boxes"
+	@echo "make test       run the tests (PYTEST_ARGS='-k crops' picks some)"
+	@echo "make test-slow  run the tests that take minutes: full corpora, thousands of requests"
+	@echo "make lint       ruff and mypy"
+	@echo "make clean      remove $(VENV) and everything that was built"
 
 demo: $(VENV)/.installed
 	@echo "==> photonlite detect $(PICTURE) $(OBJECT) --plot $(RESULT)"
@@ -25,6 +26,10 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	@echo "==> running the tests"
 	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.installed-test
+	@echo "==> running the slow tests"
+	@$(VENV)/bin/python -m pytest -m slow $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	@echo "==> ruff"

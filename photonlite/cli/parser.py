@@ -44,6 +44,8 @@ EXAMPLES = {
     "query": """\
   photonlite query desk.png "How many bananas are there?"
   photonlite query desk.png "Is there a key?" --stream
+  photonlite query desk.png "Is there a key?" --choices yes,no
+  photonlite query desk.png "Find the fruit." --schema shelf.json
   photonlite query photos/ "Is there a dog?" > answers.jsonl""",
     "realtime": """\
   photonlite realtime --source assets/clip --task point --object banana
@@ -149,6 +151,7 @@ def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("--length", choices=("short", "normal", "long"), default="normal")
     if command == "query":
         parser.add_argument("--reasoning", action="store_true", help="think first, and give the thoughts too")
+        _add_form_options(parser)
     if command in SPATIAL:
         parser.set_defaults(stream=False)
     else:
@@ -160,6 +163,14 @@ def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
     if command in SPATIAL:
         group.add_argument("--max-objects", type=int, help="stop a list after this many objects")
     group.add_argument("--seed", type=int, help="makes sampling repeatable")
+
+
+def _add_form_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("typed answers", "What the answer has to be; one of these.")
+    forms = group.add_mutually_exclusive_group()
+    forms.add_argument("--schema", metavar="FILE|MODULE:NAME", help="a JSON Schema in a file, or a type in a module")
+    forms.add_argument("--choices", metavar="A,B,...", help="one of these texts")
+    forms.add_argument("--regex", metavar="PATTERN", help="a text that this pattern matches as a whole")
 
 
 def _check_skill(command: str, options: argparse.Namespace) -> None:

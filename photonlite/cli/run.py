@@ -1,6 +1,7 @@
 """One skill on one picture, or on many."""
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from PIL import Image
 from tqdm import tqdm
 
 import photonlite
+from photonlite.cli.forms import read_form
 from photonlite.cli.inputs import check_text, expand, read
 from photonlite.cli.output import PlotTarget, to_json
 from photonlite.config import ImageLimits
@@ -37,25 +39,32 @@ def run_skill(options: argparse.Namespace) -> int:
         OSError: A drawn picture cannot be written.
     """
     check_text(options.text, options.command)
+    form = read_form(options) if options.command == "query" else {}
     names, several = expand(options.images)
     if options.stream and several:
         raise InputError("--stream prints the text of one picture: give one, or leave --stream out")
     plot = None if options.plot is None else PlotTarget(options.plot, options.command, names, several)
     limits = ImageLimits.from_env()
     if several or options.json:
-        return _run_lines(options, names, plot, limits)
+        return _run_lines(options, names, plot, limits, form)
     image = read(names[0], limits)  # before the model: a bad picture is told at once
-    result = _ask(_load(options), options, image)
+    result = _ask(_load(options), options, image, form)
     if options.stream:
         _print_stream(result)
     else:
-        print(to_json(result, indent=2), flush=True)
+        print(to_json(_plain(result), indent=2), flush=True)
     if plot:
         print(f"drawn in {plot.save(result.plot(image), names[0])}", file=sys.stderr)
     return 0
 
 
-def _run_lines(options: argparse.Namespace, names: list[str], plot: PlotTarget | None, limits: ImageLimits) -> int:
+def _run_lines(
+    options: argparse.Namespace,
+    names: list[str],
+    plot: PlotTarget | None,
+    limits: ImageLimits,
+    form: Mapping[str, Any],
+) -> int:
     model = _load(options)
     failed = 0
     with tqdm(names, unit="picture", disable=None) as progress:  # None: no bar where stderr is no terminal
@@ -63,8 +72,8 @@ def _run_lines(options: argparse.Namespace, names: list[str], plot: PlotTarget |
             line: dict[str, Any] = {"image": name}
             try:
                 image = read(name, limits)
-                result = _ask(model, options, image)
-                line.update(result)
+                result = _ask(model, options, image, form)
+                line.update(_plain(result))
                 if plot:
                     line["plot"] = str(plot.save(result.plot(image), name))
             # A failure of this picture. What would befall every picture, such as a wrong setting, ends the run.
@@ -83,7 +92,7 @@ def _load(options: argparse.Namespace) -> "photonlite.VisionModel":
 
 
 def _ask(
-    model: "photonlite.VisionModel", options: argparse.Namespace, image: Image.Image
+    model: "photonlite.VisionModel", options: argparse.Namespace, image: Image.Image, form: Mapping[str, Any]
 ) -> "Detections | Points | Segments | Caption | Answer":
     given = {name: getattr(options, name, None) for name in SETTINGS}
     settings = {name: value for name, value in given.items() if value is not None} or None
@@ -98,8 +107,16 @@ def _ask(
             return model.caption(image, options.length, stream=options.stream, settings=settings)
         case _:
             return model.query(
-                image, options.text, stream=options.stream, reasoning=options.reasoning, settings=settings
+                image, options.text, stream=options.stream, reasoning=options.reasoning, settings=settings, **form
             )
+
+
+def _plain(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what JSON can hold: of an answer that is an object of some type, the values of which it was made."""
+    plain = dict(result)
+    if "text" in plain:
+        plain["answer"] = json.loads(plain.pop("text"))
+    return plain
 
 
 def _print_stream(result: Mapping[str, Any]) -> None:

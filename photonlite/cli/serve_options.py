@@ -24,6 +24,9 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--cors-origin", metavar="ORIGIN", nargs="+", default=[], help="sites whose pages may call the server"
     )
+    group.add_argument(
+        "--allow-host", metavar="NAME", nargs="+", default=[], help="names by which requests may call the server"
+    )
     group = parser.add_argument_group("limits", "What is over a limit is refused with a status that says so.")
     group.add_argument("--requests-per-minute", type=int, metavar="N", help="of each key, or each address without keys")
     group.add_argument(
@@ -68,6 +71,7 @@ def server_config(options: argparse.Namespace) -> ServerConfig:
         drain_s=options.drain_seconds,
         url_hosts=tuple(options.allow_url_host),
         cors_origins=tuple(options.cors_origin),
+        allow_hosts=tuple(options.allow_host),
         expose=options.expose,
     )
 

@@ -23,12 +23,17 @@ _LONGEST_SLEEP = 0.5
 
 # A thread that is inside torch when the interpreter goes away aborts the process: those that still run end before.
 _loops: "weakref.WeakSet[EngineLoop]" = weakref.WeakSet()
+# The last act of a thread is to drop its loop, and with it the model's memory; then it is still known here.
+_threads: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
+    threads = list(_threads)
     for loop in list(_loops):
-        loop.close(drain=False)
+        loop.stop(drain=False)
+    for thread in threads:
+        thread.join()
 
 
 class EngineLoop:
@@ -49,6 +54,7 @@ class EngineLoop:
         self._last_tick = time.perf_counter()
         self._thread = threading.Thread(target=self._run, name="photonlite-engine", daemon=True)
         _loops.add(self)
+        _threads.add(self._thread)
         self._thread.start()
 
     @property
@@ -73,7 +79,8 @@ class EngineLoop:
             EngineDiedError: The engine has died.
         """
         with self._gate:  # a note is either refused here or read: none is left in the inbox of an ended thread
-            if self._refusal is not None:
+            # What the engine thread itself asks for completes a request that was taken before.
+            if self._refusal is not None and threading.current_thread() is not self._thread:
                 raise self._refusal.with_traceback(None)  # one error for everybody: it must not collect their frames
             self._inbox.append(lambda: self._submit(sequence))
         self.wake()

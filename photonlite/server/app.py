@@ -14,6 +14,7 @@ from photonlite.server.backend import Backend
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import to_http
 from photonlite.server.exposition import HttpMetrics
+from photonlite.server.hosts import OwnNames
 from photonlite.server.ingress import Ingress
 from photonlite.server.sending import Failures, Heading
 
@@ -37,6 +38,7 @@ def create_app(backend: Backend, config: ServerConfig) -> Starlette:
             Middleware(Heading),
             *_cors(config),
             Middleware(Failures),
+            Middleware(OwnNames, config=config),
         ],
         exception_handlers={HTTPException: _refuse},
     )

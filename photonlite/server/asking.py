@@ -3,7 +3,7 @@
 | Content-Type | picture | fields |
 |---|---|---|
 | `application/json` | `image_url`: a data URI | beside it |
-| `multipart/form-data` | the one file, or `image_url` | as text; `settings` and `spatial_refs` as JSON |
+| `multipart/form-data` | the one file, or `image_url` | as text; those of `JSON_FIELDS` as JSON |
 | `image/...`, `application/octet-stream` | the body | in the query string, the same way |
 
 A field that is null counts as left out.
@@ -27,7 +27,7 @@ REQUIRED: Final[dict[Skill, str]] = {"query": "question", "detect": "object", "p
 
 FIELDS: Final[dict[Skill, tuple[str, ...]]] = {
     "caption": ("length",),
-    "query": ("question", "reasoning", "spatial_refs"),
+    "query": ("question", "reasoning", "spatial_refs", "schema", "choices", "regex"),
     "detect": ("object",),
     "point": ("object", "spatial_refs"),
     "segment": ("object", "spatial_refs"),
@@ -36,6 +36,8 @@ FIELDS: Final[dict[Skill, tuple[str, ...]]] = {
 
 COMMON: Final = ("image_url", "settings", "model", "stream")
 STREAMED: Final = ("caption", "query", "segment")
+JSON_FIELDS: Final = ("settings", "spatial_refs", "schema", "choices")
+"""Fields that only JSON can hold: of a form or a query string they are text that is JSON."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,13 @@ class Asked:
     Attributes:
         images: Pictures: bytes, or what `image_url` held.
         arguments: For the method of `VisionModel`.
+        model: Which model is meant; None for the one that is served.
         stream: Whether the answer is wanted as it comes.
     """
 
     images: tuple[str | bytes, ...]
     arguments: dict[str, Any]
+    model: str | None
     stream: bool
 
 
@@ -79,9 +83,9 @@ def read_asked(skill: Skill, request: Request, body: bytes) -> Asked:
     stream = fields.pop("stream", False)
     if stream and skill not in STREAMED:
         _unusable("invalid_field", f"{skill} has nothing to stream: leave 'stream' out")
-    fields.pop("model", None)  # clients send names of Moondream's models; this server has one model
+    model = fields.pop("model", None)
     linked = (fields.pop("image_url"),) if "image_url" in fields else ()
-    return Asked((*files, *linked), fields, stream)
+    return Asked((*files, *linked), fields, model, stream)
 
 
 def read_json(body: bytes) -> Any:
@@ -91,9 +95,9 @@ def read_json(body: bytes) -> Any:
         HttpError: 400.
     """
     try:
-        return json.loads(body.decode(), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as cause:
-        reason = "it is nested too deeply" if isinstance(cause, RecursionError) else str(cause)[:200]
+        return _parsed(body.decode())
+    except ValueError as cause:
+        reason = str(cause)[:200]
         raise HttpError(400, f"the body is no JSON that can be read: {reason}", code="invalid_json") from cause
 
 
@@ -127,10 +131,10 @@ def _from_texts(texts: Mapping[str, str]) -> dict[str, Any]:
 def _from_text(name: str, text: str) -> Any:
     if name in ("stream", "reasoning"):
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
-    if name in ("settings", "spatial_refs"):
+    if name in JSON_FIELDS:
         try:
-            return json.loads(text, parse_constant=_no_constant)
-        except (ValueError, RecursionError) as cause:
+            return _parsed(text)
+        except ValueError as cause:
             raise HttpError(422, f"the field {name!r} is no JSON", code="invalid_field") from cause
     return text
 
@@ -143,6 +147,10 @@ def _check(name: str, value: object) -> None:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _is_places(value: object) -> bool:
@@ -163,8 +171,18 @@ _KINDS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
     "stream": (lambda value: isinstance(value, bool), "true or false"),
     "reasoning": (lambda value: isinstance(value, bool), "true or false"),
     "settings": (lambda value: isinstance(value, dict), "an object such as {\"temperature\": 0.5}"),
+    "schema": (lambda value: isinstance(value, dict | str), "a JSON Schema: an object, or its text"),
+    "choices": (_is_texts, "a list of texts"),
+    "regex": (_is_text, "text: a pattern"),
     "spatial_refs": (_is_places, "a list of points [x, y] and boxes [x_min, y_min, x_max, y_max], from 0 to 1"),
 }
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError as cause:
+        raise ValueError("it is nested too deeply") from cause
 
 
 def _no_constant(name: str) -> NoReturn:

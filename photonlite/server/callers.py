@@ -2,12 +2,16 @@
 
 import hashlib
 import ipaddress
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
+
+PROTOCOL = "photonlite"
+"""The subprotocol of the real-time socket."""
 
 KEY_PROTOCOL = "photonlite-key."
 """A page cannot set headers of a WebSocket: its key comes as a subprotocol that begins like this."""
@@ -32,6 +36,20 @@ def check_key(connection: HTTPConnection, config: ServerConfig) -> str | None:
             headers={"WWW-Authenticate": "Bearer"},
         )
     return hashlib.sha256(key.encode()).hexdigest() if config.api_keys and key is not None else None
+
+
+def chosen_protocol(offered: Sequence[str]) -> str | None:
+    """Choose among a client's subprotocols: a browser gives up unless one of its own is chosen.
+
+    Args:
+        offered: In the client's order.
+
+    Returns:
+        `PROTOCOL`, or a key, which says nothing new to the client; None where it offers neither.
+    """
+    if PROTOCOL in offered:
+        return PROTOCOL
+    return next((protocol for protocol in offered if protocol.startswith(KEY_PROTOCOL)), None)
 
 
 def check_origin(connection: HTTPConnection, config: ServerConfig) -> None:

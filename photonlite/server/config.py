@@ -25,6 +25,7 @@ _WHOLE: Final = (
 )
 _VISIBLE: Final = re.compile(r"[!-~]+")
 _HOST: Final = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9])?)*", re.I)
+_NAME: Final = re.compile(rf"{_HOST.pattern}|[0-9a-f:.]+", re.I)
 _ORIGIN: Final = re.compile(r"\*|https?://[^/\s]+", re.I)
 
 
@@ -53,6 +54,9 @@ class ServerConfig:
         send_timeout_s: Seconds that a client may take to read what it was sent.
         url_hosts: Hosts that pictures may be fetched from, over https; none unless named.
         cors_origins: Origins, such as "https://example.com", whose pages may call the server; "*" for all.
+        allow_hosts: Names, without port, that the Host of requests may have beside loopback's and the server's address.
+            Without keys on loopback, requests for any other host are refused: a page sent them, whose name leads here.
+            With keys, or beyond loopback, Host is looked at only where names are given.
         expose: Whether it may listen beyond loopback without keys.
 
     Raises:
@@ -79,6 +83,7 @@ class ServerConfig:
     send_timeout_s: float = 30.0
     url_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
+    allow_hosts: tuple[str, ...] = ()
     expose: bool = False
 
     def __post_init__(self) -> None:
@@ -136,6 +141,7 @@ class ServerConfig:
             raise SettingsError("server setting 'api_keys' holds a key that is empty or has characters beyond ASCII's "
                                 "visible ones: an HTTP header cannot carry it")
         names = "names of hosts, without https:// and port"
+        _require("allow_hosts", self.allow_hosts, _all_match(_NAME, self.allow_hosts), names)
         _require("url_hosts", self.url_hosts, _all_match(_HOST, self.url_hosts), names)
         origins = "origins such as 'https://example.com', or '*'"
         _require("cors_origins", self.cors_origins, _all_match(_ORIGIN, self.cors_origins), origins)

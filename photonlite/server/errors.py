@@ -69,6 +69,11 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.PromptError, 422, "invalid_prompt"),
     (errors.SettingsError, 422, "invalid_settings"),
     (errors.SpatialRefError, 422, "invalid_spatial_refs"),
+    (errors.SchemaError, 400, "unsupported_schema"),
+    (errors.GrammarTooLargeError, 422, "grammar_too_large"),
+    (errors.GrammarTimeoutError, 504, "grammar_timeout"),
+    (errors.GrammarBusyError, 429, "grammar_busy"),
+    (errors.GrammarError, 400, "invalid_grammar"),
     (errors.InputError, 422, "invalid_input"),
     (errors.UnsupportedSkillError, 422, "unsupported_skill"),
     (errors.NumericalError, 500, "model_failed"),
@@ -87,18 +92,26 @@ def to_http(error: BaseException) -> HttpError:
     if isinstance(error, HttpError):
         return error
     if isinstance(error, HTTPException):
-        code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
-        return HttpError(error.status_code, str(error.detail), code=code, headers=error.headers)
+        return _of_routing(error)
     if isinstance(error, ClientDisconnect):
         return HttpError(CLIENT_CLOSED, "the client went away", code="client_closed")
-    if isinstance(error, UnicodeDecodeError | RecursionError):
-        return HttpError(400, "the body is no JSON that can be read: send plain UTF-8", code="invalid_json")
     for kind, status, code in _STATUSES:
         if isinstance(error, kind):
-            return HttpError(status, str(error) or code, code=code)
-    if isinstance(error, ValueError) and type(error).__module__ == "json.decoder":
-        return HttpError(400, f"the body is no JSON: {error}", code="invalid_json")
+            headers = {"Retry-After": "1"} if status == 429 else {}
+            return HttpError(status, str(error) or code, code=code, headers=headers)
     return HttpError(500, "the server failed: its log tells more under this request id", code="internal_error")
+
+
+def _of_routing(error: HTTPException) -> HttpError:
+    headers = error.headers or {}
+    match error.status_code:
+        case 404:
+            return HttpError(404, "nothing answers at this path: /docs lists those that do", code="unknown_path")
+        case 405:
+            message = f"this path does not answer this method: use {headers.get('Allow', 'another one')}"
+            return HttpError(405, message, code="method_not_allowed", headers=headers)
+        case status:
+            return HttpError(status, str(error.detail), headers=headers)
 
 
 def _type_of(status: int) -> str:

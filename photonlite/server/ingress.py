@@ -25,7 +25,7 @@ from photonlite.server.backend import Backend, Call, TextStream
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 from photonlite.server.limits import bounded, check_images
-from photonlite.server.pictures import decoded_bytes, from_data_uri, is_remote
+from photonlite.server.pictures import decoded_bytes, from_data_uri, header_bytes, is_remote
 from photonlite.server.places import RETRY_S, Places, Ticket
 from photonlite.server.rate import RateLimit
 from photonlite.server.reading import read_body
@@ -139,6 +139,16 @@ class Ingress:
             )
         )
 
+    def check_model(self, name: str | None) -> None:
+        """Check which model a request means; None means the one that is served.
+
+        Raises:
+            HttpError: 404, it means another one.
+        """
+        if name not in (None, self.backend.name):
+            message = f"there is no model {name!r:.100}: this server has {self.backend.name!r}, leave 'model' out"
+            raise HttpError(404, message, code="model_not_found")
+
     def check_images(self, count: int) -> None:
         """Check how many pictures a request holds.
 
@@ -232,8 +242,11 @@ def request_id(scope: Scope) -> str:
 
 
 async def _picture_bytes(call: Call) -> int:
-    # Reading the header of a hostile file may take a while.
-    return 0 if call.image is None else await asyncio.to_thread(decoded_bytes, call.image)
+    if call.image is None:
+        return 0
+    size = header_bytes(call.image)
+    # Reading the header of any other file, a hostile one above all, may take a while.
+    return await asyncio.to_thread(decoded_bytes, call.image) if size is None else size
 
 
 def _unavailable(message: str, code: str) -> HttpError:

@@ -39,6 +39,7 @@ async def _handle(ingress: Ingress, skill: Skill, request: Request) -> Response:
 
 async def _read_call(ingress: Ingress, skill: Skill, request: Request, ticket: Ticket) -> Call:
     asked = read_asked(skill, request, await ingress.body(request, ticket))
+    ingress.check_model(asked.model)
     ingress.check_images(len(asked.images))
     images = [await ingress.load_image(image, ticket) for image in asked.images]
     return Call(skill, images[0] if images else None, asked.arguments, asked.stream)
@@ -68,8 +69,8 @@ async def _text_events(pieces: Pieces, ticket: Ticket) -> AsyncGenerator[bytes, 
     except Exception as error:
         yield failure_event(error)
         return
-    reasoning = {"reasoning": pieces.result["reasoning"]} if "reasoning" in pieces.result else {}
-    yield event({"chunk": "", "completed": True, **reasoning, **_outcome(pieces.result, ticket)})
+    beside = {name: pieces.result[name] for name in ("reasoning", "scores") if name in pieces.result}
+    yield event({"chunk": "", "completed": True, **beside, **_outcome(pieces.result, ticket)})
 
 
 def _outline_events(answer: Mapping[str, Any]) -> list[bytes]:

@@ -37,7 +37,7 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
         async with await ingress.admit(request) as ticket:
             _check_content_type(request)
             asked = read_chat(read_json(await ingress.body(request, ticket)))
-            _check_model(asked.model, ingress)
+            ingress.check_model(asked.model)
             return await _answer(ingress, request, ticket, asked)
 
     async def models(request: Request) -> Response:
@@ -47,7 +47,7 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
     async def model(request: Request) -> Response:
         async with await ingress.admit(request):
             name = request.path_params["model"]
-            _check_model(name, ingress)
+            ingress.check_model(name)
             return JSONResponse(openai_reply.model(name, started))
 
     return [
@@ -61,7 +61,7 @@ async def _answer(ingress: Ingress, request: Request, ticket: Ticket, asked: Cha
     images = asked.conversation.images
     ingress.check_images(len(images))
     image = await ingress.load_image(images[0], ticket) if images else None
-    arguments = {"question": asked.conversation.question, "settings": asked.settings}
+    arguments = {"question": asked.conversation.question, "settings": asked.settings, **asked.form}
     call = Call("query", image, arguments, stream=asked.stream)
     heading = Heading(f"chatcmpl-{ticket.id}", int(time.time()), ingress.backend.name, asked.include_usage)
     if asked.stream:
@@ -69,7 +69,7 @@ async def _answer(ingress: Ingress, request: Request, ticket: Ticket, asked: Cha
         return EventResponse(_events(pieces, asked, heading), pieces, ticket)
     result = await ingress.answer(call, ticket, request)
     stop = StopSequences(asked.stop)
-    text = stop.feed(result["answer"]) + stop.flush()
+    text = stop.feed(result.get("text", result["answer"])) + stop.flush()  # of an object, the JSON
     return JSONResponse(heading.completion(text, _reason(stop, result), _metrics(result)))
 
 
@@ -91,12 +91,6 @@ async def _events(pieces: Pieces, asked: ChatRequest, heading: Heading) -> Async
     if asked.include_usage:
         yield event(heading.usage_chunk(_metrics(pieces.result)))
     yield event("[DONE]")
-
-
-def _check_model(asked: str | None, ingress: Ingress) -> None:
-    if asked not in (None, ingress.backend.name):
-        message = f"there is no model {asked!r:.100}: this server has {ingress.backend.name!r}"
-        raise HttpError(404, message, code="model_not_found")
 
 
 def _check_content_type(request: Request) -> None:

@@ -42,7 +42,7 @@ def read_conversation(messages: object) -> Conversation:
         messages: As the request has them.
 
     Raises:
-        HttpError: 400 where they are not shaped like messages, 422 where they hold what the model cannot use.
+        HttpError: 422, they are not shaped like messages, or hold what the model cannot use.
     """
     if not isinstance(messages, list) or not messages:
         raise malformed("'messages' must be a list of at least one message")
@@ -119,8 +119,8 @@ def _url(value: Any, where: str) -> str:
 
 
 def malformed(message: str) -> HttpError:
-    """Give the error for a body of another shape than the route's."""
-    return HttpError(400, message, code="malformed")
+    """Give the error for a field that is missing or of another type."""
+    return HttpError(422, message, code="invalid_field")
 
 
 def unusable(message: str) -> HttpError:

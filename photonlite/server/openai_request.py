@@ -4,6 +4,7 @@
 |---|---|
 | `messages`, `model`, `stream`, `stream_options.include_usage`, `stop` | used |
 | `max_completion_tokens` or `max_tokens`, `temperature` (0 unless given), `top_p`, `seed` | settings |
+| `response_format`, `structured_outputs` | what the answer has to be: see `openai_format` |
 | those of `IGNORED` | taken and ignored: they do not change what an answer says |
 | those of `NEUTRAL` | taken with the values that change nothing, refused by name with any other |
 | all others | refused by name |
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from photonlite.server.errors import HttpError
+from photonlite.server.openai_format import PARAMETERS, read_format
 from photonlite.server.openai_messages import Conversation, malformed, read_conversation, unusable
 
 _SETTINGS: Final = ("temperature", "top_p", "seed")
@@ -38,14 +40,14 @@ NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     "logprobs": (False,),
     "top_logprobs": (0,),
     "modalities": (["text"],),
-    "response_format": ({"type": "text"},),
     "reasoning_effort": ("none",),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
 }
-KNOWN: Final = ("messages", "model", "stream", "stream_options", "stop", *_LIMITS, *_SETTINGS, *IGNORED, *NEUTRAL)
+_USED: Final = ("messages", "model", "stream", "stream_options", "stop", *PARAMETERS, *_LIMITS, *_SETTINGS)
+KNOWN: Final = (*_USED, *IGNORED, *NEUTRAL)
 _MOST_STOPS: Final = 4
 
 
@@ -57,6 +59,7 @@ class ChatRequest:
         conversation: What is asked.
         model: Which model is meant; None for the one that is served.
         settings: For the model, under photonlite's names.
+        form: What the answer has to be, in arguments of `VisionModel.query`; nothing for plain words.
         stop: Sequences before which the answer ends.
         stream: Whether it is wanted piece by piece.
         include_usage: Whether a stream ends with the count of tokens.
@@ -65,6 +68,7 @@ class ChatRequest:
     conversation: Conversation
     model: str | None
     settings: dict[str, Any]
+    form: dict[str, Any]
     stop: tuple[str, ...]
     stream: bool
     include_usage: bool
@@ -77,16 +81,16 @@ def read_chat(body: object) -> ChatRequest:
         body: The JSON value.
 
     Raises:
-        HttpError: 400 for a body of another shape or a parameter that there is not, 422 for a value that cannot be
-            used. Values of settings are left to the model to judge.
+        HttpError: 400 for what is no JSON object, 422 for a parameter that is unknown, missing or of another type, or
+            whose value cannot be used. Values of settings are left to the model to judge.
     """
     if not isinstance(body, Mapping):
-        raise malformed("the body must be a JSON object with 'messages'")
+        raise HttpError(400, "the body must be a JSON object with 'messages'", code="invalid_json")
     given = {name: value for name, value in body.items() if value is not None}
     for name in given:
         if name not in KNOWN:
             message = f"parameter {name!r:.60} is unknown: the parameters are {', '.join(KNOWN)}"
-            raise HttpError(400, message, code="unknown_parameter")
+            raise HttpError(422, message, code="unknown_field")
     for name, values in NEUTRAL.items():
         if name in given and not _among(given[name], values):
             allowed = " or ".join(repr(value) for value in values)
@@ -95,6 +99,7 @@ def read_chat(body: object) -> ChatRequest:
         conversation=read_conversation(given.get("messages")),
         model=_text(given, "model"),
         settings=_settings(given),
+        form=read_format(given),
         stop=_stops(given.get("stop")),
         stream=_flag(given, "stream"),
         include_usage=_include_usage(given),
@@ -127,7 +132,7 @@ def _include_usage(given: Mapping[str, Any]) -> bool:
     for name in options:
         if name not in ("include_usage", "include_obfuscation"):
             message = f"stream option {name!r:.60} is unknown: there is include_usage"
-            raise HttpError(400, message, code="unknown_parameter")
+            raise HttpError(422, message, code="unknown_field")
     if not given.get("stream"):
         raise unusable("'stream_options' go with 'stream': true only")
     return _flag({name: value for name, value in options.items() if value is not None}, "include_usage")

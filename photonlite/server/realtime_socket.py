@@ -16,6 +16,7 @@ from photonlite.realtime.outcomes import FrameResult, Job, Outcome
 from photonlite.realtime.question import Question
 from photonlite.realtime.state import LoopState
 from photonlite.server.backend import Call, Skill
+from photonlite.server.callers import chosen_protocol
 from photonlite.server.errors import UNFORESEEN, HttpError, to_http
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits import bounded
@@ -48,8 +49,7 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 
     async def handle(websocket: WebSocket) -> None:
         async with await ingress.admit(websocket) as ticket:
-            offered = websocket.scope.get("subprotocols") or [None]
-            await websocket.accept(subprotocol=offered[0])  # browsers give up unless one of theirs is chosen
+            await websocket.accept(subprotocol=chosen_protocol(websocket.scope.get("subprotocols") or ()))
             await Connection(ingress, ticket, websocket).serve()
 
     return [WebSocketRoute("/v1/realtime", handle)]

@@ -20,6 +20,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from photonlite.api import VisionModel
+from photonlite.images.quiet import ignore_pillow_warnings
 from photonlite.server.app import create_app
 from photonlite.server.backend import ModelBackend
 from photonlite.server.config import ServerConfig
@@ -69,7 +70,7 @@ def run(
     listener: socket.socket,
     on_start: Callable[[str, int], None] | None = None,
 ) -> int:
-    """Answer requests with an application until SIGTERM or SIGINT.
+    """Answer requests with an application until SIGTERM or SIGINT. The process belongs to it: its limits and filters.
 
     Args:
         app: From `create_app`; `app.state.ingress` is its ingress.
@@ -81,6 +82,7 @@ def run(
         The exit code; see `serve`.
     """
     allow_files(config.max_connections)
+    ignore_pillow_warnings()
     server = DrainingServer(app, config, on_start)
     server.run(sockets=[listener])
     return server.exit_code

@@ -96,18 +96,20 @@ ERROR: Final = record(
 )
 
 _REASONS: Final = {
-    400: "The body or the picture cannot be read.",
+    400: "The body or the picture cannot be read, or an answer cannot be held to the schema or the pattern.",
     401: "The API key is missing or wrong.",
     403: "A page of another site sent it.",
-    404: "There is no such thing.",
+    404: "There is no such path or model.",
     408: "The body did not come in time.",
     413: "The body, or the picture in it, is too large.",
     415: "The body is of a media type that this route does not take.",
-    422: "A value cannot be used: a setting, a text that is empty or too long, a skill that the checkpoint lacks.",
+    421: "The request is for another host: see --allow-host.",
+    422: "A field is unknown or missing, or its value cannot be used: a setting, a text that is empty or too long, "
+    "a skill that the checkpoint lacks.",
     429: "Too many requests are open, or came within a minute.",
     500: "The server failed; its log tells more.",
     503: "The model does not answer, or the server is stopping.",
-    504: "The deadline passed before the answer was complete.",
+    504: "The deadline passed before the answer was complete, or a schema took too long to compile.",
 }
 _RETRY_AFTER: Final = {"Retry-After": {"schema": COUNT, "description": "Seconds after which to try again."}}
 
@@ -123,8 +125,8 @@ def errors(*statuses: int) -> Json:
     }
 
 
-ADMISSION: Final = (401, 403, 429, 503)
+ADMISSION: Final = (401, 403, 421, 429, 503)
 """Statuses with which a request may be turned away before it is read."""
 
-ANSWERING: Final = (400, 401, 403, 408, 413, 415, 422, 429, 500, 503, 504)
+ANSWERING: Final = (400, 401, 403, 408, 413, 415, 421, 422, 429, 500, 503, 504)
 """Statuses with which a request for an answer may end."""

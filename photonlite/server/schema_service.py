@@ -19,6 +19,7 @@ def paths() -> Json:
                 "responses": {
                     "200": parts.response("It can be sent work.", parts.json_content(ref("Ready"))),
                     "503": parts.response("It cannot.", parts.json_content(ref("Unready"))),
+                    **parts.errors(421),
                 },
             }
         },
@@ -29,7 +30,7 @@ def paths() -> Json:
                 "summary": "Counters and histograms for Prometheus",
                 "responses": {
                     "200": parts.response("Prometheus' text format.", {"text/plain": {"schema": TEXT}}),
-                    **parts.errors(401),
+                    **parts.errors(401, 421),
                 },
             }
         },
@@ -57,7 +58,7 @@ def _open(name: str, summary: str, content: Json) -> Json:
         "tags": ["Service"],
         "summary": summary,
         "security": [{}],
-        "responses": {"200": parts.response("Here it is.", content)},
+        "responses": {"200": parts.response("Here it is.", content), **parts.errors(421)},
     }
 
 
@@ -78,7 +79,8 @@ def _realtime() -> Json:
             "`RGB8`, width and height as 32-bit unsigned integers with the least significant byte first. The newest "
             "frame wins: older ones that wait are dropped and counted. The server sends JSON objects whose `type` is "
             "`task`, `result`, `error` or `stats`; `frame` counts the client's frames from 0. A page, which cannot set "
-            "headers, sends its API key as a subprotocol: `photonlite-key.` and the key."
+            "headers, offers two subprotocols: `photonlite`, which the server takes, and `photonlite-key.` with its "
+            "API key."
         ),
         "parameters": [
             {"name": "Upgrade", "schema": {"type": "string", "enum": ["websocket"]}, **header},

@@ -2,8 +2,9 @@
 
 from typing import Any, Final
 
+from photonlite.grammar.choices import MAX_CHOICES
 from photonlite.server import schema_parts as parts
-from photonlite.server.asking import FIELDS, LENGTHS, REQUIRED, STREAMED
+from photonlite.server.asking import FIELDS, JSON_FIELDS, LENGTHS, REQUIRED, STREAMED
 from photonlite.server.backend import Skill
 from photonlite.server.config import ServerConfig
 from photonlite.server.schema_parts import (
@@ -22,6 +23,7 @@ from photonlite.server.schema_parts import (
 )
 from photonlite.skills.base import MAX_OBJECT_CHARACTERS, MAX_QUESTION_CHARACTERS
 
+_OPTIONAL: Final = ("text", "scores", "reasoning")
 _SUMMARIES: Final[dict[Skill, str]] = {
     "caption": "Describe a picture",
     "query": "Answer a question, about a picture or without one",
@@ -65,11 +67,12 @@ def _skill(skill: Skill, config: ServerConfig) -> Json:
         "summary": _SUMMARIES[skill],
         "description": (
             "The picture comes as a data URI in JSON, as a file of a form, or as the whole body with the other fields "
-            "in the query string. Of a form or a query string, `settings` and `spatial_refs` are JSON."
+            "in the query string. In a form or a query string these are JSON: "
+            f"{', '.join(f'`{name}`' for name in JSON_FIELDS)}."
         ),
         "parameters": _query_string(skill, config),
         "requestBody": {"required": True, "content": _bodies(skill, config)},
-        "responses": {"200": parts.response("The answer.", answer), **parts.errors(*parts.ANSWERING)},
+        "responses": {"200": parts.response("The answer.", answer), **parts.errors(*parts.ANSWERING, 404)},
     }
 
 
@@ -125,6 +128,7 @@ def _fields(skill: Skill, config: ServerConfig) -> dict[str, Json]:
         "query": {
             "question": described(question, "What to answer."),
             "reasoning": described({**FLAG, "default": False}, "Whether the model writes down its reasoning first."),
+            **_forms(),
         },
         "detect": {"object": described(thing, "What to find.")},
     }
@@ -133,14 +137,27 @@ def _fields(skill: Skill, config: ServerConfig) -> dict[str, Json]:
     refs = {"spatial_refs": places} if "spatial_refs" in FIELDS[skill] else {}
     streamed = described({**FLAG, "default": False}, "Whether to send the answer as it comes.")
     stream = {"stream": streamed if skill in STREAMED else described({"const": False}, "There is nothing to stream.")}
-    model = described(TEXT, "Ignored: the server has one model.")
+    model = described(TEXT, "The model's name; the one that is served unless given.")
     return {**own[skill], **refs, **stream, "settings": described(ref("Settings"), "See there."), "model": model}
 
 
 def _flat(fields: dict[str, Json]) -> dict[str, Json]:
     """Write what only JSON can hold as text that is JSON."""
-    nested = ("settings", "spatial_refs")
-    return {name: described(TEXT, "JSON.") if name in nested else schema for name, schema in fields.items()}
+    return {name: described(TEXT, "JSON.") if name in JSON_FIELDS else schema for name, schema in fields.items()}
+
+
+def _forms() -> dict[str, Json]:
+    """Describe what an answer can be held to."""
+    schema = {"anyOf": [{"type": "object"}, TEXT]}
+    return {
+        "schema": described(
+            schema,
+            "A JSON Schema that the answer keeps to; a keyword that could not be enforced is refused by name. "
+            'Objects of the format "box" or "point" are drawn by the model itself.',
+        ),
+        "choices": described(array(TEXT, minItems=1, maxItems=MAX_CHOICES), "The texts to choose from."),
+        "regex": described(TEXT, "A pattern that the whole answer matches."),
+    }
 
 
 def _results() -> Json:
@@ -156,7 +173,14 @@ def _results() -> Json:
     segment = {"path": path, "bbox": record(box), "polygon": array(array(NUMBER))}
     results: dict[str, dict[str, Json]] = {
         "Caption": {"caption": TEXT},
-        "Query": {"answer": TEXT, "reasoning": described(reasoning, "With `reasoning` only.")},
+        "Query": {
+            "answer": {"description": "Text; with `schema` the value."},
+            "text": described(TEXT, "With `schema` only: the JSON of the answer."),
+            "scores": described(
+                {"type": "object", "additionalProperties": UNIT}, "With `choices` only: how probable each was."
+            ),
+            "reasoning": described(reasoning, "With `reasoning` only."),
+        },
         "Detect": {"objects": array(record({**box, **label}))},
         "Point": {"points": array(record({"x": UNIT, "y": UNIT, **label}))},
         "Segment": {
@@ -168,7 +192,7 @@ def _results() -> Json:
     pair, four = (array(UNIT, minItems=size, maxItems=size) for size in (2, 4))
     return {
         "SpatialRefs": array({"anyOf": [pair, four]}, description="Points x, y; boxes x_min, y_min, x_max, y_max."),
-        **{f"{name}Response": record({**own, **_outcome()}, optional=["reasoning"]) for name, own in results.items()},
+        **{f"{name}Response": record({**own, **_outcome()}, optional=_OPTIONAL) for name, own in results.items()},
         "TextEvent": record(
             {"chunk": TEXT, "completed": FLAG, "reasoning": reasoning, **_outcome()},
             optional=["reasoning", *_outcome()],

@@ -1,6 +1,7 @@
 """A model that answers at once, in the place of `photonlite.load`."""
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ class FakeModel:
         self.loaded: list[dict[str, Any]] = []
         self.asked: list[tuple[Any, ...]] = []
         self.error: BaseException | None = None
+        self.forms: list[dict[str, Any]] = []
 
     def load(self, model: str | None = None, **options: Any) -> "FakeModel":
         self.loaded.append({"model": model, **options})
@@ -42,9 +44,12 @@ class FakeModel:
         return Caption(self._text(f"a {length} story", stream))
 
     def query(
-        self, image: Image.Image, question: str, *, stream: bool, reasoning: bool, settings: Any = None
+        self, image: Image.Image, question: str, *, stream: bool, reasoning: bool, settings: Any = None, **form: Any
     ) -> Answer:
         self._ask("query", image, question, settings)
+        self.forms.append(form)
+        if "schema" in form:
+            return Answer(Decimal(2), text='{"count": 2}')
         thoughts = {"text": "hm", "grounding": []} if reasoning else None
         return Answer(self._text("two of them", stream), thoughts)
 

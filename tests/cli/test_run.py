@@ -28,6 +28,24 @@ def test_one_picture_gives_its_result_as_indented_json(fake: FakeModel, picture:
     assert err == ""
 
 
+def test_a_typed_answer_is_printed_as_the_values_it_was_made_of(
+    fake: FakeModel, picture: str, tmp_path: Path, capsys: Captured
+) -> None:
+    schema = tmp_path / "shelf.json"
+    schema.write_text('{"type": "object"}')
+
+    assert main(["query", picture, "How many?", "--schema", str(schema)]) == 0
+
+    assert fake.forms == [{"schema": '{"type": "object"}'}]
+    assert json.loads(capsys.readouterr().out) == {"answer": {"count": 2}}
+
+
+def test_a_schema_that_cannot_be_read_costs_no_model(fake: FakeModel, picture: str, tmp_path: Path) -> None:
+    assert main(["query", picture, "How many?", "--schema", str(tmp_path / "missing.json")]) == 2
+
+    assert fake.loaded == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "asked", "key"),
     [

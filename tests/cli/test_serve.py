@@ -42,6 +42,7 @@ def test_options_reach_the_settings(tmp_path: Path) -> None:
         *("--host", "0.0.0.0", "--port", "8000", "--api-key-file", str(keys), "--drain-seconds", "1.5"),
         *("--max-body-mb", "0.5", "--requests-per-minute", "7", "--max-open", "9"),
         *("--allow-url-host", "a.example", "b.example", "--cors-origin", "https://c.example"),
+        *("--allow-host", "robot.local", "192.168.0.7"),
     )
 
     assert made == ServerConfig(
@@ -54,6 +55,7 @@ def test_options_reach_the_settings(tmp_path: Path) -> None:
         max_open=9,
         url_hosts=("a.example", "b.example"),
         cors_origins=("https://c.example",),
+        allow_hosts=("robot.local", "192.168.0.7"),
     )
 
 

@@ -1,11 +1,13 @@
 """The engine thread, on scripted runners; gates in place of sleeps."""
 
 import math
+import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -94,6 +96,29 @@ def test_closing_drains_what_is_in_flight() -> None:
 
     assert [len(ended(one).tokens), len(ended(waiting).tokens)] == [9, 9]
     assert bench.runner.calls[-1] == ("close", -1)
+    assert bench.everything_is_free()
+
+
+def test_what_a_request_asks_for_when_it_has_ended_is_drained_too() -> None:
+    bench = Bench(ends_at(3))
+    gate = Gate(bench, 1)
+    loop = EngineLoop(bench.core)
+    one, more = sequence(0), sequence(1)
+    assert isinstance(one.sink, Ended)
+    on_finish = one.sink.on_finish
+
+    def and_more(ended: Sequence) -> None:
+        loop.submit(more)
+        on_finish(ended)
+
+    one.sink.on_finish = and_more  # type: ignore[method-assign]
+    loop.submit(one)
+    assert gate.reached.wait(LONG)
+    loop.stop(drain=True)
+    gate.opened.set()
+    loop.close(drain=True)
+
+    assert [len(ended(one).tokens), len(ended(more).tokens)] == [3, 3]
     assert bench.everything_is_free()
 
 
@@ -343,3 +368,36 @@ def test_a_step_that_hangs_on_the_device_shows_in_the_last_tick() -> None:
     loop.close(drain=True)
 
     assert silent >= 77
+
+
+def test_a_program_ends_after_the_thread_has_given_the_model_s_memory_back() -> None:
+    script = """
+import time
+import types
+import weakref
+import torch
+from photonlite.engine.loop import EngineLoop
+
+class Memory:
+    def __del__(self):  # takes a while, and releases Python's lock in the middle of torch
+        for _ in range(100):
+            matrix @ matrix
+        print("given back", flush=True)
+
+matrix = torch.zeros(400, 400)
+core = types.SimpleNamespace(
+    memory=Memory(), runner=types.SimpleNamespace(close=lambda: None), tick=lambda: False, idle=True,
+    next_deadline=None, fail_all=lambda error: None,
+)
+loop = EngineLoop(core)
+del core
+loop.stop(drain=True)
+known = weakref.ref(loop)
+del loop
+while known() is not None:  # the thread drops it last of all
+    time.sleep(0)
+"""
+    root = Path(__file__).resolve().parents[2]
+    ended = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=60)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "given back\n", "")

@@ -43,6 +43,7 @@ def kinds_of(variant: Variant, vocab: int) -> list[Allowed]:
         "size": [FORCED["size"]],
         "decide": [*words_only, *decides, FORCED["coordinate"]],
         "mixed": [*words_only, *decides, *both, *FORCED.values()],
+        "scored": [*words_only, *decides, *both, *FORCED.values(), Allowed((3, 12, last), scored=(last, 3))],
     }
     return [*kinds[variant], FORCED["word"]]
 

@@ -1,10 +1,6 @@
 import importlib.util
-import os
 import random
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -16,9 +12,9 @@ from photonlite.kernels.choosing import choose, triton_choose
 from photonlite.kernels.choosing_kernel import HAS_TRITON
 from photonlite.kernels.reference_choosing import Logits, Target
 from photonlite.runner.choices import Variant, variant_of
+from tests.beside import Ended
 from tests.kernels.choices import Case, assert_same, kinds_of, new_target, random_case
 
-ROOT = Path(__file__).resolve().parents[2]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
@@ -52,18 +48,11 @@ def test_a_result_that_the_kernel_could_not_write_is_refused() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernel_agrees_with_the_reference_in_tritons_interpreter() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted_choosing"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-    assert run.returncode == 0, run.stderr[-4000:]
-    assert "agree" in run.stdout
+@pytest.mark.beside("tests.kernels.interpreted_choosing")
+def test_the_kernel_agrees_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
+    # The interpreter is chosen when Triton is imported, which another test of this process may have done.
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "agree" in ended.stdout
 
 
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")

@@ -1,18 +1,13 @@
 import importlib.util
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from photonlite.kernels import reference_embedding
 from photonlite.kernels.embedding import HAS_TRITON, embed_pending, triton_embed_pending
+from tests.beside import Ended
 from tests.kernels.inputs import random_case
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
@@ -23,18 +18,11 @@ def test_a_table_whose_rows_lie_apart_is_refused() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernel_agrees_with_the_reference_in_tritons_interpreter() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted_embedding"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-    assert run.returncode == 0, run.stderr[-4000:]
-    assert "agree" in run.stdout
+@pytest.mark.beside("tests.kernels.interpreted_embedding")
+def test_the_kernel_agrees_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
+    # The interpreter is chosen when Triton is imported, which another test of this process may have done.
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "agree" in ended.stdout
 
 
 @pytest.mark.gpu

@@ -1,8 +1,4 @@
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +8,8 @@ from torch.nn import functional
 from photonlite.kernels import reference_norms
 from photonlite.kernels.fp8 import has_fp8
 from photonlite.kernels.norms import HAS_TRITON, residual_norm, residual_norm_fp8, shifted_norm
+from tests.beside import Ended
 
-ROOT = Path(__file__).resolve().parents[2]
 EPS = 1e-5
 Case = tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor, float]
 
@@ -84,18 +80,11 @@ def test_what_a_stream_lacks_is_added_without_rounding() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernels_agree_with_the_reference_in_tritons_interpreter() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted_norms"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-    assert run.returncode == 0, run.stderr[-4000:]
-    assert "agree" in run.stdout
+@pytest.mark.beside("tests.kernels.interpreted_norms")
+def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
+    # The interpreter is chosen when Triton is imported, which another test of this process may have done.
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "agree" in ended.stdout
 
 
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")

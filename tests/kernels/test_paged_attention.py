@@ -1,8 +1,4 @@
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,9 +11,8 @@ from photonlite.kernels import reference
 from photonlite.kernels.fp8 import has_fp8
 from photonlite.kernels.paged_attention import HAS_TRITON, paged_attention, parts_of
 from photonlite.kernels.reference import FP8, dequantise, quantise
+from tests.beside import Ended
 from tests.kernels.pages import in_fp8, scattered
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def dense(row: int, q: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, lengths: Tensor) -> Tensor:
@@ -139,19 +134,11 @@ def test_few_rows_are_cut_into_many_parts(rows: int, kv_heads: int, positions: i
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernels_agree_with_the_reference_in_tritons_interpreter() -> None:
+@pytest.mark.beside("tests.kernels.interpreted")
+def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-    assert run.returncode == 0, run.stderr[-4000:]
-    assert "agree" in run.stdout
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "agree" in ended.stdout
 
 
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")

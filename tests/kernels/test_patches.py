@@ -1,17 +1,12 @@
 import importlib.util
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from photonlite.kernels import reference_vision
 from photonlite.kernels.patches import HAS_TRITON, join_views, patch_rows
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.beside import Ended
 
 
 def test_a_patch_is_channel_major_with_zeros_behind() -> None:
@@ -45,18 +40,11 @@ def test_a_bin_is_the_average_of_the_cells_it_covers(tiling: tuple[int, int], gr
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernels_agree_with_the_reference_in_tritons_interpreter() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted_patches"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-    assert run.returncode == 0, run.stderr[-4000:]
-    assert "agree" in run.stdout
+@pytest.mark.beside("tests.kernels.interpreted_patches")
+def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
+    # The interpreter is chosen when Triton is imported, which another test of this process may have done.
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "agree" in ended.stdout
 
 
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")

@@ -1,8 +1,4 @@
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +9,8 @@ from torch import Tensor
 from photonlite.kernels import reference_prefill
 from photonlite.kernels.prefill_attention import HAS_TRITON, paged_prefill_attention
 from photonlite.kernels.reference import FP8
+from tests.beside import Ended
 from tests.kernels.prompts import Prompts, Span, scattered_prompts
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def attended(case: Prompts, *, k_scale: float = 1.0, v_scale: float = 1.0) -> Tensor:
@@ -82,19 +77,11 @@ def test_positions_of_no_tile_are_left_alone() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernels_agree_with_the_reference_in_tritons_interpreter() -> None:
+@pytest.mark.beside("tests.kernels.interpreted_prefill")
+def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted_prefill"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-    assert run.returncode == 0, run.stderr[-4000:]
-    assert "agree" in run.stdout
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "agree" in ended.stdout
 
 
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")

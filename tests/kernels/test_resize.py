@@ -1,8 +1,4 @@
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +7,9 @@ from hypothesis import strategies as st
 
 from photonlite.images.crops import CropSpec
 from photonlite.kernels.resize import HAS_TRITON, cut_picture, triton_cut_picture
+from tests.beside import Ended
 from tests.kernels.pictures import case, noise, on_card, orders, pillows
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = CropSpec(crop_size=24, patch_size=4, overlap_margin=1, max_crops=6)
 PUBLIC = CropSpec(crop_size=378, patch_size=14, overlap_margin=4, max_crops=12)
 SIDES = st.one_of(st.integers(1, 60), st.sampled_from([16, 24, 32, 200, 700]))
@@ -31,19 +27,11 @@ def test_crops_are_pillows_to_the_last_bit(width: int, height: int, seed: int, o
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernels_give_pillows_crops_in_tritons_interpreter() -> None:
+@pytest.mark.beside("tests.kernels.interpreted_resize")
+def test_the_kernels_give_pillows_crops_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted_resize"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-    assert run.returncode == 0, run.stderr[-4000:]
-    assert "agree" in run.stdout
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "agree" in ended.stdout
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")

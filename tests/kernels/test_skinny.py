@@ -1,9 +1,5 @@
 import contextlib
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -28,9 +24,9 @@ from photonlite.kernels.skinny import (
     tile_statistics,
     tiling_of,
 )
+from tests.beside import Ended
 from tests.kernels.steps import EPS, BlockCase, block_case
 
-ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
 
 
@@ -166,18 +162,11 @@ def test_engines_side_by_side_share_no_counters() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernels_of_a_step_agree_with_the_reference_in_tritons_interpreter() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted_decode"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-    assert run.returncode == 0, run.stderr[-4000:]
-    assert "agree" in run.stdout
+@pytest.mark.beside("tests.kernels.interpreted_decode")
+def test_the_kernels_of_a_step_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
+    # The interpreter is chosen when Triton is imported, which another test of this process may have done.
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "agree" in ended.stdout
 
 
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")

@@ -1,17 +1,12 @@
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from bench.nano.blend import Objects, blend, measure, plain_blend, reach
 from bench.nano.blend_kernel import triton_blend
+from tests.beside import Ended
 from tests.tiny import CPU
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def objects_of(transform, darkness=0.0, drop=0.0):
@@ -77,19 +72,11 @@ def test_the_kernel_refuses_what_it_would_misread():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernels_agree_with_pytorch_in_tritons_interpreter():
+@pytest.mark.beside("tests.nano.interpreted_scenes")
+def test_the_kernels_agree_with_pytorch_in_tritons_interpreter(ended: Ended):
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.nano.interpreted_scenes"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-    assert run.returncode == 0, run.stderr[-4000:]
-    assert "agree" in run.stdout
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "agree" in ended.stdout
 
 
 def test_nothing_to_lay_leaves_the_canvas_as_it_was():

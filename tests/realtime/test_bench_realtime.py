@@ -9,13 +9,16 @@ from photonlite.realtime.state import LoopState
 
 def test_a_rehearsal_plays_both_cases_beside_bulk_load(tmp_path: Path) -> None:
     page = tmp_path / "realtime.md"
-    arguments = ["--device", "cpu", "--tiny", "--seconds", "1", "--rate", "5", "--bulk", "1", "--output", str(page)]
+    arguments = ["--device", "cpu", "--tiny", "--seconds", "1", "--rate", "5", "--bulk", "0", "1"]
 
-    assert realtime.main(arguments) == 0
+    assert realtime.main([*arguments, "--output", str(page)]) == 0
 
     rows = [line for line in page.read_text().splitlines() if "| 5 Hz |" in " ".join(line.split())]
-    assert [row.split("|")[1].strip() for row in rows] == ["detect, 3 objects, 640x480", "point, 1 point, 378x378"]
-    assert all("to 1 clients" in row for row in rows)
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
+    names = ["detect, 3 objects, 640x480", "point, 1 point, 378x378"]
+    assert [row[0] for row in cells] == [name for name in names for _ in range(2)]
+    assert [row[2].endswith("to 1 clients") for row in cells] == [False, True, False, True]
+    assert [row[5].split()[0] for row in cells] == ["0.5%", "3.0%"] * 2
 
 
 def test_every_frame_without_a_result_in_time_is_missed() -> None:

@@ -76,33 +76,31 @@ def test_a_bug_is_a_line_with_its_traceback_and_a_request_that_failed() -> None:
     assert request["status"] == 500
 
 
-def test_a_stream_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
+def line_of_a_client_that_leaves(body: bytes, *, begun: bool) -> dict[str, Any]:
+    """Ask what is never answered to its end; leave as soon as the answer has begun, or the model has been asked."""
     backend = FakeBackend()
     backend.hang()
     stream = io.StringIO()
-    body = b'{"question": "why?", "stream": true}'
-    head = b"POST /v1/query HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     with json_lines(stream), live(backend) as server:
         with server.connect() as client:
             client.sendall(head % len(body) + body)
-            assert b"200 OK" in client.recv(65536)
+            if begun:
+                assert b"200 OK" in client.recv(65536)
+            else:
+                server.wait(asyncio.wait_for(backend.begun.wait(), GUARD))
         server.wait(asyncio.wait_for(server.ingress.settled(), GUARD))
-
     [line] = [line for line in map(json.loads, stream.getvalue().splitlines()) if line["event"] == "request"]
+    return line
+
+
+def test_a_stream_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
+    line = line_of_a_client_that_leaves(b'{"question": "why?", "stream": true}', begun=True)
+
     assert (line["status"], line["complete"]) == (200, False)
 
 
 def test_a_client_that_went_away_before_its_answer_is_499() -> None:
-    backend = FakeBackend()
-    backend.hang()
-    stream = io.StringIO()
-    body = b'{"question": "why?"}'
-    head = b"POST /v1/query HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    with json_lines(stream), live(backend) as server:
-        with server.connect() as client:
-            client.sendall(head % len(body) + body)
-            server.wait(asyncio.wait_for(backend.begun.wait(), GUARD))
-        server.wait(asyncio.wait_for(server.ingress.settled(), GUARD))
+    line = line_of_a_client_that_leaves(b'{"question": "why?"}', begun=False)
 
-    [line] = [line for line in map(json.loads, stream.getvalue().splitlines()) if line["event"] == "request"]
     assert line["status"] == 499

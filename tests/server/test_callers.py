@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from starlette.requests import HTTPConnection
 
-from photonlite.server.callers import caller_of, check_key
+from photonlite.server.callers import caller_of, check_key, chosen_protocol
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 
@@ -40,3 +40,17 @@ def test_the_addresses_that_one_ipv6_client_has_count_as_one() -> None:
     assert caller_of(first, None) == caller_of(second, None) != caller_of(other, None)
     mapped = [connection(client=f"::ffff:10.0.0.{end}") for end in (1, 2)]
     assert caller_of(mapped[0], None) != caller_of(mapped[1], None)
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        ([], None),
+        (["mqtt", "chat"], None),
+        (["mqtt", "photonlite-key.k", "photonlite"], "photonlite"),
+        (["mqtt", "photonlite-key.k"], "photonlite-key.k"),
+        (["photonlite-2"], None),
+    ],
+)
+def test_only_a_subprotocol_that_is_known_is_chosen(offered: list[str], chosen: str | None) -> None:
+    assert chosen_protocol(offered) == chosen

@@ -23,9 +23,9 @@ from tests.server.fake import FakeBackend
 from tests.server.live import GUARD, Live, live
 
 SOON = 0.1
-GET = b"GET /short HTTP/1.1\r\nHost: test\r\n\r\n"
+GET = b"GET /short HTTP/1.1\r\nHost: localhost\r\n\r\n"
 UPGRADE = (
-    b"GET /socket HTTP/1.1\r\nHost: test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"GET /socket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
 
@@ -159,7 +159,7 @@ def test_two_requests_at_once_are_both_answered() -> None:
 
 def test_a_body_that_nobody_waits_for_any_more_has_its_time() -> None:
     with serving(body_timeout_s=SOON) as server, server.connect() as client:
-        client.sendall(b"POST /short HTTP/1.1\r\nHost: test\r\nContent-Length: 1000\r\n\r\nsome")
+        client.sendall(b"POST /short HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nsome")
         read_response(client)
 
         assert read_all(client) == b""
@@ -174,7 +174,7 @@ def no_kernel_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_client_that_does_not_read_is_dropped(no_kernel_timeout: None) -> None:
     endless = Endless()
     with serving(endless, send_timeout_s=SOON) as server, server.connect() as client:
-        client.sendall(b"GET /stream HTTP/1.1\r\nHost: test\r\n\r\n")
+        client.sendall(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
         assert endless.ended.wait(GUARD)
 
@@ -244,7 +244,7 @@ def test_what_is_no_http_is_refused_as_json() -> None:
 def test_broken_chunks_end_the_request() -> None:
     backend = FakeBackend()
     with live(backend) as server, server.connect() as client:
-        head = b"POST /v1/detect HTTP/1.1\r\nHost: test\r\nContent-Type: image/png\r\nTransfer-Encoding: chunked"
+        head = b"POST /v1/detect HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nTransfer-Encoding: chunked"
         client.sendall(head + b"\r\n\r\nnot a size\r\n")
 
         assert refusal(read_all(client))[0] == 400
@@ -287,8 +287,8 @@ def test_a_client_that_hangs_up_halfway_cancels_its_request() -> None:
     backend.hang()
     with live(backend) as server, server.connect() as client:
         body = b'{"question": "why?"}'
-        head = f"POST /v1/query HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        client.sendall(head.encode() + b"\r\n\r\n" + body)
+        head = b"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d"
+        client.sendall(head % len(body) + b"\r\n\r\n" + body)
         server.wait(asyncio.wait_for(backend.begun.wait(), GUARD))
         client.shutdown(socket.SHUT_WR)
 

@@ -1,6 +1,5 @@
 """Whatever is sent to a route, by the document or against it, the answer is one that the document tells of."""
 
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from PIL import Image
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -21,6 +19,7 @@ from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
 from photonlite.server.schema_skills import MEDIA_TYPES
 from tests.server.fake import FakeBackend
+from tests.server.parts import DATA_URI, PNG
 
 CHECKS: list[Any] = [
     not_a_server_error,
@@ -29,20 +28,8 @@ CHECKS: list[Any] = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-PICTURE = (
-    "data:image/png;base64,"
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
-)
-
-
-def _bytes_of_a_picture() -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (8, 6), "navy").save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 for media_type in MEDIA_TYPES:
-    schemathesis.openapi.media_type(media_type, st.binary(max_size=200) | st.just(_bytes_of_a_picture()))
+    schemathesis.openapi.media_type(media_type, st.binary(max_size=200) | st.just(PNG))
 
 schema = schemathesis.openapi.from_asgi(
     "/openapi.json", create_app(FakeBackend(), ServerConfig(max_prompt_characters=100, max_tokens=50, max_objects=20))
@@ -55,9 +42,9 @@ def map_body(context: Any, body: Any) -> Any:
     if not isinstance(body, dict) or len(str(body)) % 4 == 0:
         return body
     if isinstance(body.get("image_url"), str):
-        body["image_url"] = PICTURE
+        body["image_url"] = DATA_URI
     if isinstance(body.get("messages"), list):
-        part = {"type": "image_url", "image_url": {"url": PICTURE}}
+        part = {"type": "image_url", "image_url": {"url": DATA_URI}}
         body["messages"].append({"role": "user", "content": [{"type": "text", "text": "How many?"}, part]})
         body["model"], body["stream"] = "fake", len(body) % 2 == 0
     return body

@@ -33,8 +33,8 @@ def every_error(base: type[PhotonliteError] = PhotonliteError) -> list[type[Phot
         (HTTPException(404), 404),
         (HTTPException(405, headers={"Allow": "POST"}), 405),
         (ClientDisconnect(), 499),
-        (json.JSONDecodeError("x", "y", 0), 400),
-        (RecursionError(), 400),
+        (json.JSONDecodeError("x", "y", 0), 500),  # a body's own was answered by who reads bodies
+        (RecursionError(), 500),
         (KeyError("secret"), 500),
     ],
 )
@@ -59,3 +59,11 @@ def test_no_error_of_photonlite_is_unforeseen() -> None:
     unforeseen = [kind for kind in own if to_http(kind("x")).code == "internal_error" and kind not in needless]
     assert own
     assert unforeseen == []
+
+
+def test_a_path_and_a_method_that_there_are_not_say_what_there_is() -> None:
+    assert "/docs" in to_http(HTTPException(404)).message
+    refused = to_http(HTTPException(405, headers={"Allow": "POST"}))
+    assert "POST" in refused.message
+    assert refused.headers == {"Allow": "POST"}
+    assert to_http(HTTPException(418, "a teapot")).message == "a teapot"

@@ -52,7 +52,7 @@ def events(body: bytes) -> list[dict[str, Any]]:
 def test_json_is_answered_with_the_skills_keys_and_what_is_known_about_it(skill: str) -> None:
     fake = FakeBackend()
 
-    answer = run(post(server(fake), f"/v1/{skill}", {"image_url": DATA_URI, "model": "moondream-2B", **ASKED[skill]}))
+    answer = run(post(server(fake), f"/v1/{skill}", {"image_url": DATA_URI, "model": "fake", **ASKED[skill]}))
 
     assert answer.status == 200
     known = {"request_id": answer.headers["x-request-id"], "metrics": METRICS.to_dict(), "finish_reason": "stop"}
@@ -288,3 +288,20 @@ def test_limits_that_a_request_leaves_out_are_the_servers_where_those_are_lower(
     body = {"image_url": DATA_URI, "settings": {"seed": 3}}
     assert run(post(server(fake, max_tokens=10, max_objects=500), "/v1/caption", body)).status == 200
     assert fake.calls[0].arguments["settings"] == {"seed": 3, "max_tokens": 10, "max_objects": 50}
+
+
+@pytest.mark.parametrize("skill", ASKED)
+def test_another_model_is_refused_in_every_form(skill: str) -> None:
+    fake = FakeBackend()
+    app = server(fake)
+    query = "&".join(f"{name}={value}".replace(" ", "%20") for name, value in ASKED[skill].items())
+    body, headers = form({**{name: str(value) for name, value in ASKED[skill].items()}, "model": "other"})
+
+    refused = [
+        run(post(app, f"/v1/{skill}", {"image_url": DATA_URI, "model": "other", **ASKED[skill]})),
+        run(post(app, f"/v1/{skill}", body, headers)),
+        run(post(app, f"/v1/{skill}?model=other&{query}", PNG, {"content-type": "image/png"})),
+    ]
+
+    assert [(answer.status, answer.code) for answer in refused] == [(404, "model_not_found")] * 3
+    assert fake.calls == []

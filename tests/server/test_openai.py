@@ -149,7 +149,7 @@ def test_an_error_after_the_first_piece_ends_the_stream(app: Starlette, backend:
         ({"temperature": "hot"}, 422, "invalid_settings"),
         ({"seed": 1.5}, 422, "invalid_settings"),
         ({"n": 2}, 422, "invalid_input"),
-        ({"colour": "red"}, 400, "unknown_parameter"),
+        ({"colour": "red"}, 422, "unknown_field"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

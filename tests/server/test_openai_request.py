@@ -35,6 +35,11 @@ def test_a_stream_and_its_usage_are_understood() -> None:
     assert read(stop=["a", "b"]).stop == ("a", "b")
 
 
+def test_what_the_answer_has_to_be_becomes_an_argument_of_the_query() -> None:
+    assert read().form == {}
+    assert read(structured_outputs={"choice": ["yes", "no"]}).form == {"choices": ["yes", "no"]}
+
+
 def test_null_means_left_out() -> None:
     names = ["temperature", "max_tokens", "seed", "stop", "stream", "stream_options", "model", "tools", "n", "user"]
 
@@ -50,14 +55,14 @@ def test_what_does_not_change_an_answer_is_taken() -> None:
 @pytest.mark.parametrize(
     ("parameters", "status", "words"),
     [
-        ({"frequency": 1}, 400, "parameter 'frequency' is unknown"),
-        ({"stream": "yes"}, 400, "'stream' must be true or false"),
-        ({"model": 5}, 400, "'model' must be text"),
-        ({"stop": 5}, 400, "'stop' must be text"),
-        ({"stop": ["a", 5]}, 400, "'stop' must be text"),
-        ({"stream": True, "stream_options": True}, 400, "'stream_options' must be an object"),
-        ({"stream": True, "stream_options": {"usage": True}}, 400, "stream option 'usage' is unknown"),
-        ({"stream": True, "stream_options": {"include_usage": 1}}, 400, "'include_usage' must be true or false"),
+        ({"frequency": 1}, 422, "parameter 'frequency' is unknown"),
+        ({"stream": "yes"}, 422, "'stream' must be true or false"),
+        ({"model": 5}, 422, "'model' must be text"),
+        ({"stop": 5}, 422, "'stop' must be text"),
+        ({"stop": ["a", 5]}, 422, "'stop' must be text"),
+        ({"stream": True, "stream_options": True}, 422, "'stream_options' must be an object"),
+        ({"stream": True, "stream_options": {"usage": True}}, 422, "stream option 'usage' is unknown"),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, 422, "'include_usage' must be true or false"),
         ({"stream_options": {"include_usage": True}}, 422, "with 'stream': true only"),
         ({"stop": ["a", "b", "c", "d", "e"]}, 422, "at most 4 sequences"),
         ({"stop": ""}, 422, "at least one character"),
@@ -65,7 +70,7 @@ def test_what_does_not_change_an_answer_is_taken() -> None:
         ({"n": 2}, 422, "parameter 'n' is 2: only 1 is supported"),
         ({"n": True}, 422, "parameter 'n' is True"),
         ({"logprobs": True}, 422, "parameter 'logprobs'"),
-        ({"response_format": {"type": "json_object"}}, 422, "parameter 'response_format'"),
+        ({"response_format": {"type": "xml"}}, 422, "'response_format' has the type 'xml'"),
         ({"tools": [{"type": "function"}]}, 422, "parameter 'tools'"),
         ({"reasoning_effort": "high"}, 422, "parameter 'reasoning_effort'"),
     ],

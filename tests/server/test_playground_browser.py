@@ -22,7 +22,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from photonlite.errors import ImageTooLargeError, UnsupportedSkillError
 from photonlite.results import Detections, Metrics
-from tests.server.live import GUARD, Live, live
+from tests.server.live import GUARD, Live, live, live_model
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -644,3 +644,30 @@ def test_the_real_time_loop_asks_for_the_key_and_sends_it(driver: webdriver.Chro
 
         page.until(lambda: page.all("#camera-overlay .mark"))
         page["run"].click()
+
+
+def test_the_shipped_checkpoint_finds_boxes_and_answers_on_the_page(driver: webdriver.Chrome) -> None:
+    with live_model() as server:
+        page = Page(driver, server)
+        page.open()
+        page.all("[data-example=desk]")[0].click()
+        page.until(lambda: page.script("return document.getElementById('picture').naturalWidth"))
+
+        page.run()
+
+        assert page["object"].get_attribute("value") == "banana"
+        boxes = page.all("#picture-overlay .mark.box")
+        assert len(boxes) == len(page.all("#items li")) == 2
+        assert page["status"].text.startswith("2 boxes in ")
+        left, top, right, bottom = page.rect(page["picture"])
+        for box in boxes:
+            x0, y0, x1, y1 = page.rect(box)
+            assert left <= x0 < x1 <= right
+            assert top <= y0 < y1 <= bottom
+
+        page.choose("query")
+        page["question"].send_keys("How many bananas are there?")
+        page.run()
+
+        assert page.errors() == {}
+        assert page["text"].text.strip(".") in ("2", "two", "Two")

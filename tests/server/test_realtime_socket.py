@@ -1,5 +1,4 @@
 import asyncio
-import io
 import json
 import struct
 from collections.abc import Iterator
@@ -8,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -21,15 +19,10 @@ from photonlite.server.ingress import Ingress
 from photonlite.server.realtime_socket import Outbox, routes
 from photonlite.server.sending import Failures
 from tests.server.fake import FakeBackend
-from tests.server.live import GUARD, Live, live
+from tests.server.live import GUARD, ROOT, Live, live, live_model
+from tests.server.parts import encoded
 
 DETECT = {"task": "detect", "object": "mug"}
-
-
-def frame(color: str = "red", kind: str = "PNG") -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (8, 6), color).save(buffer, kind)
-    return buffer.getvalue()
 
 
 def raw(pixels: Any) -> bytes:
@@ -90,7 +83,7 @@ def test_frames_in_results_out(server: Live) -> None:
     with client(server) as robot:
         assert robot.ask(**DETECT, deadline_ms=5000) == {"type": "task", **DETECT, "deadline_ms": 5000}
         for number, kind in enumerate(("PNG", "JPEG", "WEBP")):
-            robot.show(frame(kind=kind))
+            robot.show(encoded(kind=kind))
             message = robot.hear()
             assert (message["type"], message["frame"], message["task"]) == ("result", number, "detect")
             assert message["result"]["objects"][0]["label"] == "mug"
@@ -123,10 +116,10 @@ def test_the_newest_frame_wins(server: Live) -> None:
     server.call(backend.hang)
     with client(server) as robot:
         robot.ask(**DETECT)
-        robot.show(frame())
+        robot.show(encoded())
         server.wait(backend.begun.wait())
         for _ in range(3):
-            robot.show(frame())
+            robot.show(encoded())
         assert robot.ask(stats=True)["stats"]["waiting"] == 1
         server.call(backend.release)
         while (message := robot.hear())["frame"] != 3:
@@ -144,14 +137,14 @@ def test_task_and_deadline_can_be_changed_at_any_time(server: Live) -> None:
             "type": "task", "task": "query", "question": "why?", "deadline_ms": 50
         }  # fmt: skip
         robot.ask(deadline_ms=None)
-        robot.show(frame())
+        robot.show(encoded())
 
         assert robot.hear()["result"]["answer"] == "two of them"
 
 
 def test_errors_are_messages_and_the_connection_stays(server: Live) -> None:
     with client(server) as robot:
-        robot.show(frame())
+        robot.show(encoded())
         assert robot.code() == (0, "no_task")
         robot.say(object="mug")
         assert robot.code() == (None, "no_task")
@@ -174,7 +167,7 @@ def test_errors_are_messages_and_the_connection_stays(server: Live) -> None:
         assert robot.code() == (2, "invalid_frame")
         robot.show(b"RGB8")
         assert robot.code() == (3, "invalid_frame")
-        robot.show(frame())
+        robot.show(encoded())
         assert robot.hear()["frame"] == 4
 
 
@@ -187,7 +180,7 @@ def test_a_failing_frame_is_told_with_its_number(server: Live) -> None:
         robot.show(b"no picture at all")
         assert robot.code() == (0, "invalid_image")
         backend.error = None
-        robot.show(frame())
+        robot.show(encoded())
         assert robot.hear()["frame"] == 1
 
 
@@ -204,7 +197,7 @@ def test_frames_count_against_the_memory_of_open_requests() -> None:
         robot.ask(**DETECT)
         robot.show(raw(np.zeros((40, 40, 3), np.uint8)))
         assert robot.code() == (0, "request_too_large")
-        robot.show(frame())
+        robot.show(encoded())
         assert robot.hear()["frame"] == 1
 
 
@@ -214,7 +207,7 @@ def test_a_frame_that_waits_counts_as_well(server: Live) -> None:
     server.call(backend.hang)
     with client(server) as robot:
         robot.ask(**DETECT)
-        robot.show(frame())
+        robot.show(encoded())
         server.wait(backend.begun.wait())
         before = server.call(lambda: server.ingress.open_bytes)
         robot.show(waiting)
@@ -231,9 +224,34 @@ def test_an_unknown_key_is_refused_and_a_page_gives_its_key_as_a_protocol() -> N
         assert refused.value.response.status_code == 401
         with client(server, subprotocols=["photonlite-key.secret"]) as page:
             assert page.connection.subprotocol == "photonlite-key.secret"
+        with client(server, subprotocols=["photonlite", "photonlite-key.secret"]) as page:
+            assert page.connection.subprotocol == "photonlite", "a key is not sent back where something else will do"
             page.ask(**DETECT)
-            page.show(frame())
+            page.show(encoded())
             assert page.hear()["type"] == "result"
+
+
+def test_a_subprotocol_that_the_server_does_not_speak_is_not_answered(server: Live) -> None:
+    with client(server, subprotocols=["mqtt"]) as robot:
+        assert robot.connection.subprotocol is None
+
+
+def test_the_shipped_checkpoint_follows_a_question_that_changes() -> None:
+    desk = (ROOT / "assets" / "desk.png").read_bytes()
+    with live_model() as server, client(server) as robot:
+        robot.ask(task="detect", object="banana")
+        robot.show(desk)
+        boxes = robot.hear()
+        robot.ask(task="point", object="banana")
+        robot.show(desk)
+        points = robot.hear()
+
+    assert (boxes["frame"], boxes["task"], points["frame"], points["task"]) == (0, "detect", 1, "point")
+    assert len(boxes["result"]["objects"]) == len(points["result"]["points"]) == 2
+    assert points["counts"]["answered"] == 2
+    for box in boxes["result"]["objects"]:
+        point = next(point for point in points["result"]["points"] if box["x_min"] < point["x"] < box["x_max"])
+        assert box["y_min"] < point["y"] < box["y_max"]
 
 
 def test_a_client_that_leaves_cancels_its_frame_and_gives_its_place_back(server: Live) -> None:
@@ -242,7 +260,7 @@ def test_a_client_that_leaves_cancels_its_frame_and_gives_its_place_back(server:
     server.call(backend.hang)
     with client(server) as robot:
         robot.ask(**DETECT)
-        robot.show(frame())
+        robot.show(encoded())
         server.wait(backend.begun.wait())
     server.wait(server.ingress.settled())
 

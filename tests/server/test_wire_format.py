@@ -96,7 +96,7 @@ def test_detect(shipped: Live) -> None:
 
 
 def test_point(shipped: Live) -> None:
-    payload = {"image_url": image_url(), "object": "banana", "model": "moondream3-preview"}
+    payload = {"image_url": image_url(), "object": "banana", "model": "nano"}
     points = ask(shipped, "point", payload, agent="moondream-python/0.2.0")["points"]
     assert len(points) == 2
     assert all(0 <= point[axis] <= 1 for point in points for axis in "xy")

@@ -15,7 +15,7 @@ export class RealtimeSocket {
   constructor(key, task, handlers) {
     Object.assign(this, { key, handlers, sent: 0, taken: new Map(), dropped: 0, opened: false, closing: false });
     const url = address("v1/realtime").replace(/^http/, "ws");
-    this.socket = new WebSocket(url, key ? [KEY + key] : []);
+    this.socket = new WebSocket(url, key ? ["photonlite", KEY + key] : []);
     this.socket.onopen = () => {
       this.opened = true;
       this.ask(task);

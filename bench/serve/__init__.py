@@ -1,0 +1,1 @@
+"""The server under load, and what HTTP adds to a request: see `python -m bench.serve --help`."""

@@ -1,0 +1,116 @@
+"""Pictures to ask about, no two alike, and the requests that carry them."""
+
+import base64
+import io
+import json
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+
+SCENE: Final = Path(__file__).resolve().parents[2] / "assets" / "desk.png"
+_LONGEST_COMMENT: Final = 65533
+"""Bytes of a JPEG's comment segment, its length included in its own first two."""
+
+
+def jpegs(size: tuple[int, int], count: int, first: int = 0) -> list[bytes]:
+    """Make pictures that show the same scene and differ in a few pixels, so that no cache knows them.
+
+    Args:
+        size: Width and height in pixels.
+        count: How many.
+        first: Number of the first one: pictures of different numbers differ.
+    """
+    with Image.open(SCENE) as scene:
+        base = np.asarray(scene.convert("RGB").resize(size))
+
+    def draw(number: int) -> bytes:
+        pixels = base.copy()
+        # Bits of the number as squares of 8 x 8 pixels, black and white: compression must not blur them away.
+        for bit in range(20):
+            pixels[:8, 8 * bit : 8 * bit + 8] = 255 * (number >> bit & 1)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "JPEG", quality=85)
+        return buffer.getvalue()
+
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(draw, range(first, first + count)))
+
+
+def padded(jpeg: bytes, size: int) -> bytes:
+    """Bring a JPEG to a size with comments, which decoders skip.
+
+    Args:
+        jpeg: The picture.
+        size: Bytes wanted; the picture stays as it is where it has as many, or up to three less.
+    """
+    head, rest = jpeg[:2], jpeg[2:]
+    comments: list[bytes] = []
+    while (missing := size - len(jpeg) - sum(len(comment) for comment in comments)) >= 4:
+        length = min(missing - 2, _LONGEST_COMMENT)
+        comments.append(b"\xff\xfe" + length.to_bytes(2, "big") + bytes(length - 2))
+    return b"".join((head, *comments, rest))
+
+
+def json_request(path: str, picture: bytes, fields: Mapping[str, Any]) -> bytes:
+    """Write a request whose picture is a data URI in JSON.
+
+    Args:
+        path: Of the route.
+        picture: Bytes of the file.
+        fields: Beside it.
+    """
+    url = "data:image/jpeg;base64," + base64.b64encode(picture).decode()
+    return _request(path, "application/json", json.dumps({"image_url": url, **fields}).encode())
+
+
+def raw_request(path: str, picture: bytes) -> bytes:
+    """Write a request whose body is the picture.
+
+    Args:
+        path: Of the route, with the query string.
+        picture: Bytes of the file.
+    """
+    return _request(path, "image/jpeg", picture)
+
+
+class Stock:
+    """Requests that the server has not answered yet; when all have been, they are sent once more.
+
+    Args:
+        requests: At least one.
+
+    Attributes:
+        rounds: How often all of them have been answered.
+    """
+
+    def __init__(self, requests: list[bytes]) -> None:
+        self.rounds = 0
+        self._fresh = deque(requests)
+        self._used: deque[bytes] = deque()
+
+    def take(self) -> bytes:
+        """Give one that is not on its way.
+
+        Raises:
+            RuntimeError: All are.
+        """
+        if not (self._fresh or self._used):
+            raise RuntimeError("all requests are on their way at a time: make more pictures")
+        if not self._fresh:
+            self._fresh, self._used = self._used, self._fresh
+            self.rounds += 1
+        return self._fresh.popleft()
+
+    def give_back(self, request: bytes, *, answered: bool) -> None:
+        """Take one back: a refused one is as good as new, since no picture was looked at."""
+        (self._used.append if answered else self._fresh.append)(request)
+
+
+def _request(path: str, kind: str, body: bytes) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body

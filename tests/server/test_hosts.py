@@ -1,0 +1,90 @@
+"""A page whose name leads to this machine reaches no server of it."""
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+
+from photonlite.server.app import create_app
+from photonlite.server.config import ServerConfig
+from tests.server.asgi import Exchange, post
+from tests.server.fake import FakeBackend
+from tests.server.live import live
+from tests.serving import run
+
+FOREIGN = ("evil.example", "evil.example:2020", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "[::2]",
+           "", "localhost:x", "[localhost", "localhost, evil.example")  # fmt: skip
+OWN = ("localhost", "LocalHost:2020", "localhost.", "127.0.0.1", "127.0.0.1:80", "127.8.9.1", "[::1]", "[::1]:2020")
+
+
+def ask(name: str, backend: FakeBackend | None = None, path: str = "/v1/query", **settings: Any) -> Exchange:
+    app = create_app(backend or FakeBackend(), ServerConfig(**settings))
+    exchange: Exchange = run(post(app, path, {"question": "why?"}, {"host": name}))
+    return exchange
+
+
+@pytest.mark.parametrize("host", OWN)
+def test_the_names_of_loopback_are_answered(host: str) -> None:
+    assert ask(host).status == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+def test_any_other_is_refused_and_asks_the_model_nothing(host: str) -> None:
+    backend = FakeBackend()
+
+    answer = ask(host, backend)
+
+    assert (answer.status, answer.code) == (421, "unknown_host")
+    assert backend.calls == []
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/openapi.json", "/ready", "/static/app.js", "/nowhere"])
+def test_no_route_is_left_out(path: str) -> None:
+    assert ask("evil.example", path=path).status == 421
+
+
+def test_a_page_cannot_pass_for_one_of_the_server_s_own() -> None:
+    app = create_app(FakeBackend(), ServerConfig())
+    headers = {"host": "evil.example:2020", "origin": "http://evil.example:2020"}
+
+    assert run(post(app, "/v1/query", {"question": "why?"}, headers)).status == 421
+
+
+def test_a_websocket_is_refused() -> None:
+    client = TestClient(create_app(FakeBackend(), ServerConfig()))
+
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/v1/realtime", headers={"host": "evil.example"}):
+        pass
+
+
+def test_names_can_be_allowed() -> None:
+    allowed: dict[str, Any] = {"allow_hosts": ("Robot.local", "192.168.0.7")}
+
+    assert [ask(host, **allowed).status for host in ("robot.local:8080", "192.168.0.7", "localhost")] == [200] * 3
+    assert ask("evil.example", **allowed).status == 421
+
+
+def test_a_server_with_keys_or_for_a_network_has_any_name_unless_some_are_given() -> None:
+    network: dict[str, Any] = {"host": "0.0.0.0", "expose": True}
+
+    assert ask("evil.example", **network).status == 200
+    assert ask("evil.example", api_keys=("k",)).status == 401
+    assert ask("evil.example", **network, allow_hosts=("robot",)).status == 421
+    assert ask("robot", **network, allow_hosts=("robot",)).status == 200
+
+
+def test_the_address_of_the_connection_is_the_server_s_own() -> None:
+    with live(host="0.0.0.0", expose=True, allow_hosts=("robot",)) as server:
+        head = b"GET /health HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n"
+        for host, status in ((b"127.0.0.1:%d" % server.port, b"200"), (b"evil.example", b"421")):
+            with server.connect() as client:
+                client.sendall(head % host)
+                assert status in client.recv(65536).split(b"\r\n")[0]
+
+
+def test_a_client_that_names_no_host_is_answered() -> None:
+    with live() as server, server.connect() as client:
+        client.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+
+        assert b"200" in client.recv(65536).split(b"\r\n")[0]
