@@ -18,17 +18,19 @@ if TYPE_CHECKING:
     from photonlite.api import VisionModel, load
     from photonlite.config import EngineConfig
     from photonlite.realtime import RealtimeLoop
-    from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments
+    from photonlite.results import Answer, Box, Caption, Detections, Metrics, Point, Points, Segments
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Answer",
+    "Box",
     "Caption",
     "Detections",
     "EngineConfig",
     "Metrics",
     "PhotonliteError",
+    "Point",
     "Points",
     "RealtimeLoop",
     "Segments",
@@ -42,10 +44,12 @@ __all__ = [
 # itself, `photonlite --help` and complaints about arguments come at once. Nothing else imports photonlite modules late.
 _HOMES = {
     "Answer": "photonlite.results",
+    "Box": "photonlite.results",
     "Caption": "photonlite.results",
     "Detections": "photonlite.results",
     "EngineConfig": "photonlite.config",
     "Metrics": "photonlite.results",
+    "Point": "photonlite.results",
     "Points": "photonlite.results",
     "RealtimeLoop": "photonlite.realtime",
     "Segments": "photonlite.results",

@@ -8,6 +8,7 @@ model.detect("desk.png", "mug")  # {"objects": [{"x_min": ..., "label": "mug", "
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -274,6 +275,9 @@ class VisionModel(AsyncTwins):
         *,
         reasoning: bool = False,
         spatial_refs: SpatialRefs | None = None,
+        schema: Any = None,
+        choices: Iterable[str] | None = None,
+        regex: str | re.Pattern[str] | None = None,
         **options: Unpack[Options],
     ) -> Answer:
         """Answer a question.
@@ -285,16 +289,43 @@ class VisionModel(AsyncTwins):
             settings: See the class.
             reasoning: Whether the model writes down its reasoning first.
             spatial_refs: Points (x, y) and boxes (x_min, y_min, x_max, y_max) that the question is about.
+            schema: What the answer has to be: a pydantic model, a dataclass, a TypedDict, an Enum, a type such as
+                `list[int]` or `Literal["a", "b"]`, a JSON Schema as a dict or as text, or `dict` for any JSON object.
+                Fields of the types :class:`photonlite.Box` and :class:`photonlite.Point`, in a JSON Schema `{"type":
+                "object", "format": "box"}` or `"point"`, are drawn as `detect` and `point` draw them. Of a JSON Schema
+                properties keep their order, and what could not be enforced is refused. At most `max_tokens` tokens.
+            choices: The texts to choose from, at most 5,000 of 1,000 characters; as long as they are.
+            regex: The pattern that the whole answer has to match.
             **options: See the class.
 
         Returns:
             `{"answer": str}`, or `{"answer": iterator of str}`; with reasoning also `"reasoning": {"text",
             "grounding": [{"start_idx", "end_idx", "points"}, ...]}`, which fills with the first piece of a stream.
 
+            With a schema `{"answer": object, "text": str}`: an object of the type, or for a JSON Schema plain values,
+            and the JSON that it was read from; a stream gives the pieces of that, and its `value` the object. With
+            choices `{"answer": str, "scores": {choice: float}}`: how probable each was, all together 1, up to 64
+            choices; more get no scores. A greedy answer is the most probable choice, and a stream gives it in one piece
+            and the scores with it.
+
         Raises:
             SpatialRefError: A reference is neither a point nor a box inside the picture, or there is no picture.
+            GrammarError: More than one of schema, choices and regex; or one that is of no use: it holds what would not
+                be enforced (`SchemaError`), is too large (`GrammarTooLargeError`) or allows no answer as short as
+                `max_tokens` asks for. While the answer is computed there may be these as well, `GrammarTimeoutError`
+                where compiling takes longer than `EngineConfig.grammar_limit_s`, and `GrammarBusyError`.
         """
-        task = self._tasks.query(image, question, stream, settings, reasoning=reasoning, spatial_refs=spatial_refs)
+        task = self._tasks.query(
+            image,
+            question,
+            stream,
+            settings,
+            reasoning=reasoning,
+            spatial_refs=spatial_refs,
+            schema=schema,
+            choices=choices,
+            regex=regex,
+        )
         return self._session.run(task, options)
 
     def encode_image(self, image: Picture, **options: Unpack[Options]) -> EncodedImage:

@@ -141,6 +141,7 @@ class Step:
         state: Launched (the forward pass is queued), pending (sampled, on its way back), committing, free (committed).
         failure: What went wrong with it as a whole, on the device or before.
         faults: What was wrong with single rows before they reached the device, by index.
+        scored: How many probabilities come back for single rows, by index; most want none.
         device_s: Seconds that its forward pass took on the device; known once collected.
         graphed: Whether it ran as a CUDA graph.
         padded: Rows of the batch that ran, the unused ones included.
@@ -152,6 +153,7 @@ class Step:
     state: State = "launched"
     failure: BaseException | None = None
     faults: dict[int, Exception] = field(default_factory=dict)
+    scored: dict[int, int] = field(default_factory=dict)
     device_s: float = 0.0
     graphed: bool = False
     padded: int = 0

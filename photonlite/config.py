@@ -100,6 +100,9 @@ class EngineConfig:
         max_prepared_bytes: Decoded pictures, at three bytes a pixel, that may wait for the engine. A call that finds no
             room waits, before its picture is decoded and at most until its deadline. Real-time calls have a quarter of
             the room to themselves, and bulk ones the rest; only a single picture that is larger takes more.
+        grammar_workers: Processes that compile schemas and patterns; they start with the first typed question.
+        grammar_limit_s: Seconds that compiling one may take.
+        grammar_cache_bytes: Memory for compiled ones, the least recently used of which go first.
         trace: Whether spans of every phase are recorded from the start.
 
     Raises:
@@ -125,6 +128,9 @@ class EngineConfig:
     fp8_linears: bool = False
     image_threads: int = 4
     max_prepared_bytes: int = 2**30
+    grammar_workers: int = 1
+    grammar_limit_s: float = 2.0
+    grammar_cache_bytes: int = 2**28
     trace: bool = False
 
     def __post_init__(self) -> None:
@@ -150,6 +156,9 @@ class EngineConfig:
             ),
             "image_threads": (self.image_threads >= 1, "at least 1"),
             "max_prepared_bytes": (self.max_prepared_bytes >= 1, "at least 1"),
+            "grammar_workers": (self.grammar_workers >= 1, "at least 1"),
+            "grammar_limit_s": (0 < self.grammar_limit_s < math.inf, "above 0, and finite"),
+            "grammar_cache_bytes": (self.grammar_cache_bytes >= 0, "at least 0"),
         }
         for name, (fine, limit) in within.items():
             if not fine:
@@ -186,6 +195,8 @@ _WHOLE: Final = (
     "max_prefill_tokens",
     "image_threads",
     "max_prepared_bytes",
+    "grammar_workers",
+    "grammar_cache_bytes",
 )
 
 

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from photonlite.errors import SettingsError
 from photonlite.results import Metrics
 
-MAX_SCORED = 32
-"""Ids whose probabilities one position can be asked for."""
+MAX_SCORED = 128
+"""Ids whose probabilities one position can be asked for: two spellings of 64 choices."""
 
 _LARGEST_SEED = 2**63 - 1
 _LIMITS = {

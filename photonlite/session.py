@@ -5,15 +5,19 @@ task ──> Generation ── prepare: decode, hash ──> engine ──> comp
          │             sync: on the caller's thread
          │             async, batch: on a thread of the pool
          │             either waits in front of decoding while too much lies decoded
+         ├─────────── compile: the grammar of a typed question, in another process
          └ dropped or cancelled: the request ends, wherever it is
 ```
 """
 
+import concurrent.futures
 import dataclasses
 import math
 import os
+import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, TypedDict, TypeVar
@@ -24,12 +28,17 @@ import torch
 
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.engine.engine import Engine
-from photonlite.engine.generation import Generation
-from photonlite.engine.preparation import Preparation
+from photonlite.engine.generation import Delivery, Generation
+from photonlite.engine.preparation import Binding, Preparation
 from photonlite.errors import ModelError, SettingsError
+from photonlite.grammar.automaton import Automaton
+from photonlite.grammar.compiler import GrammarCompiler
+from photonlite.grammar.tables import Ids
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.models.checkpoint import LoadedModel
-from photonlite.request import Completion
+from photonlite.request import Completion, Request
+from photonlite.skills import encode
+from photonlite.skills.typed import Late
 from photonlite.tasks import EncodedImage, Picture, Task
 
 R = TypeVar("R")
@@ -86,6 +95,11 @@ class Session:
             packs=self.engine.cuts_pictures,
             on_ready=wake,
         )
+        self._prompts = loaded.prompts
+        self._config = config
+        self._compiler: GrammarCompiler | None = None
+        self._unbound: set[Future[None]] = set()  # of requests that wait for their grammars
+        self._lock = threading.Lock()
         self._state: Literal["open", "draining", "closed"] = "open"
         self._process = os.getpid()
 
@@ -138,14 +152,23 @@ class Session:
             return  # the threads that would have to end are another process's
         if drain and self._state != "closed":
             self._state = "draining"
-            self._pool.settle()
-            while self.engine.window.settle():
-                self._pool.settle()
+            self._settle()
         else:
             self._state = "closed"
         self.engine.close(drain=drain)
         self._state = "closed"
         self._pool.close()
+        with self._lock:
+            compiler, self._compiler = self._compiler, None
+        if compiler is not None:
+            compiler.close()
+
+    def _settle(self) -> None:
+        """Wait until all that has begun is with the engine."""
+        self._pool.settle()
+        while self.engine.window.settle() or self._unbound:
+            concurrent.futures.wait(list(self._unbound))
+            self._pool.settle()
 
     def _begin(
         self,
@@ -164,18 +187,50 @@ class Session:
             raise SettingsError(f"salt is {type(salt).__name__}: give text, or None for none")
         if not isinstance(realtime, bool):
             raise SettingsError(f"realtime is {realtime!r:.60}: give True or False")
-        request = dataclasses.replace(task.request, salt=salt or "", realtime=realtime)
-        generation, image = Generation(request, _seconds(deadline_s)), task.image
+        mark = partial(dataclasses.replace, salt=salt or "", realtime=realtime)
+        generation, image = Generation(mark(task.request), _seconds(deadline_s)), task.image
         delivery, window = generation.delivery, self.engine.window
+        delivery.further = task.further
         self.engine.calls.watch(delivery)
         measure = None if image is None or isinstance(image, EncodedImage) else partial(self._pool.decoded_bytes, image)
         prepare = partial(self._prepare, image, salt, delivery.check)
         lane = window.realtime if realtime else window.bulk
-        return generation, Preparation(delivery, self.engine, lane, measure, prepare)
+        binding = None if task.late is None else self._bind(task.late, delivery, mark, encodes=measure is not None)
+        return generation, Preparation(delivery, self.engine, lane, measure, prepare, binding)
 
-    def _prepare(
-        self, image: Picture | None, salt: str | None, checkpoint: Callable[[], None]
-    ) -> PreparedImage | None:
+    def _bind(self, late: Late, delivery: Delivery, mark: Callable[[Request], Request], *, encodes: bool) -> Binding:
+        """Begin to compile what a question needs."""
+        language = late.language
+        started = delivery.started
+        self._unbound.add(started)
+        started.add_done_callback(self._unbound.discard)
+
+        def bind(automaton: Automaton | None) -> Request:
+            return mark(late.bind(automaton))
+
+        if language is None:
+            return Binding(bind)
+        # Without a prefix cache nobody would find the picture that was encoded before its question.
+        meanwhile = encode.build() if encodes and self._config.prefix_caching else None
+        return Binding(bind, self._grammars().compile(language), meanwhile)
+
+    def _grammars(self) -> GrammarCompiler:
+        """Give what compiles languages; it starts with the first one."""
+        with self._lock:
+            if self._compiler is None:
+                if self._state != "open":
+                    raise _closed()
+                ids, vocab_size = self._prompts.vocabulary, self._prompts.vocab_size
+                self._compiler = GrammarCompiler(
+                    self._prompts.pieces,
+                    Ids(ids.end, ids.coordinate, ids.size, vocab_size),
+                    workers=self._config.grammar_workers,
+                    limit_s=self._config.grammar_limit_s,
+                    cache_bytes=self._config.grammar_cache_bytes,
+                )
+            return self._compiler
+
+    def _prepare(self, image: Picture | None, salt: str | None, checkpoint: Callable[[], None]) -> PreparedImage | None:
         if self._state == "closed":
             raise _closed()
         if image is None:

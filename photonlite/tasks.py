@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from photonlite.engine.sequel import Further
 from photonlite.errors import ImageError, InputError, SettingsError
 from photonlite.images.decode import ImageSource
 from photonlite.images.pool import ImagePool, PreparedImage
@@ -16,6 +17,10 @@ from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments
 from photonlite.skills import caption, detect, encode, point, query, segment
 from photonlite.skills.base import OnEnd, Prompts, SpatialRefs
+from photonlite.skills.query import Question
+from photonlite.skills.typed import Late, TypedQuestion
+from photonlite.skills.typed_choices import ChoiceQuestion
+from photonlite.skills.typed_forms import Chosen, Form, form_of
 
 R = TypeVar("R")
 Settings: TypeAlias = Mapping[str, Any]
@@ -65,6 +70,8 @@ class Task(Generic[R]):
         finish: Reads the result.
         stream: Reads it as it comes; None where it is wanted whole.
         astream: The same from tokens that are awaited.
+        late: Gives the request its grammar, which takes time; None where it has one.
+        further: Gives the requests that the answer takes as well once this one has ended; None for none.
     """
 
     request: Request
@@ -72,6 +79,8 @@ class Task(Generic[R]):
     finish: Callable[[Completion], R]
     stream: Callable[[Iterator[Token], OnEnd], R] | None = None
     astream: Callable[[AsyncIterator[Token], OnEnd], R] | None = None
+    late: Late | None = None
+    further: Further | None = None
 
 
 class Tasks:
@@ -140,19 +149,38 @@ class Tasks:
         *,
         reasoning: bool = False,
         spatial_refs: SpatialRefs | None = None,
+        schema: Any = None,
+        choices: Any = None,
+        regex: Any = None,
     ) -> Task[Answer]:
         """Answer a question."""
-        prompts = self._prompts
+        prompts, sampling, with_image = self._prompts, SamplingSettings.from_dict(settings), image is not None
+        form = form_of(schema, choices, regex)
+        if form is not None:
+            asked = query.read_question(
+                prompts, question, with_image=with_image, reasoning=reasoning, refs=spatial_refs, settings=sampling
+            )
+            return self._typed(asked, form, image, stream)
         request = query.build(
-            prompts,
-            question,
-            with_image=image is not None,
-            reasoning=reasoning,
-            refs=spatial_refs,
-            settings=SamplingSettings.from_dict(settings),
+            prompts, question, with_image=with_image, reasoning=reasoning, refs=spatial_refs, settings=sampling
         )
         streams = (partial(query.stream, request, prompts), partial(query.astream, request, prompts)) if stream else ()
         return Task(request, image, partial(query.finish, request, prompts), *streams)
+
+    def _typed(self, asked: Question, form: Form, image: Picture | None, stream: bool) -> Task[Answer]:
+        if isinstance(form, Chosen):
+            late: ChoiceQuestion | TypedQuestion = ChoiceQuestion(self._prompts, asked, form)
+        else:
+            late = TypedQuestion(self._prompts, asked, form)
+        return Task(
+            late.draft,
+            image,
+            late.finish,
+            late.stream if stream else None,
+            late.astream if stream else None,
+            late,
+            late.further if isinstance(late, ChoiceQuestion) else None,
+        )
 
     def encode(self, image: Picture) -> Task[Completion]:
         """Read a picture, and nothing more."""

@@ -1,5 +1,6 @@
 """The async twins of :class:`photonlite.api.VisionModel`'s methods: same arguments, results and errors, awaited."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
@@ -70,10 +71,23 @@ class AsyncTwins:
         *,
         reasoning: bool = False,
         spatial_refs: SpatialRefs | None = None,
+        schema: Any = None,
+        choices: Iterable[str] | None = None,
+        regex: str | re.Pattern[str] | None = None,
         **options: Unpack[Options],
     ) -> Answer:
         """Answer a question; see `query`. A stream is an asynchronous iterator."""
-        task = self._tasks.query(image, question, stream, settings, reasoning=reasoning, spatial_refs=spatial_refs)
+        task = self._tasks.query(
+            image,
+            question,
+            stream,
+            settings,
+            reasoning=reasoning,
+            spatial_refs=spatial_refs,
+            schema=schema,
+            choices=choices,
+            regex=regex,
+        )
         return await self._session.arun(task, options)
 
     async def aencode_image(self, image: Picture, **options: Unpack[Options]) -> EncodedImage:

@@ -6,30 +6,45 @@ changes what is allowed next, pages that run out, cancels, the shape of batches.
 """
 
 import dataclasses
+import functools
 import random
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from photonlite.config import EngineConfig, KvDtype
 from photonlite.engine.engine import Engine
 from photonlite.errors import RequestCancelledError
+from photonlite.grammar.automaton import Automaton, Ids
+from photonlite.grammar.language import Language
 from photonlite.images.crops import Crops
 from photonlite.models.moondream.model import MoondreamModel
+from photonlite.models.moondream.prompts import MoondreamPrompts
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
 from photonlite.runner.kv_format import kv_format
 from photonlite.runner.memory import bytes_of_page
 from photonlite.sequence import Sequence
 from photonlite.skills import caption, detect, point, query, segment
+from photonlite.skills.typed import TypedQuestion
+from photonlite.skills.typed_choices import ChoiceQuestion
+from photonlite.skills.typed_forms import Chosen, Written, form_of
+from tests.compiling import Workshop
 from tests.plain import PlainEngine
 from tests.tiny import CPU, tiny_config, tiny_model, tiny_prompts
 
 _END, _COORDINATE, _SIZE, _VOCABULARY = 0, 5, 6, 272
 _TILINGS = ((1, 1), (1, 2), (2, 1), (2, 3), (1, 4))
 _KINDS = ("nano", "moondream2")
+_PLACE = {"anyOf": [{"type": "object", "format": "box"}, {"type": "object", "format": "point"}, {"type": "null"}]}
+_SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "array", "items": _PLACE, "maxItems": 3}, "n": {"type": "integer"}},
+    "required": ["n"],
+}
 LONG = 60.0
 """Seconds after which an answer is taken for lost: a guard, never waited for."""
 
@@ -83,8 +98,18 @@ class Chance:
                 Allowed(suppressed=ids),
                 Allowed(suppressed=ids, coordinate=_COORDINATE),
                 Allowed((dice.randrange(7, _VOCABULARY),)),
+                Allowed(mask=_bits(*ids)),
+                Allowed(mask=_bits(_COORDINATE, *ids), coordinate=_COORDINATE),
+                Allowed(mask=_bits(_COORDINATE, _SIZE, *ids), coordinate=_COORDINATE, size=_SIZE),
+                Allowed(ids, scored=ids),
+                Allowed((_COORDINATE, *ids), coordinate=_COORDINATE, scored=ids[1:]),
             )
         )
+
+
+def _bits(*ids: int) -> npt.NDArray[np.int32]:
+    numbers = [sum(1 << one % 32 for one in ids if one // 32 == word) for word in range(-(-_VOCABULARY // 32))]
+    return np.array(numbers, np.uint32).view(np.int32)
 
 
 @dataclass(eq=False)
@@ -145,6 +170,8 @@ class Asked:
             budget = min(base.budget, 40)
             return Request("query", base.prompt, Chance(self.seed, budget), budget, self.settings)
         refs = [(0.25, 0.5), (0.1, 0.2, 0.3, 0.4)] if self.seed % 3 == 0 else None
+        if self.kind in ("schema", "choices"):
+            return self._typed(prompts)
         if self.kind == "detect":
             return detect.build(prompts, "mug", settings=self.settings)
         if self.kind == "point":
@@ -161,6 +188,28 @@ class Asked:
             refs=refs if self.picture is not None else None,
             settings=self.settings,
         )
+
+    def _typed(self, prompts: MoondreamPrompts) -> Request:
+        asked = query.read_question(
+            prompts,
+            "why?",
+            with_image=self.picture is not None,
+            reasoning=self.seed % 7 == 0,
+            refs=None,
+            settings=dataclasses.replace(self.settings, max_tokens=40),
+        )
+        if self.kind == "choices":
+            return ChoiceQuestion(prompts, asked, Chosen(("yes", "no", "now", "nowhere"))).bind(None)
+        form = form_of(_SCHEMA, None, None)
+        assert isinstance(form, Written)
+        return TypedQuestion(prompts, asked, form).bind(_automaton(form.language))
+
+
+@functools.cache
+def _automaton(language: Language) -> Automaton:
+    """Compile for the vocabulary that all scenes share."""
+    prompts = tiny_prompts(tiny_config())
+    return Workshop(prompts.pieces(), Ids(_END, _COORDINATE, _SIZE, _VOCABULARY)).automaton(language)
 
 
 class Scene:
@@ -238,7 +287,8 @@ class Scene:
 
     def _ask(self) -> Asked:
         dice = self.dice
-        kind = dice.choice(("chance", "chance", "detect", "point", "segment", "caption", "query", "reasoning"))
+        kinds = ("chance", "chance", "detect", "point", "segment", "caption", "query", "reasoning", "schema", "choices")
+        kind = dice.choice(kinds)
         settings = SamplingSettings(
             temperature=dice.choice((0, 0, 0.5, 2.0)),  # float32 holds them exactly
             top_p=dice.choice((1.0, 0.75)),
@@ -270,6 +320,7 @@ def check_scene(seed: int, count: int, kv_dtype: KvDtype = "auto") -> dict[str, 
             for token, other in zip(got.tokens, wanted, strict=True):
                 np.testing.assert_allclose(token.probability, other.probability, atol=1e-5, err_msg=where)
                 np.testing.assert_allclose(token.masses, other.masses, atol=1e-5, err_msg=where)
+                np.testing.assert_allclose(token.scores, other.scores, atol=1e-5, err_msg=where)
         seen["tokens"] += scene.metrics.tokens
         seen["preemptions"] += scene.metrics.preemptions
         seen["zombies"] += scene.metrics.zombie_rows * (depth == 2)

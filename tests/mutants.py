@@ -47,6 +47,120 @@ class Mutant:
 
 
 MUTANTS = [
+    # Typed answers.
+    Mutant(
+        "scores of the ids before the mask",
+        "kernels/scoring.py",
+        "masked(wide(logits), masks).softmax(dim=-1)",
+        "wide(logits).softmax(dim=-1)",
+        "tests/kernels/test_scoring.py",
+    ),
+    Mutant(
+        "scored ids of an earlier step left in their row",
+        "runner/choices.py",
+        "    row[: len(scored)] = scored\n",
+        "    row[: len(scored)] = row[: len(scored)]\n",
+        "tests/runner/test_choices.py",
+    ),
+    Mutant(
+        "a forced id that is scored has no mask",
+        "runner/choices.py",
+        "    if forced is None or allowed.scored:\n",
+        "    if forced is None:\n",
+        "tests/runner/test_choices.py",
+    ),
+    Mutant(
+        "scores of one row given to all",
+        "runner/runner.py",
+        "tuple(slot.scores[index, :count].tolist())",
+        "tuple(slot.scores[0, :count].tolist())",
+        "tests/runner/test_runner.py tests/runner/test_torch_body.py",
+    ),
+    Mutant(
+        "a scored batch leaves the masks on the host",
+        "runner/choices.py",
+        'WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed", "scored"})',
+        'WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed"})',
+        "tests/runner/test_torch_body.py",
+    ),
+    Mutant(
+        "a branch left aside is taken for its likeliest choice",
+        "skills/typed_choices.py",
+        "        if ended or len(choices) == 1:\n            self._credit(ids, share, *choices)\n",
+        "        if ended or len(choices) >= 1:\n            self._credit(ids, share, *list(choices)[:1])\n",
+        "tests/skills/test_typed_choices.py",
+    ),
+    Mutant(
+        "a branch begins with the odds of the whole",
+        "skills/typed_choices.py",
+        "        self._open[ids] = share\n",
+        "        self._open[ids] = 1.0\n",
+        "tests/skills/test_typed_choices.py tests/test_typed_answers.py",
+    ),
+    Mutant(
+        "further requests forget the reasoning",
+        "skills/typed_choices.py",
+        "*(Token(token.id, token.values) for token in tokens[:thought])",
+        "",
+        "tests/skills/test_typed_choices.py",
+    ),
+    Mutant(
+        "a point is spelled out before it is known to be none of a box",
+        "skills/typed_reading.py",
+        '            self._place.append(token)\n            return ""\n',
+        "            self._place.append(token)\n            if len(self._place) == 2:\n"
+        "                return self._spelled()\n",
+        "tests/skills/test_typed_reading.py",
+    ),
+    Mutant(
+        "reasoning leaves no room for its answer",
+        "skills/typed.py",
+        "question.room - 1 - budget",
+        "question.room - 1",
+        "tests/skills/test_typed.py",
+    ),
+    Mutant(
+        "a request is handed in before its grammar is there",
+        "engine/preparation.py",
+        "        return self.automaton is None or self.automaton.done()\n",
+        "        return True\n",
+        "tests/engine/test_preparation.py",
+    ),
+    Mutant(
+        "nothing is encoded while a grammar is compiled",
+        "session.py",
+        "encode.build() if encodes and self._config.prefix_caching else None",
+        "None",
+        "tests/test_typed_answers.py",
+    ),
+    Mutant(
+        "a grammar that nobody waits for is compiled to its end",
+        "engine/preparation.py",
+        "    automaton.cancel()\n",
+        "    automaton.done()\n",
+        "tests/engine/test_preparation.py",
+    ),
+    Mutant(
+        "closing does not wait for grammars",
+        "session.py",
+        "        while self.engine.window.settle() or self._unbound:\n",
+        "        while self.engine.window.settle():\n",
+        "tests/test_typed_answers.py",
+    ),
+    Mutant(
+        "a draining engine refuses what completes an answer",
+        "engine/loop.py",
+        "            if self._refusal is not None and threading.current_thread() is not self._thread:\n",
+        "            if self._refusal is not None:\n",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "further requests run on when the answer is given up",
+        "engine/sequel.py",
+        "        for sequence in list(self._sequences):\n            self._cancel(sequence)\n",
+        "        return\n",
+        "tests/engine/test_sequel.py",
+    ),
     # The pipeline and its commits.
     Mutant(
         "slot freed when its commit begins",
@@ -575,7 +689,7 @@ MUTANTS = [
     Mutant(
         "priority: what bulk waits for is not counted",
         "scheduler/scheduler.py",
-        "self._turns.book(overtakes=realtime and self.waiting.bulk > 0)",
+        "self._turns.book(overtakes=realtime and self.waiting.bulk > ends)",
         "self._turns.book(overtakes=False)",
         _SIMULATION,
     ),
@@ -768,8 +882,8 @@ MUTANTS = [
     Mutant(
         "window: closing forgets who waits in front of it",
         "session.py",
-        "            while self.engine.window.settle():\n                self._pool.settle()\n",
-        "",
+        "        while self.engine.window.settle() or self._unbound:\n",
+        "        while self._unbound:\n",
         "tests/test_session.py",
     ),
     Mutant(

@@ -206,20 +206,22 @@ class PlainRunner:
         Raises:
             NumericalError: Logits are not finite.
         """
-        token_id, probability = allowed.forced, 1.0
+        token_id, probability, scores = allowed.forced, 1.0, ()
         if token_id is None:
             token_id, probability = choose_id(self._model.logits(hidden), allowed, sampler)
+        if allowed.scored:
+            scores = score_ids(self._model.logits(hidden), allowed)
         if token_id == allowed.coordinate:
             logits = self._model.coordinate_logits(hidden)[None]  # [1, bins]
             bins = logits.shape[-1]
             index, masses = choose_bins(logits, coordinate_radius(bins), sampler)
-            return Token(token_id, tuple(self._model.coordinate_of(index, bins).tolist()), probability, masses)
+            return Token(token_id, tuple(self._model.coordinate_of(index, bins).tolist()), probability, masses, scores)
         if token_id == allowed.size:
             logits = self._model.size_logits(hidden)  # [2, bins]
             bins = logits.shape[-1]
             index, masses = choose_bins(logits, size_radius(bins, self._model.size_octaves), sampler)
-            return Token(token_id, tuple(self._model.size_of(index, bins).tolist()), probability, masses)
-        return Token(token_id)
+            return Token(token_id, tuple(self._model.size_of(index, bins).tolist()), probability, masses, scores)
+        return Token(token_id, scores=scores)
 
     def _forward(self, cache: DenseCache, x: Tensor, *, bidirectional: bool = False) -> Tensor:
         positions = cache.reserve(x.shape[1], bidirectional=bidirectional)
@@ -303,6 +305,7 @@ def choose_id(logits: Tensor, allowed: Allowed, sampler: Sampler) -> tuple[int, 
         NumericalError: The logits hold a NaN, or nothing finite.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    allowed = listed(allowed, len(logits))
     if allowed.ids is not None:
         ids = torch.tensor(allowed.ids, device=logits.device)
         logits = logits[ids]
@@ -319,6 +322,27 @@ def choose_id(logits: Tensor, allowed: Allowed, sampler: Sampler) -> tuple[int, 
     if token_id != allowed.end and allowed.coordinate is not None:
         token_id = allowed.coordinate
     return token_id, probability
+
+
+def listed(allowed: Allowed, vocab_size: int) -> Allowed:
+    """Spell a mask out as a list, in ascending order."""
+    if allowed.mask is None:
+        return allowed
+    ids = tuple(index for index in range(vocab_size) if allowed.permits(index))
+    return dataclasses.replace(allowed, ids=ids, mask=None)
+
+
+def score_ids(logits: Tensor, allowed: Allowed) -> tuple[float, ...]:
+    """Give the probabilities of the scored ids among those that may stand.
+
+    Args:
+        logits: ``[vocab]``, any floating type.
+        allowed: What may be chosen.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    shares = [math.exp(float(logit)) * allowed.permits(index) for index, logit in enumerate(logits - logits.max())]
+    whole = math.fsum(shares)
+    return tuple(shares[index] / whole for index in allowed.scored)
 
 
 def choose_bins(logits: Tensor, radius: float, sampler: Sampler) -> tuple[Tensor, tuple[float, ...]]:

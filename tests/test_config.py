@@ -44,7 +44,18 @@ def test_an_unusable_variable_is_named(text: str) -> None:
 
 @pytest.mark.parametrize("value", [1.0, 1e9, True, "8"])
 @pytest.mark.parametrize(
-    "name", ["depth", "max_batch", "page_size", "kv_cache_bytes", "max_crops", "image_threads", "max_prepared_bytes"]
+    "name",
+    [
+        "depth",
+        "max_batch",
+        "page_size",
+        "kv_cache_bytes",
+        "max_crops",
+        "image_threads",
+        "max_prepared_bytes",
+        "grammar_workers",
+        "grammar_cache_bytes",
+    ],
 )
 def test_what_the_engine_counts_is_a_whole_number(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=rf"'{name}' is .*whole number"):
@@ -60,6 +71,10 @@ def test_what_the_engine_counts_is_a_whole_number(name: str, value: Any) -> None
         {"max_pause_s": math.inf},
         {"graph_sizes": (1, 2.5)},
         {"max_prepared_bytes": 0},
+        {"grammar_workers": 0},
+        {"grammar_limit_s": 0},
+        {"grammar_limit_s": math.inf},
+        {"grammar_cache_bytes": -1},
         {"kv_dtype": "int8"},
         {"kv_dtype": None},
     ],

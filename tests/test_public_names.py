@@ -13,11 +13,13 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_the_public_names_are_these() -> None:
     assert photonlite.__all__ == [
         "Answer",
+        "Box",
         "Caption",
         "Detections",
         "EngineConfig",
         "Metrics",
         "PhotonliteError",
+        "Point",
         "Points",
         "RealtimeLoop",
         "Segments",
@@ -47,7 +49,8 @@ def test_every_error_is_a_photonlite_error() -> None:
 
 
 def test_importing_photonlite_imports_nothing_slow() -> None:
-    code = "import sys, photonlite; print(sorted({'torch', 'numpy', 'PIL', 'transformers'} & set(sys.modules)))"
+    slow = "{'torch', 'numpy', 'PIL', 'pydantic', 'transformers'}"
+    code = f"import sys, photonlite; print(sorted({slow} & set(sys.modules)))"
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert process.stdout == "[]\n"

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -6,6 +7,7 @@ import torch
 from PIL import Image
 
 from photonlite.api import VisionModel
+from photonlite.errors import InputError
 from photonlite.images.crops import cut_crops
 from photonlite.images.decode import load_image
 from photonlite.models.checkpoint import LoadedModel
@@ -85,3 +87,15 @@ def test_answers_without_a_picture_are_those_of_the_oracle(
     settings = settings | {"max_tokens": 25}
 
     assert model.query(None, "why?", settings=settings) == expected(loaded, "query", None, settings)
+
+
+def test_tasks_of_a_batch_may_be_typed(family: tuple[VisionModel, LoadedModel]) -> None:
+    model, _ = family
+    ask = {"skill": "query", "image": picture(1), "question": "why?"}
+    chosen, matched = model.batch([ask | {"choices": ["yes", "no"]}, ask | {"regex": "[ab]{3}"}])
+
+    assert chosen["answer"] in ("yes", "no")
+    assert set(chosen["scores"]) == {"yes", "no"}
+    assert re.fullmatch("[ab]{3}", matched["answer"])
+    with pytest.raises(InputError, match="arguments of a detect task"):
+        model.batch([{"skill": "detect", "image": picture(1), "object": "mug", "schema": {}}])

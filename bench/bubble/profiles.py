@@ -84,7 +84,7 @@ class StepProfile:
             write_choice(choice, slot.choices[row], slot.masks[row], masks)
         with torch.inference_mode():
             self._body.upload_rows(slot, rows)
-            self._body.upload_choices(slot, rows, masked=True)
+            self._body.upload_choices(slot, rows, "mixed")
             self._body.decode(slot, rows)
         self._synchronize()
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from bench.nano.examine_spatial import detect_questions, point_questions, segment_questions
+from bench.nano.examine_typed import typed_questions
 from bench.nano.examine_words import caption_questions, query_questions
 from bench.nano.records import SKILLS, Record, Skill
 from bench.nano.scenes import Scene
@@ -17,6 +18,7 @@ _QUESTIONS: dict[Skill, Callable[[Scene, random.Random], Iterator[Question]]] = 
     "segment": segment_questions,
     "caption": caption_questions,
     "query": query_questions,
+    "typed": typed_questions,
 }
 
 
@@ -50,6 +52,7 @@ def examine(model: Model, scene: Scene, seed: int, skills: Sequence[Skill] = SKI
         "segment": record.outlines,
         "caption": record.captions,
         "query": record.questions,
+        "typed": record.typed,
     }
     questions = [(skill, question) for skill in skills for question in questions_about(scene, seed, skill)]
     # The engine decodes several questions in one step, which takes two thirds of the time that one by one takes.

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bench.nano.examine_words import AT_REFERENCE, SPATIAL
-from bench.nano.failures_text import asked_html, caption_html, is_whole, located_html, outline_html
+from bench.nano.failures_text import asked_html, caption_html, is_whole, located_html, outline_html, typed_html
 from bench.nano.figures_words import agrees, is_right
-from bench.nano.records import Asked, Located, Outlined, Place, Record
+from bench.nano.records import Asked, Located, Outlined, Place, Record, Typed
 from bench.nano.scoring import match_boxes
 
 Role = Literal["found", "missed", "right", "wrong", "reference"]
@@ -132,6 +132,20 @@ def _reasoned(question: Asked) -> Panel:
     return Panel(badness, [asked_html(question)], shapes)
 
 
+def typed_panels(record: Record) -> list[Panel]:
+    """Show each typed answer with a field that is wrong, and the boxes in it."""
+    return [_typed(one) for one in record.typed if not all(field.right for field in one.fields)]
+
+
+def _typed(answer: Typed) -> Panel:
+    shapes = []
+    for one in answer.fields:
+        if one.kind in ("box", "point"):
+            shapes += [Shape("found" if one.right else "missed", tuple(one.expected))] if one.expected else []
+            shapes += [Shape("right" if one.right else "wrong", tuple(one.answer))] if one.answer else []
+    return Panel(sum(not one.right for one in answer.fields), [typed_html(answer)], shapes)
+
+
 def _reference(place: Place | None) -> Iterator[Shape]:
     if place is not None:
         yield Shape("reference", place)
@@ -153,4 +167,5 @@ SECTIONS: tuple[Section, ...] = (
     Section("colour", "Colours", "of things that have one", word_panels(["colour"]), _has("colour")),
     Section("reference", "At a mark", "what a point or a box marks", reference_panels, _has(*AT_REFERENCE)),
     Section("reasoning", "Reasoning", "counts and the points under them", reasoning_panels, _has("reasoning")),
+    Section("typed", "Typed answers", "JSON, value by value", typed_panels, lambda one: bool(one.typed)),
 )

@@ -1,11 +1,12 @@
 """Answers as HTML, with what is wrong in them marked and what is right beside it."""
 
+import json
 from html import escape
 
 from bench.nano.captions import UNKNOWN_KIND, Stated, is_true, listed, parse_caption, placed
 from bench.nano.figures_words import agrees, is_right
 from bench.nano.objects import load_objects
-from bench.nano.records import Asked, Captioned, Located, Outlined
+from bench.nano.records import Asked, Captioned, Located, Outlined, Typed
 
 
 def located_html(question: Located, wrong: int, missed: int) -> str:
@@ -64,6 +65,21 @@ def asked_html(question: Asked) -> str:
     if stray := question.on_object.count(False):
         notes.append(f"<del>{stray} beside</del>")
     return f"<p>{escape(question.question)}<br>{' '.join([shown, *notes])}</p>"
+
+
+def typed_html(typed: Typed) -> str:
+    """Write a typed answer out, and after it the wrong values beside the right ones."""
+    wrong = [
+        f"{escape(one.key)} <del>{escape(_value(one.answer))}</del> <ins>{escape(_value(one.expected))}</ins>"
+        for one in typed.fields
+        if not one.right
+    ]
+    return f"<p>{escape(typed.question)}<br>{escape(typed.text)}<br>{'; '.join(wrong)}</p>"
+
+
+def _value(value: object) -> str:
+    rounded = [round(float(part), 2) for part in value] if isinstance(value, list) else value
+    return json.dumps(rounded, ensure_ascii=False)
 
 
 def _marked(text: str, wrong: list[Stated]) -> str:

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any
 
 from bench.nano.figures_spatial import Figures, absent_figures, detect_figures, point_figures, segment_figures
+from bench.nano.figures_typed import typed_figures
 from bench.nano.figures_words import caption_figures, query_figures, reasoning_figures
 from bench.nano.headline import compare
 from bench.nano.records import Record
@@ -32,6 +33,8 @@ def summarize(records: Sequence[Record]) -> Figures:
         figures["query"] = query_figures(questions)
     if reasoned := [question for question in questions if question.points is not None]:
         figures["reasoning"] = reasoning_figures(reasoned)
+    if typed := list(chain.from_iterable(record.typed for record in records)):
+        figures["typed"] = typed_figures(typed)
     return figures
 
 

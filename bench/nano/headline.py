@@ -24,6 +24,7 @@ from bench.nano.figures_spatial import (
     present,
     total_counts,
 )
+from bench.nano.figures_typed import is_valid
 from bench.nano.figures_words import GROUPS, is_right
 from bench.nano.records import Record
 from bench.nano.scene_backgrounds import HELD_OUT_BACKGROUNDS
@@ -117,6 +118,8 @@ TARGETS: tuple[Target, ...] = (
     Target("query, at a reference", 0.95, *_hits("at_reference")),
     Target("caption, recall of objects", 0.92, "caption asked", _share("caption right", "caption asked")),
     Target("caption, precision of objects", 0.95, "caption asked", _share("caption right", "caption stated")),
+    Target("typed, fields right", 0.90, *_hits("typed")),
+    Target("typed, answers that keep to the schema", 1.0, *_hits("valid")),
 )
 """What the checkpoint is judged by. False answers are those of detect, point and segment."""
 
@@ -183,6 +186,9 @@ def tally(record: Record) -> dict[str, float]:
         names = [answer.about, *(name for name, parts in GROUPS.items() if answer.about in parts)]
         for name in names:
             _add_hits(sums, name, [is_right(answer)])
+    for typed in record.typed:
+        _add_hits(sums, "typed", [one.right for one in typed.fields])
+        _add_hits(sums, "valid", [is_valid(typed)])
     for caption in record.captions:
         counts = compare_counts(parse_caption(caption.text), caption.truth, exact=False)
         sums["caption right"] += counts.right

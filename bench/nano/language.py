@@ -148,7 +148,7 @@ def name_pair(rng: random.Random, index: int) -> tuple[str, str]:
 def phrase(rng: random.Random, pair: tuple[str, str]) -> str:
     """Put a (singular, plural) pair as somebody would type it for detect or point: "the bananas", "A Banana"."""
     templates, weights = zip(*PHRASES, strict=True)
-    return _typed(rng, _fill(rng.choices(templates, weights)[0], pair))
+    return _typed(rng, filled(rng.choices(templates, weights)[0], pair))
 
 
 def object_phrase(rng: random.Random, index: int) -> str:
@@ -163,7 +163,7 @@ def unknown_phrase(rng: random.Random, split: Split) -> str:
 
 def count_question(rng: random.Random, pair: tuple[str, str]) -> str:
     """Ask how many there are of a (singular, plural) pair; the answer is `count_answer`."""
-    return asked(rng, _fill(rng.choice(COUNT_QUESTIONS), pair))
+    return asked(rng, filled(rng.choice(COUNT_QUESTIONS), pair))
 
 
 def existence_question(rng: random.Random, pair: tuple[str, str]) -> str:
@@ -171,7 +171,7 @@ def existence_question(rng: random.Random, pair: tuple[str, str]) -> str:
     templates: tuple[str, ...] = EXISTENCE_QUESTIONS
     if has_no_singular(pair):
         templates = tuple(template for template in templates if "{1}" in template)
-    return asked(rng, _fill(rng.choice(templates), pair))
+    return asked(rng, filled(rng.choice(templates), pair))
 
 
 def total_question(rng: random.Random) -> str:
@@ -240,7 +240,8 @@ def subject_of(item: SceneObject, many: bool) -> str:
     return f"The {item.plural if many else item.name} {'are' if plural else 'is'}"
 
 
-def _fill(template: str, pair: tuple[str, str]) -> str:
+def filled(template: str, pair: tuple[str, str]) -> str:
+    """Put a (singular, plural) pair into a template."""
     singular, plural = pair
     # "a scissors" is said by nobody: what has no singular goes without an article.
     single = singular if has_no_singular(pair) else f"{article(singular)} {singular}"

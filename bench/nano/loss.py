@@ -63,6 +63,7 @@ class Weights:
     coord: float = 1.0
     size: float = 1.0
     path: float = 0.5
+    typed: float = 1.0
     patch_class: float = 1.0
     patch_box: float = 4.0
 
@@ -89,10 +90,13 @@ class Places:
     Attributes:
         numbers: in the first so many places coordinates and sizes may stand.
         outlines: from this one of them on, integers of outlines.
+        typed: in the places from the first of these to before the second, JSON: its ids count apart from decisions,
+            which are few and would be drowned by it.
     """
 
     numbers: int
     outlines: int
+    typed: tuple[int, int] = (0, 0)
 
 
 class Learner(nn.Module):
@@ -165,8 +169,13 @@ class Learner(nn.Module):
         octave = (value[:, :n].clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES) / SIZE_OCTAVES
         size = _soft_cross_entropy(region.size_logits(hidden[:, :n]), octave * (config.size_bins - 1)).sum(-1)
         step = _soft_integer(logits[:, o:n], value[:, o:n, 0] * (INTEGERS - 1))
+        json = slice(*self.places.typed)
+        decides = weight[:, :n] * ~outline[:, :n]
+        typed = decides[:, json].clone()
+        decides[:, json] = 0
         return {
-            "decision": _mean(token[:, :n], weight[:, :n] * ~outline[:, :n]),
+            "decision": _mean(token[:, :n], decides),
+            "typed": _mean(token[:, json], typed),
             "text": _mean(token[:, n:], weight[:, n:]),
             "coord": _mean(coord, weight[:, :n] * (target[:, :n] == COORD)),
             "size": _mean(size, weight[:, :n] * (target[:, :n] == SIZE)),

@@ -1,6 +1,7 @@
 """Short answers as rows of one table: numbers, yes and no, names, colours."""
 
 import torch
+from torch import Tensor
 
 from bench.nano.colours import COLOURS
 from bench.nano.objects import load_objects
@@ -9,6 +10,7 @@ from bench.nano.question_names import Encode
 from bench.nano.reasoning import EVERYTHING
 
 NUMBERS = 32
+_LOWER_SHARE = 0.12
 
 
 class Answers:
@@ -21,7 +23,7 @@ class Answers:
     Attributes:
         ids: ``[answers, W]``; the other attributes are rows of it.
         number: 0; the next ones follow.
-        no_yes: "No", then "Yes".
+        no_yes: "No", then "Yes"; then the same in lower case.
         nothing: "Nothing".
         everything: what reasoning calls all objects.
         colour: the first of `COLOURS`.
@@ -31,12 +33,18 @@ class Answers:
 
     def __init__(self, encode: Encode, device: torch.device) -> None:
         objects = load_objects()
-        texts = [*map(str, range(NUMBERS)), "No", "Yes", "Nothing", EVERYTHING, *COLOURS]
-        self.number, self.no_yes, self.nothing = 0, NUMBERS, NUMBERS + 2
-        self.everything, self.colour, self.name = NUMBERS + 3, NUMBERS + 4, len(texts)
+        texts = [*map(str, range(NUMBERS)), "No", "Yes", "no", "yes", "Nothing", EVERYTHING, *COLOURS]
+        self.number, self.no_yes, self.nothing = 0, NUMBERS, NUMBERS + 4
+        self.everything, self.colour, self.name = NUMBERS + 5, NUMBERS + 6, len(texts)
         self.plural = self.name + len(objects)
         texts += [*(item.name for item in objects), *(item.plural for item in objects)]
         self.ids = padded([encode(text) for text in texts], device)
+
+    def respelled(self, answer: Tensor) -> Tensor:
+        """Spell one "Yes" or "No" in eight in lower case: users list choices so, and only their odds are compared."""
+        said = (answer == self.no_yes) | (answer == self.no_yes + 1)
+        lower = torch.rand(answer.shape, device=answer.device) < _LOWER_SHARE
+        return answer + 2 * (said & lower).long()
 
     @property
     def longest(self) -> int:

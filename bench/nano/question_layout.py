@@ -4,7 +4,8 @@ Every part has its full width in every row; places that a row does not use hold 
 """
 
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,14 +40,19 @@ class Part:
     Attributes:
         ids: ``[R, W]``.
         values: ``[R, W, 2]``; None for zeros.
-        weight: of all its places.
+        weight: of all its places, or of each.
         outline: whether they are integers of an outline.
     """
 
     ids: Tensor
     values: Tensor | None = None
-    weight: float = 0.0
+    weight: float | tuple[float, ...] = 0.0
     outline: bool = False
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Of each place."""
+        return self.weight if isinstance(self.weight, tuple) else (self.weight,) * self.ids.shape[1]
 
 
 @functools.cache
@@ -77,7 +83,7 @@ def only(mask: Tensor, ids: Tensor | int) -> Tensor:
 
 
 def lay(parts: Sequence[Part], length: int) -> Questions:
-    """Join parts, close the gaps and pad to `length`; the caller makes sure that every row fits."""
+    """Join parts, close the gaps and pad to `length`; a row that does not fit loses its end."""
     device, rows = parts[0].ids.device, len(parts[0].ids)
     zeros = constant(0.0, torch.float32, device)
     widths = [part.ids.shape[1] for part in parts]
@@ -86,20 +92,20 @@ def lay(parts: Sequence[Part], length: int) -> Questions:
     ids = torch.cat([*(part.ids for part in parts), number(BOS, device).expand(rows, 1)], 1)
     values = [zeros.expand(*part.ids.shape, 2) if part.values is None else part.values for part in parts]
     used = ids[:, :-1] != NONE
-    # Place 0 takes what is not used.
-    place = (used.cumsum(1) * used).clamp(max=length)
+    # Place 0 takes what is not used, and what does not fit.
+    place = used.cumsum(1) * used
+    place = place * (place <= length)
     source = torch.full((rows, length + 1), width, device=device)
     source = source.scatter(1, place, counted(width, device).expand(rows, -1))[:, 1:]
 
-    def column(of: Sequence[float], dtype: torch.dtype) -> Tensor:
-        places = [value for value, n in zip(of, widths, strict=True) for _ in range(n)]
-        return constant((*places, 0.0), dtype, device)[source]
+    def column(of: Iterable[float], dtype: torch.dtype) -> Tensor:
+        return constant((*of, 0.0), dtype, device)[source]
 
     return Questions(
         ids.gather(1, source),
         torch.cat([*values, zeros.expand(rows, 1, 2)], 1).gather(1, source[..., None].expand(-1, -1, 2)),
-        column([part.weight for part in parts], torch.float32),
-        column([part.outline for part in parts], torch.bool),
+        column(itertools.chain.from_iterable(part.weights for part in parts), torch.float32),
+        column([part.outline for part, n in zip(parts, widths, strict=True) for _ in range(n)], torch.bool),
     )
 
 

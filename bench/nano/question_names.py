@@ -11,6 +11,7 @@ from bench.nano.colours import COLOUR_NOUNS
 from bench.nano.english import article, pluralize
 from bench.nano.objects import load_objects
 from bench.nano.question_layout import NONE, padded
+from bench.nano.typed import GROUPS
 
 NAME_TOKENS = 7
 """Longer synonyms and unknown words are left out of training: a question has room for two names and an answer."""
@@ -20,7 +21,7 @@ Encode = Callable[[str], list[int]]
 
 
 class Names:
-    """Names of objects, words that name none, and nouns that have a colour.
+    """Names of objects, words that name none, nouns that have a colour, and words for groups.
 
     Args:
         encode: to ids, without a normaliser.
@@ -31,6 +32,7 @@ class Names:
         ids: ``[names, 3, W]``: singular, plural, singular with its article; each with the space before it.
         has_singular: ``[names]``, False for "scissors".
         nouns: row of the first noun of `COLOUR_NOUNS`; the others follow in its order.
+        groups: row of the first of `typed.GROUPS`; the others follow.
     """
 
     def __init__(self, encode: Encode, rng: random.Random, device: torch.device) -> None:
@@ -42,7 +44,7 @@ class Names:
         nonsense = [language.nonsense_word(rng, "train") for _ in range(_NONSENSE_WORDS)]
         invented = list(_short(((word, pluralize(word)) for word in nonsense), encode))
         nouns = [(noun, noun) for noun in COLOUR_NOUNS]
-        pairs = [*(pair for names in known for pair in names), *words, *invented, *nouns]
+        pairs = [*(pair for names in known for pair in names), *words, *invented, *nouns, *GROUPS]
         rows = [[encode(" " + form) for form in _forms(pair)] for pair in pairs]
         width = max(len(ids) for row in rows for ids in row)
         self.ids = torch.stack([padded(row, device, width) for row in rows])
@@ -51,6 +53,7 @@ class Names:
         self._first, self._synonyms = (sizes.cumsum(0) - sizes).to(device), (sizes - 1).to(device)
         self._words, self._invented = (int(sizes.sum()), len(words)), (int(sizes.sum()) + len(words), len(invented))
         self.nouns = sum(self._invented)
+        self.groups = self.nouns + len(nouns)
 
     def __call__(self, kind: Tensor) -> Tensor:
         """Call every kind ``[...]`` by a random name, NONE by a word that names nothing: rows of the table."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bench.nano.compose import Scenes
 from bench.nano.question_answers import Answers
-from bench.nano.question_choices import Colours, Relations, any_of, chance, relate, weighted
+from bench.nano.question_choices import Colours, Relations, any_of, chance, weighted
 from bench.nano.question_layout import NONE, Part, constant, counted, number
 from bench.nano.question_names import Names
 from bench.nano.question_references import REFERENCE_TOKENS, reference
@@ -88,14 +88,15 @@ class QueryMaker:
         odds = [list((least | dict(mix)).values()) for mix in mixes]
         self._odds = torch.tensor(odds, device=device)[:, None]  # [S, 1, questions]
 
-    def __call__(self, scenes: Scenes, kind: Tensor) -> Queries:
-        """Ask about scenes; ``kind [S, B]`` is what counting and existence ask for."""
+    def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Queries:
+        """Ask about scenes, which have such relations; ``kind [S, B]`` is what counting and existence ask for."""
         shape, device = kind.shape, kind.device
         instance = any_of((scenes.labels >= 0).expand(*shape, -1))
         point = chance(0.5, shape, device)
         free = scenes.free_ok & (chance(_FREE_SHARE, shape, device) & point | (scenes.labels < 0).all(1))
         marked = self._marked(scenes, instance, point | free, free)
-        asked = [*self._counting(scenes, kind), *self._spatial(scenes, shape), self._colour(scenes, shape), marked]
+        spatial = self._spatial(scenes, relations, shape)
+        asked = [*self._counting(scenes, kind), *spatial, self._colour(scenes, shape), marked]
         chosen = weighted(torch.stack([one.valid for one in asked], 2), self._odds)
         columns = [(one.group, one.answer, one.first, one.second) for one in asked]
         stacked = torch.stack([x for column in columns for x in column]).view(len(asked), -1, *shape)
@@ -130,9 +131,9 @@ class QueryMaker:
             _Asked(self._of("total", kind), self._answers.number + total, always, kind, kind),
         ]
 
-    def _spatial(self, scenes: Scenes, shape: torch.Size) -> list[_Asked]:
+    def _spatial(self, scenes: Scenes, relations: Relations, shape: torch.Size) -> list[_Asked]:
         """What is in a direction of something, whether it is there, and which of two is further."""
-        relations, labels = relate(scenes), scenes.labels
+        labels = scenes.labels
         n, scene = labels.shape[1], counted(len(labels), labels.device)
         clear = relations.clear.flatten(1)
         at = any_of(clear.expand(*shape, -1))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.nano import colours, language, references, relations
+from bench.nano import colours, language, references, relations, typed
 from bench.nano.question_layout import NONE, only, padded
 from bench.nano.question_names import Encode, Names, below
 
@@ -58,10 +58,17 @@ def _groups() -> dict[str, Group]:
         "colour": _group(colours.COLOUR_QUESTIONS),
         "point": _group(references.REFERENCE_QUESTIONS["point"]),
         "box": _group(references.REFERENCE_QUESTIONS["box"]),
+        **{f"typed {name}": _typed(templates) for name, templates in typed.TYPED_QUESTIONS.items()},
         **{f"relation {d}": _group(relations.RELATION_QUESTIONS[d], forms=False) for d in DIRECTIONS},
         **{f"place {d}": Group(places[d], [_are(t) for t in places[d]], forms=False) for d in DIRECTIONS},
         **{f"comparison {c}": _group(relations.COMPARISON_QUESTIONS[c], forms=False) for c in COMPARISONS},
     }
+
+
+def _typed(templates: Sequence[str]) -> Group:
+    """For scissors, which have no singular: what is said of several, or of nothing by name."""
+    plural = [template for template in templates if "{0}" not in template and "{2}" not in template]
+    return Group(templates, plural or templates)
 
 
 def _are(template: str) -> str:

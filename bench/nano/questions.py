@@ -13,7 +13,7 @@ from bench.nano.compose import MAX_OBJECTS, Scenes
 from bench.nano.objects import load_objects
 from bench.nano.question_answers import Answers
 from bench.nano.question_captions import LONG, Captions
-from bench.nano.question_choices import Kinds, chance
+from bench.nano.question_choices import Kinds, chance, relate
 from bench.nano.question_grounding import DETECT_LENGTH, OUTLINE_LENGTH, GroundingMaker, Vocabulary
 from bench.nano.question_layout import (
     ANSWER,
@@ -49,12 +49,13 @@ from bench.nano.question_queries import (
     Queries,
     QueryMaker,
 )
+from bench.nano.question_typed import TYPED_LENGTH, TypedMaker
 from bench.nano.question_wording import Wording
 from bench.nano.reasoning import REASONING_SHARES
 
 __all__ = [
     "ANSWER", "BOS", "COORD", "DETECT_LENGTH", "GROUND", "GROUND_END", "OUTLINE_LENGTH", "SIZE", "THINK",
-    "QuestionMaker", "Questions", "templates",
+    "TYPED_LENGTH", "QuestionMaker", "Questions", "templates",
 ]  # fmt: skip
 
 EXISTENCE_LENGTH, QUERY_LENGTH, TEXT_LENGTH = 28, 36, 112
@@ -102,9 +103,10 @@ class QuestionMaker:
         seed: of the invented words.
 
     Attributes:
-        lengths: of the slots: detect twice, point or detect, outline or reasoning; then number or relation, existence,
-            relation or colour, at a reference or another question; then a caption or list.
+        lengths: of the slots: detect twice, point or detect, a typed answer, outline or reasoning; then number or
+            relation, existence, relation or colour, at a reference or another question; then a caption or list.
         grounding: tokens of the first slots, whose answers hold coordinates and sizes.
+        typed: first token of the typed answers and the one behind their last.
         objects: what the class indices stand for.
         prompts: templates of the skills.
 
@@ -115,7 +117,9 @@ class QuestionMaker:
     def __init__(self, tokenizer: Tokenizer, answers: Tokenizer, device: torch.device, seed: int = 0) -> None:
         self.device, self._tokenizer, self._answer_tokenizer = device, tokenizer, answers
         self.objects, self.prompts = load_objects(), templates(tokenizer)
-        places = [DETECT_LENGTH] * _OBJECT_SLOTS + [OUTLINE_LENGTH]
+        objects = [DETECT_LENGTH] * _OBJECT_SLOTS
+        places = [*objects, TYPED_LENGTH, OUTLINE_LENGTH]
+        self.typed = sum(objects), sum(objects) + TYPED_LENGTH
         self._short_lengths = [QUERY_LENGTH, EXISTENCE_LENGTH, QUERY_LENGTH, QUERY_LENGTH]
         self.lengths, self.grounding = [*places, *self._short_lengths, TEXT_LENGTH], sum(places)
         names = Names(self.encode, random.Random(seed), device)
@@ -124,6 +128,7 @@ class QuestionMaker:
         self._queries = QueryMaker(names, self._wording, self._answers, _MIXES, device)
         vocabulary = Vocabulary(self.encode, self.prompts, names, self._wording, self._answers, self._kinds)
         self._grounding = GroundingMaker(vocabulary, device)
+        self._typed = TypedMaker(vocabulary, device)
         self._captions = Captions(self.encode, device)
         self._query = padded([self.prompts["query"]["prefix"]], device)
         self._caption_prompts = padded([self.prompts["caption"][length] for length in _LENGTHS], device)
@@ -132,13 +137,14 @@ class QuestionMaker:
     def __call__(self, scenes: Scenes) -> list[Questions]:
         """Ask one question a slot about every scene."""
         batch, labels = len(scenes.labels), scenes.labels
-        kinds = self._kinds.asked(labels, _OBJECT_SLOTS + len(_MIXES))
-        queries = self._queries(scenes, kinds[_OBJECT_SLOTS:])
+        kinds, relations = self._kinds.asked(labels, _OBJECT_SLOTS + len(_MIXES) + 1), relate(scenes)
+        queries = self._queries(scenes, relations, kinds[_OBJECT_SLOTS:-1])
         spoken = len(self._short_lengths) * batch
         reasoning = self._grounding.reasoning(scenes, queries.rows(spoken))
         outline = either(self._grounding.outline(scenes), reasoning, chance(_OUTLINE_SHARE, (batch,), labels.device))
         return [
             *self._grounding.objects(scenes, kinds[:_OBJECT_SLOTS]),
+            self._typed(scenes, relations, kinds[-1]),
             outline,
             *self._short(queries.rows(0, spoken)),
             self._text(scenes),
@@ -159,7 +165,7 @@ class QuestionMaker:
             queries.reference,
             Part(words),
             Part(token(ANSWER, words)),
-            Part(self._answers.ids[queries.answer], weight=_ANSWER_WEIGHT),
+            Part(self._answers.ids[self._answers.respelled(queries.answer)], weight=_ANSWER_WEIGHT),
             Part(token(BOS, words), weight=1.0),
         ]
         return slots(lay(parts, QUERY_LENGTH), self._short_lengths)
@@ -191,6 +197,7 @@ class QuestionMaker:
             ("detect", grounded["detect"], DETECT_LENGTH),
             ("segment", grounded["segment"], OUTLINE_LENGTH),
             ("reasoning", grounded["reasoning"], OUTLINE_LENGTH),
+            ("typed", self._typed.longest(), TYPED_LENGTH),
             ("list", ends + self._wording.longest("list") + self._captions.longest_listing(MAX_OBJECTS), TEXT_LENGTH),
         ]
         for length, mix in zip(self._short_lengths, _MIXES, strict=False):

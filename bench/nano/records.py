@@ -1,10 +1,11 @@
 """What an examination keeps of one held-out scene: questions, answers and the truth, all of it fit for JSON."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-Skill = Literal["detect", "point", "segment", "caption", "query"]
-SKILLS: tuple[Skill, ...] = ("detect", "point", "segment", "caption", "query")
+Skill = Literal["detect", "point", "segment", "caption", "query", "typed"]
+SKILLS: tuple[Skill, ...] = ("detect", "point", "segment", "caption", "query", "typed")
+"""What is examined; typed answers are queries with a schema."""
 Wanted = Literal["name", "synonym", "absent", "unknown"]
 """How a thing was asked for: by its name or a synonym; or one that is not in this scene, or in no scene at all."""
 Place = tuple[float, ...]
@@ -101,6 +102,44 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Field:
+    """One value of a typed answer.
+
+    Attributes:
+        key: Name of the property, after the number of the item in a list.
+        kind: "name", "count", "present", "colour", "zone", "box" or "point".
+        expected: The right value; of a point the box that it should lie in; None for null, or for what should not be.
+        answer: The model's; None for null, or for what is missing.
+        right: Whether it is.
+    """
+
+    key: str
+    kind: str
+    expected: Any
+    answer: Any
+    right: bool
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A question that was answered with JSON.
+
+    Attributes:
+        case: One of `examine_typed.CASES`.
+        question: The text handed in.
+        text: The JSON as it was written.
+        schema: That it was held to.
+        fields: Of the answer and of the truth.
+    """
+
+    case: str
+    question: str
+    text: str
+    schema: dict[str, Any]
+    fields: list[Field]
+
+
+@dataclass(frozen=True)
 class Record:
     """Everything asked about one scene."""
 
@@ -113,3 +152,4 @@ class Record:
     captions: list[Captioned] = field(default_factory=list)
     questions: list[Asked] = field(default_factory=list)
     outlines: list[Outlined] = field(default_factory=list)
+    typed: list[Typed] = field(default_factory=list)

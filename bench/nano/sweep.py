@@ -31,7 +31,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 """What each run changes of the defaults."""
 
-_COLUMNS = ("f1", "iou", "none", "decision", "text", "coord", "size", "path", "patch_class")
+_COLUMNS = ("f1", "iou", "none", "decision", "typed", "text", "coord", "size", "path", "patch_class")
 _LAST = 3  # lines of the log whose losses are averaged
 
 

@@ -1,10 +1,11 @@
 """The tokenizer of the nano checkpoint: byte-level BPE whose frequent words and whole numbers are single tokens.
 
 `python -m bench.nano.tokenizer` writes `assets/nano/tokenizer.json` from the corpus of `language.py` and the modules
-beside it. Ids: 0..20 control, 21..981 the integers 0..960, then the bytes that are no digit, words, and what BPE
-merged. A piece of text that is in the vocabulary as a whole is one token without merges ("ignore_merges"); merges
-spell the rest, bytes at worst. The ending of a plural is a piece of its own, so that a word has one embedding whether
-one is asked for or many, and is in the vocabulary twice instead of four times: after a space, and at the start.
+beside it. Ids: 0..20 control, 21..981 the integers 0..960, then the bytes that are no digit, words, what BPE merged,
+and last what typed answers are made of: runs of JSON's punctuation, and the commonest names of properties. A piece of
+text that is in the vocabulary as a whole is one token without merges ("ignore_merges"); merges spell the rest, bytes
+at worst. The ending of a plural is a piece of its own, so that a word has one embedding whether one is asked for or
+many, and is in the vocabulary twice instead of four times: after a space, and at the start.
 
 The normaliser lower-cases what users type, takes runs of white space for one space, and begins the text with one:
 none of it means anything to the model, and each would cost it a spelling of every word. Answers have capitals and
@@ -47,6 +48,14 @@ _ANSWERS = ("Yes", "No", "Nothing", "objects", *colours.COLOURS)
 # What captions say, and words of questions that scenes can answer.
 _CAPTION = "A picture of nothing, 1 and 2. The at the top left right bottom centre everywhere is are."
 _SCENE_WORDS = "grey gray where which between near behind front biggest smallest bigger smaller than next"
+# Runs of punctuation in compact JSON: each is one piece, and would be spelled byte by byte.
+_JSON_RUNS = """ {" [{" [" [] ":[{" ":[" ":[ ":[]} ": ," "," "},{" },{" ":" "} "}] }] "] "]} ]} "}]} }]} """
+_JSON_WORDS = (
+    "true false null yes no name thing item kind label what count how many number total present there visible found "
+    "colour color box bbox where position point center centre place left right above below bottom largest biggest "
+    "smallest list fruit food animal vehicle plant shape"
+)
+_JSON_QUESTION_WORDS = "json as their largest about shelf fruit food animal vehicle shape"
 
 
 def load_tokenizer(path: Path = TOKENIZER_JSON) -> Tokenizer:
@@ -96,13 +105,14 @@ def build() -> dict[str, Any]:
     required = dict.fromkeys(piece for text in _required_texts() for piece in _split(splitter, text))
     vocabulary |= {piece: None for piece in required if not digits & set(piece)}
     spelled = {piece: count for piece, count in counts.items() if piece not in vocabulary and not digits & set(piece)}
+    typed = dict.fromkeys(piece for text in _typed_texts() for piece in _split(splitter, text))
     merges = []
     for pair in _learn_merges(spelled):
-        if "".join(pair) not in vocabulary and len(vocabulary) == VOCABULARY_SIZE:
+        if "".join(pair) not in vocabulary and len(vocabulary | typed) == VOCABULARY_SIZE:
             break
         vocabulary["".join(pair)] = None
         merges.append(pair)
-    return _tokenizer_json(vocabulary, merges)
+    return _tokenizer_json(vocabulary | typed, merges)
 
 
 def _byte_alphabet() -> list[str]:
@@ -117,6 +127,12 @@ def _required_texts() -> Iterator[str]:
         yield from (item.name, item.plural)
         yield from map(_prompt, (*item.names, *item.plurals))
     yield from map(_prompt, _questions())
+
+
+def _typed_texts() -> Iterator[str]:
+    yield from _JSON_RUNS.split()
+    yield from _JSON_WORDS.split()
+    yield _prompt(_JSON_QUESTION_WORDS)
 
 
 def _questions() -> Iterator[str]:

@@ -126,7 +126,8 @@ class Trainer:
         last = next(n for n in range(len(lengths)) if sum(lengths[: n + 1]) == numbers)
         attention = PackedAttention(config.prefix_length, lengths, self.device)
         classes = next(iter(self.composers.values())).classes
-        return Learner(self.model, classes, Places(numbers, numbers - lengths[last]), attention).to(self.device)
+        places = Places(numbers, numbers - lengths[last], self.maker.typed)
+        return Learner(self.model, classes, places, attention).to(self.device)
 
     def _held_out(self) -> Scenes:
         """Scenes of another seed, the full range of difficulty, in the commonest tiling."""

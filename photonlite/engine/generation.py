@@ -15,6 +15,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import copy
+import dataclasses
 import queue
 import time
 import weakref
@@ -25,6 +26,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from photonlite.engine.faults import without_frames
+from photonlite.engine.sequel import Further, Sequel
 from photonlite.errors import DeadlineError, PhotonliteError, RequestCancelledError
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, Token
@@ -72,6 +74,8 @@ class Delivery:
         started: Done when the request has been handed in, or has ended.
         handed_in: Whether the engine has got it.
         on_end: Is told of the end, once.
+        further: Tells what else has to be asked before the answer is whole; None for nothing.
+        encoded_s: Seconds of the image encoder that were spent on its behalf before it was handed in.
     """
 
     def __init__(self, request: Request, deadline_s: float | None) -> None:
@@ -83,6 +87,9 @@ class Delivery:
         self.started: Future[None] = Future()
         self.handed_in = False
         self.on_end: Callable[[Delivery], None] | None = None
+        self.further: Further | None = None
+        self.encoded_s = 0.0
+        self._sequel: Sequel | None = None
         self._computed: deque[Callable[[], None]] = deque()
         self._begun = time.perf_counter()
         self._deadline_s = deadline_s
@@ -103,16 +110,48 @@ class Delivery:
             engine: Takes it.
             prepare: Gives the picture; not called if the request has ended already.
         """
+        if self.prepare(prepare):
+            self.hand_in(engine)
+
+    def prepare(self, prepare: Callable[[], PreparedImage | None]) -> bool:
+        """Prepare the picture on this thread; tells whether the request goes on."""
+        if self.has_ended():
+            return False
+        try:
+            start = time.perf_counter()
+            self.picture = picture = prepare()
+            seconds = time.perf_counter() - start if picture is not None else 0.0
+            self._prepared = (seconds, 0.0 if picture is None else picture.preprocess_s)
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+        return not self.has_ended()
+
+    def hand_in(self, engine: Submitter, bind: Callable[[], Request] | None = None) -> None:
+        """Hand the request in with the picture that was prepared; what goes wrong ends the request.
+
+        Args:
+            engine: Takes it.
+            bind: Gives the whole request, where the one so far has no grammar.
+        """
         if self.has_ended():
             return
         try:
-            sequence = self._submit(engine, prepare)
+            if bind is not None:
+                self.request = bind()
+            if self.has_ended():
+                return
+            self.handed_in = True
+            sequence = self._submit(engine, self.request, self, self._prepared[0])
+            if self.further is not None:
+                self._sequel = Sequel(self.further, partial(self.submit_beside, engine), engine.cancel, self._end)
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
                 raise
         else:
-            self._stop = partial(engine.cancel, sequence) if sequence is not None else None
+            self._stop = partial(engine.cancel, sequence)
             if self.future.done():  # it was cancelled while it was handed in
                 self._tell_engine()
         finally:
@@ -172,24 +211,26 @@ class Delivery:
         try:
             reason = sequence.request.grammar.finish_reason
             size = None if self.picture is None else self.picture.size
-            self._end(Completion(tuple(sequence.tokens), reason, self._metrics(sequence), size))
+            completion = Completion(tuple(sequence.tokens), reason, self._metrics(sequence), size)
+            if self._sequel is None:
+                self._end(completion)
+            else:
+                self._sequel.begin(completion)
         except Exception as error:  # a grammar is a plug-in; nothing may be thrown at the engine thread
             self._end(error)
 
-    def _submit(self, engine: Submitter, prepare: Callable[[], PreparedImage | None]) -> Sequence | None:
-        start = time.perf_counter()
-        self.picture = picture = prepare()
-        seconds = time.perf_counter() - start if picture is not None else 0.0
-        self._prepared = (seconds, 0.0 if picture is None else picture.preprocess_s)
-        if self.has_ended():
-            return None
-        self.handed_in = True
+    def submit_beside(self, engine: Submitter, request: Request, sink: Sink) -> Sequence:
+        """Hand another request in on behalf of this one: same picture, tenant, class and deadline."""
+        request = dataclasses.replace(request, salt=self.request.salt, realtime=self.request.realtime)
+        return self._submit(engine, request, sink)
+
+    def _submit(self, engine: Submitter, request: Request, sink: Sink, preprocess_s: float = 0.0) -> Sequence:
         return engine.submit(
-            self.request,
-            self,
-            picture,
+            request,
+            sink,
+            self.picture,
             deadline_s=self._deadline_s,
-            preprocess_s=seconds,
+            preprocess_s=preprocess_s,
             submitted=self._begun,
         )
 
@@ -223,6 +264,8 @@ class Delivery:
         stop, self._stop = self._stop, None
         if stop is not None:
             stop()
+        if self._sequel is not None:
+            self._sequel.cancel()
 
     def _metrics(self, sequence: Sequence) -> Metrics:
         times = sequence.times
@@ -230,7 +273,7 @@ class Delivery:
         cutting = 0.0 if self.picture is None else self.picture.preprocess_s - before
         return Metrics(
             preprocess_s=preparing + cutting,
-            encode_s=times.encode_s,
+            encode_s=self.encoded_s + times.encode_s,
             prefill_s=times.prefill_s,
             decode_s=times.finished - times.first_token if times.first_token else 0.0,
             prompt_tokens=sequence.prompt_length,

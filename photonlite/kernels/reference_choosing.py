@@ -68,12 +68,14 @@ def choose(logits: Logits, hidden: Tensor, params: Tensor, masks: Tensor, target
     finite = hidden.isfinite().all(dim=-1)
     if logits.ids is not None:
         free = ids < 0
-        masked = _masked(_wide(logits.ids), masks)
+        open_ids = masked(wide(logits.ids), masks)
         if logits.coordinate is not None or logits.size is not None:
-            chosen, largest, decided = _decide(masked, params, sampled=sampled)
+            chosen, largest, decided = _decide(open_ids, params, sampled=sampled)
             probability = torch.where(free, decided, probability)
         else:
-            chosen, largest = (one[:, 0] for one in _pick(masked[:, None], params, _lanes(params, U0), sampled=sampled))
+            chosen, largest = (
+                one[:, 0] for one in _pick(open_ids[:, None], params, _lanes(params, U0), sampled=sampled)
+            )
         ids = torch.where(free, chosen, ids)
         finite = finite & (largest.isfinite() | ~free)
     bins = torch.full_like(ids, -1)[:, None].expand(-1, 2)
@@ -92,12 +94,12 @@ def choose(logits: Logits, hidden: Tensor, params: Tensor, masks: Tensor, target
     target.pending.index_copy_(0, target.rows.long(), whole[:, :PENDING_COLUMNS])
 
 
-def _wide(logits: Tensor) -> Tensor:
+def wide(logits: Tensor) -> Tensor:
     """Give logits the type that choices are computed in: at least float32."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def _masked(logits: Tensor, masks: Tensor) -> Tensor:
+def masked(logits: Tensor, masks: Tensor) -> Tensor:
     """Make the logits ``[B, vocab]`` of ids that may not stand minus infinity, whatever they are."""
     places = torch.arange(torch.iinfo(masks.dtype).bits, dtype=masks.dtype, device=masks.device)
     bit = torch.ones_like(places) << places
@@ -138,7 +140,7 @@ def _pick_bins(head: Tensor, radius: float, params: Tensor, *, sampled: bool) ->
     Returns:
         Bins, int64 ``[B, n]``; the probability mass around each ``[B, n]``; whether its logits are finite ``[B, n]``.
     """
-    logits = _wide(head)
+    logits = wide(head)
     count, width = logits.shape[1:]
     index, largest = _pick(logits, params, _lanes(params, U1, count), sampled=sampled)
     near = (torch.arange(width, device=logits.device) - index[..., None]).abs() <= radius

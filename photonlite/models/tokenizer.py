@@ -101,6 +101,10 @@ class Tokenizer:
             self._pieces[index] = _spelled(token or "")
         return self._pieces[index]
 
+    def pieces(self, count: int) -> list[bytes]:
+        """Give the bytes of the first `count` ids; none for those that text never turns into."""
+        return [b"" if index in self._controls else self.piece(index) for index in range(count)]
+
 
 class Detokenizer:
     """Turns a stream of ids into text, piece by piece; the pieces joined are what `decode` gives for all ids.

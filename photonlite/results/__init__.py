@@ -4,5 +4,17 @@ from photonlite.results.base import Metrics
 from photonlite.results.spatial import Detections, Points, Segments
 from photonlite.results.svg import path_to_polygon, path_to_rings
 from photonlite.results.text import Answer, Caption
+from photonlite.results.typed import Box, Point
 
-__all__ = ["Answer", "Caption", "Detections", "Metrics", "Points", "Segments", "path_to_polygon", "path_to_rings"]
+__all__ = [
+    "Answer",
+    "Box",
+    "Caption",
+    "Detections",
+    "Metrics",
+    "Point",
+    "Points",
+    "Segments",
+    "path_to_polygon",
+    "path_to_rings",
+]

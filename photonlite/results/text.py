@@ -116,7 +116,7 @@ class _Text(Result):
 
     def __init__(
         self,
-        text: str | Iterator[str] | AsyncIterator[str],
+        value: Any,
         *,
         metrics: Metrics | None,
         finish_reason: str | None,
@@ -124,13 +124,10 @@ class _Text(Result):
         more: dict[str, Any] | None = None,
     ) -> None:
         outcome = Outcome(metrics, finish_reason)
-        value: str | TextStream | AsyncTextStream
-        if isinstance(text, str):
-            value = text
-        elif isinstance(text, AsyncIterator):
-            value = AsyncTextStream(text, outcome, on_end)
-        else:
-            value = TextStream(text, outcome, on_end)
+        if isinstance(value, AsyncIterator):
+            value = AsyncTextStream(value, outcome, on_end)
+        elif isinstance(value, Iterator):
+            value = TextStream(value, outcome, on_end)
         super().__init__({self._key: value, **(more or {})}, outcome)
 
     @property
@@ -140,7 +137,7 @@ class _Text(Result):
         Raises:
             InputError: The stream must be awaited: see `atext`.
         """
-        value = self[self._key]
+        value = self.get("text", self[self._key])
         if isinstance(value, AsyncTextStream):
             if not value.ended:
                 raise InputError("this text is still on its way to a coroutine: `await result.atext()` gives all of it")
@@ -174,7 +171,7 @@ class _Text(Result):
     def __repr__(self) -> str:
         value = self[self._key]
         shown = "<stream>" if isinstance(value, TextStream | AsyncTextStream) else repr(value)
-        more = "".join(f", {key}={reprlib.repr(self[key])}" for key in self if key != self._key)
+        more = "".join(f", {key}={reprlib.repr(self[key])}" for key in self if key not in (self._key, "text"))
         return f"{type(self).__name__}({shown}{more}){self._note()}"
 
 
@@ -204,9 +201,14 @@ class Caption(_Text):
 class Answer(_Text):
     """An answer: `{"answer": str, "reasoning"?: {...}}`, or an iterator of str under "answer" while it streams.
 
+    A typed one is `{"answer": object, "text": str}`, and one out of choices `{"answer": str, "scores"?: {...}}`.
+
     Args:
-        answer: The text, or the pieces of it as they come.
+        answer: The text, or the pieces of it as they come; or what it means, where it is typed.
         reasoning: `{"text": str, "grounding": [...]}`; None leaves the key out.
+        text: Of a typed answer, its JSON; None leaves the key out.
+        scores: The probability of each choice; None leaves the key out. Of a stream they come with the end.
+        read: Of a stream, gives what its whole text means.
         metrics: Where the time went.
         finish_reason: Why the text ended.
         on_end: For a stream: called once when the pieces end, and gives `(metrics, finish_reason)`.
@@ -216,12 +218,35 @@ class Answer(_Text):
 
     def __init__(
         self,
-        answer: str | Iterator[str] | AsyncIterator[str],
+        answer: Any,
         reasoning: dict[str, Any] | None = None,
         *,
+        text: str | None = None,
+        scores: dict[str, float] | None = None,
+        read: Callable[[str], Any] | None = None,
         metrics: Metrics | None = None,
         finish_reason: str | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
-        more = {"reasoning": reasoning} if reasoning is not None else None
+        parts = {"text": text, "scores": scores, "reasoning": reasoning}
+        more = {name: part for name, part in parts.items() if part is not None}
         super().__init__(answer, metrics=metrics, finish_reason=finish_reason, on_end=on_end, more=more)
+        self._read = read
+
+    @property
+    def value(self) -> Any:
+        """What the answer means: of a typed question, the object; of a stream, waits for the rest of it.
+
+        Raises:
+            InputError: The stream must be awaited: see `avalue`.
+        """
+        value = self["answer"]
+        return self._meaning(self.text) if isinstance(value, TextStream | AsyncTextStream) else value
+
+    async def avalue(self) -> Any:
+        """The same; of a stream made by an async method, waits for the rest of it."""
+        value = self["answer"]
+        return self._meaning(await self.atext()) if isinstance(value, TextStream | AsyncTextStream) else value
+
+    def _meaning(self, text: str) -> Any:
+        return text if self._read is None else self._read(text)

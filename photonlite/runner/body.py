@@ -69,16 +69,16 @@ class Body(Protocol):
         """Copy pages, keys and values of all layers."""
         ...
 
-    def upload_choices(self, slot: Slot, count: int, *, masked: bool) -> None:
-        """Copy the first `count` of `slot.choices`, and of `slot.masks` if `masked`, to the device."""
+    def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None:
+        """Copy the first `count` of `slot.choices` to the device; of masks and scored ids where it takes them."""
         ...
 
     def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
         """Choose a token for each row with the heads of the variant; put it into the pending table and the results."""
         ...
 
-    def download(self, slot: Slot, count: int) -> None:
-        """Copy the first `count` results to `slot.results`."""
+    def download(self, slot: Slot, count: int, variant: Variant) -> None:
+        """Copy the first `count` results to `slot.results`, and to `slot.scores` where there are some."""
         ...
 
     def forget(self, job: EncodeJob) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from photonlite.kernels.columns import CHOICE_COLUMNS, RESULT_COLUMNS
+from photonlite.request import MAX_SCORED
 from photonlite.runner.slot import PAGES, Slot, SlotShape
 
 
@@ -25,7 +26,7 @@ def transfer(target: Tensor, source: Tensor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HostViews:
-    """A slot's host arrays, int32, as tensors over the same memory; see `runner.slot` for their layout."""
+    """A slot's host arrays as tensors over the same memory; see `runner.slot` for their layout."""
 
     rows: Tensor
     tokens: Tensor
@@ -33,6 +34,8 @@ class HostViews:
     choices: Tensor
     masks: Tensor
     results: Tensor
+    scored: Tensor
+    scores: Tensor
 
     @classmethod
     def of(cls, slot: Slot) -> Self:
@@ -45,12 +48,14 @@ class Buffers:
     """The same on the device, and what never leaves it.
 
     Attributes:
-        rows: Twin of the slot's, as are the next five.
+        rows: Twin of the slot's, as are the next seven.
         tokens: See `rows`.
         packed: See `rows`.
         choices: See `rows`.
         masks: See `rows`.
         results: See `rows`.
+        scored: See `rows`.
+        scores: See `rows`.
         crops: uint8 ``[n, C, C, 3]``.
         pictures: What crops are made of, uint8 ``[bytes]``; see `images.packing`.
         hidden: Raw hidden states ``[B, dim]``.
@@ -62,6 +67,8 @@ class Buffers:
     choices: Tensor
     masks: Tensor
     results: Tensor
+    scored: Tensor
+    scores: Tensor
     crops: Tensor
     pictures: Tensor
     hidden: Tensor
@@ -100,6 +107,8 @@ class Buffers:
             choices=words(shape.max_rows, CHOICE_COLUMNS),
             masks=words(shape.max_rows, shape.mask_words),
             results=words(shape.max_rows, RESULT_COLUMNS),
+            scored=words(shape.max_rows, MAX_SCORED),
+            scores=torch.zeros(shape.max_rows, MAX_SCORED, device=device),
             crops=torch.zeros(max_crops, crop_size, crop_size, 3, dtype=torch.uint8, device=device),
             pictures=torch.zeros(picture_bytes, dtype=torch.uint8, device=device),
             hidden=torch.zeros(shape.max_rows, dim, dtype=dtype, device=device),

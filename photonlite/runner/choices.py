@@ -6,7 +6,7 @@ alone: what a row draws depends neither on its batch nor on the device.
 
 import functools
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -14,18 +14,21 @@ import numpy.typing as npt
 
 from photonlite.batch import Choice
 from photonlite.grammar.mask import MaskCache
-from photonlite.request import Allowed
+from photonlite.request import MAX_SCORED, Allowed
 
-Variant = Literal["text", "coordinate", "size", "decide", "mixed"]
-"""Which heads a finalize computes: over ids, coordinate bins or size bins; ids and coordinate bins; or all of them."""
+Variant = Literal["text", "coordinate", "size", "decide", "mixed", "scored"]
+"""Which heads a finalize computes: over ids, coordinate bins or size bins; ids and coordinate bins; or all of them.
 
-WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed"})
+"scored" is all of them, and the probabilities of the ids that rows name.
+"""
+
+WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed", "scored"})
 """Variants that read the head over ids, and masks with it."""
 
-WITH_COORDINATES: frozenset[Variant] = frozenset({"coordinate", "decide", "mixed"})
+WITH_COORDINATES: frozenset[Variant] = frozenset({"coordinate", "decide", "mixed", "scored"})
 """Variants that read the head over coordinate bins."""
 
-WITH_SIZES: frozenset[Variant] = frozenset({"size", "mixed"})
+WITH_SIZES: frozenset[Variant] = frozenset({"size", "mixed", "scored"})
 """Variants that read the head over size bins."""
 
 _CHOICE = struct.Struct("=5i5f")
@@ -101,7 +104,7 @@ def _start(seed: int) -> int:
 def write_choice(
     choice: Choice | None, row: npt.NDArray[np.int32], mask: npt.NDArray[np.int32], masks: MaskCache
 ) -> None:
-    """Write one row's parameters, and its mask where the id is not forced.
+    """Write one row's parameters, and its mask where the id is not forced or probabilities are wanted.
 
     Args:
         choice: How to choose; None where nobody wants the token: then it is id 0, without a look at any logits.
@@ -121,7 +124,7 @@ def write_choice(
         # The device looks it up, and an index out of range there would end everybody's requests: CUDA does not recover.
         if named is not None and not 0 <= named < masks.vocab_size:
             raise ValueError(f"a grammar names id {named} of a vocabulary of {masks.vocab_size}")
-    if forced is None:
+    if forced is None or allowed.scored:
         masks.fill(allowed, mask)
     u0 = u1 = u2 = 0.0
     if choice.temperature > 0:
@@ -142,19 +145,39 @@ def write_choice(
     )
 
 
+def write_scored(scored: Sequence[int], row: npt.NDArray[np.int32], vocab_size: int) -> None:
+    """Write the ids whose probabilities a row wants.
+
+    Args:
+        scored: These ids, at least one.
+        row: int32 ``[MAX_SCORED]``.
+        vocab_size: Ids that there are.
+
+    Raises:
+        ValueError: They are too many, or not in the vocabulary.
+    """
+    if len(scored) > MAX_SCORED:
+        raise ValueError(f"a grammar wants the probabilities of {len(scored)} ids, over the limit of {MAX_SCORED}")
+    if not 0 <= min(scored) <= max(scored) < vocab_size:
+        raise ValueError(f"a grammar scores ids {min(scored)} to {max(scored)} of a vocabulary of {vocab_size}")
+    row[: len(scored)] = scored
+    row[len(scored) :] = -1
+
+
 def variant_of(choices: Iterable[Choice | None]) -> tuple[Variant, bool]:
     """Tell what a finalize of these rows takes.
 
     Returns:
         The variant with every head that a row may need, and whether any row draws: has a temperature above 0.
     """
-    needed, sampled = 0, False
+    needed, sampled, scored = 0, False, False
     for choice in choices:
         if choice is not None:
             heads = _heads(choice.allowed)
             needed |= heads
             sampled = sampled or (heads != 0 and choice.temperature > 0)
-    return _VARIANTS.get(needed, "mixed"), sampled
+            scored = scored or bool(choice.allowed.scored)
+    return "scored" if scored else _VARIANTS.get(needed, "mixed"), sampled
 
 
 def read_results(rows: npt.NDArray[np.int32], count: int) -> list[Result]:

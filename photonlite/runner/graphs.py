@@ -27,7 +27,8 @@ from tqdm import tqdm
 
 from photonlite.runner.choices import Variant
 
-VARIANTS: tuple[Variant, ...] = get_args(Variant)
+VARIANTS: tuple[Variant, ...] = tuple(variant for variant in get_args(Variant) if variant != "scored")
+"""Those that are captured: what gives probabilities runs as it is."""
 
 Forward = Callable[[int, int], None]
 """Runs the forward pass of a slot and a size."""

@@ -12,6 +12,7 @@ is kept with the step, skips the rest of the step's work, and comes out of `laun
 forward pass has left the slot.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -24,7 +25,7 @@ from photonlite.grammar.mask import MaskCache
 from photonlite.observe.trace import Tracer, Track
 from photonlite.request import Token
 from photonlite.runner.body import Body
-from photonlite.runner.choices import WITH_IDS, Result, read_results, variant_of, write_choice
+from photonlite.runner.choices import Result, read_results, variant_of, write_choice, write_scored
 from photonlite.runner.slot import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot
 from photonlite.sequence import Sequence as BatchSequence
 
@@ -87,9 +88,9 @@ class StreamRunner:
         slot, body, device = self._slots[step.slot], self._body, self._device
         choices = self._fill_choices(step, slot, choices)
         variant, sampled = variant_of(choices)
-        count, masked = step.padded, variant in WITH_IDS
+        count = step.padded
 
-        self._run(step, device.upload, lambda: body.upload_choices(slot, count, masked=masked))
+        self._run(step, device.upload, lambda: body.upload_choices(slot, count, variant))
         device.upload.record(slot.choices_uploaded)
         device.compute.wait(slot.choices_uploaded)
         device.compute.record(slot.finalize_begun)
@@ -97,7 +98,7 @@ class StreamRunner:
         device.compute.record(slot.finalize_ended)
         device.download.wait(slot.finalize_ended)
         device.download.record(slot.copy_begun)
-        self._run(step, device.download, lambda: body.download(slot, len(step.rows)))
+        self._run(step, device.download, lambda: body.download(slot, len(step.rows), variant))
         device.download.record(slot.copied)
         _raise(step, slot)
 
@@ -119,7 +120,7 @@ class StreamRunner:
         if step.kind == "encode":
             return []
         results = read_results(slot.results, len(step.rows))
-        return [self._outcome(step, index, result) for index, result in enumerate(results)]
+        return [self._outcome(step, slot, index, result) for index, result in enumerate(results)]
 
     def forget(self, job: EncodeJob) -> None:
         """Let go of a picture's features once the work queued so far is done."""
@@ -231,6 +232,9 @@ class StreamRunner:
         for index, choice in enumerate([*choices, *[None] * (step.padded - len(choices))]):
             try:
                 write_choice(choice, slot.choices[index], slot.masks[index], self._masks)
+                if choice is not None and choice.allowed.scored:
+                    write_scored(choice.allowed.scored, slot.scored[index], self._masks.vocab_size)
+                    step.scored[index] = len(choice.allowed.scored)
                 usable.append(choice)
             except Exception as error:  # a grammar is a plug-in
                 step.faults[index] = error
@@ -238,21 +242,26 @@ class StreamRunner:
                 usable.append(None)
         return usable
 
-    def _outcome(self, step: Step, index: int, result: Result) -> Token | Exception | None:
+    def _outcome(self, step: Step, slot: Slot, index: int, result: Result) -> Token | Exception | None:
         if index in step.faults:
             return step.faults[index]
         if not result.finite:
             return _not_finite()
-        return None if step.rows[index].index is None else self._token(result)
+        if step.rows[index].index is None:
+            return None
+        count = step.scored.get(index)
+        scores = tuple(slot.scores[index, :count].tolist()) if count else ()
+        return self._token(result, scores) if all(map(math.isfinite, scores)) else _not_finite()
 
-    def _token(self, result: Result) -> Token:
+    def _token(self, result: Result, scores: tuple[float, ...]) -> Token:
         if result.bin0 < 0:
-            return Token(result.id, (), result.probability)
+            return Token(result.id, (), result.probability, (), scores)
         if result.bin1 < 0:
-            return Token(result.id, (self._body.coordinates[result.bin0],), result.probability, (result.mass0,))
+            place = (self._body.coordinates[result.bin0],)
+            return Token(result.id, place, result.probability, (result.mass0,), scores)
         sizes = self._body.sizes
         values = (sizes[result.bin0], sizes[result.bin1])
-        return Token(result.id, values, result.probability, (result.mass0, result.mass1))
+        return Token(result.id, values, result.probability, (result.mass0, result.mass1), scores)
 
     def _anchor(self, step: Step) -> None:
         """Tie the device's clock to the host's when tracing begins, and once a minute: it loses precision with time."""

@@ -4,18 +4,21 @@
 hidden ─> logits ────────────┐
        ─> coordinate logits ─┼─ kernels.choosing ─> results, pending
        ─> size logits ───────┘
+       ─> logits, where rows want probabilities ─ kernels.scoring ─> scores
 ```
 
-It has fixed shapes and never waits for the device, so that a CUDA graph can hold it.
+It has fixed shapes and never waits for the device, so that a CUDA graph can hold it; none holds scores, which are rare.
 """
 
 import math
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from photonlite.kernels.choosing import choose
 from photonlite.kernels.choosing_kernel import HAS_TRITON
 from photonlite.kernels.reference_choosing import Logits, Target
+from photonlite.kernels.scoring import score_ids
 from photonlite.kernels.skinny import skinny_linear
 from photonlite.models.base import Head, Heads, Model
 from photonlite.runner.choices import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
@@ -37,8 +40,29 @@ def size_radius(bins: int, octaves: float) -> float:
     return math.log2(SIZE_RATIO) * (bins - 1) / octaves
 
 
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Probabilities that rows want beside their tokens.
+
+    Attributes:
+        ids: Of which ids, int32 ``[B, MAX_SCORED]``; -1 for none.
+        values: Written to, float32 ``[B, MAX_SCORED]``.
+    """
+
+    ids: Tensor
+    values: Tensor
+
+
 def choose_tokens(
-    model: Model, hidden: Tensor, params: Tensor, masks: Tensor, target: Target, *, variant: Variant, sampled: bool
+    model: Model,
+    hidden: Tensor,
+    params: Tensor,
+    masks: Tensor,
+    target: Target,
+    scores: Scores | None = None,
+    *,
+    variant: Variant,
+    sampled: bool,
 ) -> None:
     """Choose a token for each row.
 
@@ -48,10 +72,14 @@ def choose_tokens(
         params: int32 ``[B, CHOICE_COLUMNS]``, written by `runner.choices.write_choice`.
         masks: Allowed ids as bits, int32 ``[B, words]``; not read where the id is forced.
         target: Takes the results, which `runner.choices.read_results` reads, and the rows of the pending table.
+        scores: Takes the probabilities of ids; None where no row wants some.
         variant: Heads; all that a row may need are among them, as `runner.choices.variant_of` sees to.
         sampled: Whether any row draws; if not, nothing is sorted and temperatures are not read.
     """
-    choose(read_heads(model, hidden, variant), hidden, params, masks, target, sampled=sampled)
+    logits = read_heads(model, hidden, variant)
+    choose(logits, hidden, params, masks, target, sampled=sampled)
+    if scores is not None and logits.ids is not None:
+        score_ids(logits.ids, masks, scores.ids, scores.values)
 
 
 def read_heads(model: Model, hidden: Tensor, variant: Variant) -> Logits:

@@ -10,6 +10,8 @@ packed    int32 [W]          where positions lie on one axis, see `runner.layout
 choices   int32 [B, K]       how to choose, see `kernels.columns`
 masks     int32 [B, W]       allowed ids as bits
 results   int32 [B, 7]       what was chosen, see `kernels.columns`
+scored    int32 [B, S]       ids whose probabilities are wanted, then -1     (both only where a row wants some)
+scores    float32 [B, S]     these probabilities
 ```
 """
 
@@ -19,6 +21,7 @@ import numpy as np
 
 from photonlite.device.base import Array, Device, Event
 from photonlite.kernels.columns import CHOICE_COLUMNS, RESULT_COLUMNS
+from photonlite.request import MAX_SCORED
 from photonlite.runner.layout import PackedLayout
 from photonlite.sequence import MAX_INFLIGHT
 
@@ -78,6 +81,8 @@ class Slot:
         self.choices: Array = device.host_array((shape.max_rows, CHOICE_COLUMNS), np.int32)
         self.masks: Array = device.host_array((shape.max_rows, shape.mask_words), np.int32)
         self.results: Array = device.host_array((shape.max_rows, RESULT_COLUMNS), np.int32)
+        self.scored: Array = device.host_array((shape.max_rows, MAX_SCORED), np.int32)
+        self.scores: Array = device.host_array((shape.max_rows, MAX_SCORED), np.float32)
         self.upload_begun: Event = device.event()
         self.uploaded: Event = device.event()
         self.forward_begun: Event = device.event()

@@ -7,6 +7,7 @@ crops, pictures ───> crops ─ encode ── features ── pictures ─�
                                    ├─ prefill <──────────────┘
 pending ── embed ──────────────────┴─ decode ──> hidden
 choices, masks ────> choices, masks ──────────── finalize ──> results ──> results (host)
+scored ────────────> scored                              ├──> scores ───> scores           only where rows want scores
                                                      └──────> pending, by row
 ```
 
@@ -27,7 +28,7 @@ from photonlite.kernels.skinny import Counters, counting_in
 from photonlite.models.base import CropEncoder, Model, NextPositions, PromptDecoder, StepDecoder
 from photonlite.runner.attention import DecodeAttention, PagedCache, plan_free_attention
 from photonlite.runner.buffers import Buffers, HostViews, transfer
-from photonlite.runner.choices import Variant
+from photonlite.runner.choices import WITH_IDS, Variant
 from photonlite.runner.feed import CropFeed
 from photonlite.runner.graphs import Capturer, CudaCapturer, GraphKey, GraphOptions, GraphReport, GraphSet, Progress
 from photonlite.runner.inputs import InputEmbedding
@@ -36,7 +37,7 @@ from photonlite.runner.packed_prefill import PackedPrefill
 from photonlite.runner.padded_prefill import PaddedPrefill
 from photonlite.runner.pictures import PictureEncoder
 from photonlite.runner.prefill import Prefill
-from photonlite.runner.sampling import choose_tokens
+from photonlite.runner.sampling import Scores, choose_tokens
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
 
 
@@ -199,21 +200,26 @@ class TorchBody:
         """Copy pages, keys and values of all layers."""
         self.cache.copy(copies)
 
-    def upload_choices(self, slot: Slot, count: int, *, masked: bool) -> None:
-        """Copy the first `count` of `slot.choices`, and of `slot.masks` if `masked`, to the device."""
+    def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None:
+        """Copy the first `count` of `slot.choices` to the device; of masks and scored ids where it takes them."""
         buffers, host = self._buffers[slot.index], self._host(slot)
         transfer(buffers.choices[:count], host.choices[:count])
-        if masked:
+        if variant in WITH_IDS:
             transfer(buffers.masks[:count], host.masks[:count])
+        if variant == "scored":
+            transfer(buffers.scored[:count], host.scored[:count])
 
     def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
         """Choose a token for each row with the heads of the variant; put it into the pending table and the results."""
         if self._graphs is None or not self._graphs.replay(GraphKey(slot.index, count, variant, sampled)):
             self._finalize(self._buffers[slot.index], count, variant, sampled)
 
-    def download(self, slot: Slot, count: int) -> None:
-        """Copy the first `count` results to `slot.results`."""
-        transfer(self._host(slot).results[:count], self._buffers[slot.index].results[:count])
+    def download(self, slot: Slot, count: int, variant: Variant) -> None:
+        """Copy the first `count` results to `slot.results`, and to `slot.scores` where there are some."""
+        buffers, host = self._buffers[slot.index], self._host(slot)
+        transfer(host.results[:count], buffers.results[:count])
+        if variant == "scored":
+            transfer(host.scores[:count], buffers.scores[:count])
 
     def forget(self, job: EncodeJob) -> None:
         """Let go of a job's crops, features and embeddings."""
@@ -237,7 +243,7 @@ class TorchBody:
             )
             self._prefill.rehearse(buffers, positions)
             buffers.hidden.copy_(self._step(buffers.rows))
-            self._finalize(buffers, rows, "mixed", sampled=True)
+            self._finalize(buffers, rows, "scored", sampled=True)
             del kept  # it had to be there while the others ran
         self._synchronize()
 
@@ -265,8 +271,9 @@ class TorchBody:
     def _finalize(self, buffers: Buffers, count: int, variant: Variant, sampled: bool) -> None:
         hidden, choices, masks = buffers.hidden[:count], buffers.choices[:count], buffers.masks[:count]
         target = Target(buffers.results[:count], self._pending, buffers.rows[:count, PENDING_ROW])
+        scores = Scores(buffers.scored[:count], buffers.scores[:count]) if variant == "scored" else None
         with counting_in(self._counters):
-            choose_tokens(self._model, hidden, choices, masks, target, variant=variant, sampled=sampled)
+            choose_tokens(self._model, hidden, choices, masks, target, scores, variant=variant, sampled=sampled)
 
     def _host(self, slot: Slot) -> HostViews:
         known = self._views.get(slot.index)

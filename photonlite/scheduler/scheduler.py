@@ -174,7 +174,8 @@ class Scheduler:
             return
         realtime = _is_realtime(plan)
         self._prefilled_last[realtime] = plan.kind == "prefill"
-        self._turns.book(overtakes=realtime and self.waiting.bulk > 0)
+        ends = sum(not sequence.realtime for sequence in (*self.satisfied, *self.unusable))  # at once, without a launch
+        self._turns.book(overtakes=realtime and self.waiting.bulk > ends)
 
     @property
     def _bulk_is_due(self) -> bool:

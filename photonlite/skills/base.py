@@ -80,6 +80,10 @@ class Prompts(Protocol):
         """Ask for an outline."""
         ...
 
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Spell text in ids, none of them special."""
+        ...
+
     def decode(self, ids: Iterable[int]) -> str:
         """Give the text of ids; special ones vanish."""
         ...

@@ -9,6 +9,7 @@ reasoning ... 7 (ground) words 5 5 5 5 ... 9 (end) ... 3 (answer) words ... 0 (e
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from photonlite.errors import SpatialRefError
@@ -31,7 +32,30 @@ from photonlite.skills.base import (
 )
 
 
-def build(
+@dataclass(frozen=True)
+class Question:
+    """A question that has been checked.
+
+    Attributes:
+        subject: Its text.
+        prompt: What asks it.
+        reasoning: Whether reasoning comes before the answer.
+        room: Tokens that the context leaves for both.
+        settings: How to choose words, and how many tokens at most.
+    """
+
+    subject: str
+    prompt: tuple[Token, ...]
+    reasoning: bool
+    room: int
+    settings: SamplingSettings
+
+    def request(self, grammar: Grammar, budget: int) -> Request:
+        """Make the request for an answer that keeps to a grammar."""
+        return Request("query", self.prompt, grammar, budget, self.settings, self.subject)
+
+
+def read_question(
     prompts: Prompts,
     question: str | None,
     *,
@@ -39,8 +63,8 @@ def build(
     reasoning: bool,
     refs: SpatialRefs | None,
     settings: SamplingSettings,
-) -> Request:
-    """Make the request for an answer.
+) -> Question:
+    """Check a question and write its prompt.
 
     Args:
         prompts: The checkpoint's.
@@ -61,14 +85,25 @@ def build(
     if places and not with_image:
         raise SpatialRefError("spatial references were given without a picture: hand in the picture they belong to")
     prompt = prompts.query(subject, reasoning=reasoning, refs=places)
-    room = room_after(prompt, prompts, with_image=with_image)
+    return Question(subject, prompt, reasoning, room_after(prompt, prompts, with_image=with_image), settings)
+
+
+def build(
+    prompts: Prompts,
+    question: str | None,
+    *,
+    with_image: bool,
+    reasoning: bool,
+    refs: SpatialRefs | None,
+    settings: SamplingSettings,
+) -> Request:
+    """Make the request for an answer in words; arguments and errors are those of `read_question`."""
+    asked = read_question(prompts, question, with_image=with_image, reasoning=reasoning, refs=refs, settings=settings)
     if reasoning:
-        budget = min(room, 2 * settings.max_tokens + 1)
-        grammar: Grammar = ReasoningGrammar(prompts.vocabulary, budget, settings.max_tokens)
-    else:
-        budget = min(room, settings.max_tokens)
-        grammar = TextGrammar(prompts.vocabulary, budget)
-    return Request("query", prompt, grammar, budget, settings, subject)
+        budget = min(asked.room, 2 * settings.max_tokens + 1)
+        return asked.request(ReasoningGrammar(prompts.vocabulary, budget, settings.max_tokens), budget)
+    budget = min(asked.room, settings.max_tokens)
+    return asked.request(TextGrammar(prompts.vocabulary, budget), budget)
 
 
 def finish(request: Request, prompts: Prompts, completion: Completion) -> Answer:
@@ -94,21 +129,26 @@ def astream(request: Request, prompts: Prompts, tokens: AsyncIterator[Token], on
 
 
 def _reader(request: Request, prompts: Prompts) -> tuple[dict[str, Any] | None, Reader]:
-    if not isinstance(request.grammar, ReasoningGrammar):
-        return None, TextReader(prompts)
+    return with_reasoning(prompts, TextReader(prompts), isinstance(request.grammar, ReasoningGrammar))
+
+
+def with_reasoning(prompts: Prompts, answer: Reader, reasoned: bool) -> tuple[dict[str, Any] | None, Reader]:
+    """Give what reasoning is read into, None where there is none before the answer, and what reads both."""
+    if not reasoned:
+        return None, answer
     reasoning: dict[str, Any] = {"text": "", "grounding": []}
-    return reasoning, _ReasoningReader(prompts, reasoning)
+    return reasoning, _ReasoningReader(prompts, reasoning, answer)
 
 
 class _ReasoningReader:
     """Reads reasoning into a dictionary, all of it at its end, and then the answer into pieces."""
 
-    def __init__(self, prompts: Prompts, reasoning: dict[str, Any]) -> None:
+    def __init__(self, prompts: Prompts, reasoning: dict[str, Any], answer: Reader) -> None:
         self._prompts = prompts
         self._reasoning = reasoning
         self._thought: list[Token] = []
         self._thinking = True
-        self._answer = TextReader(prompts)
+        self._answer = answer
 
     def feed(self, token: Token) -> str:
         if not self._thinking:

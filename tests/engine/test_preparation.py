@@ -9,9 +9,9 @@ from PIL import Image
 from photonlite.config import ImageLimits
 from photonlite.engine.calls import Calls
 from photonlite.engine.generation import Generation
-from photonlite.engine.preparation import Preparation
+from photonlite.engine.preparation import Binding, Preparation
 from photonlite.engine.window import Lane
-from photonlite.errors import DeadlineError, ModelError, RequestCancelledError
+from photonlite.errors import DeadlineError, ModelError, RequestCancelledError, SchemaError
 from photonlite.images.crops import CropSpec
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.request import Request, SamplingSettings, Token
@@ -52,12 +52,18 @@ class Asked:
     """One call about a picture of 72 bytes."""
 
     def __init__(
-        self, engine: FakeEngine, lane: Lane, deadline_s: float | None = None, *, realtime: bool = False
+        self,
+        engine: FakeEngine,
+        lane: Lane,
+        deadline_s: float | None = None,
+        *,
+        realtime: bool = False,
+        binding: Binding | None = None,
     ) -> None:
         request = Request("caption", (Token(9),), Silence(), 8, SamplingSettings(), realtime=realtime)
         self.generation = Generation(request, deadline_s)
         self.prepared = self.measured = 0
-        self.preparation = Preparation(self.generation.delivery, engine, lane, self._measure, self._prepare)
+        self.preparation = Preparation(self.generation.delivery, engine, lane, self._measure, self._prepare, binding)
 
     def _measure(self) -> int:
         self.measured += 1
@@ -204,3 +210,165 @@ def test_work_for_a_request_that_has_ended_stops_at_the_next_checkpoint() -> Non
     late = Generation(Request("caption", (Token(9),), Silence(), 8, SamplingSettings()), 0.0)
     with pytest.raises(DeadlineError):
         late.delivery.check()
+
+
+WHOLE = Request("query", (Token(9), Token(8)), Silence(), 5, SamplingSettings())
+ENCODE = Request("encode", (), Silence(), 0, SamplingSettings())
+
+
+def bound(future: Any, *, meanwhile: Request | None = None) -> tuple[Binding, list[Any]]:
+    """A binding, and what its automata were."""
+    told: list[Any] = []
+
+    def bind(automaton: Any) -> Request:
+        told.append(automaton)
+        return WHOLE
+
+    return Binding(bind, future, meanwhile), told
+
+
+def requests(engine: FakeEngine) -> list[Request]:
+    return [sequence.request for sequence in engine.sequences]
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_request_whose_grammar_is_there_is_handed_in_whole(here: bool) -> None:
+    engine, lane, threads = FakeEngine(), Lane(100), Threads()
+    future: Future[Any] = Future()
+    future.set_result("automaton")
+    binding, told = bound(future, meanwhile=ENCODE)
+    asked = Asked(engine, lane, binding=binding)
+    if here:
+        asked.preparation.here()
+    else:
+        asked.preparation.on(threads)
+        threads.work()
+
+    assert (requests(engine), told) == ([WHOLE], ["automaton"])
+    assert asked.generation.delivery.request is WHOLE
+
+
+def test_nothing_to_compile_is_nothing_to_wait_for() -> None:
+    engine = FakeEngine()
+    binding, told = bound(None)
+    Asked(engine, Lane(100), binding=binding).preparation.here()
+
+    assert (requests(engine), told) == ([WHOLE], [None])
+
+
+def test_while_a_grammar_is_compiled_its_picture_is_encoded_and_no_thread_of_the_pool_waits() -> None:
+    engine, lane, threads = FakeEngine(), Lane(100), Threads()
+    future: Future[Any] = Future()
+    binding, _ = bound(future, meanwhile=ENCODE)
+    asked = Asked(engine, lane, binding=binding)
+    asked.preparation.on(threads)
+    threads.work()
+    assert requests(engine) == [ENCODE]
+    assert engine.sequences[0].picture is asked.generation.picture
+    assert not threads.jobs
+    engine.sequences[0].times.encode_s = 0.75
+    engine.finish()
+    future.set_result("automaton")
+    threads.work()
+
+    assert requests(engine) == [ENCODE, WHOLE]
+    assert asked.prepared == 1
+    assert lane.held == BYTES  # until the first token
+    engine.give(Token(1))
+    engine.finish()
+    assert lane.held == 0
+    assert asked.generation.complete().metrics.encode_s == 0.75
+
+
+def test_a_thread_that_asks_waits_for_the_grammar_itself() -> None:
+    submitted = threading.Event()
+    engine = FakeEngine(on_submit=lambda sequence: submitted.set())
+    future: Future[Any] = Future()
+    binding, _ = bound(future, meanwhile=ENCODE)
+    asked = Asked(engine, Lane(100), binding=binding)
+    waiting = on_thread(asked.preparation.here)
+    assert submitted.wait(GUARD)
+    assert not waiting.done()
+    future.set_result("automaton")
+    waiting.result(GUARD)
+
+    assert requests(engine) == [ENCODE, WHOLE]
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_grammar_that_cannot_be_had_is_the_end_of_its_request(here: bool) -> None:
+    engine, threads = FakeEngine(), Threads()
+    future: Future[Any] = Future()
+    binding, _ = bound(future)
+    asked = Asked(engine, Lane(100), binding=binding)
+    if here:
+        future.set_exception(SchemaError("no such keyword", "nope", "/properties/a"))
+        asked.preparation.here()
+    else:
+        asked.preparation.on(threads)
+        threads.work()
+        future.set_exception(SchemaError("no such keyword", "nope", "/properties/a"))
+        threads.work()
+
+    assert requests(engine) == []
+    with pytest.raises(SchemaError, match="no such keyword") as raised:
+        asked.generation.complete()
+    assert (raised.value.keyword, raised.value.where) == ("nope", "/properties/a")
+
+
+@pytest.mark.parametrize("end", ["cancel", "drop"])
+def test_a_request_that_is_given_up_gives_up_its_grammar_and_the_encoding(end: str) -> None:
+    engine, lane, threads = FakeEngine(), Lane(100), Threads()
+    future: Future[Any] = Future()
+    binding, told = bound(future, meanwhile=ENCODE)
+    asked = Asked(engine, lane, binding=binding)
+    asked.preparation.on(threads)
+    threads.work()
+    if end == "cancel":
+        asked.generation.cancel()
+    else:
+        del asked.generation
+
+    assert future.cancelled()
+    assert engine.cancelled == [engine.sequences[0]]
+    while threads.jobs:
+        threads.work()
+    assert (requests(engine), told, lane.held) == ([ENCODE], [], 0)
+
+
+def test_a_deadline_ends_the_wait_for_a_grammar() -> None:
+    engine = FakeEngine()
+    future: Future[Any] = Future()
+    binding, told = bound(future)
+    asked = Asked(engine, Lane(100), 0.01, binding=binding)
+    on_thread(asked.preparation.here).result(GUARD)
+
+    assert (requests(engine), told) == ([], [])
+    assert future.cancelled()
+    with pytest.raises(DeadlineError):
+        asked.generation.check()
+
+
+def test_a_realtime_call_hurries_when_its_grammar_is_there() -> None:
+    engine, threads = FakeEngine(), Threads()
+    future: Future[Any] = Future()
+    binding, _ = bound(future)
+    Asked(engine, Lane(100), realtime=True, binding=binding).preparation.on(threads)
+    threads.work()
+    future.set_result("automaton")
+
+    assert (len(threads.urgent), len(threads.jobs)) == (1, 0)
+
+
+def test_a_grammar_that_comes_when_the_threads_have_ended_is_no_ones_trouble() -> None:
+    engine, threads = FakeEngine(), Threads()
+    future: Future[Any] = Future()
+    binding, _ = bound(future)
+    asked = Asked(engine, Lane(100), binding=binding)
+    asked.preparation.on(threads)
+    threads.work()
+    threads.closed = True
+    future.set_result("automaton")
+
+    with pytest.raises(ModelError, match="closed"):
+        asked.generation.complete()

@@ -35,7 +35,8 @@ def read(questions, row):
     """Take a row apart; its prompt ends with the first ANSWER or THINK."""
     ids, weight = questions.ids[row].tolist(), questions.weight[row].tolist()
     end = next(place for place, id_ in enumerate(ids) if id_ in (ANSWER, THINK)) + 1
-    stop = ids.index(BOS) + 1
+    # What is too long for its row has no end; only a typed answer can be.
+    stop = ids.index(BOS) + 1 if BOS in ids else len(ids) + 1
     prompt, values = ids[:end], questions.values[row].tolist()
     words = [place for place in range(3, end - 1) if prompt[place] not in (COORD, SIZE)]
     refs = values[3 : words[0] if words else end - 1]
@@ -67,6 +68,12 @@ def _reference(numbers):
 def said(row):
     """The text of an answer of words alone."""
     return TOKENIZER.decode(row.answer[:-1])
+
+
+def plainly(row):
+    """The same, "Yes" and "No" with their capitals: some are spelled as in lists of choices."""
+    text = said(row)
+    return text.capitalize() if text in ("yes", "no") else text
 
 
 # ---- which question it is

@@ -1,5 +1,6 @@
 """A fake model that answers from the truth of the scene it is shown, but for what it is told to spoil."""
 
+import json
 import random
 import re
 from dataclasses import dataclass
@@ -8,7 +9,8 @@ from functools import cache
 import numpy as np
 
 from bench.nano import language
-from bench.nano.examine import examine
+from bench.nano.examine import examine, questions_about
+from bench.nano.judge_typed import Wanted
 from bench.nano.language import caption, reading_order
 from bench.nano.objects import index_of, load_objects
 from bench.nano.records import SKILLS
@@ -52,6 +54,7 @@ class Oracle:
     text: object = keep
     word: object = keep
     grounding: object = keep
+    typed: object = keep
     refuses: tuple = ()
     encoded: int = 0
     batches: int = 0
@@ -92,7 +95,10 @@ class Oracle:
     def caption(self, scene, seed, length, reference):
         return {"caption": self.text(caption(instances(scene), length))}
 
-    def query(self, scene, seed, question, reference, reasoning=False):
+    def query(self, scene, seed, question, reference, reasoning=False, schema=None):
+        if schema is not None:
+            answer = self.typed(document_of(scene, seed, question, schema))
+            return {"answer": answer, "text": json.dumps(answer)}
         if reasoning and "reasoning" in self.refuses:
             return UnsupportedSkillError("not trained for it")
         answer = {"answer": self.word(expected(seed)[question, reference, reasoning].expected)}
@@ -106,7 +112,7 @@ class Oracle:
 class _Blank(Oracle):
     """Learns the questions."""
 
-    def query(self, scene, seed, question, reference, reasoning=False):
+    def query(self, scene, seed, question, reference, reasoning=False, schema=None):
         return {"answer": "", "reasoning": {"grounding": []}}
 
 
@@ -115,6 +121,26 @@ def expected(seed):
     """Right answers by question, reference, and whether there is reasoning."""
     record = examine(_Blank(), scenes()[seed - SEEDS[0]], seed, ["query"])
     return {(one.question, one.reference, one.points is not None): one for one in record.questions}
+
+
+def document_of(scene, seed, question, schema):
+    """The right answer to a typed question."""
+    asked = [one.task | {"wanted": one.wanted} for one in questions_about(scene, seed, "typed")]
+    wanted = next(one["wanted"] for one in asked if (one["question"], one["schema"]) == (question, schema))
+    if isinstance(wanted, Wanted):
+        return _right(scene, wanted)
+    if wanted and isinstance(wanted[0], list):
+        items = [{one.key: _right(scene, one) for one in item} for item in wanted]
+        return {next(iter(schema["properties"])): items} if schema["type"] == "object" else items
+    return {one.key: _right(scene, one) for one in wanted}
+
+
+def _right(scene, wanted):
+    if wanted.value is None or wanted.kind not in ("box", "point"):
+        return wanted.value
+    if wanted.kind == "box":
+        return dict(zip(("x_min", "y_min", "x_max", "y_max"), wanted.value, strict=True), score=0.9)
+    return dict(zip("xy", spot(random.Random(0), scene, wanted.place), strict=True), score=0.9)
 
 
 def wanted(scene, text):

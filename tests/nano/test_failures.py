@@ -39,6 +39,7 @@ def spoiled():
         text=lambda text: text.replace("1 ", "2 "),
         word=lambda word: f"not {word}",
         grounding=lambda points: points[1:],
+        typed=lambda answer: answer + 1 if type(answer) is int else [] if isinstance(answer, list) else answer,
     )
 
 
@@ -62,7 +63,9 @@ def test_scenes_without_mistakes_are_left_off(tmp_path):
 
 def test_skills_that_were_not_examined_have_no_section(tmp_path):
     page, _ = written(tmp_path, judged(Oracle(refuses=("segment", "references", "reasoning"))))
-    assert set(re.findall(r'<section id="(\w+)"', page)) == {"detect", "point", "caption", "count", "spatial", "colour"}
+    assert set(re.findall(r'<section id="(\w+)"', page)) == {
+        "detect", "point", "caption", "count", "spatial", "colour", "typed",
+    }  # fmt: skip
 
 
 def test_worst_scenes_come_first(tmp_path):

@@ -53,6 +53,8 @@ def test_headline_figures_are_those_of_the_breakdown(spoiled):
         "query, at a reference": figures["query"]["at_reference"],
         "caption, recall of objects": figures["caption"]["kind_recall"],
         "caption, precision of objects": figures["caption"]["kind_precision"],
+        "typed, fields right": figures["typed"]["fields_right"],
+        "typed, answers that keep to the schema": figures["typed"]["valid"],
     }
     assert {name: row.figure for name, row in headline.items() if name in same} == pytest.approx(same)
     assert len(same) == len(headline) - 1

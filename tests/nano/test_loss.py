@@ -204,6 +204,19 @@ def test_what_is_padded_or_asked_is_no_loss(learner, pixels, packed, targets):
     assert [float(nothing[name]) for name in ("decision", "text", "coord", "size", "path")] == [0, 0, 0, 0, 0]
 
 
+def test_json_counts_apart_from_decisions(learner, pixels, packed, targets, monkeypatch):
+    ids, values, weight, outline = packed
+    first, others = weight.clone(), weight.clone()
+    first[:, LENGTHS[0] :], others[:, : LENGTHS[0]] = 0, 0
+    alone, rest = (learner(pixels, *targets, ids, values, some, outline) for some in (first, others))
+    assert float(alone["typed"]) == 0
+    monkeypatch.setattr(learner, "places", dataclasses.replace(learner.places, typed=(0, LENGTHS[0])))
+    parts = learner(pixels, *targets, *packed)
+    assert float(parts["typed"]) == pytest.approx(float(alone["decision"]), abs=1e-5)
+    assert float(parts["decision"]) == pytest.approx(float(rest["decision"]), abs=1e-5)
+    assert float(parts["decision"]) != pytest.approx(float(parts["typed"]), abs=1e-3)
+
+
 def test_an_answer_of_double_weight_counts_twice(learner, pixels, packed, targets):
     ids, values, weight, outline = packed
     one, other = weight.clone(), weight.clone()

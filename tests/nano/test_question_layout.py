@@ -47,3 +47,9 @@ def test_slots_are_cut_to_their_lengths():
     assert one.ids.tolist() == [[1, 2, 5]]
     assert (two.ids.shape, two.values.shape, two.weight.shape, two.outline.shape) == ((1, 6), (1, 6, 2), (1, 6), (1, 6))
     assert int(two.ids[0, -1]) == BOS
+
+
+def test_a_row_that_does_not_fit_loses_its_end():
+    parts = [Part(FIRST), Part(SECOND, weight=1.0), Part(token(5, FIRST), weight=1.0)]
+    assert lay(parts, 3).ids.tolist() == [[1, 2, 5], [1, 7, 8]]
+    assert lay(parts, 3).weight.tolist() == [[0, 0, 1], [0, 1, 1]]

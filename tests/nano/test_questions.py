@@ -13,13 +13,13 @@ from bench.nano.tokenizer import FIRST_INTEGER, load_answer_tokenizer, load_toke
 from photonlite.models.moondream.prompts import check_reference
 from photonlite.request import SamplingSettings, Token
 from photonlite.skills import caption, detect, point, query, segment
-from tests.nano.asked import TOKENIZER, Meaning, kind_of, meanings, read, said
+from tests.nano.asked import TOKENIZER, Meaning, kind_of, meanings, plainly, read, said
 from tests.nano.small import maker, random_scenes, scenes_of, shipped_prompts
 from tests.skills.fake import completion
 from tests.tiny import CPU
 
 SETTINGS = SamplingSettings()
-DETECT, POINT, OUTLINE, COUNT, EXISTS, SPATIAL, MARKED, TEXT = slice(0, 2), 2, 3, 4, 5, 6, 7, 8
+DETECT, POINT, TYPED, OUTLINE, COUNT, EXISTS, SPATIAL, MARKED, TEXT = slice(0, 2), 2, 3, 4, 5, 6, 7, 8, 9
 LENGTH_NAMES = ("short", "normal", "long")
 QUERIES = ("count", "existence", "total", "relation", "place", "comparison", "colour")
 
@@ -106,16 +106,20 @@ def test_every_prompt_is_the_one_that_the_package_writes():
                     values = one.values[number, place, : len(token.values)].tolist()
                     assert values == pytest.approx(token.values, abs=1e-6)
             seen[slot, row.skill, row.thinking, bool(row.refs)] += 1
-    skills = [{skill for at, skill, _, _ in seen if at == slot} for slot in range(9)]
+    skills = [{skill for at, skill, _, _ in seen if at == slot} for slot in range(10)]
     assert skills == [
-        {"detect"}, {"detect"}, {"detect", "point"}, {"segment", "query"}, *[{"query"}] * 4, {"caption", "query"},
+        {"detect"}, {"detect"}, {"detect", "point"}, {"query"}, {"segment", "query"}, *[{"query"}] * 4,
+        {"caption", "query"},
     ]  # fmt: skip
-    assert {(slot, skill) for slot, skill, _, refs in seen if refs} == {(2, "point"), (3, "segment"), (7, "query")}
-    assert {(slot, skill) for slot, skill, thinking, _ in seen if thinking} == {(3, "query")}
+    marked = {(POINT, "point"), (OUTLINE, "segment"), (MARKED, "query")}
+    assert {(slot, skill) for slot, skill, _, refs in seen if refs} == marked
+    assert {(slot, skill) for slot, skill, thinking, _ in seen if thinking} == {(OUTLINE, "query")}
 
 
 def test_every_answer_is_one_that_the_package_allows_and_ends_there():
-    for row in itertools.chain(*map(rows_of, ask(random_scenes(150)))):
+    asked_all = ask(random_scenes(150))
+    del asked_all[TYPED]  # see test_question_typed.py
+    for row in itertools.chain(*map(rows_of, asked_all)):
         grammar = request_of(row).grammar
         for token in answer_of(row).tokens:
             grammar.accept(token)
@@ -233,7 +237,7 @@ def test_an_empty_picture_is_answered_with_nothing():
     }  # fmt: skip
     asked_all = ask(scenes)
     for slot, expected in answers.items():
-        assert {said(row) for row in rows_of(asked_all[slot])} == expected
+        assert {plainly(row) for row in rows_of(asked_all[slot])} == expected
     for row in (row for one in asked_all[:3] for row in rows_of(one)):
         assert row.answer == [BOS]
     for row in rows_of(asked_all[OUTLINE]):
@@ -300,11 +304,11 @@ def test_counts_and_totals_are_true():
         asked = meaning(row)
         total = asked.question == "total"
         if asked.question not in ("count", "total"):
-            assert said(row) == expected_answer(scenes, number, asked)
+            assert plainly(row) == expected_answer(scenes, number, asked)
             places += asked.question in ("relation", "place", "comparison")
             continue
         count = len(instances(scenes, number) if total else places_of(scenes, number, kind_of(asked.names[0])))
-        assert said(row) == language.count_answer(count)
+        assert plainly(row) == language.count_answer(count)
         assert row.weights == [4.0, 1.0]
         totals += total
         answers[count] += 1
@@ -319,7 +323,7 @@ def test_existence_is_true():
     for number, row in enumerate(rows_of(ask(scenes)[EXISTS])):
         kind = kind_of(meaning(row, ("existence",)).names[0])
         expected = language.existence_answer(len(places_of(scenes, number, kind)))
-        assert said(row) == expected
+        assert plainly(row) == expected
         answers[expected] += 1
     assert 0.68 < answers["Yes"] / 400 < 0.82
 
@@ -349,7 +353,7 @@ def test_spatial_and_colour_questions_are_true_and_clear(kinds):
         asked = meaning(row)
         expected = expected_answer(scenes, number, asked)
         assert expected is not None
-        assert said(row) == expected
+        assert plainly(row) == expected
         assert set(row.weights[:-1]) == {4.0}
         assert row.weights[-1] == 1.0
         seen[asked.question] += 1
@@ -369,7 +373,7 @@ def test_where_nothing_is_clear_another_question_is_asked():
     for number, row in enumerate(rows_of(ask(scenes)[SPATIAL])):
         asked = meaning(row)
         assert asked.question in ("count", "existence", "colour")
-        assert said(row) == expected_answer(scenes, number, asked)
+        assert plainly(row) == expected_answer(scenes, number, asked)
 
 
 def test_what_is_marked_is_named():
@@ -378,7 +382,7 @@ def test_what_is_marked_is_named():
     for number, row in enumerate(rows_of(ask(scenes)[MARKED])):
         if not row.refs:
             asked = meaning(row)
-            assert said(row) == expected_answer(scenes, number, asked)
+            assert plainly(row) == expected_answer(scenes, number, asked)
             seen[asked.question] += 1
             continue
         kind = "point" if len(row.refs[0]) == 2 else "box"
@@ -387,10 +391,10 @@ def test_what_is_marked_is_named():
         if place is None:
             assert bool(scenes.free_ok[number])
             assert row.refs[0] == scenes.free[number].tolist()
-            assert said(row) == "Nothing"
+            assert plainly(row) == "Nothing"
             seen["free"] += 1
         else:
-            assert said(row) == load_objects()[int(scenes.labels[number, place])].name
+            assert plainly(row) == load_objects()[int(scenes.labels[number, place])].name
         seen[kind] += 1
     assert 0.45 < (seen["point"] + seen["box"]) / 800 < 0.66
     assert 0.40 < seen["box"] / (seen["point"] + seen["box"]) < 0.60
@@ -467,7 +471,8 @@ def test_captions_say_what_language_says(kinds):
 def test_rows_have_their_lengths():
     asked_all = ask(random_scenes(100, empty=0.0))
     assert [q.ids.shape[1] for q in asked_all] == maker().lengths
-    assert maker().grounding == sum(maker().lengths[:4])
+    assert maker().grounding == sum(maker().lengths[:5])
+    assert maker().typed == (sum(maker().lengths[:3]), sum(maker().lengths[:4]))
     for one, length in zip(asked_all, maker().lengths, strict=True):
         assert one.ids.shape == one.weight.shape == one.outline.shape == (100, length)
         assert one.values.shape == (100, length, 2)
@@ -475,13 +480,13 @@ def test_rows_have_their_lengths():
         assert (one.weight.dtype, one.outline.dtype) == (torch.float32, torch.bool)
         assert int(one.ids.min()) > NONE
         for row in range(100):
-            assert read(one, row).answer.count(BOS) == 1
+            assert read(one, row).answer.count(BOS) == 1 or one is asked_all[TYPED]
 
 
 def test_numbers_are_in_answers_of_the_first_slots_only():
     for slot, one in enumerate(ask(random_scenes(100))):
         numbers = (one.ids == COORD) | (one.ids == SIZE)
-        assert bool((numbers & (one.weight > 0)).any()) == (slot < 4)
+        assert bool((numbers & (one.weight > 0)).any()) == (slot <= OUTLINE)
         assert bool(one.outline.any()) == (slot == OUTLINE)
         assert not one.values[~(numbers | one.outline)].any()
 
@@ -505,6 +510,7 @@ def test_ten_of_the_longest_names_fit():
     [
         (question_grounding, "DETECT_LENGTH", "detect"),
         (question_grounding, "OUTLINE_LENGTH", "segment"),
+        (questions, "TYPED_LENGTH", "typed"),
         (questions, "EXISTENCE_LENGTH", "existence"),
         (questions, "QUERY_LENGTH", "count"),
         (questions, "TEXT_LENGTH", "list"),

@@ -116,7 +116,7 @@ def test_words_of_all_questions_are_whole():
 
 def test_unknown_words_cost_few_tokens():
     words = language.unknown_words("held_out")
-    assert sum(len(TOKENIZER.encode(word).ids) for word in words) <= 4.5 * len(words)
+    assert sum(len(TOKENIZER.encode(word).ids) for word in words) <= 4.6 * len(words)
 
 
 @pytest.mark.parametrize(

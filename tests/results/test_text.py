@@ -1,5 +1,7 @@
 import asyncio
 import gc
+import json
+import pickle
 
 import numpy as np
 import pytest
@@ -158,3 +160,38 @@ def test_a_closed_async_stream_lets_go_of_its_source_and_gives_nothing_more():
 
     result, pieces = asyncio.run(main())
     assert (pieces, result.metrics) == ([], None)
+
+
+def test_a_typed_answer_is_its_object_and_its_text_is_the_json():
+    result = Answer({"count": 2}, text='{"count":2}', finish_reason="stop")
+    assert result == {"answer": {"count": 2}, "text": '{"count":2}'}
+    assert (result.text, result.value) == ('{"count":2}', {"count": 2})
+    assert repr(result) == "Answer({'count': 2})"
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_scores_stand_beside_the_choice():
+    result = Answer("yes", scores={"yes": 0.75, "no": 0.25})
+    assert result == {"answer": "yes", "scores": {"yes": 0.75, "no": 0.25}}
+    assert (result.text, result.value) == ("yes", "yes")
+
+
+def test_value_of_a_stream_is_what_the_whole_text_means():
+    result = Answer(iter(["[1,", "2]"]), read=json.loads)
+    assert next(result["answer"]) == "[1,"
+    assert result.value == [1, 2]
+    assert Answer(iter(["a", "b"])).value == "ab"
+
+
+def test_value_of_an_awaited_stream_is_awaited():
+    async def pieces():
+        yield "[1,"
+        yield "2]"
+
+    async def main():
+        result = Answer(pieces(), read=json.loads)
+        with pytest.raises(InputError, match="atext"):
+            _ = result.value
+        return await result.avalue(), await Answer("b").avalue()
+
+    assert asyncio.run(main()) == ([1, 2], "b")

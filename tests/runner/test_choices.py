@@ -28,8 +28,8 @@ from photonlite.kernels.columns import (
     U1,
     U2,
 )
-from photonlite.request import Allowed
-from photonlite.runner.choices import Variant, read_results, uniform, variant_of, write_choice
+from photonlite.request import MAX_SCORED, Allowed
+from photonlite.runner.choices import Variant, read_results, uniform, variant_of, write_choice, write_scored
 
 DECIDES = Allowed((5, 0), coordinate=5, end=0)
 X = Allowed((5,), coordinate=5)
@@ -37,6 +37,12 @@ WH = Allowed((6,), size=6)
 WORD = Allowed((7,))
 ANY = Allowed()
 REASONING = Allowed(coordinate=5)
+
+
+def bits(*ids: int) -> npt.NDArray[np.int32]:
+    return np.array([sum(1 << one for one in ids) & 0xFFFFFFFF, sum(1 << one for one in ids) >> 32], np.uint32).view(
+        np.int32
+    )
 
 
 def written(choice: Choice | None) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int32]]:
@@ -95,6 +101,34 @@ def test_a_forced_id_needs_no_mask() -> None:
 
     assert row[[FORCED, COORDINATE, SIZE, END]].tolist() == [6, -1, 6, -1]
     assert mask.tolist() == [77, 77]
+
+
+def test_a_forced_id_that_is_scored_has_a_mask_all_the_same() -> None:
+    row, _, mask = written(Choice(Allowed((7,), scored=(7,)), 0.0, 1.0, seed=8, index=3))
+
+    assert row[FORCED] == 7
+    assert mask.tolist() == [1 << 7, 0]
+
+
+def test_a_mask_of_the_grammars_own_is_written_as_it_is() -> None:
+    assert written(Choice(Allowed(mask=bits(3, 31, 33)), 0.0, 1.0, 0, 0))[2].tolist() == bits(3, 31, 33).tolist()
+
+
+def test_scored_ids_are_written_and_the_rest_of_the_row_asks_for_nothing() -> None:
+    row = np.full(MAX_SCORED, 77, np.int32)
+    write_scored((9, 0, 39), row, 40)
+
+    assert row[:3].tolist() == [9, 0, 39]
+    assert (row[3:] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("scored", "complaint"),
+    [((1, -1), "vocabulary of 40"), ((40,), "vocabulary of 40"), ((1,) * (MAX_SCORED + 1), "over the limit")],
+)
+def test_what_cannot_be_scored_never_reaches_the_device(scored: tuple[int, ...], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        write_scored(scored, np.zeros(MAX_SCORED, np.int32), 40)
 
 
 def test_nobody_gets_id_0_without_a_look_at_any_head() -> None:
@@ -161,6 +195,11 @@ def test_the_first_in_the_list_wins_a_tie_with_the_end(allowed: Allowed, winners
         ([Allowed((1, 2), coordinate=5, size=6)], "text"),
         ([Allowed((1, 6), coordinate=5, size=6)], "mixed"),
         ([Allowed(None, end=0)], "decide"),
+        ([Allowed(mask=bits(1, 9), coordinate=5, size=6)], "text"),
+        ([Allowed(mask=bits(5, 9), coordinate=5)], "decide"),
+        ([Allowed(mask=bits(6, 39), size=6)], "mixed"),
+        ([ANY, Allowed((7, 8), scored=(7, 8))], "scored"),
+        ([X, Allowed((7,), scored=(7,)), None], "scored"),
     ],
 )
 def test_only_the_heads_that_rows_need_are_computed(rows: list[Allowed | None], variant: Variant) -> None:

@@ -1,11 +1,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pytest
 
 from photonlite.batch import Choice, Plan, Row, Step
 from photonlite.device.base import Array, zeros
+from photonlite.errors import NumericalError
 from photonlite.kernels.columns import FINITE, ID
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 from photonlite.runner.runner import StreamRunner
@@ -83,10 +85,11 @@ class Work:
         slot.results[:count, ID] = 7
         slot.results[:count, FINITE] = 1
         slot.results[:count, 1:3] = -1
+        slot.scores[:count] = slot.scored[:count] / 100
 
     def upload_rows(self, *args: Any) -> None: ...
 
-    def upload_choices(self, *args: Any, masked: bool) -> None: ...
+    def upload_choices(self, *args: Any) -> None: ...
 
     def download(self, *args: Any) -> None: ...
 
@@ -143,8 +146,16 @@ def test_a_step_whose_choices_failed_has_left_its_slot_when_its_failure_is_colle
 
 @pytest.mark.parametrize(
     "broken",
-    [Allowed((40,)), Allowed((2**40,)), Allowed((1, 2**70)), Allowed(("a", "b")), object()],  # type: ignore[arg-type]
-    ids=["unknown", "large", "huge", "text", "nothing"],
+    [
+        Allowed((40,)),
+        Allowed((2**40,)),
+        Allowed((1, 2**70)),
+        Allowed(("a", "b")),  # type: ignore[arg-type]
+        Allowed((1, 2), scored=(1, 40)),
+        Allowed((1, 2), scored=(1,) * 999),
+        object(),
+    ],
+    ids=["unknown", "large", "huge", "text", "scored", "many", "nothing"],
 )
 def test_a_row_that_asks_for_the_impossible_fails_alone(broken: Any) -> None:
     runner, _ = engine()
@@ -153,3 +164,34 @@ def test_a_row_that_asks_for_the_impossible_fails_alone(broken: Any) -> None:
     runner.finalize(step, [choice(Allowed()), choice(broken), choice(Allowed((1, 2)))])
 
     assert [isinstance(outcome, Token) for outcome in runner.collect(step)] == [True, False, True]
+
+
+def test_a_token_has_the_scores_that_its_row_asked_for_and_others_have_none() -> None:
+    runner, _ = engine()
+    step = decode_step(0, 5, 6, 7)
+    runner.launch(step)
+    runner.finalize(step, [choice(Allowed((1, 2))), choice(Allowed((1, 2, 4), scored=(4, 2))), None])
+    plain, scored, _ = runner.collect(step)
+
+    assert isinstance(plain, Token)
+    assert isinstance(scored, Token)
+    assert plain.scores == ()
+    assert scored.scores == pytest.approx((0.04, 0.02))
+
+
+def test_scores_that_are_no_numbers_are_the_fault_of_the_weights() -> None:
+    runner, work = engine()
+    step = decode_step(0, 5, 6)
+    runner.launch(step)
+    download = work.download
+
+    def broken(slot: Slot, *rest: Any) -> None:
+        download(slot, *rest)
+        slot.scores[1, 1] = np.nan
+
+    work.download = broken  # type: ignore[method-assign]
+    runner.finalize(step, [choice(Allowed((1, 2), scored=(1, 2))), choice(Allowed((1, 2), scored=(1, 2)))])
+    fine, spoiled = runner.collect(step)
+
+    assert isinstance(fine, Token)
+    assert isinstance(spoiled, NumericalError)

@@ -12,9 +12,17 @@ from photonlite.errors import NumericalError
 from photonlite.grammar.mask import MaskCache, words
 from photonlite.kernels.columns import CHOICE_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS, U0, U1, U2
 from photonlite.kernels.reference_choosing import Target
-from photonlite.request import Allowed, SamplingSettings, Token
-from photonlite.runner.choices import Result, Variant, read_results, uniform, variant_of, write_choice
-from photonlite.runner.sampling import apply_head, choose_tokens
+from photonlite.request import MAX_SCORED, Allowed, SamplingSettings, Token
+from photonlite.runner.choices import (
+    Result,
+    Variant,
+    read_results,
+    uniform,
+    variant_of,
+    write_choice,
+    write_scored,
+)
+from photonlite.runner.sampling import Scores, apply_head, choose_tokens
 from tests.plain import PlainRunner, Sampler
 from tests.tiny import CPU, tiny_config, tiny_model
 
@@ -35,6 +43,13 @@ KINDS = (
     Allowed((3, X, 12, 40), coordinate=X, end=40),
     Allowed(None, (1, 2), coordinate=X, end=40),
 )  # fmt: skip
+SCORED = (
+    *KINDS,
+    Allowed((2, 8, 30, 31, 69), scored=(69, 2)),
+    Allowed((X, 40), coordinate=X, scored=(X, 40)),
+    Allowed((7,), scored=(7,)),
+    Allowed(None, (1, 2), scored=(1, 3)),
+)
 GREEDY = (0.0, 1.0)
 FIRST = (1.0, 0.0)  # top-p leaves one: which one is a question of ties
 WARM = (0.7, 0.9)
@@ -89,6 +104,14 @@ def packed(choices: list[Choice | None]) -> tuple[Tensor, Tensor]:
     for choice, row, mask in zip(choices, params, masks, strict=True):
         write_choice(choice, row, mask, cache)
     return torch.from_numpy(params), torch.from_numpy(masks)
+
+
+def scores_of(choices: list[Choice | None]) -> Scores:
+    ids = np.full((len(choices), MAX_SCORED), 3, np.int32)  # rubbish of an earlier step
+    for choice, row in zip(choices, ids, strict=True):
+        if choice is not None and choice.allowed.scored:
+            write_scored(choice.allowed.scored, row, VOCAB)
+    return Scores(torch.from_numpy(ids), torch.zeros(len(choices), MAX_SCORED))
 
 
 def choose(heads: Any, hidden: Tensor, params: Tensor, masks: Tensor, *, variant: Variant, sampled: bool) -> Tensor:
@@ -160,6 +183,33 @@ def test_every_row_of_a_batch_gets_what_the_plain_loop_gives_it(
 
         for result, row, choice in zip(chosen(hidden, wanted), hidden, wanted, strict=True):
             assert_same(result, oracle(row, choice))
+
+
+def test_every_row_of_a_batch_gets_the_scores_that_the_plain_loop_gives_it() -> None:
+    rng = random.Random(2)
+    for _ in range(15):
+        rows = rng.randint(2, 16)
+        hidden = random_hidden(rng, rows, torch.float64)
+        settings = [rng.choice([GREEDY, WARM]) for _ in range(rows)]
+        choices: list[Choice | None] = [Choice(rng.choice(SCORED), *setting, 1, 2) for setting in settings]
+        choices[0] = Choice(SCORED[-1], *GREEDY, 1, 2)
+        variant, sampled = variant_of(choices)
+        target = Target(
+            torch.empty(rows, RESULT_COLUMNS, dtype=torch.int32),
+            torch.zeros(rows, PENDING_COLUMNS, dtype=torch.int32),
+            torch.arange(rows, dtype=torch.int32),
+        )
+        scores = scores_of(choices)
+        choose_tokens(Heads(), hidden, *packed(choices), target, scores, variant=variant, sampled=sampled)  # type: ignore[arg-type]
+
+        assert variant == "scored"
+        for result, row, choice, values in zip(
+            read_results(target.results.numpy(), rows), hidden, choices, scores.values, strict=True
+        ):
+            token = oracle(row, choice)
+            assert_same(result, token)
+            if token is not None:
+                assert values[: len(token.scores)].tolist() == pytest.approx(token.scores, rel=1e-5, nan_ok=True)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from photonlite.images.packing import pack_picture, rgb_bytes
 from photonlite.kernels.skinny import arrival_counters
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused_decode import FusedDecode
-from photonlite.request import Token
+from photonlite.request import Allowed, Token
 from photonlite.runner import torch_body
 from photonlite.runner.graphs import GraphOptions
 from photonlite.runner.sampling import choose_tokens
@@ -58,6 +58,7 @@ def assert_same(rig: Rig, told: list[Story], *, upto: int | None = None) -> None
         assert [(token.id, token.values) for token in found] == [(token.id, token.values) for token in expected]
         for token, other in zip(found, expected, strict=True):
             assert (token.probability, *token.masses) == pytest.approx((other.probability, *other.masses), abs=1e-4)
+            assert token.scores == pytest.approx(other.scores, abs=1e-5)
 
 
 def run(rig: Rig, told: list[Story], steps: int) -> None:
@@ -392,3 +393,28 @@ def test_graphs_on_a_card_equal_one_sequence_at_a_time(
     assert [record.message for record in caplog.records if record.name == "photonlite"] == []
     assert_same(rig, told)
     rig.runner.close()
+
+
+@pytest.mark.parametrize("sizes", [(), (1, 2, 4, 8)], ids=["as-it-is", "graphs"])
+def test_masks_and_scores_of_mixed_rows_are_those_of_the_plain_runner(sizes: tuple[int, ...]) -> None:
+    config = tiny_config()
+    rig = Rig(config, torch.float64, sizes=sizes)
+    bits = np.full(-(-272 // 32), 0x5555_5555, np.int32)
+    fork = Allowed((30, 31, 40, 77), scored=(77, 30, 31, 40))
+    place = Allowed((5, 40, 41), coordinate=5, scored=(5, 41))
+    either = Allowed(mask=bits | 0x60, coordinate=5, size=6)
+    told = [
+        Story(words_of(1, 77, 2, 40, 3), (fork, TEXT, fork, place, COORDINATE), picture(config, (1, 2))),
+        Story(words_of(90, 41, 42), (TEXT, Allowed(mask=bits), either, either, SIZE)),
+        Story(words_of(91, 44), (either, place, Allowed(mask=bits, scored=(4, 6)), TEXT, Allowed((7,), scored=(7,)))),
+    ]
+    rig.prefill(told, [rig.fresh(story) for story in told])
+    for _ in range(4):
+        rig.decode(told)
+
+    assert_same(rig, told)
+    for story in told:
+        for token, allowed in zip(story.sequence.tokens, story.allowed, strict=True):
+            assert len(token.scores) == len(allowed.scored)
+    assert sum(told[0].sequence.tokens[0].scores) == pytest.approx(1)
+    assert told[2].sequence.tokens[4].scores == (1.0,)

@@ -29,6 +29,7 @@ from tests.simulation.model import (
     embed_picture,
     goes_on,
     picture_cell,
+    probability_of,
 )
 
 _CHOICE = struct.Struct("=5i5f")
@@ -49,7 +50,7 @@ class Violation(BaseException):
 class Twin:
     """What a slot has on the device."""
 
-    __slots__ = ("choices", "crops", "hidden", "masks", "prefill", "results", "rows", "tokens")
+    __slots__ = ("choices", "crops", "hidden", "masks", "prefill", "results", "rows", "scored", "scores", "tokens")
 
     def __init__(self) -> None:
         self.rows: Rows = []
@@ -59,6 +60,8 @@ class Twin:
         self.masks: Rows = []
         self.hidden: list[int] = []
         self.results: list[float] = []
+        self.scored: Rows = []
+        self.scores: list[list[float]] = []
         self.prefill: Plan | None = None
 
 
@@ -194,11 +197,13 @@ class SymbolicBody:
                 raise Violation(f"the scratch page takes part in {copy}")
             cells[target : target + size] = cells[source : source + size]
 
-    def upload_choices(self, slot: Slot, count: int, *, masked: bool) -> None:
+    def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None:
         twin = self._twins[slot.index]
         twin.choices = list(_CHOICE.iter_unpack(slot.choices[:count].tobytes()))
-        if masked:
+        if variant in WITH_IDS:
             twin.masks = slot.masks[:count].tolist()
+        if variant == "scored":
+            twin.scored = slot.scored[:count].tolist()
 
     def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
         twin, pending, spoils = self._twins[slot.index], self._pending, self._spoils
@@ -228,10 +233,15 @@ class SymbolicBody:
                 pending[row[PENDING_ROW]] = (token, NO_NUMBER, NO_NUMBER)
             results += choice
         twin.results = results
+        if variant == "scored":
+            pairs = zip(twin.hidden, twin.scored, strict=True)
+            twin.scores = [[probability_of(hidden, one) for one in ids] for hidden, ids in pairs]
 
-    def download(self, slot: Slot, count: int) -> None:
-        results = self._twins[slot.index].results
-        _RESULTS[count].pack_into(slot.results, 0, *results[: count * RESULT_COLUMNS])
+    def download(self, slot: Slot, count: int, variant: Variant) -> None:
+        twin = self._twins[slot.index]
+        _RESULTS[count].pack_into(slot.results, 0, *twin.results[: count * RESULT_COLUMNS])
+        if variant == "scored":
+            slot.scores[:count] = twin.scores[:count]
 
     def forget(self, job: EncodeJob) -> None:
         self.features.pop(job.number, None)

@@ -84,8 +84,8 @@ class FailingBody(SymbolicBody):
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
         self._either("upload", slot, super().upload_crops, slot, groups)
 
-    def upload_choices(self, slot: Slot, count: int, *, masked: bool) -> None:
-        self._either("upload", slot, super().upload_choices, slot, count, masked=masked)
+    def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None:
+        self._either("upload", slot, super().upload_choices, slot, count, variant)
 
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
         self._either("encode", slot, super().encode, slot, groups)
@@ -99,8 +99,8 @@ class FailingBody(SymbolicBody):
     def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
         self._either("finalize", slot, super().finalize, slot, count, variant, sampled=sampled)
 
-    def download(self, slot: Slot, count: int) -> None:
-        self._either("download", slot, super().download, slot, count)
+    def download(self, slot: Slot, count: int, variant: Variant) -> None:
+        self._either("download", slot, super().download, slot, count, variant)
 
     def _either(self, kind: str, slot: Slot, work: Callable[..., None], *arguments: object, **options: object) -> None:
         if self._late():

@@ -3,12 +3,22 @@
 Each is built from plain numbers, so that the oracle gets one of its own.
 """
 
+import dataclasses
 from collections.abc import Callable
 from random import Random
+
+import numpy as np
+import numpy.typing as npt
 
 from photonlite.grammar.spatial import DetectGrammar, PointGrammar, ReasoningGrammar, TextGrammar
 from photonlite.request import Allowed, Grammar, Token
 from tests.simulation.model import COORDINATE, END, SIZE, VOCAB_SIZE, VOCABULARY, VOCABULARY_ANY, WORDS
+
+
+def _bits(*ids: int) -> npt.NDArray[np.int32]:
+    """Spell ids as a grammar of its own does: in Python's numbers, not by the code under test."""
+    numbers = [sum(1 << one % 32 for one in ids if one // 32 == word) for word in range(-(-VOCAB_SIZE // 32))]
+    return np.array(numbers, np.uint32).view(np.int32)
 
 
 def _menu() -> tuple[tuple[Allowed, ...], tuple[Allowed, ...]]:
@@ -26,8 +36,18 @@ def _menu() -> tuple[tuple[Allowed, ...], tuple[Allowed, ...]]:
         Allowed(None, coordinate=COORDINATE, suppressed=(END, SIZE)),
         Allowed((COORDINATE, 30, 31), coordinate=COORDINATE),
         Allowed((COORDINATE, SIZE)),  # plain words here
+        Allowed(mask=_bits(COORDINATE, SIZE, *random.sample(WORDS, 9)), coordinate=COORDINATE, size=SIZE),
+        Allowed(mask=_bits(COORDINATE, 30, 31), coordinate=COORDINATE),
+        Allowed(mask=_bits(SIZE, 39), size=SIZE),
     ]
-    return tuple(texts), (*texts, *listed, *spatial, *spatial)
+    masked = [Allowed(mask=_bits(*random.sample(WORDS, count))) for count in (1, 3, 30)]
+    scored = [
+        Allowed((21, 22, 23), scored=(23, 21)),
+        Allowed((24,), scored=(24,)),
+        Allowed((COORDINATE, END, 25), coordinate=COORDINATE, scored=(END, 25, COORDINATE)),
+        Allowed(mask=_bits(*WORDS), scored=WORDS),
+    ]
+    return tuple(texts), (*texts, *listed, *spatial, *spatial, *masked, *scored)
 
 
 _TEXTS, _MENU = _menu()
@@ -109,7 +129,7 @@ class FreshGrammar(HistoryGrammar):
 
     def _turn(self) -> None:
         allowed = _MENU[self._state % len(_MENU)]
-        self.allowed = Allowed(allowed.ids, allowed.suppressed, allowed.coordinate, allowed.size, allowed.end)
+        self.allowed = dataclasses.replace(allowed)
 
 
 class FaultyGrammar:

@@ -87,6 +87,11 @@ def goes_on(hidden: int) -> float:
     return (hidden >> 9 & 63) / 64
 
 
+def probability_of(hidden: int, token_id: int) -> float:
+    """Give the probability of an id, where it is wanted; float32 holds it."""
+    return (hash((hidden, token_id)) >> 9 & 63) / 64
+
+
 def choose_coordinate(hidden: int, draw: float) -> tuple[int, float]:
     """Choose a bin, and say how sure it is."""
     place = hash((hidden, 1, draw))
@@ -117,7 +122,11 @@ def permitted_ids(ids: tuple[int, ...] | None, suppressed: tuple[int, ...]) -> t
 def choose(hidden: int, allowed: Allowed, draws: tuple[float, float, float]) -> Token:
     """Choose a token as a machine of one row would: the reading of `Allowed` that the oracle goes by."""
     ids, coordinate, size, end = allowed.ids, allowed.coordinate, allowed.size, allowed.end
-    permitted = permitted_ids(ids, allowed.suppressed)
+    if allowed.mask is not None:
+        permitted: tuple[int, ...] = tuple(one for one in range(VOCAB_SIZE) if allowed.permits(one))
+    else:
+        permitted = permitted_ids(ids, allowed.suppressed)
+    scores = tuple(probability_of(hidden, one) for one in allowed.scored)
     probability = 1.0
     if ids is not None and len(ids) == 1:
         token_id = ids[0]
@@ -129,8 +138,8 @@ def choose(hidden: int, allowed: Allowed, draws: tuple[float, float, float]) -> 
                 token_id = coordinate
     if token_id == coordinate:
         place, mass = choose_coordinate(hidden, draws[1])
-        return Token(token_id, (COORDINATES[place],), probability, (mass,))
+        return Token(token_id, (COORDINATES[place],), probability, (mass,), scores)
     if token_id == size:
         width, height, mass0, mass1 = choose_size(hidden, draws[1:])
-        return Token(token_id, (SIZES[width], SIZES[height]), probability, (mass0, mass1))
-    return Token(token_id, (), probability)
+        return Token(token_id, (SIZES[width], SIZES[height]), probability, (mass0, mass1), scores)
+    return Token(token_id, (), probability, (), scores)

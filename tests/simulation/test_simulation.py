@@ -1,17 +1,13 @@
 import json
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from photonlite.scheduler.scheduler import Scheduler
+from tests.beside import Ended
 from tests.simulation.__main__ import run_many
 from tests.simulation.simulator import Simulation
 
-ROOT = Path(__file__).resolve().parents[2]
-PROCESSES = 2
 TICKS = 1_000_000
 
 AT_LEAST = {
@@ -82,29 +78,13 @@ def test_twenty_thousand_ticks_keep_every_invariant() -> None:
     assert seen["answered"] > 1_000
 
 
-def test_a_million_ticks_keep_every_invariant_and_see_everything() -> None:
-    options = ["--ticks", str(TICKS // PROCESSES), "--stride", str(PROCESSES)]
-    # The fast test has taken the first seeds.
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.simulation", str(1_000 + first), *options],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for first in range(PROCESSES)
-    ]
-    seen: Counter[str] = Counter()
-    try:
-        for worker in workers:
-            report = json.loads(worker.communicate(timeout=600)[0])
-            assert report["failure"] is None, report["failure"]
-            seen.update(report["seen"])
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.communicate()
+# The fast test has taken the first seeds.
+@pytest.mark.beside("tests.simulation", "1000", "--ticks", str(TICKS))
+def test_a_million_ticks_keep_every_invariant_and_see_everything(ended: Ended) -> None:
+    report = json.loads(ended.stdout)
 
+    assert report["failure"] is None, report["failure"]
+    seen = Counter(report["seen"])
     assert seen["ticks"] >= TICKS
     too_seldom = {what: seen[what] for what, count in AT_LEAST.items() if seen[what] < count}
     assert not too_seldom

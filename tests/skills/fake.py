@@ -37,6 +37,11 @@ class FakePrompts:
     def segment(self, subject: str, *, refs: SpatialRefs) -> tuple[Token, ...]:
         return self._prompt("segment", subject, refs)
 
+    def encode(self, text: str) -> tuple[int, ...]:
+        """A letter is an id, and a space at the beginning belongs to the first one."""
+        first, rest = (text[:2], text[2:]) if text.startswith(" ") else (text[:1], text[1:])
+        return (ord(first[-1]) + 1000 * (len(first) - 1), *map(ord, rest))
+
     def decode(self, ids: Iterable[int]) -> str:
         return "".join(map(self._word, ids))
 
@@ -63,7 +68,8 @@ class FakeDetokenizer:
         return held
 
     def flush(self) -> str:
-        return self._held
+        held, self._held = self._held, ""
+        return held
 
 
 def completion(*tokens: Token | int, reason: str = "stop") -> Completion:

@@ -150,6 +150,23 @@ class MoondreamPrompts:
             )
         return self._prompt(template.prefix, refs, subject, template.suffix)
 
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Spell text in ids, none of them special.
+
+        Raises:
+            PromptError: It is blank, too long or no valid Unicode.
+        """
+        return tuple(self._tokenizer.encode(text))
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids that there are."""
+        return self._config.text.vocab_size
+
+    def pieces(self) -> list[bytes]:
+        """Give the bytes that each id stands for; none for one that is special or stands for nothing."""
+        return self._tokenizer.pieces(self.vocab_size)
+
     def decode(self, ids: Iterable[int]) -> str:
         """Give the text of ids; special ones vanish."""
         return self._tokenizer.decode(list(ids))

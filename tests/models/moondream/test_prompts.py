@@ -166,3 +166,14 @@ def test_special_ids_come_from_the_configuration() -> None:
 def test_text_that_cannot_be_encoded_is_refused() -> None:
     with pytest.raises(PromptError, match="not valid Unicode"):
         PROMPTS.detect("\ud800")
+
+
+def test_text_is_spelled_in_the_ids_whose_pieces_it_is_made_of() -> None:
+    pieces = PROMPTS.pieces()
+
+    assert len(pieces) == PROMPTS.vocab_size
+    assert b"".join(pieces[index] for index in PROMPTS.encode('a "red" ball')) == b'a "red" ball'
+    ids = PROMPTS.vocabulary
+    assert [pieces[index] for index in (ids.end, ids.answer, ids.coordinate, ids.size, ids.ground_start)] == [b""] * 5
+    with pytest.raises(PromptError):
+        PROMPTS.encode(" ")

@@ -1,0 +1,1 @@
+"""Grammars: what compiling, masks and constrained decoding cost, beside other libraries in the same run."""

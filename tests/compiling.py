@@ -1,0 +1,82 @@
+"""Grammars compiled in the process of a test, and a compiler that is as slow as a test wants it to be."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from photonlite import session
+from photonlite.grammar.automaton import Automaton, Ids
+from photonlite.grammar.building import prepare
+from photonlite.grammar.language import Language
+from photonlite.grammar.trie import Pieces
+
+
+class Workshop:
+    """Compiles for one vocabulary.
+
+    Args:
+        pieces: The bytes of every id.
+        ids: Those that are no text.
+    """
+
+    def __init__(self, pieces: Sequence[bytes], ids: Ids) -> None:
+        self._pieces = Pieces(pieces)
+        self._build = lru_cache(prepare(pieces, ids))
+
+    def automaton(self, language: Language) -> Automaton:
+        return replace(self._build(language), pieces=self._pieces)
+
+
+class FakeCompiler:
+    """Takes the place of a `GrammarCompiler`.
+
+    Attributes:
+        asked: The languages so far, and their futures.
+        slow: Whether a test settles the futures itself; else they are settled at once.
+        closed: How often it was closed.
+        options: What it was made with.
+    """
+
+    def __init__(self, pieces: Callable[[], Sequence[bytes]], ids: Ids, **options: Any) -> None:
+        self.workshop = Workshop(pieces(), ids)
+        self.asked: list[tuple[Language, Future[Automaton]]] = []
+        self.slow = False
+        self.closed = 0
+        self.options = options
+
+    def compile(self, language: Language) -> "Future[Automaton]":
+        future: Future[Automaton] = Future()
+        self.asked.append((language, future))
+        if not self.slow:
+            self.finish()
+        return future
+
+    def finish(self) -> None:
+        """Settle the newest future."""
+        language, future = self.asked[-1]
+        try:
+            automaton = self.workshop.automaton(language)
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(automaton)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def fake_compilers(monkeypatch: pytest.MonkeyPatch, *, slow: bool = False) -> list[FakeCompiler]:
+    """Let sessions make fake compilers; gives the list that collects them."""
+    made: list[FakeCompiler] = []
+
+    def make(*arguments: Any, **options: Any) -> FakeCompiler:
+        made.append(FakeCompiler(*arguments, **options))
+        made[-1].slow = slow
+        return made[-1]
+
+    monkeypatch.setattr(session, "GrammarCompiler", make)
+    return made

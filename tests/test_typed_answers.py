@@ -1,0 +1,388 @@
+"""Typed questions through the whole engine, on a tiny model; most with grammars compiled in this process."""
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import pydantic
+import pytest
+import torch
+
+from photonlite import Box, Point
+from photonlite.api import VisionModel
+from photonlite.errors import (
+    DeadlineError,
+    GrammarError,
+    InputError,
+    ModelError,
+    PromptError,
+    SchemaError,
+    UnsupportedSkillError,
+)
+from photonlite.grammar.automaton import Ids
+from photonlite.images.crops import cut_crops
+from photonlite.images.decode import load_image
+from photonlite.request import Allowed, SamplingSettings, Token
+from photonlite.skills.query import read_question
+from photonlite.skills.typed import TypedQuestion
+from photonlite.skills.typed_forms import Written, form_of
+from tests.compiling import FakeCompiler, Workshop, fake_compilers
+from tests.plain import PlainEngine, Sampler
+from tests.serving import GUARD, PICTURE, Gate, counters, double, network, on_thread, picture, run, serve
+from tests.tiny import CPU
+
+
+class Thing(pydantic.BaseModel):
+    name: Literal["mug", "jug"]
+    at: Box | Point | None
+
+
+class Shelf(pydantic.BaseModel):
+    things: list[Thing] = pydantic.Field(min_length=1, max_length=2)
+    full: bool
+
+
+SETTINGS = {"max_tokens": 40}
+FORMS: list[dict[str, Any]] = [
+    {"schema": Thing},
+    {"schema": Shelf, "settings": {"max_tokens": 150}},
+    {"schema": {"type": "array", "items": {"type": "object", "format": "box"}, "maxItems": 3}},
+    {"schema": Shelf, "settings": {"max_tokens": 150, "temperature": 1.5, "seed": 3}},
+    {"regex": "[A-Z]{2}-[0-9]{1,4}"},
+    {"choices": ["yes", "no", "now"]},
+    {"choices": ["yes", "no", "now"], "settings": {"temperature": 2.0, "seed": 3}},
+    {"schema": Thing, "reasoning": True},
+    {"choices": ["yes", "no", "now"], "reasoning": True},
+]
+
+
+@pytest.fixture
+def compilers(monkeypatch: pytest.MonkeyPatch) -> list[FakeCompiler]:
+    return fake_compilers(monkeypatch)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[FakeCompiler]:
+    return fake_compilers(monkeypatch, slow=True)
+
+
+@pytest.fixture
+def model() -> Iterator[VisionModel]:
+    model = serve()
+    yield model
+    model.close(drain=False)  # a test that fails may have left a grammar that never comes
+
+
+def asked(form: dict[str, Any]) -> dict[str, Any]:
+    return {"image": PICTURE, "question": "why?", "settings": SETTINGS} | form
+
+
+def near(value: Any) -> Any:
+    """Numbers that depend on the order of single-precision sums agree to five decimals, everything else altogether."""
+    if isinstance(value, dict):
+        return {key: near(item) for key, item in value.items() if key != "text"}
+    if isinstance(value, list):
+        return [near(item) for item in value]
+    if isinstance(value, pydantic.BaseModel | Box | Point):
+        return near(pydantic.TypeAdapter(type(value)).dump_python(value))
+    return round(value, 5) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_blocking_pipelined_awaited_batched_and_streamed_answers_are_the_same(
+    compilers: list[FakeCompiler], form: dict[str, Any]
+) -> None:
+    with serve(depth=1) as blocking, serve() as model:
+        wanted = blocking.query(**asked(form))
+        found = [model.query(**asked(form)), run(model.aquery(**asked(form)))]
+        found += model.batch([{"skill": "query", **asked(form)}] * 2)
+        stream = model.query(**asked(form), stream=True)
+        text = "".join(stream["answer"])
+
+        async def awaited() -> Any:
+            answer = await model.aquery(**asked(form), stream=True)
+            return await answer.atext(), await answer.avalue()
+
+        awaited_text, awaited_value = run(awaited())
+
+    assert [near(answer) for answer in found] == [near(wanted)] * 4
+    assert all(answer.finish_reason == "stop" for answer in (wanted, *found, stream))
+    assert near(stream.value) == near(awaited_value) == near(wanted["answer"])
+    assert text == awaited_text
+    assert stream.get("reasoning") == wanted.get("reasoning")
+    if "schema" in form:
+        assert near(json.loads(text)) == near(json.loads(wanted["text"]))
+
+
+def test_answers_are_those_of_the_plain_oracle(compilers: list[FakeCompiler]) -> None:
+    loaded = double()
+    ids = loaded.prompts.vocabulary
+    workshop = Workshop(loaded.prompts.pieces(), Ids(ids.end, ids.coordinate, ids.size, loaded.prompts.vocab_size))
+    oracle = PlainEngine(loaded.model, CPU, torch.float64)
+    with serve(loaded) as model:
+        for form in FORMS[:5]:
+            form_asked = form_of(form.get("schema"), None, form.get("regex"))
+            assert isinstance(form_asked, Written)
+            question = read_question(
+                loaded.prompts,
+                "why?",
+                with_image=True,
+                reasoning=False,
+                refs=None,
+                settings=SamplingSettings.from_dict(form.get("settings", SETTINGS)),
+            )
+            typed = TypedQuestion(loaded.prompts, question, form_asked)
+            request = typed.bind(workshop.automaton(form_asked.language))
+            crops = cut_crops(load_image(PICTURE), loaded.model.crop_spec)
+            wanted = typed.finish(oracle.generate(request, crops).complete())
+            assert near(model.query(**asked(form))) == near(wanted)
+
+
+@pytest.mark.parametrize("choices", [["yes", "no"], ["a", "b", "ab", "abc", "abd", "ac", "bcd"], ["mug"]])
+def test_scores_are_the_products_of_the_probabilities_along_each_spelling(
+    model: VisionModel, choices: list[str]
+) -> None:
+    found = model.query(PICTURE, "why?", choices=choices)
+
+    assert found["scores"] == pytest.approx(brute(choices), abs=1e-5)
+    assert math.fsum(found["scores"].values()) == pytest.approx(1.0)
+    assert found["answer"] == max(found["scores"], key=found["scores"].__getitem__)
+
+
+def brute(choices: list[str]) -> dict[str, float]:
+    """Put every spelling through the plain model, position by position."""
+    loaded = double()
+    prompts, runner = loaded.prompts, PlainEngine(loaded.model, CPU, torch.float64).runner
+    crops = cut_crops(load_image(PICTURE), loaded.model.crop_spec)
+    prompt = prompts.query("why?", reasoning=False, refs=())
+    end = prompts.vocabulary.end
+    spelled = {(*prompts.encode(space + choice), end): choice for choice in choices for space in ("", " ")}
+    scores = dict.fromkeys(choices, 0.0)
+    for ids, choice in spelled.items():
+        cache = runner.new_cache(loaded.model.shape.max_context)
+        runner.prefill_image(cache, runner.encode(crops.pixels, crops.tiling))
+        hidden, share = runner.extend(cache, prompt), 1.0
+        for place, index in enumerate(ids):
+            ways = tuple({other[place] for other in spelled if other[:place] == ids[:place]})
+            token = runner.next_token(hidden, Allowed(ways, scored=ways), Sampler(SamplingSettings()))
+            share *= token.scores[ways.index(index)]
+            hidden = runner.extend(cache, (Token(index),))
+        scores[choice] += share
+    return scores
+
+
+def test_choices_are_scored_with_few_pictures_encoded_and_without_a_compiler(
+    model: VisionModel, compilers: list[FakeCompiler]
+) -> None:
+    model.query(PICTURE, "why?", choices=["a", "b", "ab", "abc", "abd"])
+
+    assert counters(model)["steps"]["encode"] == 1
+    assert counters(model)["requests_submitted"] > 1
+    assert compilers == []
+
+
+def test_the_picture_is_encoded_while_its_grammar_is_compiled(
+    model: VisionModel, slow: list[FakeCompiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = Gate(monkeypatch, network(model).vision, "encode")
+    for ask in (lambda: model.query(**asked({"schema": Thing})), lambda: run(model.aquery(**asked({"schema": Thing})))):
+        waiting = on_thread(ask)
+        if encoded.calls < 2:
+            encoded.wait()  # with nothing compiled
+            encoded.open()
+        while len(slow) == 0 or slow[0].asked[-1][1].done():
+            assert not waiting.done()
+        slow[0].finish()
+        answer = waiting.result(GUARD)
+        assert isinstance(answer["answer"], Thing)
+    assert encoded.calls == 1
+
+
+def test_what_is_compiled_already_is_asked_at_once(model: VisionModel, compilers: list[FakeCompiler]) -> None:
+    model.query(**asked({"schema": Thing}))
+
+    assert counters(model)["requests_submitted"] == 1
+
+
+def test_without_a_prefix_cache_nothing_is_encoded_beforehand(slow: list[FakeCompiler]) -> None:
+    with serve(prefix_caching=False) as model:
+        waiting = on_thread(lambda: model.query(**asked({"schema": Thing})))
+        while not slow or not slow[0].asked:
+            assert not waiting.done()
+        slow[0].finish()
+        waiting.result(GUARD)
+        assert counters(model)["requests_submitted"] == 1
+
+
+Ask = Callable[[VisionModel, dict[str, Any]], Any]
+WAYS: list[Ask] = [
+    lambda model, form: model.query(**asked(form)),
+    lambda model, form: model.query(**asked(form), stream=True),
+    lambda model, form: run(model.aquery(**asked(form))),
+    lambda model, form: run(model.aquery(**asked(form), stream=True)),
+    lambda model, form: model.batch([{"skill": "query", **asked(form)}]),
+]
+UNENFORCED = {"type": "number", "multipleOf": 0.1}
+
+
+@pytest.mark.parametrize("ask", WAYS)
+def test_what_cannot_be_enforced_is_refused_by_its_keyword(
+    model: VisionModel, compilers: list[FakeCompiler], ask: Ask
+) -> None:
+    with pytest.raises(SchemaError, match="multipleOf") as raised:
+        ask(model, {"schema": UNENFORCED})
+    assert raised.value.keyword == "multipleOf"
+    model._session._pool.settle()  # the thread that told it may not have ended its call yet
+    assert model.open_requests == 0
+
+
+def test_errors_stand_in_their_places_in_a_batch(model: VisionModel, compilers: list[FakeCompiler]) -> None:
+    forms: list[dict[str, Any]] = [{"schema": UNENFORCED}, {"regex": "[0-9]"}, {"choices": []}, {"schema": Thing}]
+    found = model.batch([{"skill": "query", **asked(form)} for form in forms], errors="return")
+
+    assert [type(one).__name__ for one in found] == ["SchemaError", "Answer", "GrammarError", "Answer"]
+    with pytest.raises(InputError, match="stream"):
+        model.batch([{"skill": "query", **asked({"regex": "a"}), "stream": True}])
+
+
+def test_what_is_wrong_with_the_question_is_said_before_anything_is_compiled(
+    model: VisionModel, compilers: list[FakeCompiler]
+) -> None:
+    with pytest.raises(PromptError):
+        model.query(PICTURE, " ", schema=Thing)
+    with pytest.raises(GrammarError, match="were given"):
+        model.query(PICTURE, "why?", schema=Thing, regex="a")
+    with pytest.raises(GrammarError, match="max_tokens"):
+        model.query(PICTURE, "why?", schema=Thing, settings={"max_tokens": 3})
+    assert len(compilers) == 1
+
+
+@pytest.mark.parametrize("ask", WAYS)
+def test_a_deadline_counts_the_time_of_compiling(
+    model: VisionModel, slow: list[FakeCompiler], monkeypatch: pytest.MonkeyPatch, ask: Ask
+) -> None:
+    query = model.query
+    monkeypatch.setattr(model, "query", lambda **given: query(**given, deadline_s=0.05))
+    aquery = model.aquery
+    monkeypatch.setattr(model, "aquery", lambda **given: aquery(**given, deadline_s=0.05))
+    batch = model.batch
+    monkeypatch.setattr(model, "batch", lambda tasks: batch([{**task, "deadline_s": 0.05} for task in tasks]))
+    with pytest.raises(DeadlineError):
+        on_thread(lambda: ask(model, {"schema": Thing})).result(GUARD)
+
+    assert slow[0].asked[0][1].cancelled()
+
+
+def test_cancelling_while_a_grammar_is_compiled_gives_it_up(model: VisionModel, slow: list[FakeCompiler]) -> None:
+    async def main() -> None:
+        task = asyncio.ensure_future(model.aquery(**asked({"schema": Thing})))
+        while not slow or not slow[0].asked:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main())
+    assert slow[0].asked[0][1].cancelled()
+    assert model.open_requests == 0
+
+
+def test_cancelling_while_further_requests_run_gives_them_up(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, network(model), "logits", at=4)
+    choices = ["abcdef", "abcdeg", "bcdefg", "bcdefh", "cdefgh", "cdefgi"]
+
+    async def main() -> None:
+        task = asyncio.ensure_future(model.aquery(PICTURE, "why?", choices=choices))
+        await gate.wait_async()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main())
+    gate.open()
+    assert model.query(PICTURE, "why?", choices=choices)["scores"] == pytest.approx(brute(choices), abs=1e-5)
+    assert model.metrics()["gauges"]["running"] == 0
+
+
+def test_closing_finishes_what_waits_for_its_grammar(slow: list[FakeCompiler]) -> None:
+    model = serve()
+    waiting = on_thread(lambda: run(model.aquery(**asked({"schema": Thing}))))
+    while not slow or not slow[0].asked:
+        assert not waiting.done()
+    closing = on_thread(model.close)
+    slow[0].finish()
+
+    assert isinstance(waiting.result(GUARD)["answer"], Thing)
+    closing.result(GUARD)
+    assert slow[0].closed == 1
+
+
+def test_closing_finishes_choices_with_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = serve()
+    gate = Gate(monkeypatch, network(model), "logits")
+    waiting = on_thread(lambda: model.query(PICTURE, "why?", choices=["abc", "abd", "b", "bc"]))
+    gate.wait()
+    settle = Gate(monkeypatch, model._session._pool, "settle")
+    closing = on_thread(model.close)
+    settle.wait()
+    settle.open()
+    gate.open()
+
+    assert math.fsum(waiting.result(GUARD)["scores"].values()) == pytest.approx(1.0)
+    closing.result(GUARD)
+
+
+def test_closing_without_draining_fails_what_waits_for_its_grammar(slow: list[FakeCompiler]) -> None:
+    model = serve()
+    waiting = on_thread(lambda: model.query(**asked({"schema": Thing})))
+    while not slow or not slow[0].asked:
+        assert not waiting.done()
+    model.close(drain=False)
+    slow[0].finish()
+
+    with pytest.raises(ModelError, match="closed"):
+        waiting.result(GUARD)
+    with pytest.raises(ModelError, match="closed"):
+        model.query(**asked({"schema": Thing}))
+
+
+def test_a_checkpoint_that_draws_nothing_draws_nothing_in_answers_either(
+    compilers: list[FakeCompiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = double()
+    skills = tuple(skill for skill in loaded.prompts.skills if skill not in ("detect", "point"))
+    monkeypatch.setattr(type(loaded.prompts), "skills", skills)
+    with serve(loaded) as model:
+        with pytest.raises(UnsupportedSkillError, match="boxes"):
+            model.query(**asked({"schema": Thing}))
+        assert model.query(**asked({"schema": bool}))["answer"] in (True, False)
+
+
+def test_tenants_and_robots_ask_typed_questions_too(model: VisionModel, compilers: list[FakeCompiler]) -> None:
+    plain = model.query(**asked({"schema": Thing}))
+    assert near(model.query(**asked({"schema": Thing}), salt="a", realtime=True)) == near(plain)
+    assert near(model.query(**asked({"schema": Thing}) | {"image": model.encode_image(PICTURE)})) == near(plain)
+    assert model.query(None, "why?", regex="[ab]")["answer"] in ("a", "b")
+    scores = model.query(PICTURE, "why?", choices=["ab", "ac", "b"], salt="a", realtime=True)["scores"]
+    assert scores == pytest.approx(brute(["ab", "ac", "b"]), abs=1e-5)
+
+
+def test_the_settings_of_the_compiler_are_the_engines(compilers: list[FakeCompiler]) -> None:
+    with serve(grammar_workers=3, grammar_limit_s=0.5, grammar_cache_bytes=10) as model:
+        model.query(**asked({"regex": "a|b"}))
+        model.query(**asked({"regex": "a|b"}))
+    assert [one.options for one in compilers] == [{"workers": 3, "limit_s": 0.5, "cache_bytes": 10}]
+    assert compilers[0].closed == 1
+
+
+def test_a_real_compiler_works_in_another_process(model: VisionModel) -> None:
+    answers = model.batch([{"skill": "query", **asked({"schema": Thing, "image": picture(n)})} for n in range(3)])
+    assert all(isinstance(answer["answer"], Thing) for answer in answers)
+    with pytest.raises(SchemaError, match="multipleOf") as raised:
+        model.query(**asked({"schema": UNENFORCED}))
+    assert (raised.value.keyword, raised.value.where) == ("multipleOf", "")
+    assert set(model.query(**asked({"schema": dict, "settings": {"max_tokens": 20}}))) == {"answer", "text"}
