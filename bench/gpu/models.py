@@ -22,7 +22,7 @@ from photonlite.models.tokenizer import Tokenizer
 MOONDREAM2: dict[str, Any] = {"model_type": "moondream2"}
 
 TINY: dict[str, Any] = MOONDREAM2 | {
-    "text": {"dim": 32, "ff_dim": 64, "n_layers": 2, "n_heads": 2, "vocab_size": 2304, "max_context": 256},
+    "text": {"dim": 32, "ff_dim": 64, "n_layers": 2, "n_heads": 2, "vocab_size": 2320, "max_context": 256},
     "vision": {"enc_dim": 16, "enc_n_layers": 2, "enc_ff_dim": 32, "enc_n_heads": 2, "proj_out_dim": 32}
     | {"proj_inner_dim": 32, "crop_size": 42, "overlap_margin": 1},
     "region": {"dim": 32, "coord_feat_dim": 8, "coord_out_dim": 64, "size_feat_dim": 8, "size_out_dim": 128}

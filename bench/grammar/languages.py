@@ -17,7 +17,7 @@ from photonlite.grammar.tables import Ids
 from photonlite.models.loading import resolve
 from photonlite.models.tokenizer import Tokenizer
 
-SHIPPED, LARGE = "2,304 tokens", "51,200 tokens"
+SHIPPED, LARGE = "2,320 tokens", "51,200 tokens"
 _LARGE_SIZE = 51_200
 
 

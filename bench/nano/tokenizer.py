@@ -27,7 +27,7 @@ from bench.nano.objects import load_objects
 
 TOKENIZER_JSON = Path(__file__).parents[2] / "assets" / "nano" / "tokenizer.json"
 
-VOCABULARY_SIZE = 2304
+VOCABULARY_SIZE = 2320
 CONTROL = (
     "<|endoftext|>", "<|skill|>", "<|argument|>", "<|answer|>", "<|thinking|>", "<|coord|>", "<|size|>",
     "<|ground_points|>", "<|ground_text|>", "<|end_ground|>", *(f"<|reserved_{i}|>" for i in range(10, 21)),

@@ -33,6 +33,8 @@ class Priority:
         if step.kind == "decode":
             self._check_decode(step)
             return
+        for row in step.rows:
+            self._left_out.pop(row.sequence, None)  # a prompt, of one that was pre-empted too, gives it a token as well
         scheduler, seen = self._simulation.scheduler, self._simulation.seen
         led = [group.job.leader for group in step.plan.groups] + [row.sequence for row in step.rows]
         classes = {one is not None and one.realtime for one in led}
