@@ -1,8 +1,10 @@
 """Typed questions through the whole engine, on a tiny model; most with grammars compiled in this process."""
 
 import asyncio
+import gc
 import json
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -348,6 +350,32 @@ def test_closing_without_draining_fails_what_waits_for_its_grammar(slow: list[Fa
         waiting.result(GUARD)
     with pytest.raises(ModelError, match="closed"):
         model.query(**asked({"schema": Thing}))
+
+
+def test_neither_choices_nor_a_grammar_that_came_late_keep_the_engine(slow: list[FakeCompiler]) -> None:
+    model = serve()
+    engine = weakref.ref(model._session.engine)
+    gc.disable()  # nor wait for the collector of cycles
+    try:
+        stream = model.query(PICTURE, "why?", stream=True, choices=["ab", "ac", "b", "ba", "bab"])
+        assert list(stream["answer"])
+        late = model._session.launch(model._tasks.query(PICTURE, "why?", regex="[ab]"), {})
+        model._session._pool.settle()
+        slow[0].finish()
+        late.complete()
+        model.close()
+        del model, late
+        assert engine() is None
+        assert stream["scores"]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("image", [PICTURE, None])
+def test_an_answer_that_must_be_empty_is_empty(image: Any, model: VisionModel, compilers: list[FakeCompiler]) -> None:
+    assert model.query(image, "why?", regex="") == {"answer": ""}
+    assert list(model.query(image, "why?", regex="", stream=True)["answer"]) == []
+    assert model.query(image, "why?", regex="", reasoning=True, settings={"max_tokens": 3})["answer"] == ""
 
 
 def test_a_checkpoint_that_draws_nothing_draws_nothing_in_answers_either(

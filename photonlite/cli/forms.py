@@ -38,9 +38,11 @@ def _schema(source: str) -> Any:
         return _from_module(module, name)
     path = Path(source)
     try:
-        if path.stat().st_size > MAX_SCHEMA_BYTES:
+        with path.open("rb") as file:
+            data = file.read(MAX_SCHEMA_BYTES + 1)  # pipes and devices have no size
+        if len(data) > MAX_SCHEMA_BYTES:
             raise InputError(f"--schema {source}: the file is over {MAX_SCHEMA_BYTES} bytes: make the schema smaller")
-        return path.read_text(encoding="utf-8")
+        return data.decode()
     except (OSError, UnicodeDecodeError) as cause:
         raise InputError(f"--schema {source}: the file cannot be read as text: {cause}") from cause
 

@@ -143,9 +143,9 @@ class Delivery:
             if self.has_ended():
                 return
             self.handed_in = True
-            sequence = self._submit(engine, self.request, self, self._prepared[0])
-            if self.further is not None:
+            if self.further is not None:  # before the engine has it: the end may come at any moment after that
                 self._sequel = Sequel(self.further, partial(self.submit_beside, engine), engine.cancel, self._end)
+            sequence = self._submit(engine, self.request, self, self._prepared[0])
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
@@ -212,10 +212,11 @@ class Delivery:
             reason = sequence.request.grammar.finish_reason
             size = None if self.picture is None else self.picture.size
             completion = Completion(tuple(sequence.tokens), reason, self._metrics(sequence), size)
-            if self._sequel is None:
+            sequel = self._sequel  # another thread may end the request meanwhile, and take it away
+            if sequel is None:
                 self._end(completion)
             else:
-                self._sequel.begin(completion)
+                sequel.begin(completion)
         except Exception as error:  # a grammar is a plug-in; nothing may be thrown at the engine thread
             self._end(error)
 
@@ -245,6 +246,7 @@ class Delivery:
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end(self)
+        self._drop_sequel()
         self.tokens.put(None)
         _ring(self._computed)
         _ring(self.bells)
@@ -264,8 +266,13 @@ class Delivery:
         stop, self._stop = self._stop, None
         if stop is not None:
             stop()
-        if self._sequel is not None:
-            self._sequel.cancel()
+        self._drop_sequel()
+
+    def _drop_sequel(self) -> None:
+        """Give up what follows, if it has not ended, and forget it: it knows the engine, and this delivery."""
+        sequel, self._sequel = self._sequel, None
+        if sequel is not None:
+            sequel.cancel()
 
     def _metrics(self, sequence: Sequence) -> Metrics:
         times = sequence.times

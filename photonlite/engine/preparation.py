@@ -113,11 +113,13 @@ class Preparation:
 
     def on(self, threads: Threads) -> None:
         """The same on threads that never wait for room; returns at once."""
+        # A thread that hurries does so in front of another call's work, which must not suffer from it; and what is
+        # raised on any of them would be heard by nobody.
+        begin = partial(self._delivery.guard, partial(self._begin, threads))
         if self._delivery.request.realtime:
-            # A thread that hurries does so in front of another call's work, which must not suffer from it.
-            threads.hurry(partial(self._delivery.guard, partial(self._begin, threads)))
+            threads.hurry(begin)
         else:
-            threads.submit(partial(self._begin, threads))
+            threads.submit(begin)
 
     def _begin(self, threads: Threads) -> None:
         place = self._enter(partial(self._go_on, threads))
@@ -151,7 +153,9 @@ class Preparation:
             self._hand_in()
         else:
             self._encode_meanwhile()
-            automaton.add_done_callback(lambda _: self._do(threads, self._hand_in))
+            # A future keeps its callbacks when it is done: this one then knows neither the engine nor, in a circle, it.
+            go = [partial(self._do, threads, self._hand_in)]
+            automaton.add_done_callback(lambda _: go.pop()())
 
     def _prepared(self, place: Place | None) -> bool:
         """Prepare the picture on this thread; tells whether the request goes on."""
@@ -173,7 +177,11 @@ class Preparation:
         delivery, binding = self._delivery, self._binding
         if binding is None or binding.meanwhile is None or delivery.picture is None:
             return
-        sequence = delivery.submit_beside(self._engine, binding.meanwhile, _Encoded(delivery))
+        delivery.guard(partial(self._encode, binding.meanwhile))
+
+    def _encode(self, request: Request) -> None:
+        delivery = self._delivery
+        sequence = delivery.submit_beside(self._engine, request, _Encoded(delivery))
         delivery.when_computed(partial(self._engine.cancel, sequence))
 
     def _fill(self, place: Place) -> PreparedImage | None:

@@ -43,7 +43,7 @@ class Sequel:
         self._end = end
         self._first: Completion | None = None
         self._waiting = 0
-        self._sequences: list[Sequence] = []
+        self._sequences: dict[Sequence, None] = {}  # that have not ended, in order
         self._given_up = False
 
     def begin(self, completion: Completion) -> None:
@@ -58,7 +58,7 @@ class Sequel:
         for known, request in requests:
             if self._given_up:
                 break
-            self._sequences.append(self._submit(request, _Branch(self, known)))
+            self._sequences[self._submit(request, _Branch(self, known))] = None
         if self._given_up:
             self.cancel()  # by another thread, which may not have seen the newest ones
         elif self._waiting == 0 and self._first is not None:
@@ -67,6 +67,7 @@ class Sequel:
     def ended(self, name: Any, sequence: Sequence) -> None:
         """Take the end of one that follows; errors end the whole."""
         self._waiting -= 1
+        self._sequences.pop(sequence, None)  # which knows this sequel, and with it the engine
         if sequence.error is not None:
             self._fail(sequence.error)
             return
@@ -110,6 +111,7 @@ def _with_costs(completion: Completion, sequence: Sequence) -> Completion:
     decoded = times.finished - times.first_token if times.first_token else 0.0
     costs = dataclasses.replace(
         metrics,
+        encode_s=metrics.encode_s + times.encode_s,
         prefill_s=metrics.prefill_s + times.prefill_s,
         decode_s=metrics.decode_s + decoded,
         output_tokens=metrics.output_tokens + len(sequence.tokens),

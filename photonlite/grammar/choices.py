@@ -69,7 +69,10 @@ class ChoiceTrie:
         for index in ids:
             node = node.children.setdefault(index, _Node())
         if node.choice not in (None, choice):
-            raise GrammarError(f"choices {node.choice} and {choice} are spelled alike: give each choice once")
+            raise GrammarError(
+                f"choices {node.choice} and {choice} are spelled alike (white space in front may not count): give each "
+                "choice once"
+            )
         node.choice = choice
 
     def _measure(self, node: _Node) -> None:

@@ -38,7 +38,8 @@ def refuse(message: str, keyword: str, where: str, cause: Exception | None = Non
 
 
 def named(where: str) -> str:
-    """Give a place as it stands in messages."""
+    """Give a place as it stands in messages: as text that can be sent, whatever the names are."""
+    where = where.encode(errors="backslashreplace").decode()
     return (where if len(where) <= 100 else f"...{where[-97:]}") or "the schema itself"
 
 

@@ -46,6 +46,8 @@ _FREE_DEPTH = 2
 
 _NATIVE = {"box": literal(BOX), "point": literal(POINT)}
 
+_FIELDS = {"box": ("x_min", "y_min", "x_max", "y_max", "score"), "point": ("x", "y", "score")}
+
 ANY_OBJECT = mapping(anything(3)).text
 """The pattern of any object of JSON, with lists and objects at most four deep."""
 
@@ -171,6 +173,7 @@ class _Reader:
             native = schema["format"]
             if not isinstance(native, str) or native not in _NATIVE:
                 refuse(f"{native!r:.100} is no format of an object: there are {', '.join(_NATIVE)}", "format", where)
+            self._check_native(schema, native, where)
             return _NATIVE[native]
         properties = mapping_of(schema, "properties", where)
         required = set(names_of(schema, "required", where))
@@ -189,6 +192,18 @@ class _Reader:
         return bracketed(
             "{", entries([(self._property(schema, n, where, depth), n in required) for n in properties]), "}"
         )
+
+    def _check_native(self, schema: Mapping[str, Any], native: str, where: str) -> None:
+        """Refuse what a box or a point does not have; it may be said what it has."""
+        fields = _FIELDS[native]
+        for keyword in ("properties", "required"):
+            names = (mapping_of if keyword == "properties" else names_of)(schema, keyword, where)
+            if others := [name for name in names if name not in fields]:
+                refuse(f"a {native} has {', '.join(fields)}, and no {others[0]!r:.60}", keyword, where)
+        for name, inner in mapping_of(schema, "properties", where).items():
+            place = below(where, "properties", name)
+            if not isinstance(inner, Mapping) or types_of(inner, place) not in ((), ("number",)):
+                refuse(f"of a {native} all are numbers", "type", place)
 
     def _property(self, schema: Mapping[str, Any], name: str, where: str, depth: int) -> Fragment:
         place = below(where, "properties", name)

@@ -83,12 +83,10 @@ class WorkerPool:
         with self._lock:
             if self._threads or self.jobs.ended:
                 return
-            self._threads = [
-                threading.Thread(target=self._run, name=f"photonlite-grammar-{number}", daemon=True)
-                for number in range(self._count)
-            ]
-            for thread in self._threads:
+            for number in range(self._count):
+                thread = threading.Thread(target=self._run, name=f"photonlite-grammar-{number}", daemon=True)
                 thread.start()
+                self._threads.append(thread)  # those that have begun: nobody waits for another
 
     def stop(self) -> None:
         """Fail all jobs, take no more, and end the workers, without waiting for the threads."""

@@ -123,12 +123,13 @@ class _Text(Result):
         on_end: OnEnd | None,
         more: dict[str, Any] | None = None,
     ) -> None:
-        outcome = Outcome(metrics, finish_reason)
-        if isinstance(value, AsyncIterator):
+        outcome, more = Outcome(metrics, finish_reason), more or {}
+        # What a text means may be an iterator itself: pydantic gives one for `Iterable[int]`.
+        if "text" not in more and isinstance(value, AsyncIterator):
             value = AsyncTextStream(value, outcome, on_end)
-        elif isinstance(value, Iterator):
+        elif "text" not in more and isinstance(value, Iterator):
             value = TextStream(value, outcome, on_end)
-        super().__init__({self._key: value, **(more or {})}, outcome)
+        super().__init__({self._key: value, **more}, outcome)
 
     @property
     def text(self) -> str:

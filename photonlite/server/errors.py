@@ -38,7 +38,7 @@ class HttpError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = message.encode(errors="backslashreplace").decode()  # it may quote half a character
         self.type = type or _type_of(status)
         self.code = code or self.type
         self.headers = dict(headers or {})

@@ -7,6 +7,7 @@ tokens ──> JSON text, places spelled out ──> object
 """
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from photonlite.errors import UnsupportedSkillError
@@ -120,8 +121,9 @@ def reasoned(prompts: Prompts, question: Question, answer: BudgetedGrammar, budg
 
 
 def _bound(question: Question, grammar: BudgetedGrammar, budget: int) -> Request:
-    # What has ended before it began, as an answer that must be empty has, is asked for nothing.
-    return question.request(grammar, 0 if grammar.finished else budget)
+    if grammar.finished:  # before it began, as an answer that must be empty has: nothing is asked for
+        return replace(question, prompt=()).request(grammar, 0)
+    return question.request(grammar, budget)
 
 
 def _require_heads(skills: tuple[str, ...], automaton: Automaton) -> None:

@@ -16,6 +16,7 @@ import inspect
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -33,6 +34,9 @@ MAX_SCHEMA_CHARACTERS = 1_000_000
 
 MAX_CHOICE_CHARACTERS = 1_000
 """Of one choice."""
+
+MAX_CHOICES_CHARACTERS = 200_000
+"""Of all choices together: their tree takes a second and a hundred megabytes."""
 
 _UNUSABLE = (PydanticUserError, PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation, CoreSchemaError)
 
@@ -138,8 +142,13 @@ def _choices(choices: Any) -> Form:
                 f"a choice has {len(text)} characters, over the limit of {MAX_CHOICE_CHARACTERS}: shorten it"
             )
     if len(set(texts)) < len(texts):
-        twice = next(text for text in texts if texts.count(text) > 1)
+        twice = Counter(texts).most_common(1)[0][0]
         raise GrammarError(f"the choice {twice[:60]!r} is given twice: give each once")
+    if (together := sum(map(len, texts))) > MAX_CHOICES_CHARACTERS:
+        raise GrammarTooLargeError(
+            f"the choices have {together} characters together, over the limit of {MAX_CHOICES_CHARACTERS}: give fewer, "
+            "or shorten them"
+        )
     # Enumerations of text are text; what comes back is plain.
     return Chosen(tuple(map(str.__str__, texts)))
 

@@ -69,3 +69,9 @@ def test_a_schema_that_cannot_be_read_is_named(
         read_form(Namespace(schema=source, choices=None, regex=None))
 
     assert source in str(caught.value)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no endless file")
+def test_a_file_without_an_end_is_not_read_to_its_end() -> None:
+    with pytest.raises(InputError, match="over 1048576 bytes"):
+        read_form(Namespace(schema="/dev/zero", choices=None, regex=None))

@@ -387,6 +387,22 @@ def test_a_request_cancelled_while_it_is_handed_in_is_cancelled_in_the_engine() 
     assert engine.cancelled == engine.sequences != []
 
 
+def test_what_follows_an_answer_is_asked_though_that_ends_while_it_is_handed_in() -> None:
+    engine = FakeEngine()
+
+    def finish(sequence: Sequence) -> None:
+        sequence.finalized = True
+        sequence.sink.on_finish(sequence)
+
+    engine.on_submit = finish
+    generation = Generation(request())
+    generation.delivery.further = lambda name, completion: [("more", request())] if name is None else []
+    generation.delivery.submit(engine, lambda: None)
+
+    assert len(engine.sequences) == 2
+    generation.complete()
+
+
 # ---- giving up
 
 

@@ -11,7 +11,7 @@ from photonlite.engine.calls import Calls
 from photonlite.engine.generation import Generation
 from photonlite.engine.preparation import Binding, Preparation
 from photonlite.engine.window import Lane
-from photonlite.errors import DeadlineError, ModelError, RequestCancelledError, SchemaError
+from photonlite.errors import DeadlineError, EngineDiedError, ModelError, RequestCancelledError, SchemaError
 from photonlite.images.crops import CropSpec
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.request import Request, SamplingSettings, Token
@@ -314,6 +314,28 @@ def test_a_grammar_that_cannot_be_had_is_the_end_of_its_request(here: bool) -> N
     with pytest.raises(SchemaError, match="no such keyword") as raised:
         asked.generation.complete()
     assert (raised.value.keyword, raised.value.where) == ("nope", "/properties/a")
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_an_engine_that_refuses_the_encoding_is_the_end_of_the_request(here: bool) -> None:
+    def refuse(sequence: Any) -> None:
+        raise EngineDiedError("the engine has stopped")
+
+    engine, threads = FakeEngine(on_submit=refuse), Threads()
+    future: Future[Any] = Future()
+    binding, told = bound(future, meanwhile=ENCODE)
+    asked = Asked(engine, Lane(100), binding=binding)
+    if here:
+        on_thread(asked.preparation.here).result(GUARD)
+    else:
+        asked.preparation.on(threads)
+        threads.work()
+
+    assert asked.generation.delivery.started.done()
+    with pytest.raises(EngineDiedError):
+        asked.generation.check()
+    assert future.cancelled()
+    assert not told
 
 
 @pytest.mark.parametrize("end", ["cancel", "drop"])

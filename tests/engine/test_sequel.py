@@ -33,7 +33,7 @@ class Rig:
         for token in sequence.tokens:
             sequence.request.grammar.accept(token)
             sequence.sink.on_token(token)
-        sequence.times.prefill_s = 0.25
+        sequence.times.encode_s, sequence.times.prefill_s = 0.125, 0.25
         sequence.times.first_token, sequence.times.finished = 4.0, 4.5
         sequence.error = error
         sequence.sink.on_finish(sequence)
@@ -68,7 +68,7 @@ def test_requests_follow_requests_until_there_are_no_more() -> None:
     (end,) = rig.ends
     assert isinstance(end, Completion)
     assert (end.tokens, end.finish_reason, end.picture_size) == (FIRST.tokens, "stop", (6, 4))
-    assert end.metrics == Metrics(prefill_s=1.75, decode_s=3.5, output_tokens=8)
+    assert end.metrics == Metrics(encode_s=0.375, prefill_s=1.75, decode_s=3.5, output_tokens=8)
     assert not rig.cancelled
 
 
@@ -94,6 +94,15 @@ def test_what_goes_wrong_while_planning_is_the_end(at: str, monkeypatch: pytest.
     rig.finish(0)
 
     assert [type(end) for end in rig.ends] == [ZeroDivisionError]
+
+
+def test_what_has_ended_is_not_given_up() -> None:
+    rig = Rig({None: ["a", "b"]})
+    rig.sequel.begin(FIRST)
+    rig.finish(0)
+    rig.sequel.cancel()
+
+    assert rig.cancelled == [rig.sequences[1]]
 
 
 def test_giving_up_cancels_what_runs_and_asks_for_nothing_more() -> None:

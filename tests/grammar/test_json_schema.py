@@ -222,6 +222,9 @@ def lists(count: int) -> Any:
         (3, "", ""),
         ({"type": "string", "format": "uri"}, "format", ""),
         ({"type": "object", "format": "boxes"}, "format", ""),
+        ({"type": "object", "format": "box", "properties": {"count": WHOLE}}, "properties", ""),
+        ({"type": "object", "format": "point", "required": ["x_min"]}, "required", ""),
+        ({"type": "object", "format": "point", "properties": {"x": TEXT}}, "type", "/properties/x"),
         ({"type": "string", "format": "date", "pattern": "a"}, "pattern", ""),
         ({"type": "string", "format": "date", "maxLength": 5}, "maxLength", ""),
         ({"type": "string", "pattern": r"\bfoo"}, "pattern", ""),
@@ -256,6 +259,13 @@ def test_what_would_not_be_enforced_is_refused_by_keyword_and_place(schema: Any,
         pattern_of(schema)
 
     assert (caught.value.keyword, caught.value.where) == (keyword, where)
+
+
+def test_a_place_with_half_a_character_is_named_in_text_that_can_be_sent() -> None:
+    with pytest.raises(SchemaError, match=r"at /properties/\\ud800: ") as caught:
+        pattern_of({"properties": {"\ud800": {"not": {}}}})
+
+    assert caught.value.where == "/properties/\ud800"
 
 
 DOUBLING = {f"d{n}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)}

@@ -170,6 +170,12 @@ def test_a_typed_answer_is_its_object_and_its_text_is_the_json():
     assert pickle.loads(pickle.dumps(result)) == result
 
 
+def test_a_typed_answer_may_be_an_iterator_and_is_no_stream_for_that():
+    result = Answer(iter([1, 2]), text="[1,2]")
+    assert result.text == "[1,2]"
+    assert list(result.value) == [1, 2]
+
+
 def test_scores_stand_beside_the_choice():
     result = Answer("yes", scores={"yes": 0.75, "no": 0.25})
     assert result == {"answer": "yes", "scores": {"yes": 0.75, "no": 0.25}}

@@ -53,6 +53,10 @@ def test_messages_and_headers_are_passed_on() -> None:
     assert to_http(own) is own
 
 
+def test_a_message_that_quotes_half_a_character_can_be_sent() -> None:
+    assert b"at \\\\ud800" in HttpError(400, "at \ud800").response().body
+
+
 def test_no_error_of_photonlite_is_unforeseen() -> None:
     own = [kind for kind in every_error() if kind.__module__ == "photonlite.errors"]
     needless = (errors.EngineError, errors.MissingDependencyError)  # a base, and what only a start can meet

@@ -1,3 +1,4 @@
+import json
 import re
 import shlex
 import shutil
@@ -35,6 +36,8 @@ def test_commands_of_the_readme_are_answered(server, command):
         assert answer.count('"x_min"') == 2
     elif "point" in command:
         assert answer.count('"x"') >= 3
+    elif "choices" in command:
+        assert set(json.loads(answer)["scores"]) == {"yes", "no"}
     elif "query" in command:
         assert '"completed": true' in answer or '"completed":true' in answer
     else:

@@ -129,7 +129,7 @@ def test_places_need_a_checkpoint_that_draws_them(skills: tuple[str, ...], schem
 def test_an_answer_that_must_be_empty_is_asked_for_nothing() -> None:
     one = question(regex="")
     request = bound(one)
-    assert (request.budget, request.grammar.finish_reason) == (0, "stop")
+    assert (request.prompt, request.budget, request.grammar.finish_reason) == ((), 0, "stop")
     assert one.finish(Completion((), "stop", METRICS)) == {"answer": ""}
 
 

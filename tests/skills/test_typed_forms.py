@@ -187,6 +187,7 @@ def test_choices_are_texts_in_their_order() -> None:
         (["a", "b", "a"], GrammarError, "'a' is given twice"),
         (["x" * 1001], GrammarTooLargeError, "limit of 1000"),
         (map(str, range(5001)), GrammarTooLargeError, "5001 choices, over the limit of 5000"),
+        ([f"{n:1000}" for n in range(201)], GrammarTooLargeError, "201000 characters together, over the limit"),
     ],
 )
 def test_what_cannot_be_chosen_from_is_refused(choices: Any, error: type[Exception], complaint: str) -> None:
