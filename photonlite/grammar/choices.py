@@ -5,10 +5,14 @@
 "no"   31                  └ 31 ─ no ─ 4 ─ none        at `no` the answer may end, or go on
 "none" 31 4
 ```
+
+The spellings are sorted, so that a place in the tree is a range of them; only places that somebody comes to are made.
+Thousands of choices cost no more than their sorting.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
 from photonlite.grammar.base import BudgetedGrammar
@@ -22,13 +26,30 @@ _MAX_SPELLINGS = 4 * MAX_CHOICES
 
 @dataclass(eq=False, slots=True)
 class _Node:
-    """A place in the tree; `choice` is the index of the choice that is complete there."""
+    """A place in the tree: spellings ``[low, high)``, which agree on their first `depth` ids.
 
-    children: "dict[int, _Node]" = field(default_factory=dict)
-    choice: int | None = None
-    shortest: int = 0
-    longest: int = 0
+    Attributes:
+        low: See above.
+        high: See above.
+        depth: See above.
+        choice: Index of the choice that is complete here.
+        shortest: Ids of the shortest way on from here, the end id among them where it is needed.
+        longest: The same of the longest.
+        allowed: What may follow where tokens are not short, once somebody has asked.
+    """
+
+    low: int
+    high: int
+    depth: int
+    choice: int | None
+    shortest: int
+    longest: int
     allowed: Allowed | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether any choice goes on from here."""
+        return self.high - self.low > (self.choice is not None)
 
 
 class ChoiceTrie:
@@ -41,6 +62,7 @@ class ChoiceTrie:
 
     Attributes:
         end: As given.
+        root: Where every answer begins.
         shortest: Tokens of the shortest answer, the end id among them where it is needed.
         longest: The same of the longest.
 
@@ -55,60 +77,44 @@ class ChoiceTrie:
         if len(spellings) > _MAX_SPELLINGS or len({choice for _, choice in spellings}) > MAX_CHOICES:
             raise GrammarTooLargeError(f"there are more than {MAX_CHOICES} choices: give fewer")
         self.end = end
-        self._root = _Node()
-        for ids, choice in spellings:
-            self._insert(ids, choice)
-        for node in _upwards(self._root):
-            self._measure(node)
-        self.shortest, self.longest = self._root.shortest, self._root.longest
+        self._choice_of = _by_spelling(spellings, end)
+        self._spellings = sorted(self._choice_of)
+        self._costs = _costs(self._spellings)
+        self.root = self._node(0, len(self._spellings), 0)
+        self.shortest, self.longest = self.root.shortest, self.root.longest
+        self.allowed(self.root, self.longest)  # thousands of ids, listed where nobody waits
 
-    def _insert(self, ids: tuple[int, ...], choice: int) -> None:
-        if not ids or self.end in ids:
-            raise GrammarError(f"choice {choice} is spelled {ids}: a spelling has ids, and the end id is none of them")
-        node = self._root
-        for index in ids:
-            node = node.children.setdefault(index, _Node())
-        if node.choice not in (None, choice):
-            raise GrammarError(
-                f"choices {node.choice} and {choice} are spelled alike (white space in front may not count): give each "
-                "choice once"
-            )
-        node.choice = choice
-
-    def _measure(self, node: _Node) -> None:
-        below = list(node.children.values())
-        ends = [] if node.choice is None else [1 if below else 0]
-        node.shortest = min([*ends, *(1 + child.shortest for child in below)])
-        node.longest = max([*ends, *(1 + child.longest for child in below)])
-
-    def follow(self, ids: Iterable[int]) -> "_Node | None":
+    def follow(self, ids: Iterable[int]) -> _Node | None:
         """Walk down from the root; None where no choice begins so."""
-        node: _Node | None = self._root
+        node: _Node | None = self.root
         for index in ids:
             if node is None:
                 return None
-            node = node.children.get(index)
+            node = self.child(node, index)
         return node
+
+    def child(self, node: _Node, index: int) -> _Node | None:
+        """Go on from a place with an id; None where no choice does."""
+        at = node.depth
+        first = node.low + (node.choice is not None)
+        low = bisect_left(self._spellings, index, first, node.high, key=lambda ids: ids[at])
+        high = bisect_right(self._spellings, index, low, node.high, key=lambda ids: ids[at])
+        return self._node(low, high, at + 1) if low < high else None
 
     def children(self, prefix: Iterable[int] = ()) -> tuple[int, ...]:
         """Give what may follow a prefix: the end id where a choice is complete that others go on from, then others."""
         node = self.follow(prefix)
         return () if node is None else self._listed(node)
 
-    def _listed(self, node: _Node) -> tuple[int, ...]:
-        ends = (self.end,) if node.choice is not None and node.children else ()
-        return (*ends, *node.children)
-
     def choices(self, prefix: Iterable[int] = ()) -> frozenset[int]:
         """Give the choices that have a spelling with this prefix."""
         node = self.follow(prefix)
-        below = () if node is None else _upwards(node)
-        return frozenset(each.choice for each in below if each.choice is not None)
+        below = () if node is None else self._spellings[node.low : node.high]
+        return frozenset(self._choice_of[ids] for ids in below)
 
     def choice(self, ids: Sequence[int]) -> int | None:
         """Give the choice that an answer spells, with or without the end id behind it; None where it spells none."""
-        node = self.follow(ids[:-1] if ids and ids[-1] == self.end else ids)
-        return None if node is None else node.choice
+        return self._choice_of.get(tuple(ids[:-1] if ids and ids[-1] == self.end else ids))
 
     def allowed(self, node: _Node, left: int) -> Allowed:
         """Give what may follow with so many tokens left; children are scored where they are 2 to `MAX_SCORED`."""
@@ -116,8 +122,25 @@ class ChoiceTrie:
             if node.allowed is None:
                 node.allowed = _scored(self._listed(node))
             return node.allowed
-        fitting = (index for index, child in node.children.items() if 1 + child.shortest <= left)
-        return _scored((*self._listed(node)[: node.choice is not None], *fitting))
+        ends, ids = self._ends(node), self._onward(node)
+        fitting = [index for index in ids if (child := self.child(node, index)) and 1 + child.shortest <= left]
+        return _scored((*ends, *fitting))
+
+    def _listed(self, node: _Node) -> tuple[int, ...]:
+        return (*self._ends(node), *self._onward(node))
+
+    def _ends(self, node: _Node) -> tuple[int, ...]:
+        return (self.end,) if node.choice is not None and node.goes_on else ()
+
+    def _onward(self, node: _Node) -> list[int]:
+        """Give the ids with which choices go on from a place, in order."""
+        first = node.low + (node.choice is not None)
+        return list(dict.fromkeys(ids[node.depth] for ids in self._spellings[first : node.high]))
+
+    def _node(self, low: int, high: int, depth: int) -> _Node:
+        first, costs = self._spellings[low], self._costs[low:high]
+        choice = self._choice_of[first] if len(first) == depth else None
+        return _Node(low, high, depth, choice, min(costs) - depth, max(costs) - depth)
 
 
 class ChoiceGrammar(BudgetedGrammar):
@@ -144,7 +167,7 @@ class ChoiceGrammar(BudgetedGrammar):
             )
         self._trie = trie
         self._ahead = list(reversed(prefix))
-        self._node = trie.follow(()) or begun
+        self._node = trie.root
 
     @property
     def allowed(self) -> Allowed:
@@ -154,19 +177,38 @@ class ChoiceGrammar(BudgetedGrammar):
     def _advance(self, token: Token) -> str | None:
         if token.id == self._trie.end:
             return "stop"
-        self._node = self._node.children[token.id]
+        node = self._trie.child(self._node, token.id)
+        if node is None:
+            raise ValueError(f"no choice goes on with token {token.id}")
+        self._node = node
         if self._ahead:
             self._ahead.pop()
-        return None if self._node.children else "stop"
+        return None if node.goes_on else "stop"
+
+
+def _by_spelling(spellings: Sequence[tuple[tuple[int, ...], int]], end: int) -> dict[tuple[int, ...], int]:
+    """Give the choice of each spelling."""
+    choice_of: dict[tuple[int, ...], int] = {}
+    for ids, choice in spellings:
+        if not ids or end in ids:
+            raise GrammarError(f"choice {choice} is spelled {ids}: a spelling has ids, and the end id is none of them")
+        other = choice_of.setdefault(ids, choice)
+        if other != choice:
+            raise GrammarError(
+                f"choices {other} and {choice} are spelled alike (white space in front may not count): give each "
+                "choice once"
+            )
+    return choice_of
+
+
+def _costs(spellings: Sequence[tuple[int, ...]]) -> list[int]:
+    """Give the tokens of each of the sorted spellings; one that others go on from needs the end id as well.
+
+    The first of those stands right behind it.
+    """
+    following = (*spellings[1:], ())
+    return [len(ids) + (onward[: len(ids)] == ids) for ids, onward in zip(spellings, following, strict=True)]
 
 
 def _scored(ids: tuple[int, ...]) -> Allowed:
     return Allowed(ids, scored=ids if 2 <= len(ids) <= MAX_SCORED else ())
-
-
-def _upwards(root: _Node) -> Iterator[_Node]:
-    """Give every node after its children; spellings may be longer than Python's stack is deep."""
-    order = [root]
-    for node in order:
-        order.extend(node.children.values())
-    return reversed(order)

@@ -22,7 +22,7 @@ def feed(grammar: ChoiceGrammar, *ids: int) -> ChoiceGrammar:
 def test_children_are_listed_and_scored() -> None:
     grammar = ChoiceGrammar(TRIE, 9)
 
-    assert grammar.allowed == Allowed((12, 31, 9), scored=(12, 31, 9))
+    assert grammar.allowed == Allowed((9, 12, 31), scored=(9, 12, 31))
     feed(grammar, 31)
     assert grammar.allowed == Allowed((END, 4), scored=(END, 4))
     feed(grammar, 4)
@@ -42,7 +42,7 @@ def test_what_is_no_choice_is_refused() -> None:
 
 def test_the_tree_tells_what_it_holds() -> None:
     assert (TRIE.shortest, TRIE.longest) == (2, 3)
-    assert TRIE.children() == (12, 31, 9)
+    assert TRIE.children() == (9, 12, 31)
     assert TRIE.children((31,)) == (END, 4)
     assert TRIE.children((8,)) == TRIE.children((12, 7)) == ()
     assert TRIE.choices() == {YES, NO, NONE}

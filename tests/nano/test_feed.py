@@ -30,10 +30,12 @@ def test_a_batch_is_what_the_learner_takes():
 
 def test_the_feed_draws_scenes_of_the_difficulty_wanted():
     feed = Feed(composer(), maker(), 8)
-    labels = feed(Difficulty(max_count=1))[1]
-    for row in labels:
-        assert len(row[row < composer().classes].unique()) == 1
-    assert max(len(row[row < composer().classes].unique()) for row in feed(Difficulty())[1]) > 1
+
+    def kinds(difficulty):
+        return [len(row[row < composer().classes].unique()) for row in feed(difficulty)[1]]
+
+    assert max(kinds(Difficulty(max_count=1))) == 1  # some scenes are empty
+    assert max(kinds(Difficulty())) > 1
 
 
 def test_backgrounds_stay_fresh(monkeypatch):
