@@ -103,6 +103,8 @@ class Bench:
         title: Of the report.
         options: The command line.
         bound: What the column of bounds is called.
+        model: What is measured, where it is not Moondream 2's shape alone.
+        figures: Whether the report begins with a table of figures and their aims.
 
     Attributes:
         options: As given.
@@ -110,7 +112,9 @@ class Bench:
         config: Of the model.
     """
 
-    def __init__(self, title: str, options: Options, bound: str = "floor") -> None:
+    def __init__(
+        self, title: str, options: Options, bound: str = "floor", model: str | None = None, *, figures: bool = True
+    ) -> None:
         self.options = options
         self.clock = Clock(options.where)
         self.config = MoondreamConfig.from_dict(TINY if options.tiny else MOONDREAM2)
@@ -120,8 +124,9 @@ class Bench:
         self._figures: list[Figure] = []
         self._failures: list[str] = []
         self._floors: Floors | None = None
-        self._put("", self._preamble())
-        self._put("Figures", "None yet.")
+        self._put("", self._preamble(model or "Moondream 2's shape, random weights"))
+        if figures:
+            self._put("Figures", "None yet.")
 
     @property
     def floors(self) -> Floors:
@@ -188,12 +193,12 @@ class Bench:
     def _put(self, name: str, text: str) -> None:
         self._page.put(name, text)
 
-    def _preamble(self) -> str:
+    def _preamble(self, model: str) -> str:
         options = self.options
-        shape = "a tiny model in rehearsal: FIGURES MEAN NOTHING" if options.tiny else "Moondream 2's shape"
+        shown = "a tiny model in rehearsal, random weights: FIGURES MEAN NOTHING" if options.tiny else model
         return (
             f"{time.strftime('%Y-%m-%d')}, {describe(options.where)}.\n"
-            f"Model: {shape}, random weights, {str(options.dtype).removeprefix('torch.')}; "
+            f"Model: {shown}, {str(options.dtype).removeprefix('torch.')}; "
             f"median of {options.rounds} measurements unless said.\n"
             f"Made by `{options.command}`."
         )

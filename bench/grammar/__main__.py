@@ -41,7 +41,8 @@ NOTES = """\
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     options = parse("bench.grammar", __doc__, PARTS, arguments)
-    bench = Bench("Grammars: compiling, masks, constrained decoding", options)
+    model = "the shipped checkpoint, and where it is named Moondream 2's shape with random weights"
+    bench = Bench("Grammars: compiling, masks, constrained decoding", options, model=model, figures=False)
     if "masks" in options.only:
         for make in (shipped,) if options.tiny else (shipped, large):
             bench.attempt(f"masks, {make.__name__}", lambda make=make: _masks(bench, make()))  # type: ignore[misc]
