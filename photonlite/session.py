@@ -27,8 +27,9 @@ import numpy.typing as npt
 import torch
 
 from photonlite.config import EngineConfig, ImageLimits
+from photonlite.engine.delivery import Delivery
 from photonlite.engine.engine import Engine
-from photonlite.engine.generation import Delivery, Generation
+from photonlite.engine.generation import Generation
 from photonlite.engine.preparation import Binding, Preparation
 from photonlite.errors import ModelError, SettingsError
 from photonlite.grammar.automaton import Automaton

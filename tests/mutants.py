@@ -808,13 +808,13 @@ MUTANTS = [
     ),
     Mutant(
         "deadline: a picture is decoded for nobody",
-        "engine/generation.py",
+        "engine/delivery.py",
         """        if self.has_ended():
-            return
+            return False
         try:
 """,
         """        if self.future.done():
-            return
+            return False
         try:
 """,
         "tests/engine/test_generation.py",
@@ -868,7 +868,7 @@ MUTANTS = [
     ),
     Mutant(
         "window: room is not given back at the first token",
-        "engine/generation.py",
+        "engine/delivery.py",
         """        if self._computed:
             _ring(self._computed)
         _ring(self.bells)

@@ -22,8 +22,8 @@ from PIL import Image
 import photonlite
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig
+from photonlite.engine.delivery import Delivery
 from photonlite.engine.engine import Engine
-from photonlite.engine.generation import Delivery
 from photonlite.errors import (
     CapacityError,
     DeadlineError,

@@ -2,7 +2,7 @@
 
 import threading
 
-from photonlite.engine.generation import Delivery
+from photonlite.engine.delivery import Delivery
 from photonlite.errors import DeadlineError
 
 

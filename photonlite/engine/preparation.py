@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from photonlite.engine.generation import Delivery, Submitter
+from photonlite.engine.delivery import Delivery, Submitter
 from photonlite.engine.window import Lane, Place
 from photonlite.grammar.automaton import Automaton
 from photonlite.images.pool import PreparedImage

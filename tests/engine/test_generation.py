@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from photonlite.config import ImageLimits
-from photonlite.engine.generation import Delivery, Generation, _bell
+from photonlite.engine.delivery import Delivery
+from photonlite.engine.generation import Generation, _bell
 from photonlite.errors import DeadlineError, EngineDiedError, ImageError, PhotonliteError, RequestCancelledError
 from photonlite.images.crops import CropSpec
 from photonlite.images.pool import ImagePool, PreparedImage
