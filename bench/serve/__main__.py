@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
-from bench.bubble.report import table
+from bench.bubble.report import Aim, table
 from bench.gpu.command import say
 from bench.gpu.page import Page
 from bench.serve.load import Level, play
 from bench.serve.options import Options, parse
 from bench.serve.overhead import OverheadError, waits
 from bench.serve.pictures import Stock, jpegs, json_request, padded, raw_request
-from bench.serve.report import LOAD_HEAD, OVERHEAD_HEAD, Aim, aims_table, load_aims, load_row, overhead_row
+from bench.serve.report import LOAD_HEAD, OVERHEAD_HEAD, aims_table, load_aims, load_row, overhead_row
 from bench.serve.server import Baseline, ChildError, started
 from bench.serve.wire import Client
 

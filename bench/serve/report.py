@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from bench.bubble.report import table
+from bench.bubble.report import Aim, table
 from bench.gpu.samples import Sample, median_of
 from bench.serve.load import Level, Visit
 from bench.serve.overhead import Wait
@@ -29,21 +28,6 @@ LOAD_HEAD: Final = [
     "sent late p99",
 ]
 OVERHEAD_HEAD: Final = ["one client, connection kept", "body", "whole p50", "engine p50", "HTTP p10 / p50 / p90", "aim"]
-
-
-@dataclass(frozen=True, slots=True)
-class Aim:
-    """What was aimed at.
-
-    Attributes:
-        text: What.
-        value: What came out.
-        reached: Whether it is enough.
-    """
-
-    text: str
-    value: str
-    reached: bool
 
 
 def load_row(level: Level, capacity: float) -> list[str]:

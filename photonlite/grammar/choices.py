@@ -59,6 +59,7 @@ class ChoiceTrie:
         spellings: Token ids and the index of the choice that they spell; a choice may have several spellings, but a
             spelling has one choice.
         end: Ends an answer that might go on.
+        scored: Whether the probabilities of what may follow are wanted.
 
     Attributes:
         end: As given.
@@ -71,12 +72,13 @@ class ChoiceTrie:
         GrammarTooLargeError: There are too many.
     """
 
-    def __init__(self, spellings: Sequence[tuple[tuple[int, ...], int]], end: int) -> None:
+    def __init__(self, spellings: Sequence[tuple[tuple[int, ...], int]], end: int, *, scored: bool = True) -> None:
         if not spellings:
             raise GrammarError("there is nothing to choose from: give at least one choice")
         if len(spellings) > _MAX_SPELLINGS or len({choice for _, choice in spellings}) > MAX_CHOICES:
             raise GrammarTooLargeError(f"there are more than {MAX_CHOICES} choices: give fewer")
         self.end = end
+        self._most_scored = MAX_SCORED if scored else 0
         self._choice_of = _by_spelling(spellings, end)
         self._spellings = sorted(self._choice_of)
         self._costs = _costs(self._spellings)
@@ -117,14 +119,17 @@ class ChoiceTrie:
         return self._choice_of.get(tuple(ids[:-1] if ids and ids[-1] == self.end else ids))
 
     def allowed(self, node: _Node, left: int) -> Allowed:
-        """Give what may follow with so many tokens left; children are scored where they are 2 to `MAX_SCORED`."""
+        """Give what may follow with so many tokens left; 2 to `MAX_SCORED` of them are scored if wanted."""
         if left >= node.longest:
             if node.allowed is None:
-                node.allowed = _scored(self._listed(node))
+                node.allowed = self._scored(self._listed(node))
             return node.allowed
         ends, ids = self._ends(node), self._onward(node)
         fitting = [index for index in ids if (child := self.child(node, index)) and 1 + child.shortest <= left]
-        return _scored((*ends, *fitting))
+        return self._scored((*ends, *fitting))
+
+    def _scored(self, ids: tuple[int, ...]) -> Allowed:
+        return Allowed(ids, scored=ids if 2 <= len(ids) <= self._most_scored else ())
 
     def _listed(self, node: _Node) -> tuple[int, ...]:
         return (*self._ends(node), *self._onward(node))
@@ -208,7 +213,3 @@ def _costs(spellings: Sequence[tuple[int, ...]]) -> list[int]:
     """
     following = (*spellings[1:], ())
     return [len(ids) + (onward[: len(ids)] == ids) for ids, onward in zip(spellings, following, strict=True)]
-
-
-def _scored(ids: tuple[int, ...]) -> Allowed:
-    return Allowed(ids, scored=ids if 2 <= len(ids) <= MAX_SCORED else ())

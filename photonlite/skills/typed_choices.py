@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from photonlite.errors import CapacityError
 from photonlite.grammar.automaton import Automaton
 from photonlite.grammar.choices import ChoiceGrammar, ChoiceTrie
-from photonlite.request import Allowed, Completion, Request, SamplingSettings, Token
+from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Answer
 from photonlite.skills.base import AsyncTextPieces, OnEnd, Prompts, TextPieces
 from photonlite.skills.query import Question, with_reasoning
@@ -72,7 +72,7 @@ class ChoiceQuestion:
             )
         if len(self._choices) <= MAX_SCORED_CHOICES:
             self._scoring = Scoring(tree, len(self._choices))
-        grammar = (_UnscoredGrammar if self._scoring is None else ChoiceGrammar)(tree, tree.longest)
+        grammar = ChoiceGrammar(tree, tree.longest)
         if question.reasoning:
             return reasoned(self._prompts, question, grammar, tree.longest)
         return question.request(grammar, tree.longest)
@@ -138,7 +138,8 @@ class ChoiceQuestion:
         spellings += [
             (encode(" " + choice), index) for index, choice in enumerate(self._choices) if " " + choice not in known
         ]
-        self._tree = ChoiceTrie(spellings, self._prompts.vocabulary.end)
+        few = len(self._choices) <= MAX_SCORED_CHOICES
+        self._tree = ChoiceTrie(spellings, self._prompts.vocabulary.end, scored=few)
         return self._tree
 
     def _thought(self, tokens: Sequence[Token]) -> int:
@@ -230,12 +231,3 @@ class _ChoiceReader:
 
     def flush(self) -> str:
         return self._question.answer(self._ids, self._scores)
-
-
-class _UnscoredGrammar(ChoiceGrammar):
-    """The same for so many choices that nobody asks how probable each is."""
-
-    @property
-    def allowed(self) -> Allowed:
-        """What may stand at the next position."""
-        return dataclasses.replace(super().allowed, scored=())
