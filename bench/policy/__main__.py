@@ -57,11 +57,11 @@ SCENARIOS = (
     Scenario("a robot and 4 clients", (Group("robot", 1, crops=1, period_s=1 / 30), Group("answers", 4))),
     *(
         Scenario(
-            f"30 Hz of {crops} crops and {other.name}{', real-time' * realtime}",
-            (Group("robot", 1, crops=crops, period_s=FRAME_S, deadline_s=FRAME_S, realtime=realtime), other),
+            f"30 Hz of {crops} crops, {tokens} tokens and {other.name}{', real-time' * realtime}",
+            (Group("robot", 1, tokens, crops, FRAME_S, deadline_s=FRAME_S, realtime=realtime), other),
         )
         for other in (Group("64 clients", 64), Group("64 captions", 64, tokens=100))
-        for crops in (1, 7)
+        for crops, tokens in ((1, 3), (7, 3), (9, 10))
         for realtime in (False, True)
     ),
 )

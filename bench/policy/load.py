@@ -152,7 +152,10 @@ class World:
             while self._events and self._events[0][0] <= self.runner.now:
                 heapq.heappop(self._events)[2]()
             if not self._core.tick():
-                self.runner.now = self._events[0][0] if self._events else end
+                moments = [self._events[0][0] if self._events else end]
+                if (when := self._core.look_again_at) is not None and when > self.runner.now:
+                    moments.append(when)
+                self.runner.now = min(moments)
 
 
 class _Client:

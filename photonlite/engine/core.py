@@ -75,9 +75,9 @@ class EngineCore:
         return not self.requests.open and not self.pipeline.in_flight
 
     @property
-    def next_deadline(self) -> float | None:
-        """When the next deadline passes, at the latest."""
-        return self.requests.next_deadline
+    def look_again_at(self) -> float | None:
+        """When time alone may give something to do; None where only a call can."""
+        return self.requests.look_again_at
 
     def submit(self, sequence: Sequence) -> None:
         """Take a request on.
@@ -127,6 +127,7 @@ class EngineCore:
             for job in self.scheduler.drop_idle_jobs():
                 self.runner.forget(job)
             self.scheduler.realtime_near = self.requests.realtime_near()
+            self.scheduler.realtime_soon = self.requests.realtime_soon()
             plan = self.scheduler.plan()
             self._sweep()
         if plan is None:

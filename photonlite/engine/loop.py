@@ -139,10 +139,10 @@ class EngineLoop:
             self._inbox.popleft()()
 
     def _sleep(self) -> None:
-        deadline = self._core.next_deadline
+        when = self._core.look_again_at
         seconds = _LONGEST_SLEEP
-        if deadline is not None:
-            seconds = min(seconds, max(0.0, deadline - time.perf_counter()))
+        if when is not None:
+            seconds = min(seconds, max(0.0, when - time.perf_counter()))
         with contextlib.suppress(queue.Empty):
             self._wake.get(timeout=seconds)
 

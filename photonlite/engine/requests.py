@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from photonlite.engine.accounting import Accountant
+from photonlite.engine.rhythm import Rhythm
 from photonlite.engine.trust import Trust
 from photonlite.errors import DeadlineError
 from photonlite.request import Token
@@ -36,6 +37,8 @@ class OpenRequests:
         open: Requests that have not ended.
         realtime: How many of these are real-time.
         ended: How many have.
+        rhythm: When real-time ones come.
+        kept_free_until: Until when the device was kept free for one when the scheduler was last asked; None if not.
     """
 
     def __init__(self, scheduler: Scheduler, accounts: Accountant, clock: Callable[[], float]) -> None:
@@ -48,16 +51,23 @@ class OpenRequests:
         self._deadlines: list[tuple[float, int, Sequence]] = []
         self._realtime_until = -math.inf
         self._trust = Trust()
+        self.rhythm = Rhythm()
+        self.kept_free_until: float | None = None
 
     @property
-    def next_deadline(self) -> float | None:
-        """When the next deadline passes, at the latest."""
-        return self._deadlines[0][0] if self._deadlines else None
+    def look_again_at(self) -> float | None:
+        """When time alone may give something to do: a deadline passes, or the device is kept free no longer."""
+        times = [self._deadlines[0][0]] if self._deadlines else []
+        if self.open and self.kept_free_until is not None:
+            times.append(self.kept_free_until)
+        return min(times, default=None)
 
     def add(self, sequence: Sequence) -> None:
         """Take a request that the scheduler has accepted."""
         self.open.add(sequence)
-        self.realtime += sequence.realtime
+        if sequence.realtime:
+            self.realtime += 1
+            self.rhythm.note(self._clock())
         self._accounts.submitted()
         if sequence.deadline is not None:
             self._watch(sequence, sequence.deadline)
@@ -127,6 +137,13 @@ class OpenRequests:
     def realtime_near(self) -> bool:
         """Tell whether real-time requests are open, or were a moment ago."""
         return self.realtime > 0 or self._clock() < self._realtime_until
+
+    def realtime_soon(self) -> bool:
+        """Tell whether a real-time request will be ready in a moment: the device is kept free for it."""
+        waiting = self._scheduler.waiting.realtime > 0
+        # Kept, because it may be over when somebody asks when to look again: then it is at once.
+        self.kept_free_until = self.rhythm.free_until(self._clock(), waiting=waiting)
+        return self.kept_free_until is not None
 
     def _give_up(self, now: float) -> None:
         """End waiting real-time requests whose first token, by measured rates, would come after their deadlines."""

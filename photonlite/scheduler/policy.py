@@ -166,27 +166,30 @@ class Load:
         waiting: Sequences that are not admitted.
         decoding: Sequences that have tokens to come.
         realtime_decoding: The real-time ones among these.
-        realtime_near: Whether real-time requests are open, or soon will be.
+        realtime_near: Whether real-time requests are open, or come again within a second or so.
+        realtime_soon: Whether one will be ready to run in a moment.
     """
 
     waiting: int
     decoding: int
     realtime_decoding: int = 0
     realtime_near: bool = False
+    realtime_soon: bool = False
 
 
 class Pause:
     """How long encode and prefill launches have held up those that are decoded, and how long they still may.
 
     ```
-    launches for       while bulk is decoded              while real-time requests are   while nobody is decoded
-    bulk               `Limits.pause_s`                   launch_budget_s                as long as they like
-    bulk, near         launch_budget_s                    launch_budget_s                launch_budget_s each
+    launches for       while bulk alone is decoded        while real-time requests are   while nobody is decoded
+    bulk               `Limits.pause_s`                   at its turn: launch_budget_s   as long as they like
+    bulk, near         launch_budget_s                    at its turn: launch_budget_s   launch_budget_s each
+    bulk, soon         nothing                            at its turn: launch_budget_s   nothing
     real-time          max_pause_s                        launch_budget_s                as long as they like
     ```
 
-    Near means that real-time requests are open, or come again soon: nothing that has been launched can be called back,
-    so launches are short before one arrives.
+    Near means that real-time requests are open or come again and again, soon that one is about to be ready: nothing
+    that has been launched can be called back, so launches are short before one arrives, and the last one is left out.
 
     Args:
         limits: Say how long at all.
@@ -207,12 +210,18 @@ class Pause:
     def consider(self, load: Load) -> None:
         """Find out what may be launched under a load."""
         short = self._limits.launch_budget_s
+        soon = Room(0.0, fresh=False, over=True)
         if not load.decoding:
-            self.bulk = Room(short if load.realtime_near else math.inf)
+            self.bulk = soon if load.realtime_soon else Room(short if load.realtime_near else math.inf)
             self.realtime = Room()
             return
         grown = self._limits.pause_s(load.waiting, load.decoding)
-        self.bulk = self._room(short if load.realtime_near else grown)
+        if load.realtime_soon:
+            self.bulk = soon
+        elif load.realtime_decoding:
+            self.bulk = Room(short, over=True)
+        else:
+            self.bulk = self._room(short if load.realtime_near else grown)
         self.realtime = self._room(short if load.realtime_decoding else max(short, self._limits.max_pause_s))
 
     def book(self, plan: Plan) -> None:

@@ -14,6 +14,9 @@ from photonlite.sequence import Sequence
 BULK_TURN = 8
 """Launches for real-time requests that bulk ones which wait let pass, before one is theirs."""
 
+BULK_STEP = 32
+"""The same of decode steps: they are short, and the answer of a loop's request has about as many tokens."""
+
 
 def rank(sequence: Sequence) -> tuple[bool, int]:
     """Give a sequence's place among others: the smallest comes first."""
@@ -23,17 +26,21 @@ def rank(sequence: Sequence) -> tuple[bool, int]:
 class Turns:
     """Counts how often in a row bulk work was overtaken, and says when it must be no more.
 
+    Args:
+        patience: How often it may be.
+
     Attributes:
         overtaken: Launches since the last one that bulk work had a part in, or did not wait for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: int = BULK_TURN) -> None:
         self.overtaken = 0
+        self._patience = patience
 
     @property
     def due(self) -> bool:
         """Whether it is the turn of bulk work."""
-        return self.overtaken >= BULK_TURN
+        return self.overtaken >= self._patience
 
     def book(self, *, overtakes: bool) -> None:
         """Note a launch: one that overtakes bulk work which waits, or another one."""

@@ -3,7 +3,7 @@
 from photonlite.batch import Plan, Row
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.policy import Limits
-from photonlite.scheduler.priority import Queue, Turns, rank
+from photonlite.scheduler.priority import BULK_STEP, Queue, Turns, rank
 from photonlite.sequence import Sequence
 
 
@@ -28,7 +28,7 @@ class Residents:
         self._cache = cache
         self._max_batch = limits.max_batch
         self._waiting = waiting
-        self._turns = Turns()
+        self._turns = Turns(BULK_STEP)
         self._gave_pages: set[bool] = set()  # whether real-time: of whom some have, since somebody has finished
 
     @property
@@ -93,14 +93,16 @@ class Residents:
         return Plan("decode", tuple(rows)) if rows else None
 
     def _next_batch(self) -> list[Sequence]:
-        """Choose for whom a decode step has room; in the order of their ranks, in which they may take pages."""
+        """Choose who is decoded in the next step; in the order of their ranks, in which they may take pages."""
         able = [sequence for sequence in self.decoding() if not sequence.preempting]
-        if len(able) <= self._max_batch:
-            return able
+        realtime = [sequence for sequence in able if sequence.realtime]
+        if not realtime or len(realtime) == len(able):
+            return able[: self._max_batch]
         bulk_first = self._turns.due
         self._turns.book(overtakes=not bulk_first)
-        if bulk_first:
-            able.sort(key=lambda sequence: (sequence.realtime, sequence.number))
+        if not bulk_first:
+            return realtime[: self._max_batch]
+        able.sort(key=lambda sequence: (sequence.realtime, sequence.number))
         return sorted(able[: self._max_batch], key=rank)
 
     def _make_room(self, sequence: Sequence) -> bool:

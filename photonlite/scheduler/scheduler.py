@@ -22,12 +22,15 @@ Real-time requests come before bulk ones, in every queue, and in launches of the
 
 - Their crops and prompts go first, also where the pause of bulk work is over.
 - While one is ready to run and cannot, no bulk prompt is admitted: pages and rows that come free are its own.
-- They run beside a full batch; a decode step then leaves the youngest bulk sequences out.
+- They run beside a full batch, and are decoded in steps of their own: each row more makes a step longer.
+- No bulk prompt or picture is launched between these steps, nor in the moments before the next request of a loop is
+  expected, whose rhythm the engine knows.
 - When pages run out, the youngest bulk sequence gives its own back before any real-time one does.
 
-After `BULK_TURN` launches that overtook bulk work which waits, the next launch is bulk's; of decode steps that leave
-somebody out the same number may pass a bulk sequence by. A bulk request that lacks pages at its turn holds real-time
-ones up, but only while some of these run: else it is other bulk work that it waits for.
+After `BULK_TURN` launches that overtook bulk work which waits, the next launch is bulk's; `BULK_STEP` decode steps may
+pass a bulk sequence by, and as many are the longest time without a launch for bulk work that waits. A bulk request that
+lacks pages at its turn holds real-time ones up, but only while some of these run: else it is other bulk work that it
+waits for.
 """
 
 import math
@@ -38,7 +41,7 @@ from photonlite.batch import EncodeJob, PageCopy, Plan, Row, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.encoding import Encodings
 from photonlite.scheduler.policy import Limits, Load, Pause, Rates, Room
-from photonlite.scheduler.priority import Queue, Turns
+from photonlite.scheduler.priority import BULK_STEP, Queue, Turns
 from photonlite.scheduler.readiness import Need, Readiness
 from photonlite.scheduler.residents import Residents
 from photonlite.sequence import Sequence
@@ -55,7 +58,9 @@ class Scheduler:
         waiting: Not yet admitted, or pre-empted.
         unusable: Waiting sequences whose pictures could not be cut; the engine ends them.
         satisfied: Waiting sequences that asked for nothing but a picture that is cached; the engine ends them.
-        realtime_near: Whether real-time requests are open or soon will be; the engine, which has the clock, says so.
+        realtime_near: Whether real-time requests are open or come again within a second or so; the engine, which has
+            the clock, says so.
+        realtime_soon: Whether one will be ready in a moment: no bulk prompt or picture is launched any more.
     """
 
     def __init__(self, cache: CacheManager, limits: Limits) -> None:
@@ -71,7 +76,10 @@ class Scheduler:
         self.unusable: list[Sequence] = []
         self.satisfied: list[Sequence] = []
         self.realtime_near = False
+        self.realtime_soon = False
         self._turns = Turns()
+        self._steps = Turns(BULK_STEP)
+        self._realtime_decoding = False
         self._prefilled_last = {True: False, False: False}  # for real-time requests, and for bulk ones
         self._bulk_lacks_pages = False
 
@@ -107,7 +115,9 @@ class Scheduler:
 
     def plan(self) -> Plan | None:
         """Choose the next launch and take what it needs; None where nothing can be launched now."""
-        self._pause.consider(self._load())
+        load = self._load()
+        self._pause.consider(load)
+        self._realtime_decoding = load.realtime_decoding > 0
         self._bulk_lacks_pages = False
         for choose in self._order():
             if (plan := choose()) is not None:
@@ -166,16 +176,20 @@ class Scheduler:
     def _load(self) -> Load:
         decoding = self._residents.decoding()
         realtime = sum(sequence.realtime for sequence in decoding)
-        return Load(len(self.waiting), len(decoding), realtime, self.realtime_near)
+        return Load(len(self.waiting), len(decoding), realtime, self.realtime_near, self.realtime_soon)
 
     def _book(self, plan: Plan) -> None:
         self._pause.book(plan)
-        if plan.kind == "decode":
-            return
         realtime = _is_realtime(plan)
-        self._prefilled_last[realtime] = plan.kind == "prefill"
         ends = sum(not sequence.realtime for sequence in (*self.satisfied, *self.unusable))  # at once, without a launch
-        self._turns.book(overtakes=realtime and self.waiting.bulk > ends)
+        overtakes = realtime and self.waiting.bulk > ends
+        if plan.kind == "decode":
+            self._steps.book(overtakes=overtakes)
+            return
+        self._prefilled_last[realtime] = plan.kind == "prefill"
+        self._turns.book(overtakes=overtakes)
+        if not realtime:
+            self._steps.book(overtakes=False)
 
     @property
     def _bulk_is_due(self) -> bool:
@@ -184,13 +198,14 @@ class Scheduler:
     def _order(self) -> tuple[Callable[[], Plan | None], ...]:
         """Say which kinds of launches to try, one after the other."""
         pause, decode, bulk = self._pause, self._residents.plan_decode, self._admission(realtime=False)
+        bulk_over = pause.bulk.over and not (self._realtime_decoding and self._steps.due)
         if not self.waiting.realtime:
-            return (decode, *bulk) if pause.bulk.over else (*bulk, decode)
+            return (decode, *bulk) if bulk_over else (*bulk, decode)
         urgent = self._admission(realtime=True)
         admit = (*bulk, *urgent) if self._bulk_is_due else (*urgent, *bulk)
         if pause.realtime.over:
             return (decode, *admit)
-        if pause.bulk.over and not self._bulk_is_due:
+        if bulk_over and not self._bulk_is_due:
             return (*urgent, decode, *bulk)
         return (*admit, decode)
 

@@ -387,7 +387,7 @@ class Memory:
 matrix = torch.zeros(400, 400)
 core = types.SimpleNamespace(
     memory=Memory(), runner=types.SimpleNamespace(close=lambda: None), tick=lambda: False, idle=True,
-    next_deadline=None, fail_all=lambda error: None,
+    look_again_at=None, fail_all=lambda error: None,
 )
 loop = EngineLoop(core)
 del core

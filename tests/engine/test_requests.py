@@ -8,7 +8,7 @@ from photonlite.errors import DeadlineError
 from photonlite.scheduler.policy import Rates
 from photonlite.scheduler.readiness import Need
 from photonlite.sequence import Sequence
-from tests.engine.fakes import Bench, FakePicture, ends_at
+from tests.engine.fakes import Bench, FakePicture, Words, ends_at
 
 
 class Clock:
@@ -37,9 +37,7 @@ def slow(clock: Clock) -> Bench:
 
 
 @pytest.mark.parametrize("picture", [None, FakePicture("a"), FakePicture("late", cut=False)])
-def test_nothing_is_launched_for_a_request_whose_deadline_has_passed(
-    clock: Clock, picture: FakePicture | None
-) -> None:
+def test_nothing_is_launched_for_a_request_whose_deadline_has_passed(clock: Clock, picture: FakePicture | None) -> None:
     bench = Bench(ends_at(3), clock=clock)
     sink = bench.ask(picture=picture, deadline=101.0)
     clock.now = 101.0
@@ -141,6 +139,59 @@ def test_realtime_requests_are_near_for_a_second_after_the_last_one(clock: Clock
         near.append(bench.core.requests.realtime_near())
 
     assert near == [False, True, True, False]
+
+
+def beating(clock: Clock, *, decoded: bool) -> Bench:
+    """An engine that a real-time loop asks every 0.1 s, the next time at 100.4; bulk work waits."""
+    bench = Bench(ends_at(40), clock=clock)
+    if decoded:
+        bench.ask()
+    for _ in range(4):
+        bench.ask(realtime=True, budget=2, grammar=Words(2))
+        for _ in range(8):
+            bench.core.tick()
+        clock.now += 0.1
+    bench.ask(picture=FakePicture("bulk"))
+    return bench
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+def test_no_bulk_picture_is_launched_when_a_real_time_request_is_about_to_come(clock: Clock, decoded: bool) -> None:
+    bench = beating(clock, decoded=decoded)
+    bench.runner.steps.clear()
+    clock.now = 100.398
+    for _ in range(4):
+        bench.core.tick()
+    assert {step.kind for step in bench.runner.steps} == ({"decode"} if decoded else set())
+    assert bench.core.look_again_at == pytest.approx(100.402)
+
+    clock.now = 100.4021  # it has not come: whoever asks only now looks again at once
+    assert bench.core.look_again_at == pytest.approx(100.402)
+    bench.core.tick()
+    assert "encode" in {step.kind for step in bench.runner.steps}
+    assert bench.core.look_again_at is None
+
+
+def test_a_bulk_picture_that_is_launched_well_before_is_not_held_back(clock: Clock) -> None:
+    bench = beating(clock, decoded=False)
+    bench.runner.steps.clear()
+    clock.now = 100.39
+    bench.core.tick()
+
+    assert [step.kind for step in bench.runner.steps] == ["encode"]
+
+
+def test_bulk_lets_a_real_time_request_whose_picture_is_being_cut_go_first(clock: Clock) -> None:
+    bench = Bench(ends_at(3), clock=clock)
+    picture = FakePicture("robot", cut=False)
+    bench.ask(picture=picture, realtime=True)
+    bench.ask(picture=FakePicture("bulk"))
+    bench.core.tick()
+    assert bench.runner.steps == []
+
+    clock.now += 0.0031
+    bench.core.tick()
+    assert [group.job.key for step in bench.runner.steps for group in step.plan.groups] == ["bulk"]
 
 
 def test_open_requests_are_counted_by_class_however_they_end(clock: Clock) -> None:

@@ -58,17 +58,17 @@ def test_where_as_many_are_decoded_as_wait_tokens_come_quickly() -> None:
 
 
 @pytest.mark.parametrize("other", [Group("clients", 64), Group("captions", 64, tokens=100)])
-@pytest.mark.parametrize("crops", [1, 7])
+@pytest.mark.parametrize(("crops", "tokens"), [(1, 3), (7, 3), (1, 10), (9, 10)])
 def test_a_robot_beside_64_clients_meets_its_deadlines_with_priority_and_misses_them_without(
-    other: Group, crops: int
+    other: Group, crops: int, tokens: int
 ) -> None:
-    robot = Group("robot", crops=crops, period_s=FRAME_S, deadline_s=FRAME_S)
+    robot = Group("robot", crops=crops, tokens=tokens, period_s=FRAME_S, deadline_s=FRAME_S)
     urgent, beside = after(dataclasses.replace(robot, realtime=True), other)
     patient, _ = after(robot, other)
 
     assert (urgent.missed, patient.missed) == (0.0, 1.0)
     assert len(urgent.answers) / 4.0 > 27
-    assert len(beside.answers) / 4.0 > 20  # others go on
+    assert len(beside.answers) / 4.0 > (20 if tokens < 10 else 8)  # others go on
 
 
 def test_bulk_keeps_a_share_however_many_realtime_clients_there_are() -> None:

@@ -7,7 +7,7 @@ import pytest
 from photonlite.batch import Step
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.policy import REALTIME_JOBS
-from photonlite.scheduler.priority import BULK_TURN, Queue, Turns, rank
+from photonlite.scheduler.priority import BULK_STEP, BULK_TURN, Queue, Turns, rank
 from photonlite.sequence import Sequence
 from tests.engine.fakes import Bench, FakePicture, FakeSink, Words, ends_at
 
@@ -178,34 +178,59 @@ def test_bulk_that_lacks_pages_at_its_turn_holds_realtime_up_only_while_some_of_
 # ---- running
 
 
-def test_a_realtime_request_runs_beside_a_full_batch_and_the_youngest_bulk_one_is_left_out() -> None:
-    bench = decoding(Bench(ends_at(30), max_batch=2), count=2)
+def test_a_realtime_request_is_decoded_alone_but_for_bulks_turns() -> None:
+    bench = decoding(Bench(ends_at(90), max_batch=3), count=2)
+    bench.ask(realtime=True)
+    bench.run()
+    beside = [batch for batch in numbers(bench, "decode") if 2 in batch]
+
+    assert beside[: BULK_STEP + 2] == [[2]] * BULK_STEP + [[2, 0, 1], [2]]
+
+
+def test_at_bulks_turn_a_full_batch_takes_the_oldest_bulk_ones() -> None:
+    bench = decoding(Bench(ends_at(90), max_batch=2), count=2)
     bench.ask(realtime=True)
     bench.run()
     rows = numbers(bench, "decode")
-    beside = [batch for batch in rows if 2 in batch]
 
-    assert beside[:BULK_TURN] == [[2, 0]] * BULK_TURN
+    assert [0, 1] in rows[rows.index([2]) :][: BULK_STEP + 1]
     assert max(map(len, rows)) == 2
+
+
+def test_bulk_pictures_wait_while_a_realtime_request_is_decoded_but_for_their_turns() -> None:
+    bench = measured(Bench(ends_at(90)))
+    bench.ask(realtime=True)
+    for _ in range(3):
+        bench.core.tick()
+    for number in range(3):
+        bench.ask(picture=FakePicture(str(number)))
+    bench.run()
+    kinds = [step.kind for step in bench.runner.steps if step.kind == "decode" or step.plan.groups]
+    alone = [len(list(run)) for kind, run in groupby(kinds) if kind == "decode"]
+
+    assert alone[0] >= BULK_STEP
+    assert kinds.index("encode") <= BULK_STEP + 3
 
 
 def test_a_decode_step_that_leaves_somebody_out_passes_a_bulk_sequence_by_only_so_often() -> None:
     bench = decoding(Bench(ends_at(50), max_batch=1))
     first = len(bench.sequences[0].tokens)
-    for _ in range(60):
+    for _ in range(180):
         if bench.scheduler.running.realtime == 0 and not bench.scheduler.waiting.realtime:
             bench.ask(realtime=True)
         bench.core.tick()
 
     steps = numbers(bench, "decode")
     gaps = [len(list(run)) for is_bulk, run in groupby(0 in batch for batch in steps[3:]) if not is_bulk]
-    assert max(gaps) == BULK_TURN
+    assert max(gaps) == BULK_STEP
     assert len(bench.sequences[0].tokens) > first + 3
 
 
 def test_bulk_gives_its_pages_back_before_a_realtime_sequence_that_is_younger() -> None:
     bench = Bench(ends_at(27), pages=11, prefix_caching=False)
     bench.ask(budget=30)
+    for _ in range(20):
+        bench.core.tick()
     bench.ask(budget=30, realtime=True)
     bench.run()
 

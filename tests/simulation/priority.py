@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 _TURN = 8
 """Launches that may overtake bulk work in a row."""
 
+_STEP = 32
+"""Decode steps for real-time requests that may pass a bulk one by."""
+
 _LOOKED_AT = 64
 
 
@@ -92,16 +95,17 @@ class Priority:
     def _check_decode(self, step: Step) -> None:
         simulation = self._simulation
         carried = {row.sequence for row in step.rows}
-        bulk = any(not one.realtime for one in carried)
+        bulk, realtime = (any(one.realtime == of for one in carried) for of in (False, True))
         full = len(carried) == simulation.scenario.max_batch
         able = [one for one in simulation.scheduler.running if _could_decode(one, simulation.scenario.page_size)]
         out = [one for one in able if one not in carried]
         simulation.seen["decode steps that left somebody out"] += full and bool(out)
+        simulation.seen["decode steps of real-time requests alone"] += realtime and not bulk and bool(out)
         for one in out:
-            if not full or (one.realtime and not bulk):
+            if (one.realtime and not (full and bulk)) or not (full or realtime):
                 continue
             self._left_out[one] = self._left_out.get(one, 0) + 1
-            if self._left_out[one] > (1 if one.realtime else _TURN):
+            if self._left_out[one] > (1 if one.realtime else _STEP):
                 raise Violation(f"sequence {one.number} runs, and {self._left_out[one]} decode steps left it out")
         for one in carried:
             self._left_out.pop(one, None)

@@ -19,6 +19,7 @@ from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.device.simulated import SimulatedDevice
 from photonlite.engine.core import EngineCore
+from photonlite.engine.rhythm import Rhythm
 from photonlite.errors import CapacityError, EngineDiedError
 from photonlite.request import Request, SamplingSettings
 from photonlite.runner.runner import StreamRunner
@@ -35,6 +36,8 @@ from tests.simulation.trace import describe, name, standing, state
 from tests.simulation.watch import Watch, WatchedRunner
 from tests.simulation.workload import Ask, LatePicture, Scenario, draw_scenario, draw_workload
 
+_SECOND = 1000.0
+"""Ticks that pass for a second where it is a matter of milliseconds: when the next real-time request is expected."""
 _PATIENCE = 60
 """Ticks that the engine may take for each token and picture of a workload before it counts as going in circles."""
 
@@ -194,6 +197,7 @@ class Simulation:
         self.scheduler = Scheduler(self.cache, scenario.limits())
         runner = WatchedRunner(StreamRunner(self.device, self.body, scenario.depth), self)
         self.core = EngineCore(self.scheduler, runner, scenario.depth, clock=lambda: float(self.now))
+        self.core.requests.rhythm = Rhythm(_SECOND)
 
     def _tick(self) -> bool:
         """Tick once; returns whether anything is left to do."""
@@ -207,6 +211,9 @@ class Simulation:
         self.now += 1
         invariants.check(self)
         if busy:
+            return True
+        if self.core.open and self.core.requests.kept_free_until is not None:
+            self.seen["ticks in which the device was kept free"] += 1
             return True
         if self._cutting or self._asks:
             self._skip()

@@ -23,6 +23,7 @@ AT_LEAST = {
     "cancelled while pre-empted": 5,
     "cancelled while prefilling": 200,
     "cancelled while waiting": 1_000,
+    "decode steps of real-time requests alone": 10_000,
     "decode steps that left somebody out": 3_000,
     "decode in depth 1": 20_000,
     "decode in depth 2": 100_000,
@@ -66,6 +67,7 @@ AT_LEAST = {
     "rows of the pre-empted": 500,
     "sampled after it": 50_000,
     "sampled before the last commit": 50_000,
+    "ticks in which the device was kept free": 2_000,
     "zombie rows": 10_000,
 }
 """What a million ticks must have seen, lest the simulation go blind: a fraction of what they see today."""
