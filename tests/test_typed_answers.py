@@ -160,7 +160,7 @@ def brute(choices: list[str]) -> dict[str, float]:
     crops = cut_crops(load_image(PICTURE), loaded.model.crop_spec)
     prompt = prompts.query("why?", reasoning=False, refs=())
     end = prompts.vocabulary.end
-    spelled = {(*prompts.encode(space + choice), end): choice for choice in choices for space in ("", " ")}
+    spelled = {(*prompts.spell(space + choice), end): choice for choice in choices for space in ("", " ")}
     scores = dict.fromkeys(choices, 0.0)
     for ids, choice in spelled.items():
         cache = runner.new_cache(loaded.model.shape.max_context)

@@ -5,6 +5,7 @@ id stands for bytes, so text can be given out as soon as its characters are whol
 """
 
 import codecs
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -55,7 +56,16 @@ class Tokenizer:
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._writer = self._without_normalizer()
         self._pieces: dict[int, bytes] = {}
+
+    def _without_normalizer(self) -> tokenizers.Tokenizer:
+        """Give the tokenizer of what the model writes: only what people type is normalised."""
+        if self._tokenizer.normalizer is None:
+            return self._tokenizer
+        writer = tokenizers.Tokenizer.from_str(json.dumps(json.loads(self._tokenizer.to_str()) | {"normalizer": None}))
+        writer.encode_special_tokens = True
+        return writer
 
     def _make_special(self, controls_to: int) -> frozenset[int]:
         """Make added tokens below an id special, and give the ids of all special ones."""
@@ -68,12 +78,23 @@ class Tokenizer:
         return frozenset(index for index, token in added.items() if token.special)
 
     def encode(self, text: str) -> list[int]:
-        """Turn text into ids; nothing is added around it and no control id comes out.
+        """Turn what people type into ids; nothing is added around it and no control id comes out.
 
         Raises:
             PromptError: the text is blank, longer than `MAX_CHARACTERS`, no valid Unicode, or could only be written
                 with a control id.
         """
+        return self._encoded(self._tokenizer, text)
+
+    def spell(self, text: str) -> list[int]:
+        """Turn text into ids as the model writes it: a normalizer, which is for what people type, has no part in it.
+
+        Raises:
+            PromptError: as for `encode`.
+        """
+        return self._encoded(self._writer, text)
+
+    def _encoded(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
         if not isinstance(text, str):
             raise PromptError(f"the text is of type {type(text).__name__}: give a str")
         if not text.strip():
@@ -84,7 +105,7 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as cause:
             raise PromptError(f"the text is not valid Unicode at character {cause.start}: remove that one") from cause
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         if not self._controls.isdisjoint(ids):
             spelled = self._tokenizer.id_to_token(min(self._controls.intersection(ids)))
             raise PromptError(f"the text holds {spelled!r}, which this model keeps for control: leave it out")

@@ -80,8 +80,8 @@ class Prompts(Protocol):
         """Ask for an outline."""
         ...
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Spell text in ids, none of them special."""
+    def spell(self, text: str) -> tuple[int, ...]:
+        """Spell text in ids as the model writes it, none of them special."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -132,11 +132,11 @@ class ChoiceQuestion:
         return self._choices[shares.index(best) if greedy else spelled]
 
     def _spell(self) -> ChoiceTrie:
-        known, encode = set(self._choices), self._prompts.encode
-        spellings = [(encode(choice), index) for index, choice in enumerate(self._choices)]
+        known, spell = set(self._choices), self._prompts.spell
+        spellings = [(spell(choice), index) for index, choice in enumerate(self._choices)]
         # Behind a question most models begin with a space.
         spellings += [
-            (encode(" " + choice), index) for index, choice in enumerate(self._choices) if " " + choice not in known
+            (spell(" " + choice), index) for index, choice in enumerate(self._choices) if " " + choice not in known
         ]
         few = len(self._choices) <= MAX_SCORED_CHOICES
         self._tree = ChoiceTrie(spellings, self._prompts.vocabulary.end, scored=few)

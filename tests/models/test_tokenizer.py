@@ -84,6 +84,15 @@ def test_no_text_makes_a_control_token(text: str) -> None:
         assert min(GOLDEN_TOKENIZER.encode(text)) > 9
 
 
+def test_a_normalizer_is_for_what_people_type_not_for_what_the_model_writes(variant: Variant) -> None:
+    lower = {"type": "Lowercase"}
+    tokenizer = Tokenizer(variant(lambda raw: raw.update(normalizer=lower)), controls_to=21)
+    assert tokenizer.decode(tokenizer.encode("No Way")) == "no way"
+    assert tokenizer.decode(tokenizer.spell("No Way")) == "No Way"
+    assert min(tokenizer.spell("<|coord|>")) > 9
+    assert GOLDEN_TOKENIZER.spell("No Way") == GOLDEN_TOKENIZER.encode("No Way")
+
+
 def test_an_added_token_below_the_control_ids_is_a_control_even_if_the_file_does_not_say_so(variant: Variant) -> None:
     path = variant(lambda raw: raw["added_tokens"][COORD].update(special=False))
     assert COORD in Tokenizer(path).encode("<|coord|>")

@@ -37,7 +37,7 @@ class FakePrompts:
     def segment(self, subject: str, *, refs: SpatialRefs) -> tuple[Token, ...]:
         return self._prompt("segment", subject, refs)
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def spell(self, text: str) -> tuple[int, ...]:
         """A letter is an id, and a space at the beginning belongs to the first one."""
         first, rest = (text[:2], text[2:]) if text.startswith(" ") else (text[:1], text[1:])
         return (ord(first[-1]) + 1000 * (len(first) - 1), *map(ord, rest))

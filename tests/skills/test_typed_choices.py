@@ -102,8 +102,8 @@ def test_choices_that_begin_alike_all_have_their_probability() -> None:
 
 def brute(choices: tuple[str, ...]) -> dict[str, float]:
     """Multiply one over the number of ways at each place, along each spelling."""
-    encode = FakePrompts().encode
-    spelled = {(*encode(space + choice), END): choice for choice in choices for space in ("", " ")}
+    spell = FakePrompts().spell
+    spelled = {(*spell(space + choice), END): choice for choice in choices for space in ("", " ")}
     shares = dict.fromkeys(choices, 0.0)
     for ids, choice in spelled.items():
         ways = [len({other[n] for other in spelled if other[:n] == ids[:n]}) for n in range(len(ids))]

@@ -150,13 +150,13 @@ class MoondreamPrompts:
             )
         return self._prompt(template.prefix, refs, subject, template.suffix)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Spell text in ids, none of them special.
+    def spell(self, text: str) -> tuple[int, ...]:
+        """Spell text in ids as the model writes it, none of them special.
 
         Raises:
             PromptError: It is blank, too long or no valid Unicode.
         """
-        return tuple(self._tokenizer.encode(text))
+        return tuple(self._tokenizer.spell(text))
 
     @property
     def vocab_size(self) -> int:
