@@ -79,7 +79,7 @@ class Scenes:
         pixels: uint8 ``[B, H, W, 3]``.
         labels: ``[B, N]``, -1 where there is no visible object.
         boxes: visible extent, centre x, centre y, width, height, ``[B, N, 4]``.
-        points: the centre of the box where the object is visible there, else a visible pixel next to it, ``[B, N, 2]``.
+        points: the centre of the box where it is well inside the object, else a place next to it, ``[B, N, 2]``.
         spots: any visible pixel of the object, ``[B, N, 2]``.
         free: any pixel of the background, ``[B, 2]``.
         free_ok: whether one was found, bool ``[B]``.
@@ -87,6 +87,7 @@ class Scenes:
         vertices: how many of them count, ``[B, N]``.
         patch_labels: the object at each patch's centre, ``[B, P]``; the number of classes stands for background.
         patch_boxes: its box, ``[B, P, 4]``.
+        patch_turns: how it is turned and mirrored, ``[B, P, 4]``; see :func:`bench.nano.truth.turns`.
     """
 
     pixels: Tensor
@@ -100,6 +101,7 @@ class Scenes:
     vertices: Tensor
     patch_labels: Tensor
     patch_boxes: Tensor
+    patch_turns: Tensor
 
 
 class Composer:
@@ -182,7 +184,7 @@ class Composer:
             find_spots(owner, labels, boxes, points),
             *find_free(owner),
             *outline,
-            *dense(owner, labels, boxes, self.grid, self.classes),
+            *dense(owner, labels, boxes, objects.transform, self.grid, self.classes),
         )
 
     @staticmethod

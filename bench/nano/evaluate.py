@@ -31,6 +31,8 @@ FIRST_SEED = 10_000_000
 SHARED_CACHE_BYTES = 2**30
 """For keys and values of one worker on a card: 64 longest requests of the shipped checkpoint take a third of it."""
 
+_GRAMMAR_LIMIT_S = 60.0
+
 
 @dataclass(frozen=True)
 class Job:
@@ -57,7 +59,8 @@ class Examiner:
     """A loaded model with the sprites, ready to be asked about scenes by their seeds."""
 
     def __init__(self, job: Job) -> None:
-        engine = {"kv_dtype": job.kv_dtype, "kv_cache_bytes": job.kv_cache_bytes}
+        # Where workers share few cores, a schema may take longer than a user would wait for it.
+        engine = {"kv_dtype": job.kv_dtype, "kv_cache_bytes": job.kv_cache_bytes, "grammar_limit_s": _GRAMMAR_LIMIT_S}
         self.model: Model = photonlite.load(job.model, device=job.device, dtype=job.dtype, engine=engine)
         self.skills = job.skills
         self.sprites = find_sprites()

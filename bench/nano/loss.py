@@ -63,24 +63,30 @@ class Weights:
     coord: float = 1.0
     size: float = 1.0
     path: float = 0.5
+    lead: float = 1.0
     typed: float = 1.0
     patch_class: float = 1.0
     patch_box: float = 4.0
+    patch_turn: float = 2.0
 
 
 class DenseHeads(nn.Module):
-    """Throw-away heads on the image tokens: the object at the patch's centre and its box; training only."""
+    """Throw-away heads on the image tokens: the object at the patch's centre, its box and its turn; training only.
+
+    Without the last one, outlines of what may be mirrored show it the wrong way round half of the time.
+    """
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
         self.ln = layer_norm(dim)
         self.label = nn.Linear(dim, classes + 1)
         self.box = nn.Linear(dim, 4)
+        self.turn = nn.Linear(dim, 4)
 
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Map image tokens ``[B, P, dim]`` to class logits ``[B, P, classes + 1]`` and boxes ``[B, P, 4]``."""
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Map image tokens ``[B, P, dim]`` to class logits ``[B, P, classes + 1]``, boxes and turns ``[B, P, 4]``."""
         n = self.ln(tokens)
-        return self.label(n), self.box(n)
+        return self.label(n), self.box(n), self.turn(n)
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,7 @@ class Learner(nn.Module):
         pixels: Tensor,
         patch_labels: Tensor,
         patch_boxes: Tensor,
+        patch_turns: Tensor,
         ids: Tensor,
         values: Tensor,
         weight: Tensor,
@@ -126,6 +133,7 @@ class Learner(nn.Module):
             pixels: uint8 ``[B, H, W, 3]``: one crop, or the sheet that a tiling's local crops are cut from.
             patch_labels: see :class:`Scenes`.
             patch_boxes: see :class:`Scenes`.
+            patch_turns: see :class:`Scenes`.
             ids: packed questions ``[B, L]``.
             values: ``[B, L, 2]``.
             weight: ``[B, L]``.
@@ -141,7 +149,8 @@ class Learner(nn.Module):
         # Place i answers for place i + 1 of its own question.
         target, value, outline = ids.roll(-1, 1), values.roll(-1, 1), outline.roll(-1, 1)
         weight = weight.roll(-1, 1) * ~self.attention.last
-        return self._answers(hidden, target, value, weight, outline) | self._dense(images, patch_labels, patch_boxes)
+        answers = self._answers(hidden, target, value, weight, outline)
+        return answers | self._dense(images, patch_labels, patch_boxes, patch_turns)
 
     def _embed(self, ids: Tensor, values: Tensor) -> Tensor:
         """Embed text, and numbers with a little noise: at inference they come from bins that may be one off.
@@ -169,6 +178,9 @@ class Learner(nn.Module):
         octave = (value[:, :n].clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES) / SIZE_OCTAVES
         size = _soft_cross_entropy(region.size_logits(hidden[:, :n]), octave * (config.size_bins - 1)).sum(-1)
         step = _soft_integer(logits[:, o:n], value[:, o:n, 0] * (INTEGERS - 1))
+        # Where an outline begins says which way round the thing is; what follows hardly needs the picture any more.
+        path = weight[:, o:n] * outline[:, o:n]
+        lead = path * _first_of_pairs(outline[:, o:n])
         json = slice(*self.places.typed)
         decides = weight[:, :n] * ~outline[:, :n]
         typed = decides[:, json].clone()
@@ -179,14 +191,17 @@ class Learner(nn.Module):
             "text": _mean(token[:, n:], weight[:, n:]),
             "coord": _mean(coord, weight[:, :n] * (target[:, :n] == COORD)),
             "size": _mean(size, weight[:, :n] * (target[:, :n] == SIZE)),
-            "path": _mean(step, weight[:, o:n] * outline[:, o:n]),
+            "path": _mean(step, path - lead),
+            "lead": _mean(step, lead),
         }
 
-    def _dense(self, images: Tensor, labels: Tensor, boxes: Tensor) -> dict[str, Tensor]:
-        logits, box = self.heads(images)
+    def _dense(self, images: Tensor, labels: Tensor, boxes: Tensor, turns: Tensor) -> dict[str, Tensor]:
+        logits, box, turn = self.heads(images)
         label = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), weight=self.class_weight)
         distance = (box.float() - boxes).abs().mean(-1)
-        return {"patch_class": label, "patch_box": _mean(distance, labels < self.classes)}
+        astray = (turn.float() - turns).square().mean(-1)
+        some = labels < self.classes
+        return {"patch_class": label, "patch_box": _mean(distance, some), "patch_turn": _mean(astray, some)}
 
 
 def image_tokens(model: MoondreamModel, pixels: Tensor) -> Tensor:
@@ -237,9 +252,9 @@ def pack(questions: Sequence[Questions]) -> tuple[Tensor, Tensor, Tensor, Tensor
     )
 
 
-def dense_targets(scenes: Scenes) -> tuple[Tensor, Tensor]:
+def dense_targets(scenes: Scenes) -> tuple[Tensor, Tensor, Tensor]:
     """Give the dense targets of scenes in the order :meth:`Learner.forward` takes them."""
-    return scenes.patch_labels, scenes.patch_boxes
+    return scenes.patch_labels, scenes.patch_boxes, scenes.patch_turns
 
 
 def _soft_cross_entropy(logits: Tensor, position: Tensor) -> Tensor:
@@ -271,6 +286,12 @@ def _soft_integer(logits: Tensor, step: Tensor) -> Tensor:
     target = (-0.5 * ((integers - step[..., None]) / _SOFT_STEPS) ** 2).softmax(-1)
     chosen = logits[..., FIRST_INTEGER : FIRST_INTEGER + INTEGERS]
     return logits.logsumexp(-1) - (target * chosen).sum(-1)
+
+
+def _first_of_pairs(outline: Tensor) -> Tensor:
+    """Find the first integer of the first vertex of each outline, ``[B, L]``: two stand alone behind its M."""
+    before, behind = outline.roll(1, 1), outline.roll(-2, 1)
+    return outline & ~before & ~behind
 
 
 def _mean(values: Tensor, weight: Tensor) -> Tensor:

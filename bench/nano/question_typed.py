@@ -51,14 +51,17 @@ from bench.nano.question_typed_tables import (
 )
 from bench.nano.question_typed_told import TEXT, Teller, Told, natives
 
-TYPED_LENGTH = 72
-CELLS = 18
+TYPED_LENGTH = 128
+CELLS = 24
 _FORCED = 0.2
 """What weighs a token that the grammar forces, or nearly so; one that decides something weighs 1."""
 _BEGUN, _BEGUN_LIST = 0.02, 0.3
 """Without a grammar the same questions are answered in words: how JSON begins is to be left to the grammar. Whether a
 list is empty is not."""
 _MAIN_SHARE, _BOXES_SHARE = 0.45, 0.6
+_APART = 0.4
+"""Share of the strings, and of the lists of strings or objects, that begin with a quote or a brace of their own: where
+the model took a property for a number and the schema wants a string, the colon has been written alone."""
 
 
 class TypedMaker:
@@ -78,6 +81,7 @@ class TypedMaker:
         runs = Runs(encode, device)
         # Rows of each table: for a number and for a string beside it.
         self._colon, self._comma = runs('":', '":"'), runs(',"', '","')
+        self._quote, self._begun = runs('"'), runs("", '"', '{"', '{"', "")  # the second half of what is written apart
         self._next = runs('},{"', '"},{"', ",", '","')  # of objects, of values
         self._open = runs("", '"', '{"', '{"')  # a value, an object
         self._top = runs("[", '["', '[{"', '[{"', "[]")
@@ -90,7 +94,7 @@ class TypedMaker:
         """Most tokens of a question with its frame, and of the answer's first cell."""
         asked = max(self._vocabulary.wording.longest(name) for name in ("typed", "count", "existence", "total"))
         key, value = self._keys.ids.shape[2], self._values.ids.shape[1]
-        return self._prefix.shape[1] + asked + 1 + 4 + 2 * key + value
+        return self._prefix.shape[1] + asked + 1 + 6 + 2 * key + value
 
     def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Questions:
         """Ask every scene one question; ``kind [B]`` is what may be asked for."""
@@ -134,6 +138,7 @@ class TypedMaker:
         bare = (choice.form == SCALAR) | (choice.form == BARE)
         keyed = there & ~bare[:, None]
         first, further = place == 0, (cell > 0) & there
+        apart = chance(_APART, keyed.shape, device)
         values = self._values.ids[row]
         keys = self._property(choice).gather(1, place[..., None].expand(-1, -1, self._keys.ids.shape[2]))
         numbers, places = natives(scenes, type_, instance, there)
@@ -141,7 +146,8 @@ class TypedMaker:
             (only((further & first)[..., None], self._next[2 * bare[:, None].long() + last]), 1.0),
             (only((further & ~first)[..., None], self._comma[last]), _FORCED),
             (only(keyed[..., None], keys), _FORCED),
-            (only(keyed[..., None], self._colon[quoted]), _FORCED),
+            (only(keyed[..., None], self._colon[quoted * ~apart]), _FORCED),
+            (only((keyed & apart & (quoted > 0))[..., None], self._quote[0]), _FORCED),
             (only((there & text)[..., None], values), 1.0),
             (numbers, 1.0),
         ]
@@ -170,6 +176,7 @@ class TypedMaker:
         single, objects = choice.single, ((choice.form == OBJECT) | (choice.form == LIST)).long()
         way = 2 * objects + quoted
         inside = torch.where(count > 0, way, number(4, device))
+        apart = chance(_APART, inside.shape, device) & (count > 0)
         top = ~single & ~choice.wrapped
         inner = ~single & choice.wrapped
         counted_first = inner & choice.counted
@@ -180,14 +187,16 @@ class TypedMaker:
         lot = torch.where(choice.about == CALLED, self._keys.groups + choice.group, lot)
         return [
             Part(only(single[:, None], self._open[way]), weight=_BEGUN),
-            Part(only(top[:, None], self._top[inside]), weight=_BEGUN_LIST),
+            Part(only(top[:, None], self._top[inside * ~apart]), weight=_BEGUN_LIST),
+            Part(only((top & apart)[:, None], self._begun[inside]), weight=_FORCED),
             Part(only(inner[:, None], self._key.expand(batch, -1)), weight=_BEGUN),
             Part(only(counted_first[:, None], self._drawn(number(COUNT, device).expand(batch))), weight=_FORCED),
             Part(only(counted_first[:, None], self._colon[:1].expand(batch, -1)), weight=_FORCED),
             Part(only(counted_first[:, None], self._values.ids[self._values.number + total]), weight=1.0),
             Part(only(counted_first[:, None], self._comma[:1].expand(batch, -1)), weight=_FORCED),
             Part(only(inner[:, None], self._drawn(lot)), weight=_FORCED),
-            Part(only(inner[:, None], self._inner[inside]), weight=1.0),
+            Part(only(inner[:, None], self._inner[inside * ~apart]), weight=1.0),
+            Part(only((inner & apart)[:, None], self._begun[inside]), weight=_FORCED),
         ]
 
     def _closing(self, choice: Choice, quoted: Tensor, count: Tensor) -> list[Part]:

@@ -62,7 +62,7 @@ EXISTENCE_LENGTH, QUERY_LENGTH, TEXT_LENGTH = 28, 36, 112
 MAX_VERTICES = 32
 _LENGTHS = ("short", "normal", "long")
 _OBJECT_SLOTS = 3
-_OUTLINE_SHARE = 0.6
+_OUTLINE_SHARE = 0.8
 # Places of two things are the hardest to learn of all that is asked: every slot but one asks for them.
 _NUMBER = {COUNT: 2.0, TOTAL: 1.0, RELATION: 1.0, PLACE: 0.75, COMPARISON: 0.25}
 _SPATIAL = {RELATION: 4.0, PLACE: 3.0, COMPARISON: 1.5, COLOUR: 1.5}

@@ -9,8 +9,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.nano.blend import Seen
+from bench.nano.question_layout import constant
 
-_STEP = 4  # of the lattice on which the nearest visible pixel is sought
+_LATTICE = 31  # a side of the lattice over a box on which to point; odd, so that the centre is on it
+_DEEP = 0.6  # of the way from an object's edge to its innermost place
+_ASIDE = (0.05, 0.1)  # of a box, left and up: of two places as near to the centre, one is always the nearer
 _SPOT_TRIES, _FREE_TRIES = 8, 16
 _SAME = 1e-4  # of a box: heights that differ by less are ties
 
@@ -27,26 +30,37 @@ def _numbers(labels: Tensor) -> Tensor:
 
 
 def find_points(owner: Tensor, labels: Tensor, boxes: Tensor, seen: Seen) -> Tensor:
-    """Find where to point: the centre of the box if the object is visible there, else the visible pixel next to it.
+    """Find where to point: the centre of the box if that lies well inside the object, else the nearest place that does.
 
-    It is sought among every fourth pixel of every fourth row; an object that has none of them gets its first pixel.
+    Well inside means far from the edge of what is visible: a point on it is missed by the smallest error. It is sought
+    on a lattice over the box; an object that has none of its places gets its first pixel.
     """
-    height, width = owner.shape[1:]
-    device = owner.device
-    lattice = owner[:, _STEP // 2 :: _STEP, _STEP // 2 :: _STEP]
-    y, x = ((torch.arange(_STEP // 2, side, _STEP, device=device) + 0.5) / side for side in (height, width))
-    down = (y - boxes[..., 1:2]).square()[..., :, None] * (height / width) ** 2
-    across = (x - boxes[..., :1]).square()[..., None, :]
-    mine = lattice[:, None] == _numbers(labels).to(torch.int8)[:, None, None]
-    nearest, place = torch.where(mine, down + across, torch.inf).flatten(2).min(-1)
-    columns = len(x)
-    found = torch.stack((x[place % columns], y[torch.div(place, columns, rounding_mode="floor")]), -1)
+    width, device = owner.shape[2], owner.device
+    steps = (torch.arange(_LATTICE, device=device) + 0.5) / _LATTICE - 0.5
+    y, x = torch.meshgrid(steps, steps, indexing="ij")
+    spots = torch.stack((x, y), -1).flatten(0, 1) * boxes[:, :, None, 2:] + boxes[:, :, None, :2]  # [B, N, places, 2]
+    mine = _own(owner, spots[..., 0], spots[..., 1]) == _numbers(labels)[:, None]
+    depth = _depth(mine.view(*mine.shape[:2], _LATTICE, _LATTICE)).flatten(2)
+    deep = mine & (depth >= _DEEP * depth.amax(2, keepdim=True))
+    aside = boxes[:, :, None, :2] - boxes[:, :, None, 2:] * constant(_ASIDE, boxes.dtype, device)
+    away = (spots - aside).square().sum(-1)
+    away[..., _LATTICE**2 // 2] = -1.0
+    nearest, place = torch.where(deep, away, torch.inf).min(2)
+    found = spots.gather(2, place[..., None, None].expand(-1, -1, 1, 2))[:, :, 0]
     row = torch.div(seen.first, width, rounding_mode="floor")
-    first = torch.stack(((seen.first - row * width + 0.5) / width, (row + 0.5) / height), -1)
+    first = torch.stack(((seen.first - row * width + 0.5) / width, (row + 0.5) / owner.shape[1]), -1)
     found = torch.where(nearest.isfinite()[..., None], found, first)
-    centre = boxes[..., :2]
-    hit = _own(owner, centre[..., 0], centre[..., 1]) == _numbers(labels)
-    return torch.where((labels >= 0)[..., None], torch.where(hit[..., None], centre, found), 0.0)
+    return torch.where((labels >= 0)[..., None], found, 0.0)
+
+
+def _depth(mine: Tensor) -> Tensor:
+    """Count how often a shape ``[..., S, S]`` can lose its edge before it loses a place; 0 outside of it."""
+    left = mine.flatten(0, 1).float()
+    depth = left.clone()
+    for _ in range(mine.shape[-1] // 2):
+        left = 1 - functional.max_pool2d(functional.pad(1 - left, (1, 1, 1, 1), value=1.0), 3, 1)
+        depth += left
+    return depth.view(mine.shape)
 
 
 def find_spots(owner: Tensor, labels: Tensor, boxes: Tensor, points: Tensor) -> Tensor:
@@ -101,11 +115,14 @@ def place_outlines(
     return torch.where(there[..., None], ordered, 0.0), torch.where(labels >= 0, count, 0)
 
 
-def dense(owner: Tensor, labels: Tensor, boxes: Tensor, grid: int, classes: int) -> tuple[Tensor, Tensor]:
+def dense(
+    owner: Tensor, labels: Tensor, boxes: Tensor, transform: Tensor, grid: int, classes: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Targets for every patch of a grid: the object at its centre, and each object once at the patch of its centre.
 
     Returns:
-        Labels ``[B, grid * grid]``, `classes` for background, and boxes ``[B, grid * grid, 4]``.
+        Labels ``[B, grid * grid]``, `classes` for background, boxes ``[B, grid * grid, 4]``, and how the objects are
+        turned and mirrored, ``[B, grid * grid, 4]``; see :func:`turns`.
     """
     batch, height, width = owner.shape
     rows = torch.arange(batch, device=owner.device)[:, None]
@@ -122,4 +139,16 @@ def dense(owner: Tensor, labels: Tensor, boxes: Tensor, grid: int, classes: int)
     at = at[:, :-1]
     at = torch.where(labels.gather(1, at.clamp(min=0)) >= 0, at, -1)
     label = torch.where(at >= 0, labels.gather(1, at.clamp(min=0)), classes)
-    return label, boxes[rows, at.clamp(min=0)]
+    return label, boxes[rows, at.clamp(min=0)], turns(transform)[rows, at.clamp(min=0)]
+
+
+def turns(transform: Tensor) -> Tensor:
+    """Give what transforms ``[..., 2, 3]`` from the scene to sprites make of a sprite's axes, whatever its size.
+
+    Returns:
+        The scene's x and y of the sprite's x axis and of its y axis, ``[..., 4]``; of a mirrored one the first is
+        turned around. The area that they span is 1.
+    """
+    (a, b), (c, d) = (row[..., :2].unbind(-1) for row in transform.unbind(-2))
+    det = a * d - b * c
+    return torch.stack((d, -c, -b, a), -1) * (det.sign() / det.abs().clamp(min=1e-9).sqrt())[..., None]

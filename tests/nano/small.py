@@ -62,7 +62,8 @@ def scenes_of(labels, boxes, seed=0):
     outlines = rand(batch, places, 32, 2) * (torch.arange(32) < vertices[..., None])[..., None]
     pixels = torch.zeros(batch, 1, 1, 3, dtype=torch.uint8)
     near, spots, free, free_ok = inside(0.1), inside(0.8), rand(batch, 2), rand(batch) < 0.9
-    return Scenes(pixels, labels, boxes, near, spots, free, free_ok, outlines, vertices, empty.long(), empty[..., None])
+    dense = empty.long(), empty[..., None], empty[..., None]
+    return Scenes(pixels, labels, boxes, near, spots, free, free_ok, outlines, vertices, *dense)
 
 
 def random_scenes(batch, seed=0, kinds=5, empty=0.3):

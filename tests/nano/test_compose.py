@@ -321,6 +321,22 @@ def test_dense_targets_of_a_scene(steady, monkeypatch):
     assert torch.equal(boxes[2, 8], scene.boxes[0, 1])
 
 
+@pytest.mark.parametrize("mirror", [1.0, -1.0])
+@pytest.mark.parametrize("degrees", [0.0, 20.0])
+def test_patches_tell_how_their_object_is_turned_and_mirrored(steady, monkeypatch, mirror, degrees):
+    angle = math.radians(degrees)
+    scene = compose_of([(1, 0.5, 0.5, 0.4, angle, mirror)], monkeypatch)
+    cos, sin = math.cos(angle), math.sin(angle)
+    turned = scene.patch_turns.reshape(10, 10, 4)[5, 5].tolist()
+    assert turned == pytest.approx([mirror * cos, mirror * sin, -sin, cos], abs=1e-5)
+
+
+def test_a_turn_in_a_wide_picture_is_that_of_the_square_it_is_squeezed_into(steady, monkeypatch):
+    scene = compose_of([(1, 0.5, 0.5, 0.4, 0.0, 1.0)], monkeypatch, width=2.0)
+    turned = scene.patch_turns[0][(scene.patch_labels[0] == 1)][0].tolist()
+    assert turned == pytest.approx([0.5**0.5, 0, 0, 2**0.5], abs=1e-5)
+
+
 def test_sprites_of_another_size_are_refused():
     with pytest.raises(ValueError, match="64 pixels"):
         Composer(squares(GREEN)[:, ::2, ::2], (SIDE, SIDE), GRID, CPU)
@@ -352,7 +368,19 @@ def test_a_point_is_where_the_object_can_be_seen(steady, monkeypatch):
     scene = compose_of([big, small], monkeypatch)
     assert place(scene, scene.boxes[0, 0, :2]) == 1
     assert place(scene, scene.points[0, 0]) == 0
-    assert float((scene.points - scene.boxes[..., :2])[0, 0].norm()) == pytest.approx(0.075, abs=4 / SIDE)
+    # The ring around it is 0.15 wide: its middle, up and to the left as all sides are as near.
+    x, y = (scene.points - scene.boxes[..., :2])[0, 0].tolist()
+    assert min(x, y) < 0
+    assert 0.075 + 0.6 * 0.075 - 0.03 <= max(abs(x), abs(y)) <= 0.15
+
+
+def test_a_point_keeps_away_from_the_edge(steady, monkeypatch):
+    # What is left of the first is an L: its centre is on it, but hardly.
+    items = [(0, 0.5, 0.5, 0.4, 0.0, 1.0), (1, 0.61, 0.39, 0.2, 0.0, 1.0)]
+    scene = compose_of(items, monkeypatch)
+    assert place(scene, scene.boxes[0, 0, :2]) == 0
+    for dx, dy in ((0.03, -0.03), (-0.03, 0.03), (0.03, 0.03), (-0.03, -0.03)):
+        assert place(scene, scene.points[0, 0] + torch.tensor([dx, dy])) == 0
 
 
 def test_points_spots_and_free_places_lie_on_their_objects(clean):

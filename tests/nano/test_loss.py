@@ -51,15 +51,16 @@ PROMPTS = [
     [[*words(1, 92, 2), coordinate(5), coordinate(6), *words(50, 3)], words(1, 92, 2, 50, 3)],
     [words(1, 90, 2, 51, 3)] * 2,
 ]
-STEPS = [FIRST_INTEGER, FIRST_INTEGER + 17, FIRST_INTEGER + 50]  # integers of an outline
+LEAD = FIRST_INTEGER + 9  # an outline's first integer
+STEPS = [FIRST_INTEGER, FIRST_INTEGER + 17, FIRST_INTEGER + 50]  # the others
 ANSWERS = [
     [[coordinate(7), coordinate(30), size(20, 9), coordinate(39), coordinate(0), size(3, 29), *words(BOS)], words(BOS)],
     [[coordinate(12), coordinate(13), *words(BOS)], [*map(coordinate, (1, 2, 3, 4)), *words(BOS)]],
-    [[coordinate(9), coordinate(8), size(12, 13), *words(77, *STEPS, BOS)], words(BOS)],
+    [[coordinate(9), coordinate(8), size(12, 13), *words(77, LEAD, *STEPS[:1], 78, *STEPS, BOS)], words(BOS)],
     [words(60, 61, 62, BOS), words(63, BOS)],
 ]
-LENGTHS = [14, 10, 15, 9]  # the last one has no place to spare
-NUMBERS, OUTLINES = 39, 24
+LENGTHS = [14, 10, 18, 9]  # the last one has no place to spare
+NUMBERS, OUTLINES = 42, 24
 
 
 def questions(prompts, answers, length):
@@ -71,7 +72,7 @@ def questions(prompts, answers, length):
         for place, token in enumerate([*prompt, *said]):
             ids[row, place] = token.id
             values[row, place] = torch.tensor((token.values * 2)[:2] or (0.0, 0.0))
-            outline[row, place] = place >= len(prompt) and token.id in STEPS
+            outline[row, place] = place >= len(prompt) and token.id in (LEAD, *STEPS)
         weight[row, len(prompt) : len(prompt) + len(said)] = 1
     values[..., 0] = torch.where(outline, (ids - FIRST_INTEGER) / (INTEGERS - 1), values[..., 0])
     return Questions(ids, values, weight, outline)
@@ -99,7 +100,7 @@ def learner(monkeypatch):
 
 @pytest.fixture
 def targets():
-    return torch.full((2, 25), 4), torch.zeros(2, 25, 4)
+    return torch.full((2, 25), 4), torch.zeros(2, 25, 4), torch.zeros(2, 25, 4)
 
 
 def hidden_of(learner, *batch):
@@ -132,16 +133,16 @@ def test_hidden_states_are_those_of_the_engine_that_serves(learner, pixels, pack
 
 def test_loss_is_that_of_the_engine_predicting_every_answer(learner, pixels, packed, targets):
     parts, _ = hidden_of(learner, pixels, *targets, *packed)
-    expected = {"decision": [], "text": [], "coord": [], "size": [], "path": []}
+    expected = {"decision": [], "text": [], "coord": [], "size": [], "path": [], "lead": []}
     model = learner.model
     for row, which in itertools.product(range(2), range(4)):
         prompt, answer = PROMPTS[which][row], ANSWERS[which][row]
         states = by_engine(model, pixels[row], prompt, answer)
         for token, state in zip(answer, states[len(prompt) - 1 :], strict=False):
             surprise = -model.logits(state).log_softmax(-1)[token.id]
-            if token.id in STEPS:
+            if token.id in (LEAD, *STEPS):
                 step = torch.tensor(float(token.id - FIRST_INTEGER))
-                expected["path"].append(_soft_integer(model.logits(state), step))
+                expected["lead" if token.id == LEAD else "path"].append(_soft_integer(model.logits(state), step))
             else:
                 expected["text" if which == 3 else "decision"].append(surprise)
             if token.id == COORD:
@@ -150,7 +151,7 @@ def test_loss_is_that_of_the_engine_predicting_every_answer(learner, pixels, pac
             if token.id == SIZE:
                 place = (torch.tensor(token.values).log2() + 10) / 10 * (SIZE_BINS - 1)
                 expected["size"].append(_soft_cross_entropy(model.size_logits(state), place).sum())
-    assert [len(losses) for losses in expected.values()] == [7 + 1 + 3 + 5 + 5 + 1, 4 + 2, 4 + 2 + 4 + 2, 3, 3]
+    assert [len(losses) for losses in expected.values()] == [7 + 1 + 3 + 5 + 6 + 1, 4 + 2, 4 + 2 + 4 + 2, 3, 4, 1]
     for name, losses in expected.items():
         assert float(parts[name]) == pytest.approx(float(torch.stack(losses).mean()), abs=1e-4)
 
@@ -201,7 +202,7 @@ def test_what_is_padded_or_asked_is_no_loss(learner, pixels, packed, targets):
     """Only answers count: other prompts and paddings as targets change nothing."""
     ids, values, weight, outline = packed
     nothing = learner(pixels, *targets, ids, values, torch.zeros_like(weight), outline)
-    assert [float(nothing[name]) for name in ("decision", "text", "coord", "size", "path")] == [0, 0, 0, 0, 0]
+    assert [float(nothing[name]) for name in ("decision", "text", "coord", "size", "path", "lead")] == [0] * 6
 
 
 def test_json_counts_apart_from_decisions(learner, pixels, packed, targets, monkeypatch):
@@ -268,7 +269,7 @@ def test_image_tokens_of_a_tiling_are_those_of_the_engine(learner):
 
 
 def flat_heads(learner):
-    """Heads that know nothing: every class is as likely as any other, every box is at 0."""
+    """Heads that know nothing: every class is as likely as any other, every box and turn is 0."""
     for parameter in learner.heads.parameters():
         torch.nn.init.zeros_(parameter)
 
@@ -279,28 +280,30 @@ def test_dense_loss_of_heads_that_know_nothing(learner, pixels, packed):
     labels[0, :3] = torch.tensor([0, 1, 2])
     boxes = torch.full((2, 25, 4), 0.9)
     boxes[0, :3] = torch.tensor([[0.1], [0.2], [0.6]])
-    parts = learner(pixels, labels, boxes, *packed)
+    parts = learner(pixels, labels, boxes, 2 * boxes, *packed)
     assert float(parts["patch_class"]) == pytest.approx(math.log(5))
-    # The boxes of background patches mean nothing.
+    # The boxes and turns of background patches mean nothing.
     assert float(parts["patch_box"]) == pytest.approx(0.3)
+    assert float(parts["patch_turn"]) == pytest.approx((0.2**2 + 0.4**2 + 1.2**2) / 3)
 
 
 def test_background_patches_count_less(learner, pixels, packed):
     flat_heads(learner)
     learner.heads.label.bias.data[4] = 3.0  # says background everywhere
     labels = torch.full((2, 25), 4)
-    right = float(learner(pixels, labels, torch.zeros(2, 25, 4), *packed)["patch_class"])
+    right = float(learner(pixels, labels, *torch.zeros(2, 2, 25, 4), *packed)["patch_class"])
     labels[0, 0] = 1
-    mixed = float(learner(pixels, labels, torch.zeros(2, 25, 4), *packed)["patch_class"])
+    mixed = float(learner(pixels, labels, *torch.zeros(2, 2, 25, 4), *packed)["patch_class"])
     wrong = right + 3.0
     assert mixed == pytest.approx((49 * 0.1 * right + wrong) / (49 * 0.1 + 1))
 
 
-def test_the_dense_loss_teaches_the_vision_encoder(learner, pixels, packed):
+@pytest.mark.parametrize("part", ["patch_class", "patch_box", "patch_turn"])
+def test_the_dense_loss_teaches_the_vision_encoder(learner, pixels, packed, part):
     learner.requires_grad_(True)
     labels = torch.zeros(2, 25, dtype=torch.long)
-    parts = learner(pixels, labels, torch.zeros(2, 25, 4), *packed)
-    (parts["patch_class"] + parts["patch_box"]).backward()
+    parts = learner(pixels, labels, torch.zeros(2, 25, 4), torch.ones(2, 25, 4), *packed)
+    parts[part].backward()
     assert float(learner.model.vision.patch_emb.weight.grad.abs().sum()) > 0
     assert learner.model.text.wte.grad is None
 
@@ -313,7 +316,7 @@ def test_every_part_of_the_loss_has_a_weight(learner, pixels, packed, targets):
 
 def test_dense_targets_come_as_the_learner_takes_them():
     scenes = scenes_of(torch.zeros(1, 10, dtype=torch.long), torch.zeros(1, 10, 4))
-    assert dense_targets(scenes) == (scenes.patch_labels, scenes.patch_boxes)
+    assert dense_targets(scenes) == (scenes.patch_labels, scenes.patch_boxes, scenes.patch_turns)
 
 
 # ---- soft targets

@@ -13,7 +13,7 @@ from bench.nano.question_layout import ANSWER, BOS, COORD
 from bench.nano.questions import TYPED_LENGTH
 from tests.nano.asked import TOKENIZER, read
 from tests.nano.small import maker, random_scenes, scenes_of
-from tests.nano.typed_rows import GROUP_OF, ROLE_OF, SIDE_OF, Truth, canonical, document, subject
+from tests.nano.typed_rows import GROUP_OF, ROLE_OF, SIDE_OF, Truth, canonical, document, joined, subject
 
 TYPED, BATCH = 3, 700
 FRUIT = [i for i, item in enumerate(load_objects()) if item.name in ("banana", "pear", "lemon", "peach")]
@@ -41,9 +41,11 @@ def whole(asked):
 
 
 def test_answers_are_compact_json_in_the_tokenizers_spelling(asked):
-    cut = 0
+    cut, split = 0, 0
     for row in asked[1]:
         text, pieces = document(row)
+        pieces, apart = joined(pieces)
+        split += apart
         if row.answer[-1] == BOS:
             assert canonical(pieces)
             json.loads(text)
@@ -52,7 +54,8 @@ def test_answers_are_compact_json_in_the_tokenizers_spelling(asked):
             assert canonical(pieces[:-1])
             assert len(row.prompt) + len(row.answer) == TYPED_LENGTH
         assert not re.search("[:,] ", "".join(map(TOKENIZER.decode, pieces)))
-    assert cut < BATCH / 4
+    assert cut < BATCH / 8
+    assert split > BATCH / 4
 
 
 def match_of(truth, about, key):

@@ -47,6 +47,24 @@ def canonical(pieces):
     return all(load_answer_tokenizer().encode(TOKENIZER.decode(piece)).ids == piece for piece in pieces)
 
 
+_OPENED = [load_answer_tokenizer().token_to_id(run) for run in ('"', '{"')]
+_FIRST = [load_answer_tokenizer().token_to_id(run) for run in ('":', '":[', "[")]
+
+
+def joined(pieces):
+    """Pieces in which a quote or a brace that was written apart belongs to the run before it, and how many were."""
+    whole, apart = [], 0
+    for piece in pieces:
+        ids = []
+        for id_ in piece:
+            if ids and ids[-1] in _FIRST and id_ in _OPENED:
+                run = TOKENIZER.decode([ids.pop(), id_])
+                id_, apart = load_answer_tokenizer().token_to_id(run), apart + 1
+            ids.append(id_)
+        whole.append(ids)
+    return whole, apart
+
+
 TEMPLATES = sorted(
     {t for group in typed.TYPED_QUESTIONS.values() for t in group}
     | {*language.COUNT_QUESTIONS, *language.EXISTENCE_QUESTIONS, *language.TOTAL_QUESTIONS},
