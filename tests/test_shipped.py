@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
 import photonlite
 from bench.nano.scoring import iou
@@ -43,8 +45,8 @@ def test_most_things_in_the_stills_are_found_where_they_are(model, still):
         matched += sum(any(iou(corners(entry), box) >= 0.5 for entry in found) for box in boxes)
         asked, answered = asked + len(boxes), answered + len(found)
 
-    assert matched >= 0.8 * asked
-    assert matched >= 0.8 * answered
+    assert matched >= 0.95 * asked
+    assert matched >= 0.95 * answered
 
 
 @pytest.mark.parametrize("absent", ["giraffe", "toothbrush", "a helicopter", "Pandas"])
@@ -68,8 +70,11 @@ def test_questions_are_answered(model):
 
 
 def test_caption_says_what_there_is(model):
-    text = model.caption(ASSETS / "desk.png", length="short")["caption"]
-    assert sum(word in text for word in ("laptop", "clock", "camera", "cup", "red apple", "banana")) >= 4
+    words = ("laptop", "clock", "camera", "cup", "red apple", "light bulb")
+    for length in ("short", "normal", "long"):
+        text = model.caption(ASSETS / "desk.png", length=length)["caption"]
+        assert sum(word in text for word in words) >= 5
+        assert "2 bananas" in text
 
 
 def test_words_may_be_capital_plural_or_a_synonym(model):
@@ -120,6 +125,54 @@ def test_places_and_colours_are_told(model):
     assert model.query(picture, "Which is higher, the grapes or the carrot?")["answer"] == "grapes"
     assert model.query(picture, "Is the carrot above the grapes?")["answer"] == "No"
     assert model.query(ASSETS / "desk.png", "What colour is the apple?")["answer"] == "red"
+
+
+class Shelf(BaseModel):
+    fruit: Literal["banana", "pear", "lemon"]
+    count: int = Field(ge=0, le=20)
+    box: photonlite.Box
+    where: photonlite.Point | None
+
+
+class Thing(BaseModel):
+    present: bool
+    where: Literal["top left", "top", "left", "centre", "right", "bottom left", "bottom", "bottom right"] | None
+    box: photonlite.Box | None
+
+
+def test_a_typed_answer_tells_what_is_on_the_shelf(model):
+    shelf = model.query(ASSETS / "desk.png", "What is on the shelf?", schema=Shelf)["answer"]
+    assert (shelf.fruit, shelf.count) == ("banana", 2)
+    box = shelf.box.x_min, shelf.box.y_min, shelf.box.x_max, shelf.box.y_max
+    assert max(iou(box, banana) for banana in truth("desk", "banana")) > 0.7
+    assert any(x0 < shelf.where.x < x1 and y0 < shelf.where.y < y1 for x0, y0, x1, y1 in truth("desk", "banana"))
+
+
+def test_a_typed_answer_tells_where_a_thing_is_or_that_there_is_none(model):
+    picture = model.encode_image(ASSETS / "desk.png")
+    camera = model.query(picture, "Describe the camera", schema=Thing)["answer"]
+    assert (camera.present, camera.where) == (True, "bottom left")
+    octopus = model.query(picture, "Describe the octopus", schema=Thing)["answer"]
+    assert (octopus.present, octopus.where, octopus.box) == (False, None, None)
+
+
+def test_a_list_of_everything_has_all_names_and_boxes(model):
+    class Item(BaseModel):
+        name: str
+        box: photonlite.Box
+
+    items = model.query(ASSETS / "desk.png", "List everything with boxes", schema=list[Item])["answer"]
+    assert sorted(item.name for item in items) == sorted(entry["name"] for entry in STILLS["desk"])
+
+
+@pytest.mark.parametrize("choices", [["Yes", "No"], ["yes", "no"]])
+def test_a_choice_is_what_would_be_answered_freely(model, choices):
+    picture = model.encode_image(ASSETS / "desk.png")
+    for thing in ("banana", "laptop", "key", "dog"):
+        question = f"Is there a {thing}?"
+        chosen = model.query(picture, question, choices=choices)
+        assert chosen["answer"].lower() == model.query(picture, question)["answer"].lower()
+        assert chosen["scores"][chosen["answer"]] > 0.9
 
 
 def test_words_that_name_nothing_it_knows_are_answered_with_none(model):
