@@ -71,10 +71,7 @@ class Weights:
 
 
 class DenseHeads(nn.Module):
-    """Throw-away heads on the image tokens: the object at the patch's centre, its box and its turn; training only.
-
-    Without the last one, outlines of what may be mirrored show it the wrong way round half of the time.
-    """
+    """Throw-away heads on the image tokens: the object at the patch's centre, its box and its turn; training only."""
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
@@ -178,7 +175,8 @@ class Learner(nn.Module):
         octave = (value[:, :n].clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES) / SIZE_OCTAVES
         size = _soft_cross_entropy(region.size_logits(hidden[:, :n]), octave * (config.size_bins - 1)).sum(-1)
         step = _soft_integer(logits[:, o:n], value[:, o:n, 0] * (INTEGERS - 1))
-        # Where an outline begins says which way round the thing is; what follows hardly needs the picture any more.
+        # Where an outline begins says which way round the thing is, and what follows hardly needs the picture any more:
+        # as one number among thirty-six it was not learned.
         path = weight[:, o:n] * outline[:, o:n]
         lead = path * _first_of_pairs(outline[:, o:n])
         json = slice(*self.places.typed)

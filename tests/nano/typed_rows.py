@@ -11,6 +11,7 @@ from bench.nano.questions import BOS, COORD, SIZE
 from bench.nano.tokenizer import load_answer_tokenizer
 from tests.nano.asked import TOKENIZER, words
 
+_ANSWERS = load_answer_tokenizer()
 ROLE_OF = {name: role for role, names in typed.NAMES.items() for name in names}
 SIDE_OF = {name: role for role, names in typed.OUTER_NAMES.items() for name in names}
 GROUP_OF = {word: pair[0] for pair in typed.GROUPS for word in pair}
@@ -44,11 +45,11 @@ def _place(numbers):
 
 def canonical(pieces):
     """Whether pieces of ids are those that the tokenizer makes of their text."""
-    return all(load_answer_tokenizer().encode(TOKENIZER.decode(piece)).ids == piece for piece in pieces)
+    return all(_ANSWERS.encode(TOKENIZER.decode(piece)).ids == piece for piece in pieces)
 
 
-_OPENED = [load_answer_tokenizer().token_to_id(run) for run in ('"', '{"')]
-_FIRST = [load_answer_tokenizer().token_to_id(run) for run in ('":', '":[', "[")]
+_OPENED = [_ANSWERS.token_to_id(run) for run in ('"', '{"')]
+_FIRST = [_ANSWERS.token_to_id(run) for run in ('":', '":[', "[")]
 
 
 def joined(pieces):
@@ -59,7 +60,7 @@ def joined(pieces):
         for id_ in piece:
             if ids and ids[-1] in _FIRST and id_ in _OPENED:
                 run = TOKENIZER.decode([ids.pop(), id_])
-                id_, apart = load_answer_tokenizer().token_to_id(run), apart + 1
+                id_, apart = _ANSWERS.token_to_id(run), apart + 1
             ids.append(id_)
         whole.append(ids)
     return whole, apart

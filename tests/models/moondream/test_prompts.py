@@ -172,8 +172,8 @@ def test_text_is_spelled_in_the_ids_whose_pieces_it_is_made_of() -> None:
     pieces = PROMPTS.pieces()
 
     assert len(pieces) == PROMPTS.vocab_size
-    assert b"".join(pieces[index] for index in PROMPTS.encode('a "red" ball')) == b'a "red" ball'
+    assert b"".join(pieces[index] for index in PROMPTS.spell('a "red" ball')) == b'a "red" ball'
     ids = PROMPTS.vocabulary
     assert [pieces[index] for index in (ids.end, ids.answer, ids.coordinate, ids.size, ids.ground_start)] == [b""] * 5
     with pytest.raises(PromptError):
-        PROMPTS.encode(" ")
+        PROMPTS.spell(" ")
