@@ -1,6 +1,7 @@
 """Typed questions through the whole engine, on a tiny model; most with grammars compiled in this process."""
 
 import asyncio
+import concurrent.futures
 import gc
 import json
 import math
@@ -310,12 +311,17 @@ def test_cancelling_while_further_requests_run_gives_them_up(
     assert model.metrics()["gauges"]["running"] == 0
 
 
-def test_closing_finishes_what_waits_for_its_grammar(slow: list[FakeCompiler]) -> None:
+def test_closing_finishes_what_waits_for_its_grammar(
+    slow: list[FakeCompiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = serve()
     waiting = on_thread(lambda: run(model.aquery(**asked({"schema": Thing}))))
     while not slow or not slow[0].asked:
         assert not waiting.done()
+    waits = Gate(monkeypatch, concurrent.futures, "wait")
     closing = on_thread(model.close)
+    waits.wait()
+    waits.open()
     slow[0].finish()
 
     assert isinstance(waiting.result(GUARD)["answer"], Thing)
