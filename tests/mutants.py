@@ -689,8 +689,8 @@ MUTANTS = [
     Mutant(
         "priority: what bulk waits for is not counted",
         "scheduler/scheduler.py",
-        "overtakes = realtime and self.waiting.bulk > ends",
-        "overtakes = False",
+        "self._turns.book(overtakes=realtime and self.waiting.bulk > ends)",
+        "self._turns.book(overtakes=False)",
         _SIMULATION,
     ),
     Mutant(

@@ -2,7 +2,7 @@
 
 import math
 
-LONGEST_INTERVAL_S = 1.0
+_LONGEST_S = 1.0
 """Loops that ask less often are not waited for."""
 
 _AHEAD_S, _AFTER_S = 4e-3, 2e-3
@@ -31,7 +31,7 @@ class Rhythm:
     def note(self, now: float) -> None:
         """Take down that a request has come."""
         interval, before = now - self._last, self._interval
-        steady = interval <= LONGEST_INTERVAL_S * self._second and abs(interval - before) <= _STEADY * before
+        steady = interval <= _LONGEST_S * self._second and abs(interval - before) <= _STEADY * before
         self._expected = now + (interval + before) / 2 if steady else math.inf
         self._last, self._interval = now, interval
 

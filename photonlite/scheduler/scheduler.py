@@ -180,14 +180,13 @@ class Scheduler:
 
     def _book(self, plan: Plan) -> None:
         self._pause.book(plan)
-        realtime = _is_realtime(plan)
-        ends = sum(not sequence.realtime for sequence in (*self.satisfied, *self.unusable))  # at once, without a launch
-        overtakes = realtime and self.waiting.bulk > ends
         if plan.kind == "decode":
-            self._steps.book(overtakes=overtakes)
+            self._steps.book(overtakes=self._realtime_decoding and self.waiting.bulk > 0)
             return
+        realtime = _is_realtime(plan)
         self._prefilled_last[realtime] = plan.kind == "prefill"
-        self._turns.book(overtakes=overtakes)
+        ends = sum(not sequence.realtime for sequence in (*self.satisfied, *self.unusable))  # at once, without a launch
+        self._turns.book(overtakes=realtime and self.waiting.bulk > ends)
         if not realtime:
             self._steps.book(overtakes=False)
 
