@@ -83,11 +83,12 @@ class Scenes:
         spots: any visible pixel of the object, ``[B, N, 2]``.
         free: any pixel of the background, ``[B, 2]``.
         free_ok: whether one was found, bool ``[B]``.
-        outlines: vertices in fractions of the visible box, clockwise from the topmost, ``[B, N, 32, 2]``.
+        outlines: vertices in fractions of the visible box, clockwise, ``[B, N, 32, 2]``; see
+            :func:`bench.nano.truth.place_outlines`.
         vertices: how many of them count, ``[B, N]``.
         patch_labels: the object at each patch's centre, ``[B, P]``; the number of classes stands for background.
         patch_boxes: its box, ``[B, P, 4]``.
-        patch_turns: how it is turned and mirrored, ``[B, P, 4]``; see :func:`bench.nano.truth.turns`.
+        patch_leads: where its outline begins, ``[B, P, 2 * LEAD]``.
     """
 
     pixels: Tensor
@@ -101,7 +102,7 @@ class Scenes:
     vertices: Tensor
     patch_labels: Tensor
     patch_boxes: Tensor
-    patch_turns: Tensor
+    patch_leads: Tensor
 
 
 class Composer:
@@ -184,7 +185,7 @@ class Composer:
             find_spots(owner, labels, boxes, points),
             *find_free(owner),
             *outline,
-            *dense(owner, labels, boxes, objects.transform, self.grid, self.classes),
+            *dense(owner, labels, boxes, outline[0], self.grid, self.classes),
         )
 
     @staticmethod

@@ -18,6 +18,7 @@ from torch.nn import functional
 from bench.nano.compose import Scenes
 from bench.nano.questions import BOS, COORD, SIZE, Questions
 from bench.nano.tokenizer import FIRST_INTEGER, INTEGERS
+from bench.nano.truth import LEAD
 from photonlite.models.layers import attend, layer_norm
 from photonlite.models.moondream.config import VisionConfig
 from photonlite.models.moondream.model import MoondreamModel
@@ -56,34 +57,35 @@ class PackedAttention:
 
 @dataclass(frozen=True)
 class Weights:
-    """How much each part of the loss counts."""
+    """How much each part of the loss counts; the defaults are those of the shipped checkpoint's last run."""
 
     decision: float = 2.0
-    text: float = 1.0
+    text: float = 1.5
     coord: float = 1.0
     size: float = 1.0
-    path: float = 0.5
-    lead: float = 1.0
-    typed: float = 1.0
+    path: float = 1.0
+    lead: float = 3.0
+    start: float = 4.0
+    typed: float = 2.0
     patch_class: float = 1.0
     patch_box: float = 4.0
-    patch_turn: float = 2.0
+    patch_lead: float = 6.0
 
 
 class DenseHeads(nn.Module):
-    """Throw-away heads on the image tokens: the object at the patch's centre, its box and its turn; training only."""
+    """Throw-away heads on the image tokens: the object at the patch's centre, its box, its outline's beginning."""
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
         self.ln = layer_norm(dim)
         self.label = nn.Linear(dim, classes + 1)
         self.box = nn.Linear(dim, 4)
-        self.turn = nn.Linear(dim, 4)
+        self.lead = nn.Linear(dim, 2 * LEAD)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map image tokens ``[B, P, dim]`` to class logits ``[B, P, classes + 1]``, boxes and turns ``[B, P, 4]``."""
+        """Map image tokens ``[B, P, dim]`` to class logits ``[B, P, classes + 1]``, boxes and leads ``[B, P, 4]``."""
         n = self.ln(tokens)
-        return self.label(n), self.box(n), self.turn(n)
+        return self.label(n), self.box(n), self.lead(n)
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,13 @@ class Places:
 
 
 class Learner(nn.Module):
-    """A model under training with its dense heads; `forward` gives the parts of the loss."""
+    """A model under training with its throw-away heads; `forward` gives the parts of the loss."""
 
     def __init__(self, model: MoondreamModel, classes: int, places: Places, attention: PackedAttention) -> None:
         super().__init__()
         self.model = model
         self.heads = DenseHeads(model.config.text.dim, classes)
+        self.start = nn.Sequential(layer_norm(model.config.text.dim), nn.Linear(model.config.text.dim, 2 * LEAD))
         self.classes, self.places, self.attention = classes, places, attention
         self.class_weight: Tensor
         self.register_buffer("class_weight", torch.tensor([*[1.0] * classes, _BACKGROUND_WEIGHT]))
@@ -118,7 +121,7 @@ class Learner(nn.Module):
         pixels: Tensor,
         patch_labels: Tensor,
         patch_boxes: Tensor,
-        patch_turns: Tensor,
+        patch_leads: Tensor,
         ids: Tensor,
         values: Tensor,
         weight: Tensor,
@@ -130,7 +133,7 @@ class Learner(nn.Module):
             pixels: uint8 ``[B, H, W, 3]``: one crop, or the sheet that a tiling's local crops are cut from.
             patch_labels: see :class:`Scenes`.
             patch_boxes: see :class:`Scenes`.
-            patch_turns: see :class:`Scenes`.
+            patch_leads: see :class:`Scenes`.
             ids: packed questions ``[B, L]``.
             values: ``[B, L, 2]``.
             weight: ``[B, L]``.
@@ -147,7 +150,7 @@ class Learner(nn.Module):
         target, value, outline = ids.roll(-1, 1), values.roll(-1, 1), outline.roll(-1, 1)
         weight = weight.roll(-1, 1) * ~self.attention.last
         answers = self._answers(hidden, target, value, weight, outline)
-        return answers | self._dense(images, patch_labels, patch_boxes, patch_turns)
+        return answers | self._dense(images, patch_labels, patch_boxes, patch_leads)
 
     def _embed(self, ids: Tensor, values: Tensor) -> Tensor:
         """Embed text, and numbers with a little noise: at inference they come from bins that may be one off.
@@ -176,9 +179,10 @@ class Learner(nn.Module):
         size = _soft_cross_entropy(region.size_logits(hidden[:, :n]), octave * (config.size_bins - 1)).sum(-1)
         step = _soft_integer(logits[:, o:n], value[:, o:n, 0] * (INTEGERS - 1))
         # Where an outline begins says which way round the thing is, and what follows hardly needs the picture any more:
-        # as one number among thirty-six it was not learned.
+        # as a few numbers among thirty-six they were not learned.
         path = weight[:, o:n] * outline[:, o:n]
-        lead = path * _first_of_pairs(outline[:, o:n])
+        number = outline[:, o:n].cumsum(1)
+        lead = path * (number <= 2 * LEAD)
         json = slice(*self.places.typed)
         decides = weight[:, :n] * ~outline[:, :n]
         typed = decides[:, json].clone()
@@ -191,15 +195,22 @@ class Learner(nn.Module):
             "size": _mean(size, weight[:, :n] * (target[:, :n] == SIZE)),
             "path": _mean(step, path - lead),
             "lead": _mean(step, lead),
+            "start": _mean(self._astray(hidden[:, o:n], value[:, o:n, 0]), path * (number == 1)),
         }
 
-    def _dense(self, images: Tensor, labels: Tensor, boxes: Tensor, turns: Tensor) -> dict[str, Tensor]:
-        logits, box, turn = self.heads(images)
+    def _astray(self, hidden: Tensor, value: Tensor) -> Tensor:
+        """Tell how far an outline's beginning is from what can be read off the state that precedes it, ``[B, L]``."""
+        # The second vertex stands behind the L.
+        ahead = [shift + (shift >= 2) for shift in range(2 * LEAD)]
+        begins = torch.stack([value.roll(-shift, 1) for shift in ahead], -1)
+        return (self.start(hidden).float() - begins).abs().mean(-1)
+
+    def _dense(self, images: Tensor, labels: Tensor, boxes: Tensor, leads: Tensor) -> dict[str, Tensor]:
+        logits, box, lead = self.heads(images)
         label = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), weight=self.class_weight)
-        distance = (box.float() - boxes).abs().mean(-1)
-        astray = (turn.float() - turns).square().mean(-1)
         some = labels < self.classes
-        return {"patch_class": label, "patch_box": _mean(distance, some), "patch_turn": _mean(astray, some)}
+        distance, astray = ((found.float() - true).abs().mean(-1) for found, true in ((box, boxes), (lead, leads)))
+        return {"patch_class": label, "patch_box": _mean(distance, some), "patch_lead": _mean(astray, some)}
 
 
 def image_tokens(model: MoondreamModel, pixels: Tensor) -> Tensor:
@@ -252,7 +263,7 @@ def pack(questions: Sequence[Questions]) -> tuple[Tensor, Tensor, Tensor, Tensor
 
 def dense_targets(scenes: Scenes) -> tuple[Tensor, Tensor, Tensor]:
     """Give the dense targets of scenes in the order :meth:`Learner.forward` takes them."""
-    return scenes.patch_labels, scenes.patch_boxes, scenes.patch_turns
+    return scenes.patch_labels, scenes.patch_boxes, scenes.patch_leads
 
 
 def _soft_cross_entropy(logits: Tensor, position: Tensor) -> Tensor:
@@ -284,12 +295,6 @@ def _soft_integer(logits: Tensor, step: Tensor) -> Tensor:
     target = (-0.5 * ((integers - step[..., None]) / _SOFT_STEPS) ** 2).softmax(-1)
     chosen = logits[..., FIRST_INTEGER : FIRST_INTEGER + INTEGERS]
     return logits.logsumexp(-1) - (target * chosen).sum(-1)
-
-
-def _first_of_pairs(outline: Tensor) -> Tensor:
-    """Find the first integer of the first vertex of each outline, ``[B, L]``: two stand alone behind its M."""
-    before, behind = outline.roll(1, 1), outline.roll(-2, 1)
-    return outline & ~before & ~behind
 
 
 def _mean(values: Tensor, weight: Tensor) -> Tensor:

@@ -25,8 +25,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "crop 256, up to 4 crops": ("--shape", "crop=256", "max_crops=4"),
     "batch 96": ("--batch", "96"),
     "rate 4e-3": ("--rate", "4e-3"),
-    "text loss x 3": ("--weights", "text=3"),
-    "no dense loss": ("--weights", "patch_class=0", "patch_box=0"),
+    "text loss x 3": ("--weights", "text=4.5"),
+    "no dense loss": ("--weights", "patch_class=0", "patch_box=0", "patch_lead=0"),
     "AdamW, rate 8e-4": ("--optimizer", "adamw", "--rate", "8e-4"),
 }
 """What each run changes of the defaults."""

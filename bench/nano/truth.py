@@ -11,11 +11,14 @@ from torch.nn import functional
 from bench.nano.blend import Seen
 from bench.nano.question_layout import constant
 
+LEAD = 2
+"""Vertices that an outline begins with: they say how its thing is mirrored and turned."""
+
 _LATTICE = 31  # a side of the lattice over a box on which to point; odd, so that the centre is on it
 _DEEP = 0.6  # of the way from an object's edge to its innermost place
 _ASIDE = (0.05, 0.1)  # of a box, left and up: of two places as near to the centre, one is always the nearer
 _SPOT_TRIES, _FREE_TRIES = 8, 16
-_SAME = 1e-4  # of a box: heights that differ by less are ties
+_LEVEL = 0.05  # of half a sprite: heights that differ by less are ties, as those of two ears do
 
 
 def _own(owner: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -83,7 +86,10 @@ def find_free(owner: Tensor) -> tuple[Tensor, Tensor]:
 def place_outlines(
     outline: Tensor, count: Tensor, transform: Tensor, labels: Tensor, boxes: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Express outlines of sprites in the visible boxes: clockwise as seen, from the topmost vertex (ties: leftmost).
+    """Express outlines of sprites in the visible boxes: clockwise as seen, from the vertex that is topmost upright.
+
+    Upright means mirrored as the thing is, but not turned; of vertices equally high it is the leftmost. So where an
+    outline begins does not jump as the thing turns, and symmetric things begin at the same place when mirrored.
 
     Args:
         outline: vertices in sprite units, clockwise, ``[B, N, V, 2]``.
@@ -105,10 +111,10 @@ def place_outlines(
     inside = ((scene - low) / boxes[..., None, 2:].clamp(min=1e-6)).clamp(0, 1)
     place = torch.arange(outline.shape[2], device=outline.device)
     used = place < count[..., None]
-    height = torch.where(used, inside[..., 1], torch.inf)
-    topmost = height <= height.amin(-1, keepdim=True) + _SAME
-    start = torch.where(topmost, inside[..., 0], torch.inf).argmin(-1, keepdim=True)
     step = torch.where(det < 0, -1, 1)[..., None]  # a mirror turns clockwise into anticlockwise
+    height = torch.where(used, outline[..., 1], torch.inf)
+    topmost = height <= height.amin(-1, keepdim=True) + _LEVEL
+    start = torch.where(topmost, step * outline[..., 0], torch.inf).argmin(-1, keepdim=True)
     order = (start + step * place).remainder(count[..., None].clamp(min=1))
     ordered = inside.gather(2, order[..., None].expand(-1, -1, -1, 2))
     there = used & (labels >= 0)[..., None]
@@ -116,13 +122,13 @@ def place_outlines(
 
 
 def dense(
-    owner: Tensor, labels: Tensor, boxes: Tensor, transform: Tensor, grid: int, classes: int
+    owner: Tensor, labels: Tensor, boxes: Tensor, outlines: Tensor, grid: int, classes: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Targets for every patch of a grid: the object at its centre, and each object once at the patch of its centre.
 
     Returns:
-        Labels ``[B, grid * grid]``, `classes` for background, boxes ``[B, grid * grid, 4]``, and how the objects are
-        turned and mirrored, ``[B, grid * grid, 4]``; see :func:`turns`.
+        Labels ``[B, grid * grid]``, `classes` for background, boxes ``[B, grid * grid, 4]``, and where the objects'
+        outlines begin, ``[B, grid * grid, 2 * LEAD]``.
     """
     batch, height, width = owner.shape
     rows = torch.arange(batch, device=owner.device)[:, None]
@@ -139,16 +145,5 @@ def dense(
     at = at[:, :-1]
     at = torch.where(labels.gather(1, at.clamp(min=0)) >= 0, at, -1)
     label = torch.where(at >= 0, labels.gather(1, at.clamp(min=0)), classes)
-    return label, boxes[rows, at.clamp(min=0)], turns(transform)[rows, at.clamp(min=0)]
-
-
-def turns(transform: Tensor) -> Tensor:
-    """Give what transforms ``[..., 2, 3]`` from the scene to sprites make of a sprite's axes, whatever its size.
-
-    Returns:
-        The scene's x and y of the sprite's x axis and of its y axis, ``[..., 4]``; of a mirrored one the first is
-        turned around. The area that they span is 1.
-    """
-    (a, b), (c, d) = (row[..., :2].unbind(-1) for row in transform.unbind(-2))
-    det = a * d - b * c
-    return torch.stack((d, -c, -b, a), -1) * (det.sign() / det.abs().clamp(min=1e-9).sqrt())[..., None]
+    leads = outlines[:, :, :LEAD].flatten(2)
+    return label, boxes[rows, at.clamp(min=0)], leads[rows, at.clamp(min=0)]

@@ -321,20 +321,13 @@ def test_dense_targets_of_a_scene(steady, monkeypatch):
     assert torch.equal(boxes[2, 8], scene.boxes[0, 1])
 
 
-@pytest.mark.parametrize("mirror", [1.0, -1.0])
-@pytest.mark.parametrize("degrees", [0.0, 20.0])
-def test_patches_tell_how_their_object_is_turned_and_mirrored(steady, monkeypatch, mirror, degrees):
-    angle = math.radians(degrees)
-    scene = compose_of([(1, 0.5, 0.5, 0.4, angle, mirror)], monkeypatch)
-    cos, sin = math.cos(angle), math.sin(angle)
-    turned = scene.patch_turns.reshape(10, 10, 4)[5, 5].tolist()
-    assert turned == pytest.approx([mirror * cos, mirror * sin, -sin, cos], abs=1e-5)
-
-
-def test_a_turn_in_a_wide_picture_is_that_of_the_square_it_is_squeezed_into(steady, monkeypatch):
-    scene = compose_of([(1, 0.5, 0.5, 0.4, 0.0, 1.0)], monkeypatch, width=2.0)
-    turned = scene.patch_turns[0][(scene.patch_labels[0] == 1)][0].tolist()
-    assert turned == pytest.approx([0.5**0.5, 0, 0, 2**0.5], abs=1e-5)
+def test_patches_tell_where_the_outline_of_their_object_begins(steady, monkeypatch):
+    scene = compose_of([(1, 0.5, 0.5, 0.4, 0.3, -1.0), (2, 0.81, 0.21, 0.05, 0.2, 1.0)], monkeypatch)
+    leads, labels = scene.patch_leads[0], scene.patch_labels[0]
+    for place, kind in enumerate((1, 2)):
+        begins = scene.outlines[0, place, :2].flatten()
+        assert float(begins.abs().sum()) > 0
+        assert torch.equal(leads[labels == kind], begins.expand(int((labels == kind).sum()), 4))
 
 
 def test_sprites_of_another_size_are_refused():
@@ -430,7 +423,36 @@ def test_an_outline_follows_its_object(steady, monkeypatch, mirror, degrees, she
     assert iou(drawn, (shows(scene.pixels)[0] == 0).numpy()) > 0.9
     ahead = points.roll(-1, 0)
     assert float((points[:, 0] * ahead[:, 1] - points[:, 1] * ahead[:, 0]).sum()) > 0  # clockwise, y downwards
-    assert float(line[0, 1]) <= float(line[:, 1].min()) + 1e-3
+
+
+def in_picture(scene):
+    """The first object's outline in fractions of the picture."""
+    middle, size = scene.boxes[0, 0].split(2)
+    return middle + (scene.outlines[0, 0, : int(scene.vertices[0, 0])] - 0.5) * size
+
+
+@pytest.mark.parametrize("mirror", [1.0, -1.0])
+@pytest.mark.parametrize("degrees", [20, -25])
+def test_an_outline_begins_where_it_would_if_its_object_stood_upright(steady, monkeypatch, mirror, degrees):
+    kit = Composer(arrow(), (SIDE, SIDE), GRID, CPU, entries=1)
+    angle = math.radians(degrees)
+    upright, turned = (
+        in_picture(compose_of([(0, 0.5, 0.5, 0.6, turn, mirror)], monkeypatch, kit=kit)) - 0.5 for turn in (0.0, angle)
+    )
+    top = upright[upright[:, 1] <= float(upright[:, 1].min()) + 0.01]
+    assert torch.equal(upright[0], top[top[:, 0].argmin()])
+    turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+    assert torch.allclose(turned, upright @ turn, atol=0.02)
+
+
+def test_ears_that_differ_a_little_are_equally_high(steady, monkeypatch):
+    sprite = squares(RED)
+    sprite[0, :24] = 0
+    sprite[0, 21:24, 20:30] = sprite[0, 20:24, 98:108] = sprite[0, 64, 64]
+    kit = Composer(sprite, (SIDE, SIDE), GRID, CPU, entries=1)
+    for mirror in (1.0, -1.0):
+        line = in_picture(compose_of([(0, 0.5, 0.5, 0.6, 0.0, mirror)], monkeypatch, kit=kit))
+        assert float(line[0, 0]) < 0.45
 
 
 def test_of_equally_high_vertices_the_leftmost_comes_first(steady, monkeypatch):

@@ -25,7 +25,7 @@ def test_a_batch_is_what_the_learner_takes():
     assert all(shape[0] == 3 for shape in shapes.values())
     assert shapes["ids"] == shapes["weight"] == shapes["outline"] == (3, packed)
     assert shapes["values"] == (3, packed, 2)
-    assert shapes["patch_boxes"] == shapes["patch_turns"] == (*shapes["patch_labels"], 4)
+    assert shapes["patch_boxes"] == shapes["patch_leads"] == (*shapes["patch_labels"], 4)
 
 
 def test_the_feed_draws_scenes_of_the_difficulty_wanted():

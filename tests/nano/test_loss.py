@@ -51,16 +51,16 @@ PROMPTS = [
     [[*words(1, 92, 2), coordinate(5), coordinate(6), *words(50, 3)], words(1, 92, 2, 50, 3)],
     [words(1, 90, 2, 51, 3)] * 2,
 ]
-LEAD = FIRST_INTEGER + 9  # an outline's first integer
+LEADS = [FIRST_INTEGER + n for n in (9, 11, 31, 4)]  # the integers of an outline's first two vertices
 STEPS = [FIRST_INTEGER, FIRST_INTEGER + 17, FIRST_INTEGER + 50]  # the others
 ANSWERS = [
     [[coordinate(7), coordinate(30), size(20, 9), coordinate(39), coordinate(0), size(3, 29), *words(BOS)], words(BOS)],
     [[coordinate(12), coordinate(13), *words(BOS)], [*map(coordinate, (1, 2, 3, 4)), *words(BOS)]],
-    [[coordinate(9), coordinate(8), size(12, 13), *words(77, LEAD, *STEPS[:1], 78, *STEPS, BOS)], words(BOS)],
+    [[coordinate(9), coordinate(8), size(12, 13), *words(77, *LEADS[:2], 78, *LEADS[2:], *STEPS, BOS)], words(BOS)],
     [words(60, 61, 62, BOS), words(63, BOS)],
 ]
-LENGTHS = [14, 10, 18, 9]  # the last one has no place to spare
-NUMBERS, OUTLINES = 42, 24
+LENGTHS = [14, 10, 20, 9]  # the last one has no place to spare
+NUMBERS, OUTLINES = 44, 24
 
 
 def questions(prompts, answers, length):
@@ -72,7 +72,7 @@ def questions(prompts, answers, length):
         for place, token in enumerate([*prompt, *said]):
             ids[row, place] = token.id
             values[row, place] = torch.tensor((token.values * 2)[:2] or (0.0, 0.0))
-            outline[row, place] = place >= len(prompt) and token.id in (LEAD, *STEPS)
+            outline[row, place] = place >= len(prompt) and token.id in (*LEADS, *STEPS)
         weight[row, len(prompt) : len(prompt) + len(said)] = 1
     values[..., 0] = torch.where(outline, (ids - FIRST_INTEGER) / (INTEGERS - 1), values[..., 0])
     return Questions(ids, values, weight, outline)
@@ -140,9 +140,9 @@ def test_loss_is_that_of_the_engine_predicting_every_answer(learner, pixels, pac
         states = by_engine(model, pixels[row], prompt, answer)
         for token, state in zip(answer, states[len(prompt) - 1 :], strict=False):
             surprise = -model.logits(state).log_softmax(-1)[token.id]
-            if token.id in (LEAD, *STEPS):
+            if token.id in (*LEADS, *STEPS):
                 step = torch.tensor(float(token.id - FIRST_INTEGER))
-                expected["lead" if token.id == LEAD else "path"].append(_soft_integer(model.logits(state), step))
+                expected["lead" if token.id in LEADS else "path"].append(_soft_integer(model.logits(state), step))
             else:
                 expected["text" if which == 3 else "decision"].append(surprise)
             if token.id == COORD:
@@ -151,7 +151,7 @@ def test_loss_is_that_of_the_engine_predicting_every_answer(learner, pixels, pac
             if token.id == SIZE:
                 place = (torch.tensor(token.values).log2() + 10) / 10 * (SIZE_BINS - 1)
                 expected["size"].append(_soft_cross_entropy(model.size_logits(state), place).sum())
-    assert [len(losses) for losses in expected.values()] == [7 + 1 + 3 + 5 + 6 + 1, 4 + 2, 4 + 2 + 4 + 2, 3, 4, 1]
+    assert [len(losses) for losses in expected.values()] == [7 + 1 + 3 + 5 + 6 + 1, 4 + 2, 4 + 2 + 4 + 2, 3, 3, 4]
     for name, losses in expected.items():
         assert float(parts[name]) == pytest.approx(float(torch.stack(losses).mean()), abs=1e-4)
 
@@ -202,7 +202,7 @@ def test_what_is_padded_or_asked_is_no_loss(learner, pixels, packed, targets):
     """Only answers count: other prompts and paddings as targets change nothing."""
     ids, values, weight, outline = packed
     nothing = learner(pixels, *targets, ids, values, torch.zeros_like(weight), outline)
-    assert [float(nothing[name]) for name in ("decision", "text", "coord", "size", "path", "lead")] == [0] * 6
+    assert [float(nothing[name]) for name in ("decision", "text", "coord", "size", "path", "lead", "start")] == [0] * 7
 
 
 def test_json_counts_apart_from_decisions(learner, pixels, packed, targets, monkeypatch):
@@ -269,7 +269,7 @@ def test_image_tokens_of_a_tiling_are_those_of_the_engine(learner):
 
 
 def flat_heads(learner):
-    """Heads that know nothing: every class is as likely as any other, every box and turn is 0."""
+    """Heads that know nothing: every class is as likely as any other, every place is 0."""
     for parameter in learner.heads.parameters():
         torch.nn.init.zeros_(parameter)
 
@@ -282,9 +282,23 @@ def test_dense_loss_of_heads_that_know_nothing(learner, pixels, packed):
     boxes[0, :3] = torch.tensor([[0.1], [0.2], [0.6]])
     parts = learner(pixels, labels, boxes, 2 * boxes, *packed)
     assert float(parts["patch_class"]) == pytest.approx(math.log(5))
-    # The boxes and turns of background patches mean nothing.
+    # The boxes and outlines of background patches mean nothing.
     assert float(parts["patch_box"]) == pytest.approx(0.3)
-    assert float(parts["patch_turn"]) == pytest.approx((0.2**2 + 0.4**2 + 1.2**2) / 3)
+    assert float(parts["patch_lead"]) == pytest.approx(0.6)
+
+
+def test_where_an_outline_begins_is_read_off_the_state_before_it(learner, pixels, packed, targets):
+    """Two vertices, with an L between them, from the one place behind the M."""
+    begins = (torch.tensor(LEADS) - FIRST_INTEGER) / (INTEGERS - 1)
+    learner.start[1].weight.data.zero_()
+    learner.start[1].bias.data = begins + torch.tensor([0.1, 0.2, -0.3, 0.4])
+    parts, hidden = hidden_of(learner, pixels, *targets, *packed)
+    assert float(parts["start"]) == pytest.approx(0.25, abs=1e-5)
+    m = LENGTHS[0] + LENGTHS[1] + len(PROMPTS[2][0]) + 3  # behind the prompt and three numbers
+    reads = torch.randn(4, CONFIG.text.dim)
+    learner.start[1].weight.data = reads
+    expected = (learner.start(hidden[0, m]) - begins).abs().mean()
+    assert float(learner(pixels, *targets, *packed)["start"]) == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_background_patches_count_less(learner, pixels, packed):
@@ -298,7 +312,7 @@ def test_background_patches_count_less(learner, pixels, packed):
     assert mixed == pytest.approx((49 * 0.1 * right + wrong) / (49 * 0.1 + 1))
 
 
-@pytest.mark.parametrize("part", ["patch_class", "patch_box", "patch_turn"])
+@pytest.mark.parametrize("part", ["patch_class", "patch_box", "patch_lead"])
 def test_the_dense_loss_teaches_the_vision_encoder(learner, pixels, packed, part):
     learner.requires_grad_(True)
     labels = torch.zeros(2, 25, dtype=torch.long)
@@ -316,7 +330,7 @@ def test_every_part_of_the_loss_has_a_weight(learner, pixels, packed, targets):
 
 def test_dense_targets_come_as_the_learner_takes_them():
     scenes = scenes_of(torch.zeros(1, 10, dtype=torch.long), torch.zeros(1, 10, 4))
-    assert dense_targets(scenes) == (scenes.patch_labels, scenes.patch_boxes, scenes.patch_turns)
+    assert dense_targets(scenes) == (scenes.patch_labels, scenes.patch_boxes, scenes.patch_leads)
 
 
 # ---- soft targets
