@@ -4,11 +4,16 @@ import json
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
+from PIL import Image, ImageOps
 from pydantic import BaseModel, Field
 
 import photonlite
+from bench.nano.objects import index_of, load_objects
 from bench.nano.scoring import iou
+from bench.nano.sprites import FONT, render_sprites
+from bench.nano.subjects import mask_iou
 
 ASSETS = Path(__file__).parents[1] / "assets"
 STILLS = json.loads((ASSETS / "stills.json").read_text(encoding="utf-8"))
@@ -94,6 +99,21 @@ def test_the_outline_of_a_thing_lies_in_its_box(model):
     assert model.segment(ASSETS / "desk.png", "octopus") == {"segments": []}
 
 
+@pytest.mark.skipif(not FONT.exists(), reason="needs the emoji font")
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_outlines_follow_things_the_way_round_that_they_are(model, mirrored):
+    objects = load_objects()
+    for name in ("hammer", "guitar", "giraffe", "magnifying glass"):
+        [sprite] = render_sprites([objects[index_of(name)]])
+        thing = ImageOps.mirror(Image.fromarray(sprite)) if mirrored else Image.fromarray(sprite)
+        scene, mask = Image.new("RGB", (320, 240), "lightsteelblue"), Image.new("L", (320, 240))
+        for canvas, colours in ((scene, thing), (mask, 255)):
+            canvas.paste(colours, (110, 60), thing)
+        drawn = model.segment(scene, name).mask(320, 240)
+        # The mirror image of any of them covers less than a third of it.
+        assert mask_iou(drawn[0], np.asarray(mask) > 127) > 0.65, name
+
+
 @pytest.mark.parametrize("name", ["laptop", "camera", "clock"])
 def test_what_is_marked_is_named(model, name):
     [(x_min, y_min, x_max, y_max)] = truth("desk", name)
@@ -156,13 +176,19 @@ def test_a_typed_answer_tells_where_a_thing_is_or_that_there_is_none(model):
     assert (octopus.present, octopus.where, octopus.box) == (False, None, None)
 
 
-def test_a_list_of_everything_has_all_names_and_boxes(model):
+def test_lists_of_everything_have_nearly_all_names_and_boxes(model):
     class Item(BaseModel):
         name: str
         box: photonlite.Box
 
-    items = model.query(ASSETS / "desk.png", "List everything with boxes", schema=list[Item])["answer"]
-    assert sorted(item.name for item in items) == sorted(entry["name"] for entry in STILLS["desk"])
+    right = said = there = 0
+    for still, things in STILLS.items():
+        items = model.query(ASSETS / f"{still}.png", "List everything with boxes", schema=list[Item])["answer"]
+        for item in items:
+            box = item.box.x_min, item.box.y_min, item.box.x_max, item.box.y_max
+            right += any(entry["name"] == item.name and iou(box, entry["box"]) > 0.5 for entry in things)
+        said, there = said + len(items), there + len(things)
+    assert min(right / said, right / there) > 0.9
 
 
 @pytest.mark.parametrize("choices", [["Yes", "No"], ["yes", "no"]])
@@ -176,9 +202,10 @@ def test_a_choice_is_what_would_be_answered_freely(model, choices):
 
 
 def test_words_that_name_nothing_it_knows_are_answered_with_none(model):
-    for words in ("wheelbarrow", "a zorble"):
-        assert model.detect(ASSETS / "desk.png", words)["objects"] == []
-        assert model.query(ASSETS / "desk.png", f"Is there {words}?")["answer"] == "No"
+    picture = model.encode_image(ASSETS / "desk.png")
+    for words in ("a wheelbarrow", "a zorble", "a snorkel", "any hammock"):
+        assert model.detect(picture, words)["objects"] == []
+        assert model.query(picture, f"Is there {words}?")["answer"] == "No"
 
 
 def test_weights_fit_the_promised_size():
