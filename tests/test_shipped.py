@@ -176,6 +176,16 @@ def test_a_typed_answer_tells_where_a_thing_is_or_that_there_is_none(model):
     assert (octopus.present, octopus.where, octopus.box) == (False, None, None)
 
 
+@pytest.mark.xfail(strict=True, reason="these weights call the laptop books; the ones before named all ten things")
+def test_a_list_of_everything_has_all_names_and_boxes(model):
+    class Item(BaseModel):
+        name: str
+        box: photonlite.Box
+
+    items = model.query(ASSETS / "desk.png", "List everything with boxes", schema=list[Item])["answer"]
+    assert sorted(item.name for item in items) == sorted(entry["name"] for entry in STILLS["desk"])
+
+
 def test_lists_of_everything_have_nearly_all_names_and_boxes(model):
     class Item(BaseModel):
         name: str
@@ -201,8 +211,14 @@ def test_a_choice_is_what_would_be_answered_freely(model, choices):
         assert chosen["scores"][chosen["answer"]] > 0.9
 
 
+@pytest.mark.xfail(strict=True, reason="without an article, these weights answer with JSON; the ones before did not")
+def test_an_unknown_word_without_its_article_is_answered_with_no(model):
+    assert model.query(ASSETS / "desk.png", "Is there wheelbarrow?")["answer"] == "No"
+
+
 def test_words_that_name_nothing_it_knows_are_answered_with_none(model):
     picture = model.encode_image(ASSETS / "desk.png")
+    assert model.detect(picture, "wheelbarrow")["objects"] == []
     for words in ("a wheelbarrow", "a zorble", "a snorkel", "any hammock"):
         assert model.detect(picture, words)["objects"] == []
         assert model.query(picture, f"Is there {words}?")["answer"] == "No"
