@@ -868,6 +868,56 @@ MUTANTS = [
         "        pixels",
         "tests/images/test_pool.py",
     ),
+    # Threads in every order.
+    Mutant(
+        "threads: wake-ups are forgotten after the inbox was read",
+        "engine/loop.py",
+        "            self._forget_wakes()\n            self._read_inbox()\n",
+        "            self._read_inbox()\n            self._forget_wakes()\n",
+        "tests/engine/test_interleavings.py",
+    ),
+    Mutant(
+        "threads: requests are submitted without the gate",
+        "engine/loop.py",
+        "        with self._gate:  # a note is either refused here or read",
+        "        with contextlib.nullcontext():  # a note is either refused here or read",
+        "tests/engine/test_interleavings.py",
+    ),
+    Mutant(
+        "threads: a cancel is dropped while the engine drains",
+        "engine/loop.py",
+        "            if self._refusal is None or self._thread.is_alive():\n",
+        "            if self._refusal is None:\n",
+        "tests/engine/test_interleavings.py",
+    ),
+    Mutant(
+        "threads: a request cancelled while it is handed in goes on",
+        "engine/delivery.py",
+        "            if self.future.done():  # it was cancelled while it was handed in\n",
+        "            if False:\n",
+        "tests/engine/test_interleavings.py",
+    ),
+    Mutant(
+        "threads: a cancelled call waits for room",
+        "engine/preparation.py",
+        "                delivery.when_computed(room.set)",
+        "                delivery.when_computed(room.is_set)",
+        "tests/engine/test_interleavings.py",
+    ),
+    Mutant(
+        "threads: the usher is not woken by those who leave",
+        "engine/window.py",
+        "            self._uncount(place)\n        if self._ushered:\n            self._wakes.put(None)\n",
+        "            self._uncount(place)\n",
+        "tests/engine/test_interleavings.py",
+    ),
+    Mutant(
+        "threads: an urgent job is left where every thread is busy",
+        "images/pool.py",
+        "        self.submit(_nothing)\n",
+        "",
+        "tests/engine/test_interleavings.py",
+    ),
     # Room for decoded pictures.
     Mutant(
         "window: everybody enters",

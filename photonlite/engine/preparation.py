@@ -102,8 +102,10 @@ class Preparation:
         room, delivery = threading.Event(), self._delivery
         try:
             place = self._enter(lambda _: room.set())
-            if place is not None and place.waits and not room.wait(delivery.remaining):
-                delivery.expire()
+            if place is not None and place.waits:
+                delivery.when_computed(room.set)  # a request that another thread cancels gets no room
+                if not room.wait(delivery.remaining):
+                    delivery.expire()
             if self._prepared(place):
                 self._await_grammar()
         except BaseException:

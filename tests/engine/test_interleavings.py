@@ -1,0 +1,292 @@
+"""The threads around the engine in every order that a seed draws: loop, hand-over, window, pool of pictures."""
+
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from photonlite.config import ImageLimits
+from photonlite.engine import calls, delivery, generation, loop, preparation, sequel, window
+from photonlite.engine.calls import Calls
+from photonlite.engine.generation import Generation
+from photonlite.engine.loop import EngineLoop
+from photonlite.engine.preparation import Preparation
+from photonlite.engine.window import Lane
+from photonlite.errors import ModelError, RequestCancelledError
+from photonlite.images import crew, pool
+from photonlite.images.crops import CropSpec
+from photonlite.request import Request, SamplingSettings, Token
+from photonlite.sequence import Sequence, Sink
+from tests.engine.fakes import PREFIX, Bench, FakePicture, FakeSink, Words, ends_at
+from tests.interleaving import Interleaving
+
+SEEDS = range(60)
+LONG_ANSWER = 400
+"""Tokens of an answer that nobody waits for to its end: who cancels it is heard long before."""
+
+
+class Engine:
+    """An engine loop, and the requests that it was given."""
+
+    def __init__(self, world: Interleaving, *, tokens: int = 3) -> None:
+        self.world = world
+        self.bench = Bench(ends_at(tokens), pages=1000, clock=lambda: world.now)
+        self.loop = EngineLoop(self.bench.core)
+        self.sequences: list[Sequence] = []
+
+    def submit(
+        self, request: Request, sink: Sink, picture: Any = None, *, submitted: float = 0.0, **options: object
+    ) -> Sequence:
+        number, before = len(self.sequences), PREFIX if picture else 1
+        sequence = Sequence(number, request, sink, before, picture)
+        self.sequences.append(sequence)
+        self.loop.submit(sequence)
+        return sequence
+
+    def cancel(self, sequence: Sequence) -> None:
+        self.loop.cancel(sequence)
+
+    def ask(self, picture: FakePicture | None = None) -> Sequence | None:
+        """Hand a request in; None where the engine is closed."""
+        try:
+            return self.submit(request(), FakeSink(), picture)
+        except ModelError:
+            return None
+
+    def await_end(self, sequence: Sequence) -> FakeSink:
+        sink = sequence.sink
+        assert isinstance(sink, FakeSink)
+        self.world.until(lambda: bool(sink.ends))
+        return sink
+
+
+def request(budget: int = LONG_ANSWER + 1) -> Request:
+    return Request("query", (Token(1),), Words(budget), budget, SamplingSettings())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_request_is_refused_or_answered_once_and_no_wake_up_is_lost(seed: int) -> None:
+    drain = seed % 2 == 0
+    with Interleaving(seed, loop) as world:
+        engine = Engine(world)
+        taken: list[Sequence] = []
+
+        def ask() -> None:
+            for _ in range(2):
+                sequence = engine.ask()
+                if sequence is not None:
+                    taken.append(sequence)
+                    engine.await_end(sequence)
+
+        def wait_for_crops() -> None:
+            picture = FakePicture("slow", cut=False)
+            cutting = False
+
+            def request_crops() -> None:
+                nonlocal cutting
+                if not cutting:
+                    cutting = True
+                    world.spawn(cut, name="cutter")
+
+            def cut() -> None:
+                picture.cut = True
+                engine.loop.wake()
+
+            picture.request_crops = request_crops  # type: ignore[method-assign]
+            sequence = engine.ask(picture)
+            if sequence is not None:
+                taken.append(sequence)
+                engine.await_end(sequence)
+
+        for name in ("first", "second"):
+            world.spawn(ask, name=name)
+        world.spawn(wait_for_crops, name="about a picture")
+        world.spawn(lambda: engine.loop.close(drain=drain), name="closer")
+        world.run()
+
+    for sequence in taken:
+        assert isinstance(sequence.sink, FakeSink)
+        (end,) = sequence.sink.ends
+        assert end.error is None or (not drain and isinstance(end.error, ModelError))
+    assert not engine.loop.alive
+    assert not engine.bench.core.open
+    assert engine.bench.runner.calls[-1] == ("close", -1)
+    assert world.now == 0, "the engine slept while it had something to do"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_cancelled_request_ends_soon_also_while_the_engine_drains(seed: int) -> None:
+    with Interleaving(seed, loop) as world:
+        engine = Engine(world, tokens=LONG_ANSWER)
+        sequence = engine.ask()
+        assert sequence is not None
+
+        def cancel() -> None:
+            world.until(lambda: bool(sequence.tokens))
+            engine.loop.cancel(sequence)
+            engine.await_end(sequence)
+
+        world.spawn(cancel, name="canceller")
+        world.spawn(lambda: engine.loop.close(drain=True), name="closer")
+        world.run()
+
+    assert isinstance(sequence.error, RequestCancelledError)
+    assert engine.bench.everything_is_free()
+    assert world.now == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_request_that_meets_the_closing_engine_is_refused_or_answered(seed: int) -> None:
+    with Interleaving(seed, loop) as world:
+        engine = Engine(world)
+
+        def ask() -> None:
+            sequence = engine.ask()
+            if sequence is not None:
+                assert engine.await_end(sequence).ends[0].error is None
+
+        world.spawn(ask, name="asks")
+        world.spawn(lambda: engine.loop.close(drain=True), name="closer")
+        world.run()
+
+
+class Prepared(FakePicture):
+    """What is used of a `PreparedImage`."""
+
+    preprocess_s = 0.0
+
+
+class Call:
+    """One call through preparation and hand-over."""
+
+    def __init__(self, engine: Engine, lane: Lane, open_calls: Calls, **settings: Any) -> None:
+        self.generation: Generation | None = Generation(request(**settings))
+        self.delivery = self.generation.delivery
+        open_calls.watch(self.delivery)
+        self.on_end, self.ends = self.delivery.on_end, 0
+        self.delivery.on_end = self._ended
+        picture = Prepared(f"picture {id(self)}")
+        self.preparation = Preparation(self.delivery, engine, lane, lambda: 72, lambda: picture)  # type: ignore[arg-type, return-value]
+
+    def _ended(self, ended: Any) -> None:
+        self.ends += 1
+        assert self.on_end is not None
+        self.on_end(ended)
+
+    def cancel(self) -> None:
+        self.delivery.cancel()
+
+    def drop(self) -> None:
+        self.generation = None
+
+    @property
+    def error(self) -> BaseException | None:
+        return self.delivery.future.exception(timeout=0)
+
+
+@pytest.mark.parametrize("given_up", ["cancel", "drop"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_call_ends_once_gives_its_room_back_and_leaves_nothing_with_the_engine(seed: int, given_up: str) -> None:
+    with Interleaving(seed, loop, delivery, preparation, generation, calls, window, sequel) as world:
+        engine = Engine(world, tokens=LONG_ANSWER)
+        short = Engine(world)
+        lane, open_calls = Lane(100), Calls()  # there is room for one picture at a time
+        asked = [Call(short, lane, open_calls), Call(engine, lane, open_calls), Call(short, lane, open_calls)]
+
+        def wait(call: Call) -> None:
+            call.preparation.here()
+            held = call.generation
+            if held is not None:
+                held.wait()
+                call.drop()
+
+        def answer(call: Call) -> None:
+            call.preparation.here()
+            world.until(call.delivery.future.done)
+            call.drop()
+
+        def close() -> None:
+            world.until(lambda: all(call.delivery.future.done() for call in asked))
+            engine.loop.close(drain=True)
+            short.loop.close(drain=True)
+
+        world.spawn(wait, asked[0], name="first")
+        world.spawn(answer, asked[1], name="given up")
+        world.spawn(wait, asked[2], name="third")
+        world.spawn(getattr(asked[1], given_up), name="gives up")
+        world.spawn(close, name="closer")
+        world.run()
+
+    assert [call.ends for call in asked] == [1, 1, 1]
+    assert (asked[0].error, asked[2].error) == (None, None)
+    assert isinstance(asked[1].error, RequestCancelledError)
+    assert all(isinstance(one.error, RequestCancelledError) for one in engine.sequences)
+    assert (lane.held, lane.waiting, open_calls.open) == (0, 0, 0)
+    assert engine.bench.everything_is_free()
+    assert short.bench.everything_is_free()
+    assert world.now == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_room_is_never_given_twice_and_everybody_gets_in(seed: int) -> None:
+    with Interleaving(seed, window) as world:
+        lane = Lane(100)
+        inside: dict[int, int] = {}
+
+        def come_and_go(number: int, size: int) -> None:
+            entered = []
+            place = lane.enter(size, entered.append)
+            if place.waits:
+                world.until(lambda: bool(entered))
+            inside[number] = size
+            assert sum(inside.values()) <= 100 or len(inside) == 1
+            place.fill(size - 1)
+            del inside[number]
+            place.leave()
+
+        def give_up(size: int) -> None:
+            lane.enter(size, lambda place: place.leave()).leave()
+
+        for number, size in enumerate((60, 30, 500, 90, 20)):
+            world.spawn(come_and_go, number, size)
+        world.spawn(give_up, 70)
+        world.spawn(lane.settle, name="settling")
+        world.run()
+
+    assert (lane.held, lane.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_crops_that_are_asked_for_come_and_are_announced_also_while_the_pool_closes(seed: int) -> None:
+    with Interleaving(seed, pool, crew) as world:
+        ready: list[None] = []
+        images = pool.ImagePool(CropSpec(20, 4, 1, 6), ImageLimits(), 2, on_ready=lambda: ready.append(None))
+        pictures = [images.prepare(Image.new("RGB", (6, 4), colour)) for colour in ("red", "blue")]
+        done: list[int] = []
+
+        def ask(picture: Any) -> None:
+            picture.request_crops()
+            world.until(lambda: picture.crops is not None or picture.failure is not None)
+            world.until(lambda: bool(ready))
+            picture.drop_crops()
+            picture.request_crops()
+            world.until(lambda: picture.crops is not None or picture.failure is not None)
+
+        def submit() -> None:
+            for number in range(3):
+                try:
+                    images.submit(lambda number=number: done.append(number))  # type: ignore[misc]
+                except ModelError:
+                    done.append(number)
+            images.settle()
+            assert sorted(done) == [0, 1, 2]
+
+        for picture in pictures:
+            world.spawn(ask, picture, name=picture.key[:4])
+        world.spawn(pictures[0].request_crops, name="also asks")
+        world.spawn(submit, name="submits")
+        world.spawn(images.close, name="closer")
+        world.run()
+
+    assert len(ready) >= 2
+    assert all(isinstance(one.failure, ModelError | None) for one in pictures)
