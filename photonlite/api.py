@@ -24,6 +24,7 @@ from photonlite.models.checkpoint import LoadedModel, load_checkpoint
 from photonlite.observe import Recording
 from photonlite.results import Answer, Caption, Detections, Points, Segments
 from photonlite.session import Options, Session
+from photonlite.settings import settings_of, unknown_name
 from photonlite.skills.base import SpatialRefs
 from photonlite.tasks import EncodedImage, Picture, Settings, Tasks
 from photonlite.twins import AsyncTwins
@@ -36,6 +37,7 @@ def load(
     dtype: str | torch.dtype = "auto",
     revision: str | None = None,
     max_pixels: int | None = None,
+    max_bytes: int | None = None,
     engine: EngineConfig | Mapping[str, Any] | None = None,
 ) -> "VisionModel":
     """Load a model.
@@ -46,6 +48,7 @@ def load(
         dtype: "auto" (bfloat16 on recent CUDA devices, else float32), "float32", "bfloat16", "float16".
         revision: Branch, tag or commit of a Hub repository.
         max_pixels: Largest picture accepted, width times height; 64 million, or PHOTONLITE_MAX_PIXELS, by default.
+        max_bytes: Largest picture file accepted; 256 MiB, or PHOTONLITE_MAX_BYTES, by default.
         engine: How the engine runs: settings of :class:`photonlite.EngineConfig`, by name or as a whole. What names
             leave out comes from the environment.
 
@@ -57,9 +60,10 @@ def load(
             engine, a value out of its range, or one that the device cannot do.
         CapacityError: The memory does not hold even one longest request.
     """
-    limits = ImageLimits.from_env()
-    if max_pixels is not None:
-        limits = dataclasses.replace(limits, max_pixels=max_pixels)
+    given = {"max_pixels": max_pixels, "max_bytes": max_bytes}
+    limits = dataclasses.replace(
+        ImageLimits.from_env(), **{name: value for name, value in given.items() if value is not None}
+    )
     config = _engine_config(engine)
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
@@ -74,12 +78,12 @@ def load(
 def _engine_config(given: EngineConfig | Mapping[str, Any] | None) -> EngineConfig:
     if isinstance(given, EngineConfig):
         return given
-    known = [field.name for field in dataclasses.fields(EngineConfig)]
+    known = settings_of(EngineConfig)
     if given is not None and not isinstance(given, Mapping):
         raise SettingsError(f"engine is {type(given).__name__}: give a dict such as {{'max_batch': 16}}")
     for name in given or {}:
         if name not in known:
-            raise SettingsError(f"engine setting {name!r} is unknown: the settings are {', '.join(known)}")
+            raise unknown_name(f"engine setting {name!r:.60}", str(name), known)
     try:
         return dataclasses.replace(EngineConfig.from_env(), **(given or {}))
     except TypeError as cause:

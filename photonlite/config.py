@@ -1,25 +1,16 @@
-"""Settings of the process: frozen dataclasses, and the only reader of environment variables.
-
-| variable | field | default |
-|---|---|---|
-| `PHOTONLITE_MAX_PIXELS` | `ImageLimits.max_pixels` | 64 000 000 |
-| `PHOTONLITE_MAX_BYTES` | `ImageLimits.max_bytes` | 268 435 456 (256 MiB) |
-| `PHOTONLITE_KV_CACHE_BYTES` | `EngineConfig.kv_cache_bytes` | what the memory allows |
-| `PHOTONLITE_GPU_MEMORY_FRACTION` | `EngineConfig.gpu_memory_fraction` | 0.9 |
-
-A variable that is set to nothing counts as unset.
-"""
+"""Settings of the engine and of pictures: frozen dataclasses. `settings` reads them from environment variables."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Final, Literal, get_args
 
 from photonlite.errors import SettingsError
+from photonlite.settings import build, from_environment
 
 KvDtype = Literal["auto", "fp8"]
 """In which numbers keys and values are kept: those of the weights, or e4m3 of one byte."""
@@ -38,13 +29,13 @@ class ImageLimits:
     """
 
     max_pixels: int = 64_000_000
-    max_bytes: int = 256 * 1024 * 1024
+    max_bytes: int = field(default=256 * 1024 * 1024, metadata={"flag": "--max-image-mb"})
 
     def __post_init__(self) -> None:
         for name in ("max_pixels", "max_bytes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise SettingsError(f"{name} is {value!r}: give a whole number of at least 1, such as 64_000_000")
+                raise SettingsError(f"image limit {name!r} is {value!r}: give a whole number of at least 1")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> ImageLimits:
@@ -56,10 +47,7 @@ class ImageLimits:
         Raises:
             SettingsError: A variable holds no whole number above 0.
         """
-        return cls(
-            max_pixels=_positive_int(environ, "PHOTONLITE_MAX_PIXELS", cls().max_pixels),
-            max_bytes=_positive_int(environ, "PHOTONLITE_MAX_BYTES", cls().max_bytes),
-        )
+        return build(cls, from_environment(cls, environ))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +159,7 @@ class EngineConfig:
         Raises:
             SettingsError: A variable holds no number, or one out of range.
         """
-        memory = environ.get("PHOTONLITE_KV_CACHE_BYTES", "").strip()
-        fraction = environ.get("PHOTONLITE_GPU_MEMORY_FRACTION", "").strip()
-        try:
-            share = float(fraction) if fraction else cls().gpu_memory_fraction
-        except ValueError as cause:
-            raise SettingsError(
-                f"the environment variable PHOTONLITE_GPU_MEMORY_FRACTION is {fraction[:40]!r}: "
-                "set it to a number such as 0.9, or unset it"
-            ) from cause
-        size = _positive_int(environ, "PHOTONLITE_KV_CACHE_BYTES", 2**30) if memory else None
-        return cls(kv_cache_bytes=size, gpu_memory_fraction=share)
+        return build(cls, from_environment(cls, environ))
 
 
 DEFAULT_IMAGE_LIMITS: Final = ImageLimits()
@@ -202,19 +180,3 @@ _WHOLE: Final = (
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _positive_int(environ: Mapping[str, str], variable: str, default: int) -> int:
-    text = environ.get(variable, "").strip()
-    if not text:
-        return default
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise SettingsError(
-            f"the environment variable {variable} is {text[:40]!r}: "
-            f"set it to a whole number of at least 1, such as {default}, or unset it"
-        )
-    return value

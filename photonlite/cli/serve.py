@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 import photonlite
-from photonlite.cli.serve_options import server_config
+from photonlite.cli.serve_settings import read_settings
 from photonlite.errors import MissingDependencyError
 from photonlite.server.config import ServerConfig
 
@@ -26,12 +26,21 @@ def run_server(options: argparse.Namespace) -> int:
     Raises:
         PhotonliteError: The address or the model cannot be used, or the server's packages are not installed.
     """
-    config = server_config(options)
+    settings = read_settings(options)
+    choice, config = settings.choice, settings.server
     listener = _server("listening").listen(config)  # before the model: a wrong address is told at once
     with listener:
         serve = _server("run").serve
-        _say(f"loading {options.model or 'the shipped checkpoint'} ...")
-        model = photonlite.load(options.model, device=options.device, dtype=options.dtype, revision=options.revision)
+        _say(f"loading {choice.model or 'the shipped checkpoint'} ...")
+        model = photonlite.load(
+            choice.model,
+            device=choice.device,
+            dtype=choice.dtype,
+            revision=choice.revision,
+            max_pixels=settings.images.max_pixels,
+            max_bytes=settings.images.max_bytes,
+            engine=settings.engine,
+        )
 
         def greet(host: str, port: int) -> None:
             _say(greeting(config, model.name, host, port))

@@ -1,99 +1,66 @@
-"""Options of `photonlite serve`, and the settings of the server that they make."""
+"""Flags of `photonlite serve`: one for every setting of the server and of pictures."""
 
 import argparse
-from pathlib import Path
+from typing import Any, Final
 
-from photonlite.errors import InputError, SettingsError
-from photonlite.server.config import MIB, ServerConfig
+from photonlite.cli.serve_settings import CONFIG_VARIABLE, Choice
+from photonlite.config import EngineConfig, ImageLimits
+from photonlite.server.config import ServerConfig
+from photonlite.settings import MIB, Setting, settings_of
 
-_SHORTEST_KEY = 16
-_DEFAULT = ServerConfig()
+_ADDRESS: Final = ("host", "port")
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where and for whom the server works, and its limits."""
-    group = parser.add_argument_group("address")
-    group.add_argument("--host", default=_DEFAULT.host, help="address to listen at (default: %(default)s)")
-    group.add_argument("--port", type=int, default=_DEFAULT.port, help="0 takes a free one (default: %(default)s)")
-    group = parser.add_argument_group("access")
-    group.add_argument("--api-key-file", metavar="FILE", help="keys, one a line; who gives none is refused")
-    group.add_argument("--expose", action="store_true", help="answer other machines without keys")
-    group.add_argument(
-        "--allow-url-host", metavar="HOST", nargs="+", default=[], help="hosts to fetch pictures from, over https"
-    )
-    group.add_argument(
-        "--cors-origin", metavar="ORIGIN", nargs="+", default=[], help="sites whose pages may call the server"
-    )
-    group.add_argument(
-        "--allow-host", metavar="NAME", nargs="+", default=[], help="names by which requests may call the server"
-    )
-    group = parser.add_argument_group("limits", "What is over a limit is refused with a status that says so.")
-    group.add_argument("--requests-per-minute", type=int, metavar="N", help="of each key, or each address without keys")
-    group.add_argument(
-        "--max-open", type=int, metavar="N", default=_DEFAULT.max_open, help="open requests (default: %(default)s)"
-    )
-    group.add_argument(
-        "--max-body-mb",
-        type=float,
-        metavar="MB",
-        default=_DEFAULT.max_body_bytes / MIB,
-        help="of one request (default: %(default)g)",
-    )
-    group.add_argument(
-        "--drain-seconds",
-        type=float,
-        metavar="S",
-        default=_DEFAULT.drain_s,
-        help="that accepted requests have once the server is told to stop (default: %(default)g)",
-    )
-
-
-def server_config(options: argparse.Namespace) -> ServerConfig:
-    """Make the server's settings from the command line.
+    """Add a flag for every setting of the server and of pictures, and `--engine` and `--config`.
 
     Args:
-        options: What `photonlite.cli.parser.parse` returned for `serve`.
-
-    Raises:
-        InputError: The key file cannot be used.
-        SettingsError: An option is out of range, or the server would answer strangers.
+        parser: Has the options of the model; their defaults become None, so that the environment can set them.
     """
-    megabytes = options.max_body_mb
-    if not 0 < megabytes < 1e6:
-        raise SettingsError(f"--max-body-mb is {megabytes:g}: give a number above 0, such as 32")
-    return ServerConfig(
-        host=options.host,
-        port=options.port,
-        api_keys=() if options.api_key_file is None else read_keys(Path(options.api_key_file)),
-        max_body_bytes=max(1, int(megabytes * MIB)),
-        max_open=options.max_open,
-        requests_per_minute=options.requests_per_minute,
-        drain_s=options.drain_seconds,
-        url_hosts=tuple(options.allow_url_host),
-        cors_origins=tuple(options.cors_origin),
-        allow_hosts=tuple(options.allow_host),
-        expose=options.expose,
-    )
+    parser.set_defaults(**dict.fromkeys(settings_of(Choice)))
+    group = parser.add_argument_group("settings", "Flags go before environment variables, and these before the file.")
+    group.add_argument("--config", metavar="FILE", help=f"TOML file of settings (or {CONFIG_VARIABLE})")
+    engine = f"setting of the engine, repeatable: {', '.join(settings_of(EngineConfig))}"
+    group.add_argument("--engine", metavar="NAME=VALUE", action="append", default=[], help=engine)
+    known = settings_of(ServerConfig)
+    group = parser.add_argument_group("address")
+    for name in _ADDRESS:
+        _add_flag(group, known[name])
+    rest = [one for name, one in known.items() if name not in _ADDRESS]
+    group = parser.add_argument_group("access")
+    for one in (settings_of(Choice)["api_key_file"], *(one for one in rest if not _is_limit(one))):
+        _add_flag(group, one)
+    group = parser.add_argument_group("limits", "What is over a limit is refused with a status that says so.")
+    for one in (*filter(_is_limit, rest), *settings_of(ImageLimits).values()):
+        _add_flag(group, one)
 
 
-def read_keys(path: Path) -> tuple[str, ...]:
-    """Read API keys: one a line; empty lines and those that begin with # do not count.
+def _is_limit(setting: Setting) -> bool:
+    return setting.kind in (int, float)
 
-    Raises:
-        InputError: The file cannot be read, holds no key, or one that is easily guessed.
-    """
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as cause:
-        reason = getattr(cause, "strerror", None) or "no text"
-        raise InputError(f"the key file {str(path)!r} cannot be read ({reason}): give a text file") from cause
-    keys = tuple(line for line in lines if line and not line.startswith("#"))
-    if not keys:
-        raise InputError(f"the key file {str(path)!r} holds no key: write one a line, from: openssl rand -hex 16")
-    for number, key in enumerate(keys, 1):
-        if len(key) < _SHORTEST_KEY:
-            raise InputError(
-                f"key {number} of {str(path)!r} has {len(key)} characters, and {_SHORTEST_KEY} are the least: "
-                "make one with: openssl rand -hex 16"
-            )
-    return keys
+
+def _add_flag(group: Any, setting: Setting) -> None:
+    kind: dict[str, Any] = {"metavar": _metavar(setting)}
+    if setting.kind is bool:
+        kind = {"action": argparse.BooleanOptionalAction}
+    elif setting.many:
+        kind |= {"nargs": "+", "action": "extend"}
+    group.add_argument(setting.flag, dest=setting.name, default=None, help=_help(setting), **kind)
+
+
+def _help(setting: Setting) -> str:
+    default = setting.default
+    if setting.in_megabytes and default is not None:
+        default = f"{default / MIB:g}"
+    shown = "" if default in (None, (), False) else f" (default: {default})"
+    return (setting.help.replace("`", "") + shown).replace("%", "%%")
+
+
+def _metavar(setting: Setting) -> str:
+    if setting.in_megabytes:
+        return "MB"
+    if setting.flag.endswith("-seconds"):
+        return "S"
+    if setting.kind in (int, float):
+        return "N"
+    return "FILE" if setting.flag.endswith("-file") else "NAME"

@@ -127,7 +127,8 @@ class JobQueue:
             return copy.copy(self._ended)
         if language not in self._open and len(self._waiting) >= self._max_waiting:
             return GrammarBusyError(
-                f"{self._max_waiting} grammars wait to be compiled, which is the limit: try again in a moment"
+                f"{self._max_waiting} grammars wait to be compiled, which is the limit: try again in a moment, or "
+                "raise grammar_workers of the engine"
             )
         return None
 

@@ -5,12 +5,11 @@ import hmac
 import ipaddress
 import math
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from photonlite.errors import SettingsError
-
-MIB: Final = 1024 * 1024
+from photonlite.settings import MIB
 
 _SECONDS: Final = ("deadline_s", "header_timeout_s", "body_timeout_s", "send_timeout_s")
 _WHOLE: Final = (
@@ -57,6 +56,7 @@ class ServerConfig:
         allow_hosts: Names, without port, that the Host of requests may have beside loopback's and the server's address.
             Without keys on loopback, requests for any other host are refused: a page sent them, whose name leads here.
             With keys, or beyond loopback, Host is looked at only where names are given.
+        model_aliases: More names by which requests may mean the model that is served.
         expose: Whether it may listen beyond loopback without keys.
 
     Raises:
@@ -66,7 +66,7 @@ class ServerConfig:
 
     host: str = "127.0.0.1"
     port: int = 2020
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = field(default=(), metadata={"flag": None})
     max_body_bytes: int = 32 * MIB
     max_images: int = 1
     max_prompt_characters: int = 4000
@@ -81,9 +81,10 @@ class ServerConfig:
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
     send_timeout_s: float = 30.0
-    url_hosts: tuple[str, ...] = ()
+    url_hosts: tuple[str, ...] = field(default=(), metadata={"flag": "--allow-url-host"})
     cors_origins: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
+    model_aliases: tuple[str, ...] = field(default=(), metadata={"flag": "--model-alias"})
     expose: bool = False
 
     def __post_init__(self) -> None:
@@ -143,6 +144,7 @@ class ServerConfig:
         names = "names of hosts, without https:// and port"
         _require("allow_hosts", self.allow_hosts, _all_match(_NAME, self.allow_hosts), names)
         _require("url_hosts", self.url_hosts, _all_match(_HOST, self.url_hosts), names)
+        _require("model_aliases", self.model_aliases, _all_match(_VISIBLE, self.model_aliases), "names without spaces")
         origins = "origins such as 'https://example.com', or '*'"
         _require("cors_origins", self.cors_origins, _all_match(_ORIGIN, self.cors_origins), origins)
 

@@ -101,7 +101,8 @@ class HttpConnection(_SendDeadline, H11Protocol):
         super().connection_made(transport)
         limit = self.config.limits.max_connections
         if len(self.connections) > limit:
-            self._refuse(503, f"there are {limit} connections, the most that are taken: try later", "too_many")
+            message = f"there are {limit} connections, the most that are taken: try later"
+            self._refuse(503, message, "too_many", limit="max_connections")
         else:
             self._await("headers")
 
@@ -154,20 +155,21 @@ class HttpConnection(_SendDeadline, H11Protocol):
     def _give_up(self) -> None:
         if self._awaited == "headers" and self.conn.trailing_data[0]:
             seconds = self.config.limits.header_timeout_s
-            self._refuse(408, f"the headers took longer than {seconds:g} seconds: send them at once", "header_timeout")
+            message = f"the headers took longer than {seconds:g} seconds: send them at once"
+            self._refuse(408, message, "header_timeout", limit="header_timeout_s")
         elif self._awaited == "headers":
             self.transport.close()  # a browser's connection in reserve: nothing was asked
         else:
             self.transport.abort()
 
-    def _refuse(self, status: int, message: str, code: str) -> None:
+    def _refuse(self, status: int, message: str, code: str, limit: str | None = None) -> None:
         """Answer in the place of the application, and close."""
         self._await(None)
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            refusal = HttpError(status, message, code=code).response()
+            refusal = HttpError(status, message, code=code, limit=limit).response()
             headers = [*refusal.raw_headers, (b"connection", b"close")]
             start = h11.Response(status_code=status, headers=headers)
             for event in (start, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):

@@ -1,13 +1,17 @@
 """What can go wrong on the way to an answer, as HTTP: a status and `{"error": {"message", "type", "code"}}`."""
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from photonlite import errors
+from photonlite.config import EngineConfig, ImageLimits
+from photonlite.server.config import ServerConfig
+from photonlite.settings import settings_of
 
 CLIENT_CLOSED = 499
 """Logged for a client that went away; nobody receives it."""
@@ -26,6 +30,7 @@ class HttpError(Exception):
         type: The class of error by which clients sort: see `_TYPES`; that of the status unless given.
         code: What exactly it was, as a word for programs.
         headers: Of the response, such as Retry-After.
+        limit: Name of the `ServerConfig` limit that was met: the message then names the flag that raises it.
     """
 
     def __init__(
@@ -35,7 +40,10 @@ class HttpError(Exception):
         type: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
+        limit: str | None = None,
     ) -> None:
+        if limit is not None:
+            message = _with_flags(message, [settings_of(ServerConfig)[limit].flag])
         super().__init__(message)
         self.status = status
         self.message = message.encode(errors="backslashreplace").decode()  # it may quote half a character
@@ -98,7 +106,7 @@ def to_http(error: BaseException) -> HttpError:
     for kind, status, code in _STATUSES:
         if isinstance(error, kind):
             headers = {"Retry-After": "1"} if status == 429 else {}
-            return HttpError(status, str(error) or code, code=code, headers=headers)
+            return HttpError(status, _with_flags(str(error) or code, _flags_for(error)), code=code, headers=headers)
     return HttpError(500, "the server failed: its log tells more under this request id", code="internal_error")
 
 
@@ -112,6 +120,23 @@ def _of_routing(error: HTTPException) -> HttpError:
             return HttpError(405, message, code="method_not_allowed", headers=headers)
         case status:
             return HttpError(status, str(error.detail), headers=headers)
+
+
+_ENGINE_FLAGS: Final = {name: f"--engine {name}=VALUE" for name in settings_of(EngineConfig)}
+_IMAGE_FLAGS: Final = {name: setting.flag for name, setting in settings_of(ImageLimits).items()}
+
+
+def _flags_for(error: BaseException) -> list[str]:
+    """Return the flags that raise the limit of an error: the library's errors name its setting."""
+    if isinstance(error, errors.DeadlineError | TimeoutError) and not isinstance(error, errors.GrammarError):
+        return [settings_of(ServerConfig)["deadline_s"].flag]
+    raisable = isinstance(error, errors.CapacityError | errors.GrammarError | errors.ImageTooLargeError)
+    words = re.findall(r"[a-z_]+", str(error)) if raisable else []
+    return [flag for name, flag in (_ENGINE_FLAGS | _IMAGE_FLAGS).items() if name in words]
+
+
+def _with_flags(message: str, flags: list[str]) -> str:
+    return f"{message} (this server's limit: {' or '.join(flags)} changes it)" if flags else message
 
 
 def _type_of(status: int) -> str:

@@ -102,7 +102,7 @@ async def fetch(
             finally:
                 writer.close()
     except TimeoutError as cause:
-        raise _failed(f"{host} did not give it within {timeout_s:g} s") from cause
+        raise _failed(f"{host} did not give it within {timeout_s:g} s", limit="body_timeout_s") from cause
     except (OSError, h11.ProtocolError) as cause:
         raise _failed(f"{host} cannot be asked for it") from cause
 
@@ -172,12 +172,12 @@ def _check_response(response: h11.Response, max_bytes: int) -> None:
 def _check_size(size: int, max_bytes: int) -> None:
     if size > max_bytes:
         message = f"the picture behind the URL is over the limit of {max_bytes} bytes"
-        raise HttpError(413, message, code="image_too_large")
+        raise HttpError(413, message, code="image_too_large", limit="max_body_bytes")
 
 
 def _refused(message: str) -> HttpError:
     return HttpError(422, message, code="remote_image_refused")
 
 
-def _failed(reason: str) -> HttpError:
-    return HttpError(422, f"the picture could not be fetched: {reason}", code="image_fetch_failed")
+def _failed(reason: str, limit: str | None = None) -> HttpError:
+    return HttpError(422, f"the picture could not be fetched: {reason}", code="image_fetch_failed", limit=limit)

@@ -111,7 +111,7 @@ class Ingress:
             raise HttpError(400, "the picture is empty (0 bytes)", code="invalid_image")
         if len(value) > self.config.max_body_bytes:
             message = f"the picture has {len(value)} bytes, over the limit of {self.config.max_body_bytes}"
-            raise HttpError(413, message, code="image_too_large")
+            raise HttpError(413, message, code="image_too_large", limit="max_body_bytes")
         return value
 
     async def load_image(self, value: str | bytes, ticket: Ticket) -> bytes:
@@ -232,6 +232,7 @@ class Ingress:
                 f"more than {self.config.requests_per_minute} requests a minute: try again in {seconds} s",
                 code="rate_limit_exceeded",
                 headers={"Retry-After": str(seconds)},
+                limit="requests_per_minute",
             )
 
 

@@ -42,7 +42,10 @@ def check_images(count: int, config: ServerConfig) -> None:
     """
     if count > config.max_images:
         raise HttpError(
-            422, f"the request holds {count} pictures, over the limit of {config.max_images}", code="too_many_images"
+            422,
+            f"the request holds {count} pictures, over the limit of {config.max_images}",
+            code="too_many_images",
+            limit="max_images",
         )
 
 
@@ -51,7 +54,7 @@ def _check_text(name: str, text: object, limit: int) -> None:
         return  # the skill says what it needs
     if len(text) > limit:
         message = f"the {name} has {len(text)} characters, over the limit of {limit}: shorten it"
-        raise HttpError(422, message, code="prompt_too_long")
+        raise HttpError(422, message, code="prompt_too_long", limit="max_prompt_characters")
     if not text.strip():
         message = f"the {name} is empty: give at least one character that is not white space"
         raise HttpError(422, message, code="invalid_prompt")
@@ -67,6 +70,7 @@ def _bounded_settings(given: Any, config: ServerConfig) -> Mapping[str, Any]:
     for name, limit in (("max_tokens", config.max_tokens), ("max_objects", config.max_objects)):
         value = getattr(sampling, name)
         if name in settings and value > limit:
-            raise HttpError(422, f"setting {name!r} is {value}, over this server's limit of {limit}", code="over_limit")
+            message = f"setting {name!r} is {value}, over this server's limit of {limit}"
+            raise HttpError(422, message, code="over_limit", limit=name)
         settings[name] = min(value, limit)
     return settings

@@ -102,7 +102,7 @@ class Places:
             HttpError: 429, all are taken.
         """
         if self.open >= self._most:
-            raise _busy(f"{self.open} requests are open, the limit", "queue_full")
+            raise _busy(f"{self.open} requests are open, the limit", "queue_full", "max_open")
         self.open += 1
         self._empty.clear()
 
@@ -123,9 +123,10 @@ class Places:
                 413,
                 f"the request takes {size} bytes once decoded, over the limit of {self._most_bytes}: shrink it",
                 code="request_too_large",
+                limit="max_open_bytes",
             )
         if self.bytes + size > self._most_bytes:
-            raise _busy(f"open requests hold {self.bytes} of {self._most_bytes} bytes", "memory_full")
+            raise _busy(f"open requests hold {self.bytes} of {self._most_bytes} bytes", "memory_full", "max_open_bytes")
         self.bytes += size
 
     def give_bytes(self, size: int) -> None:
@@ -137,6 +138,6 @@ class Places:
         await self._empty.wait()
 
 
-def _busy(reason: str, code: str) -> HttpError:
+def _busy(reason: str, code: str, limit: str) -> HttpError:
     message = f"the server is busy ({reason}): try again later"
-    return HttpError(429, message, code=code, headers={"Retry-After": str(RETRY_S)})
+    return HttpError(429, message, code=code, headers={"Retry-After": str(RETRY_S)}, limit=limit)

@@ -30,7 +30,7 @@ async def read_body(request: Request, config: ServerConfig, charge: Callable[[in
             data = await _read(request, config.max_body_bytes, charge)
     except TimeoutError as cause:
         message = f"the body was not complete within {config.body_timeout_s:g} s"
-        raise HttpError(408, message, code="body_timeout", headers=_CLOSE) from cause
+        raise HttpError(408, message, code="body_timeout", headers=_CLOSE, limit="body_timeout_s") from cause
     except ClientDisconnect as cause:
         raise HttpError(CLIENT_CLOSED, "the client went away", code="client_closed") from cause
     if declared is not None and declared != len(data):
@@ -68,4 +68,4 @@ def _declared(request: Request, limit: int) -> int | None:
 
 def _too_large(size: str, limit: int) -> HttpError:
     message = f"the body has {size} bytes, over the limit of {limit}: shrink the picture"
-    return HttpError(413, message, code="body_too_large")
+    return HttpError(413, message, code="body_too_large", limit="max_body_bytes")

@@ -15,7 +15,7 @@ import pytest
 from photonlite.cli import main
 from photonlite.cli.parser import parse
 from photonlite.cli.serve import greeting
-from photonlite.cli.serve_options import server_config
+from photonlite.cli.serve_settings import read_settings
 from photonlite.server.config import ServerConfig
 from tests.server.live import GUARD, ServerProcess
 
@@ -27,7 +27,7 @@ KEY = "0123456789abcdef"
 
 
 def config(*arguments: str) -> ServerConfig:
-    return server_config(parse(["serve", *arguments]))
+    return read_settings(parse(["serve", *arguments]), {}).server
 
 
 def test_without_options_the_defaults_hold() -> None:
@@ -37,6 +37,7 @@ def test_without_options_the_defaults_hold() -> None:
 def test_options_reach_the_settings(tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
     keys.write_text(f"# of the robots\n{KEY}\n\n  {KEY[::-1]}  \n")
+    keys.chmod(0o600)
 
     made = config(
         *("--host", "0.0.0.0", "--port", "8000", "--api-key-file", str(keys), "--drain-seconds", "1.5"),
@@ -64,7 +65,7 @@ def test_options_reach_the_settings(tmp_path: Path) -> None:
     [
         (["--host", "0.0.0.0"], "there are no API keys: give keys (--api-key-file)"),
         (["--port", "70000"], "it must be a whole number from 0 to 65535"),
-        (["--port", "http"], "invalid int value: 'http'"),
+        (["--port", "http"], "--port is 'http': give a whole number"),
         (["--max-body-mb", "0"], "--max-body-mb is 0: give a number above 0"),
         (["--max-body-mb", "nan"], "--max-body-mb is nan"),
         (["--drain-seconds", "-1"], "'drain_s' is -1.0"),
@@ -93,6 +94,7 @@ def test_a_key_file_of_no_use_is_refused_and_not_quoted(
 ) -> None:
     keys = tmp_path / "keys.txt"
     keys.write_bytes(content)
+    keys.chmod(0o600)
 
     assert main(["serve", "--api-key-file", str(keys)]) == 2
     err = capsys.readouterr().err

@@ -6,7 +6,9 @@ from starlette.requests import ClientDisconnect
 
 from photonlite import errors
 from photonlite.errors import PhotonliteError
+from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError, to_http
+from photonlite.settings import settings_of
 
 
 def every_error(base: type[PhotonliteError] = PhotonliteError) -> list[type[PhotonliteError]]:
@@ -71,3 +73,31 @@ def test_a_path_and_a_method_that_there_are_not_say_what_there_is() -> None:
     assert "POST" in refused.message
     assert refused.headers == {"Allow": "POST"}
     assert to_http(HTTPException(418, "a teapot")).message == "a teapot"
+
+
+@pytest.mark.parametrize("name", settings_of(ServerConfig))
+def test_an_error_about_a_limit_names_the_flag_that_raises_it(name: str) -> None:
+    failure = HttpError(413, "it is too much", limit=name)
+
+    assert failure.message == f"it is too much (this server's limit: {settings_of(ServerConfig)[name].flag} changes it)"
+
+
+@pytest.mark.parametrize(
+    ("error", "flag"),
+    [
+        (errors.ImageTooLargeError("shrink it, or raise max_pixels (PHOTONLITE_MAX_PIXELS)"), "--max-pixels"),
+        (errors.ImageTooLargeError("compress it, or raise max_bytes (PHOTONLITE_MAX_BYTES)"), "--max-image-mb"),
+        (errors.GrammarTimeoutError("raise grammar_limit_s of the engine"), "--engine grammar_limit_s=VALUE"),
+        (errors.GrammarBusyError("raise grammar_workers of the engine"), "--engine grammar_workers=VALUE"),
+        (errors.CapacityError("or raise kv_cache_bytes"), "--engine kv_cache_bytes=VALUE"),
+        (errors.DeadlineError("too late"), "--deadline-seconds"),
+        (TimeoutError("too late"), "--deadline-seconds"),
+    ],
+)
+def test_errors_of_the_library_are_given_the_servers_flag(error: Exception, flag: str) -> None:
+    assert to_http(error).message == f"{error} (this server's limit: {flag} changes it)"
+
+
+@pytest.mark.parametrize("kind", [errors.PromptError, errors.StepError, errors.ModelError])
+def test_errors_about_no_limit_name_no_flag(kind: type[Exception]) -> None:
+    assert to_http(kind("depth and compile")).message == "depth and compile"
