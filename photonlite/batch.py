@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from photonlite.request import Allowed, Token
-from photonlite.sequence import Crops, Sequence, UncutPicture
+from photonlite.sequence import CutPicture, Sequence, UncutPicture
 
 Kind = Literal["encode", "prefill", "decode"]
 
@@ -32,7 +32,7 @@ class EncodeJob:
 
     number: int
     key: str
-    crops: Crops | UncutPicture
+    crops: CutPicture | UncutPicture
     leader: Sequence | None = None
     launched: int = 0
     failed: bool = False
@@ -40,7 +40,7 @@ class EncodeJob:
     @property
     def total(self) -> int:
         """Crops of the picture."""
-        return self.crops.count if isinstance(self.crops, UncutPicture) else len(self.crops.pixels)
+        return self.crops.count
 
     @property
     def picture_bytes(self) -> int:

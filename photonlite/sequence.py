@@ -1,5 +1,9 @@
 """Sequences: requests on their way through the engine, and what they know of their pictures and sinks. No torch.
 
+A sequence reads its request and the name of its picture once, when it is made, on the thread that asks. The engine's
+thread calls a request's own objects in few places, each of which confines what they raise to that request: the grammar
+(`engine.core`, `engine.requests`), the picture (`scheduler.encoding`, `engine.core`) and the sink (`engine.requests`).
+
 A sequence through its life, with a pipeline of depth 2:
 
 ```
@@ -15,7 +19,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from photonlite.request import Request, Token
+from photonlite.request import Grammar, Request, Token
 
 MAX_INFLIGHT = 2
 """Steps in flight that may carry one sequence: as many as the pipeline has slots."""
@@ -33,6 +37,28 @@ class Crops(Protocol):
     def tiling(self) -> tuple[int, int]:
         """Rows and columns of local crops."""
         ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CutPicture:
+    """A picture's crops, read once from its `Crops`; see there.
+
+    Raises:
+        ValueError: The pixels are no uint8 ``[n, C, C, 3]`` with n of at least 1.
+    """
+
+    pixels: npt.NDArray[np.uint8]
+    tiling: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        pixels = self.pixels
+        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3 or not len(pixels):
+            raise ValueError(f"crops are {pixels.dtype} {list(pixels.shape)}, not uint8 [n, C, C, 3]")
+
+    @property
+    def count(self) -> int:
+        """Crops that there are."""
+        return len(self.pixels)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +85,15 @@ class UncutPicture:
         """Crops that it becomes."""
         rows, columns = self.tiling
         return 1 if self.tiling == (1, 1) else 1 + rows * columns
+
+
+def read_crops(crops: Crops | UncutPicture) -> CutPicture | UncutPicture:
+    """Read crops once, into plain values.
+
+    Raises:
+        ValueError: They are no crops; reading those of a plug-in may raise anything.
+    """
+    return crops if isinstance(crops, UncutPicture) else CutPicture(crops.pixels, crops.tiling)
 
 
 class Picture(Protocol):
@@ -139,6 +174,7 @@ class Sequence:
         picture: What it is about; None for text alone.
         deadline: When the answer is worthless, in seconds of `time.perf_counter`; None for never.
         seed: Of its random numbers.
+        prefix_keys: Names of the prefix blocks that its prompt consists of; see `cache.manager.CacheManager.name`.
         row: Its row of the pending table, from admission to release.
         pages: Its page table.
         filled: Positions that launched steps have given keys and values.
@@ -148,6 +184,14 @@ class Sequence:
         preempting: It gives its pages back as soon as its steps have committed, and starts again.
         error: Why it failed.
         times: When things happened to it.
+        prompt: Of the request, as are the next five.
+        budget: Tokens at most.
+        realtime: Whether it comes before bulk work.
+        temperature: 0 is greedy.
+        top_p: Probability mass to consider.
+        grammar: What may follow the prompt.
+        picture_key: The picture's key; None for text alone.
+        prompt_length: Positions of BOS, picture and prompt.
     """
 
     number: int
@@ -157,6 +201,7 @@ class Sequence:
     picture: Picture | None = None
     deadline: float | None = None
     seed: int = 0
+    prefix_keys: tuple[bytes, ...] | None = None
     row: int | None = None
     pages: list[int] = field(default_factory=list)
     filled: int = 0
@@ -166,16 +211,24 @@ class Sequence:
     preempting: bool = False
     error: BaseException | None = None
     times: Timeline = field(default_factory=Timeline)
+    prompt: tuple[Token, ...] = field(init=False)
+    budget: int = field(init=False)
+    realtime: bool = field(init=False)
+    temperature: float = field(init=False)
+    top_p: float = field(init=False)
+    grammar: Grammar = field(init=False)
+    picture_key: str | None = field(init=False)
+    prompt_length: int = field(init=False)
 
-    @property
-    def realtime(self) -> bool:
-        """Whether it comes before bulk work."""
-        return self.request.realtime
-
-    @property
-    def prompt_length(self) -> int:
-        """Positions of BOS, picture and prompt."""
-        return self.before + len(self.request.prompt)
+    def __post_init__(self) -> None:
+        request = self.request
+        self.prompt = tuple(request.prompt)
+        self.budget = int(request.budget)
+        self.realtime = bool(request.realtime)
+        self.temperature, self.top_p = float(request.settings.temperature), float(request.settings.top_p)
+        self.grammar = request.grammar
+        self.picture_key = None if self.picture is None else self.picture.key
+        self.prompt_length = self.before + len(self.prompt)
 
     @property
     def known_length(self) -> int:
@@ -185,16 +238,16 @@ class Sequence:
     @property
     def samples(self) -> bool:
         """Whether it produces tokens at all."""
-        return self.request.budget > 0
+        return self.budget > 0
 
     @property
     def longest(self) -> int:
         """Positions it can ever fill: the last token is never fed back."""
-        return self.prompt_length + max(0, self.request.budget - 1)
+        return self.prompt_length + max(0, self.budget - 1)
 
     def tokens_after_picture(self, start: int) -> tuple[Token, ...]:
         """Give prompt and committed tokens from position `start` on; it lies behind BOS and picture."""
-        return (*self.request.prompt, *self.tokens)[start - self.before :]
+        return (*self.prompt, *self.tokens)[start - self.before :]
 
     def retain(self) -> None:
         """Count a launched step that carries it."""

@@ -184,8 +184,7 @@ class Session:
             raise _closed()
         if os.getpid() != self._process:
             raise ModelError("this process was forked, and the model's threads stayed behind: load it in this process")
-        if salt is not None and not isinstance(salt, str):
-            raise SettingsError(f"salt is {type(salt).__name__}: give text, or None for none")
+        salt = _salt(salt)
         if not isinstance(realtime, bool):
             raise SettingsError(f"realtime is {realtime!r:.60}: give True or False")
         mark = partial(dataclasses.replace, salt=salt or "", realtime=realtime)
@@ -250,6 +249,19 @@ def _encoded(generation: Generation, completion: Completion) -> EncodedImage:
 
 def _closed() -> ModelError:
     return ModelError("the model is closed: load it again")
+
+
+def _salt(salt: object) -> str | None:
+    """Check a salt here: the engine's thread hashes what it is given."""
+    if salt is None:
+        return None
+    if not isinstance(salt, str):
+        raise SettingsError(f"salt is {type(salt).__name__}: give text, or None for none")
+    try:
+        return str.encode(salt).decode()  # plain text, whatever kind of text it was
+    except UnicodeEncodeError as cause:
+        half = f"U+{ord(cause.object[cause.start]):04X}, at {cause.start}"
+        raise SettingsError(f"salt holds half a character ({half}): give text that UTF-8 can write") from cause
 
 
 def _seconds(deadline_s: object) -> float | None:

@@ -383,8 +383,8 @@ MUTANTS = [
     Mutant(
         "pictures are told apart by nothing",
         "cache/prefix.py",
-        "return blake2b(picture.encode(), digest_size",
-        "return blake2b(picture[:0].encode(), digest_size",
+        "return blake2b(_bytes(picture), digest_size",
+        "return blake2b(_bytes(picture[:0]), digest_size",
         "tests/cache",
     ),
     # Admission, growth and pre-emption.
@@ -434,8 +434,8 @@ MUTANTS = [
     Mutant(
         "the length cap is not known: one token too many",
         "scheduler/residents.py",
-        "len(sequence.tokens) + sequence.inflight_refs < sequence.request.budget",
-        "len(sequence.tokens) < sequence.request.budget",
+        "len(sequence.tokens) + sequence.inflight_refs < sequence.budget",
+        "len(sequence.tokens) < sequence.budget",
         _CORE,
     ),
     # Encoding.

@@ -21,6 +21,8 @@ from PIL import Image
 
 import photonlite
 from photonlite.api import VisionModel
+from photonlite.cache import manager
+from photonlite.cache.prefix import page_key
 from photonlite.config import EngineConfig
 from photonlite.engine.delivery import Delivery
 from photonlite.engine.engine import Engine
@@ -567,17 +569,52 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     return requests
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda model, **options: model.detect(PICTURE, "mug", **options),
-        lambda model, **options: run(model.adetect(PICTURE, "mug", **options)),
-        lambda model, **options: model.caption(PICTURE, "short", stream=True, **options).text,
-        lambda model, **options: model.encode_image(PICTURE, **options),
-        lambda model, **options: run(model.aencode_image(PICTURE, **options)),
-        lambda model, **options: model.batch([{"skill": "detect", "image": PICTURE, "object": "mug", **options}]),
-    ],
-)
+WAYS: list[Callable[..., Any]] = [
+    lambda model, **options: model.detect(PICTURE, "mug", **options),
+    lambda model, **options: run(model.adetect(PICTURE, "mug", **options)),
+    lambda model, **options: model.caption(PICTURE, "short", stream=True, **options).text,
+    lambda model, **options: model.encode_image(PICTURE, **options),
+    lambda model, **options: run(model.aencode_image(PICTURE, **options)),
+    lambda model, **options: model.batch([{"skill": "detect", "image": PICTURE, "object": "mug", **options}]),
+]
+LONG = {"question": "why? " * 20, "settings": {"max_tokens": 1}}
+"""A prompt of several pages, without a picture: its keys begin with the salt's."""
+
+
+@pytest.mark.parametrize("ask", [*WAYS, lambda model, **options: model.query(None, **LONG, **options)])
+def test_half_a_character_is_no_salt(model: VisionModel, ask: Callable[..., Any]) -> None:
+    with pytest.raises(SettingsError, match=r"half a character \(U\+D800, at 1\)"):
+        ask(model, salt="a\ud800")
+
+    assert model.query(None, **LONG, salt="a").finish_reason == "length"
+    assert model.alive
+
+
+def test_a_salt_that_is_more_than_text_counts_as_its_text(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loud(str):
+        def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+            raise RuntimeError("not me")
+
+    requests = submitted(monkeypatch)
+    model.query(None, **LONG, salt=Loud("a"))
+
+    assert [type(request.salt) for request in requests] == [str]
+
+
+def test_prompts_are_hashed_on_the_thread_that_asks(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def watched(*arguments: Any) -> bytes:
+        threads.append(threading.current_thread())
+        return page_key(*arguments)
+
+    monkeypatch.setattr(manager, "page_key", watched)
+    model.query(None, **LONG)
+
+    assert set(threads) == {threading.current_thread()}
+
+
+@pytest.mark.parametrize("ask", WAYS)
 def test_every_way_to_ask_takes_the_realtime_option(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any
 ) -> None:
@@ -723,6 +760,7 @@ def test_metrics_tell_who_is_open_and_since_when(model: VisionModel, monkeypatch
         request = dataclasses.replace(model._tasks.detect(PICTURE, "mug").request, realtime=realtime)
         waits = Sequence(number, request, Delivery(request, None), 1)
         waits.times.submitted = now - age
+        core.prepare(waits)
         core.submit(waits)
 
     gauges = model.metrics()["gauges"]

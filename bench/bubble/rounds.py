@@ -177,10 +177,13 @@ class Rig:
         self.loop.close(drain=False)
 
     def _sequences(self, requests: ListLike[Request], sinks: ListLike[Collector]) -> list[Sequence]:
-        return [
+        sequences = [
             Sequence(next(self._numbers), request, sink, before=1)
             for request, sink in zip(requests, sinks, strict=True)
         ]
+        for sequence in sequences:
+            self._core.prepare(sequence)
+        return sequences
 
     def _prepare(self, traced: bool) -> None:
         self.tracer.clear()

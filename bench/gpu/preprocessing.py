@@ -18,6 +18,7 @@ from photonlite.images.pool import ImagePool
 from photonlite.runner.buffers import Buffers
 from photonlite.runner.feed import CropFeed
 from photonlite.runner.slot import SlotShape
+from photonlite.sequence import read_crops
 
 _SMALLEST = SlotShape(1, 1, 1, 1, 1, 1)
 _PATIENCE_S = 60.0
@@ -65,7 +66,7 @@ class Preprocessing:
             prepared.request_crops()
             if not self._ready.wait(_PATIENCE_S) or prepared.crops is None:
                 raise RuntimeError(f"a picture of {image.size} was not cut: {prepared.failure!r}")
-        job = EncodeJob(0, prepared.key, prepared.crops)
+        job = EncodeJob(0, prepared.key, read_crops(prepared.crops))
         groups = (CropGroup(job, 0, job.total),)
         self._feed.upload(self._buffers, groups)
         return self._feed.fill(self._buffers, groups)

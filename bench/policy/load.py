@@ -142,7 +142,9 @@ class World:
         request = Request("query", words, grammar, budget, SamplingSettings(), realtime=group.realtime)
         deadline = None if group.deadline_s is None else asked + group.deadline_s
         picture = _Picture(str(number), group.crops, self) if group.crops else None
-        self._core.submit(EngineSequence(number, request, sink, PREFIX if picture else 1, picture, deadline))
+        sequence = EngineSequence(number, request, sink, PREFIX if picture else 1, picture, deadline)
+        self._core.prepare(sequence)
+        self._core.submit(sequence)
 
     def _at(self, when: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when, next(self._numbers), action))

@@ -1,6 +1,7 @@
 """Pages for sequences, and as much of their prefix as the cache has: what the scheduler calls.
 
 ```
+name      on the thread that asks: hashes the prompt, and changes nothing of the manager
 admit ──launch──> confirm ──grow, grow ...──> release        the blocks it built stay, for whoever comes next
            └────> withdraw ─────────────────> release        the step failed: what it was building is no more
 ```
@@ -17,13 +18,13 @@ hit        shared: image    shared: text  shared: text    own        the same pr
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from photonlite.batch import PageCopy
 from photonlite.cache.pages import PagePool
 from photonlite.cache.prefix import Block, PrefixCache, image_key, page_key, text_root
-from photonlite.request import Token
 from photonlite.sequence import Sequence
 
 
@@ -77,8 +78,6 @@ class CacheManager:
         self.prefix_length = prefix_length
         self._caching = prefix_caching
         self._leases: dict[int, _Lease] = {}
-        # A queue's head that does not fit is tried again at every tick: its prompt is hashed once.
-        self._hashed: tuple[tuple[Token, ...], bytes, list[bytes]] = ((), b"", [])
 
     def pages_needed(self, positions: int, with_picture: bool) -> int:
         """Tell how many pages a request that fills so many positions needs when it is alone in the machine.
@@ -92,6 +91,13 @@ class CacheManager:
     def fits(self, positions: int, with_picture: bool) -> bool:
         """Tell whether a request can ever fill so many positions; if so it can as soon as the others are gone."""
         return self.pages_needed(positions, with_picture) <= self.pages.usable
+
+    def name(self, sequence: Sequence) -> None:
+        """Set the keys of the blocks that a sequence's prompt consists of: the image, then full pages. On any thread.
+
+        Empty without prefix caching, and for text shorter than a page.
+        """
+        sequence.prefix_keys = tuple(self._keys(sequence)) if self._caching else ()
 
     def picture_state(self, key: str) -> Literal["missing", "building", "ready"]:
         """Tell whether the image block of a picture is there, or on its way in a step that is not yet committed."""
@@ -110,10 +116,9 @@ class CacheManager:
             What to compute, or None, with nothing changed, if pages are short.
 
         Raises:
-            AssertionError: The sequence has pages already, or its picture has another length.
+            AssertionError: The sequence has pages already, its picture has another length, or it was not named.
         """
-        self._check_new(sequence)
-        keys = self._keys(sequence)
+        keys = self._check_new(sequence)
         chain = self.prefix.ready_chain(keys, sequence.known_length - sequence.samples) if keys else []
         start = chain[-1].end if chain else 0
         shared, source = _reused(chain, copies=start < sequence.known_length)
@@ -206,36 +211,29 @@ class CacheManager:
         owners.update(lease.hold for lease in self._leases.values() if lease.hold is not None)
         return owners
 
-    def _check_new(self, sequence: Sequence) -> None:
+    def _check_new(self, sequence: Sequence) -> tuple[bytes, ...]:
         if sequence.pages or sequence.number in self._leases:
             raise AssertionError(f"sequence {sequence.number} is admitted with {len(sequence.pages)} pages in hand")
         if sequence.picture is not None and sequence.before != self.prefix_length:
             raise AssertionError(
                 f"sequence {sequence.number} has a prefix of {sequence.before} positions, not {self.prefix_length}"
             )
+        if sequence.prefix_keys is None:
+            raise AssertionError(f"sequence {sequence.number} is admitted before its prefixes were named")
+        return sequence.prefix_keys
 
-    def _keys(self, sequence: Sequence) -> list[bytes]:
-        """Give the keys of the blocks that a sequence's prompt consists of: the image, then full pages."""
-        if not self._caching:
-            return []
-        size, before, prompt = self.pages.page_size, sequence.before, sequence.request.prompt
-        picture = sequence.picture
-        first, last = 0 if picture is None else before // size, sequence.prompt_length // size
-        if picture is None and first == last:
-            return []
-        root = text_root(sequence.request.salt) if picture is None else image_key(picture.key)
-        hashed_prompt, hashed_root, keys = self._hashed
-        if keys and hashed_prompt is prompt and hashed_root == root:
-            return keys
-        keys = [] if picture is None else [root]
-        parent = root
-        for page in range(first, last):
+    def _keys(self, sequence: Sequence) -> Iterator[bytes]:
+        size, before, prompt = self.pages.page_size, sequence.before, sequence.prompt
+        if sequence.picture_key is None:
+            first, parent = 0, text_root(sequence.request.salt)
+        else:
+            first, parent = before // size, image_key(sequence.picture_key)
+            yield parent
+        for page in range(first, sequence.prompt_length // size):
             parent = page_key(parent, prompt[max(0, page * size - before) : (page + 1) * size - before])
-            keys.append(parent)
-        self._hashed = (prompt, root, keys)
-        return keys
+            yield parent
 
-    def _builds_tail(self, sequence: Sequence, keys: list[bytes]) -> bool:
+    def _builds_tail(self, sequence: Sequence, keys: tuple[bytes, ...]) -> bool:
         missing = self._caching and sequence.picture is not None and self.prefix.lookup(keys[0]) is None
         return missing and self.prefix_length % self.pages.page_size != 0
 
@@ -247,7 +245,7 @@ class CacheManager:
             raise AssertionError(f"{count} pages are not free after eviction, only {self.pages.free}")
         return pages
 
-    def _register(self, sequence: Sequence, keys: list[bytes], lease: _Lease, own_tail: int | None) -> None:
+    def _register(self, sequence: Sequence, keys: tuple[bytes, ...], lease: _Lease, own_tail: int | None) -> None:
         """Enter the blocks that a sequence computes; `own_tail` is the image block's own page."""
         size, images = self.pages.page_size, int(sequence.picture is not None)
         full, inside = divmod(self.prefix_length, size) if images else (0, 0)

@@ -30,17 +30,14 @@ _KEY_BYTES = 32
 @functools.lru_cache(maxsize=4096)
 def text_root(salt: str = "") -> bytes:
     """Give the key that prompts without a picture begin behind; those of another salt have another."""
-    return blake2b(salt.encode(), digest_size=_KEY_BYTES, person=b"text").digest()
-
-
-"""What chains of text without a picture begin with."""
+    return blake2b(_bytes(salt), digest_size=_KEY_BYTES, person=b"text").digest()
 
 
 # Asked for every waiting request at every tick.
 @functools.lru_cache(maxsize=4096)
 def image_key(picture: str) -> bytes:
     """Give the key of a picture's image block."""
-    return blake2b(picture.encode(), digest_size=_KEY_BYTES, person=b"image").digest()
+    return blake2b(_bytes(picture), digest_size=_KEY_BYTES, person=b"image").digest()
 
 
 def page_key(parent: bytes, tokens: ListLike[Token]) -> bytes:
@@ -55,6 +52,11 @@ def page_key(parent: bytes, tokens: ListLike[Token]) -> bytes:
         if token.values:
             digest.update(pack("<qq", place, len(token.values)) + array("d", token.values).tobytes())
     return digest.digest()
+
+
+def _bytes(text: str) -> bytes:
+    """Encode any text, half characters too: two texts never become the same bytes."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 @dataclass(eq=False, slots=True)

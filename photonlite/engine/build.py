@@ -125,6 +125,7 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
         launch_budget_s=config.launch_budget_s,
         max_pause_s=config.max_pause_s,
         max_positions=model.shape.max_context,
+        vocab_size=model.shape.vocab_size,
     )
     runner = StreamRunner(device, body, config.depth, tracer)
     return Parts(EngineCore(Scheduler(cache, limits), runner, config.depth, tracer=tracer), memory, graphs)

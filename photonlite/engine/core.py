@@ -79,12 +79,17 @@ class EngineCore:
         """When time alone may give something to do; None where only a call can."""
         return self.requests.look_again_at
 
-    def submit(self, sequence: Sequence) -> None:
-        """Take a request on.
+    def prepare(self, sequence: Sequence) -> None:
+        """Check a request and hash its prompt. Changes nothing of the engine: for the thread that asks.
 
         Raises:
             CapacityError: It could not run even alone.
+            ValueError: It holds what a step could not carry.
         """
+        self.scheduler.prepare(sequence)
+
+    def submit(self, sequence: Sequence) -> None:
+        """Take a prepared request on."""
         self.scheduler.submit(sequence)
         self.requests.add(sequence)
 
@@ -155,7 +160,10 @@ class EngineCore:
             if row.job is not None:
                 self.runner.forget(row.job)
                 if row.sequence.picture is not None:
-                    row.sequence.picture.drop_crops()
+                    try:
+                        row.sequence.picture.drop_crops()
+                    except Exception as error:  # a picture is a plug-in
+                        self.requests.end(row.sequence, error)
 
     def _finalize(self, step: Step) -> None:
         """Queue heads and sampling with masks that are current."""
@@ -212,14 +220,13 @@ class EngineCore:
             return None
         try:
             allowed = self._allowed(sequence, row.index)
-        except Exception as error:
+        except Exception as error:  # a grammar is a plug-in
             self.requests.end(sequence, error)
             return None
-        settings = sequence.request.settings
-        return Choice(allowed, float(settings.temperature), float(settings.top_p), sequence.seed, row.index)
+        return Choice(allowed, sequence.temperature, sequence.top_p, sequence.seed, row.index)
 
     def _allowed(self, sequence: Sequence, index: int) -> Allowed:
-        grammar = sequence.request.grammar
+        grammar = sequence.grammar
         outstanding = index - len(sequence.tokens)
         allowed = grammar.allowed if outstanding == 0 else grammar.ahead if outstanding == 1 else None
         if allowed is None:
@@ -227,6 +234,8 @@ class EngineCore:
                 f"the mask of token {index} of sequence {sequence.number} needs tokens that are not committed: "
                 f"{len(sequence.tokens)} are"
             )
+        if not isinstance(allowed, Allowed):
+            raise TypeError(f"a grammar says {type(allowed).__name__} where it must say what is allowed")
         return allowed
 
     def _knows_masks(self, step: Step) -> bool:
@@ -271,8 +280,8 @@ class EngineCore:
         """End sequences that need no launch."""
         scheduler = self.scheduler
         while scheduler.unusable:
-            sequence = scheduler.unusable.pop()
-            self.requests.end(sequence, sequence.picture.failure if sequence.picture else None)
+            unusable = scheduler.unusable.pop()
+            self.requests.end(unusable.sequence, unusable.error)
         while scheduler.satisfied:
             self.requests.end(scheduler.satisfied.pop())
 
@@ -298,7 +307,7 @@ class EngineCore:
 
 def _sees_ahead(sequence: Sequence) -> bool:
     try:
-        return sequence.request.grammar.ahead is not None
+        return sequence.grammar.ahead is not None
     except Exception:  # whatever is wrong with the grammar comes out where its mask is needed
         return False
 

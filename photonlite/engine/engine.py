@@ -118,6 +118,8 @@ class Engine:
             submitted: When the caller asked, in seconds of `time.perf_counter`; now unless given.
 
         Raises:
+            CapacityError: It could not run even alone.
+            ValueError: It holds what a step could not carry.
             ModelError: The engine is closed.
             EngineDiedError: The engine has died.
         """

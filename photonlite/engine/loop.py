@@ -72,12 +72,15 @@ class EngineLoop:
         return time.perf_counter() - self._last_tick
 
     def submit(self, sequence: Sequence) -> None:
-        """Hand a request in; what is wrong with it reaches its sink.
+        """Hand a request in: it is checked and hashed on this thread, and what goes wrong later reaches its sink.
 
         Raises:
+            CapacityError: It could not run even alone.
+            ValueError: It holds what a step could not carry.
             ModelError: The engine is closed.
             EngineDiedError: The engine has died.
         """
+        self._core.prepare(sequence)
         with self._gate:  # a note is either refused here or read: none is left in the inbox of an ended thread
             # What the engine thread itself asks for completes a request that was taken before.
             if self._refusal is not None and threading.current_thread() is not self._thread:

@@ -77,7 +77,7 @@ class OpenRequests:
 
         Grammar and sink are plug-ins: their faults are the request's alone.
         """
-        grammar = sequence.request.grammar
+        grammar = sequence.grammar
         try:
             grammar.accept(token)
             finished = grammar.finish_reason is not None
@@ -91,7 +91,7 @@ class OpenRequests:
             return
         if finished:
             self.end(sequence)
-        elif len(sequence.tokens) >= sequence.request.budget:
+        elif len(sequence.tokens) >= sequence.budget:
             # Nothing is launched beyond the budget: it would never end.
             spent = f"the grammar goes on after {len(sequence.tokens)} tokens, which were its budget"
             self.end(sequence, AssertionError(spent))
@@ -149,8 +149,14 @@ class OpenRequests:
         """End waiting real-time requests whose first token, by measured rates, would come after their deadlines."""
         rates = self._scheduler.rates
         for sequence in self._scheduler.waiting.first(_LOOKED_AT, realtime=True):
-            need = None if sequence.deadline is None else self._scheduler.need(sequence)
-            if need is None or sequence.deadline is None:
+            if sequence.deadline is None:
+                continue
+            try:
+                need = self._scheduler.need(sequence)
+            except Exception as error:  # a picture is a plug-in
+                self.end(sequence, error)
+                continue
+            if need is None:
                 continue
             needed_s, left_s = need.least_s(rates), sequence.deadline - now
             if needed_s <= left_s or not self._trust.spend(rates, need):

@@ -6,7 +6,7 @@ alone: what a row draws depends neither on its batch nor on the device.
 
 import functools
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -164,20 +164,29 @@ def write_scored(scored: Sequence[int], row: npt.NDArray[np.int32], vocab_size: 
     row[len(scored) :] = -1
 
 
-def variant_of(choices: Iterable[Choice | None]) -> tuple[Variant, bool]:
-    """Tell what a finalize of these rows takes.
+class Needs:
+    """What a finalize takes, gathered row by row.
 
-    Returns:
-        The variant with every head that a row may need, and whether any row draws: has a temperature above 0.
+    Attributes:
+        sampled: Whether any row draws: has a temperature above 0.
     """
-    needed, sampled, scored = 0, False, False
-    for choice in choices:
-        if choice is not None:
-            heads = _heads(choice.allowed)
-            needed |= heads
-            sampled = sampled or (heads != 0 and choice.temperature > 0)
-            scored = scored or bool(choice.allowed.scored)
-    return "scored" if scored else _VARIANTS.get(needed, "mixed"), sampled
+
+    def __init__(self) -> None:
+        self.sampled = False
+        self._heads = 0
+        self._scored = False
+
+    @property
+    def variant(self) -> Variant:
+        """The one with every head that a row may need."""
+        return "scored" if self._scored else _VARIANTS.get(self._heads, "mixed")
+
+    def add(self, choice: Choice) -> None:
+        """Add a row; one that raises adds nothing."""
+        heads, scored = _heads(choice.allowed), bool(choice.allowed.scored)
+        self._heads |= heads
+        self._scored |= scored
+        self.sampled |= heads != 0 and choice.temperature > 0
 
 
 def read_results(rows: npt.NDArray[np.int32], count: int) -> list[Result]:

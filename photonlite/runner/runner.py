@@ -25,7 +25,7 @@ from photonlite.grammar.mask import MaskCache
 from photonlite.observe.trace import Tracer, Track
 from photonlite.request import Token
 from photonlite.runner.body import Body
-from photonlite.runner.choices import Result, read_results, variant_of, write_choice, write_scored
+from photonlite.runner.choices import Needs, Result, read_results, write_choice, write_scored
 from photonlite.runner.slot import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot
 from photonlite.sequence import Sequence as BatchSequence
 
@@ -86,9 +86,8 @@ class StreamRunner:
             Exception: What the work raised, where the device runs it at once.
         """
         slot, body, device = self._slots[step.slot], self._body, self._device
-        choices = self._fill_choices(step, slot, choices)
-        variant, sampled = variant_of(choices)
-        count = step.padded
+        needs = self._fill_choices(step, slot, choices)
+        variant, sampled, count = needs.variant, needs.sampled, step.padded
 
         self._run(step, device.upload, lambda: body.upload_choices(slot, count, variant))
         device.upload.record(slot.choices_uploaded)
@@ -226,21 +225,21 @@ class StreamRunner:
             self._tables[row, written : len(pages)] = pages[written:]
             self._written[row] = len(pages)
 
-    def _fill_choices(self, step: Step, slot: Slot, choices: Sequence[Choice | None]) -> list[Choice | None]:
+    def _fill_choices(self, step: Step, slot: Slot, choices: Sequence[Choice | None]) -> Needs:
         """Fill choices and masks; a grammar that asks for the impossible spoils its own row alone."""
-        usable: list[Choice | None] = []
+        needs = Needs()
         for index, choice in enumerate([*choices, *[None] * (step.padded - len(choices))]):
             try:
                 write_choice(choice, slot.choices[index], slot.masks[index], self._masks)
                 if choice is not None and choice.allowed.scored:
                     write_scored(choice.allowed.scored, slot.scored[index], self._masks.vocab_size)
                     step.scored[index] = len(choice.allowed.scored)
-                usable.append(choice)
+                if choice is not None:
+                    needs.add(choice)
             except Exception as error:  # a grammar is a plug-in
                 step.faults[index] = error
                 write_choice(None, slot.choices[index], slot.masks[index], self._masks)
-                usable.append(None)
-        return usable
+        return needs
 
     def _outcome(self, step: Step, slot: Slot, index: int, result: Result) -> Token | Exception | None:
         if index in step.faults:

@@ -73,7 +73,7 @@ def choose_tokens(
         masks: Allowed ids as bits, int32 ``[B, words]``; not read where the id is forced.
         target: Takes the results, which `runner.choices.read_results` reads, and the rows of the pending table.
         scores: Takes the probabilities of ids; None where no row wants some.
-        variant: Heads; all that a row may need are among them, as `runner.choices.variant_of` sees to.
+        variant: Heads; all that a row may need are among them, as `runner.choices.Needs` sees to.
         sampled: Whether any row draws; if not, nothing is sorted and temperatures are not read.
     """
     logits = read_heads(model, hidden, variant)

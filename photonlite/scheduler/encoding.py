@@ -6,14 +6,29 @@ waiting sequence ── its picture is not cached ──> cut (on another thread
 ```
 """
 
+from dataclasses import dataclass
+
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.policy import REALTIME_JOBS
 from photonlite.scheduler.priority import Queue
-from photonlite.sequence import Sequence
+from photonlite.sequence import CutPicture, Picture, Sequence, UncutPicture, read_crops
 
 _CUT_AHEAD = 16
 """Waiting requests whose pictures are cut into crops in advance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A waiting sequence whose picture cannot be had.
+
+    Attributes:
+        sequence: Which.
+        error: Why.
+    """
+
+    sequence: Sequence
+    error: BaseException
 
 
 class Encodings:
@@ -46,7 +61,7 @@ class Encodings:
         """Give the sequences of a class whose pictures have been encoded for them."""
         return [job.leader for job in self._led(realtime) if job.encoded and job.leader and not job.leader.finalized]
 
-    def begin(self, waiting: Queue, *, realtime: bool) -> list[Sequence]:
+    def begin(self, waiting: Queue, *, realtime: bool) -> list[Unusable]:
         """Begin to encode the pictures of a class's first waiting sequences; have those of the next ones cut.
 
         Returns:
@@ -54,16 +69,14 @@ class Encodings:
         """
         unusable = []
         for sequence in waiting.first(max(_CUT_AHEAD, self._max_jobs), realtime=realtime):
-            picture = sequence.picture
-            if picture is None or self._joins(sequence, picture.key) or self._cached(picture.key):
+            picture, key = sequence.picture, sequence.picture_key
+            if picture is None or key is None or self._joins(sequence, key) or self._cached(key):
                 continue
-            crops = picture.crops  # once: another request about it may end meanwhile, and drop them on its own thread
-            if picture.failure is not None:
-                unusable.append(sequence)
-            elif crops is None:
-                picture.request_crops()
-            elif self._has_place(realtime):
-                self.jobs[picture.key] = EncodeJob(self._begun, picture.key, crops, sequence)
+            crops, failure = _ask_for_crops(picture)
+            if failure is not None:
+                unusable.append(Unusable(sequence, failure))
+            elif crops is not None and self._has_place(realtime):
+                self.jobs[key] = EncodeJob(self._begun, key, crops, sequence)
                 self._begun += 1
         return unusable
 
@@ -87,21 +100,25 @@ class Encodings:
 
     def begun(self, sequence: Sequence) -> bool:
         """Tell whether crops of a sequence's picture have been launched."""
-        job = None if sequence.picture is None else self.jobs.get(sequence.picture.key)
+        job = None if sequence.picture_key is None else self.jobs.get(sequence.picture_key)
         return job is not None and job.launched > 0
 
     def crops_missing(self, sequence: Sequence) -> int:
-        """Give the crops of a sequence's picture, if it is not cached; 0 as long as it is not cut."""
-        picture = sequence.picture
-        if picture is None or self._cached(picture.key) or (crops := picture.crops) is None:
+        """Give the crops of a sequence's picture, if it is not cached; 0 as long as it is not cut.
+
+        Raises:
+            Exception: What the picture raises.
+        """
+        picture, key = sequence.picture, sequence.picture_key
+        if picture is None or key is None or self._cached(key) or (crops := _read_crops(picture)) is None:
             return 0
-        return EncodeJob(-1, picture.key, crops).total
+        return crops.count
 
     def take(self, sequence: Sequence) -> EncodeJob | None:
         """Hand an encoded picture to the sequence that goes on with it."""
-        if sequence.picture is None:
+        if sequence.picture_key is None:
             return None
-        job = self.jobs.pop(sequence.picture.key)
+        job = self.jobs.pop(sequence.picture_key)
         job.leader = sequence
         return job
 
@@ -162,4 +179,25 @@ class Encodings:
 
 def _first_about(key: str, waiting: Queue) -> Sequence | None:
     """Find the first waiting sequence about a picture: a look at the whole queue, when a leader has gone."""
-    return next((one for one in waiting if one.picture is not None and one.picture.key == key), None)
+    return next((one for one in waiting if one.picture_key == key), None)
+
+
+def _ask_for_crops(picture: Picture) -> tuple[CutPicture | UncutPicture | None, BaseException | None]:
+    """Give a picture's crops, or why there will be none; where they are not there yet, have them made.
+
+    A picture is a plug-in: what it raises is its request's fault alone.
+    """
+    try:
+        crops, failure = _read_crops(picture), picture.failure
+        if failure is not None and not isinstance(failure, BaseException):
+            raise TypeError(f"a picture's failure is {type(failure).__name__}, which is no exception")
+        if crops is None and failure is None:
+            picture.request_crops()
+    except Exception as error:
+        return None, error
+    return crops, failure
+
+
+def _read_crops(picture: Picture) -> CutPicture | UncutPicture | None:
+    crops = picture.crops  # once: another request about it may end meanwhile, and drop them on its own thread
+    return None if crops is None else read_crops(crops)

@@ -36,6 +36,7 @@ class Limits:
             sequences wait than are decoded.
         max_pause_s: The same, however many wait; where it is less than `launch_budget_s`, that holds.
         max_positions: Positions of the longest sequence: what a page table has room for.
+        vocab_size: Ids that a prompt may have.
     """
 
     max_batch: int
@@ -47,6 +48,7 @@ class Limits:
     launch_budget_s: float = 0.004
     max_pause_s: float = 0.035
     max_positions: int = sys.maxsize
+    vocab_size: int = 2**31
 
     def pause_s(self, waiting: int, decoding: int) -> float:
         """Give the seconds that encode and prefill launches may take between two decode steps.

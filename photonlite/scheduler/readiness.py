@@ -1,9 +1,11 @@
 """What stands between a waiting sequence and its first launch: pages that can never be enough, crops, positions."""
 
+import operator
 from dataclasses import dataclass
 
 from photonlite.cache.manager import CacheManager
 from photonlite.errors import CapacityError
+from photonlite.request import Token
 from photonlite.scheduler.encoding import Encodings
 from photonlite.scheduler.policy import Limits, Rates
 from photonlite.scheduler.priority import Queue, rank
@@ -49,11 +51,16 @@ class Readiness:
 
         Raises:
             CapacityError: It could not.
-            ValueError: It produces tokens and has no prompt to predict them from, or the reverse.
+            ValueError: It produces tokens and has no prompt to predict them from, or the reverse; or its prompt holds
+                what a step could not carry.
         """
         cache, limit = self._cache, self._limits.max_positions
-        if sequence.samples != bool(sequence.request.prompt):
+        if sequence.samples != bool(sequence.prompt):
             raise ValueError("a request either has a prompt and produces tokens, or asks for its picture alone")
+        if sequence.picture is not None and sequence.before != cache.prefix_length:
+            raise ValueError(f"a picture takes {cache.prefix_length} positions, not {sequence.before}")
+        for token in sequence.prompt:
+            _check_token(token, self._limits.vocab_size)
         if sequence.longest > limit:
             raise CapacityError(
                 f"the request may grow to {sequence.longest} positions, but the model's context has "
@@ -75,9 +82,9 @@ class Readiness:
 
     def ready(self, sequence: Sequence) -> bool:
         """Tell whether a sequence's picture, if it has one, is there."""
-        if sequence.picture is None:
+        key = sequence.picture_key
+        if key is None:
             return True
-        key = sequence.picture.key
         state = self._cache.picture_state(key)
         if state == "missing":
             return self._encodings.done(key)
@@ -85,12 +92,25 @@ class Readiness:
 
     def positions(self, sequence: Sequence) -> int:
         """Give the positions that a prefill launch computes for a sequence, at most."""
-        picture = sequence.picture
-        cached = picture is not None and self._cache.picture_state(picture.key) == "ready"
+        key = sequence.picture_key
+        cached = key is not None and self._cache.picture_state(key) == "ready"
         return sequence.known_length - (sequence.before if cached else 0)
 
     def need(self, sequence: Sequence) -> Need | None:
-        """Give what a sequence needs before its first token; None where work has been spent on it already."""
+        """Give what a sequence needs before its first token; None where work has been spent on it already.
+
+        Raises:
+            Exception: What its picture raises.
+        """
         if sequence.times.admitted or self._encodings.begun(sequence):
             return None
         return Need(self._encodings.crops_missing(sequence), self.positions(sequence))
+
+
+def _check_token(token: Token, vocab_size: int) -> None:
+    """Check what a launch writes for a token: what is wrong with one would fail everybody's step."""
+    values = token.values
+    if not 0 <= operator.index(token.id) < vocab_size:
+        raise ValueError(f"a prompt has id {token.id}, but the vocabulary has {vocab_size}")
+    if len(values) > 2 or not all(isinstance(value, float | int) for value in values):
+        raise ValueError(f"token {token.id} of a prompt carries {values!r:.60}, not up to two numbers")

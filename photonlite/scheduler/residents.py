@@ -133,4 +133,4 @@ class Residents:
 
 def _has_more(sequence: Sequence) -> bool:
     """Tell whether a sequence may produce another token behind those on their way."""
-    return sequence.samples and len(sequence.tokens) + sequence.inflight_refs < sequence.request.budget
+    return sequence.samples and len(sequence.tokens) + sequence.inflight_refs < sequence.budget

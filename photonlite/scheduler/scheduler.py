@@ -39,7 +39,7 @@ from functools import partial
 
 from photonlite.batch import EncodeJob, PageCopy, Plan, Row, Step
 from photonlite.cache.manager import CacheManager
-from photonlite.scheduler.encoding import Encodings
+from photonlite.scheduler.encoding import Encodings, Unusable
 from photonlite.scheduler.policy import Limits, Load, Pause, Rates, Room
 from photonlite.scheduler.priority import BULK_STEP, Queue, Turns
 from photonlite.scheduler.readiness import Need, Readiness
@@ -56,7 +56,7 @@ class Scheduler:
 
     Attributes:
         waiting: Not yet admitted, or pre-empted.
-        unusable: Waiting sequences whose pictures could not be cut; the engine ends them.
+        unusable: Waiting sequences whose pictures could not be cut, and why; the engine ends them.
         satisfied: Waiting sequences that asked for nothing but a picture that is cached; the engine ends them.
         realtime_near: Whether real-time requests are open or come again within a second or so; the engine, which has
             the clock, says so.
@@ -73,7 +73,7 @@ class Scheduler:
         self._enough = max(1, limits.max_crops // 2)
         self._encodings = Encodings(cache, limits.max_jobs, limits.max_picture_bytes)
         self._readiness = Readiness(cache, self._encodings, limits)
-        self.unusable: list[Sequence] = []
+        self.unusable: list[Unusable] = []
         self.satisfied: list[Sequence] = []
         self.realtime_near = False
         self.realtime_soon = False
@@ -103,14 +103,25 @@ class Scheduler:
         """Pictures that are being encoded, by key."""
         return self._encodings.jobs
 
-    def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence.
+    def prepare(self, sequence: Sequence) -> None:
+        """Check a sequence and name its prefixes. Changes nothing of the scheduler: for the thread that asks.
 
         Raises:
             CapacityError: It could not run even alone.
-            ValueError: It produces tokens and has no prompt to predict them from, or the reverse.
+            ValueError: It produces tokens and has no prompt to predict them from, or the reverse; or its prompt holds
+                what a step could not carry.
         """
         self._readiness.check_fits(sequence)
+        self.cache.name(sequence)
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a prepared sequence.
+
+        Raises:
+            AssertionError: It was not prepared.
+        """
+        if sequence.prefix_keys is None:
+            raise AssertionError(f"sequence {sequence.number} is submitted before it was prepared")
         self.waiting.add(sequence)
 
     def plan(self) -> Plan | None:
@@ -170,7 +181,11 @@ class Scheduler:
         return self._encodings.drop_idle(self.waiting)
 
     def need(self, sequence: Sequence) -> Need | None:
-        """Give what a waiting sequence needs before its first token; None where it has begun."""
+        """Give what a waiting sequence needs before its first token; None where it has begun.
+
+        Raises:
+            Exception: What its picture raises.
+        """
         return self._readiness.need(sequence)
 
     def _load(self) -> Load:
@@ -185,7 +200,8 @@ class Scheduler:
             return
         realtime = _is_realtime(plan)
         self._prefilled_last[realtime] = plan.kind == "prefill"
-        ends = sum(not sequence.realtime for sequence in (*self.satisfied, *self.unusable))  # at once, without a launch
+        ending = [*self.satisfied, *(one.sequence for one in self.unusable)]  # at once, without a launch
+        ends = sum(not sequence.realtime for sequence in ending)
         self._turns.book(overtakes=realtime and self.waiting.bulk > ends)
         if not realtime:
             self._steps.book(overtakes=False)

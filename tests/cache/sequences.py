@@ -45,8 +45,13 @@ def manager_of(usable: int, page_size: int = 4, prefix: int = 6, **options: bool
     return CacheManager(PagePool(usable + 1, page_size), prefix, **options)
 
 
+def admit(manager: CacheManager, sequence: Sequence) -> Admission | None:
+    manager.name(sequence)
+    return manager.admit(sequence)
+
+
 def admitted(manager: CacheManager, sequence: Sequence) -> Admission:
-    admission = manager.admit(sequence)
+    admission = admit(manager, sequence)
     assert admission is not None
     return admission
 

@@ -5,7 +5,7 @@ import pytest
 from photonlite.batch import PageCopy
 from photonlite.cache.manager import Admission
 from photonlite.request import Token
-from tests.cache.sequences import admitted, check, manager_of, sequence, served
+from tests.cache.sequences import admit, admitted, check, manager_of, sequence, served
 
 # Pages of 4 positions; BOS and image are positions 0 to 5, so the image ends inside the second page.
 PREFIX = 6
@@ -249,7 +249,7 @@ def test_short_pages_refuse_an_admission_and_change_nothing():
 
     before = state()
     waiting = about("a", range(20))
-    assert manager.admit(waiting) is None
+    assert admit(manager, waiting) is None
     assert waiting.pages == []
     assert state() == before
     # Nor has the picture become more recently used than the text.
@@ -278,7 +278,7 @@ def test_a_chain_in_use_is_not_evicted():
     first = about("a")
     admitted(manager, first)
     manager.confirm(first)
-    assert manager.admit(sequence(range(11))) is None
+    assert admit(manager, sequence(range(11))) is None
     manager.forget_all()
     assert manager.picture_state("a") == "ready"
     manager.release(first)
@@ -300,9 +300,9 @@ def test_a_sequence_is_admitted_once_and_with_the_image_prefix_of_its_model():
     first = about("a")
     admitted(manager, first)
     with pytest.raises(AssertionError, match="pages in hand"):
-        manager.admit(first)
+        admit(manager, first)
     with pytest.raises(AssertionError, match="5 positions, not 6"):
-        manager.admit(sequence((1,), "b", prefix=5))
+        admit(manager, sequence((1,), "b", prefix=5))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 7, 16])

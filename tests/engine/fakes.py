@@ -176,8 +176,12 @@ class Bench:
         before = PREFIX if picture else 1
         sequence = EngineSequence(len(self.sequences), request, sink, before, picture, deadline)
         self.sequences.append(sequence)
-        self.core.submit(sequence)
+        self.hand_in(sequence)
         return sink
+
+    def hand_in(self, sequence: EngineSequence) -> None:
+        self.core.prepare(sequence)
+        self.core.submit(sequence)
 
     def run(self, ticks: int = 1000) -> None:
         for _ in range(ticks):

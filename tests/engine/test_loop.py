@@ -210,14 +210,10 @@ def test_a_deadline_wakes_a_sleeping_engine() -> None:
     loop.close(drain=True)
 
 
-def test_a_request_that_can_never_fit_reaches_its_sink_as_an_error() -> None:
+def test_a_request_that_can_never_fit_is_refused_on_the_thread_that_asks() -> None:
     loop = EngineLoop(Bench(ends_at(3), pages=5).core)
-    one = sequence(0, budget=100)
-    loop.submit(one)
-
-    error = ended(one).ends[0].error
-    assert isinstance(error, CapacityError)
-    assert "101 positions, which takes 26 pages of 4, but the KV cache has 4" in str(error)
+    with pytest.raises(CapacityError, match="101 positions, which takes 26 pages of 4, but the KV cache has 4"):
+        loop.submit(sequence(0, budget=100))
     loop.close(drain=True)
 
 
@@ -247,7 +243,9 @@ def test_waking_may_happen_in_the_middle_of_waking() -> None:
 
 
 def test_a_sink_that_raises_when_its_request_is_refused_harms_nobody_else() -> None:
-    loop = EngineLoop(Bench(ends_at(3), pages=5).core)
+    core = Bench(ends_at(3)).core
+    core.prepare = lambda one: core.scheduler.prepare(one) if one is good else None  # type: ignore[method-assign]
+    loop = EngineLoop(core)
     refused, good = sequence(0, budget=100), sequence(1, budget=3)
 
     def broken(one: Sequence) -> None:
@@ -258,6 +256,7 @@ def test_a_sink_that_raises_when_its_request_is_refused_harms_nobody_else() -> N
     loop.submit(good)
 
     assert len(ended(good).tokens) == 3
+    assert isinstance(refused.error, AssertionError)  # it was not prepared
     assert loop.alive
     loop.close(drain=True)
 

@@ -111,7 +111,7 @@ def test_a_tick_with_typed_rows_takes_as_many_operations_whatever_they_are_writt
         bench = Bench(lambda sequence, index: Token(3 + told[index]), depth=depth)
         for number in range(4):
             request = Request("query", (Token(1),), TypedGrammar(made, 100), 100, SamplingSettings())
-            bench.core.submit(Sequence(number, request, FakeSink(), 1))
+            bench.hand_in(Sequence(number, request, FakeSink(), 1))
         most = 0
         for _ in range(100):
             counter = Counter()

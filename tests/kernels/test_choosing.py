@@ -11,9 +11,10 @@ from photonlite.kernels import reference_choosing
 from photonlite.kernels.choosing import choose, triton_choose
 from photonlite.kernels.choosing_kernel import HAS_TRITON
 from photonlite.kernels.reference_choosing import Logits, Target
-from photonlite.runner.choices import Variant, variant_of
+from photonlite.runner.choices import Variant
 from tests.beside import Ended
 from tests.kernels.choices import Case, assert_same, kinds_of, new_target, random_case
+from tests.runner.needs import variant_of
 
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 

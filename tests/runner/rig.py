@@ -175,7 +175,7 @@ class Rig:
         return sequence
 
     def job(self, crops: Crops | engine_sequence.UncutPicture) -> EncodeJob:
-        return EncodeJob(next(self._jobs), "", crops)
+        return EncodeJob(next(self._jobs), "", engine_sequence.read_crops(crops))
 
     def encode(self, *groups: CropGroup) -> None:
         step = self._step(Plan("encode", groups=groups))

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
-from photonlite.images.crops import Crops, CropSpec
+from photonlite.images.crops import CropSpec
 from photonlite.images.packing import pack_picture, rgb_bytes
 from photonlite.runner.buffers import Buffers
 from photonlite.runner.feed import CropFeed
 from photonlite.runner.slot import SlotShape
-from photonlite.sequence import UncutPicture
+from photonlite.sequence import CutPicture, UncutPicture
 from tests.kernels.pictures import noise, pillows
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
@@ -42,7 +42,7 @@ def uncut(width: int, height: int, seed: int) -> UncutPicture:
 
 def asked(number: int, size: tuple[int, int], cut: bool) -> Asked:
     wanted, picture = pillows(noise(*size, number), SPEC), uncut(*size, number)
-    crops = Crops(wanted.numpy().copy(), picture.tiling) if cut else picture
+    crops = CutPicture(wanted.numpy().copy(), picture.tiling) if cut else picture
     return Asked(EncodeJob(number, "", crops), wanted)
 
 

@@ -131,14 +131,19 @@ class Odd(Allowed):
         raise KeyError(token_id)
 
 
+def broken_list() -> Any:
+    yield choice(Allowed())
+    raise ValueError("more rows than there are")
+
+
 def test_a_step_whose_choices_failed_has_left_its_slot_when_its_failure_is_collected() -> None:
     runner, work = engine()
     step = decode_step(0, 5)
     runner.launch(step)
-    with pytest.raises(KeyError) as raised:  # before anything of the second half was queued
-        runner.finalize(step, [choice(Odd((1, 2), coordinate=1))])
+    with pytest.raises(ValueError, match="more rows") as raised:  # before anything of the second half was queued
+        runner.finalize(step, broken_list())
     step.failure = raised.value
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="more rows"):
         runner.collect(step)
 
     assert work.written == [[5 * 4 + 2]]
@@ -154,8 +159,9 @@ def test_a_step_whose_choices_failed_has_left_its_slot_when_its_failure_is_colle
         Allowed((1, 2), scored=(1, 40)),
         Allowed((1, 2), scored=(1,) * 999),
         object(),
+        Odd((1, 2), coordinate=1),
     ],
-    ids=["unknown", "large", "huge", "text", "scored", "many", "nothing"],
+    ids=["unknown", "large", "huge", "text", "scored", "many", "nothing", "odd"],
 )
 def test_a_row_that_asks_for_the_impossible_fails_alone(broken: Any) -> None:
     runner, _ = engine()

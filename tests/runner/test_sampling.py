@@ -18,12 +18,12 @@ from photonlite.runner.choices import (
     Variant,
     read_results,
     uniform,
-    variant_of,
     write_choice,
     write_scored,
 )
 from photonlite.runner.sampling import Scores, apply_head, choose_tokens
 from tests.plain import PlainRunner, Sampler
+from tests.runner.needs import variant_of
 from tests.tiny import CPU, tiny_config, tiny_model
 
 VOCAB, COORDINATES, SIZES = 70, 100, 20

@@ -145,7 +145,7 @@ def test_pages_that_come_free_are_a_realtime_requests_before_anybody_elses() -> 
         if number == 1:
             assert bench.scheduler.plan() is not None
         bench.sequences.append(sequence(number, realtime, prompt, budget=2))
-        bench.core.submit(bench.sequences[-1])
+        bench.hand_in(bench.sequences[-1])
 
     plan = bench.scheduler.plan()
     assert plan is None or plan.kind == "decode"
@@ -157,10 +157,10 @@ def starved(realtime_runs: bool) -> Bench:
     bench = Bench(ends_at(40), pages=11, prefix_caching=False)
     plans = [sequence(0, realtime_runs, 13, 2), sequence(1, False, 25, 2), sequence(2, True, 5, 2)]
     bench.sequences += plans
-    bench.core.submit(plans[0])
+    bench.hand_in(plans[0])
     assert bench.scheduler.plan() is not None
     for one in plans[1:]:
-        bench.core.submit(one)
+        bench.hand_in(one)
     for _ in range(BULK_TURN):
         bench.scheduler._turns.book(overtakes=True)
     return bench

@@ -46,7 +46,7 @@ def test_nobody_overtakes_a_request_that_waits_for_pages() -> None:
         prompt = tuple(Token(1) for _ in range(length))
         request = Request("query", prompt, Words(2), 2, SamplingSettings())
         bench.sequences.append(Sequence(number, request, FakeSink(), 1))
-        bench.core.submit(bench.sequences[-1])
+        bench.hand_in(bench.sequences[-1])
     plan = bench.scheduler.plan()
 
     assert plan is not None

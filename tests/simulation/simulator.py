@@ -255,6 +255,7 @@ class Simulation:
         positions = sequence.before + len(request.prompt) + max(0, request.budget - 1)
         fits = self.scenario.fits(positions, with_picture=sequence.picture is not None)
         try:
+            self.core.prepare(sequence)
             self.core.submit(sequence)
         except CapacityError:
             if fits:

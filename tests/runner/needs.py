@@ -1,0 +1,15 @@
+"""What a finalize of several rows takes, for tests that have no runner."""
+
+from collections.abc import Iterable
+
+from photonlite.batch import Choice
+from photonlite.runner.choices import Needs, Variant
+
+
+def variant_of(choices: Iterable[Choice | None]) -> tuple[Variant, bool]:
+    """The variant of heads for these rows, and whether any of them draws."""
+    needs = Needs()
+    for choice in choices:
+        if choice is not None:
+            needs.add(choice)
+    return needs.variant, needs.sampled
