@@ -184,12 +184,13 @@ class Sequence:
         preempting: It gives its pages back as soon as its steps have committed, and starts again.
         error: Why it failed.
         times: When things happened to it.
-        prompt: Of the request, as are the next five.
+        prompt: Of the request, as are the next six.
         budget: Tokens at most.
         realtime: Whether it comes before bulk work.
         temperature: 0 is greedy.
         top_p: Probability mass to consider.
         grammar: What may follow the prompt.
+        salt: A tenant's own text.
         picture_key: The picture's key; None for text alone.
         prompt_length: Positions of BOS, picture and prompt.
     """
@@ -217,6 +218,7 @@ class Sequence:
     temperature: float = field(init=False)
     top_p: float = field(init=False)
     grammar: Grammar = field(init=False)
+    salt: str = field(init=False)
     picture_key: str | None = field(init=False)
     prompt_length: int = field(init=False)
 
@@ -226,7 +228,7 @@ class Sequence:
         self.budget = int(request.budget)
         self.realtime = bool(request.realtime)
         self.temperature, self.top_p = float(request.settings.temperature), float(request.settings.top_p)
-        self.grammar = request.grammar
+        self.grammar, self.salt = request.grammar, request.salt
         self.picture_key = None if self.picture is None else self.picture.key
         self.prompt_length = self.before + len(self.prompt)
 

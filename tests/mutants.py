@@ -237,6 +237,32 @@ MUTANTS = [
         "if True:",
         _CORE,
     ),
+    Mutant(
+        "what one picture raises is everybody's fault",
+        "scheduler/encoding.py",
+        """    except Exception as error:
+        return None, error
+""",
+        """    except ZeroDivisionError as error:
+        return None, error
+""",
+        "tests/simulation/test_hostile.py",
+    ),
+    Mutant(
+        "an odd mask spoils the whole batch",
+        "runner/runner.py",
+        "            except Exception as error:  # a grammar is a plug-in\n",
+        "            except ZeroDivisionError as error:\n",
+        "tests/simulation/test_hostile.py",
+    ),
+    Mutant(
+        "prompts are hashed by the engine's thread",
+        "engine/loop.py",
+        """        self._core.prepare(sequence)
+        with self._gate:""",
+        """        with self._gate:""",
+        "tests/engine/test_loop.py",
+    ),
     # Zombies.
     Mutant(
         "reference dropped: a launch does not count",

@@ -225,7 +225,7 @@ class CacheManager:
     def _keys(self, sequence: Sequence) -> Iterator[bytes]:
         size, before, prompt = self.pages.page_size, sequence.before, sequence.prompt
         if sequence.picture_key is None:
-            first, parent = 0, text_root(sequence.request.salt)
+            first, parent = 0, text_root(sequence.salt)
         else:
             first, parent = before // size, image_key(sequence.picture_key)
             yield parent

@@ -1,14 +1,18 @@
 """Deadlines, and what real-time requests leave behind, on a virtual clock."""
 
+import dataclasses
+
 import pytest
 
 from photonlite.engine.core import EngineCore
 from photonlite.engine.trust import Trust
 from photonlite.errors import DeadlineError
+from photonlite.images.crops import Crops
+from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.policy import Rates
 from photonlite.scheduler.readiness import Need
 from photonlite.sequence import Sequence
-from tests.engine.fakes import Bench, FakePicture, Words, ends_at
+from tests.engine.fakes import Bench, FakePicture, FakeSink, Words, ends_at
 
 
 class Clock:
@@ -205,3 +209,36 @@ def test_open_requests_are_counted_by_class_however_they_end(clock: Clock) -> No
     bench.run()
 
     assert (bench.core.requests.realtime, bench.core.open) == (0, set[Sequence]())
+
+
+class Broken(FakePicture):
+    @property
+    def crops(self) -> Crops | None:
+        raise KeyError("crops")
+
+
+def test_a_picture_that_raises_when_its_deadline_is_reckoned_ends_its_request_alone(clock: Clock) -> None:
+    bench = slow(clock)
+    broken = bench.ask(picture=Broken("a"), deadline=clock.now + 1000, realtime=True)
+    good = bench.ask(picture=FakePicture("b"), deadline=clock.now + 1000, realtime=True)
+    bench.core.requests.expire()
+    assert isinstance(broken.ends[0].error, KeyError)
+    bench.run()
+
+    assert len(good.tokens) == 3
+    assert bench.everything_is_free()
+
+
+@pytest.mark.parametrize(
+    "token",
+    [Token(-1), Token(100), Token("a"), Token(1, (0.5, 0.5, 0.5)), Token(1, ("a",))],  # type: ignore[arg-type]
+    ids=["negative", "unknown", "text", "three", "words"],
+)
+def test_a_prompt_that_would_fail_everybodys_step_is_refused(token: Token) -> None:
+    bench = Bench(ends_at(3))
+    bench.scheduler._readiness._limits = dataclasses.replace(bench.scheduler.limits, vocab_size=100)
+    request = Request("query", (Token(1), token), Words(3), 3, SamplingSettings())
+    with pytest.raises((ValueError, TypeError)):
+        bench.hand_in(Sequence(0, request, FakeSink(), 1))
+
+    assert not bench.core.open

@@ -147,7 +147,7 @@ def check_end(simulation: "Simulation") -> None:
 def _check_waste(simulation: "Simulation") -> None:
     """Check that each picture was encoded once, if nothing happened that makes its prefix get lost."""
     seen, scenario = simulation.seen, simulation.scenario
-    troubles = ("RequestCancelledError", "DeadlineError", "NumericalError", "StepError", "ValueError")
+    troubles = ("RequestCancelledError", "DeadlineError", "NumericalError", "StepError", "ValueError", "HostileFault")
     if any(seen[f"ended by {trouble}"] for trouble in troubles) or seen["launches without a free page"]:
         return
     if scenario.prefix_caching and simulation.cache.prefix.evictions == 0:

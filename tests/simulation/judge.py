@@ -57,7 +57,7 @@ class Judge:
         number, count = sequence.number, len(sequence.tokens)
         if sequence.samples and oracle.grammar.finish_reason is None:
             raise Violation(f"{number} ends after {count} tokens, but more must follow")
-        if sequence.samples and sequence.request.grammar.finish_reason != oracle.grammar.finish_reason:
+        if sequence.samples and sequence.grammar.finish_reason != oracle.grammar.finish_reason:
             raise Violation(f"{number} ends with another reason than {oracle.grammar.finish_reason}")
         if number in self.cancelled:
             raise Violation(f"{number} has a result, though it was cancelled before")

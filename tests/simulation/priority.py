@@ -130,5 +130,5 @@ def scheduler_waiting(simulation: "Simulation", *, realtime: bool) -> list[Seque
 
 def _could_decode(sequence: Sequence, page_size: int) -> bool:
     """Tell whether a running sequence has a position to fill and room for it."""
-    more = sequence.samples and len(sequence.tokens) + sequence.inflight_refs < sequence.request.budget
+    more = sequence.samples and len(sequence.tokens) + sequence.inflight_refs < sequence.budget
     return more and not sequence.preempting and sequence.filled < len(sequence.pages) * page_size

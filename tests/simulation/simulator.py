@@ -10,9 +10,11 @@ draw scenario and requests ──> tick, tick, tick ... ──> everything has e
 Every token is compared with the oracle's where it comes out, and every end with what may have caused it.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from photonlite.batch import Step
 from photonlite.cache.manager import CacheManager
@@ -25,10 +27,19 @@ from photonlite.request import Request, SamplingSettings
 from photonlite.runner.runner import StreamRunner
 from photonlite.runner.slot import Slot
 from photonlite.scheduler.scheduler import Scheduler
-from photonlite.sequence import Sequence
+from photonlite.sequence import Picture, Sequence
 from tests.simulation import invariants
 from tests.simulation.body import SymbolicBody, Violation
 from tests.simulation.failing import FailingBody, Failures, InjectedFailure
+from tests.simulation.hostile import (
+    HostileFault,
+    HostileGrammar,
+    HostilePicture,
+    HostileRequest,
+    HostileSink,
+    Hostility,
+    Trap,
+)
 from tests.simulation.judge import Judge, PictureFailure
 from tests.simulation.oracle import Oracle
 from tests.simulation.priority import Priority
@@ -60,6 +71,7 @@ class Simulation:
         doomed: Sequences whose step has failed in this tick: they end with it.
         dead: Whether the engine died, as it was made to.
         pictures: What requests are about.
+        traps: Of hostile requests, by number.
         priority: Watches who goes before whom.
     """
 
@@ -81,12 +93,19 @@ class Simulation:
         self.priority = Priority(self)
         self._asks = workload.asks[::-1]
         self.pictures = workload.pictures
+        self.traps: dict[int, Trap] = {}
         self._crops = [picture.numbers for picture in workload.pictures]
         self._cutting: list[tuple[int, LatePicture]] = []
         self._work = sum(ask.budget + 8 for ask in workload.asks)
         self._submitted = 0
         self._newest_collected = -1
         self._build(self.scenario, longest)
+
+    def make_hostile(self, index: int, hostility: Hostility) -> None:
+        """Have one request of the workload raise, by its place in the order of arrival, and no other one."""
+        asks = [dataclasses.replace(ask, hostility=None) for ask in self._asks]
+        asks[-1 - index] = dataclasses.replace(asks[-1 - index], hostility=hostility)
+        self._asks = asks
 
     def run(self) -> None:
         """Go through it all.
@@ -102,6 +121,8 @@ class Simulation:
         except EngineDiedError as death:
             self._bury(death)
         invariants.check_end(self)
+        for trap in self.traps.values():
+            self.seen.update(trap.sites)
         self.seen["given up before their deadlines"] += self.core.metrics.dropped_hopeless
         self.seen["pre-emptions"] += self.core.metrics.preemptions
         self.seen["evictions"] += self.cache.prefix.evictions
@@ -167,9 +188,10 @@ class Simulation:
     def ended(self, sequence: Sequence, oracle: Oracle) -> None:
         """Take a sequence's end."""
         if self._trace is not None:
-            self._say(f"end {name(sequence)}: {sequence.error!r}")
+            self._say(f"end {name(sequence)}: {type(sequence.error).__name__}")
         self.seen[f"ended by {type(sequence.error).__name__}" if sequence.error else "answered"] += 1
-        self._judge.judge(sequence, oracle, self.now, dying=self.failures.dying)
+        if sequence.number not in self.traps or not isinstance(sequence.error, HostileFault):
+            self._judge.judge(sequence, oracle, self.now, dying=self.failures.dying)
 
     def fail(self, kind: str, step: Step | None) -> None:
         """Raise if this call is one of those that fail."""
@@ -232,7 +254,8 @@ class Simulation:
     def _submit(self, ask: Ask) -> None:
         number, scenario = self._submitted, self.scenario
         self._submitted += 1
-        picture, crops, before = None, None, 1
+        picture: Picture | None = None
+        crops, before = None, 1
         if ask.picture is not None:
             failure = PictureFailure(f"picture {ask.picture} of {number}") if ask.fails else None
             crops, before = self._crops[ask.picture], scenario.prefix_length
@@ -241,27 +264,41 @@ class Simulation:
             )
         oracle = Oracle(crops, before, ask.prompt, ask.grammar(), ask.temperature, ask.seed)
         settings = SamplingSettings(temperature=ask.temperature)
-        request = Request("simulated", ask.prompt, ask.grammar(), ask.budget, settings, realtime=ask.realtime)
+        grammar, sink = ask.grammar(), Watch(self, number, oracle)
+        request = Request("simulated", ask.prompt, grammar, ask.budget, settings, realtime=ask.realtime)
         deadline = None if ask.deadline is None else self.now + ask.deadline
-        sequence = Sequence(number, request, Watch(self, number, oracle), before, picture, deadline, ask.seed)
         if self._trace is not None:
             kind = "real-time" if ask.realtime else "bulk"
-            self._say(f"submit {kind} {number}: {before} + {len(ask.prompt)} + {ask.budget}, picture {ask.picture}")
-        self._hand_in(sequence)
+            what = f"picture {ask.picture}, {ask.hostility or 'peaceful'}"
+            self._say(f"submit {kind} {number}: {before} + {len(ask.prompt)} + {ask.budget}, {what}")
+        if ask.hostility is None:
+            self._hand_in(Sequence(number, request, sink, before, picture, deadline, ask.seed))
+            return
+        trap = self.traps[number] = Trap(ask.hostility)
+        hostile: Any = HostileRequest(dataclasses.replace(request, grammar=HostileGrammar(grammar, trap)), trap)
+        if picture is not None:
+            picture = HostilePicture(picture, trap)
+        try:
+            sequence = Sequence(number, hostile, HostileSink(sink, trap), before, picture, deadline, ask.seed)
+            self._hand_in(sequence)
+        except HostileFault:
+            self.seen["refused for raising"] += 1
 
     def _hand_in(self, sequence: Sequence) -> None:
         """Submit a sequence, and check that it is refused if and only if it can never fit."""
-        request = sequence.request
-        positions = sequence.before + len(request.prompt) + max(0, request.budget - 1)
+        positions = sequence.before + len(sequence.prompt) + max(0, sequence.budget - 1)
         fits = self.scenario.fits(positions, with_picture=sequence.picture is not None)
         try:
             self.core.prepare(sequence)
-            self.core.submit(sequence)
         except CapacityError:
             if fits:
                 raise
             self.seen["refused"] += 1
             return
+        try:
+            self.core.submit(sequence)
+        except HostileFault as fault:
+            raise Violation(f"{name(sequence)} raises on the engine's thread when it is handed in") from fault
         if not fits:
             raise Violation(f"{name(sequence)} was taken in, but can never fit")
         self.sequences.append(sequence)

@@ -12,6 +12,7 @@ from photonlite.request import Token
 from photonlite.runner.slot import SlotShape
 from photonlite.scheduler.policy import Limits
 from tests.simulation.grammar import MakeGrammar, draw_grammar, with_fault
+from tests.simulation.hostile import Hostility, draw_hostility
 from tests.simulation.model import COORDINATE, COORDINATES, SIZE, SIZES, VOCAB_SIZE, WORDS
 
 _CALLS = {
@@ -179,6 +180,7 @@ class Ask:
         fails: Whether its picture cannot be cut.
         deadline: Ticks after which its answer is worthless; None for never.
         realtime: Whether it comes before bulk work.
+        hostility: Which of its own objects raises; None where none does.
     """
 
     at: int
@@ -192,6 +194,7 @@ class Ask:
     fails: bool
     deadline: float | None
     realtime: bool
+    hostility: Hostility | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +248,7 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
     faults, late = random.choice((0.0, 0.05, 0.2)), random.choice((0, 5, 40))
     hurried = random.choice((0.0, 0.0, 0.1))
     share_of_realtime = random.choice((0.0, 0.1, 0.3, 0.6, 0.95))
+    share_of_hostile = random.choice((0.0, 0.0, 0.05, 0.3))
     asks: list[Ask] = []
     at = 0
     for _ in range(random.choice((4, 8, 12, 24))):
@@ -272,6 +276,7 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
                     random.random() < 0.04,
                     _draw_deadline(random, hurried, realtime),
                     realtime,
+                    draw_hostility(random) if random.random() < share_of_hostile else None,
                 )
             )
         at += random.choice((0, 1, 4, 20))
