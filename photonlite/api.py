@@ -22,8 +22,9 @@ from photonlite.device.threads import in_passing
 from photonlite.errors import SettingsError
 from photonlite.models.checkpoint import LoadedModel, load_checkpoint
 from photonlite.observe import Recording
+from photonlite.options import Options
 from photonlite.results import Answer, Caption, Detections, Points, Segments
-from photonlite.session import Options, Session
+from photonlite.session import Session
 from photonlite.settings import settings_of, unknown_name
 from photonlite.skills.base import SpatialRefs
 from photonlite.tasks import EncodedImage, Picture, Settings, Tasks
@@ -80,7 +81,7 @@ def _engine_config(given: EngineConfig | Mapping[str, Any] | None) -> EngineConf
         return given
     known = settings_of(EngineConfig)
     if given is not None and not isinstance(given, Mapping):
-        raise SettingsError(f"engine is {type(given).__name__}: give a dict such as {{'max_batch': 16}}")
+        raise SettingsError(f"engine is of type {type(given).__name__}: give a dict such as {{'max_batch': 16}}")
     for name in given or {}:
         if name not in known:
             raise unknown_name(f"engine setting {name!r:.60}", str(name), known)
@@ -104,18 +105,19 @@ class VisionModel(AsyncTwins):
     Methods also take the options `deadline_s`, seconds from the call after which the answer is worthless; `salt`, a
     tenant's own text: pictures of different salts share nothing that was computed for them; and `realtime`, for loops
     that need an answer now: such a question comes before all others, wherever something waits, and with a deadline it
-    is given up as soon as it can no longer be in time. Others are never starved. No answer depends on it.
+    is given up as soon as it can no longer be in time. Others are never starved. No answer depends on it. `strict=True`
+    raises `TruncatedError` where a limit cut an answer short (`result.truncated`), at the end of a stream.
 
     Where decoded pictures of more than `EngineConfig.max_prepared_bytes` wait for the engine, a call waits before it
     decodes its own, at most until its deadline.
 
     All methods raise these when called: `ImageError` for a picture that cannot be read or is over the limit,
-    `SettingsError` for an unknown setting or value, `PromptError` for text that is empty or too long,
-    `UnsupportedSkillError` for a skill that the checkpoint lacks, `CapacityError` for a prompt that exceeds the
-    context, and `ModelError` after :meth:`close`. While an answer is computed there may be `DeadlineError`,
-    `RequestCancelledError`, `NumericalError` for damaged weights, `CapacityError` for what can never fit the KV cache,
-    `StepError` and `EngineDiedError`; a stream raises them when it is read. Cancelling a task that awaits a twin,
-    interrupting a thread that waits, or dropping a stream cancels the request.
+    `SettingsError` for an unknown setting or value, `UnknownArgumentError` for any other unknown name, `PromptError`
+    for text that is empty or too long, `UnsupportedSkillError` for a skill that the checkpoint lacks, `CapacityError`
+    for a prompt that exceeds the context, and `ModelError` after :meth:`close`. While an answer is computed there may
+    be `DeadlineError`, `RequestCancelledError`, `NumericalError` for damaged weights, `CapacityError` for what can
+    never fit the KV cache, `StepError` and `EngineDiedError`; a stream raises them when it is read. Cancelling a task
+    that awaits a twin, interrupting a thread that waits, or dropping a stream cancels the request.
 
     Args:
         loaded: The checkpoint.
@@ -347,7 +349,7 @@ class VisionModel(AsyncTwins):
         return self._session.encode(self._tasks.encode(image), options)
 
     def batch(
-        self, tasks: Iterable[Mapping[str, Any]], *, progress: bool = False, errors: Errors = "raise"
+        self, tasks: Iterable[Mapping[str, Any]], *, progress: bool = False, errors: Errors = "return"
     ) -> list[Any]:
         """Ask for many things at once.
 
@@ -356,14 +358,14 @@ class VisionModel(AsyncTwins):
                 "detect", "image": "desk.png", "object": "mug"}`. Pictures are prepared as their turn comes, on other
                 threads: an iterator must not give the same array twice with other pixels.
             progress: Whether to show a bar.
-            errors: "raise" ends the batch with the first error and cancels the rest; "return" puts an error in the
-                place of its task's result.
+            errors: "return" puts an error in the place of its task's result; "raise" ends the batch with the first
+                error and cancels the rest. Messages begin with the index of the task.
 
         Returns:
-            Results in the order of the tasks.
+            Results in the order of the tasks; an error where there is none.
 
         Raises:
-            InputError: A task is no such mapping.
+            InputError: `tasks` is not a list or another iterable.
         """
         with Batch(self._session, self._tasks, tasks, progress=progress, errors=errors) as batch:
             while batch.fill():

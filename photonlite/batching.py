@@ -9,14 +9,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sized
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from tqdm import tqdm
 
 from photonlite.engine.faults import without_frames
 from photonlite.engine.generation import Generation
-from photonlite.errors import PhotonliteError, SettingsError
-from photonlite.session import Options, Session
+from photonlite.errors import InputError, PhotonliteError, SettingsError
+from photonlite.options import OPTIONS, Options
+from photonlite.session import Session
 from photonlite.tasks import Task, Tasks
 
 Errors = Literal["raise", "return"]
@@ -38,13 +39,16 @@ class Batch:
         builder: Builds them.
         tasks: Mappings, see `Tasks.from_mapping`, which may hold `Options` as well.
         progress: Whether a bar is shown.
-        errors: "raise" ends the batch with the first failure, "return" leaves it in its task's place.
+        errors: "return" puts a failure in its task's place, "raise" ends the batch with the first one. Messages begin
+            with the task's index.
 
     Attributes:
         results: So far.
 
     Raises:
         SettingsError: `errors` is neither.
+        InputError: `tasks` cannot be iterated over.
+        ModelError: The model is closed.
     """
 
     def __init__(
@@ -57,12 +61,16 @@ class Batch:
         errors: Errors,
     ) -> None:
         if errors not in ("raise", "return"):
-            raise SettingsError(f"errors is {errors!r}: it must be 'raise' or 'return'")
+            raise SettingsError(f"errors is {errors!r:.60}: it must be 'return' or 'raise'")
+        if not isinstance(tasks, Iterable) or isinstance(tasks, Mapping | str):
+            raise InputError(f"tasks is of type {type(tasks).__name__}: give a list of dicts")
+        session.check_open()
         self.results: list[Any] = []
         self._session = session
         self._builder = builder
         self._tasks = iter(tasks)
         self._raises = errors == "raise"
+        self._begun = 0
         self._open: deque[tuple[Generation | None, Callable[[], Any]]] = deque()
         total = len(tasks) if isinstance(tasks, Sized) else None
         self._bar = tqdm(total=total, unit="task") if progress else None
@@ -87,6 +95,7 @@ class Batch:
             except StopIteration:
                 break
             self._open.append(self._begin(task))
+            self._begun += 1
         return bool(self._open)
 
     def wait(self) -> None:
@@ -105,6 +114,7 @@ class Batch:
         try:
             self.results.append(finish())
         except Exception as error:
+            _name_task(error, len(self.results))
             if self._raises:
                 raise
             # With its frames the list would keep the model, and itself, alive.
@@ -118,6 +128,7 @@ class Batch:
             generation = self._session.launch(task, options)
         except Exception as error:
             if self._raises:
+                _name_task(error, self._begun)
                 raise
             return None, partial(_raise, error)
         return generation, lambda: task.finish(generation.complete())
@@ -126,16 +137,20 @@ class Batch:
         if not isinstance(mapping, Mapping):
             return self._builder.from_mapping(mapping), Options()  # which says what is wrong with it
         arguments = dict(mapping)
-        options = Options(
-            deadline_s=arguments.pop("deadline_s", None),
-            salt=arguments.pop("salt", None),
-            realtime=arguments.pop("realtime", False),
-        )
-        return self._builder.from_mapping(arguments), options
+        options = {name: arguments.pop(name) for name in OPTIONS if name in arguments}
+        return self._builder.from_mapping(arguments), cast(Options, options)
 
 
 def _is_ours(error: Exception) -> bool:
     return isinstance(error, PhotonliteError)  # whose message says it all
+
+
+def _name_task(error: Exception, index: int) -> None:
+    """Put the task's index in front of the message of an error of ours; any other error gets a note."""
+    if _is_ours(error) and error.args:
+        error.args = (f"task {index}: {error.args[0]}", *error.args[1:])
+    else:
+        error.add_note(f"in task {index} of the batch")
 
 
 def _raise(error: Exception) -> None:

@@ -10,6 +10,7 @@ PhotonliteError
 │   │   └── ImageShapeError     an array of the wrong shape, type or values
 │   ├── PromptError             text that is empty or too long
 │   ├── SettingsError           an unknown setting or a value out of range
+│   ├── UnknownArgumentError    (also a TypeError) an argument that the method does not take
 │   ├── GrammarError            a schema, pattern or list of choices that no answer can be held to
 │   │   ├── SchemaError         a keyword or type that would not be enforced, or a malformed schema
 │   │   ├── GrammarTooLargeError    over the limit of length, states, masks, choices or nesting
@@ -26,6 +27,7 @@ PhotonliteError
 ├── EngineError                 a request ended before its answer was complete
 │   ├── StepError               the device could not do a step that carried the request
 │   ├── EngineDiedError         the engine has stopped, and no request can run any more
+│   ├── TruncatedError          a limit cut the answer short, and strict=True was asked for
 │   ├── RequestCancelledError   the caller gave it up
 │   └── DeadlineError           (also a TimeoutError) its deadline passed first
 └── MissingDependencyError      (also an ImportError) an optional package is not installed
@@ -69,6 +71,10 @@ class PromptError(InputError):
 
 class SettingsError(InputError):
     """A setting is unknown or out of range."""
+
+
+class UnknownArgumentError(InputError, TypeError):
+    """A method was given an argument that it does not take."""
 
 
 class GrammarError(InputError):
@@ -148,6 +154,10 @@ class StepError(EngineError):
 
 class EngineDiedError(EngineError):
     """The engine has stopped: requests that were open have failed, and later ones are refused."""
+
+
+class TruncatedError(EngineError):
+    """A limit (max_tokens, max_objects, the context) cut the answer short, and it was asked for with strict=True."""
 
 
 class RequestCancelledError(EngineError):

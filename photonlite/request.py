@@ -7,7 +7,6 @@ skill.finish ─> result, from the Completion
 ```
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,11 +16,15 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from photonlite.errors import SettingsError
+from photonlite.errors import SettingsError, TruncatedError
+from photonlite.hints import did_you_mean
 from photonlite.results import Metrics
 
 MAX_SCORED = 128
 """Ids whose probabilities one position can be asked for: two spellings of 64 choices."""
+
+SETTINGS = ("temperature", "top_p", "max_tokens", "max_objects", "seed")
+"""Names of the fields of `SamplingSettings`."""
 
 _LARGEST_SEED = 2**63 - 1
 _LIMITS = {
@@ -81,15 +84,17 @@ class SamplingSettings:
         if settings is None:
             return cls()
         if not isinstance(settings, Mapping):
-            raise SettingsError(f"settings is {type(settings).__name__}: give a dict such as {{'temperature': 0.5}}")
-        known = [field.name for field in dataclasses.fields(cls)]
+            raise SettingsError(
+                f"settings is of type {type(settings).__name__}: give a dict such as {{'temperature': 0.5}}"
+            )
         for name in settings:
             if name == "variant":
                 raise SettingsError(
                     "setting 'variant' names a fine-tuned adapter, which photonlite cannot load: leave it out"
                 )
-            if name not in known:
-                raise SettingsError(f"setting {_shown(name)} is unknown: the settings are {', '.join(known)}")
+            if name not in SETTINGS:
+                hint = did_you_mean(name, SETTINGS)
+                raise SettingsError(f"setting {_shown(name)} is unknown: {hint}The settings are {', '.join(SETTINGS)}")
         return cls(**settings)
 
     @property
@@ -214,6 +219,7 @@ class Request:
         subject: The text of the question or the object, stripped; results carry it as their label.
         salt: A tenant's own text: prompts of different salts share nothing that was computed for them.
         realtime: Whether it comes before bulk work, and is dropped when it can no longer be in time.
+        strict: Whether an answer that a limit cut short is an error.
     """
 
     skill: str
@@ -224,6 +230,24 @@ class Request:
     subject: str = ""
     salt: str = ""
     realtime: bool = False
+    strict: bool = False
+
+    def check(self, finish_reason: str | None) -> None:
+        """Check how an answer ended.
+
+        Raises:
+            TruncatedError: A limit cut it short, and the request is strict.
+        """
+        if not self.strict or finish_reason == "stop":
+            return
+        settings = self.settings
+        if finish_reason == "max_objects":
+            limit, more = f"max_objects, which is {settings.max_objects}", "raise it"
+        elif self.skill in ("detect", "point") or self.budget < settings.max_tokens:
+            limit, more = "the model's context length", "shorten the prompt, or ask for less"
+        else:
+            limit, more = f"max_tokens, which is {settings.max_tokens}", "raise it, or ask for less"
+        raise TruncatedError(f"the answer was cut short by {limit}: {more}, or leave strict out to get what there is")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,13 @@ task ──> Generation ── prepare: decode, hash ──> engine ──> comp
 
 import concurrent.futures
 import dataclasses
-import math
 import os
 import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from numbers import Real
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,35 +29,19 @@ from photonlite.engine.delivery import Delivery
 from photonlite.engine.engine import Engine
 from photonlite.engine.generation import Generation
 from photonlite.engine.preparation import Binding, Preparation
-from photonlite.errors import ModelError, SettingsError
+from photonlite.errors import ModelError
 from photonlite.grammar.automaton import Automaton
 from photonlite.grammar.compiler import GrammarCompiler
 from photonlite.grammar.tables import Ids
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.models.checkpoint import LoadedModel
+from photonlite.options import Chosen, Options, chosen
 from photonlite.request import Completion, Request
 from photonlite.skills import encode
 from photonlite.skills.typed import Late
-from photonlite.tasks import EncodedImage, Picture, Task
+from photonlite.tasks import EncodedImage, Picture, Task, Tasks
 
 R = TypeVar("R")
-
-
-class Options(TypedDict, total=False):
-    """What every method takes beside its own arguments.
-
-    Attributes:
-        deadline_s: Seconds from the call after which the answer is worthless: `DeadlineError` is raised then.
-        realtime: Whether the question comes before bulk work: its picture is decoded, encoded and read first, and what
-            else the engine does beside it is cut short. Nothing that runs is given up for it, and bulk work keeps a
-            share. With a deadline it is given up, with `DeadlineError`, as soon as it can no longer be in time.
-        salt: Whose question it is. What is computed for it serves later questions of the same salt only, so that
-            no tenant of a server learns from the time it takes what another one has asked.
-    """
-
-    deadline_s: float | None
-    salt: str | None
-    realtime: bool
 
 
 class Session:
@@ -111,7 +93,7 @@ class Session:
 
     def run(self, task: Task[R], options: Options) -> R:
         """Ask and wait; a stream is given as soon as its picture is prepared."""
-        generation, preparation = self._begin(task, **options)
+        generation, preparation = self._begin(task, self.check(task, options))
         preparation.here()
         if task.stream is None:
             return task.finish(generation.complete())
@@ -120,7 +102,7 @@ class Session:
 
     async def arun(self, task: Task[R], options: Options) -> R:
         """The same for coroutines: nothing slow happens on the event loop."""
-        generation, preparation = self._begin(task, **options)
+        generation, preparation = self._begin(task, self.check(task, options, twin=True))
         preparation.on(self._pool)
         if task.astream is None:
             return task.finish(await generation.acomplete())
@@ -130,21 +112,32 @@ class Session:
 
     def encode(self, task: Task[Any], options: Options) -> EncodedImage:
         """Read a picture into the prefix cache, and wait."""
-        generation, preparation = self._begin(task, **options)
+        generation, preparation = self._begin(task, self.check(task, options))
         preparation.here()
         return _encoded(generation, generation.complete())
 
     async def aencode(self, task: Task[Any], options: Options) -> EncodedImage:
         """The same for coroutines."""
-        generation, preparation = self._begin(task, **options)
+        generation, preparation = self._begin(task, self.check(task, options, twin=True))
         preparation.on(self._pool)
         return _encoded(generation, await generation.acomplete())
 
     def launch(self, task: Task[Any], options: Options) -> Generation:
         """Ask without waiting for anything."""
-        generation, preparation = self._begin(task, **options)
+        generation, preparation = self._begin(task, self.check(task, options))
         preparation.on(self._pool)
         return generation
+
+    def check_open(self) -> None:
+        """Check that tasks are taken.
+
+        Raises:
+            ModelError: The model is closed, or belongs to the process from which this one was forked.
+        """
+        if self._state != "open":
+            raise _closed()
+        if os.getpid() != self._process:
+            raise ModelError("this process was forked, and the model's threads stayed behind: load it in this process")
 
     def close(self, *, drain: bool) -> None:
         """Take no more tasks, finish or fail those that are open, and let go of the model."""
@@ -171,24 +164,28 @@ class Session:
             concurrent.futures.wait(list(self._unbound))
             self._pool.settle()
 
-    def _begin(
-        self,
-        task: Task[Any],
-        *,
-        deadline_s: float | None = None,
-        salt: str | None = None,
-        realtime: bool = False,
-    ) -> tuple[Generation, Preparation]:
+    def check(self, task: Task[Any], options: Options, *, twin: bool = False) -> Chosen:
+        """Check the options of a task.
+
+        Args:
+            task: Names the method.
+            options: As the method got them.
+            twin: Whether it was the async one.
+
+        Raises:
+            UnknownArgumentError: The method does not take one of them.
+            SettingsError: A value has the wrong type or is out of its range.
+        """
+        name = task.request.skill
+        method = "encode_image" if name == "encode" else name
+        return chosen(options, f"a{method}" if twin else method, getattr(Tasks, name))
+
+    def _begin(self, task: Task[Any], options: Chosen) -> tuple[Generation, Preparation]:
         """Make a generation, and what prepares its picture and hands it in."""
-        if self._state != "open":
-            raise _closed()
-        if os.getpid() != self._process:
-            raise ModelError("this process was forked, and the model's threads stayed behind: load it in this process")
-        salt = _salt(salt)
-        if not isinstance(realtime, bool):
-            raise SettingsError(f"realtime is {realtime!r:.60}: give True or False")
-        mark = partial(dataclasses.replace, salt=salt or "", realtime=realtime)
-        generation, image = Generation(mark(task.request), _seconds(deadline_s)), task.image
+        self.check_open()
+        salt, realtime = options.salt, options.realtime
+        mark = partial(dataclasses.replace, salt=salt or "", realtime=realtime, strict=options.strict)
+        generation, image = Generation(mark(task.request), options.deadline_s), task.image
         delivery, window = generation.delivery, self.engine.window
         delivery.further = task.further
         self.engine.calls.watch(delivery)
@@ -249,31 +246,6 @@ def _encoded(generation: Generation, completion: Completion) -> EncodedImage:
 
 def _closed() -> ModelError:
     return ModelError("the model is closed: load it again")
-
-
-def _salt(salt: object) -> str | None:
-    """Check a salt here: the engine's thread hashes what it is given."""
-    if salt is None:
-        return None
-    if not isinstance(salt, str):
-        raise SettingsError(f"salt is {type(salt).__name__}: give text, or None for none")
-    try:
-        return str.encode(salt).decode()  # plain text, whatever kind of text it was
-    except UnicodeEncodeError as cause:
-        half = f"U+{ord(cause.object[cause.start]):04X}, at {cause.start}"
-        raise SettingsError(f"salt holds half a character ({half}): give text that UTF-8 can write") from cause
-
-
-def _seconds(deadline_s: object) -> float | None:
-    if deadline_s is None:
-        return None
-    try:
-        seconds = float(deadline_s) if isinstance(deadline_s, Real) and not isinstance(deadline_s, bool) else math.nan
-    except OverflowError:  # a whole number larger than any float
-        seconds = math.inf
-    if not math.isfinite(seconds):
-        raise SettingsError(f"deadline_s is {deadline_s!r:.60}: give seconds from now, such as 0.5, or None for none")
-    return seconds
 
 
 def _weakly(engine: Engine) -> tuple[Callable[[], None], Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]]:

@@ -12,7 +12,6 @@ flag and environment variable follow from its name:
 """
 
 import dataclasses
-import difflib
 import functools
 import math
 import re
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from photonlite.errors import SettingsError
+from photonlite.hints import did_you_mean
 
 PREFIX: Final = "PHOTONLITE_"
 """Of environment variables."""
@@ -253,8 +253,7 @@ def build(cls: type[_T], given: Mapping[str, Given], **more: Any) -> _T:
 def unknown_name(what: str, name: str, known: Iterable[str]) -> SettingsError:
     """Return the error for a name that is no setting, with the nearest one that is."""
     known = list(known)
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(known)}"
+    hint = did_you_mean(name.lower(), known).strip() or f"the settings are {', '.join(known)}"
     return SettingsError(f"{what} is no setting: {hint}")
 
 

@@ -11,8 +11,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from photonlite.engine.sequel import Further
 from photonlite.errors import ImageError, InputError, SettingsError
+from photonlite.hints import did_you_mean
 from photonlite.images.decode import ImageSource
 from photonlite.images.pool import ImagePool, PreparedImage
+from photonlite.options import check_names
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments
 from photonlite.skills import caption, detect, encode, point, query, segment
@@ -192,15 +194,18 @@ class Tasks:
         Raises:
             InputError: It is no mapping, or has a skill or an argument that there is not, or wants a stream.
         """
-        if not isinstance(task, Mapping) or str(task.get("skill")) not in self._builders:
-            known = ", ".join(self._builders)
-            raise InputError(f"a task is a dict such as {{'skill': 'detect', ...}}, with one of these skills: {known}")
+        skill = task.get("skill") if isinstance(task, Mapping) else None
+        if not isinstance(skill, str) or skill not in self._builders:
+            hint = "" if skill is None else did_you_mean(skill, self._builders)
+            example = "{'skill': 'detect', 'image': ..., 'object': ...}"
+            raise InputError(f"a task is a dict such as {example}: {hint}The skills are {', '.join(self._builders)}")
         arguments = {name: value for name, value in task.items() if name != "skill"}
-        build = self._builders[str(task["skill"])]
+        build = self._builders[skill]
+        check_names(map(str, arguments), skill, build)
         try:
             inspect.signature(build).bind(**arguments)
         except TypeError as cause:
-            raise InputError(f"the arguments of a {task['skill']} task do not fit the method's: {cause}") from cause
+            raise InputError(f"the task {skill!r} lacks something: {cause}") from cause
         if arguments.get("stream"):
             raise InputError("a batch gives whole texts: leave stream out, or ask for this one by itself")
         return build(**arguments)

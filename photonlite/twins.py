@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
 from photonlite.batching import Batch, Errors
+from photonlite.options import Options
 from photonlite.results import Answer, Caption, Detections, Points, Segments
-from photonlite.session import Options, Session
+from photonlite.session import Session
 from photonlite.skills.base import SpatialRefs
 from photonlite.tasks import EncodedImage, Picture, Settings, Tasks
 
@@ -97,7 +98,7 @@ class AsyncTwins:
         return await self._session.aencode(self._tasks.encode(image), options)
 
     async def abatch(
-        self, tasks: Iterable[Mapping[str, Any]], *, progress: bool = False, errors: Errors = "raise"
+        self, tasks: Iterable[Mapping[str, Any]], *, progress: bool = False, errors: Errors = "return"
     ) -> list[Any]:
         """Ask for many things at once; see `batch`."""
         with Batch(self._session, self._tasks, tasks, progress=progress, errors=errors) as batch:

@@ -5,11 +5,11 @@ import pytest
 
 from photonlite.api import VisionModel
 from photonlite.errors import (
-    DeadlineError,
     ImageDecodeError,
     InputError,
     PromptError,
     SettingsError,
+    UnknownArgumentError,
 )
 from tests.serving import GUARD, PICTURE, SKILLS, Gate, arguments, counters, network, on_thread, picture, run, serve
 
@@ -54,14 +54,15 @@ def test_in_a_batch_what_is_bad_fails_alone_in_its_place(model: VisionModel, run
         good,
     ]
 
-    results = run_batch(model, tasks, errors="return")
+    results = run_batch(model, tasks)
 
     wanted = model.detect(PICTURE, "mug")
     assert [results[0], results[3], results[9]] == [wanted] * 3
-    kinds = [ImageDecodeError, PromptError, InputError, InputError, InputError, InputError, DeadlineError]
+    kinds = [ImageDecodeError, PromptError, InputError, UnknownArgumentError, InputError, InputError, SettingsError]
     assert [type(results[n]) for n in (1, 2, 4, 5, 6, 7, 8)] == kinds
     assert "caption, query, detect, point, segment" in str(results[4])
-    assert "'length'" in str(results[5])
+    assert "detect() takes no argument 'length'" in str(results[5])
+    assert all(str(results[n]).startswith(f"task {n}: ") for n in (1, 2, 4, 5, 6, 7, 8))
 
 
 @pytest.mark.parametrize("run_batch", [VisionModel.batch, lambda *a, **k: run(VisionModel.abatch(*a, **k))])
@@ -70,8 +71,8 @@ def test_a_batch_that_raises_cancels_what_is_still_open(
 ) -> None:
     good = {"skill": "caption", "image": PICTURE, "length": "short"}
     gate = Gate(monkeypatch, network(model), "logits", at=5)
-    with pytest.raises(ImageDecodeError):
-        run_batch(model, [{**good, "image": b"no picture"}, good, good])
+    with pytest.raises(ImageDecodeError, match=r"^task 0: "):
+        run_batch(model, [{**good, "image": b"no picture"}, good, good], errors="raise")
     gate.open()
     model.detect(PICTURE, "mug")
 
@@ -79,6 +80,25 @@ def test_a_batch_that_raises_cancels_what_is_still_open(
     assert after["requests_submitted"] == after["requests_cancelled"] + after["requests_finished"]
     assert after["requests_finished"] == 1
     assert model.metrics()["gauges"]["running"] == 0
+
+
+def test_a_batch_that_raises_names_the_task(model: VisionModel) -> None:
+    good = {"skill": "detect", "image": PICTURE, "object": "mug"}
+    for bad, error in (({"image": b"no picture"}, ImageDecodeError), ({"object": ""}, PromptError)):
+        with pytest.raises(error, match=r"^task 2: "):
+            model.batch([good, good, good | bad, good], errors="raise")
+
+
+@pytest.mark.parametrize("tasks", [5, None, {"skill": "detect"}, "detect"])
+def test_tasks_that_are_no_list_are_refused(model: VisionModel, tasks: Any) -> None:
+    with pytest.raises(InputError, match=r"tasks is of type .*: give a list of dicts"):
+        model.batch(tasks)
+
+
+def test_a_misspelled_skill_gets_a_hint(model: VisionModel) -> None:
+    [error] = model.batch([{"skill": "detekt", "image": PICTURE, "object": "mug"}])
+
+    assert "did you mean 'detect'?" in str(error)
 
 
 def test_a_batch_prepares_no_more_pictures_than_can_be_used_soon(monkeypatch: pytest.MonkeyPatch) -> None:

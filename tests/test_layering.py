@@ -12,12 +12,12 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 # FACE is photonlite/__init__.py: it offers names of the API and of what lies below, and the command line imports it.
 FACE = "__init__"
 LAYERS = (
-    {"errors", "settings", "config", "request", "results", "sequence", "batch", "device", "observe"},
+    {"errors", "hints", "settings", "config", "request", "results", "sequence", "batch", "device", "observe"},
     {"kernels", "images", "cache", "grammar"},
     {"models", "scheduler", "skills"},
     {"runner"},
     {"tuning", "engine"},
-    {"api", "twins", "batching", "session", "tasks", "realtime", FACE},
+    {"api", "twins", "batching", "session", "options", "tasks", "realtime", FACE},
     {"server", "cli"},
 )
 LAYER_OF = {unit: layer for layer, units in enumerate(LAYERS) for unit in units}

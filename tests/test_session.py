@@ -172,7 +172,9 @@ def test_a_closed_stream_cancels_its_request(model: VisionModel, monkeypatch: py
         lambda model: model.detect(picture(1), "mug", deadline_s=0.05),
         lambda model: run(model.adetect(picture(1), "mug", deadline_s=0.05)),
         lambda model: list(model.caption(picture(1), "short", stream=True, deadline_s=0.05)["caption"]),
-        lambda model: model.batch([{"skill": "detect", "image": picture(1), "object": "mug", "deadline_s": 0.05}]),
+        lambda model: model.batch(
+            [{"skill": "detect", "image": picture(1), "object": "mug", "deadline_s": 0.05}], errors="raise"
+        ),
     ],
 )
 def test_a_deadline_holds_though_the_device_hangs(
@@ -575,7 +577,9 @@ WAYS: list[Callable[..., Any]] = [
     lambda model, **options: model.caption(PICTURE, "short", stream=True, **options).text,
     lambda model, **options: model.encode_image(PICTURE, **options),
     lambda model, **options: run(model.aencode_image(PICTURE, **options)),
-    lambda model, **options: model.batch([{"skill": "detect", "image": PICTURE, "object": "mug", **options}]),
+    lambda model, **options: model.batch(
+        [{"skill": "detect", "image": PICTURE, "object": "mug", **options}], errors="raise"
+    ),
 ]
 LONG = {"question": "why? " * 20, "settings": {"max_tokens": 1}}
 """A prompt of several pages, without a picture: its keys begin with the salt's."""

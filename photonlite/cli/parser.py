@@ -163,6 +163,7 @@ def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
     if command in SPATIAL:
         group.add_argument("--max-objects", type=int, help="stop a list after this many objects")
     group.add_argument("--seed", type=int, help="makes sampling repeatable")
+    parser.add_argument("--strict", action="store_true", help="an answer that a limit cut short is an error")
 
 
 def _add_form_options(parser: argparse.ArgumentParser) -> None:

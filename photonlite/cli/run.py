@@ -14,7 +14,7 @@ from photonlite.cli.forms import read_form
 from photonlite.cli.inputs import check_text, expand, read
 from photonlite.cli.output import PlotTarget, to_json
 from photonlite.config import ImageLimits
-from photonlite.errors import CapacityError, ImageError, InputError
+from photonlite.errors import CapacityError, ImageError, InputError, TruncatedError
 
 if TYPE_CHECKING:
     from photonlite.results import Answer, Caption, Detections, Points, Segments
@@ -53,6 +53,8 @@ def run_skill(options: argparse.Namespace) -> int:
         _print_stream(result)
     else:
         print(to_json(_plain(result), indent=2), flush=True)
+    if result.truncated:
+        print(f"photonlite: a limit cut the answer short: {_raise_limit(result.finish_reason)}", file=sys.stderr)
     if plot:
         print(f"drawn in {plot.save(result.plot(image), names[0])}", file=sys.stderr)
     return 0
@@ -74,10 +76,12 @@ def _run_lines(
                 image = read(name, limits)
                 result = _ask(model, options, image, form)
                 line.update(_plain(result))
+                if result.truncated:
+                    line["truncated"] = True
                 if plot:
                     line["plot"] = str(plot.save(result.plot(image), name))
             # A failure of this picture. What would befall every picture, such as a wrong setting, ends the run.
-            except (ImageError, CapacityError, OSError) as error:
+            except (ImageError, CapacityError, TruncatedError, OSError) as error:
                 failed += 1
                 line = {"image": name, "error": {"type": type(error).__name__, "message": str(error)}}
             with tqdm.external_write_mode(file=sys.stdout):  # the bar and the lines may share a terminal
@@ -96,19 +100,30 @@ def _ask(
 ) -> "Detections | Points | Segments | Caption | Answer":
     given = {name: getattr(options, name, None) for name in SETTINGS}
     settings = {name: value for name, value in given.items() if value is not None} or None
+    strict = options.strict
     match options.command:
         case "detect":
-            return model.detect(image, options.text, settings=settings)
+            return model.detect(image, options.text, settings=settings, strict=strict)
         case "point":
-            return model.point(image, options.text, settings=settings)
+            return model.point(image, options.text, settings=settings, strict=strict)
         case "segment":
-            return model.segment(image, options.text, settings=settings)
+            return model.segment(image, options.text, settings=settings, strict=strict)
         case "caption":
-            return model.caption(image, options.length, stream=options.stream, settings=settings)
+            return model.caption(image, options.length, stream=options.stream, settings=settings, strict=strict)
         case _:
             return model.query(
-                image, options.text, stream=options.stream, reasoning=options.reasoning, settings=settings, **form
+                image,
+                options.text,
+                stream=options.stream,
+                reasoning=options.reasoning,
+                settings=settings,
+                strict=strict,
+                **form,
             )
+
+
+def _raise_limit(finish_reason: str | None) -> str:
+    return "raise --max-objects" if finish_reason == "max_objects" else "raise --max-tokens, or ask for less"
 
 
 def _plain(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from photonlite.engine.faults import without_frames
 from photonlite.engine.sequel import Further, Sequel
-from photonlite.errors import DeadlineError, PhotonliteError, RequestCancelledError
+from photonlite.errors import DeadlineError, PhotonliteError, RequestCancelledError, TruncatedError
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, Token
 from photonlite.results import Metrics
@@ -222,11 +222,15 @@ class Delivery:
 
     def _end(self, outcome: Completion | BaseException) -> None:
         try:
-            if isinstance(outcome, BaseException):
-                self.future.set_exception(outcome)
-            else:
+            if isinstance(outcome, Completion):
+                self.request.check(outcome.finish_reason)
                 self.future.set_result(outcome)
+            else:
+                self.future.set_exception(outcome)
         except InvalidStateError:
+            return
+        except TruncatedError as error:
+            self._end(error.with_traceback(None))
             return
         on_end, self.on_end = self.on_end, None
         if on_end is not None:

@@ -55,6 +55,8 @@ class Vocabulary:
 class BudgetedGrammar(ABC):
     """A grammar that ends at the latest when its tokens are used up.
 
+    It ends with "length" where the budget ended it, or excluded a token that the grammar alone would have allowed.
+
     Args:
         budget: Tokens that may be accepted, at least 1; what the context length leaves has gone into it.
     """

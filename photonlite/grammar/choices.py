@@ -128,6 +128,10 @@ class ChoiceTrie:
         fitting = [index for index in ids if (child := self.child(node, index)) and 1 + child.shortest <= left]
         return self._scored((*ends, *fitting))
 
+    def limits(self, node: _Node, left: int) -> bool:
+        """Whether so few tokens left exclude something that might follow."""
+        return left < node.longest and self.allowed(node, left).ids != self._listed(node)
+
     def _scored(self, ids: tuple[int, ...]) -> Allowed:
         return Allowed(ids, scored=ids if 2 <= len(ids) <= self._most_scored else ())
 
@@ -149,7 +153,9 @@ class ChoiceTrie:
 
 
 class ChoiceGrammar(BudgetedGrammar):
-    """One of the choices. It always ends with "stop": where no other choice goes on from it, without an end id.
+    """One of the choices; where no other choice goes on from it, without an end id.
+
+    It ends with "length" if the budget excluded a choice on the way, else with "stop".
 
     Args:
         trie: The choices.
@@ -173,6 +179,7 @@ class ChoiceGrammar(BudgetedGrammar):
         self._trie = trie
         self._ahead = list(reversed(prefix))
         self._node = trie.root
+        self._limited = False
 
     @property
     def allowed(self) -> Allowed:
@@ -180,15 +187,17 @@ class ChoiceGrammar(BudgetedGrammar):
         return Allowed((self._ahead[-1],)) if self._ahead else self._trie.allowed(self._node, self._left)
 
     def _advance(self, token: Token) -> str | None:
-        if token.id == self._trie.end:
-            return "stop"
-        node = self._trie.child(self._node, token.id)
-        if node is None:
-            raise ValueError(f"no choice goes on with token {token.id}")
-        self._node = node
-        if self._ahead:
-            self._ahead.pop()
-        return None if node.goes_on else "stop"
+        self._limited = self._limited or (not self._ahead and self._trie.limits(self._node, self._left + 1))
+        if token.id != self._trie.end:
+            node = self._trie.child(self._node, token.id)
+            if node is None:
+                raise ValueError(f"no choice goes on with token {token.id}")
+            self._node = node
+            if self._ahead:
+                self._ahead.pop()
+            if node.goes_on:
+                return None
+        return "length" if self._limited else "stop"
 
 
 def _by_spelling(spellings: Sequence[tuple[tuple[int, ...], int]], end: int) -> dict[tuple[int, ...], int]:

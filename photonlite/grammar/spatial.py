@@ -178,7 +178,8 @@ class ReasoningGrammar(BudgetedGrammar):
     Args:
         vocabulary: The checkpoint's ids.
         budget: Tokens at most, both parts together.
-        max_tokens: Tokens of the reasoning at most: what reaches it is closed by force. Words have as many.
+        max_tokens: Tokens of the reasoning at most: reasoning that reaches it is closed by force, and the finish reason
+            is "length". Words have as many.
         answer: What the answer keeps to; words unless given.
     """
 
@@ -190,6 +191,7 @@ class ReasoningGrammar(BudgetedGrammar):
         self._reasoning_left = max_tokens
         self._answer = answer or TextGrammar(vocabulary, max_tokens)
         self._answering = False
+        self._cut = False
         self._later = Allowed(suppressed=vocabulary.suppressed_in_reasoning, coordinate=vocabulary.coordinate)
         self._allowed = Allowed(coordinate=vocabulary.coordinate)
 
@@ -201,10 +203,15 @@ class ReasoningGrammar(BudgetedGrammar):
     def _advance(self, token: Token) -> str | None:
         if self._answering:
             self._answer.accept(token)
-            return self._answer.finish_reason
+            return self._reason()
         self._reasoning_left -= 1
         self._answering = token.id == self._answer_id
         if self._answering:
-            return self._answer.finish_reason
-        self._allowed = self._later if self._reasoning_left > 0 else Allowed((self._answer_id,))
+            return self._reason()
+        self._cut = self._reasoning_left <= 0
+        self._allowed = Allowed((self._answer_id,)) if self._cut else self._later
         return None
+
+    def _reason(self) -> str | None:
+        reason = self._answer.finish_reason
+        return "length" if self._cut and reason == "stop" else reason

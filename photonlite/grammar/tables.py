@@ -144,6 +144,14 @@ class Guide:
             allowed = self._allowed[row] = self._make(row)
         return allowed
 
+    def limits(self, state: int, left: int) -> bool:
+        """Whether so few tokens left exclude a token that the grammar alone allows in a state."""
+        over = left - self.distance[state]
+        rows = self._row_of
+        if over > self.longer[state]:
+            return False
+        return rows[3 * state] != rows[3 * state + (1 if over > 0 else 2)]
+
     def _make(self, row: int) -> Allowed:
         rows, ids = self._automaton.rows, self._automaton.ids
         mask = rows.mask(row)

@@ -7,7 +7,11 @@ from photonlite.request import Allowed, Token
 
 
 class TypedGrammar(BudgetedGrammar):
-    """An answer that an automaton accepts. It always ends with "stop": where nothing may follow, without an end id.
+    """An answer that an automaton accepts, complete before its budget ends.
+
+    Where nothing may follow it ends without an end id. Its finish reason is "stop" if all tokens of the automaton were
+    allowed at every position, so that a larger budget would have given the same answer, and "length" if the budget
+    excluded one.
 
     Args:
         automaton: What may be answered.
@@ -27,6 +31,7 @@ class TypedGrammar(BudgetedGrammar):
         self._guide = automaton.guide
         self._end = automaton.ids.end
         self._state = automaton.start
+        self._limited = False
         if self._guide.complete[self._state]:
             self._finish_reason = "stop"  # only the empty text is an answer
 
@@ -36,7 +41,9 @@ class TypedGrammar(BudgetedGrammar):
         return self._guide.allowed(self._state, self._left)
 
     def _advance(self, token: Token) -> str | None:
-        if token.id == self._end:
-            return "stop"
-        self._state = self._guide.after(self._state, token.id)
-        return "stop" if self._guide.complete[self._state] else None
+        self._limited = self._limited or self._guide.limits(self._state, self._left + 1)
+        if token.id != self._end:
+            self._state = self._guide.after(self._state, token.id)
+            if not self._guide.complete[self._state]:
+                return None
+        return "length" if self._limited else "stop"

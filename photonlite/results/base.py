@@ -69,12 +69,25 @@ class Result(dict[str, Any]):
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the answer ended where it did, in the engine's words; None while a stream has not ended yet."""
+        """Why the answer ended: "stop", "length" or "max_objects"; None while a stream has not ended yet.
+
+        "length" means that `max_tokens` or the model's context cut it short, see `truncated`.
+        """
         return self._outcome.finish_reason
 
     @finish_reason.setter
     def finish_reason(self, reason: str | None) -> None:
         self._outcome.finish_reason = reason
+
+    @property
+    def truncated(self) -> bool | None:
+        """Whether a limit cut the answer short; None while a stream has not ended yet, or where it is not known.
+
+        True if `max_tokens`, `max_objects` or the model's context ended the answer, or excluded at any position
+        something that could otherwise have followed. False if any larger limit would have given the same answer.
+        """
+        reason = self.finish_reason
+        return None if reason is None else reason != "stop"
 
     def copy(self) -> Self:
         """A shallow copy of the same type, with its metrics."""

@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 
 from starlette.requests import Request
 
+from photonlite.hints import did_you_mean
 from photonlite.server.backend import Skill
 from photonlite.server.errors import HttpError
 from photonlite.server.multipart import read_form
@@ -34,7 +35,7 @@ FIELDS: Final[dict[Skill, tuple[str, ...]]] = {
 }
 """What may be given beside `COMMON`."""
 
-COMMON: Final = ("image_url", "settings", "model", "stream")
+COMMON: Final = ("image_url", "settings", "model", "stream", "strict")
 STREAMED: Final = ("caption", "query", "segment")
 JSON_FIELDS: Final = ("settings", "spatial_refs", "schema", "choices")
 """Fields that only JSON can hold: of a form or a query string they are text that is JSON."""
@@ -49,12 +50,14 @@ class Asked:
         arguments: For the method of `VisionModel`.
         model: Which model is meant; None for the one that is served.
         stream: Whether the answer is wanted as it comes.
+        strict: Whether an answer that a limit cut short is an error.
     """
 
     images: tuple[str | bytes, ...]
     arguments: dict[str, Any]
     model: str | None
     stream: bool
+    strict: bool
 
 
 def read_asked(skill: Skill, request: Request, body: bytes) -> Asked:
@@ -73,7 +76,8 @@ def read_asked(skill: Skill, request: Request, body: bytes) -> Asked:
     known = (*COMMON, *FIELDS[skill])
     for name in fields:
         if name not in known:
-            _unusable("unknown_field", f"the field {name[:40]!r} is unknown: {skill} takes {', '.join(known)}")
+            hint = did_you_mean(name, known)
+            _unusable("unknown_field", f"the field {name[:40]!r} is unknown: {hint}{skill} takes {', '.join(known)}")
     fields = {name: value for name, value in fields.items() if value is not None}
     for name, value in fields.items():
         _check(name, value)
@@ -83,9 +87,9 @@ def read_asked(skill: Skill, request: Request, body: bytes) -> Asked:
     stream = fields.pop("stream", False)
     if stream and skill not in STREAMED:
         _unusable("invalid_field", f"{skill} has nothing to stream: leave 'stream' out")
-    model = fields.pop("model", None)
+    strict, model = fields.pop("strict", False), fields.pop("model", None)
     linked = (fields.pop("image_url"),) if "image_url" in fields else ()
-    return Asked((*files, *linked), fields, model, stream)
+    return Asked((*files, *linked), fields, model, stream, strict)
 
 
 def read_json(body: bytes) -> Any:
@@ -129,7 +133,7 @@ def _from_texts(texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _from_text(name: str, text: str) -> Any:
-    if name in ("stream", "reasoning"):
+    if name in ("stream", "reasoning", "strict"):
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
     if name in JSON_FIELDS:
         try:
@@ -169,6 +173,7 @@ _KINDS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
     "model": (_is_text, "text"),
     "length": (lambda value: value in LENGTHS, f"one of {', '.join(LENGTHS)}"),
     "stream": (lambda value: isinstance(value, bool), "true or false"),
+    "strict": (lambda value: isinstance(value, bool), "true or false"),
     "reasoning": (lambda value: isinstance(value, bool), "true or false"),
     "settings": (lambda value: isinstance(value, dict), "an object such as {\"temperature\": 0.5}"),
     "schema": (lambda value: isinstance(value, dict | str), "a JSON Schema: an object, or its text"),

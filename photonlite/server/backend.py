@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
 from photonlite.api import VisionModel
+from photonlite.options import OPTIONS
 from photonlite.results import Metrics
 
 Skill = Literal["caption", "query", "detect", "point", "segment"]
@@ -24,6 +25,7 @@ class Call:
         deadline_s: Seconds from the call after which the answer is worthless; None for the server's own deadline.
         salt: Whose question it is: tenants share nothing that was computed for them.
         realtime: Whether it goes before bulk work.
+        strict: Whether an answer that a limit cut short is an error.
     """
 
     skill: Skill
@@ -33,6 +35,7 @@ class Call:
     deadline_s: float | None = None
     salt: str | None = None
     realtime: bool = False
+    strict: bool = False
 
 
 class Outcome(Protocol):
@@ -157,7 +160,7 @@ class ModelBackend:
         return self._model.metrics()
 
     async def _ask(self, call: Call, **more: Any) -> Mapping[str, Any]:
-        options = {"deadline_s": call.deadline_s, "salt": call.salt, "realtime": call.realtime}
+        options = {name: getattr(call, name) for name in OPTIONS}
         method = getattr(self._model, f"a{call.skill}")
         result = await method(call.image, **call.arguments, **options, **more)
         return cast(Mapping[str, Any], result)

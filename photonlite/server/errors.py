@@ -90,6 +90,7 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.StepError, 500, "engine_failed"),
     (errors.EngineDiedError, 503, "engine_died"),
     (errors.RequestCancelledError, 503, "cancelled"),
+    (errors.TruncatedError, 422, "truncated"),
     (errors.DeadlineError, 504, "deadline_exceeded"),
     (TimeoutError, 504, "deadline_exceeded"),
 )

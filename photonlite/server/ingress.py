@@ -31,6 +31,9 @@ from photonlite.server.rate import RateLimit
 from photonlite.server.reading import read_body
 from photonlite.server.watching import Pieces, Watch
 
+_LEAST_S = 1e-6
+"""Seconds that a call gets whose time is over: it ends with the error of its deadline."""
+
 
 class Ingress:
     """Admits requests and asks the model for them. Belongs to one event loop.
@@ -203,7 +206,7 @@ class Ingress:
         watched = request if isinstance(request, Request) else None
         now = self._clock()
         passed = 0.0 if watched is None else now - ticket.admitted
-        seconds = max(0.0, (call.deadline_s or self.config.deadline_s) - passed)
+        seconds = max(_LEAST_S, (call.deadline_s or self.config.deadline_s) - passed)
         salt = ticket.salt if call.salt is None else call.salt
         return dataclasses.replace(call, deadline_s=seconds, salt=salt), Watch(watched, now + seconds, self._clock)
 

@@ -42,7 +42,7 @@ async def _read_call(ingress: Ingress, skill: Skill, request: Request, ticket: T
     ingress.check_model(asked.model)
     ingress.check_images(len(asked.images))
     images = [await ingress.load_image(image, ticket) for image in asked.images]
-    return Call(skill, images[0] if images else None, asked.arguments, asked.stream)
+    return Call(skill, images[0] if images else None, asked.arguments, asked.stream, strict=asked.strict)
 
 
 def _body(skill: Skill, result: Mapping[str, Any], ticket: Ticket) -> dict[str, Any]:
@@ -59,6 +59,7 @@ def _outcome(result: Mapping[str, Any], ticket: Ticket) -> dict[str, Any]:
         "request_id": ticket.id,
         "metrics": None if metrics is None else metrics.to_dict(),
         "finish_reason": getattr(result, "finish_reason", None),
+        "truncated": getattr(result, "truncated", None),
     }
 
 

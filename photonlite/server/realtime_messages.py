@@ -17,8 +17,8 @@ The server sends JSON objects. `frame` counts the client's binary messages from 
 ```
 {"type": "task", "task": "detect", "object": "mug", "deadline_ms": 33}     what holds from the next frame on
 {"type": "result", "frame": 7, "task": "detect", "result": {"objects": [...]}, "latency_ms": 21.3,
- "met_deadline": true, "metrics": {...}, "counts": {"submitted": 8, "answered": 5, "failed": 0, "missed": 1,
- "dropped": 3}}
+ "met_deadline": true, "finish_reason": "stop", "truncated": false, "metrics": {...}, "counts": {"submitted": 8,
+ "answered": 5, "failed": 0, "missed": 1, "dropped": 3}}
 {"type": "error", "frame": 7, "error": {"message", "type", "code"}}        frame is null for a text message
 {"type": "stats", "stats": {...}}                                          times in seconds
 ```
@@ -95,6 +95,8 @@ def result_message(result: FrameResult, counted: Mapping[str, int]) -> dict[str,
         "result": dict(result.result),
         "latency_ms": _milliseconds(result.latency_s),
         "met_deadline": result.met_deadline,
+        "finish_reason": getattr(result.result, "finish_reason", None),
+        "truncated": getattr(result.result, "truncated", None),
         "metrics": None if metrics is None else metrics.to_dict(),
         "counts": counted,
     }

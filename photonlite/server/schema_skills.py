@@ -115,6 +115,7 @@ def _outcome() -> dict[str, Json]:
         "request_id": TEXT,
         "metrics": nullable(ref("Metrics")),
         "finish_reason": nullable({"type": "string", "enum": ["stop", "length", "max_objects"]}),
+        "truncated": described(nullable(FLAG), "Whether a limit cut the answer short."),
     }
 
 
@@ -138,7 +139,9 @@ def _fields(skill: Skill, config: ServerConfig) -> dict[str, Json]:
     streamed = described({**FLAG, "default": False}, "Whether to send the answer as it comes.")
     stream = {"stream": streamed if skill in STREAMED else described({"const": False}, "There is nothing to stream.")}
     model = described(TEXT, "The model's name; the one that is served unless given.")
-    return {**own[skill], **refs, **stream, "settings": described(ref("Settings"), "See there."), "model": model}
+    strict = described({**FLAG, "default": False}, "Whether an answer that a limit cut short is an error (422).")
+    settings = described(ref("Settings"), "See there.")
+    return {**own[skill], **refs, **stream, "settings": settings, "strict": strict, "model": model}
 
 
 def _flat(fields: dict[str, Json]) -> dict[str, Json]:

@@ -21,40 +21,53 @@ class FakeModel:
         self.asked: list[tuple[Any, ...]] = []
         self.error: BaseException | None = None
         self.forms: list[dict[str, Any]] = []
+        self.strict: list[bool] = []
+        self.finish_reason: str | None = "stop"
 
     def load(self, model: str | None = None, **options: Any) -> "FakeModel":
         self.loaded.append({"model": model, **options})
         return self
 
-    def detect(self, image: Image.Image, object: str, *, settings: Any = None) -> Detections:
-        self._ask("detect", image, object, settings)
-        return Detections([{**BOX, "label": object, "score": 0.5}])
+    def detect(self, image: Image.Image, object: str, *, settings: Any = None, strict: bool = False) -> Detections:
+        self._ask("detect", image, object, settings, strict=strict)
+        return Detections([{**BOX, "label": object, "score": 0.5}], finish_reason=self.finish_reason)
 
-    def point(self, image: Image.Image, object: str, *, settings: Any = None) -> Points:
-        self._ask("point", image, object, settings)
-        return Points([{"x": 0.5, "y": 0.5, "label": object, "score": 0.5}])
+    def point(self, image: Image.Image, object: str, *, settings: Any = None, strict: bool = False) -> Points:
+        self._ask("point", image, object, settings, strict=strict)
+        return Points([{"x": 0.5, "y": 0.5, "label": object, "score": 0.5}], finish_reason=self.finish_reason)
 
-    def segment(self, image: Image.Image, object: str, *, settings: Any = None) -> Segments:
-        self._ask("segment", image, object, settings)
+    def segment(self, image: Image.Image, object: str, *, settings: Any = None, strict: bool = False) -> Segments:
+        self._ask("segment", image, object, settings, strict=strict)
         outline = {"path": "M0 0L1 0L1 1Z", "bbox": BOX, "polygon": [[0.25, 0.25], [0.75, 0.25], [0.75, 0.75]]}
-        return Segments([{**outline, "label": object, "score": 0.5}])
+        return Segments([{**outline, "label": object, "score": 0.5}], finish_reason=self.finish_reason)
 
-    def caption(self, image: Image.Image, length: str, *, stream: bool, settings: Any = None) -> Caption:
-        self._ask("caption", image, length, settings)
-        return Caption(self._text(f"a {length} story", stream))
+    def caption(
+        self, image: Image.Image, length: str, *, stream: bool, settings: Any = None, strict: bool = False
+    ) -> Caption:
+        self._ask("caption", image, length, settings, strict=strict)
+        return Caption(self._text(f"a {length} story", stream), finish_reason=self.finish_reason)
 
     def query(
-        self, image: Image.Image, question: str, *, stream: bool, reasoning: bool, settings: Any = None, **form: Any
+        self,
+        image: Image.Image,
+        question: str,
+        *,
+        stream: bool,
+        reasoning: bool,
+        settings: Any = None,
+        strict: bool = False,
+        **form: Any,
     ) -> Answer:
-        self._ask("query", image, question, settings)
+        self._ask("query", image, question, settings, strict=strict)
         self.forms.append(form)
         if "schema" in form:
-            return Answer(Decimal(2), text='{"count": 2}')
+            return Answer(Decimal(2), text='{"count": 2}', finish_reason=self.finish_reason)
         thoughts = {"text": "hm", "grounding": []} if reasoning else None
-        return Answer(self._text("two of them", stream), thoughts)
+        return Answer(self._text("two of them", stream), thoughts, finish_reason=self.finish_reason)
 
-    def _ask(self, *what: Any) -> None:
+    def _ask(self, *what: Any, strict: bool) -> None:
         self.asked.append(what)
+        self.strict.append(strict)
         if self.error is not None:
             raise self.error
 

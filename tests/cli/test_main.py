@@ -27,9 +27,10 @@ print("exit", code, "imported", *[name for name in slow if name in sys.modules],
 CAPTION_WITHOUT_A_MODEL = """
 import sys, photonlite
 from photonlite.cli import main
+from photonlite.results import Caption
 class Model:
     def caption(self, *arguments, **options):
-        return {"caption": "a desk"}
+        return Caption("a desk")
 photonlite.load = lambda *arguments, **options: Model()
 sys.exit(main(["caption", sys.argv[1], sys.argv[1]]))
 """

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from photonlite.cli import main
-from photonlite.errors import CapacityError, SettingsError
+from photonlite.errors import CapacityError, SettingsError, TruncatedError
 
 from .conftest import BOX, FakeModel
 
@@ -89,6 +89,39 @@ def test_all_settings_reach_the_model(fake: FakeModel, picture: str) -> None:
 
     settings = {"temperature": 0.5, "top_p": 0.3, "max_tokens": 9, "max_objects": 4, "seed": 1}
     assert fake.asked[0][-1] == settings
+
+
+@pytest.mark.parametrize(
+    "command", [["detect", "mug"], ["point", "mug"], ["segment", "mug"], ["caption"], ["query", "?"]]
+)
+def test_strict_reaches_the_model(fake: FakeModel, picture: str, command: list[str]) -> None:
+    main([command[0], picture, *command[1:], "--strict"])
+    main([command[0], picture, *command[1:]])
+
+    assert fake.strict == [True, False]
+
+
+def test_an_answer_that_was_cut_short_is_told(fake: FakeModel, picture: str, capsys: Captured) -> None:
+    fake.finish_reason = "max_objects"
+    assert main(["detect", picture, "mug"]) == 0
+    out, err = capsys.readouterr()
+    assert list(json.loads(out)) == ["objects"]
+    assert err == "photonlite: a limit cut the answer short: raise --max-objects\n"
+
+    fake.finish_reason = "length"
+    assert main(["caption", picture, "--stream"]) == 0
+    assert "raise --max-tokens" in capsys.readouterr().err
+    assert main(["caption", picture, "--json"]) == 0
+    assert lines(capsys) == [{"image": picture, "caption": "a normal story", "truncated": True}]
+
+
+def test_of_several_pictures_one_whose_answer_was_cut_short_fails_alone(
+    fake: FakeModel, picture: str, capsys: Captured
+) -> None:
+    fake.error = TruncatedError("cut short")
+
+    assert main(["caption", picture, picture, "--strict"]) == 2
+    assert [line["error"]["type"] for line in lines(capsys)] == ["TruncatedError"] * 2
 
 
 def test_json_makes_one_line_that_names_the_picture(fake: FakeModel, picture: str, capsys: Captured) -> None:

@@ -39,20 +39,21 @@ def against_the_reference(pattern: Any, vocabulary: Vocabulary, budget: int | No
     automaton = built(text(pattern), vocabulary, native=False)
     over = PLENTY if budget is None else budget
     grammar, written = TypedGrammar(automaton, automaton.shortest + over), b""
-    steps = 0
+    steps, limited = 0, False
     while not grammar.finished:
         allowed = listed(grammar.allowed, vocabulary.ids.vocab_size)
         wanted = {index for index in vocabulary.spelled() if matcher.permits(written + vocabulary.pieces[index])}
         wanted |= {END} if matcher.accepts(written) else set()
         assert allowed <= wanted
         assert allowed == wanted or (budget is not None)
+        limited |= allowed != wanted
         assert allowed
         if budget is None and steps >= 6:
             return
         chosen = draw.choice(sorted(allowed))
         grammar.accept(Token(chosen))
         written, steps = written + vocabulary.letters(chosen), steps + 1
-    assert grammar.finish_reason == "stop"
+    assert grammar.finish_reason == ("length" if limited else "stop")
     assert matcher.accepts(written)
     assert steps <= automaton.shortest + over
 

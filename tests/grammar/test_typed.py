@@ -1,4 +1,9 @@
+import random
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from photonlite.errors import GrammarError
 from photonlite.grammar.automaton import build_automaton
@@ -6,6 +11,7 @@ from photonlite.grammar.dfa import compile_dfa
 from photonlite.grammar.letters import BOX
 from photonlite.grammar.typed import TypedGrammar
 from photonlite.request import Allowed, Token
+from tests.grammar.reference import PATTERNS, text
 from tests.grammar.vocabularies import COORDINATE, END, EVERYTHING, SIZE
 
 LIST = r"\[(?:ab(?:, ?ab)*)?\]"
@@ -20,8 +26,8 @@ def token(text: str) -> int:
 
 
 def write(grammar: TypedGrammar, *texts: str) -> TypedGrammar:
-    for text in texts:
-        grammar.accept(Token(token(text)))
+    for each in texts:
+        grammar.accept(Token(token(each)))
     return grammar
 
 
@@ -69,6 +75,7 @@ def test_a_budget_closes_an_answer_in_time() -> None:
     assert wider.allowed.permits(token(","))
     write(wider, ",", "a", "b")
     assert wider.allowed.forced == token("]")
+    assert write(grammar, "]").finish_reason == write(wider, "]").finish_reason == "length"
 
 
 def test_what_makes_the_way_no_longer_may_stand_while_a_token_is_left_over() -> None:
@@ -82,10 +89,43 @@ def test_what_makes_the_way_no_longer_may_stand_while_a_token_is_left_over() -> 
 def test_the_smallest_budget_holds_the_shortest_answer_and_a_smaller_one_is_refused() -> None:
     grammar = typed(LIST, 2)
     write(grammar, "[", "]")
-    assert grammar.finish_reason == "stop"
+    assert grammar.finish_reason == "length"
+    assert write(typed("ab", 2), "a", "b").finish_reason == "stop"  # there is no other answer
 
     with pytest.raises(GrammarError, match="takes 2 tokens, and 1 are left"):
         typed(LIST, 1)
+
+
+def test_an_answer_that_ends_with_its_last_token_is_cut_only_if_it_might_have_gone_on() -> None:
+    grammar = typed("7+", 2)
+    write(grammar, "7")
+    assert grammar.allowed == Allowed((END,))
+    grammar.accept(Token(END))
+    assert grammar.finish_reason == "length"
+    assert write(typed("7|77", 3), "7", "7").finish_reason == "stop"
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(PATTERNS, st.integers(0, 12), st.integers(0, 2**32))
+def test_an_answer_that_says_stop_is_the_one_that_any_larger_budget_gives(pattern: Any, over: int, seed: int) -> None:
+    automaton = build_automaton(compile_dfa(text(pattern), native=False), EVERYTHING.trie, EVERYTHING.ids)
+
+    def greedy(budget: int) -> tuple[list[int], str | None]:
+        grammar, chosen = TypedGrammar(automaton, budget), list[int]()
+        while not grammar.finished and len(chosen) < 60:
+            allowed = (index for index in range(EVERYTHING.ids.vocab_size) if grammar.allowed.permits(index))
+            # The likeliest token depends on what was written, as a model's does; the end grows likelier.
+            weights = random.Random(f"{seed} {chosen}")
+            likelihood = [weights.random() for _ in range(EVERYTHING.ids.vocab_size)]
+            likelihood[END] += len(chosen) / 10
+            chosen.append(max(allowed, key=likelihood.__getitem__))
+            grammar.accept(Token(chosen[-1]))
+        return chosen, grammar.finish_reason
+
+    cut, reason = greedy(max(1, automaton.shortest + over))
+    whole, at_leisure = greedy(10_000)
+    assert at_leisure in ("stop", None)
+    assert reason == "length" or cut == whole
 
 
 def test_an_answer_of_nothing_is_over_before_it_begins() -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from photonlite.errors import DeadlineError, StepError
-from photonlite.results import Segments
+from photonlite.errors import DeadlineError, StepError, TruncatedError
+from photonlite.results import Answer, Caption, Detections, Points, Segments
 from tests.server.asgi import Exchange, post
 from tests.server.fake import BOX, METRICS, OUTLINE, FakeBackend
 from tests.server.parts import DATA_URI, PNG, server
@@ -29,6 +29,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "bbox": BOX,
     },
 }
+WHOLE = {"metrics": METRICS.to_dict(), "finish_reason": "stop", "truncated": False}
 BOUNDARY = "xxBOUNDARYxx"
 
 
@@ -55,11 +56,32 @@ def test_json_is_answered_with_the_skills_keys_and_what_is_known_about_it(skill:
     answer = run(post(server(fake), f"/v1/{skill}", {"image_url": DATA_URI, "model": "fake", **ASKED[skill]}))
 
     assert answer.status == 200
-    known = {"request_id": answer.headers["x-request-id"], "metrics": METRICS.to_dict(), "finish_reason": "stop"}
+    known = {**WHOLE, "request_id": answer.headers["x-request-id"]}
     assert answer.json == {**ANSWERS[skill], **known}
     assert fake.calls[0].image == PNG
     assert fake.calls[0].skill == skill
     assert {name: fake.calls[0].arguments[name] for name in ASKED[skill]} == ASKED[skill]
+
+
+@pytest.mark.parametrize("skill", ASKED)
+def test_strict_reaches_the_model_and_an_answer_that_was_cut_short_is_told(skill: str) -> None:
+    fake = FakeBackend()
+    app = server(fake)
+    body = {"image_url": DATA_URI, **ASKED[skill]}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in ASKED[skill].items()}
+    cut = {"caption": Caption("a"), "query": Answer("a"), "detect": Detections([]), "point": Points([])}
+    fake.results[skill] = result = {**cut, "segment": Segments([])}[skill]
+    result.finish_reason = "length"
+
+    answer = run(post(app, f"/v1/{skill}", body))
+    assert (answer.json["finish_reason"], answer.json["truncated"]) == ("length", True)
+    fake.error = TruncatedError("the answer was cut short")
+    for given, headers in ((body | {"strict": True}, {}), form(texts | {"strict": "true"})):
+        refused = run(post(app, f"/v1/{skill}", given, headers))
+        assert (refused.status, refused.code) == (422, "truncated")
+    assert [call.strict for call in fake.calls] == [False, True, True]
+    wrong = run(post(app, f"/v1/{skill}", body | {"strict": 1}))
+    assert (wrong.status, wrong.code) == (422, "invalid_field")
 
 
 @pytest.mark.parametrize("skill", ASKED)
@@ -122,7 +144,7 @@ def test_text_streams_as_chunks_and_ends_with_what_is_known(skill: str) -> None:
     assert answer.headers["content-type"].startswith("text/event-stream")
     *chunks, last = events(answer.body)
     assert chunks == [{"chunk": piece, "completed": False} for piece in fake.pieces]
-    known = {"request_id": answer.headers["x-request-id"], "metrics": METRICS.to_dict(), "finish_reason": "stop"}
+    known = {**WHOLE, "request_id": answer.headers["x-request-id"]}
     assert last == {"chunk": "", "completed": True, **known}
     assert fake.cancelled == 0
 

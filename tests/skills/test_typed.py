@@ -63,11 +63,11 @@ def spell(text: str) -> list[Token]:
     return [native.get(letter) or Token(20 + ord(letter)) for letter in text]
 
 
-def told(request: Request, tokens: list[Token]) -> Completion:
+def told(request: Request, tokens: list[Token], reason: str = "stop") -> Completion:
     for token in tokens:
         request.grammar.accept(token)
-    assert request.grammar.finish_reason == "stop"
-    return Completion(tuple(tokens), "stop", METRICS)
+    assert request.grammar.finish_reason == reason
+    return Completion(tuple(tokens), reason, METRICS)
 
 
 def test_an_answer_is_read_from_its_text_in_which_places_are_spelled_out() -> None:
@@ -154,7 +154,7 @@ def test_reasoning_ends_in_time_for_an_answer() -> None:
     while request.grammar.allowed.forced != ANSWER:
         request.grammar.accept(Token(100))
         thinking += 1
-    told(request, [Token(ANSWER), *spell('{"at":xy}')])
+    told(request, [Token(ANSWER), *spell('{"at":xy}')], "length")
     assert thinking == room - 1 - (room - 1) // 2
 
 

@@ -1,0 +1,135 @@
+"""The options that every method takes beside its own arguments, and how they are checked."""
+
+import inspect
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Final, TypedDict
+
+from photonlite.errors import SettingsError, UnknownArgumentError
+from photonlite.hints import did_you_mean
+from photonlite.request import SETTINGS
+
+
+class Options(TypedDict, total=False):
+    """What every method takes beside its own arguments.
+
+    Attributes:
+        deadline_s: Seconds from the call after which the answer is worthless: `DeadlineError` is raised then.
+        realtime: Whether the question comes before bulk work: its picture is decoded, encoded and read first, and what
+            else the engine does beside it is cut short. Nothing that runs is given up for it, and bulk work keeps a
+            share. With a deadline it is given up, with `DeadlineError`, as soon as it can no longer be in time.
+        salt: Whose question it is. What is computed for it serves later questions of the same salt only, so that
+            no tenant of a server learns from the time it takes what another one has asked.
+        strict: Whether an answer that a limit cut short raises `TruncatedError`; a stream raises it at its end.
+    """
+
+    deadline_s: float | None
+    salt: str | None
+    realtime: bool
+    strict: bool
+
+
+OPTIONS: Final = tuple(Options.__annotations__)
+"""Names of the options."""
+
+_MEANT: Final = {
+    "timeout": "deadline_s",
+    "timeout_s": "deadline_s",
+    "deadline": "deadline_s",
+    "deadline_ms": "deadline_s",
+    "priority": "realtime",
+    "max_new_tokens": "max_tokens",
+    "max_length": "max_tokens",
+    "response_format": "schema",
+    "json_schema": "schema",
+    "output_type": "schema",
+    "pattern": "regex",
+    "label": "object",
+    "text": "object",
+    "prompt": "question",
+    "refs": "spatial_refs",
+}
+"""Names that other libraries use, and what they are called here."""
+
+_THRESHOLDS: Final = frozenset(("threshold", "conf", "confidence", "box_threshold", "min_score", "score_threshold"))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Options that have been checked; attributes as in `Options`."""
+
+    deadline_s: float | None = None
+    salt: str | None = None
+    realtime: bool = False
+    strict: bool = False
+
+
+def chosen(options: Mapping[str, Any], method: str, build: Callable[..., object]) -> Chosen:
+    """Check the options of a call.
+
+    Args:
+        options: As the method got them.
+        method: Its public name.
+        build: A function with the method's own arguments.
+
+    Raises:
+        UnknownArgumentError: A name is neither an option nor an argument of the method.
+        SettingsError: A value has the wrong type or is out of its range.
+    """
+    check_names((name for name in options if name not in OPTIONS), method, build)
+    realtime, strict = options.get("realtime", False), options.get("strict", False)
+    for name, value in (("realtime", realtime), ("strict", strict)):
+        if not isinstance(value, bool):
+            raise SettingsError(f"{name} is {value!r:.60}: give True or False")
+    return Chosen(_seconds(options.get("deadline_s")), _salt(options.get("salt")), realtime, strict)
+
+
+def check_names(names: Iterable[str], method: str, build: Callable[..., object]) -> None:
+    """Refuse names that a method does not take; arguments as for `chosen`.
+
+    Raises:
+        UnknownArgumentError: There is one.
+    """
+    takes = (*(name for name in inspect.signature(build).parameters if name != "self"), *OPTIONS)
+    for name in names:
+        if name not in takes:
+            raise UnknownArgumentError(f"{method}() takes no argument {name!r:.60}: {_advice(name, takes)}")
+
+
+def _advice(name: str, takes: Collection[str]) -> str:
+    if name in _THRESHOLDS and "object" in takes:
+        return "there is no threshold; everything that is found has a score, so filter the result by it"
+    meant = _MEANT.get(name, name)
+    if meant in SETTINGS and "settings" in takes:
+        return f"it is a setting, give it as settings={{{meant!r}: ...}}"
+    hint = f"did you mean {meant!r}? " if meant in takes else did_you_mean(name, takes)
+    return f"{hint}It takes {', '.join(takes)}"
+
+
+def _salt(salt: object) -> str | None:
+    """Check a salt here: the engine's thread hashes what it is given."""
+    if salt is None:
+        return None
+    if not isinstance(salt, str):
+        raise SettingsError(f"salt is of type {type(salt).__name__}: give text, or None for none")
+    try:
+        return str.encode(salt).decode()  # plain text, whatever kind of text it was
+    except UnicodeEncodeError as cause:
+        half = f"U+{ord(cause.object[cause.start]):04X}, at {cause.start}"
+        raise SettingsError(f"salt holds half a character ({half}): give text that UTF-8 can write") from cause
+
+
+def _seconds(deadline_s: object) -> float | None:
+    if deadline_s is None:
+        return None
+    try:
+        seconds = float(deadline_s) if isinstance(deadline_s, Real) and not isinstance(deadline_s, bool) else math.nan
+    except OverflowError:  # a whole number larger than any float
+        seconds = math.inf
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise SettingsError(
+            f"deadline_s is {deadline_s!r:.60}: give seconds from now, more than 0, such as 0.5, or None for none"
+        )
+    return seconds

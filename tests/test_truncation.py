@@ -1,0 +1,111 @@
+"""Answers that a limit cuts short say so, on every way to an answer."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from photonlite.api import VisionModel
+from photonlite.errors import TruncatedError
+from tests.compiling import FakeCompiler, fake_compilers
+from tests.serving import PICTURE, serve
+
+FULL = {"type": "integer", "minimum": 10, "maximum": 99}
+CUT: dict[str, tuple[dict[str, Any], str]] = {
+    "caption": ({"length": "short", "settings": {"max_tokens": 1}}, "length"),
+    "query": ({"question": "why?", "settings": {"max_tokens": 1}}, "length"),
+    "detect": ({"object": "mug", "settings": {"max_objects": 1}}, "max_objects"),
+    "point": ({"object": "mug", "settings": {"max_objects": 1}}, "max_objects"),
+    "segment": ({"object": "mug", "settings": {"max_tokens": 4}}, "length"),
+}
+TYPED = {
+    "int": {"schema": int, "settings": {"max_tokens": 1}},
+    "regex": {"regex": "[ab]+", "settings": {"max_tokens": 2}},
+    "reasoning": {"schema": FULL, "reasoning": True, "settings": {"max_tokens": 2}},
+}
+WHOLE = {"schema": FULL, "regex": "[ab]{3}", "choices": ["yes", "no"]}
+
+
+@pytest.fixture(autouse=True)
+def compilers(monkeypatch: pytest.MonkeyPatch) -> list[FakeCompiler]:
+    return fake_compilers(monkeypatch)
+
+
+@pytest.fixture
+def model(compilers: list[FakeCompiler]) -> Iterator[VisionModel]:
+    with serve() as model:
+        yield model
+
+
+def ways(model: VisionModel, skill: str) -> list[Callable[..., Any]]:
+    """Ask and give the result: waited for, awaited, and of a batch."""
+
+    def batched(**arguments: Any) -> Any:
+        [result] = model.batch([{"skill": skill, **arguments}], errors="raise")
+        return result
+
+    return [getattr(model, skill), lambda **arguments: asyncio.run(getattr(model, f"a{skill}")(**arguments)), batched]
+
+
+@pytest.mark.parametrize("skill", CUT)
+def test_a_limit_that_cuts_an_answer_short_is_told(model: VisionModel, skill: str) -> None:
+    arguments, reason = CUT[skill]
+    for ask in ways(model, skill):
+        found = ask(image=PICTURE, **arguments)
+        assert (found.finish_reason, found.truncated) == (reason, True)
+        with pytest.raises(TruncatedError, match=r"max_(tokens|objects), which is [14]: raise it"):
+            ask(image=PICTURE, **arguments, strict=True)
+
+
+@pytest.mark.parametrize("form", TYPED)
+def test_a_value_that_was_forced_to_end_is_told(model: VisionModel, form: str) -> None:
+    for ask in ways(model, "query"):
+        found = ask(image=PICTURE, question="how many?", **TYPED[form])
+        assert (found.finish_reason, found.truncated) == ("length", True)
+        with pytest.raises(TruncatedError, match="max_tokens, which is"):
+            ask(image=PICTURE, question="how many?", **TYPED[form], strict=True)
+
+
+@pytest.mark.parametrize("form", WHOLE)
+def test_a_whole_value_passes_the_strictest_caller(model: VisionModel, form: str) -> None:
+    for ask in ways(model, "query"):
+        found = ask(image=PICTURE, question="how many?", **{form: WHOLE[form]}, strict=True)
+        assert (found.finish_reason, found.truncated) == ("stop", False)
+
+
+@pytest.mark.parametrize(
+    "arguments", [CUT["query"][0], {"question": "how many?", **TYPED["regex"]}], ids=["text", "typed"]
+)
+def test_a_stream_tells_at_its_end(model: VisionModel, arguments: dict[str, Any]) -> None:
+    stream = model.query(PICTURE, stream=True, **arguments)
+    assert stream.truncated is None
+    text = "".join(stream["answer"])
+    assert (stream.finish_reason, stream.truncated) == ("length", True)
+
+    strict, pieces = model.query(PICTURE, stream=True, strict=True, **arguments), []
+    with pytest.raises(TruncatedError):
+        pieces.extend(strict["answer"])
+    assert "".join(pieces) == text[: len("".join(pieces))]
+
+    async def awaited() -> None:
+        result = await model.aquery(PICTURE, stream=True, strict=True, **arguments)
+        with pytest.raises(TruncatedError):
+            await result.atext()
+
+    asyncio.run(awaited())
+
+
+def test_an_encoded_image_and_a_strict_batch_beside_whole_answers(model: VisionModel) -> None:
+    image = model.encode_image(PICTURE, strict=True)
+    task = {"skill": "caption", "image": image, "length": "short", "strict": True}
+    cut, whole = model.batch([task | {"settings": {"max_tokens": 1}}, {**task, "strict": False}])
+
+    assert isinstance(cut, TruncatedError)
+    assert str(cut).startswith("task 0: the answer was cut short by max_tokens, which is 1")
+    assert whole["caption"]
+
+
+def test_a_full_context_is_named_as_the_limit(model: VisionModel) -> None:
+    with pytest.raises(TruncatedError, match="the model's context length: shorten the prompt"):
+        model.detect(PICTURE, "mug " * 12, settings={"max_objects": 10_000}, strict=True)
