@@ -107,6 +107,12 @@ class Plan:
     copies: tuple[PageCopy, ...] = ()
     saves: tuple[PageCopy, ...] = ()
 
+    @property
+    def realtime(self) -> bool:
+        """Whether an encode or prefill launch is for real-time requests: none is for both classes."""
+        leaders = [group.job.leader for group in self.groups] + [row.sequence for row in self.rows]
+        return any(leader is not None and leader.realtime for leader in leaders)
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:

@@ -44,6 +44,12 @@ class Scenario:
     groups: tuple[Group, ...]
 
 
+
+def never_ready(rate: float) -> Group:
+    """Make real-time requests whose pictures are never cut: each waits until its deadline."""
+    return Group("never ready", crops=1, rate=rate, deadline_s=0.1, realtime=True, ready=False)
+
+
 SCENARIOS = (
     *(Scenario(f"{n} clients", (Group("answers", n),)) for n in (64, 16, 8, 4, 2)),
     Scenario("1 client", (Group("answers"),)),
@@ -63,6 +69,11 @@ SCENARIOS = (
         for other in (Group("64 clients", 64), Group("64 captions", 64, tokens=100))
         for crops, tokens in ((1, 3), (7, 3), (9, 10))
         for realtime in (False, True)
+    ),
+    *(
+        Scenario(f"{rate} never ready a second and {clients} clients", (never_ready(rate), Group("clients", clients)))
+        for clients in (8, 64)
+        for rate in (100, 300, 1_000, 2_000, 3_000)
     ),
 )
 

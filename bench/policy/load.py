@@ -47,6 +47,7 @@ class Group:
         rate: They all ask so often per second, at random moments, whether others have been answered or not.
         deadline_s: From the call; an answer that comes later is a miss, and the engine drops it.
         realtime: Whether they come before others.
+        ready: Whether their pictures are ever cut; else their requests wait until the deadline.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Group:
     rate: float | None = None
     deadline_s: float | None = None
     realtime: bool = False
+    ready: bool = True
 
     def best_s(self, costs: Costs) -> float:
         """Give the seconds of a device that a request needs at least, as one of many."""
@@ -141,7 +143,7 @@ class World:
         grammar, budget = TextGrammar(_VOCABULARY, group.tokens), group.tokens
         request = Request("query", words, grammar, budget, SamplingSettings(), realtime=group.realtime)
         deadline = None if group.deadline_s is None else asked + group.deadline_s
-        picture = _Picture(str(number), group.crops, self) if group.crops else None
+        picture = _Picture(str(number), group.crops, self if group.ready else None) if group.crops else None
         sequence = EngineSequence(number, request, sink, PREFIX if picture else 1, picture, deadline)
         self._core.prepare(sequence)
         self._core.submit(sequence)
@@ -216,16 +218,16 @@ class _Crops:
 
 
 class _Picture:
-    """A picture that is cut some time after somebody has asked for it."""
+    """A picture that is cut some time after somebody has asked for it; never without a world."""
 
     size = None
     failure = None
 
-    def __init__(self, key: str, crops: int, world: World) -> None:
+    def __init__(self, key: str, crops: int, world: World | None) -> None:
         self.key = key
         self.crops: _Crops | None = None
         self._count = crops
-        self._world: World | None = world
+        self._world = world
 
     def request_crops(self) -> None:
         if self._world is not None:

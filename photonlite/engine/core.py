@@ -138,6 +138,8 @@ class EngineCore:
         if plan is None:
             return None
         self._progress = True
+        if plan.kind != "decode":
+            self.requests.rhythm.launched(realtime=plan.realtime)
         step = self.pipeline.launch(plan)
         for row in plan.rows:
             row.sequence.retain()

@@ -78,9 +78,9 @@ class Engine:
         metrics.in_flight = len(self._core.pipeline.in_flight)
         metrics.open_realtime = self._core.requests.realtime
         metrics.open_bulk = max(0, len(self._core.open) - metrics.open_realtime)
-        now, waiting = time.perf_counter(), list(scheduler.waiting)  # a copy: it is the engine thread's
+        now = time.perf_counter()
         metrics.oldest_realtime_s, metrics.oldest_bulk_s = (
-            max((now - one.times.submitted for one in waiting if one.realtime == realtime), default=0.0)
+            0.0 if (oldest := scheduler.waiting.oldest(realtime=realtime)) is None else now - oldest.times.submitted
             for realtime in (True, False)
         )
         metrics.preparing, metrics.prepared_bytes = self.window.waiting, self.window.held

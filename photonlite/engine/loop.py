@@ -21,6 +21,9 @@ from photonlite.sequence import Sequence
 _LONGEST_SLEEP = 0.5
 """Seconds until an idle engine gives a sign of life: whoever watches it takes a second without one for trouble."""
 
+_NOTES = 32
+"""Notes that are read before each tick: those that run must not wait until thousands have been read."""
+
 # A thread that is inside torch when the interpreter goes away aborts the process: those that still run end before.
 _loops: "weakref.WeakSet[EngineLoop]" = weakref.WeakSet()
 # The last act of a thread is to drop its loop, and with it the model's memory; then it is still known here.
@@ -132,13 +135,14 @@ class EngineLoop:
             self._last_tick = time.perf_counter()
             self._forget_wakes()
             self._read_inbox()
-            if not core.tick():
-                if self._stopping and core.idle and not self._inbox:
-                    return
-                self._sleep()
+            if core.tick() or self._inbox:
+                continue
+            if self._stopping and core.idle and not self._inbox:
+                return
+            self._sleep()
 
     def _read_inbox(self) -> None:
-        while self._inbox:
+        for _ in range(min(_NOTES, len(self._inbox))):
             self._inbox.popleft()()
 
     def _sleep(self) -> None:

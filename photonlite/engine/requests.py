@@ -1,9 +1,10 @@
 """The open requests: what becomes of their tokens, when their deadlines pass, how they end. Each ends exactly once."""
 
-import heapq
 import logging
 import math
 from collections.abc import Callable
+
+from sortedcontainers import SortedKeyList
 
 from photonlite.engine.accounting import Accountant
 from photonlite.engine.rhythm import Rhythm
@@ -13,13 +14,13 @@ from photonlite.request import Token
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence
 
-_SPARE_DEADLINES = 64
-"""Deadlines of ended requests that may be kept before they are looked for."""
+_EXPIRED = 64
+"""Requests that one tick ends because their deadlines have passed: those that run must not wait for thousands."""
 
 _NEAR_S = 1.0
 """Seconds after the last real-time request was open in which the next one is expected: loops come again and again."""
 
-_LOOKED_AT = 64
+_LOOKED_AT = 16
 """Waiting real-time requests that a tick compares with their deadlines, those that come next."""
 
 _logger = logging.getLogger("photonlite")
@@ -48,7 +49,8 @@ class OpenRequests:
         self._scheduler = scheduler
         self._accounts = accounts
         self._clock = clock
-        self._deadlines: list[tuple[float, int, Sequence]] = []
+        # Of open requests alone: one that has ended would keep its picture in memory until its deadline.
+        self._deadlines: SortedKeyList[Sequence, tuple[float, int]] = SortedKeyList(key=_deadline)
         self._realtime_until = -math.inf
         self._trust = Trust()
         self.rhythm = Rhythm()
@@ -57,7 +59,7 @@ class OpenRequests:
     @property
     def look_again_at(self) -> float | None:
         """When time alone may give something to do: a deadline passes, or the device is kept free no longer."""
-        times = [self._deadlines[0][0]] if self._deadlines else []
+        times = [_deadline(self._deadlines[0])[0]] if self._deadlines else []
         if self.open and self.kept_free_until is not None:
             times.append(self.kept_free_until)
         return min(times, default=None)
@@ -70,7 +72,7 @@ class OpenRequests:
             self.rhythm.note(self._clock())
         self._accounts.submitted()
         if sequence.deadline is not None:
-            self._watch(sequence, sequence.deadline)
+            self._deadlines.add(sequence)
 
     def accept(self, sequence: Sequence, token: Token) -> None:
         """Give a request its next token, which may end it.
@@ -121,16 +123,20 @@ class OpenRequests:
     def expire(self) -> None:
         """End the requests whose deadlines have passed, and real-time ones that cannot be in time any more.
 
-        Those that wait end before any more work is spent on them.
+        No more work is spent on those that wait: where so many have expired that the next ticks have to end the rest,
+        the scheduler admits nobody until then.
         """
+        self._scheduler.admits = True
         if not self._deadlines:
             return
         now = self._clock()
-        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finalized):
-            _, _, sequence = heapq.heappop(self._deadlines)
-            if not sequence.finalized:
-                self._accounts.dropped("running" if sequence.times.admitted else "waiting")
-                self.end(sequence, DeadlineError("the request's deadline passed before its answer was complete"))
+        for _ in range(_EXPIRED):
+            if not self._expired(now):
+                break
+            sequence = self._deadlines[0]
+            self._accounts.dropped("running" if sequence.times.admitted else "waiting")
+            self.end(sequence, DeadlineError("the request's deadline passed before its answer was complete"))
+        self._scheduler.admits = not self._expired(now)
         if self.realtime:
             self._give_up(now)
 
@@ -140,10 +146,13 @@ class OpenRequests:
 
     def realtime_soon(self) -> bool:
         """Tell whether a real-time request will be ready in a moment: the device is kept free for it."""
-        waiting = self._scheduler.waiting.realtime > 0
+        waiting, bulk_waits = self._scheduler.waiting.realtime > 0, self._scheduler.bulk_waits
         # Kept, because it may be over when somebody asks when to look again: then it is at once.
-        self.kept_free_until = self.rhythm.free_until(self._clock(), waiting=waiting)
+        self.kept_free_until = self.rhythm.free_until(self._clock(), waiting=waiting, bulk_waits=bulk_waits)
         return self.kept_free_until is not None
+
+    def _expired(self, now: float) -> bool:
+        return bool(self._deadlines) and _deadline(self._deadlines[0])[0] <= now
 
     def _give_up(self, now: float) -> None:
         """End waiting real-time requests whose first token, by measured rates, would come after their deadlines."""
@@ -174,6 +183,8 @@ class OpenRequests:
         sequence.error = error
         sequence.times.finished = self._clock()
         self.open.discard(sequence)
+        if sequence.deadline is not None:
+            self._deadlines.discard(sequence)
         self.ended += 1
         if sequence.realtime:
             self.realtime -= 1
@@ -186,10 +197,6 @@ class OpenRequests:
         except Exception:  # nobody is left to be told
             _logger.exception("request %d has ended, but its sink raised", sequence.number)
 
-    def _watch(self, sequence: Sequence, deadline: float) -> None:
-        """Note a deadline; those of requests that have ended go before they outnumber the others."""
-        if len(self._deadlines) >= 2 * len(self.open) + _SPARE_DEADLINES:
-            # They hold pictures, and one early deadline may keep many late ones from the top of the heap.
-            self._deadlines = [entry for entry in self._deadlines if not entry[2].finalized]
-            heapq.heapify(self._deadlines)
-        heapq.heappush(self._deadlines, (deadline, sequence.number, sequence))
+
+def _deadline(sequence: Sequence) -> tuple[float, int]:
+    return math.inf if sequence.deadline is None else sequence.deadline, sequence.number

@@ -13,6 +13,8 @@ _STEADY = 0.2
 """Intervals that differ by no more than this part are a rhythm."""
 _BEGIN_S = 3e-3
 """A request that has come should be ready for its first launch after so long: its picture is being cut."""
+_MOST_S = _AHEAD_S + _AFTER_S + _BEGIN_S
+"""Bulk work that waits is held back no longer before its next launch: enough for one request that comes late."""
 
 
 class Rhythm:
@@ -27,6 +29,7 @@ class Rhythm:
         self._last = -math.inf
         self._interval = math.inf
         self._expected = math.inf
+        self._reserve = Reserve(_MOST_S * second)
 
     def note(self, now: float) -> None:
         """Take down that a request has come."""
@@ -35,12 +38,17 @@ class Rhythm:
         self._expected = now + (interval + before) / 2 if steady else math.inf
         self._last, self._interval = now, interval
 
-    def free_until(self, now: float, *, waiting: bool) -> float | None:
-        """Tell until when the device should be kept free; None if it need not be.
+    def launched(self, *, realtime: bool) -> None:
+        """Note an encode or prefill launch: for real-time requests, or for bulk ones."""
+        self._reserve.launched(realtime=realtime)
+
+    def free_until(self, now: float, *, waiting: bool, bulk_waits: bool) -> float | None:
+        """Tell until when the device should be kept free; None if it need not be, or has been for too long.
 
         Args:
             now: The time.
             waiting: Whether a real-time request is there that has not begun.
+            bulk_waits: Whether bulk work is held back meanwhile.
         """
         ends = []
         if waiting:
@@ -48,5 +56,46 @@ class Rhythm:
         ahead = min(_AHEAD_S * self._second, _SHARE * self._interval)
         if self._expected - ahead <= now:
             ends.append(self._expected + min(_AFTER_S * self._second, ahead))
-        end = max(ends, default=-math.inf)
-        return end if now < end else None
+        return self._reserve.until(now, max(ends, default=-math.inf), bulk_waits=bulk_waits)
+
+
+class Reserve:
+    """Bounds the time for which the device is kept free while bulk work waits.
+
+    What was spent comes back with a bulk launch, if a real-time request has been launched since it came back last: so
+    bulk work waits no longer than this for each of its launches, and only once for requests that never become ready.
+
+    Args:
+        limit: In the unit of the clock.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._spent = 0.0
+        self._kept: tuple[float, float] | None = None  # since when, and until when at most
+        self._served = False
+
+    def until(self, now: float, end: float, *, bulk_waits: bool) -> float | None:
+        """Return until when the device is kept free, where that is wanted until `end`; None if not at all."""
+        if self._kept is not None:
+            since, kept_until = self._kept
+            self._spent += min(now, kept_until) - since
+            self._kept = None
+        if now >= end:
+            return None
+        if not bulk_waits:
+            return end
+        end = min(end, now + self._limit - self._spent)
+        if end <= now:
+            return None
+        self._kept = now, end
+        return end
+
+    def launched(self, *, realtime: bool) -> None:
+        """Note an encode or prefill launch of a class."""
+        if realtime:
+            self._served = True
+        elif self._served:
+            self._served = False
+            self._spent = 0.0
+            self._kept = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.policy import REALTIME_JOBS
-from photonlite.scheduler.priority import Queue
+from photonlite.scheduler.waiting import Waiting
 from photonlite.sequence import CutPicture, Picture, Sequence, UncutPicture, read_crops
 
 _CUT_AHEAD = 16
@@ -61,7 +61,7 @@ class Encodings:
         """Give the sequences of a class whose pictures have been encoded for them."""
         return [job.leader for job in self._led(realtime) if job.encoded and job.leader and not job.leader.finalized]
 
-    def begin(self, waiting: Queue, *, realtime: bool) -> list[Unusable]:
+    def begin(self, waiting: Waiting, *, realtime: bool) -> list[Unusable]:
         """Begin to encode the pictures of a class's first waiting sequences; have those of the next ones cut.
 
         Returns:
@@ -128,12 +128,12 @@ class Encodings:
         if self.jobs.get(job.key) is job:
             del self.jobs[job.key]
 
-    def drop_idle(self, waiting: Queue) -> list[EncodeJob]:
+    def drop_idle(self, waiting: Waiting) -> list[EncodeJob]:
         """Find heirs for pictures whose leaders have ended, and drop those that nobody waits for any more."""
         idle = []
         for job in list(self.jobs.values()):
             if job.leader is None or job.leader.finalized:
-                job.leader = _first_about(job.key, waiting)
+                job.leader = waiting.about(job.key)
                 if job.leader is None:
                     idle.append(self.jobs.pop(job.key))
         return idle
@@ -175,11 +175,6 @@ class Encodings:
             groups.append(CropGroup(job, job.launched, min(left, room - taken)))
             taken += groups[-1].count
         return groups
-
-
-def _first_about(key: str, waiting: Queue) -> Sequence | None:
-    """Find the first waiting sequence about a picture: a look at the whole queue, when a leader has gone."""
-    return next((one for one in waiting if one.picture_key == key), None)
 
 
 def _ask_for_crops(picture: Picture) -> tuple[CutPicture | UncutPicture | None, BaseException | None]:

@@ -6,10 +6,16 @@ bulk                        B            at its turn, after BULK_TURN launches t
 ```
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator
+from itertools import chain
+from typing import TypeAlias
+
+from sortedcontainers import SortedKeyList
 
 from photonlite.sequence import Sequence
+
+Ordered: TypeAlias = "SortedKeyList[Sequence, int]"
+"""Sequences by their numbers."""
 
 BULK_TURN = 8
 """Launches for real-time requests that bulk ones which wait let pass, before one is theirs."""
@@ -48,38 +54,43 @@ class Turns:
 
 
 class Queue:
-    """Sequences in the order of their ranks: all real-time ones, then all bulk ones, the oldest of each first."""
+    """Sequences in the order of their ranks: all real-time ones, then all bulk ones, the oldest of each first.
+
+    Adding, removing and finding one takes time in the logarithm of how many there are.
+    """
 
     def __init__(self) -> None:
-        self._sequences: list[Sequence] = []
+        self._realtime: Ordered = SortedKeyList(key=number_of)
+        self._bulk: Ordered = SortedKeyList(key=number_of)
 
     def __len__(self) -> int:
-        return len(self._sequences)
+        return len(self._realtime) + len(self._bulk)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._sequences)
+        return chain(self._realtime, self._bulk)
 
     def __contains__(self, sequence: Sequence) -> bool:
-        return sequence in self._sequences
+        return sequence in self._of(sequence.realtime)
 
     @property
     def last(self) -> Sequence:
         """The one of the lowest rank: the youngest of the bulk, if there is any."""
-        return self._sequences[-1]
+        last: Sequence = (self._bulk or self._realtime)[-1]
+        return last
 
     @property
     def realtime(self) -> int:
         """How many are real-time."""
-        return bisect_left(self._sequences, True, key=_is_bulk)
+        return len(self._realtime)
 
     @property
     def bulk(self) -> int:
         """How many are not."""
-        return len(self) - self.realtime
+        return len(self._bulk)
 
     def add(self, sequence: Sequence) -> None:
         """Put a sequence where it belongs."""
-        insort(self._sequences, sequence, key=rank)
+        self._of(sequence.realtime).add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take one out.
@@ -87,14 +98,21 @@ class Queue:
         Raises:
             ValueError: It is not there.
         """
-        self._sequences.remove(sequence)
+        self._of(sequence.realtime).remove(sequence)
 
     def first(self, count: int, *, realtime: bool) -> list[Sequence]:
         """Give the oldest of a class, so many at most."""
-        start = 0 if realtime else self.realtime
-        end = self.realtime if realtime else len(self)
-        return self._sequences[start : min(end, start + count)]
+        oldest: list[Sequence] = self._of(realtime)[:count]
+        return oldest
+
+    def oldest(self, *, realtime: bool) -> Sequence | None:
+        """Return the oldest of a class, from any thread: iterating over lists never fails while they change."""
+        return next(iter(self._of(realtime)), None)
+
+    def _of(self, realtime: bool) -> Ordered:
+        return self._realtime if realtime else self._bulk
 
 
-def _is_bulk(sequence: Sequence) -> bool:
-    return not sequence.realtime
+def number_of(sequence: Sequence) -> int:
+    """Return a sequence's number, by which lists are sorted."""
+    return sequence.number

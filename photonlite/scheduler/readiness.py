@@ -8,11 +8,7 @@ from photonlite.errors import CapacityError
 from photonlite.request import Token
 from photonlite.scheduler.encoding import Encodings
 from photonlite.scheduler.policy import Limits, Rates
-from photonlite.scheduler.priority import Queue, rank
 from photonlite.sequence import Sequence
-
-_LOOKED_AT, _LOOKED_AT_PER_ROW = 64, 4
-"""Waiting requests of a class that are looked at for admission: a tick's time must not grow with the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +69,6 @@ class Readiness:
                 f"{cache.pages.page_size}, but the KV cache has {cache.pages.usable}: lower max_tokens or "
                 "max_objects, or raise kv_cache_bytes"
             )
-
-    def candidates(self, waiting: Queue, *, realtime: bool) -> list[Sequence]:
-        """Give a class's first waiting sequences, and those that encodings are done for, wherever they stand by now."""
-        count = max(_LOOKED_AT, _LOOKED_AT_PER_ROW * self._limits.max_batch)
-        encoded = sorted(self._encodings.leaders(realtime=realtime), key=rank)
-        return list(dict.fromkeys(waiting.first(count, realtime=realtime) + encoded))
 
     def ready(self, sequence: Sequence) -> bool:
         """Tell whether a sequence's picture, if it has one, is there."""

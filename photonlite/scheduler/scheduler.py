@@ -24,7 +24,7 @@ Real-time requests come before bulk ones, in every queue, and in launches of the
 - While one is ready to run and cannot, no bulk prompt is admitted: pages and rows that come free are its own.
 - They run beside a full batch, and are decoded in steps of their own: each row more makes a step longer.
 - No bulk prompt or picture is launched between these steps, nor in the moments before the next request of a loop is
-  expected, whose rhythm the engine knows.
+  expected, whose rhythm the engine knows. Such moments are bounded (`engine.rhythm`), and count as overtaking launches.
 - When pages run out, the youngest bulk sequence gives its own back before any real-time one does.
 
 After `BULK_TURN` launches that overtook bulk work which waits, the next launch is bulk's; `BULK_STEP` decode steps may
@@ -44,7 +44,11 @@ from photonlite.scheduler.policy import Limits, Load, Pause, Rates, Room
 from photonlite.scheduler.priority import BULK_STEP, Queue, Turns
 from photonlite.scheduler.readiness import Need, Readiness
 from photonlite.scheduler.residents import Residents
+from photonlite.scheduler.waiting import Waiting
 from photonlite.sequence import Sequence
+
+_SATISFIED = 64
+"""Waiting sequences that need no launch, of those that one plan ends: ending one takes time."""
 
 
 class Scheduler:
@@ -61,6 +65,7 @@ class Scheduler:
         realtime_near: Whether real-time requests are open or come again within a second or so; the engine, which has
             the clock, says so.
         realtime_soon: Whether one will be ready in a moment: no bulk prompt or picture is launched any more.
+        admits: Whether prompts and pictures are launched at all; else only those that run are decoded.
     """
 
     def __init__(self, cache: CacheManager, limits: Limits) -> None:
@@ -68,7 +73,7 @@ class Scheduler:
         self.limits = limits
         self.rates = Rates()
         self._pause = Pause(limits, self.rates)
-        self.waiting = Queue()
+        self.waiting = Waiting()
         self._residents = Residents(cache, limits, self.waiting)
         self._enough = max(1, limits.max_crops // 2)
         self._encodings = Encodings(cache, limits.max_jobs, limits.max_picture_bytes)
@@ -77,6 +82,8 @@ class Scheduler:
         self.satisfied: list[Sequence] = []
         self.realtime_near = False
         self.realtime_soon = False
+        self.admits = True
+        self._kept_free = False
         self._turns = Turns()
         self._steps = Turns(BULK_STEP)
         self._realtime_decoding = False
@@ -97,6 +104,11 @@ class Scheduler:
     def free_rows(self) -> list[int]:
         """Of the pending table."""
         return self._residents.free_rows
+
+    @property
+    def bulk_waits(self) -> bool:
+        """Whether bulk requests wait that rows and the batch have room for."""
+        return self.waiting.bulk > 0 and self._residents.has_place(realtime=False)
 
     @property
     def jobs(self) -> dict[str, EncodeJob]:
@@ -126,6 +138,14 @@ class Scheduler:
 
     def plan(self) -> Plan | None:
         """Choose the next launch and take what it needs; None where nothing can be launched now."""
+        plan = self._choose()
+        kept_free = self.realtime_soon and self.bulk_waits and plan is None
+        if kept_free and not self._kept_free:  # it begins: bulk work is overtaken by a launch that is still to come
+            self._turns.book(overtakes=True)
+        self._kept_free = kept_free
+        return plan
+
+    def _choose(self) -> Plan | None:
         load = self._load()
         self._pause.consider(load)
         self._realtime_decoding = load.realtime_decoding > 0
@@ -164,10 +184,12 @@ class Scheduler:
             for row, lost in zip(step.rows, failed, strict=True):
                 lost = lost or (row.job is not None and row.job.failed)
                 (self.cache.withdraw if lost else self.cache.confirm)(row.sequence)
+                if row.job is not None:
+                    self.waiting.open(row.job.key)
 
     def finish(self, sequence: Sequence) -> None:
         """Take a finalized sequence out of the queues; a zombie keeps row and pages until `settle` finds it free."""
-        if sequence in self.running:  # the short list first
+        if sequence in self.running:
             self._residents.finish(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
@@ -198,7 +220,7 @@ class Scheduler:
         if plan.kind == "decode":
             self._steps.book(overtakes=self._realtime_decoding and self.waiting.bulk > 0)
             return
-        realtime = _is_realtime(plan)
+        realtime = plan.realtime
         self._prefilled_last[realtime] = plan.kind == "prefill"
         ending = [*self.satisfied, *(one.sequence for one in self.unusable)]  # at once, without a launch
         ends = sum(not sequence.realtime for sequence in ending)
@@ -213,6 +235,8 @@ class Scheduler:
     def _order(self) -> tuple[Callable[[], Plan | None], ...]:
         """Say which kinds of launches to try, one after the other."""
         pause, decode, bulk = self._pause, self._residents.plan_decode, self._admission(realtime=False)
+        if not self.admits:
+            return (decode,)
         bulk_over = pause.bulk.over and not (self._realtime_decoding and self._steps.due)
         if not self.waiting.realtime:
             return (decode, *bulk) if bulk_over else (*bulk, decode)
@@ -279,28 +303,36 @@ class Scheduler:
                 return None  # a small launch now makes another one necessary
             crops = min(crops, self.rates.crops_within(room.left_s))
         groups = self._encodings.groups(crops, self._enough, realtime=realtime)
+        for group in groups:
+            if group.job.encoded:
+                self.waiting.open(group.job.key)
         return Plan("encode", groups=groups) if groups else None
 
     def _is_held_up(self, realtime: bool) -> bool:
         """Tell whether prompts of a class must leave pages and rows that come free to the other one."""
         if realtime:
             return self._bulk_lacks_pages and self._residents.any_realtime
-        return not self._bulk_is_due and any(
-            self._readiness.ready(sequence) and self._runs(sequence)
-            for sequence in self._readiness.candidates(self.waiting, realtime=True)
-        )
+        return not self._bulk_is_due and any(self._runs(sequence) for sequence in self._ready(realtime=True))
 
     def _admissible(self, realtime: bool) -> Iterator[Sequence]:
         """Walk the waiting sequences of a class that may start now, as far as rows and the batch allow."""
-        for sequence in self._readiness.candidates(self.waiting, realtime=realtime):
+        for sequence in self._ready(realtime=realtime):
             if not self._residents.has_place(realtime=realtime):
                 return
-            if not self._readiness.ready(sequence):
-                continue
             if self._runs(sequence):
                 yield sequence
             else:
                 self.satisfied.append(sequence)
+                if len(self.satisfied) >= _SATISFIED:
+                    return
+
+    def _ready(self, *, realtime: bool) -> Iterator[Sequence]:
+        """Walk the waiting sequences of a class whose pictures are there, oldest first."""
+        for sequence in self.waiting.candidates(realtime=realtime):
+            if self._readiness.ready(sequence):
+                yield sequence
+            else:
+                self.waiting.close(sequence)
 
     def _runs(self, sequence: Sequence) -> bool:
         """Tell whether a ready sequence needs a launch at all."""
@@ -311,9 +343,3 @@ class Scheduler:
         job = self._encodings.take(sequence) if start == 0 else None
         index = len(sequence.tokens) if sequence.samples else None
         return Row(sequence, start, sequence.known_length - start, index, job)
-
-
-def _is_realtime(plan: Plan) -> bool:
-    """Tell for which class an encode or prefill launch is: none is for both."""
-    leaders = [group.job.leader for group in plan.groups] + [row.sequence for row in plan.rows]
-    return any(leader is not None and leader.realtime for leader in leaders)

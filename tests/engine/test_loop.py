@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -197,6 +198,45 @@ def test_cancelling_from_another_thread_ends_a_request_at_once() -> None:
     loop.submit(after)
     assert len(ended(after).tokens) == 3
     loop.close(drain=True)
+
+
+def test_those_that_run_are_decoded_while_thousands_of_notes_wait() -> None:
+    bench = Bench(ends_at(10**6), pages=2000)
+    gate = Gate(bench, 2)
+    loop = EngineLoop(bench.core)
+    one = sequence(0, budget=5000)
+    loop.submit(one)
+    assert gate.reached.wait(LONG)
+    read_after: list[int] = []  # of each note: steps that had been launched
+    for _ in range(2_000):
+        loop.post(lambda: read_after.append(len(bench.runner.steps)))
+    all_read = threading.Event()
+    loop.post(all_read.set)
+    gate.opened.set()
+    assert all_read.wait(LONG)
+    loop.close(drain=False)
+
+    assert read_after == sorted(read_after)
+    assert max(Counter(read_after).values()) <= 32
+    ended(one)
+
+
+def test_an_idle_engine_reads_all_notes_before_it_sleeps() -> None:
+    loop = EngineLoop(Bench(ends_at(3)).core)
+    held, go_on, read = threading.Event(), threading.Event(), threading.Event()
+    loop.post(lambda: held.set() or (go_on.wait(LONG) and None))  # type: ignore[func-returns-value]
+    assert held.wait(LONG)
+    unread: list[int] = []
+    sleep = loop._sleep
+    loop._sleep = lambda: unread.append(len(loop._inbox)) or sleep()  # type: ignore[method-assign, func-returns-value]
+    for _ in range(200):
+        loop.post(lambda: None)
+    loop.post(read.set)
+    go_on.set()
+    assert read.wait(LONG)
+    loop.close(drain=True)
+
+    assert not any(unread)
 
 
 def test_a_deadline_wakes_a_sleeping_engine() -> None:

@@ -1,6 +1,9 @@
 """Deadlines, and what real-time requests leave behind, on a virtual clock."""
 
 import dataclasses
+import gc
+import weakref
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +15,7 @@ from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.policy import Rates
 from photonlite.scheduler.readiness import Need
 from photonlite.sequence import Sequence
+from tests.engine.counting import Counted, crowd
 from tests.engine.fakes import Bench, FakePicture, FakeSink, Words, ends_at
 
 
@@ -242,3 +246,129 @@ def test_a_prompt_that_would_fail_everybodys_step_is_refused(token: Token) -> No
         bench.hand_in(Sequence(0, request, FakeSink(), 1))
 
     assert not bench.core.open
+
+
+# ---- crowds
+
+
+def busy(clock: Clock, rows: int = 1, places: int = 0) -> Bench:
+    """An engine that decodes some requests for long, and has room for more if there are more places."""
+    bench = Bench(ends_at(10**6), clock=clock, pages=20_000, max_batch=places or rows)
+    for _ in range(rows):
+        bench.ask(budget=10_000)
+    for _ in range(3):
+        bench.core.tick()
+    return bench
+
+
+def looks_at_each(count: int, picture: str | None, end: Callable[[Bench, Clock, list[Sequence]], None]) -> float:
+    """Tell how often each of a crowd was looked at from the moment that it was given up to its end."""
+    clock = Clock()
+    bench = busy(clock)
+    gone = crowd(bench, count, deadline=200.0, picture=picture)
+    bench.core.tick()
+    Counted.looks = 0
+    end(bench, clock, gone)
+    looks = Counted.looks
+    assert all(one.finalized for one in gone)
+    assert len(bench.core.open) == 1
+    return looks / count
+
+
+def cancel_oldest_first(bench: Bench, clock: Clock, gone: list[Sequence]) -> None:
+    for place, one in enumerate(gone):
+        bench.core.cancel(one)
+        if place % 32 == 0:
+            bench.core.tick()
+
+
+def cancel_newest_first(bench: Bench, clock: Clock, gone: list[Sequence]) -> None:
+    cancel_oldest_first(bench, clock, gone[::-1])
+
+
+def expire(bench: Bench, clock: Clock, gone: list[Sequence]) -> None:
+    clock.now = 300.0
+    for _ in range(len(gone)):
+        bench.core.tick()
+        if len(bench.core.open) == 1:
+            return
+
+
+@pytest.mark.parametrize("end", [cancel_oldest_first, cancel_newest_first, expire])
+@pytest.mark.parametrize("picture", [None, "same", "picture {}"])
+def test_ending_each_of_thousands_costs_no_more_than_ending_each_of_hundreds(
+    picture: str | None, end: Callable[[Bench, Clock, list[Sequence]], None]
+) -> None:
+    few, many = (looks_at_each(count, picture, end) for count in (200, 3_200))
+
+    assert many < 1.5 * few  # comparisons in sorted lists: four more for sixteen times as many
+
+
+def test_a_leader_that_ends_again_and_again_is_followed_without_a_look_at_the_queue(clock: Clock) -> None:
+    def looks(count: int) -> int:
+        bench = busy(clock)
+        gone = crowd(bench, count, picture="same")
+        for one in gone:
+            one.picture.cut = True  # type: ignore[union-attr]
+        bench.core.tick()
+        assert bench.scheduler.jobs
+        Counted.looks = 0
+        for one in gone[:100]:
+            bench.core.cancel(one)
+            bench.scheduler.drop_idle_jobs()
+        return Counted.looks
+
+    assert looks(3_200) < 1.5 * looks(200)
+
+
+def test_while_thousands_expire_those_that_run_are_decoded_and_nothing_is_launched_for_the_others(clock: Clock) -> None:
+    bench = busy(clock, places=4)
+    crowd(bench, 1_000, deadline=200.0)
+    bench.runner.steps.clear()
+    clock.now = 300.0
+    left = []
+    while len(bench.core.open) > 1:
+        bench.core.tick()
+        left.append(len(bench.core.open))
+
+    assert left == [*range(1_001 - 64, 1, -64), 1]
+    assert [[row.sequence.number for row in step.rows] for step in bench.runner.steps] == [[0]] * len(left)
+    assert drops(bench.core) == (1_000, 0, 0)
+    waits = bench.ask()
+    bench.core.cancel(bench.sequences[0])
+    for _ in range(4):
+        bench.core.tick()
+    assert waits.tokens  # the next one is admitted as ever
+
+
+@pytest.mark.parametrize("picture", [None, "same", "picture {}"])
+@pytest.mark.parametrize("realtime", [True, False])
+def test_a_tick_looks_at_no_more_of_thousands_that_wait_than_of_a_few(
+    clock: Clock, picture: str | None, realtime: bool
+) -> None:
+    def looks(count: int) -> int:
+        bench = busy(clock, rows=8)
+        bench.scheduler.rates.positions.observe(10, 1e-6)
+        crowd(bench, 16, realtime=True, deadline=1e6, picture=picture)  # as many as run at a time, beside bulk
+        for _ in range(4):
+            bench.core.tick()
+        crowd(bench, count, realtime=realtime, deadline=1e6, picture=picture)
+        bench.core.tick()  # newcomers are looked at once
+        Counted.looks = 0
+        for _ in range(20):
+            bench.core.tick()
+        return Counted.looks
+
+    assert looks(3_200) <= 1.1 * looks(32)
+
+
+def test_a_request_that_was_cancelled_leaves_nothing_behind(clock: Clock) -> None:
+    bench = busy(clock)
+    (gone,) = crowd(bench, 1, deadline=1e6, picture="large")
+    picture = weakref.ref(gone.picture)
+    bench.core.cancel(gone)
+    bench.sequences.remove(gone)
+    del gone
+    gc.collect()
+
+    assert picture() is None

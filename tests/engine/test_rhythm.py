@@ -2,7 +2,7 @@
 
 import pytest
 
-from photonlite.engine.rhythm import Rhythm
+from photonlite.engine.rhythm import Reserve, Rhythm
 
 
 def after(*times: float) -> Rhythm:
@@ -14,7 +14,7 @@ def after(*times: float) -> Rhythm:
 
 def kept_free(rhythm: Rhythm, now: float) -> float | None:
     """Milliseconds for which the device is kept free."""
-    end = rhythm.free_until(now, waiting=False)
+    end = rhythm.free_until(now, waiting=False, bulk_waits=True)
     return None if end is None else pytest.approx(1e3 * (end - now), abs=1e-6)  # type: ignore[no-any-return]
 
 
@@ -52,6 +52,53 @@ def test_no_more_than_a_quarter_of_a_fast_loops_time_is_kept_free_before_it() ->
 def test_a_request_that_has_come_has_a_moment_to_be_ready() -> None:
     rhythm = after(10.0)
 
-    assert rhythm.free_until(10.001, waiting=True) == pytest.approx(10.003)
-    assert rhythm.free_until(10.001, waiting=False) is None
-    assert rhythm.free_until(10.0031, waiting=True) is None  # whatever keeps it, others go on
+    assert rhythm.free_until(10.001, waiting=True, bulk_waits=True) == pytest.approx(10.003)
+    assert rhythm.free_until(10.001, waiting=False, bulk_waits=True) is None
+    assert rhythm.free_until(10.0031, waiting=True, bulk_waits=True) is None  # whatever keeps it, others go on
+
+
+def test_requests_that_keep_coming_and_are_never_ready_hold_bulk_work_back_only_once() -> None:
+    rhythm, held = Rhythm(), []
+    for step in range(3_000):  # of 0.1 ms; one comes at each
+        now = 10.0 + step / 10_000
+        rhythm.note(now)
+        held.append(rhythm.free_until(now, waiting=True, bulk_waits=True) is not None)
+        if not held[-1]:
+            rhythm.launched(realtime=False)
+
+    assert 85 <= sum(held) <= 91  # nine milliseconds
+    assert not any(held[91:])
+
+
+def test_the_device_is_kept_free_again_when_both_classes_have_been_launched() -> None:
+    reserve = Reserve(9.0)
+
+    def until(now: float) -> float | None:
+        return reserve.until(now, 100.0, bulk_waits=True)
+
+    assert until(0.0) == 9.0
+    assert until(9.0) is None
+    reserve.launched(realtime=False)
+    assert until(9.5) is None  # nobody has come for whom it was kept
+    reserve.launched(realtime=True)
+    assert until(10.0) is None  # bulk work still waits for its launch
+    reserve.launched(realtime=False)
+    assert until(11.0) == 20.0
+
+
+def test_time_in_which_no_bulk_work_waits_is_not_spent() -> None:
+    reserve = Reserve(9.0)
+    assert reserve.until(0.0, 50.0, bulk_waits=False) == 50.0
+    assert reserve.until(40.0, 50.0, bulk_waits=True) == 49.0
+    assert reserve.until(45.0, 48.0, bulk_waits=True) == 48.0
+    assert reserve.until(90.0, 100.0, bulk_waits=True) == 91.0  # it was kept free from 40 to 48, not to 90
+
+
+def test_no_time_is_kept_over_by_rounding() -> None:
+    reserve, now = Reserve(9e-3), 1e6
+    for _ in range(1_000):
+        end = reserve.until(now, now + 1.0, bulk_waits=True)
+        if end is None:
+            return
+        now = end
+    raise AssertionError("the device is kept free for ever")

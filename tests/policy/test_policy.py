@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from bench.policy.__main__ import FRAME_S, SCENARIOS, main, make_limits
+from bench.policy.__main__ import FRAME_S, SCENARIOS, main, make_limits, never_ready
 from bench.policy.load import Group, Waits, World
 from bench.policy.modelled import H200, at
 from photonlite.config import EngineConfig
@@ -75,6 +75,24 @@ def test_bulk_keeps_a_share_however_many_realtime_clients_there_are() -> None:
     urgent, others = after(Group("robots", 64, realtime=True), Group("answers", 8))
 
     assert len(others.answers) / len(urgent.answers) > 0.04
+
+
+@pytest.mark.parametrize("rate", [100, 300, 1_000, 3_000])
+def test_bulk_keeps_its_share_however_many_requests_come_that_are_never_ready(rate: float) -> None:
+    def answered(*others: Group) -> int:
+        *_, clients = after(*others, Group("clients", 8), seconds=1.0)
+        return len(clients.answers)
+
+    # Launches are short while real-time requests are open, which costs a third.
+    assert answered(never_ready(rate)) > 0.6 * answered()
+
+
+def test_a_loop_that_meets_its_deadlines_leaves_bulk_its_share_beside_requests_that_are_never_ready() -> None:
+    robot = Group("robot", crops=1, period_s=FRAME_S, deadline_s=FRAME_S, realtime=True)
+    loop, _, clients = after(robot, never_ready(100), Group("clients", 8), seconds=2.0)
+
+    assert loop.missed == 0.0
+    assert len(clients.answers) / 2.0 > 20
 
 
 def test_the_same_seed_gives_the_same_figures_and_another_seed_other_ones() -> None:

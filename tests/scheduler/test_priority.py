@@ -315,3 +315,20 @@ def test_realtime_work_keeps_to_the_launch_budget_while_others_of_its_kind_are_d
 
     lengths = [sum(step.device_s for step in steps) for steps in pauses(bench)[1:]]
     assert max(lengths) <= 0.006 + 1e-9  # the prompt alone
+
+
+def test_time_in_which_the_device_is_kept_free_counts_as_one_launch_that_overtakes_bulk() -> None:
+    now = 100.0
+    bench = Bench(ends_at(3), clock=lambda: now)
+    bench.ask(picture=FakePicture("bulk"))
+    bench.ask(picture=FakePicture("robot", cut=False), realtime=True)
+    for _ in range(3):
+        bench.core.tick()
+        now += 0.0009
+
+    assert not bench.runner.steps
+    assert bench.scheduler._turns.overtaken == 1
+    now = 100.004
+    bench.core.tick()
+    assert [step.kind for step in bench.runner.steps] == ["encode"]
+    assert bench.scheduler._turns.overtaken == 0

@@ -61,6 +61,7 @@ def check(simulation: "Simulation") -> None:
             raise Violation(f"sequence {sequence.number} waits, and holds {sequence.pages} and row {sequence.row}")
         if sequence.filled or sequence.preempting:
             raise Violation(f"sequence {sequence.number} waits with {sequence.filled} positions filled")
+    _check_candidates(simulation)
     for sequence in simulation.doomed:
         if not sequence.finalized:
             raise Violation(f"sequence {sequence.number} goes on, though its step has failed")
@@ -68,6 +69,19 @@ def check(simulation: "Simulation") -> None:
     simulation.priority.check()
     if simulation.ticks % _THOROUGH == 0:
         check_pages(simulation)
+
+
+def _check_candidates(simulation: "Simulation") -> None:
+    """Check that whoever could run is found, in the order of ranks."""
+    scheduler = simulation.scheduler
+    for realtime in (True, False):
+        found = list(scheduler.waiting.candidates(realtime=realtime))
+        if [one.number for one in found] != sorted({one.number for one in found}):
+            raise Violation(f"candidates come in the order {[one.number for one in found]}")
+        waiting = [one for one in scheduler.waiting if one.realtime == realtime]
+        missed = {one for one in waiting if scheduler._readiness.ready(one)} - set(found)
+        if missed or not set(found) <= set(waiting):
+            raise Violation(f"{[one.number for one in missed]} could run, and nobody looks at them")
 
 
 def _check_step(simulation: "Simulation", step: Step, carried: dict[Sequence, int]) -> None:

@@ -17,6 +17,9 @@ _STEP = 32
 
 _LOOKED_AT = 64
 
+_KEPT_FREE = 9
+"""Milliseconds, of a tick each, for which the device may be kept free while bulk work waits for its next launch."""
+
 
 class Priority:
     """Watches launches.
@@ -28,6 +31,7 @@ class Priority:
     def __init__(self, simulation: "Simulation") -> None:
         self._simulation = simulation
         self._overtaken = 0
+        self._kept_free = 0
         self._left_out: dict[Sequence, int] = {}
         self._gave: set[Sequence] = set()
 
@@ -46,8 +50,10 @@ class Priority:
         realtime = classes.pop()
         if realtime and self._overtaken >= _TURN:
             self._check_no_bulk(step)
-        if not realtime and self._overtaken < _TURN:
-            self._check_no_realtime(step)
+        if not realtime:
+            if self._overtaken + self._kept_free < _TURN:
+                self._check_no_realtime(step)
+            self._kept_free = 0
         seen["bulk's turns"] += not realtime and self._overtaken >= _TURN
         waits = any(not one.realtime for one in scheduler.waiting)
         self._overtaken = self._overtaken + 1 if realtime and waits else 0
@@ -56,6 +62,7 @@ class Priority:
     def check(self) -> None:
         """Look at who runs between two ticks."""
         scheduler, limit = self._simulation.scheduler, self._simulation.scenario.max_batch
+        self._check_kept_free()
         for realtime in (True, False):
             running = [one for one in scheduler.running if one.realtime == realtime]
             if len(running) > limit:
@@ -65,6 +72,15 @@ class Priority:
             if one.realtime and any(not other.realtime and not other.preempting for other in scheduler.running):
                 raise Violation(f"real-time sequence {one.number} gives its pages back before a bulk one")
         self._gave = gave
+
+    def _check_kept_free(self) -> None:
+        """Check that bulk work is not held back for ever by requests that are about to come, or to be ready."""
+        kept_until = self._simulation.core.requests.kept_free_until
+        if kept_until is None or kept_until <= self._simulation.now or not self._simulation.scheduler.bulk_waits:
+            return
+        self._kept_free += 1
+        if self._kept_free > _KEPT_FREE:
+            raise Violation(f"bulk work waits, and the device has been kept free for {self._kept_free} ticks")
 
     def _check_no_realtime(self, step: Step) -> None:
         for sequence in scheduler_waiting(self._simulation, realtime=True):

@@ -1,0 +1,39 @@
+"""How often sequences are looked at: a measure of work that no busy machine changes."""
+
+from typing import Any, ClassVar
+
+from photonlite.request import Request, SamplingSettings, Token
+from photonlite.sequence import Sequence
+from tests.engine.fakes import PREFIX, Bench, FakePicture, FakeSink, Words
+
+
+class Counted(Sequence):
+    """A sequence that counts each comparison with another one and each reading of an attribute, of all such ones."""
+
+    looks: ClassVar[int] = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        Counted.looks += 1
+        return super().__getattribute__(name)
+
+    def __eq__(self, other: object) -> bool:
+        Counted.looks += 1
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+def crowd(
+    bench: Bench, count: int, *, realtime: bool = False, deadline: float | None = None, picture: str | None = None
+) -> list[Sequence]:
+    """Submit requests: for text alone, or about pictures that are never cut, a `{}` in whose names is a number."""
+    made: list[Sequence] = []
+    for number in range(len(bench.sequences), len(bench.sequences) + count):
+        request = Request("query", (Token(1),), Words(90), 90, SamplingSettings(), realtime=realtime)
+        shown = None if picture is None else FakePicture(picture.format(number), cut=False)
+        one = Counted(number, request, FakeSink(), 1 if shown is None else PREFIX, shown, deadline)
+        bench.core.prepare(one)
+        bench.core.submit(one)
+        made.append(one)
+    bench.sequences += made
+    return made
