@@ -103,10 +103,11 @@ class VisionModel(AsyncTwins):
     "max_objects" (50) and "seed". The second question about a picture does not read it again.
 
     Methods also take the options `deadline_s`, seconds from the call after which the answer is worthless; `salt`, a
-    tenant's own text: pictures of different salts share nothing that was computed for them; and `realtime`, for loops
-    that need an answer now: such a question comes before all others, wherever something waits, and with a deadline it
-    is given up as soon as it can no longer be in time. Others are never starved. No answer depends on it. `strict=True`
-    raises `TruncatedError` where a limit cut an answer short (`result.truncated`), at the end of a stream.
+    tenant's own text: pictures of different salts share nothing that was computed for them; `caller`, who asks, for
+    fair turns at compiling grammars, the salt unless given; and `realtime`, for loops that need an answer now: such a
+    question comes before all others, wherever something waits, and with a deadline it is given up as soon as it can no
+    longer be in time. Others are never starved. No answer depends on it. `strict=True` raises `TruncatedError` where a
+    limit cut an answer short (`result.truncated`), at the end of a stream.
 
     Where decoded pictures of more than `EngineConfig.max_prepared_bytes` wait for the engine, a call waits before it
     decodes its own, at most until its deadline.
@@ -375,7 +376,7 @@ class VisionModel(AsyncTwins):
 
     def metrics(self) -> dict[str, Any]:
         """What the engine has done and how it stands: see :class:`photonlite.observe.EngineMetrics`."""
-        return self._session.engine.metrics.snapshot()
+        return self._session.metrics()
 
     def trace(self) -> Recording:
         """Record what host and device do while a ``with`` block runs.

@@ -88,7 +88,8 @@ class EngineConfig:
         max_prepared_bytes: Decoded pictures, at three bytes a pixel, that may wait for the engine. A call that finds no
             room waits, before its picture is decoded and at most until its deadline. Real-time calls have a quarter of
             the room to themselves, and bulk ones the rest; only a single picture that is larger takes more.
-        grammar_workers: Processes that compile schemas and patterns; they start with the first typed question.
+        grammar_workers: Processes at most that compile schemas and patterns. The first starts with the first typed
+            question, others when one would have to wait; of several no caller ever has all.
         grammar_limit_s: Seconds that compiling one may take.
         grammar_cache_bytes: Memory for compiled ones, the least recently used of which go first.
         trace: Whether spans of every phase are recorded from the start.
@@ -116,7 +117,7 @@ class EngineConfig:
     fp8_linears: bool = False
     image_threads: int = 4
     max_prepared_bytes: int = 2**30
-    grammar_workers: int = 1
+    grammar_workers: int = 2
     grammar_limit_s: float = 2.0
     grammar_cache_bytes: int = 2**28
     trace: bool = False

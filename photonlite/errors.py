@@ -26,6 +26,7 @@ PhotonliteError
 ├── CapacityError               a request, or a configuration, that can never fit the context or the memory
 ├── EngineError                 a request ended before its answer was complete
 │   ├── StepError               the device could not do a step that carried the request
+│   ├── GrammarWorkerError  the processes that compile grammars are killed, or do not start
 │   ├── EngineDiedError         the engine has stopped, and no request can run any more
 │   ├── TruncatedError          a limit cut the answer short, and strict=True was asked for
 │   ├── RequestCancelledError   the caller gave it up
@@ -150,6 +151,10 @@ class EngineError(PhotonliteError):
 
 class StepError(EngineError):
     """The device could not do a step that carried the request."""
+
+
+class GrammarWorkerError(EngineError):
+    """The processes that compile grammars were killed from outside, or cannot be started: no fault of the grammar."""
 
 
 class EngineDiedError(EngineError):

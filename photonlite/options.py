@@ -16,6 +16,8 @@ class Options(TypedDict, total=False):
     """What every method takes beside its own arguments.
 
     Attributes:
+        caller: Who asks, for shares of what callers divide, such as the time of the processes that compile grammars;
+            the salt unless given.
         deadline_s: Seconds from the call after which the answer is worthless: `DeadlineError` is raised then.
         realtime: Whether the question comes before bulk work: its picture is decoded, encoded and read first, and what
             else the engine does beside it is cut short. Nothing that runs is given up for it, and bulk work keeps a
@@ -25,6 +27,7 @@ class Options(TypedDict, total=False):
         strict: Whether an answer that a limit cut short raises `TruncatedError`; a stream raises it at its end.
     """
 
+    caller: str | None
     deadline_s: float | None
     salt: str | None
     realtime: bool
@@ -64,6 +67,7 @@ class Chosen:
     salt: str | None = None
     realtime: bool = False
     strict: bool = False
+    caller: str | None = None
 
 
 def chosen(options: Mapping[str, Any], method: str, build: Callable[..., object]) -> Chosen:
@@ -83,7 +87,8 @@ def chosen(options: Mapping[str, Any], method: str, build: Callable[..., object]
     for name, value in (("realtime", realtime), ("strict", strict)):
         if not isinstance(value, bool):
             raise SettingsError(f"{name} is {value!r:.60}: give True or False")
-    return Chosen(_seconds(options.get("deadline_s")), _salt(options.get("salt")), realtime, strict)
+    salt, caller = (_text(name, options.get(name)) for name in ("salt", "caller"))
+    return Chosen(_seconds(options.get("deadline_s")), salt, realtime, strict, caller or salt)
 
 
 def check_names(names: Iterable[str], method: str, build: Callable[..., object]) -> None:
@@ -108,17 +113,17 @@ def _advice(name: str, takes: Collection[str]) -> str:
     return f"{hint}It takes {', '.join(takes)}"
 
 
-def _salt(salt: object) -> str | None:
-    """Check a salt here: the engine's thread hashes what it is given."""
-    if salt is None:
+def _text(name: str, text: object) -> str | None:
+    """Check a salt or a caller here: the engine's thread hashes what it is given."""
+    if text is None:
         return None
-    if not isinstance(salt, str):
-        raise SettingsError(f"salt is of type {type(salt).__name__}: give text, or None for none")
+    if not isinstance(text, str):
+        raise SettingsError(f"{name} is of type {type(text).__name__}: give text, or None for none")
     try:
-        return str.encode(salt).decode()  # plain text, whatever kind of text it was
+        return str.encode(text).decode()  # plain text, whatever kind of text it was
     except UnicodeEncodeError as cause:
         half = f"U+{ord(cause.object[cause.start]):04X}, at {cause.start}"
-        raise SettingsError(f"salt holds half a character ({half}): give text that UTF-8 can write") from cause
+        raise SettingsError(f"{name} holds half a character ({half}): give text that UTF-8 can write") from cause
 
 
 def _seconds(deadline_s: object) -> float | None:

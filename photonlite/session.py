@@ -31,7 +31,7 @@ from photonlite.engine.generation import Generation
 from photonlite.engine.preparation import Binding, Preparation
 from photonlite.errors import ModelError
 from photonlite.grammar.automaton import Automaton
-from photonlite.grammar.compiler import GrammarCompiler
+from photonlite.grammar.compiler import COUNTERS, GAUGES, GrammarCompiler, Language
 from photonlite.grammar.tables import Ids
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.models.checkpoint import LoadedModel
@@ -139,6 +139,14 @@ class Session:
         if os.getpid() != self._process:
             raise ModelError("this process was forked, and the model's threads stayed behind: load it in this process")
 
+    def metrics(self) -> dict[str, Any]:
+        """Return the numbers of the engine and of the processes that compile grammars, as plain values for JSON."""
+        snapshot = self.engine.metrics.snapshot()
+        compiler = self._compiler
+        snapshot["gauges"] |= dict.fromkeys(GAUGES, 0) if compiler is None else compiler.gauges
+        snapshot["counters"] |= dict.fromkeys(COUNTERS, 0) if compiler is None else compiler.counters
+        return snapshot
+
     def close(self, *, drain: bool) -> None:
         """Take no more tasks, finish or fail those that are open, and let go of the model."""
         if os.getpid() != self._process:
@@ -192,10 +200,18 @@ class Session:
         measure = None if image is None or isinstance(image, EncodedImage) else partial(self._pool.decoded_bytes, image)
         prepare = partial(self._prepare, image, salt, delivery.check)
         lane = window.realtime if realtime else window.bulk
-        binding = None if task.late is None else self._bind(task.late, delivery, mark, encodes=measure is not None)
+        compiling = partial(self._compile, salt=salt or "", caller=options.caller or "")
+        binding = None if task.late is None else self._bind(task.late, delivery, mark, compiling, measure is not None)
         return generation, Preparation(delivery, self.engine, lane, measure, prepare, binding)
 
-    def _bind(self, late: Late, delivery: Delivery, mark: Callable[[Request], Request], *, encodes: bool) -> Binding:
+    def _bind(
+        self,
+        late: Late,
+        delivery: Delivery,
+        mark: Callable[[Request], Request],
+        compiling: Callable[[Language], "Future[Automaton]"],
+        encodes: bool,
+    ) -> Binding:
         """Begin to compile what a question needs."""
         language = late.language
         started = delivery.started
@@ -209,7 +225,10 @@ class Session:
             return Binding(bind)
         # Without a prefix cache nobody would find the picture that was encoded before its question.
         meanwhile = encode.build() if encodes and self._config.prefix_caching else None
-        return Binding(bind, self._grammars().compile(language), meanwhile)
+        return Binding(bind, compiling(language), meanwhile)
+
+    def _compile(self, language: Language, *, salt: str, caller: str) -> "Future[Automaton]":
+        return self._grammars().compile(language, salt=salt, caller=caller)
 
     def _grammars(self) -> GrammarCompiler:
         """Give what compiles languages; it starts with the first one."""

@@ -1,8 +1,12 @@
-"""What has been compiled, the least recently used forgotten first; and which languages cost too much the last time."""
+"""What has been compiled, the least recently used forgotten first; and which languages cost too much the last time.
+
+Everything is kept by salt: whoever has another salt neither gets it nor sees, by how long an answer takes, that it is
+there. Where memory is short, the salt with the most automata loses its oldest one.
+"""
 
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Final
 
 from photonlite.errors import GrammarError
@@ -16,53 +20,67 @@ _REFUSALS: Final = 256
 _REFUSED_LETTERS: Final = 4 << 20
 """Refusals that are remembered, and letters of their sources, at most; the oldest goes first."""
 
+_Key = tuple[str, Language]
+
 
 class Compiled:
-    """Automata and refusals by language; used from any thread.
+    """Automata and refusals by salt and language; used from any thread.
 
     Args:
         limit: Bytes of automata, as they came from the workers, and of their languages.
 
     Attributes:
         limit: As given.
-        held: Bytes that there are.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.held = 0
-        self._automata: OrderedDict[Language, tuple[Automaton, int]] = OrderedDict()
-        self._refusals: OrderedDict[Language, tuple[GrammarError, float]] = OrderedDict()
+        self._automata: dict[str, OrderedDict[Language, tuple[Automaton, int]]] = {}
+        self._held: Counter[str] = Counter()
+        self._refusals: OrderedDict[_Key, tuple[GrammarError, float]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, language: Language) -> Automaton | GrammarError | None:
-        """Give the automaton of a language, or why there is none; None where nothing is known."""
+    @property
+    def held(self) -> int:
+        """Bytes that there are."""
+        return self._held.total()
+
+    def get(self, language: Language, salt: str = "") -> Automaton | GrammarError | None:
+        """Return the automaton of a language, or why there is none; None where nothing is known."""
         with self._lock:
-            if language in self._automata:
-                self._automata.move_to_end(language)
-                return self._automata[language][0]
-            error, until = self._refusals.get(language, (None, 0.0))
+            own = self._automata.get(salt)
+            if own is not None and language in own:
+                own.move_to_end(language)
+                return own[language][0]
+            error, until = self._refusals.get((salt, language), (None, 0.0))
             return error if time.monotonic() < until else None
 
-    def keep(self, language: Language, automaton: Automaton, size: int) -> None:
+    def keep(self, language: Language, automaton: Automaton, size: int, salt: str = "") -> None:
         """Keep an automaton of so many bytes; one that is over the limit by itself is not kept."""
         size += len(language.source)
         with self._lock:
-            self._refusals.pop(language, None)
-            if size > self.limit or language in self._automata:
+            self._refusals.pop((salt, language), None)
+            if size > self.limit or language in self._automata.get(salt, {}):
                 return
-            self._automata[language] = automaton, size
-            self.held += size
+            self._automata.setdefault(salt, OrderedDict())[language] = automaton, size
+            self._held[salt] += size
             while self.held > self.limit:
-                self.held -= self._automata.popitem(last=False)[1][1]
+                self._drop()
 
-    def refuse(self, language: Language, error: GrammarError) -> None:
+    def refuse(self, language: Language, error: GrammarError, salt: str = "") -> None:
         """Remember for a while that a language cannot be had."""
         with self._lock:
-            self._refusals.pop(language, None)
-            self._refusals[language] = error, time.monotonic() + REFUSED_S
+            self._refusals.pop((salt, language), None)
+            self._refusals[salt, language] = error, time.monotonic() + REFUSED_S
             while len(self._refusals) > _REFUSALS or self._refused_letters() > _REFUSED_LETTERS:
                 self._refusals.popitem(last=False)
 
+    def _drop(self) -> None:
+        salt = max(self._held, key=self._held.__getitem__)
+        _, (_, size) = self._automata[salt].popitem(last=False)
+        self._held[salt] -= size
+        if not self._automata[salt]:
+            del self._automata[salt], self._held[salt]
+
     def _refused_letters(self) -> int:
-        return sum(len(language.source) for language in self._refusals)
+        return sum(len(language.source) for _, language in self._refusals)

@@ -2,8 +2,10 @@
 
 ```
 compile(language) ──> known ──> done future
-                        └─ not ─> a future that shares the job of all who ask for the same language meanwhile
+                        └─ not ─> a future that shares the job with the same caller's for the same language
 ```
+
+"Known" is meant by salt: what one tenant has compiled neither serves another one nor answers it sooner.
 
 Nothing of a model is held on to, and nothing is computed on the calling thread.
 """
@@ -11,6 +13,7 @@ Nothing of a model is held on to, and nothing is computed on the calling thread.
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Final
 
 from photonlite.grammar.compiled import Compiled
 from photonlite.grammar.handover import Handover
@@ -22,6 +25,12 @@ from photonlite.grammar.tables import Automaton, Ids
 
 __all__ = ["GrammarCompiler", "Language"]
 
+GAUGES: Final = ("grammar_workers", "grammar_running", "grammar_waiting", "grammar_cache_bytes")
+"""Processes that run; languages that they are at; languages that wait for them; bytes of automata that are kept."""
+
+COUNTERS: Final = ("grammars_compiled", "grammar_workers_lost")
+"""Languages that workers have answered, with an automaton or an error; workers that ended while they were at one."""
+
 
 class GrammarCompiler:
     """Compiles languages for one tokenizer. Used from any thread; processes that were forked get workers of their own.
@@ -30,7 +39,8 @@ class GrammarCompiler:
         pieces: Gives the bytes of every token by id, empty for special ones; called once, on another thread, when the
             workers start.
         ids: Those that grammars speak of.
-        workers: Processes. Each compiles one language at a time.
+        workers: Processes at most; each compiles one language at a time. The first starts with the first language,
+            others when a language would have to wait.
         limit_s: Seconds of a compilation at most, counted from when a worker that is ready begins with it.
         cache_bytes: Bytes of automata that are remembered, the last used ones.
         max_waiting: Languages that may wait for a worker.
@@ -42,7 +52,7 @@ class GrammarCompiler:
         pieces: Callable[[], Sequence[bytes]],
         ids: Ids,
         *,
-        workers: int = 1,
+        workers: int = 2,
         limit_s: float = 2.0,
         cache_bytes: int = 256 << 20,
         max_waiting: int = 64,
@@ -54,28 +64,45 @@ class GrammarCompiler:
         weakref.finalize(self, self._pool.stop).atexit = False
 
     def start(self) -> None:
-        """Start the workers, so that the first language need not wait for that; returns at once."""
+        """Start a worker, so that the first language need not wait for that; returns at once."""
         self._pool.start()
 
-    def compile(self, language: Language) -> "Future[Automaton]":
+    def compile(self, language: Language, *, salt: str = "", caller: str = "") -> "Future[Automaton]":
         """Ask for the automaton of a language; returns at once.
 
         A future that is cancelled gives up its place; the others that wait for the same language keep theirs.
 
+        Args:
+            language: What to compile.
+            salt: Whose automaton it is: nothing that was compiled for another salt is used.
+            caller: Who asks: callers share the workers' time, and none but the empty one ever has all of several.
+
         Returns:
             Its result is shared by all who asked. Its errors are `SchemaError`, or another `GrammarError`, for a
             language that cannot be compiled; `GrammarTooLargeError` where it takes too much memory;
-            `GrammarTimeoutError` where it takes too long; `GrammarBusyError` where too many wait; `EngineError` where
-            no worker can be started; `ModelError` once closed. A language that took too long or too much memory is
-            refused at once for half a minute.
+            `GrammarTimeoutError` where it takes too long; `GrammarBusyError` where too many wait; `GrammarWorkerError`
+            where workers are killed or cannot be started; `ModelError` once closed. A language that took too long or
+            too much memory is refused at once for half a minute.
         """
-        known = None if self._pool.jobs.ended else self._pool.compiled.get(language)
+        known = None if self._pool.jobs.ended else self._pool.compiled.get(language, salt)
         if known is None:
+            future = self._pool.jobs.add(language, salt, caller)
             self._pool.start()
-            return self._pool.jobs.add(language)
-        future: Future[Automaton] = Future()
-        settle(future, known)
-        return future
+            return future
+        done: Future[Automaton] = Future()
+        settle(done, known)
+        return done
+
+    @property
+    def gauges(self) -> dict[str, int]:
+        """How the workers stand: `GAUGES` of the metrics."""
+        pool = self._pool
+        return dict(zip(GAUGES, (pool.alive, pool.jobs.running, pool.jobs.waiting, pool.compiled.held), strict=True))
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What the workers have done: `COUNTERS` of the metrics."""
+        return dict(zip(COUNTERS, (self._pool.finished, self._pool.lost), strict=True))
 
     def close(self) -> None:
         """End the workers; what was asked for fails. Closing twice is fine."""

@@ -1,4 +1,4 @@
-"""Languages that wait for a worker: in order, each once, however many ask for it.
+"""Jobs that wait for a worker, and those who wait for the jobs: each job once, however many ask for it.
 
 ```
 add ──> waiting ──take──> running ──finish──> gone
@@ -12,45 +12,33 @@ runs on: its result serves whoever asks next.
 import contextlib
 import copy
 import threading
-from collections import deque
+import time
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 
 from photonlite.errors import GrammarBusyError
+from photonlite.grammar.fair_queue import FairQueue, Job
 from photonlite.grammar.language import Language
 from photonlite.grammar.tables import Automaton
 
 Outcome = Automaton | Exception
 
 
-class Job:
-    """A language, and those who want its automaton.
-
-    Attributes:
-        language: What is compiled.
-        waiters: The futures that have not been cancelled.
-        returned: How often it was put back.
-    """
-
-    __slots__ = ("language", "returned", "waiters")
-
-    def __init__(self, language: Language) -> None:
-        self.language = language
-        self.returned = 0
-        self.waiters: list[Future[Automaton]] = []
-
-
 class JobQueue:
     """The jobs of one compiler; used from any thread.
 
     Args:
-        max_waiting: Languages that may wait; those that workers are at do not count.
+        max_waiting: Jobs that may wait; those that workers are at do not count. Where one more comes, the caller with
+            the most waiting jobs loses its newest one.
+        workers: How many take jobs; see `FairQueue`.
+        clock: Gives seconds.
     """
 
-    def __init__(self, max_waiting: int) -> None:
+    def __init__(self, max_waiting: int, workers: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_waiting = max_waiting
-        self._open: dict[Language, Job] = {}
-        self._waiting: deque[Job] = deque()
+        self._open: dict[tuple[str, str, Language], Job] = {}
+        self._queue = FairQueue(workers, clock)
         self._ended: Exception | None = None
         # Reentrant, as whoever waits for a future may be told, and cancel another, in the middle of anything.
         self._changed = threading.Condition(threading.RLock())
@@ -60,14 +48,31 @@ class JobQueue:
         """Whether there will be no more jobs."""
         return self._ended is not None
 
-    def add(self, language: Language) -> Future[Automaton]:
+    @property
+    def waiting(self) -> int:
+        """Jobs that no worker has."""
+        return self._queue.waiting
+
+    @property
+    def running(self) -> int:
+        """Jobs that workers are at."""
+        return self._queue.running
+
+    def wants_more(self, workers: int) -> bool:
+        """Whether a further worker would have something to do beside so many."""
+        with self._changed:
+            return self._queue.eligible > workers - self._queue.running
+
+    def add(self, language: Language, salt: str = "", caller: str = "") -> Future[Automaton]:
         """Ask for a language; what is wrong with that reaches the future."""
         future: Future[Automaton] = Future()
         with self._changed:
-            error = self._objection(language)
+            error, dropped = self._objection(language, salt, caller)
             if error is None:
-                job = self._job(language)
+                job = self._job(language, salt, caller)
                 job.waiters.append(future)
+        if dropped is not None:
+            self.finish(dropped, self._busy())
         if error is not None:
             future.set_exception(error)
         else:
@@ -78,28 +83,30 @@ class JobQueue:
         """Wait for the next job; None once the queue has ended."""
         with self._changed:
             self.wait()
-            return self._waiting.popleft() if self._waiting else None
+            return self._queue.take()
 
     def put_back(self, job: Job) -> None:
-        """Let a job that was taken, and has not begun after all, be the next one."""
+        """Let a job that was taken, and has not ended, be the next one of its caller."""
         with self._changed:
-            job.returned += 1
-            if self._open.get(job.language) is job and job.waiters:
-                self._waiting.appendleft(job)
-                self._changed.notify()
+            self._queue.end(job)
+            if self._open.get(job.key) is job and job.waiters:
+                self._queue.add(job, first=True)
             else:
-                self._open.pop(job.language, None)
+                self._open.pop(job.key, None)
+            self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until there is a job, or the queue has ended."""
+        """Wait until a job may run, or the queue has ended."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self.ended)
+            self._changed.wait_for(lambda: self._queue.eligible or self.ended)
 
     def finish(self, job: Job, outcome: Outcome) -> None:
         """Tell all who wait for a job how it ended."""
         with self._changed:
-            if self._open.get(job.language) is job:
-                del self._open[job.language]
+            self._queue.end(job)
+            self._changed.notify_all()  # its caller may have a worker again
+            if self._open.get(job.key) is job:
+                del self._open[job.key]
             waiters, job.waiters = job.waiters, []
         for future in waiters:
             settle(future, outcome)
@@ -107,8 +114,8 @@ class JobQueue:
     def fail_waiting(self, error: Exception) -> None:
         """Fail what waits; what runs goes on."""
         with self._changed:
-            jobs = list(self._waiting)
-            self._waiting.clear()
+            jobs = self._queue.jobs
+            self._queue.clear()
         for job in jobs:
             self.finish(job, error)
 
@@ -117,27 +124,33 @@ class JobQueue:
         with self._changed:
             self._ended = self._ended or error
             jobs = list(self._open.values())
-            self._waiting.clear()
+            self._queue.clear()
             self._changed.notify_all()
         for job in jobs:
             self.finish(job, error)
 
-    def _objection(self, language: Language) -> Exception | None:
+    def _objection(self, language: Language, salt: str, caller: str) -> tuple[Exception | None, Job | None]:
+        """Return why a job cannot be added, or the job that is dropped for it, if one is."""
         if self._ended is not None:
-            return copy.copy(self._ended)
-        if language not in self._open and len(self._waiting) >= self._max_waiting:
-            return GrammarBusyError(
-                f"{self._max_waiting} grammars wait to be compiled, which is the limit: try again in a moment, or "
-                "raise grammar_workers of the engine"
-            )
-        return None
+            return copy.copy(self._ended), None
+        if (caller, salt, language) in self._open or self._queue.waiting < self._max_waiting:
+            return None, None
+        dropped = self._queue.make_room(caller)
+        return (self._busy() if dropped is None else None), dropped
 
-    def _job(self, language: Language) -> Job:
-        job = self._open.get(language)
+    def _busy(self) -> GrammarBusyError:
+        return GrammarBusyError(
+            f"{self._max_waiting} grammars wait to be compiled, which is the limit: try again in a moment, or raise "
+            "grammar_workers of the engine"
+        )
+
+    def _job(self, language: Language, salt: str, caller: str) -> Job:
+        job = self._open.get((caller, salt, language))
         if job is None:
-            job = self._open[language] = Job(language)
-            self._waiting.append(job)
-            self._changed.notify()
+            job = Job(language, salt, caller)
+            self._open[job.key] = job
+            self._queue.add(job)
+            self._changed.notify_all()
         return job
 
     def _leave(self, job: Job, future: Future[Automaton]) -> None:
@@ -147,9 +160,8 @@ class JobQueue:
         with self._changed:
             if future in job.waiters:
                 job.waiters.remove(future)
-            if not job.waiters and job in self._waiting:
-                self._waiting.remove(job)
-                del self._open[job.language]
+            if not job.waiters and self._queue.remove(job):
+                del self._open[job.key]
         future.set_running_or_notify_cancel()  # `concurrent.futures.wait` is told as well
 
 

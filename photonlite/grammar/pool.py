@@ -2,14 +2,25 @@
 
 ```
 compile ──> JobQueue ──take──> thread ──ask──> worker process
-               ^                  │ killed or lost: another one is started at once
+               ^                  │ ended: another one is started at once
                └──── finish ──────┘
 ```
+
+| how a worker ends while it is at a job | what becomes of the job |
+|---|---|
+| this process kills it, because the job took longer than its limit | `GrammarTimeoutError` |
+| by itself: a crash, or memory beyond its own limit (`RLIMIT_AS`) | once more; then `GrammarTooLargeError` |
+| by SIGKILL or SIGTERM from outside, such as the kernel's for want of memory | once more; then `GrammarWorkerError` |
+| before it took the job | twice more; then `GrammarWorkerError` |
+
+The first two are the client's, as both limits are those of one job; the others never are. A second worker starts when a
+job would have to wait for the first one, and so on.
 
 The threads know the pool only, never the compiler in front of it, so that a compiler nobody refers to can end.
 """
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -22,21 +33,35 @@ from photonlite.errors import (
     GrammarError,
     GrammarTimeoutError,
     GrammarTooLargeError,
+    GrammarWorkerError,
     ModelError,
     PhotonliteError,
 )
 from photonlite.grammar.compiled import Compiled
+from photonlite.grammar.fair_queue import Job
 from photonlite.grammar.handover import Handover
-from photonlite.grammar.jobs import Job, JobQueue, Outcome
+from photonlite.grammar.jobs import JobQueue, Outcome
 from photonlite.grammar.language import Language
-from photonlite.grammar.process import MEMORY, LateError, LostError, NotTakenError, WorkerProcess
+from photonlite.grammar.process import (
+    MEMORY,
+    CrashedError,
+    KilledError,
+    LateError,
+    NotTakenError,
+    WorkerProcess,
+)
 from photonlite.grammar.tables import Automaton
+
+LOGGER = logging.getLogger(__name__)
 
 COSTLY_S: Final = 0.25
 """Seconds from which on a refusal is remembered: quicker ones are found out again as easily."""
 
 _RETURNS: Final = 2
-"""How often a job is given to another worker, because the one before had ended by itself."""
+"""How often a job is given to another worker, because the one before had ended before it took the job."""
+
+_RETRIES: Final = 1
+"""How often a job is tried again that a worker did not survive."""
 
 _CLOSED: Final = "the model is closed: load it again"
 
@@ -47,7 +72,7 @@ class WorkerPool:
     Args:
         handover: What workers are told.
         command: Starts a worker.
-        workers: Processes, and threads.
+        workers: Processes at most, and threads.
         limit_s: Seconds of a job at most, counted from when a worker that is ready gets it.
         compiled: Takes the results.
         max_waiting: Jobs that may wait.
@@ -55,6 +80,8 @@ class WorkerPool:
     Attributes:
         jobs: What waits and runs.
         compiled: As given.
+        lost: Workers that ended while they were at a job, or had to be killed.
+        finished: Jobs whose end was not an error of the pool: automata, and errors of languages.
     """
 
     def __init__(
@@ -66,8 +93,10 @@ class WorkerPool:
         compiled: Compiled,
         max_waiting: int,
     ) -> None:
-        self.jobs = JobQueue(max_waiting)
+        self.jobs = JobQueue(max_waiting, workers)
         self.compiled = compiled
+        self.lost = 0
+        self.finished = 0
         self._handover = handover
         self._command = tuple(command)
         self._count = workers
@@ -78,15 +107,21 @@ class WorkerPool:
         self._workers: set[WorkerProcess] = set()
         _pools.add(self)
 
-    def start(self) -> None:
-        """Start threads and workers, unless they run."""
+    @property
+    def alive(self) -> int:
+        """Worker processes that run."""
         with self._lock:
-            if self._threads or self.jobs.ended:
+            return sum(worker.exit_code is None for worker in self._workers)
+
+    def start(self) -> None:
+        """Start a first worker, and a further one where a job waits that all others are too busy for."""
+        with self._lock:
+            running = len(self._threads)
+            if self.jobs.ended or running >= self._count or (running and not self.jobs.wants_more(running)):
                 return
-            for number in range(self._count):
-                thread = threading.Thread(target=self._run, name=f"photonlite-grammar-{number}", daemon=True)
-                thread.start()
-                self._threads.append(thread)  # those that have begun: nobody waits for another
+            thread = threading.Thread(target=self._run, name=f"photonlite-grammar-{running}", daemon=True)
+            thread.start()
+            self._threads.append(thread)  # those that have begun: nobody waits for another
 
     def stop(self) -> None:
         """Fail all jobs, take no more, and end the workers, without waiting for the threads."""
@@ -110,7 +145,7 @@ class WorkerPool:
         self._workers, self._threads = set(), []
         self._lock = threading.RLock()
         self._handover.renew_lock()
-        self.jobs, self.compiled = JobQueue(self._max_waiting), Compiled(self.compiled.limit)
+        self.jobs, self.compiled = JobQueue(self._max_waiting, self._count), Compiled(self.compiled.limit)
         if ended:
             self.jobs.end(ModelError(_CLOSED))
 
@@ -135,6 +170,8 @@ class WorkerPool:
             try:
                 worker = self._start_worker()
             except Exception as error:
+                if not self.jobs.ended:
+                    LOGGER.error("a grammar worker does not start", exc_info=error)
                 self.jobs.fail_waiting(error if isinstance(error, PhotonliteError) else _unforeseen(error))
                 self.jobs.wait()  # the next job is a reason to try again
         return worker
@@ -161,32 +198,51 @@ class WorkerPool:
 
     def _serve(self, worker: WorkerProcess, job: Job) -> None:
         try:
-            outcome = self.compiled.get(job.language) or self._compile(worker, job.language)
-        except NotTakenError as error:
-            if job.returned < _RETURNS:
-                self.jobs.put_back(job)
-            else:
-                self.jobs.finish(job, _unforeseen(error))
+            outcome = self.compiled.get(job.language, job.salt) or self._compile(worker, job)
         except Exception as error:  # a bug; it is this job that fails, not those behind it
-            self.jobs.finish(job, _unforeseen(error))
+            outcome = _unforeseen(error)
+        if outcome is None:
+            self.jobs.put_back(job)
         else:
             self.jobs.finish(job, outcome)
 
-    def _compile(self, worker: WorkerProcess, language: Language) -> Outcome:
+    def _compile(self, worker: WorkerProcess, job: Job) -> Outcome | None:
+        """Have a job done; None where it is to be tried again."""
+        language = job.language
         begun = time.perf_counter()
         try:
             reply, size = worker.ask(language, self._limit_s)
-        except (LateError, LostError) as lost:
-            error = self._late(language) if isinstance(lost, LateError) else _lost(language, worker)
-            self.compiled.refuse(language, error)
-            return error
+        except (NotTakenError, KilledError, CrashedError, LateError) as lost:
+            return self._after_loss(worker, job, lost)
+        with self._lock:
+            self.finished += 1
         if isinstance(reply, GrammarError) and time.perf_counter() - begun >= COSTLY_S:
-            self.compiled.refuse(language, reply)
+            self.compiled.refuse(language, reply, job.salt)
         if not isinstance(reply, Automaton):
             return reply if isinstance(reply, Exception) else TypeError(f"a worker answered {reply!r:.100}")
         automaton = self._handover.completed(reply)
-        self.compiled.keep(language, automaton, size)
+        self.compiled.keep(language, automaton, size, job.salt)
         return automaton
+
+    def _after_loss(self, worker: WorkerProcess, job: Job, lost: Exception) -> Outcome | None:
+        """Return the error of a job whose worker has ended; None where it is to be tried again. See the module."""
+        with self._lock:
+            self.lost += 1
+        if not self.jobs.ended:
+            LOGGER.warning("a grammar worker ended with exit code %s: %s", worker.exit_code, type(lost).__name__)
+        if isinstance(lost, NotTakenError):
+            job.not_taken += 1
+            return None if job.not_taken <= _RETURNS else _killed(job.language)
+        if isinstance(lost, KilledError):
+            job.killed += 1
+            return None if job.killed <= _RETRIES else _killed(job.language)
+        if isinstance(lost, CrashedError):
+            job.crashed += 1
+            if job.crashed <= _RETRIES:
+                return None
+        error = self._late(job.language) if isinstance(lost, LateError) else _crashed(job.language, worker)
+        self.compiled.refuse(job.language, error, job.salt)
+        return error
 
     def _late(self, language: Language) -> GrammarError:
         return GrammarTimeoutError(
@@ -199,10 +255,17 @@ def _unforeseen(error: Exception) -> EngineError:
     return EngineError(f"the grammar could not be compiled: {error!r:.300}")
 
 
-def _lost(language: Language, worker: WorkerProcess) -> GrammarError:
+def _killed(language: Language) -> GrammarWorkerError:
+    return GrammarWorkerError(
+        f"the processes that should have compiled the {language.kind} were killed from outside: try again later, and "
+        "see whether this machine has too little memory"
+    )
+
+
+def _crashed(language: Language, worker: WorkerProcess) -> GrammarError:
     return GrammarTooLargeError(
-        f"the process that compiled the {language.kind} ended with exit code {worker.exit_code}, as it does when "
-        f"{MEMORY >> 20} MiB of memory are not enough: make it smaller"
+        f"two processes that compiled the {language.kind} ended, the last with exit code {worker.exit_code}, as they "
+        f"do when {MEMORY >> 20} MiB of memory are not enough: make it smaller"
     )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -9,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from photonlite.errors import EngineError
+from photonlite.errors import GrammarWorkerError
 from photonlite.grammar.frames import decode, encode, read_frame, write_frame
 from photonlite.grammar.language import Language
 
@@ -25,6 +26,9 @@ _GRACE_S: Final = 5.0
 MEMORY: Final = 2 << 30
 """Bytes of address space that a worker may have, where the system keeps to such limits."""
 
+_FROM_OUTSIDE: Final = tuple(-number for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)))
+"""Exit codes of processes that others have ended: nothing that a worker does to itself has them."""
+
 # Threads of linear algebra would only cost address space, which is limited: workers do none.
 _ALONE: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -33,8 +37,12 @@ class NotTakenError(Exception):
     """The worker had ended before it took the job."""
 
 
-class LostError(Exception):
-    """The worker ended while it was at the job."""
+class CrashedError(Exception):
+    """The worker ended while it was at the job: of what it computed, or of the limit of its memory."""
+
+
+class KilledError(Exception):
+    """The worker was ended from outside while it was at the job: by the kernel for want of memory, or by somebody."""
 
 
 class LateError(Exception):
@@ -48,7 +56,7 @@ class WorkerProcess:
         command: Starts it.
 
     Raises:
-        EngineError: The system does not start it.
+        GrammarWorkerError: The system does not start it.
     """
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
@@ -90,7 +98,7 @@ class WorkerProcess:
             setup: The first frame; see `worker`.
 
         Raises:
-            EngineError: It ended instead, or took more than `START_S`.
+            GrammarWorkerError: It ended instead, or took more than `START_S`.
         """
         jobs, results = self._pipes
         try:
@@ -113,7 +121,8 @@ class WorkerProcess:
 
         Raises:
             NotTakenError: The process had ended before.
-            LostError: It ended instead of answering.
+            CrashedError: It ended instead of answering.
+            KilledError: Another process ended it.
             LateError: It was killed.
         """
         jobs, results = self._pipes
@@ -128,7 +137,10 @@ class WorkerProcess:
             self.close()
             if self._late:
                 raise LateError from cause
-            raise (LostError if taken else NotTakenError) from cause
+            if not taken:
+                raise NotTakenError from cause
+            # The limits of a job end its process by other signals: ABRT of an allocation that failed, SEGV, ALRM.
+            raise (KilledError if self.exit_code in _FROM_OUTSIDE else CrashedError) from cause
         return decode(data), len(data)
 
     def kill(self) -> None:
@@ -189,7 +201,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, **_ALONE, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
 
 
-def _unstarted(reason: str) -> EngineError:
-    return EngineError(
+def _unstarted(reason: str) -> GrammarWorkerError:
+    return GrammarWorkerError(
         f"the process that compiles grammars does not start: {reason}; check that `{' '.join(COMMAND)}` runs"
     )

@@ -24,6 +24,7 @@ class Call:
         stream: Whether text is wanted as it comes.
         deadline_s: Seconds from the call after which the answer is worthless; None for the server's own deadline.
         salt: Whose question it is: tenants share nothing that was computed for them.
+        caller: Who asks, for shares of what callers divide: the tenant, or an address where there are no keys.
         realtime: Whether it goes before bulk work.
         strict: Whether an answer that a limit cut short is an error.
     """
@@ -34,6 +35,7 @@ class Call:
     stream: bool = False
     deadline_s: float | None = None
     salt: str | None = None
+    caller: str | None = None
     realtime: bool = False
     strict: bool = False
 

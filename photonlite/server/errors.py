@@ -88,6 +88,7 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.ModelError, 503, "model_unavailable"),
     (errors.CapacityError, 422, "over_capacity"),
     (errors.StepError, 500, "engine_failed"),
+    (errors.GrammarWorkerError, 503, "grammar_unavailable"),
     (errors.EngineDiedError, 503, "engine_died"),
     (errors.RequestCancelledError, 503, "cancelled"),
     (errors.TruncatedError, 422, "truncated"),
@@ -106,7 +107,9 @@ def to_http(error: BaseException) -> HttpError:
         return HttpError(CLIENT_CLOSED, "the client went away", code="client_closed")
     for kind, status, code in _STATUSES:
         if isinstance(error, kind):
-            headers = {"Retry-After": "1"} if status == 429 else {}
+            headers = {"Retry-After": "1"} if status == 429 or isinstance(error, errors.GrammarWorkerError) else {}
+            if isinstance(error, errors.GrammarWorkerError):  # whose own words are for the log
+                error = errors.GrammarWorkerError("no process is there to compile the grammar: try again later")
             return HttpError(status, _with_flags(str(error) or code, _flags_for(error)), code=code, headers=headers)
     return HttpError(500, "the server failed: its log tells more under this request id", code="internal_error")
 

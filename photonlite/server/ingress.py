@@ -88,10 +88,11 @@ class Ingress:
         tenant = callers.check_key(request, self.config)
         callers.check_origin(request, self.config)
         self._check_ready()
+        caller = callers.caller_of(request, tenant)
         if self._rate is not None:
-            self._check_rate(self._rate.take(callers.caller_of(request, tenant)))
+            self._check_rate(self._rate.take(caller))
         self._places.enter()
-        return Ticket(self._places, request_id(request.scope), self._clock(), tenant)
+        return Ticket(self._places, request_id(request.scope), self._clock(), tenant, caller)
 
     async def body(self, request: Request, ticket: Ticket) -> bytes:
         """Read a request's body.
@@ -208,7 +209,8 @@ class Ingress:
         passed = 0.0 if watched is None else now - ticket.admitted
         seconds = max(_LEAST_S, (call.deadline_s or self.config.deadline_s) - passed)
         salt = ticket.salt if call.salt is None else call.salt
-        return dataclasses.replace(call, deadline_s=seconds, salt=salt), Watch(watched, now + seconds, self._clock)
+        call = dataclasses.replace(call, deadline_s=seconds, salt=salt, caller=ticket.caller)
+        return call, Watch(watched, now + seconds, self._clock)
 
     async def _run(self, call: Call, ticket: Ticket) -> Mapping[str, Any]:
         with ticket.holding(await _picture_bytes(call)):

@@ -20,17 +20,20 @@ class Ticket:
         id: Of the request.
         admitted: When, in seconds of the ingress's clock.
         tenant: Stands for the caller's key: what is computed for one tenant serves no other; None without keys.
+        caller: Who asks: the tenant, or an address.
 
     Attributes:
         id: Of the request, for its response and the log.
         admitted: When, in seconds of the ingress's clock.
         salt: The tenant.
+        caller: As given.
     """
 
-    def __init__(self, places: "Places", id: str, admitted: float, tenant: str | None) -> None:
+    def __init__(self, places: "Places", id: str, admitted: float, tenant: str | None, caller: str) -> None:
         self.id = id
         self.admitted = admitted
         self.salt = tenant
+        self.caller = caller
         self._places = places
         self._bytes = 0
         self._kept = False

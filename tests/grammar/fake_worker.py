@@ -99,6 +99,16 @@ class Deeds:
         os.kill(os.getpid(), int(text))
 
     @staticmethod
+    def die_once(text: str, pieces: Any, ids: Any) -> Any:
+        """Die of a signal, unless a file is there that says that this has happened."""
+        path, number = text.split()
+        if os.path.exists(path):
+            return "done"
+        with open(path, "w"):
+            pass
+        os.kill(os.getpid(), int(number))
+
+    @staticmethod
     def talk(text: str, pieces: Any, ids: Any) -> Any:
         print("this would be read as a result")
         os.write(1, b"and so would this")

@@ -76,3 +76,25 @@ def test_long_refusals_drive_out_older_ones_sooner(monkeypatch: pytest.MonkeyPat
     assert [compiled.get(one) for one in (short, long, A)] == [None, error, error]
     compiled.refuse(longer, error)
     assert compiled.get(longer) is None
+
+
+def test_each_salt_has_its_own() -> None:
+    compiled: Any = Compiled(100)
+    compiled.keep(A, "a", 3, "one")
+    compiled.refuse(B, GrammarTimeoutError("late"), "one")
+
+    assert compiled.get(A, "one") == "a"
+    assert [compiled.get(one, salt) for one in (A, B) for salt in ("two", "")] == [None] * 4
+
+
+def test_the_salt_with_most_bytes_makes_room() -> None:
+    compiled: Any = Compiled(20)
+    compiled.keep(A, "mine", 3, "one")
+    for one in (A, B, C):
+        compiled.keep(one, one.source, 6, "two")
+
+    assert compiled.get(A, "one") == "mine"
+    assert [compiled.get(one, "two") for one in (A, B, C)] == [None, "b", "c"]
+    assert compiled.held == 18
+    compiled.keep(D, "d", 19, "three")
+    assert [compiled.get(D, "three"), compiled.get(A, "one"), compiled.held] == [None, "mine", 18]

@@ -20,6 +20,7 @@ from photonlite.errors import (
     GrammarError,
     GrammarTimeoutError,
     GrammarTooLargeError,
+    GrammarWorkerError,
     ModelError,
 )
 from photonlite.grammar import pool as module
@@ -185,7 +186,7 @@ def test_time_counts_from_when_a_ready_worker_has_the_job(tmp_path: Path, monkey
     assert limits == [30.0, 30.0]
 
 
-@pytest.mark.parametrize("source", [f"die {signal.SIGKILL}", f"die {signal.SIGSEGV}", "ever"])
+@pytest.mark.parametrize("source", [f"die {signal.SIGABRT}", f"die {signal.SIGSEGV}", "ever"])
 def test_what_cost_a_worker_is_refused_at_once_for_a_while(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with compiling(limit_s=0.2 if source == "ever" else LONG) as compiler:
         first = compiler.compile(language(source)).exception(LONG)
@@ -198,13 +199,100 @@ def test_what_cost_a_worker_is_refused_at_once_for_a_while(source: str, monkeypa
         assert not compiler.compile(language(source)).done()
 
 
-def test_a_worker_that_dies_of_its_job_makes_that_too_large() -> None:
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
+def test_a_job_that_brings_two_workers_down_is_too_large(number: int) -> None:
     with compiling() as compiler:
-        error = ask(compiler, f"die {signal.SIGKILL}")
+        error = ask(compiler, f"die {number}")
 
         assert type(error) is GrammarTooLargeError
-        assert "ended with exit code -9, as it does when 2048 MiB of memory are not enough: make it" in str(error)
+        assert f"two processes that compiled the regex ended, the last with exit code {-number}, as they" in str(error)
+        assert compiler.counters == {"grammars_compiled": 0, "grammar_workers_lost": 2}
         assert ask(compiler, "give x") == "x"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
+def test_a_job_whose_worker_ended_once_is_done_by_another(tmp_path: Path, number: int) -> None:
+    with compiling() as compiler:
+        assert ask(compiler, f"die_once {tmp_path / 'died'} {number}") == "done"
+        assert compiler.counters == {"grammars_compiled": 1, "grammar_workers_lost": 1}
+
+
+def test_a_job_whose_workers_are_killed_from_outside_is_not_blamed_for_it() -> None:
+    with compiling() as compiler:
+        source = f"die {signal.SIGKILL}"
+        error = ask(compiler, source)
+
+        assert type(error) is GrammarWorkerError
+        assert "were killed from outside: try again later" in str(error)
+        assert compiler._pool.compiled.get(language(source)) is None  # nor is it refused the next time
+        assert ask(compiler, "give x") == "x"
+
+
+def test_memory_beyond_the_limit_of_a_job_is_the_jobs_own_fault() -> None:
+    with compiling() as compiler:
+        error = ask(compiler, "starve")
+
+        assert type(error) is GrammarTooLargeError
+        assert compiler.counters == {"grammars_compiled": 1, "grammar_workers_lost": 0}
+
+
+def test_a_job_that_its_worker_took_too_long_for_is_not_tried_again() -> None:
+    with compiling(limit_s=0.2) as compiler:
+        assert type(ask(compiler, "ever")) is GrammarTimeoutError
+        assert compiler.counters["grammar_workers_lost"] == 1
+
+
+def test_a_second_worker_starts_only_for_a_job_that_would_have_to_wait(tmp_path: Path) -> None:
+    gates = [Gate(tmp_path, name) for name in "ab"]
+    with compiling(workers=2) as compiler:
+        assert ask(compiler, "give 1") == "1"
+        assert ask(compiler, "give 2") == "2"
+        assert len(compiler._pool._threads) == 1
+
+        futures = [compiler.compile(gate.job) for gate in gates]
+        for gate in gates:
+            gate.reached()
+        assert compiler.gauges == {
+            "grammar_workers": 2,
+            "grammar_running": 2,
+            "grammar_waiting": 0,
+            "grammar_cache_bytes": compiler.gauges["grammar_cache_bytes"],
+        }
+        for gate in gates:
+            gate.open()
+        wait(futures, LONG)
+
+
+def test_a_caller_with_many_slow_jobs_leaves_a_worker_to_the_others(tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    with compiling(workers=2) as compiler:
+        slow = compiler.compile(gate.job, caller="greedy")
+        gate.reached()
+        more = [compiler.compile(language(f"give {number}"), caller="greedy") for number in range(9)]
+        other = compiler.compile(language("give x"), caller="other")
+
+        assert answer(other) == "x"
+        assert not any(future.done() for future in more)
+        gate.open()
+        assert [answer(future) for future in (slow, *more)] == ["", *map(str, range(9))]
+
+
+def test_what_one_salt_has_compiled_neither_serves_nor_tells_another(tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    with compiling() as compiler:
+        mine = compiler.compile(language("process"), salt="a").result(LONG)
+
+        assert compiler.compile(language("process"), salt="a").done()
+        assert not compiler.compile(language("process"), salt="b").done()
+        assert compiler.compile(language("process"), salt="b").result(LONG) is not mine
+
+        first = compiler.compile(gate.job, salt="a", caller="a")
+        second = compiler.compile(gate.job, salt="b", caller="b")
+        gate.reached()
+        gate.open("a's")
+        gate.reached()  # it is compiled once more
+        gate.open("b's")
+        assert (answer(first), answer(second)) == ("a's", "b's")
 
 
 def test_a_worker_that_died_while_idle_is_replaced_and_no_job_is_blamed() -> None:
@@ -232,7 +320,7 @@ def test_a_job_that_was_not_taken_is_given_to_another_worker(times: int, monkeyp
         futures = [compiler.compile(language(f"give {number}")) for number in range(2)]
 
         assert answer(futures[1]) == "1"
-        assert (type(answer(futures[0])) is EngineError) == (times == 3)
+        assert (type(answer(futures[0])) is GrammarWorkerError) == (times == 3)
         assert asked == ["give 0"] * min(3, times + 1) + ["give 1"]
 
 
@@ -266,7 +354,7 @@ def test_a_worker_that_cannot_start_fails_what_waits_and_is_tried_again() -> Non
         errors = [ask(compiler, f"give {number}") for number in range(2)]
 
     for error in errors:
-        assert type(error) is EngineError
+        assert type(error) is GrammarWorkerError
         assert "does not start: RuntimeError: no such vocabulary; check that" in str(error)
 
 
@@ -285,7 +373,7 @@ def test_a_worker_that_cannot_start_is_tried_again_for_the_next_job_only(monkeyp
         tries.append(command)
         if len(tries) == 10:
             often.set()
-        raise EngineError("no process can be started")
+        raise GrammarWorkerError("no process can be started")
 
     monkeypatch.setattr(module, "WorkerProcess", fail)
     with compiling() as compiler:

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from photonlite.errors import GrammarBusyError, GrammarError, ModelError
-from photonlite.grammar.jobs import Job, JobQueue, settle
+from photonlite.grammar.fair_queue import Job
+from photonlite.grammar.jobs import JobQueue, settle
 from tests.grammar.workers import LONG, language
 
 A, B, C, D = map(language, "abcd")
@@ -173,3 +174,41 @@ def test_settling_a_future_that_was_cancelled_does_nothing() -> None:
 
     settle(future, GrammarError("late"))
     assert future.cancelled()
+
+
+def test_a_full_queue_drops_the_newest_job_of_who_has_most_for_one_of_somebody_else() -> None:
+    queue = JobQueue(3)
+    greedy = [queue.add(one, caller="greedy") for one in (A, B, C)]
+    other = queue.add(A, caller="other")
+    again = queue.add(D, caller="greedy")
+
+    assert isinstance(outcome(greedy[2]), GrammarBusyError)
+    assert isinstance(outcome(again), GrammarBusyError)
+    assert not any(future.done() for future in (*greedy[:2], other))
+    second = queue.add(B, caller="other")  # both would have as many: nobody gives way
+    assert isinstance(outcome(second), GrammarBusyError)
+
+
+def test_the_same_language_of_two_callers_is_two_jobs() -> None:
+    queue = JobQueue(9)
+    one, other = queue.add(A, "tenant", "one"), queue.add(A, "tenant", "other")
+    first, second = taken(queue), taken(queue)
+    queue.finish(first, 1)  # type: ignore[arg-type]
+
+    assert (first.caller, second.caller) == ("one", "other")
+    assert (outcome(one), other.done()) == (1, False)
+
+
+def test_more_workers_are_wanted_where_jobs_wait_that_may_run() -> None:
+    queue = JobQueue(9, workers=2)
+    assert not queue.wants_more(1)
+    queue.add(A, caller="one")
+    assert not queue.wants_more(1)
+    job = taken(queue)
+    queue.add(B, caller="one")
+    assert not queue.wants_more(1)  # one caller does not get both
+    queue.add(A, caller="other")
+    assert queue.wants_more(1)
+    assert not queue.wants_more(2)
+    queue.finish(job, 1)  # type: ignore[arg-type]
+    assert queue.wants_more(1)
