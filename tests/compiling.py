@@ -11,6 +11,7 @@ import pytest
 from photonlite import session
 from photonlite.grammar.automaton import Automaton, Ids
 from photonlite.grammar.building import prepare
+from photonlite.grammar.compiler import COUNTERS, GAUGES
 from photonlite.grammar.language import Language
 from photonlite.grammar.trie import Pieces
 
@@ -36,6 +37,7 @@ class FakeCompiler:
 
     Attributes:
         asked: The languages so far, and their futures.
+        callers: The salt and the caller of each.
         slow: Whether a test settles the futures itself; else they are settled at once.
         closed: How often it was closed.
         options: What it was made with.
@@ -44,12 +46,14 @@ class FakeCompiler:
     def __init__(self, pieces: Callable[[], Sequence[bytes]], ids: Ids, **options: Any) -> None:
         self.workshop = Workshop(pieces(), ids)
         self.asked: list[tuple[Language, Future[Automaton]]] = []
+        self.callers: list[tuple[str, str]] = []
         self.slow = False
         self.closed = 0
         self.options = options
 
-    def compile(self, language: Language) -> "Future[Automaton]":
+    def compile(self, language: Language, *, salt: str = "", caller: str = "") -> "Future[Automaton]":
         future: Future[Automaton] = Future()
+        self.callers.append((salt, caller))
         self.asked.append((language, future))
         if not self.slow:
             self.finish()
@@ -64,6 +68,9 @@ class FakeCompiler:
             future.set_exception(error)
         else:
             future.set_result(automaton)
+
+    gauges = dict.fromkeys(GAUGES, 0)
+    counters = dict.fromkeys(COUNTERS, 0)
 
     def close(self) -> None:
         self.closed += 1

@@ -1029,6 +1029,49 @@ MUTANTS = [
         "",
         "tests/engine/test_interleavings.py",
     ),
+    # Compiling grammars for several callers.
+    Mutant(
+        "grammars: one caller has all workers",
+        "grammar/fair_queue.py",
+        "        return self._workers - 1 - len(line.running)\n",
+        "        return self._workers - len(line.running)\n",
+        "tests/grammar/test_fair_queue.py",
+    ),
+    Mutant(
+        "grammars: turns in the order of arrival",
+        "grammar/fair_queue.py",
+        "        line.time += self._clock() - line.running.pop(job)\n",
+        "        del line.running[job]\n",
+        "tests/grammar/test_fair_queue.py",
+    ),
+    Mutant(
+        "grammars: what one tenant compiled is found by another",
+        "grammar/compiled.py",
+        "            own = self._automata.get(salt)\n",
+        "            own = next(iter(self._automata.values()), None)\n",
+        "tests/grammar/test_compiled.py",
+    ),
+    Mutant(
+        "grammars: a worker killed from outside is the job's fault",
+        "grammar/process.py",
+        "KilledError if self.exit_code in _FROM_OUTSIDE else CrashedError",
+        "CrashedError",
+        "tests/grammar/test_compiler.py",
+    ),
+    Mutant(
+        "server: the same name twice in JSON is let through",
+        "server/asking.py",
+        ", object_pairs_hook=_object",
+        "",
+        "tests/server/test_ingress.py",
+    ),
+    Mutant(
+        "server: wrong keys cost no time",
+        "server/wrong_keys.py",
+        "        if tried <= _FREE:\n",
+        "        if tried:\n",
+        "tests/server/test_wrong_keys.py",
+    ),
     # Room for decoded pictures.
     Mutant(
         "window: everybody enters",

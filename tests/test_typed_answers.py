@@ -211,6 +211,19 @@ def test_what_is_compiled_already_is_asked_at_once(model: VisionModel, compilers
     assert counters(model)["requests_submitted"] == 1
 
 
+def test_whose_grammar_it_is_and_who_asks_reach_the_compiler(model: VisionModel, compilers: list[FakeCompiler]) -> None:
+    form = asked({"regex": "a+"})
+    model.query(**form)
+    model.query(**form, salt="tenant")
+    run(model.aquery(**form, salt="tenant", caller="robot"))
+    model.batch([{"skill": "query", **form, "caller": "robot"}])
+    "".join(model.query(**form, salt="tenant", stream=True)["answer"])
+
+    [compiler] = compilers
+    tenant = ("tenant", "tenant")
+    assert compiler.callers == [("", ""), tenant, ("tenant", "robot"), ("", "robot"), tenant]
+
+
 def test_without_a_prefix_cache_nothing_is_encoded_beforehand(slow: list[FakeCompiler]) -> None:
     with serve(prefix_caching=False) as model:
         waiting = on_thread(lambda: model.query(**asked({"schema": Thing})))

@@ -17,6 +17,7 @@ from photonlite.server.exposition import HttpMetrics
 from photonlite.server.hosts import OwnNames
 from photonlite.server.ingress import Ingress
 from photonlite.server.sending import Failures, Heading
+from photonlite.server.wrong_keys import WrongKeys
 
 
 def create_app(backend: Backend, config: ServerConfig) -> Starlette:
@@ -38,6 +39,7 @@ def create_app(backend: Backend, config: ServerConfig) -> Starlette:
             Middleware(Heading),
             *_cors(config),
             Middleware(Failures),
+            Middleware(WrongKeys),
             Middleware(OwnNames, config=config),
         ],
         exception_handlers={HTTPException: _refuse},

@@ -10,6 +10,7 @@ A field that is null counts as left out.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -185,9 +186,18 @@ _KINDS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object)
     except RecursionError as cause:
         raise ValueError("it is nested too deeply") from cause
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a name that stands twice in an object: whoever checked the request before may have read the other one."""
+    read = dict(pairs)
+    if len(read) < len(pairs):
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise HttpError(400, f"the name {name[:40]!r} stands twice in an object of JSON", code="duplicate_name")
+    return read
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -74,7 +74,11 @@ def caller_of(connection: HTTPConnection, tenant: str | None) -> str:
     """Name whom a rate limit counts: the tenant, else the address; of IPv6 the network, which one client has whole."""
     if tenant is not None:
         return tenant
-    host = connection.client.host if connection.client else ""
+    return network_of(connection.client.host if connection.client else "")
+
+
+def network_of(host: str) -> str:
+    """Return what an address counts as: itself, and of IPv6 the network of 64 bits, which one client has whole."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -56,7 +56,8 @@ class ServerConfig:
         allow_hosts: Names, without port, that the Host of requests may have beside loopback's and the server's address.
             Without keys on loopback, requests for any other host are refused: a page sent them, whose name leads here.
             With keys, or beyond loopback, Host is looked at only where names are given.
-        model_aliases: More names by which requests may mean the model that is served.
+        model_aliases: More names by which requests may mean the model that is served. Moondream's own client says
+            "moondream3-preview" in conversations unless it is told a name.
         expose: Whether it may listen beyond loopback without keys.
 
     Raises:
@@ -84,7 +85,9 @@ class ServerConfig:
     url_hosts: tuple[str, ...] = field(default=(), metadata={"flag": "--allow-url-host"})
     cors_origins: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
-    model_aliases: tuple[str, ...] = field(default=(), metadata={"flag": "--model-alias"})
+    model_aliases: tuple[str, ...] = field(
+        default=("moondream3-preview", "moondream/moondream3-preview"), metadata={"flag": "--model-alias"}
+    )
     expose: bool = False
 
     def __post_init__(self) -> None:

@@ -19,7 +19,23 @@ from photonlite.server.errors import HttpError
 
 PORT = 443
 _CHUNK = 65_536
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_TRANSLATED = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "::/96",  # IPv4-compatible
+            "::ffff:0:0:0/96",  # IPv4-translated (SIIT)
+            "64:ff9b::/96",  # NAT64
+            "64:ff9b:1::/48",  # NAT64, local
+            "2001::/32",  # Teredo
+            "2002::/16",  # 6to4
+        ),
+    )
+)
+"""Prefixes behind which a gateway finds an IPv4 address: no web host lives there, and the gateway may be inside."""
+
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+"""Middle of an IPv6 address, bits 64 to 95, whose last 32 bits are an IPv4 address."""
 
 Resolve: TypeAlias = Callable[[str], Awaitable[list[str]]]
 """Gives the addresses of a host."""
@@ -114,11 +130,10 @@ def is_public(address: str) -> bool:
     except ValueError:
         return False
     if isinstance(parsed, ipaddress.IPv6Address):
-        inner = parsed.ipv4_mapped or parsed.sixtofour
-        if inner is None and parsed in _NAT64:
-            inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
-        if inner is not None:
-            return is_public(str(inner))
+        if parsed.ipv4_mapped is not None:  # the same socket as with the IPv4 address
+            return is_public(str(parsed.ipv4_mapped))
+        if any(parsed in network for network in _TRANSLATED) or int(parsed) >> 32 & 0xFFFFFFFF in _ISATAP:
+            return False
     return parsed.is_global and not parsed.is_multicast
 
 

@@ -149,7 +149,7 @@ class Ingress:
         Raises:
             HttpError: 404, it means another one.
         """
-        if name not in (None, self.backend.name):
+        if name not in (None, self.backend.name, *self.config.model_aliases):
             message = f"there is no model {name!r:.100}: this server has {self.backend.name!r}, leave 'model' out"
             raise HttpError(404, message, code="model_not_found")
 

@@ -40,6 +40,7 @@ NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     "logprobs": (False,),
     "top_logprobs": (0,),
     "modalities": (["text"],),
+    "reasoning": (False,),
     "reasoning_effort": ("none",),
     "tools": ([],),
     "tool_choice": ("none", "auto"),

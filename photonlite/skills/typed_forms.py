@@ -167,14 +167,22 @@ def _schema(schema: Any) -> Form:
     return _of_known_type(schema)
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    read = dict(pairs)
+    if len(read) < len(pairs):
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise SchemaError(f"the name {name!r:.60} stands twice in an object of the schema: take one of them out")
+    return read
+
+
 def _parsed(text: str) -> Mapping[str, Any]:
     if len(text) > MAX_SCHEMA_CHARACTERS:
         raise _too_long(len(text))
     try:
-        schema = json.loads(text)
+        schema = json.loads(text, object_pairs_hook=_object)
     except RecursionError as cause:
         raise GrammarTooLargeError("the schema is nested too deeply to be read: make it flatter") from cause
-    except ValueError as cause:
+    except json.JSONDecodeError as cause:
         raise SchemaError(f"the schema is no JSON: {cause}; give a JSON Schema, a dict or a type") from cause
     if not isinstance(schema, dict):
         raise SchemaError(f"the schema is a JSON {type(schema).__name__}: give an object")

@@ -10,6 +10,7 @@ from photonlite.server.backend import Call
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError, to_http
 from photonlite.server.ingress import Ingress
+from photonlite.server.wrong_keys import WrongKeys
 from tests.server.asgi import post
 from tests.server.fake import FakeBackend
 from tests.server.parts import DATA_URI, PNG, encoded, server
@@ -289,3 +290,34 @@ def test_every_limit_leaves_nothing_open_behind() -> None:
         assert (app.state.ingress.open, app.state.ingress.open_bytes) == (0, 0)
 
     run(main())
+
+
+def test_repeated_wrong_keys_are_slowed_on_every_route() -> None:
+    app = server(api_keys=("first",))
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    for middleware in app.user_middleware:
+        if middleware.cls is WrongKeys:
+            middleware.kwargs["sleep"] = sleep
+    for path in ("/v1/caption", "/v1/detect", "/v1/chat/completions", "/v1/query", "/v1/point"):
+        assert run(post(app, path, ASK, {"x-moondream-auth": "wrong"})).status == 401
+    assert run(post(app, "/v1/caption", ASK, {"x-moondream-auth": "first"})).status == 200
+
+    assert waited == [0.25, 0.5]
+
+
+BODIES = [
+    ("/v1/query", '{"question": "a", "question": "b"}'),
+    ("/v1/detect", '{"object": "a", "settings": {"seed": 1, "seed": 2}}'),
+    ("/v1/chat/completions", '{"messages": [{"role": "user", "role": "system", "content": "x"}]}'),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+def test_a_name_that_stands_twice_in_json_is_refused(path: str, body: str) -> None:
+    answer = run(post(server(), path, body.encode(), {"content-type": "application/json"}))
+
+    assert (answer.status, answer.code) == (400, "duplicate_name")

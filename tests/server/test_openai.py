@@ -185,3 +185,23 @@ def test_the_model_is_listed_and_found_also_with_a_slash_in_its_name(app: Starle
     assert listed == {"object": "list", "data": [found]}
     assert (found["id"], found["object"], found["owned_by"]) == ("vikhyatk/moondream2", "model", "photonlite")
     assert (missing.status, missing.code) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_moondreams_own_client_chats_without_naming_a_model(app: Starlette, stream: bool) -> None:
+    """What `moondream.vl(endpoint=...).chat(messages)` of version 2.0 sends."""
+    sent = {"model": "moondream3-preview", "stream": stream, "reasoning": False}
+
+    assert ask(app, **sent).status == 200
+    assert ask(app, **{**sent, "model": "moondream/moondream3-preview"}).status == 200
+    assert ask(app, **{**sent, "reasoning": True}).status == 422
+    assert ask(app, **{**sent, "model": "moondream4"}).status == 404
+
+
+def test_aliases_are_the_owners_choice(backend: FakeBackend) -> None:
+    app = create_app(backend, ServerConfig(model_aliases=("robot-eyes",)))
+
+    for name, status in (("robot-eyes", 200), ("fake", 200), ("moondream3-preview", 404)):
+        body = {"model": name, "messages": [{"role": "user", "content": "How many?"}]}
+        assert run(post(app, "/v1/chat/completions", body)).status == status
+        assert run(post(app, "/v1/query", {"model": name, "question": "How many?"})).status == status

@@ -238,3 +238,8 @@ def test_outlines_own_terms() -> None:
     assert form_of(dsl.Choice(["a", "b"]), None, None) == Chosen(("a", "b"))
     assert written(outlines_types.JsonSchema('{"type": "null"}')).language.source == '{"type":"null"}'
     assert written(dsl.either("a", "b")).language.kind == "regex"
+
+
+def test_a_schema_in_which_a_name_stands_twice_is_refused() -> None:
+    with pytest.raises(SchemaError, match="the name 'type' stands twice"):
+        form_of('{"type": "object", "properties": {"a": {"type": "string", "type": "integer"}}}', None, None)
