@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import gc
 import threading
 import traceback
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image
 
 from photonlite.config import ImageLimits
+from photonlite.engine import delivery as delivery_module
 from photonlite.engine.delivery import Delivery
 from photonlite.engine.generation import Generation, _bell
 from photonlite.errors import DeadlineError, EngineDiedError, ImageError, PhotonliteError, RequestCancelledError
@@ -402,6 +404,37 @@ def test_what_follows_an_answer_is_asked_though_that_ends_while_it_is_handed_in(
 
     assert len(engine.sequences) == 2
     generation.complete()
+
+
+def test_what_follows_an_answer_belongs_to_the_same_tenant_class_and_deadline() -> None:
+    engine = FakeEngine()
+    asked = dataclasses.replace(request(), salt="one tenant", realtime=True)
+    generation = Generation(asked, 5.0)
+    generation.delivery.further = lambda name, completion: [("more", request())] if name is None else []
+    given: list[dict[str, Any]] = []
+    engine.on_submit = lambda sequence: given.append(engine.options)
+    generation.delivery.submit(engine, lambda: None)
+    engine.finish()
+
+    first, further = (sequence.request for sequence in engine.sequences)
+    assert (further.salt, further.realtime) == (first.salt, first.realtime) == ("one tenant", True)
+    assert [options["deadline_s"] for options in given] == [5.0, 5.0]
+    assert given[0]["submitted"] == given[1]["submitted"]
+
+
+def test_a_deadline_counts_from_the_call_whatever_preparing_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, now = FakeEngine(), 100.0
+    monkeypatch.setattr(delivery_module.time, "perf_counter", lambda: now)
+    generation = Generation(request(), 5.0)
+
+    def prepare() -> None:
+        nonlocal now
+        now += 3.0
+
+    generation.delivery.submit(engine, prepare)
+
+    assert (engine.options["submitted"], engine.options["deadline_s"]) == (100.0, 5.0)
+    assert generation.delivery.remaining == 2.0
 
 
 # ---- giving up

@@ -12,6 +12,7 @@ from photonlite.batch import CropGroup, EncodeJob, PageCopy, Plan, Row
 from photonlite.kernels.columns import RESULT_COLUMNS
 from photonlite.runner.choices import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
+from photonlite.sequence import UncutPicture
 from tests.simulation.model import (
     BOS_CELL,
     COORDINATE_BITS,
@@ -28,6 +29,7 @@ from tests.simulation.model import (
     choose_size,
     embed_picture,
     goes_on,
+    nucleus,
     picture_cell,
     probability_of,
 )
@@ -80,6 +82,7 @@ class SymbolicBody:
         cells: The KV cache.
         features: Crops that were encoded for each job, until forgotten.
         embeddings: What they made when they were all there, until forgotten.
+        uncut: Crops that the device has made of whole pictures, for launches to come.
     """
 
     vocab_size = VOCAB_SIZE
@@ -98,6 +101,7 @@ class SymbolicBody:
         self.cells = [_STALE] * (pages * shape.page_size)
         self.features: dict[int, list[int]] = {}
         self.embeddings: dict[int, int] = {}
+        self.uncut: dict[int, tuple[int, ...]] = {}
         self.closed = False
         self._prefix_length = prefix_length
         self._padded = {
@@ -121,13 +125,7 @@ class SymbolicBody:
         self._twins[slot.index].tokens = list(map(tuple, slot.tokens[:count].tolist()))
 
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
-        self._twins[slot.index].crops = [
-            tuple(
-                int.from_bytes(crop.tobytes(), "little")
-                for crop in group.job.crops.pixels[group.first : group.first + group.count]
-            )
-            for group in groups
-        ]
+        self._twins[slot.index].crops = [_uploaded(group) for group in groups]
 
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
         for group, crops in zip(groups, self._twins[slot.index].crops, strict=True):
@@ -135,6 +133,8 @@ class SymbolicBody:
             if job.failed:
                 self.forget(job)
                 continue
+            if isinstance(job.crops, UncutPicture):
+                crops = self._cut(group, crops)
             features = self.features.setdefault(job.number, [])
             features += crops
             if len(features) == job.total:
@@ -219,7 +219,8 @@ class SymbolicBody:
             if forced >= 0 or not texts:
                 choice = Choice(forced)
             else:
-                choice = _free(hidden, params, twin.masks[index], draws[0], coordinates)
+                top_p = params[6] if sampled and params[5] > 0 else 1.0
+                choice = _free(hidden, params, twin.masks[index], draws[0], top_p, coordinates)
             token = choice.id
             if token == params[1] and coordinates:
                 place, mass = choose_coordinate(hidden, draws[1])
@@ -244,11 +245,22 @@ class SymbolicBody:
             slot.scores[:count] = twin.scores[:count]
 
     def forget(self, job: EncodeJob) -> None:
+        self.uncut.pop(job.number, None)
         self.features.pop(job.number, None)
         self.embeddings.pop(job.number, None)
 
     def close(self) -> None:
         self.closed = True
+
+    def _cut(self, group: CropGroup, uploaded: tuple[int, ...]) -> tuple[int, ...]:
+        """Make a group's crops of a picture that its first launch has copied whole; later ones read what is kept."""
+        number, end = group.job.number, group.first + group.count
+        if group.first == 0:
+            self.uncut[number] = uploaded
+        crops = self.uncut.get(number, (_STALE,) * group.job.total)[group.first : end]
+        if end == group.job.total:
+            self.uncut.pop(number, None)
+        return crops
 
     def _leading(self, row: Row) -> list[int]:
         """Give the cells of BOS and picture; NaNs where crops of it are missing."""
@@ -271,6 +283,16 @@ class SymbolicBody:
         self.copy_pages(twin.prefill.saves)
 
 
+def _uploaded(group: CropGroup) -> tuple[int, ...]:
+    """Read what a launch copies for a group: its crops, or at the first crop of an uncut picture the whole of it."""
+    crops = group.job.crops
+    if isinstance(crops, UncutPicture):
+        data = crops.packed.tobytes() if group.first == 0 else b""
+        return tuple(int.from_bytes(data[at : at + 3], "little") for at in range(0, len(data), 3))
+    chosen = crops.pixels[group.first : group.first + group.count]
+    return tuple(int.from_bytes(crop.tobytes(), "little") for crop in chosen)
+
+
 def _place(table: list[int], position: int, size: int) -> int:
     """Find a position's cell; rows of page tables begin with other columns."""
     page = table[PAGES + position // size]
@@ -291,7 +313,9 @@ def _look(cells: list[int], table: list[int], cell: int, position: int, size: in
     return hash((cell, seen)) if seen != NAN else NAN
 
 
-def _free(hidden: int, params: tuple[Any, ...], words: list[int], draw: float, decides: bool) -> Choice:
+def _free(
+    hidden: int, params: tuple[Any, ...], words: list[int], draw: float, top_p: float, decides: bool
+) -> Choice:
     """Choose an id among those that a mask allows."""
     key = tuple(words)
     permitted = _IDS.get(key)
@@ -301,7 +325,7 @@ def _free(hidden: int, params: tuple[Any, ...], words: list[int], draw: float, d
         )
     if hidden == NAN or not permitted:
         return Choice(0, finite=False)
-    chosen = choose_id(hidden, permitted, draw)
+    chosen = choose_id(hidden, nucleus(permitted, top_p), draw)
     end, coordinate = params[3], params[1]
     if not decides or end < 0:
         return Choice(chosen)

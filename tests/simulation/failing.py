@@ -16,18 +16,20 @@ class InjectedFailure(Exception):  # noqa: N818 - what a broken device raises
 class Failures:
     """Says which calls fail: never three steps in a row, unless the device is to die.
 
+    Two may: a second step fails while the first failure is still on its way, or right behind it.
+
     Args:
         planned: For each kind of call, numbers of calls that fail.
         deadly: The launch from which on every launch fails; None for never.
 
     Attributes:
         dying: Whether the device has begun to fail for good.
-        wounded: Whether no step has come back well since the last failure; meanwhile nothing else fails.
+        wounds: Failures since a step has come back well.
     """
 
     def __init__(self, planned: dict[str, frozenset[int]], deadly: int | None) -> None:
         self.dying = False
-        self.wounded = False
+        self.wounds = 0
         self._planned = planned
         self._deadly = deadly
         self._calls: Counter[str] = Counter()
@@ -38,9 +40,9 @@ class Failures:
         self._calls[kind] = number + 1
         if kind == "launch" and self._deadly is not None and number >= self._deadly:
             self.dying = True
-        elif self.wounded or number not in self._planned.get(kind, ()):
+        elif self.wounds >= 2 or number not in self._planned.get(kind, ()):
             return False
-        self.wounded = True
+        self.wounds += 1
         return True
 
 

@@ -7,11 +7,16 @@ Tokens and ends are compared where they come out (`simulator.Watch`), launches a
 from typing import TYPE_CHECKING
 
 from photonlite.batch import Step
+from photonlite.grammar.mask import CACHED_ROWS
 from photonlite.sequence import MAX_INFLIGHT, Sequence
+from tests.growth import grown
 from tests.simulation.body import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.simulator import Simulation
+
+_BOUNDED = {"_rows": CACHED_ROWS, "_hashed[]": 64, "_deadlines": 64}
+"""Tables that keep something of what has ended, and how much at most."""
 
 _THOROUGH = 8
 """Every so many ticks all owners of all pages are counted."""
@@ -130,6 +135,8 @@ def check_pages(simulation: "Simulation") -> None:
 def check_end(simulation: "Simulation") -> None:
     """Look at what is left when everything has ended."""
     core, scheduler, body = simulation.core, simulation.scheduler, simulation.body
+    for family in simulation.families:
+        family.check()
     for sequence in simulation.sequences:
         if not sequence.finalized:
             raise Violation(f"sequence {sequence.number} has never ended")
@@ -150,12 +157,21 @@ def check_end(simulation: "Simulation") -> None:
     core.runner.close()
     if simulation.dead:
         return
-    if body.features or body.embeddings:
-        raise Violation(f"the device keeps features of pictures: {body.features} {body.embeddings}")
+    if body.features or body.embeddings or body.uncut:
+        raise Violation(f"the device keeps features of pictures: {body.features} {body.embeddings} {body.uncut}")
     _check_waste(simulation)
     simulation.cache.forget_all()
     if simulation.pages.free != simulation.pages.usable:
         raise Violation(f"{simulation.pages.usable - simulation.pages.free} pages never came back")
+    _check_tables(simulation)
+
+
+def _check_tables(simulation: "Simulation") -> None:
+    """Check that no table of the engine remembers requests that have ended."""
+    tables = grown(simulation.tables, simulation.table_sizes())
+    tables = {path: sizes for path, sizes in tables.items() if sizes[1] > _BOUNDED.get(path.rpartition(".")[2], 0)}
+    if tables:
+        raise Violation(f"tables have grown, before and after: {tables}")
 
 
 def _check_waste(simulation: "Simulation") -> None:

@@ -119,7 +119,12 @@ def permitted_ids(ids: tuple[int, ...] | None, suppressed: tuple[int, ...]) -> t
     return tuple(sorted(set(ids)))
 
 
-def choose(hidden: int, allowed: Allowed, draws: tuple[float, float, float]) -> Token:
+def nucleus(permitted: Sequence[int], top_p: float) -> Sequence[int]:
+    """List the ids that top-p sampling leaves over: as many as the share says, at least one."""
+    return permitted[: max(1, int(len(permitted) * top_p))] if top_p < 1 else permitted
+
+
+def choose(hidden: int, allowed: Allowed, draws: tuple[float, float, float], top_p: float = 1.0) -> Token:
     """Choose a token as a machine of one row would: the reading of `Allowed` that the oracle goes by."""
     ids, coordinate, size, end = allowed.ids, allowed.coordinate, allowed.size, allowed.end
     if allowed.mask is not None:
@@ -131,7 +136,7 @@ def choose(hidden: int, allowed: Allowed, draws: tuple[float, float, float]) -> 
     if ids is not None and len(ids) == 1:
         token_id = ids[0]
     else:
-        token_id = choose_id(hidden, permitted, draws[0])
+        token_id = choose_id(hidden, nucleus(permitted, top_p), draws[0])
         if end is not None:
             probability = goes_on(hidden)
             if token_id != end and coordinate is not None:

@@ -16,6 +16,7 @@ class Oracle:
         prompt: What follows them.
         grammar: Its own: nobody else moves it.
         temperature: Above 0, random numbers of `seed` take part in every choice.
+        top_p: Share of the allowed ids that sampling considers; of no effect at temperature 0.
         seed: Of the sequence.
     """
 
@@ -26,6 +27,7 @@ class Oracle:
         prompt: Sequence[Token],
         grammar: Grammar,
         temperature: float,
+        top_p: float,
         seed: int,
     ) -> None:
         if picture is None:
@@ -38,6 +40,7 @@ class Oracle:
         self.grammar = grammar
         self.said = 0
         self._seed = seed if temperature > 0 else None
+        self._top_p = top_p if temperature > 0 else 1.0
 
     def next(self) -> Token:
         """Say the next token; raises what the grammar raises, or ValueError where it asks for the impossible."""
@@ -47,7 +50,7 @@ class Oracle:
         draws = (0.0, 0.0, 0.0)
         if seed is not None:
             draws = (uniform(seed, self.said, 0), uniform(seed, self.said, 1), uniform(seed, self.said, 2))
-        token = choose(hidden, self.grammar.allowed, draws)
+        token = choose(hidden, self.grammar.allowed, draws, self._top_p)
         self.grammar.accept(token)
         if self.grammar.finish_reason is None:
             cells.append(hash((newest, embed(token))))

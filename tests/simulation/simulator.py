@@ -27,10 +27,12 @@ from photonlite.request import Request, SamplingSettings
 from photonlite.runner.runner import StreamRunner
 from photonlite.runner.slot import Slot
 from photonlite.scheduler.scheduler import Scheduler
-from photonlite.sequence import Picture, Sequence
+from photonlite.sequence import Picture, Sequence, Sink, UncutPicture
+from tests.growth import table_sizes
 from tests.simulation import invariants
 from tests.simulation.body import SymbolicBody, Violation
 from tests.simulation.failing import FailingBody, Failures, InjectedFailure
+from tests.simulation.family import Family
 from tests.simulation.hostile import (
     HostileFault,
     HostileGrammar,
@@ -43,9 +45,10 @@ from tests.simulation.hostile import (
 from tests.simulation.judge import Judge, PictureFailure
 from tests.simulation.oracle import Oracle
 from tests.simulation.priority import Priority
+from tests.simulation.sharing import Sharing
 from tests.simulation.trace import describe, name, standing, state
 from tests.simulation.watch import Watch, WatchedRunner
-from tests.simulation.workload import Ask, LatePicture, Scenario, draw_scenario, draw_workload
+from tests.simulation.workload import Ask, CutCrops, LatePicture, Scenario, draw_scenario, draw_workload
 
 _SECOND = 1000.0
 """Ticks that pass for a second where it is a matter of milliseconds: when the next real-time request is expected."""
@@ -73,6 +76,9 @@ class Simulation:
         pictures: What requests are about.
         traps: Of hostile requests, by number.
         priority: Watches who goes before whom.
+        families: Requests that others follow.
+        sharing: Watches what launches share.
+        tables: Sizes of the engine's tables before the first request.
     """
 
     def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
@@ -91,15 +97,19 @@ class Simulation:
         self._trace = trace
         self._judge = Judge()
         self.priority = Priority(self)
+        self.sharing = Sharing(self)
         self._asks = workload.asks[::-1]
         self.pictures = workload.pictures
         self.traps: dict[int, Trap] = {}
         self._crops = [picture.numbers for picture in workload.pictures]
         self._cutting: list[tuple[int, LatePicture]] = []
-        self._work = sum(ask.budget + 8 for ask in workload.asks)
+        self._work = sum(ask.work for ask in workload.asks)
         self._submitted = 0
+        self._inbox: list[Callable[[], None]] = []  # what an engine thread reads before its next tick
+        self.families: list[Family] = []
         self._newest_collected = -1
         self._build(self.scenario, longest)
+        self.tables = self.table_sizes()
 
     def make_hostile(self, index: int, hostility: Hostility) -> None:
         """Have one request of the workload raise, by its place in the order of arrival, and no other one."""
@@ -153,7 +163,9 @@ class Simulation:
             self.seen["prefix hits"] += row.start > 0 and step.kind == "prefill"
         self.seen["launches over a step in flight"] += len(self.core.pipeline.in_flight) > 1
         self.seen["launches without a free page"] += self.pages.free == 0
+        self.sharing.launching(step)
         plan, depth = step.plan, self.scenario.depth
+        self.seen["batches of more than 8 rows"] += len(step.rows) > 8
         self.seen[f"{step.kind} in depth {depth}"] += 1
         self.seen["page copies"] += len(plan.copies)
         self.seen["page saves"] += len(plan.saves)
@@ -202,6 +214,7 @@ class Simulation:
         if self._trace is not None:
             self._say(f"fail {kind} of step {step.number}")
         self.seen[f"failed {kind}"] += 1
+        self.seen["two steps failed in a row"] += self.failures.wounds > 1
         self._judge.strike(step)
         raise InjectedFailure(f"this call of {kind} fails")
 
@@ -217,7 +230,8 @@ class Simulation:
         self.pages = PagePool(scenario.pages, scenario.page_size)
         self.cache = CacheManager(self.pages, scenario.prefix_length, prefix_caching=scenario.prefix_caching)
         self.scheduler = Scheduler(self.cache, scenario.limits())
-        runner = WatchedRunner(StreamRunner(self.device, self.body, scenario.depth), self)
+        self.runner = StreamRunner(self.device, self.body, scenario.depth)
+        runner = WatchedRunner(self.runner, self)
         self.core = EngineCore(self.scheduler, runner, scenario.depth, clock=lambda: float(self.now))
         self.core.requests.rhythm = Rhythm(_SECOND)
 
@@ -225,6 +239,8 @@ class Simulation:
         """Tick once; returns whether anything is left to do."""
         while self._asks and self._asks[-1].at <= self.now:
             self._submit(self._asks.pop())
+        while self._inbox:
+            self._inbox.pop(0)()
         self.moment()
         if self._trace is not None:
             self._say(f"tick {standing(self.scheduler)}")
@@ -236,6 +252,8 @@ class Simulation:
             return True
         if self.core.open and self.core.requests.kept_free_until is not None:
             self.seen["ticks in which the device was kept free"] += 1
+            return True
+        if self._inbox:
             return True
         if self._cutting or self._asks:
             self._skip()
@@ -251,7 +269,45 @@ class Simulation:
         self.now = max(self.now, min(times))
         self._deliver_crops()
 
+    def table_sizes(self) -> dict[str, int]:
+        """Measure the tables of engine, scheduler, cache and runner."""
+        return table_sizes([self.core, self.runner])
+
+    def request_of(self, ask: Ask) -> Request:
+        """Make the request that an `Ask` describes."""
+        settings = SamplingSettings(temperature=ask.temperature, top_p=ask.top_p)
+        return Request(
+            "simulated", ask.prompt, ask.grammar(), ask.budget, settings, salt=ask.salt, realtime=ask.realtime
+        )
+
+    def follow(self, request: Request, sink: Sink, ask: Ask) -> Sequence:
+        """Hand a further request in: it is read before the next tick."""
+        sequence = self._sequence(request, ask, sink)
+        self._prepare(sequence)
+        self._inbox.append(lambda: self._hand_in(sequence))
+        return sequence
+
+    def cancel_soon(self, sequence: Sequence) -> None:
+        """Cancel a sequence before the next tick."""
+        self._inbox.append(lambda: self._cancel(sequence))
+
     def _submit(self, ask: Ask) -> None:
+        family = Family(self, ask) if ask.further else None
+        if family is not None:
+            self.families.append(family)
+        try:
+            sequence = self._sequence(self.request_of(ask), ask, family)
+            self._prepare(sequence)
+        except CapacityError as error:
+            if family is not None:
+                family.ends.append(error)
+            return
+        except HostileFault:
+            self.seen["refused for raising"] += 1
+            return
+        self._hand_in(sequence)
+
+    def _sequence(self, request: Request, ask: Ask, follower: Family | Sink | None) -> Sequence:
         number, scenario = self._submitted, self.scenario
         self._submitted += 1
         picture: Picture | None = None
@@ -259,33 +315,35 @@ class Simulation:
         if ask.picture is not None:
             failure = PictureFailure(f"picture {ask.picture} of {number}") if ask.fails else None
             crops, before = self._crops[ask.picture], scenario.prefix_length
-            picture = LatePicture(
-                f"picture {ask.picture}", self.pictures[ask.picture], ask.delay, failure, self._begin_to_cut
-            )
-        oracle = Oracle(crops, before, ask.prompt, ask.grammar(), ask.temperature, ask.seed)
-        settings = SamplingSettings(temperature=ask.temperature)
-        grammar, sink = ask.grammar(), Watch(self, number, oracle)
-        request = Request("simulated", ask.prompt, grammar, ask.budget, settings, realtime=ask.realtime)
+            key = f"picture {ask.picture} of {ask.salt!r}"
+            picture = LatePicture(key, self._cut(ask), ask.delay, failure, self._begin_to_cut)
+        oracle = Oracle(crops, before, request.prompt, ask.grammar(), ask.temperature, ask.top_p, ask.seed)
         deadline = None if ask.deadline is None else self.now + ask.deadline
+        sink: Any = Watch(self, number, oracle, follower)
         if self._trace is not None:
             kind = "real-time" if ask.realtime else "bulk"
             what = f"picture {ask.picture}, {ask.hostility or 'peaceful'}"
             self._say(f"submit {kind} {number}: {before} + {len(ask.prompt)} + {ask.budget}, {what}")
-        if ask.hostility is None:
-            self._hand_in(Sequence(number, request, sink, before, picture, deadline, ask.seed))
-            return
-        trap = self.traps[number] = Trap(ask.hostility)
-        hostile: Any = HostileRequest(dataclasses.replace(request, grammar=HostileGrammar(grammar, trap)), trap)
-        if picture is not None:
-            picture = HostilePicture(picture, trap)
-        try:
-            sequence = Sequence(number, hostile, HostileSink(sink, trap), before, picture, deadline, ask.seed)
-            self._hand_in(sequence)
-        except HostileFault:
-            self.seen["refused for raising"] += 1
+        hostile: Any = request
+        if ask.hostility is not None:
+            trap = self.traps[number] = Trap(ask.hostility)
+            hostile = HostileRequest(dataclasses.replace(request, grammar=HostileGrammar(request.grammar, trap)), trap)
+            sink = HostileSink(sink, trap)
+            picture = None if picture is None else HostilePicture(picture, trap)
+        return Sequence(number, hostile, sink, before, picture, deadline, ask.seed)
 
-    def _hand_in(self, sequence: Sequence) -> None:
-        """Submit a sequence, and check that it is refused if and only if it can never fit."""
+    def _cut(self, ask: Ask) -> CutCrops | UncutPicture:
+        """Give a picture's crops, or for every other picture that of which the device makes them."""
+        assert ask.picture is not None
+        cut = self.pictures[ask.picture]
+        # A whole picture of two crops cannot be written down.
+        if ask.picture % 2 == 0 or len(cut.pixels) == 2 or ask.hostility is not None:
+            return cut
+        self.seen["uncut pictures"] += 1
+        return cut.uncut()
+
+    def _prepare(self, sequence: Sequence) -> None:
+        """Prepare a sequence as its caller does, and check that it is refused if and only if it can never fit."""
         positions = sequence.before + len(sequence.prompt) + max(0, sequence.budget - 1)
         fits = self.scenario.fits(positions, with_picture=sequence.picture is not None)
         try:
@@ -294,13 +352,15 @@ class Simulation:
             if fits:
                 raise
             self.seen["refused"] += 1
-            return
+            raise
+        if not fits:
+            raise Violation(f"{name(sequence)} was taken in, but can never fit")
+
+    def _hand_in(self, sequence: Sequence) -> None:
         try:
             self.core.submit(sequence)
         except HostileFault as fault:
             raise Violation(f"{name(sequence)} raises on the engine's thread when it is handed in") from fault
-        if not fits:
-            raise Violation(f"{name(sequence)} was taken in, but can never fit")
         self.sequences.append(sequence)
 
     def _begin_to_cut(self, picture: LatePicture) -> None:
@@ -322,9 +382,14 @@ class Simulation:
         if not queue:
             return
         sequence = queue[int(self._random() * len(queue))]
+        self.seen[f"cancelled {state(sequence, scheduler)}"] += 1
+        self._cancel(sequence)
+        if self.families and self._random() < 0.1:
+            self.families[int(self._random() * len(self.families))].give_up()
+
+    def _cancel(self, sequence: Sequence) -> None:
         if self._trace is not None:
             self._say(f"cancel {name(sequence)}")
-        self.seen[f"cancelled {state(sequence, scheduler)}"] += 1
         if not sequence.finalized:
             self._judge.cancelled.add(sequence.number)
         self.core.cancel(sequence)

@@ -12,6 +12,7 @@ TICKS = 1_000_000
 
 AT_LEAST = {
     "answered": 50_000,
+    "batches of more than 8 rows": 1_000,
     "bulk's turns": 2_000,
     "calm runs with a cache": 100,
     "cancelled after its end": 100,
@@ -52,6 +53,7 @@ AT_LEAST = {
     "failed upload": 100,
     "NaNs in decode": 100,
     "NaNs in prefill": 50,
+    "further requests": 10_000,
     "given up before their deadlines": 30,
     "launches over a step in flight": 200_000,
     "launches that overtook bulk work": 30_000,
@@ -63,6 +65,7 @@ AT_LEAST = {
     "prefill in depth 1": 10_000,
     "prefill in depth 2": 20_000,
     "prefix hits": 20_000,
+    "prefix hits of tenants": 10_000,
     "refused": 500,
     "refused for raising": 500,
     "rows of real-time sequences": 100_000,
@@ -70,6 +73,9 @@ AT_LEAST = {
     "sampled after it": 50_000,
     "sampled before the last commit": 50_000,
     "ticks in which the device was kept free": 2_000,
+    "two steps failed in a row": 50,
+    "uncut pictures": 10_000,
+    "uncut pictures together in a launch": 50,
     "zombie rows": 10_000,
 }
 """What a million ticks must have seen, lest the simulation go blind: a fraction of what they see today."""

@@ -7,7 +7,9 @@ from photonlite.batch import Choice, EncodeJob, Step
 from photonlite.request import Token
 from photonlite.runner.runner import StreamRunner
 from photonlite.sequence import Sequence as EngineSequence
+from photonlite.sequence import Sink
 from tests.simulation.body import Violation
+from tests.simulation.family import Family
 from tests.simulation.oracle import Oracle
 
 if TYPE_CHECKING:
@@ -21,14 +23,18 @@ class Watch:
         simulation: Whose.
         number: The sequence's.
         oracle: Says it too.
+        follower: Takes the end as well: of a request that others follow, or of one of these.
 
     Attributes:
         end: Tokens and error at the end; None before.
     """
 
-    __slots__ = ("_number", "_simulation", "end", "oracle")
+    __slots__ = ("_follower", "_number", "_simulation", "end", "oracle")
 
-    def __init__(self, simulation: "Simulation", number: int, oracle: Oracle) -> None:
+    def __init__(
+        self, simulation: "Simulation", number: int, oracle: Oracle, follower: "Family | Sink | None" = None
+    ) -> None:
+        self._follower = follower
         self.end: tuple[int, BaseException | None] | None = None
         self.oracle = oracle
         self._simulation = simulation
@@ -45,6 +51,10 @@ class Watch:
             raise Violation(f"{self._number} ends a second time")
         self.end = len(sequence.tokens), sequence.error
         self._simulation.ended(sequence, self.oracle)
+        if isinstance(self._follower, Family):
+            self._follower.first_ended(sequence)
+        elif self._follower is not None:
+            self._follower.on_finish(sequence)
 
 
 class WatchedRunner:
@@ -87,7 +97,7 @@ class WatchedRunner:
             raise
         finally:
             simulation.lent[step.slot] = None
-        simulation.failures.wounded = False
+        simulation.failures.wounds = 0
         simulation.moment()
         return outcomes
 

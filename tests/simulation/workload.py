@@ -1,5 +1,7 @@
 """What a seed makes of a simulation: a configuration, and requests with all that will happen to them."""
 
+import dataclasses
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -11,6 +13,7 @@ from photonlite.grammar.mask import words
 from photonlite.request import Token
 from photonlite.runner.slot import SlotShape
 from photonlite.scheduler.policy import Limits
+from photonlite.sequence import UncutPicture
 from tests.simulation.grammar import MakeGrammar, draw_grammar, with_fault
 from tests.simulation.hostile import Hostility, draw_hostility
 from tests.simulation.model import COORDINATE, COORDINATES, SIZE, SIZES, VOCAB_SIZE, WORDS
@@ -46,6 +49,7 @@ class Scenario:
         max_prefill_tokens: Of a launch.
         max_crops: Of a launch.
         max_jobs: Pictures whose features are on the device at a time.
+        max_picture_bytes: Of uncut pictures that one launch copies.
         launch_budget_s: Of the virtual clock, for encode and prefill launches between two decode steps.
         max_pause_s: The same where many wait.
         cancels: Chance of a cancel at each of some ten moments of a tick.
@@ -67,6 +71,7 @@ class Scenario:
     max_prefill_tokens: int
     max_crops: int
     max_jobs: int
+    max_picture_bytes: int
     launch_budget_s: float
     max_pause_s: float
     cancels: float
@@ -83,6 +88,7 @@ class Scenario:
             self.max_prefill_tokens,
             self.max_crops,
             self.max_jobs,
+            self.max_picture_bytes,
             launch_budget_s=self.launch_budget_s,
             max_pause_s=self.max_pause_s,
         )
@@ -116,13 +122,18 @@ class CutCrops:
         """The crops as the fake model sees them."""
         return [int.from_bytes(crop.tobytes(), "little") for crop in self.pixels]
 
+    def uncut(self) -> UncutPicture:
+        """The same as a picture of which the device makes the crops."""
+        rows, columns = (1, max(1, len(self.pixels) - 1))
+        return UncutPicture(self.pixels.reshape(-1), (len(self.pixels), 1), (rows, columns), (), ())
+
 
 class LatePicture:
     """A picture that is cut when somebody asks for it, and later than that.
 
     Args:
         key: Of its content.
-        cut: Its crops when they are there.
+        cut: Its crops, or what the device makes them of, when they are there.
         delay: Ticks from the first question on.
         failure: What comes instead of the crops; None where they come.
         ask: Is called at the first question.
@@ -133,14 +144,14 @@ class LatePicture:
     def __init__(
         self,
         key: str,
-        cut: CutCrops,
+        cut: CutCrops | UncutPicture,
         delay: int,
         failure: Exception | None,
         ask: Callable[["LatePicture"], None],
     ) -> None:
         self.key = key
         self.delay = delay
-        self.crops: CutCrops | None = None
+        self.crops: CutCrops | UncutPicture | None = None
         self.failure: Exception | None = None
         self._cut = cut
         self._failure = failure
@@ -175,12 +186,15 @@ class Ask:
         budget: Tokens at most.
         grammar: Builds its grammar.
         temperature: Above 0, every choice draws.
+        top_p: Share of the allowed ids that draws consider.
+        salt: Whose it is.
         seed: Of its draws.
         delay: Ticks that cutting its picture takes.
         fails: Whether its picture cannot be cut.
         deadline: Ticks after which its answer is worthless; None for never.
         realtime: Whether it comes before bulk work.
         hostility: Which of its own objects raises; None where none does.
+        further: What is asked about the same picture, by the same tenant, when it has ended.
     """
 
     at: int
@@ -189,12 +203,20 @@ class Ask:
     budget: int
     grammar: MakeGrammar
     temperature: float
+    top_p: float
+    salt: str
     seed: int
     delay: int
     fails: bool
     deadline: float | None
     realtime: bool
     hostility: Hostility | None = None
+    further: "tuple[Ask, ...]" = ()
+
+    @property
+    def work(self) -> int:
+        """Tokens of it and all that follows, and something for each picture."""
+        return self.budget + 8 + sum(one.work for one in self.further)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +230,7 @@ class Workload:
 def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
     """Draw a configuration for requests of at most so many positions."""
     page_size = random.choice((1, 2, 4, 4, 8))
-    max_batch = random.choice((1, 2, 3, 4, 4, 6, 8))
+    max_batch = random.choice((1, 2, 3, 4, 4, 6, 8, 12, 20))
     alone = -(-longest // page_size)
     few, many, plenty = alone + random.randrange(-1, alone + 2), alone * (max_batch + 3), alone * 50
     usable = random.choices((few, many, plenty), (6, 3, 1))[0]
@@ -224,10 +246,11 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
         max_pages=alone + random.randrange(2),
         prefix_length=prefix_length,
         prefix_caching=random.random() < 0.8,
-        sizes=random.choice(((), (1, 2, 4, 8), (2, 6), (1, 3, 8))),
+        sizes=random.choice(((), (1, 2, 4, 8), (2, 6), (1, 3, 8, 16))),
         max_prefill_tokens=random.choice((8, 20, 60, 400)),
         max_crops=random.choice((1, 2, 3, 8)),
         max_jobs=random.choice((1, 2, 8)),
+        max_picture_bytes=random.choice((sys.maxsize, 9, 24)),
         launch_budget_s=random.choice((0.0003, 0.002, 0.02)),
         max_pause_s=random.choice((0.0, 0.01, 0.1)),
         cancels=random.choice((0.0, 0.002, 0.006, 0.02)),
@@ -247,12 +270,14 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
     share_of_pictures = random.choice((0.0, 0.5, 0.8, 1.0))
     faults, late = random.choice((0.0, 0.05, 0.2)), random.choice((0, 5, 40))
     hurried = random.choice((0.0, 0.0, 0.1))
+    follow = random.choice((0.0, 0.0, 0.3))
     share_of_realtime = random.choice((0.0, 0.1, 0.3, 0.6, 0.95))
     share_of_hostile = random.choice((0.0, 0.0, 0.05, 0.3))
+    tenants = random.choice((("",), ("",), ("", "one"), ("one", "other", "third")))
     asks: list[Ask] = []
     at = 0
     for _ in range(random.choice((4, 8, 12, 24))):
-        for _ in range(random.randrange(1, 6)):
+        for _ in range(random.choice((1, 2, 3, 4, 5, 30)) if at else random.randrange(1, 6)):
             picture = random.randrange(len(pictures)) if random.random() < share_of_pictures else None
             alone = picture is not None and random.random() < 0.12
             opening = random.choice(openings)
@@ -271,6 +296,8 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
                     budget,
                     grammar,
                     0.7 if random.random() < 0.2 else 0.0,
+                    random.choice((1.0, 1.0, 0.25, 0.75)),  # float32 holds them
+                    random.choice(tenants),
                     random.getrandbits(30),
                     random.randrange(late + 1),
                     random.random() < 0.04,
@@ -279,8 +306,23 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
                     draw_hostility(random) if random.random() < share_of_hostile else None,
                 )
             )
+            if not alone and asks[-1].hostility is None and random.random() < follow:
+                asks[-1] = _followed(random, asks[-1], depth=2)
         at += random.choice((0, 1, 4, 20))
     return Workload(asks, pictures), prefix_length + longest_prompt + longest_answer, prefix_length
+
+
+def _followed(random: Random, ask: Ask, depth: int) -> Ask:
+    """Draw what follows a request: some of it about a shorter prompt, some of it followed itself."""
+    if depth == 0:
+        return ask
+    further = []
+    for _ in range(random.randrange(1, 4)):
+        prompt, budget = ask.prompt[: random.randrange(1, len(ask.prompt) + 1)], random.randrange(1, ask.budget + 1)
+        grammar, seed = draw_grammar(random, budget), random.getrandbits(30)
+        branch = dataclasses.replace(ask, prompt=prompt, budget=budget, grammar=grammar, seed=seed)
+        further.append(_followed(random, branch, depth - 1) if random.random() < 0.3 else branch)
+    return dataclasses.replace(ask, further=tuple(further))
 
 
 def _draw_deadline(random: Random, hurried: float, realtime: bool) -> float | None:

@@ -1,0 +1,52 @@
+"""Sizes of all tables behind an object: what must not grow with the number of requests that have ended."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_TABLES = (dict, list, set, frozenset, tuple, deque)
+
+
+def table_sizes(root: object) -> dict[str, int]:
+    """Measure every list, set, dictionary and queue that photonlite's objects hold.
+
+    Args:
+        root: Where to begin; its attributes are followed, and the entries of its tables, as far as their classes are
+            photonlite's.
+
+    Returns:
+        Entries of each table by its path, such as "scheduler.waiting._sequences".
+    """
+    sizes: dict[str, int] = {}
+    seen: set[int] = set()
+    pending: deque[tuple[str, object]] = deque([("", root)])
+    while pending:
+        path, value = pending.popleft()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, _TABLES):
+            if not isinstance(value, tuple | frozenset):
+                sizes[path] = len(value)
+            entries = value.values() if isinstance(value, Mapping) else value
+            pending += [(f"{path}[]", entry) for entry in list(entries)]
+        elif type(value).__module__.startswith("photonlite."):
+            pending += [(f"{path}.{name}".lstrip("."), held) for name, held in _attributes(value)]
+    return sizes
+
+
+def grown(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """List the tables with more entries than before, or that are new and not empty, with both sizes."""
+    return {
+        path: (before.get(path, 0), size) for path, size in after.items() if size > before.get(path, 0)
+    }
+
+
+def _attributes(value: object) -> Iterator[tuple[str, Any]]:
+    names = set(getattr(value, "__dict__", ()))
+    for kind in type(value).__mro__:
+        slots = getattr(kind, "__slots__", ())
+        names.update((slots,) if isinstance(slots, str) else slots)
+    for name in sorted(names):
+        if hasattr(value, name):
+            yield name, getattr(value, name)

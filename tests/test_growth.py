@@ -1,0 +1,88 @@
+"""No table of a model at work grows with the number of requests that have ended, however they end."""
+
+import asyncio
+import contextlib
+import gc
+import time
+
+import pytest
+
+from photonlite.api import VisionModel
+from photonlite.errors import PhotonliteError
+from tests.compiling import fake_compilers
+from tests.growth import grown, table_sizes
+from tests.serving import PICTURE, picture, run, serve
+
+SETTINGS = {"max_tokens": 6}
+BOUNDED = ("_rows", "_deadlines", "_bins", "_buckets")
+"""Tables with a bound of their own: kept masks, deadlines of what has ended, histograms."""
+
+
+class Held:
+    """Something that is not photonlite's."""
+
+
+class Table:
+    __module__ = "photonlite.pretended"
+
+    def __init__(self) -> None:
+        self.entries: list[object] = []
+        self.more = {"inner": {1, 2}}
+
+
+def test_tables_are_found_wherever_they_hang_and_growth_is_named() -> None:
+    table = Table()
+    before = table_sizes(table)
+    assert before == {"entries": 0, "more": 1, "more[]": 2}
+    table.entries.append(Held())
+    table.more["other"] = set()
+
+    assert grown(before, table_sizes(table)) == {"entries": (0, 1), "more": (1, 2)}
+
+
+def ask_everything(model: VisionModel) -> None:
+    """Ask in every way: answered, refused, late, cancelled, streamed, left early, typed, scored, in batches."""
+    model.detect(PICTURE, "mug", settings={"max_objects": 2}, salt="one")
+    model.query(None, "why?" * 9, settings=SETTINGS, salt="other", realtime=True)
+    model.query(PICTURE, "why?", choices=["ab", "ac", "b", "ba", "bab"])
+    model.query(PICTURE, "why?", regex="[ab]{2}", settings=SETTINGS)
+    encoded = model.encode_image(PICTURE)
+    stream = model.caption(encoded, stream=True)["caption"]
+    next(iter(stream))
+    del stream
+    for options in ({"deadline_s": 1e-9}, {"salt": 3}, {"deadline_s": 1e-9, "realtime": True}):
+        with contextlib.suppress(PhotonliteError):
+            model.point(picture(1), "mug", **options)  # type: ignore[arg-type]
+    with contextlib.suppress(PhotonliteError):
+        model.caption(b"no picture")
+    model.batch([{"skill": "detect", "image": PICTURE, "object": "mug", "settings": {"max_objects": 1}}] * 3)
+    run(cancelled(model))
+
+
+async def cancelled(model: VisionModel) -> None:
+    tasks = [asyncio.ensure_future(model.aquery(PICTURE, "why?", settings=SETTINGS)) for _ in range(3)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def sizes(model: VisionModel) -> dict[str, int]:
+    session = model._session
+    gc.collect()
+    while session.engine.calls.open or not session.engine._core.idle:
+        time.sleep(0)  # what was cancelled leaves with the step that carries it
+    return table_sizes(session)
+
+
+def test_no_table_grows_with_requests_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_compilers(monkeypatch)
+    with contextlib.ExitStack() as stack:
+        model = serve()
+        stack.callback(model.close, drain=False)  # draining would wait for what a table keeps
+        ask_everything(model)
+        before = sizes(model)
+        for _ in range(5):
+            ask_everything(model)
+
+        tables = {path: size for path, size in grown(before, sizes(model)).items() if not path.endswith(BOUNDED)}
+        assert not tables
