@@ -18,7 +18,18 @@ if TYPE_CHECKING:
     from photonlite.api import VisionModel, load
     from photonlite.config import EngineConfig
     from photonlite.realtime import RealtimeLoop
-    from photonlite.results import Answer, Box, Caption, Detections, Metrics, Point, Points, Segments
+    from photonlite.results import (
+        Answer,
+        Box,
+        Caption,
+        Detections,
+        Metrics,
+        Point,
+        Points,
+        Segments,
+        to_coco,
+        to_supervision,
+    )
 
 __version__ = "0.1.0"
 
@@ -38,6 +49,8 @@ __all__ = [
     "__version__",
     "errors",
     "load",
+    "to_coco",
+    "to_supervision",
 ]
 
 # torch takes seconds to import. What needs it is imported when its name is first asked for, so that `import photonlite`
@@ -55,6 +68,8 @@ _HOMES = {
     "Segments": "photonlite.results",
     "VisionModel": "photonlite.api",
     "load": "photonlite.api",
+    "to_coco": "photonlite.results",
+    "to_supervision": "photonlite.results",
 }
 
 

@@ -213,7 +213,7 @@ CALLS: list[tuple[Callable[[VisionModel, Any], Any], type[Exception], str]] = [
     (lambda m, p: m.detect(p, ""), PromptError, "empty"),
     (lambda m, p: m.detect(p, "x" * 10_000), PromptError, "10000 characters, over the limit of 1000"),
     (lambda m, p: m.segment(p, "x" * 1_001), PromptError, "1001"),
-    (lambda m, p: m.query(p), PromptError, "NoneType"),
+    (lambda m, p: m.query(p), PromptError, "the question is missing"),
     (lambda m, p: m.query(p, "why?", spatial_refs=[(2, 2)], stream=True), SpatialRefError, "leaves the picture"),
     (lambda m, p: m.query(None, "why?", spatial_refs=[(0, 0)]), SpatialRefError, "without a picture"),
     (lambda m, p: m.point(p, "mug", spatial_refs=0.5), SpatialRefError, "float"),

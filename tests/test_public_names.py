@@ -27,6 +27,8 @@ def test_the_public_names_are_these() -> None:
         "__version__",
         "errors",
         "load",
+        "to_coco",
+        "to_supervision",
     ]
 
 

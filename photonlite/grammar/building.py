@@ -11,7 +11,7 @@ from typing import Final
 
 from photonlite.grammar.automaton import Automaton, Ids, build_automaton
 from photonlite.grammar.dfa import compile_dfa
-from photonlite.grammar.json_schema import ANY_OBJECT, pattern_of
+from photonlite.grammar.json_schema import ANY_OBJECT, read_schema
 from photonlite.grammar.language import Language
 from photonlite.grammar.trie import Pieces, TokenTrie
 
@@ -31,21 +31,22 @@ def prepare(pieces: Sequence[bytes], ids: Ids) -> Callable[[Language], Automaton
     trie = TokenTrie(pieces)
 
     def build(language: Language) -> Automaton:
-        dfa = compile_dfa(_pattern(language), native=language.kind != "regex")
-        return replace(build_automaton(dfa, trie, ids), pieces=_LEFT_OUT)
+        pattern, free_names = _pattern(language)
+        dfa = compile_dfa(pattern, native=language.kind != "regex")
+        return replace(build_automaton(dfa, trie, ids), pieces=_LEFT_OUT, free_names=free_names)
 
     return build
 
 
-def _pattern(language: Language) -> str:
-    """Give the regular expression of a language.
+def _pattern(language: Language) -> tuple[str, bool]:
+    """Return the regular expression of a language, and whether it has objects whose names are left open.
 
     Raises:
         SchemaError: It is no JSON Schema, or holds something that would not be enforced.
         GrammarTooLargeError: The schema is over a limit.
     """
     if language.kind == "regex":
-        return language.source
+        return language.source, False
     if language.kind == "object":
-        return ANY_OBJECT
-    return pattern_of(json.loads(language.source))
+        return ANY_OBJECT, True
+    return read_schema(json.loads(language.source))

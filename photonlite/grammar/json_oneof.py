@@ -32,6 +32,28 @@ def disjoint(root: Mapping[str, Any], first: Any, second: Any, where: str, depth
     return depth > 0 and _told_apart(root, one, other, where, depth)
 
 
+def tags_of(root: Mapping[str, Any], schema: Any, tag: str, where: str, depth: int = _DEPTH) -> frozenset[Any] | None:
+    """Return the values that a property may have in the objects of a schema, or None where that is not certain.
+
+    Args:
+        root: Where references begin.
+        schema: Of objects, or of a choice between such.
+        tag: Name of the property, which every object is taken to have.
+        where: JSON pointer to the schema.
+        depth: Choices inside choices that may be looked into.
+    """
+    followed = _followed(root, schema, where)
+    if followed is None or depth == 0:
+        return None
+    branches = [*sequence_of(followed, "oneOf", where), *sequence_of(followed, "anyOf", where)]
+    if branches:
+        found = [tags_of(root, branch, tag, where, depth - 1) for branch in branches]
+        return None if None in found else frozenset().union(*(each or () for each in found))
+    value = _followed(root, mapping_of(followed, "properties", where).get(tag), where)
+    values = None if value is None else _values(value)
+    return None if values is None else frozenset(map(_key, values))
+
+
 def _told_apart(
     root: Mapping[str, Any], one: Mapping[str, Any], other: Mapping[str, Any], where: str, depth: int
 ) -> bool:

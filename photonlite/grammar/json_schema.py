@@ -6,7 +6,7 @@ anything down to a few levels. Boxes and points are objects with the format "box
 carry numbers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from photonlite.errors import GrammarError, GrammarTooLargeError, SchemaError
@@ -26,7 +26,7 @@ from photonlite.grammar.json_keywords import (
     sequence_of,
     types_of,
 )
-from photonlite.grammar.json_oneof import disjoint
+from photonlite.grammar.json_oneof import disjoint, tags_of
 from photonlite.grammar.json_scalars import MAX_ENUM, number_of, string_of, values_of
 from photonlite.grammar.json_text import (
     anything,
@@ -65,7 +65,13 @@ def pattern_of(schema: Mapping[str, Any]) -> str:
         SchemaError: It is malformed, or holds something that an answer would not be held to.
         GrammarTooLargeError: It is nested too deeply, has too many values, or allows answers that are too long.
     """
-    return _Reader(schema).read(schema, "", 0).text
+    return read_schema(schema)[0]
+
+
+def read_schema(schema: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the pattern of a schema, and whether there are objects whose names it leaves open; errors as above."""
+    reader = _Reader(schema)
+    return reader.read(schema, "", 0).text, reader.free_names
 
 
 class _Reader:
@@ -73,12 +79,16 @@ class _Reader:
 
     Args:
         root: The outermost schema, where references begin.
+
+    Attributes:
+        free_names: Whether an object has been read whose names the schema leaves open.
     """
 
     def __init__(self, root: Mapping[str, Any]) -> None:
+        self.free_names = False
         self._root = root
         self._open: list[str] = []
-        self._known: dict[str, Fragment] = {}
+        self._known: dict[tuple[str, tuple[str, ...]], Fragment] = {}
         self._kinds: dict[str, Callable[[Mapping[str, Any], str, int], Fragment]] = {
             "string": lambda schema, where, _: string_of(schema, where),
             "integer": lambda schema, where, _: number_of(schema, where, whole=True),
@@ -89,14 +99,22 @@ class _Reader:
             "null": lambda *_: literal("null"),
         }
 
-    def read(self, schema: Any, where: str, depth: int) -> Fragment:
-        """Give what a schema allows."""
+    def read(self, schema: Any, where: str, depth: int, tags: tuple[str, ...] = ()) -> Fragment:
+        """Return what a schema allows.
+
+        Args:
+            schema: As `json.loads` gives it.
+            where: JSON pointer to it.
+            depth: Schemas around it.
+            tags: Properties that its objects must have even if they have defaults: discriminators of the `oneOf`s
+                around it, without which nobody could tell which branch was meant.
+        """
         if depth > MAX_NESTING:
             raise GrammarTooLargeError(
                 f"the schema is nested more than {MAX_NESTING} deep at {named(where)}: make it flatter"
             )
         if schema is True:
-            return anything(_FREE_DEPTH)
+            return self._anything(_FREE_DEPTH)
         if not isinstance(schema, Mapping):
             refuse("nothing may stand here, or it is no schema: give an object with keywords, or true", "", where)
         check_known(schema, where)
@@ -104,17 +122,19 @@ class _Reader:
             mapping_of(schema, keyword, where)
         whole = [keyword for keyword in WHOLE if keyword in schema]
         if not whole:
-            return self._typed(schema, where, depth)
+            return self._typed(schema, where, depth, tags)
         others = schema.keys() - ANNOTATIONS - {"$id", whole[0]}
         if whole[0] in ("enum", "const"):
             others -= {"type"}
         if others:
             refuse(f"stands beside {whole[0]!r}, and cannot be combined with it: give one of them", min(others), where)
-        return self._whole(whole[0], schema, where, depth)
+        return self._whole(whole[0], schema, where, depth, tags)
 
-    def _whole(self, keyword: str, schema: Mapping[str, Any], where: str, depth: int) -> Fragment:
+    def _whole(
+        self, keyword: str, schema: Mapping[str, Any], where: str, depth: int, tags: tuple[str, ...]
+    ) -> Fragment:
         if keyword == "$ref":
-            return self._reference(schema, where, depth)
+            return self._reference(schema, where, depth, tags)
         if keyword == "const":
             return values_of([schema["const"]], schema, keyword, where)
         branches = sequence_of(schema, keyword, where)
@@ -128,45 +148,59 @@ class _Reader:
             raise GrammarTooLargeError(
                 f"{keyword!r} at {named(where)} has {len(branches)} schemas: the limit is {MAX_ENUM}"
             )
+        tag = None
         if keyword == "oneOf":
-            self._tell_apart(branches, where)
-        return either([self.read(each, below(where, keyword, k), depth + 1) for k, each in enumerate(branches)])
+            named_by = mapping_of(schema, "discriminator", where).get("propertyName")
+            tag = named_by if isinstance(named_by, str) else None
+            self._tell_apart(branches, tag, where)
+        inner = tags if tag is None else (*tags, tag)
+        return either([self.read(each, below(where, keyword, k), depth + 1, inner) for k, each in enumerate(branches)])
 
-    def _tell_apart(self, branches: Any, where: str) -> None:
+    def _tell_apart(self, branches: Sequence[Any], tag: str | None, where: str) -> None:
         limit = 64
         if len(branches) > limit:
             raise GrammarTooLargeError(
                 f"'oneOf' at {named(where)} has {len(branches)} schemas: the limit is {limit}; use anyOf"
             )
+        tags = [None if tag is None else tags_of(self._root, each, tag, where) for each in branches]
         for second in range(len(branches)):
             for first in range(second):
+                one, other = tags[first], tags[second]
+                if one is not None and other is not None and not one & other:
+                    continue
                 if not disjoint(self._root, branches[first], branches[second], below(where, "oneOf", second)):
                     refuse(f"schemas {first} and {second} may hold for one value both: use anyOf", "oneOf", where)
 
-    def _reference(self, schema: Mapping[str, Any], where: str, depth: int) -> Fragment:
+    def _reference(self, schema: Mapping[str, Any], where: str, depth: int, tags: tuple[str, ...]) -> Fragment:
         target, place = resolved(self._root, schema, where)
         if place in self._open:
             refuse(
                 f"{schema['$ref']!r} leads back to itself, and answers would have no end: write it out", "$ref", where
             )
-        if place not in self._known:
+        if (place, tags) not in self._known:
             self._open.append(place)
-            self._known[place] = self.read(target, place, depth + 1)
+            self._known[place, tags] = self.read(target, place, depth + 1, tags)
             self._open.pop()
-        return self._known[place]
+        return self._known[place, tags]
 
-    def _typed(self, schema: Mapping[str, Any], where: str, depth: int) -> Fragment:
+    def _typed(self, schema: Mapping[str, Any], where: str, depth: int, tags: tuple[str, ...]) -> Fragment:
+        if named_tags := [tag for tag in tags if tag in mapping_of(schema, "properties", where)]:
+            schema = {**schema, "required": [*names_of(schema, "required", where), *named_tags]}
         used = schema.keys() - ANNOTATIONS - {"type", "$id"}
         types = types_of(schema, where)
         if not types:
             if not used:
-                return anything(_FREE_DEPTH)
+                return self._anything(_FREE_DEPTH)
             # Keywords hold for values of their type only; that type alone is a part of what may stand.
             types = tuple(name for name in ("string", "number", "object", "array") if used <= set(BY_TYPE[name]))[:1]
         for keyword in sorted(used):
             if not any(keyword in BY_TYPE[name] for name in types):
                 refuse("is about none of the types here: leave it out, or name the type", keyword, where)
         return either([self._kinds[name](schema, where, depth) for name in types])
+
+    def _anything(self, depth: int) -> Fragment:
+        self.free_names = True
+        return anything(depth)
 
     def _object(self, schema: Mapping[str, Any], where: str, depth: int) -> Fragment:
         if "format" in schema:
@@ -184,6 +218,7 @@ class _Reader:
             refuse(f"{missing[0]!r} is required but has no schema in properties", "required", where)
         if "properties" not in schema and others is not False:
             place = below(where, "additionalProperties")
+            self.free_names = True
             return mapping(
                 anything(_FREE_DEPTH - 1) if others in (None, True, {}) else self.read(others, place, depth + 1)
             )

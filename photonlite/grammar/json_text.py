@@ -172,7 +172,7 @@ def anything(depth: int) -> Fragment:
 
 
 def mapping(inner: Fragment) -> Fragment:
-    """Match an object with any names; nothing keeps a name from coming twice."""
+    """Match an object with any names; that none comes twice is seen to by `grammar.unique_names`."""
     one = sequence(string(), COLON, inner)
     return bracketed("{", optional(sequence(one, repeated(sequence(COMMA, one), 0))), "}")
 

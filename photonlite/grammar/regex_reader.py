@@ -23,6 +23,7 @@ _CODE = re.compile(
 )
 _CATEGORY = re.compile(r"[pP](?:([A-Z])|\{\^?([A-Za-z][A-Za-z0-9_=]{0,60})\})")
 _COUNT = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
+_FLAGS = re.compile(r"\(\?[aiLmsux-]+[:)]")
 _OPENING = re.compile(r"\(\?:|\(\?P?<[A-Za-z_][A-Za-z0-9_]*>|\((?!\?)")
 
 
@@ -169,7 +170,9 @@ class _Reader:
 
     def _group(self) -> Node:
         if not self._take(_OPENING):
-            self.refuse("a kind of group that is not supported (look-around, flags, conditions)")
+            if _FLAGS.match(self._pattern, self._at):
+                self.refuse("flags, to which an answer cannot be held (write both cases out, such as [aA]),")
+            self.refuse("a kind of group that is not supported (look-around, conditions)")
         self._depth += 1
         if self._depth > MAX_GROUPS:
             raise GrammarTooLargeError(f"the pattern has groups more than {MAX_GROUPS} deep: make it flatter")

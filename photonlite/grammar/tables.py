@@ -58,6 +58,7 @@ class Automaton:
         longer: int32 ``[S]``: by how many tokens the next one may make that way longer, at least 0.
         rows: Different sets of tokens.
         row_of: int32 ``[S, 3]``: which of them holds in a state: all, steady, closing.
+        free_names: Whether answers are JSON with objects whose names the schema leaves open; no name may come twice.
     """
 
     ids: Ids
@@ -71,6 +72,7 @@ class Automaton:
     longer: npt.NDArray[np.int32]
     rows: Rows
     row_of: npt.NDArray[np.int32]
+    free_names: bool = False
 
     @property
     def shortest(self) -> int:

@@ -48,6 +48,17 @@ class Pieces:
         """Bytes of memory."""
         return len(self._data) + self._ends.nbytes
 
+    def holding(self, letter: bytes) -> list[int]:
+        """Return the tokens that hold a byte, in order."""
+        places = np.flatnonzero(np.frombuffer(self._data, np.uint8) == letter[0])
+        found: list[int] = np.unique(np.searchsorted(self._ends, places, side="right") - 1).tolist()
+        return found
+
+    def of_length(self, length: int) -> list[int]:
+        """Return the tokens of so many bytes, in order."""
+        found: list[int] = np.flatnonzero(np.diff(self._ends) == length).tolist()
+        return found
+
 
 @dataclass(frozen=True, eq=False)
 class Level:

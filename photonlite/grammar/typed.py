@@ -40,8 +40,12 @@ class TypedGrammar(BudgetedGrammar):
         """What may stand at the next position."""
         return self._guide.allowed(self._state, self._left)
 
+    def _held_back(self, left: int) -> int:
+        """Return how many of the tokens that are left may be planned with."""
+        return left
+
     def _advance(self, token: Token) -> str | None:
-        self._limited = self._limited or self._guide.limits(self._state, self._left + 1)
+        self._limited = self._limited or self._guide.limits(self._state, self._held_back(self._left + 1))
         if token.id != self._end:
             self._state = self._guide.after(self._state, token.id)
             if not self._guide.complete[self._state]:

@@ -52,10 +52,11 @@ class Recording:
         """Draw a timeline: host, compute and copies in rows, the device's idle time in red.
 
         Args:
-            path: Where to save it; nowhere by default.
+            path: Where to save it, as .png, .jpg or .webp; nowhere by default.
             **options: "start" and "end" in seconds of `time.perf_counter`, "width" in pixels, "title".
 
         Raises:
+            SettingsError: The suffix names another format, or an option is out of its range.
             OSError: The file cannot be written.
         """
         return draw_timeline(self.spans, path, **options)

@@ -16,6 +16,7 @@ Drawn at twice the density of a plain screen: 1600 pixels look crisp in a column
 import math
 from collections.abc import Iterable, Sequence
 from os import PathLike
+from pathlib import PurePath
 
 from PIL import Image, ImageDraw
 
@@ -28,6 +29,8 @@ from photonlite.observe.units import format_seconds
 from photonlite.results.style import Color, load_font, text_color
 
 __all__ = ["busy_share", "draw_timeline", "idle_gaps"]
+
+_FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP")
 
 PAPER: Color = (255, 255, 255)
 LANE: Color = (242, 244, 247)
@@ -72,7 +75,7 @@ def draw_timeline(
 
     Args:
         spans: As `Tracer.spans` gives them.
-        path: Where to save the picture as a PNG; None for nowhere.
+        path: Where to save the picture, in the format that the suffix names, such as .png; None for nowhere.
         start: Where it begins, on the clock of the spans; None for the first one's start.
         end: Where it ends; None for the last one's end.
         width: Of the picture, in pixels; at least 1000. The height follows.
@@ -82,8 +85,9 @@ def draw_timeline(
         The picture, RGB.
 
     Raises:
-        SettingsError: The width is too small, or `end` is not after `start`.
+        SettingsError: The width is too small, `end` is not after `start`, or the suffix names no format of pictures.
     """
+    kind = None if path is None else _format_of(path)
     if width < LEAST_WIDTH:
         raise SettingsError(f"a timeline is at least {LEAST_WIDTH} pixels wide, got width={width}")
     if start is not None and end is not None and end <= start:
@@ -99,8 +103,17 @@ def draw_timeline(
     else:
         image = _draw_nothing(width, title, "No spans lie between start and end." if recorded else "No spans recorded.")
     if path is not None:
-        image.save(path, "PNG", dpi=(144, 144), optimize=True)
+        image.save(path, kind, dpi=(144, 144), optimize=True)
     return image
+
+
+def _format_of(path: str | PathLike[str]) -> str:
+    """Return Pillow's name of the format that a path's suffix names; PNG without a suffix."""
+    suffix = PurePath(path).suffix.lower()
+    kind = Image.registered_extensions().get(suffix, "") if suffix else "PNG"
+    if kind not in _FORMATS:
+        raise SettingsError(f"a timeline cannot be saved as {suffix[:20]!r}: end the name in .png, .jpg or .webp")
+    return kind
 
 
 def _draw(shown: list[Span], gaps: list[Interval], axis: Axis, title: str | None) -> Image.Image:

@@ -101,17 +101,15 @@ def coco_annotations(
     Raises:
         InputError: A label has no category id.
     """
-    known = dict(category_ids) if category_ids is not None else _numbered(items)
+    labels = [str(item.get("label", "")) for item in items]
+    known = _numbers(labels, category_ids, "category_ids", first=1)
     annotations = []
     for index, item in enumerate(items):
-        label = str(item.get("label", ""))
-        if label not in known:
-            raise InputError(f"category_ids has no id for the label {label!r}. Add one, or leave category_ids out.")
         x0, y0, x1, y1 = (float(side) for side in box_of(item))
         annotation: Item = {
             "id": first_id + index,
             "image_id": image_id,
-            "category_id": known[label],
+            "category_id": known[labels[index]],
             "bbox": [x0, y0, x1 - x0, y1 - y0],
             "area": (x1 - x0) * (y1 - y0),
             "iscrowd": 0,
@@ -129,18 +127,26 @@ def coco_annotations(
     return annotations
 
 
-def _numbered(items: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    labels = dict.fromkeys(str(item.get("label", "")) for item in items)
-    return {label: number for number, label in enumerate(labels, start=1)}
+def _numbers(labels: Iterable[str], given: Mapping[str, int] | None, name: str, *, first: int) -> Mapping[str, int]:
+    """Return the number of each label: as given by the argument of that name, or in order from `first` on."""
+    if given is None:
+        return {label: number for number, label in enumerate(dict.fromkeys(labels), start=first)}
+    for label in labels:
+        if label not in given:
+            raise InputError(f"{name} has no id for the label {label!r}. Add one, or leave {name} out.")
+    return given
 
 
-def supervision_detections(items: Sequence[Mapping[str, Any]], masks: NDArray[np.bool_] | None) -> Any:
+def supervision_detections(
+    items: Sequence[Mapping[str, Any]], masks: NDArray[np.bool_] | None, class_ids: Mapping[str, int] | None
+) -> Any:
     """The items (with coordinates in pixels) as `supervision.Detections`.
 
     Points become boxes of no size, which that package's dot and label annotators draw.
 
     Raises:
         MissingDependencyError: The package `supervision` is not installed.
+        InputError: A label has no class id.
     """
     try:
         import supervision
@@ -148,13 +154,13 @@ def supervision_detections(items: Sequence[Mapping[str, Any]], masks: NDArray[np
         raise MissingDependencyError(
             "to_supervision() needs the package supervision. Install it: pip install 'photonlite[supervision]'"
         ) from error
-    numbers = _numbered(items)
     labels = [str(item.get("label", "")) for item in items]
+    numbers = _numbers(labels, class_ids, "class_ids", first=0)
     boxes = [box_of(item) for item in items]
     return supervision.Detections(
         xyxy=np.array(boxes, dtype=np.float32).reshape(-1, 4),
         mask=masks,
         confidence=np.array([item.get("score", 1.0) for item in items], dtype=np.float32),
-        class_id=np.array([numbers[label] - 1 for label in labels], dtype=np.int64),
+        class_id=np.array([numbers[label] for label in labels], dtype=np.int64),
         data={"class_name": np.array(labels, dtype=np.str_)},
     )

@@ -21,7 +21,7 @@ def draw_items(
     *,
     labels: bool,
     scores: bool,
-    colors: Mapping[str, str] | None,
+    colors: str | Mapping[str, str] | None,
 ) -> None:
     """Draws objects, points and segments with their labels.
 
@@ -31,7 +31,7 @@ def draw_items(
         style: Sizes and font.
         labels: Whether to write labels.
         scores: Whether to write the score behind the label.
-        colors: The colour of a label, where it shall not come from the palette.
+        colors: One colour for all, or the colours of labels that shall not come from the palette.
 
     Raises:
         InputError: A colour is unknown or a path is not SVG path data.

@@ -54,7 +54,7 @@ class _Spatial(Result):
         line_width: int | None = None,
         font_size: int | None = None,
         font: str | PathLike[str] | None = None,
-        colors: Mapping[str, str] | None = None,
+        colors: str | Mapping[str, str] | None = None,
     ) -> Image.Image:
         """Draws what was found on a copy of the picture.
 
@@ -68,7 +68,8 @@ class _Spatial(Result):
             line_width: In pixels; follows the picture's size by default.
             font_size: In pixels; follows the picture's size by default.
             font: A font file, for scripts that Pillow's own font lacks.
-            colors: The colour of a label, as Pillow names colours; labels not named get one from the palette.
+            colors: One colour for everything, or the colours of labels, as Pillow names colours; labels not named get
+                one from the palette.
 
         Returns:
             A new RGB image of the picture's size, upright.
@@ -109,6 +110,8 @@ class _Spatial(Result):
     ) -> list[dict[str, Any]]:
         """COCO annotations, in pixels: boxes as x, y, width, height; segments as polygons; points as one keypoint.
 
+        For several results there is `photonlite.to_coco`, which gives them ids that differ.
+
         Args:
             width: Of the picture, in pixels; that of the picture that was asked about by default.
             height: Of the picture, in pixels; likewise.
@@ -122,28 +125,40 @@ class _Spatial(Result):
         Raises:
             InputError: A label has no category id, a side is not positive, or the picture's size is not known.
         """
-        width, height = self._size(width, height)
+        width, height = self.size(width, height)
         return coco_annotations(self._items_in(width, height), width, height, image_id, category_ids, first_id)
 
-    def to_supervision(self, width: int | None = None, height: int | None = None) -> Any:
+    def to_supervision(
+        self, width: int | None = None, height: int | None = None, *, class_ids: Mapping[str, int] | None = None
+    ) -> Any:
         """`supervision.Detections` in pixels, for that package's annotators, trackers and counters.
 
-        Labels are in `data["class_name"]`; class ids count from 0 in the order in which labels come. Points become
-        boxes of no size; segments carry masks.
+        Labels are in `data["class_name"]`. Points become boxes of no size; segments carry masks. For several results
+        there is `photonlite.to_supervision`.
 
         Args:
             width: Of the picture, in pixels; that of the picture that was asked about by default.
             height: Of the picture, in pixels; likewise.
+            class_ids: The id of each label; without it labels are numbered from 0 as they come.
 
         Raises:
             MissingDependencyError: The package `supervision` is not installed.
-            InputError: A side is not positive, or the picture's size is not known.
+            InputError: A label has no class id, a side is not positive, or the picture's size is not known.
         """
-        width, height = self._size(width, height)
-        return supervision_detections(self._items_in(width, height), self._masks(width, height))
+        width, height = self.size(width, height)
+        return supervision_detections(self._items_in(width, height), self._masks(width, height), class_ids)
 
-    def _size(self, width: int | None, height: int | None) -> tuple[int, int]:
-        """The size that was given; else that of the pixels the coordinates are in; else the picture's own."""
+    @property
+    def labels(self) -> list[str]:
+        """The label of each item, in order; empty texts for those without one."""
+        return [str(item.get("label", "")) for item in self._items]
+
+    def size(self, width: int | None = None, height: int | None = None) -> tuple[int, int]:
+        """Return width and height in pixels: those given; else those the coordinates are in; else the picture's own.
+
+        Raises:
+            InputError: One side was given without the other, or the picture's size is not known.
+        """
         if width is not None and height is not None:
             return width, height
         known = self.pixel_size or self.picture_size

@@ -93,12 +93,22 @@ def load_font(size: int, font: str | PathLike[str] | None) -> Font:
         raise InputError(f"The font {font!r} cannot be read: {error}. Give a TrueType or OpenType file.") from error
 
 
-def label_colors(labels: Iterable[str], chosen: Mapping[str, str] | None = None) -> dict[str, Color]:
+def label_colors(labels: Iterable[str], chosen: str | Mapping[str, str] | None = None) -> dict[str, Color]:
     """One colour per label, in the order in which the labels come; 21 differ, then they repeat.
 
+    Args:
+        labels: What is drawn.
+        chosen: One colour for all labels, or the colours of some by label.
+
     Raises:
-        InputError: Pillow knows no colour of a chosen name.
+        InputError: `chosen` is neither, or Pillow knows no colour of that name.
     """
+    if isinstance(chosen, str):
+        return dict.fromkeys(labels, _color(chosen))
+    if chosen is not None and not isinstance(chosen, Mapping):
+        raise InputError(
+            f"colors is of type {type(chosen).__name__}. Give a colour such as 'red', or a dict of labels and colours."
+        )
     colors: dict[str, Color] = {}
     for index, label in enumerate(dict.fromkeys(labels)):
         mixed_with, share = _ROUNDS[index // len(PALETTE) % len(_ROUNDS)]
@@ -106,11 +116,15 @@ def label_colors(labels: Iterable[str], chosen: Mapping[str, str] | None = None)
         red, green, blue = (round(c * (1 - share) + m * share) for c, m in zip(base, mixed_with, strict=True))
         colors[label] = (red, green, blue)
     for label, name in (chosen or {}).items():
-        try:
-            colors[label] = ImageColor.getrgb(name)[:3]
-        except ValueError as error:
-            raise InputError(f"{name!r} is no colour. Give a name such as 'red' or '#d55e00'.") from error
+        colors[label] = _color(name)
     return colors
+
+
+def _color(name: object) -> Color:
+    try:
+        return ImageColor.getrgb(name)[:3]
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InputError(f"{name!r:.60} is not a colour. Give a name such as 'red' or '#d55e00'.") from error
 
 
 def luminance(color: Color) -> float:

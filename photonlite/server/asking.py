@@ -159,12 +159,15 @@ def _is_texts(value: object) -> bool:
 
 
 def _is_places(value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(place, list)
-        and len(place) in (2, 4)
-        and all(type(number) in (int, float) and 0 <= number <= 1 for number in place)
-        for place in value
-    )
+    return isinstance(value, list) and all(isinstance(place, list | dict) and _is_place(place) for place in value)
+
+
+def _is_place(place: list[Any] | dict[str, Any]) -> bool:
+    """Whether it is a point or a box: numbers, or an object as `detect` and `point` give them."""
+    if isinstance(place, dict):
+        names = ("x", "y") if "x" in place else ("x_min", "y_min", "x_max", "y_max")
+        place = [place.get(name) for name in names]
+    return len(place) in (2, 4) and all(type(number) in (int, float) and 0 <= number <= 1 for number in place)
 
 
 _KINDS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
@@ -180,7 +183,11 @@ _KINDS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
     "schema": (lambda value: isinstance(value, dict | str), "a JSON Schema: an object, or its text"),
     "choices": (_is_texts, "a list of texts"),
     "regex": (_is_text, "text: a pattern"),
-    "spatial_refs": (_is_places, "a list of points [x, y] and boxes [x_min, y_min, x_max, y_max], from 0 to 1"),
+    "spatial_refs": (
+        _is_places,
+        "a list of points [x, y] and boxes [x_min, y_min, x_max, y_max], from 0 to 1, or of points and objects as "
+        "answers hold them",
+    ),
 }
 
 

@@ -194,7 +194,10 @@ def _results() -> Json:
     }
     pair, four = (array(UNIT, minItems=size, maxItems=size) for size in (2, 4))
     return {
-        "SpatialRefs": array({"anyOf": [pair, four]}, description="Points x, y; boxes x_min, y_min, x_max, y_max."),
+        "SpatialRefs": array(
+            {"anyOf": [pair, four, record({"x": UNIT, "y": UNIT}), record(box)]},
+            description="Points x, y; boxes x_min, y_min, x_max, y_max; or objects with these names, as answers hold.",
+        ),
         **{f"{name}Response": record({**own, **_outcome()}, optional=_OPTIONAL) for name, own in results.items()},
         "TextEvent": record(
             {"chunk": TEXT, "completed": FLAG, "reasoning": reasoning, **_outcome()},

@@ -1,19 +1,27 @@
 """What skills share: the face by which they know a model, checks of text, room in the context, scores."""
 
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, cast
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
 from photonlite.grammar.base import PathIds, Vocabulary
 from photonlite.request import Token
-from photonlite.results import Metrics
+from photonlite.results import Box, Detections, Metrics, Point, Points, Segments
 
 MAX_OBJECT_CHARACTERS = 1_000
 MAX_QUESTION_CHARACTERS = 4_000
 
-SpatialRefs = Sequence[Sequence[float]]
-"""Points (x, y) and boxes (x_min, y_min, x_max, y_max), normalised to [0, 1]."""
+SpatialRefs: TypeAlias = (
+    Sequence[Sequence[float] | Mapping[str, Any] | Box | Point] | Mapping[str, Any] | Box | Point
+)
+"""Points (x, y) and boxes (x_min, y_min, x_max, y_max), normalised to [0, 1], as numbers or as results hold them.
+
+Also a whole result of `detect`, `point` or `segment`, or one of its entries.
+"""
+
+Places: TypeAlias = Sequence[Sequence[float]]
+"""Spatial references as numbers alone."""
 
 
 OnEnd = Callable[[], tuple[Metrics | None, str | None]]
@@ -64,7 +72,7 @@ class Prompts(Protocol):
         """Ask for a description."""
         ...
 
-    def query(self, question: str, *, reasoning: bool, refs: SpatialRefs) -> tuple[Token, ...]:
+    def query(self, question: str, *, reasoning: bool, refs: Places) -> tuple[Token, ...]:
         """Ask a question."""
         ...
 
@@ -72,11 +80,11 @@ class Prompts(Protocol):
         """Ask for boxes."""
         ...
 
-    def point(self, subject: str, *, refs: SpatialRefs) -> tuple[Token, ...]:
+    def point(self, subject: str, *, refs: Places) -> tuple[Token, ...]:
         """Ask for points."""
         ...
 
-    def segment(self, subject: str, *, refs: SpatialRefs) -> tuple[Token, ...]:
+    def segment(self, subject: str, *, refs: Places) -> tuple[Token, ...]:
         """Ask for an outline."""
         ...
 
@@ -105,7 +113,8 @@ def clean_text(text: object, what: str, limit: int) -> str:
         PromptError: It is no text, empty, or over the limit.
     """
     if not isinstance(text, str):
-        raise PromptError(f"the {what} is {type(text).__name__}: give text")
+        given = "missing" if text is None else f"of type {type(text).__name__}"
+        raise PromptError(f"the {what} is {given}: give text")
     stripped = text.strip()
     if not stripped:
         raise PromptError(f"the {what} is empty: give at least one character that is not white space")
@@ -114,19 +123,43 @@ def clean_text(text: object, what: str, limit: int) -> str:
     return stripped
 
 
-def clean_refs(refs: SpatialRefs | None) -> SpatialRefs:
-    """Turn None, a list or an array of spatial references into a list; the checkpoint's prompts check each.
+def clean_refs(refs: SpatialRefs | None) -> Places:
+    """Return spatial references as a list of numbers; the checkpoint's prompts check the numbers.
 
     Raises:
-        SpatialRefError: It is no list.
+        SpatialRefError: It is neither a list nor a result, or an entry is neither a point nor a box.
     """
+    if refs is None:
+        return []
+    if isinstance(refs, Detections | Points | Segments):
+        refs = refs.to_pixels(1, 1)  # from pixels back to shares, where it was scaled
+    if isinstance(refs, Mapping):
+        entries = next((refs[key] for key in ("objects", "points", "segments") if key in refs), [refs])
+    else:
+        entries = [refs] if isinstance(refs, Box | Point) else refs
     try:
-        return [] if refs is None else list(refs)
+        return [_numbers(entry) for entry in entries]
     except TypeError as cause:
         raise SpatialRefError(
-            f"spatial_refs is {type(refs).__name__}: give a list of points (x, y) and boxes"
-            " (x_min, y_min, x_max, y_max)"
+            f"spatial_refs is of type {type(refs).__name__}: give a list of points (x, y) and boxes "
+            "(x_min, y_min, x_max, y_max), or a result of detect or point"
         ) from cause
+
+
+def _numbers(entry: Any) -> Sequence[float]:
+    """Return the numbers of a point or a box, and anything that is no object of ours as it is."""
+    if isinstance(entry, Box | Point):
+        entry = entry.to_dict()
+    if not isinstance(entry, Mapping):
+        return cast(Sequence[float], entry)
+    place = entry.get("bbox", entry)
+    names = ("x", "y") if "x" in place else ("x_min", "y_min", "x_max", "y_max")
+    if missing := [name for name in names if name not in place]:
+        raise SpatialRefError(
+            f"a spatial reference has no {missing[0]!r}: give a point with x and y, or a box with x_min, y_min, x_max "
+            "and y_max"
+        )
+    return tuple(place[name] for name in names)
 
 
 def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool) -> int:

@@ -17,6 +17,7 @@ from photonlite.grammar.language import Language
 from photonlite.grammar.letters import COORDINATE, SIZE
 from photonlite.grammar.spatial import ReasoningGrammar
 from photonlite.grammar.typed import TypedGrammar
+from photonlite.grammar.unique_names import UniqueNamesGrammar
 from photonlite.request import Completion, Request, Token
 from photonlite.results import Answer
 from photonlite.skills.base import AsyncTextPieces, OnEnd, Prompts, TextPieces
@@ -77,9 +78,9 @@ class TypedQuestion:
         question, limit = self._question, self._question.settings.max_tokens
         if not question.reasoning:
             budget = min(question.room, limit)
-            return _bound(question, TypedGrammar(automaton, budget), budget)
+            return _bound(question, _grammar(automaton, budget), budget)
         budget = min(limit, max(automaton.shortest, (question.room - 1) // 2))
-        return reasoned(self._prompts, question, TypedGrammar(automaton, budget), budget)
+        return reasoned(self._prompts, question, _grammar(automaton, budget), budget)
 
     def finish(self, completion: Completion) -> Answer:
         """Read the answer.
@@ -118,6 +119,10 @@ def reasoned(prompts: Prompts, question: Question, answer: BudgetedGrammar, budg
     thinking = max(1, min(question.settings.max_tokens, question.room - 1 - budget))
     whole = thinking + 1 + budget
     return question.request(ReasoningGrammar(prompts.vocabulary, whole, thinking, answer), whole)
+
+
+def _grammar(automaton: Automaton, budget: int) -> TypedGrammar:
+    return (UniqueNamesGrammar if automaton.free_names else TypedGrammar)(automaton, budget)
 
 
 def _bound(question: Question, grammar: BudgetedGrammar, budget: int) -> Request:

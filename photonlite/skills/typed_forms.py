@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
-from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
+from pydantic.errors import PydanticUndefinedAnnotation
 from pydantic_core import SchemaError as CoreSchemaError
 
 from photonlite.errors import GrammarError, GrammarTooLargeError, SchemaError
@@ -38,7 +38,7 @@ MAX_CHOICE_CHARACTERS = 1_000
 MAX_CHOICES_CHARACTERS = 200_000
 """Of all choices together: their tree takes a second and a hundred megabytes."""
 
-_UNUSABLE = (PydanticUserError, PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation, CoreSchemaError)
+_UNUSABLE = (PydanticUndefinedAnnotation, CoreSchemaError)
 
 
 @dataclass(frozen=True)
@@ -116,17 +116,18 @@ def _regex(pattern: Any) -> Form:
     if isinstance(pattern, re.Pattern):
         if not isinstance(pattern.pattern, str) or pattern.flags & ~re.UNICODE:
             raise GrammarError(
-                "regex was compiled for bytes or with flags: give its text, with flags such as (?i) in it"
+                "regex was compiled for bytes or with flags, to which an answer cannot be held: give the pattern as "
+                "text without flags, with both cases written out, such as [aA]"
             )
         pattern = pattern.pattern
     if not isinstance(pattern, str):
-        raise GrammarError(f"regex is {type(pattern).__name__}: give a pattern as text")
+        raise GrammarError(f"regex is of type {type(pattern).__name__}: give a pattern as text")
     return Written(Language("regex", pattern), _itself, spelled=True)
 
 
 def _choices(choices: Any) -> Form:
     if isinstance(choices, str | bytes | Mapping) or not isinstance(choices, Iterable):
-        raise GrammarError(f"choices is {type(choices).__name__}: give a list of texts such as ['yes', 'no']")
+        raise GrammarError(f"choices is of type {type(choices).__name__}: give a list of texts such as ['yes', 'no']")
     texts = tuple(choices)
     if not texts:
         raise GrammarError("choices is empty: give at least one text")
@@ -134,7 +135,7 @@ def _choices(choices: Any) -> Form:
         raise GrammarTooLargeError(f"there are {len(texts)} choices, over the limit of {MAX_CHOICES}: give fewer")
     for text in texts:
         if not isinstance(text, str):
-            raise GrammarError(f"a choice is {type(text).__name__}: give texts")
+            raise GrammarError(f"a choice is of type {type(text).__name__}: give texts")
         if not text.strip():
             raise GrammarError("a choice is empty: give texts with a character that is not white space")
         if len(text) > MAX_CHOICE_CHARACTERS:
@@ -214,6 +215,13 @@ def _of_type(kind: Any) -> Written:
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         schema = adapter.json_schema()
+    except PydanticUserError as cause:
+        if cause.code != "typed-dict-version":
+            raise _no_schema(kind, str(cause).splitlines()[0]) from cause
+        raise SchemaError(
+            f"{kind!r:.80} is a TypedDict of typing, which pydantic cannot read before Python 3.12: write `from "
+            "typing_extensions import TypedDict` where it is defined"
+        ) from cause
     except _UNUSABLE as cause:
         raise _no_schema(kind, str(cause).splitlines()[0]) from cause
     return Written(_language(schema), functools.partial(_validated, adapter))

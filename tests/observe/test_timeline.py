@@ -197,6 +197,20 @@ def test_the_picture_is_saved_at_the_density_of_its_fonts(tmp_path):
         assert saved.info["dpi"] == pytest.approx((144, 144), abs=0.1)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("a.png", "PNG"), ("a.JPG", "JPEG"), ("a.webp", "WEBP"), ("a", "PNG")])
+def test_the_suffix_names_the_format(tmp_path, name, kind):
+    draw_timeline(SPANS, tmp_path / name, width=1000)
+    with Image.open(tmp_path / name) as saved:
+        assert saved.format == kind
+
+
+@pytest.mark.parametrize("name", ["a.svg", "a.pdf", "a.json"])
+def test_a_format_that_is_no_picture_is_refused_before_anything_is_written(tmp_path, name):
+    with pytest.raises(SettingsError, match=r"cannot be saved as '.*': end the name in .png"):
+        draw_timeline(SPANS, tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
 @pytest.mark.parametrize("settings", [{"width": 999}, {"start": 2.0, "end": 2.0}])
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(SettingsError):

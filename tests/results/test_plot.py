@@ -184,6 +184,12 @@ def test_results_in_pixels_are_drawn_in_the_same_place():
     assert result.to_pixels(640, 480).plot(gray(320, 240)).tobytes() == result.plot(gray(320, 240)).tobytes()
 
 
+def test_one_colour_may_be_for_everything():
+    boxes = Detections([box(0.2, 0.2, 0.8, 0.8)])
+    one = boxes.plot(gray(200, 200), colors="red")
+    assert np.array_equal(one, boxes.plot(gray(200, 200), colors={"mug": "#ff0000"}))
+
+
 def test_errors_are_typed(tmp_path):
     result = Segments([segment("M 0 0 L", 0.1, 0.1, 0.9, 0.9)])
     with pytest.raises(InputError, match="path"):

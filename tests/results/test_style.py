@@ -39,6 +39,16 @@ def test_chosen_colours_win_and_unknown_ones_are_refused():
         label_colors(["mug"], {"mug": "mauvish"})
 
 
+def test_one_colour_may_be_for_everything():
+    assert label_colors(["mug", "pen"], "red") == {"mug": (255, 0, 0), "pen": (255, 0, 0)}
+    with pytest.raises(InputError, match="'mauvish' is not a colour"):
+        label_colors(["mug"], "mauvish")
+    with pytest.raises(InputError, match="is not a colour"):
+        label_colors(["mug"], {"mug": (1, 2, 3)})
+    with pytest.raises(InputError, match="colors is of type list"):
+        label_colors(["mug"], ["red"])
+
+
 def test_text_is_readable_on_every_colour_of_the_palette():
     for color in label_colors(map(str, range(21))).values():
         bright, dark = sorted((luminance(color), luminance(text_color(color))), reverse=True)

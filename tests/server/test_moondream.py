@@ -121,6 +121,14 @@ def test_a_query_needs_no_picture_and_everything_else_does() -> None:
     assert (refused.status, refused.code) == (422, "missing_image")
 
 
+def test_places_may_come_as_answers_hold_them() -> None:
+    fake = FakeBackend()
+    refs = [{**BOX, "label": "mug", "score": 0.5}, {"x": 0.5, "y": 0.5, "label": "mug"}, [0.5, 0.5]]
+    body = {"image_url": DATA_URI, "object": "mug", "spatial_refs": refs}
+    assert run(post(server(fake), "/v1/point", body)).status == 200
+    assert fake.calls[0].arguments["spatial_refs"] == refs
+
+
 def test_null_counts_as_left_out() -> None:
     fake = FakeBackend()
     body = {"image_url": DATA_URI, "object": "mug", "settings": None, "model": None, "spatial_refs": None}
@@ -258,6 +266,8 @@ def test_a_server_that_gives_up_a_stream_cancels_it() -> None:
         ("query", {"question": "?" * 4001}, 422, "prompt_too_long"),
         ("point", {"object": "mug", "spatial_refs": [[0.5, 10**400]]}, 422, "invalid_field"),
         ("point", {"object": "mug", "spatial_refs": [[0.5]]}, 422, "invalid_field"),
+        ("point", {"object": "mug", "spatial_refs": [{"x": 0.5}]}, 422, "invalid_field"),
+        ("point", {"object": "mug", "spatial_refs": [{"x": 0.5, "y": 2}]}, 422, "invalid_field"),
     ],
 )
 def test_what_cannot_be_used_is_refused(skill: str, body: Any, status: int, code: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
 from photonlite.request import Token
+from photonlite.results import Box, Detections, Point, Points, Segments
 from photonlite.skills.base import TextPieces, TextReader, box, clean_refs, clean_text, groups, room_after, score
 from tests.skills.fake import FakePrompts, coordinate, size
 
@@ -54,8 +55,45 @@ def test_references_may_be_missing_lists_or_arrays() -> None:
     assert clean_refs(None) == []
     assert clean_refs(((0.1, 0.2),)) == [(0.1, 0.2)]
     assert len(clean_refs(np.zeros((3, 2)))) == 3  # type: ignore[arg-type]
-    with pytest.raises(SpatialRefError, match="spatial_refs is float"):
+    with pytest.raises(SpatialRefError, match="spatial_refs is of type float"):
         clean_refs(0.5)  # type: ignore[arg-type]
+
+
+FRAME = {"x_min": 0.1, "y_min": 0.2, "x_max": 0.6, "y_max": 0.8}
+OBJECTS = [{**FRAME, "label": "mug", "score": 0.5}]
+POINTS = [{"x": 0.5, "y": 0.25, "label": "mug", "score": 0.5}]
+CORNERS = (0.1, 0.2, 0.6, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("refs", "wanted"),
+    [
+        (Detections(OBJECTS), [CORNERS]),
+        (Points(POINTS), [(0.5, 0.25)]),
+        (Segments([{"path": "", "bbox": FRAME, "label": "mug"}]), [CORNERS]),
+        (dict(Detections(OBJECTS)), [CORNERS]),
+        (OBJECTS[0], [CORNERS]),
+        ([OBJECTS[0], POINTS[0], (0.3, 0.4)], [CORNERS, (0.5, 0.25), (0.3, 0.4)]),
+        (Point(0.5, 0.25, 0.9), [(0.5, 0.25)]),
+        ([Box(*CORNERS), Point(0.5, 0.25)], [CORNERS, (0.5, 0.25)]),
+        (Detections([]), []),
+    ],
+    ids=str,
+)
+def test_references_may_be_what_results_hold(refs: Any, wanted: list[tuple[float, ...]]) -> None:
+    assert clean_refs(refs) == wanted
+
+
+def test_references_in_pixels_become_shares_again() -> None:
+    [corners] = clean_refs(Detections(OBJECTS).to_pixels(200, 100))
+
+    assert corners == pytest.approx(CORNERS)
+
+
+@pytest.mark.parametrize("entry", [{"x": 0.5}, {"x_min": 0.1, "y_min": 0.1}, {"label": "mug"}, {}])
+def test_an_entry_without_its_numbers_is_refused(entry: Any) -> None:
+    with pytest.raises(SpatialRefError, match=r"has no '(y|x_max|x_min)': give a point with x and y, or a box"):
+        clean_refs([entry])
 
 
 def test_text_comes_in_pieces_without_the_end_and_with_the_rest() -> None:

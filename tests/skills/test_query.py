@@ -50,7 +50,7 @@ def test_questions_are_limited() -> None:
     build(FakePrompts(), "x" * 4000)
     with pytest.raises(PromptError, match="question has 4001 characters, over the limit of 4000"):
         build(FakePrompts(), "x" * 4001)
-    with pytest.raises(PromptError, match="the question is NoneType"):
+    with pytest.raises(PromptError, match="the question is missing: give text"):
         build(FakePrompts(), None)
     with pytest.raises(CapacityError):
         build(FakePrompts(), "a " * 1000)

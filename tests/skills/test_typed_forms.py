@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import types
+import typing
 from typing import Any, Literal
 
 import pydantic
@@ -170,6 +171,22 @@ def test_what_is_no_pattern_is_refused(regex: Any) -> None:
         form_of(None, None, regex)
 
 
+def test_a_pattern_with_flags_gets_advice_that_works() -> None:
+    with pytest.raises(GrammarError, match=r"text without flags, with both cases written out, such as \[aA\]"):
+        form_of(None, None, re.compile("a", re.IGNORECASE))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic reads it from Python 3.12 on")
+def test_a_typed_dict_of_typing_is_told_what_to_import() -> None:
+    class Old(typing.TypedDict):
+        count: int
+
+    with pytest.raises(SchemaError, match="from typing_extensions import TypedDict"):
+        written(Old)
+    with pytest.raises(SchemaError, match="from typing_extensions import TypedDict"):
+        written(list[Old])
+
+
 def test_choices_are_texts_in_their_order() -> None:
     assert form_of(None, ["yes", "no"], None) == Chosen(("yes", "no"))
     assert form_of(None, (text for text in "ab"), None) == Chosen(("a", "b"))
@@ -178,11 +195,11 @@ def test_choices_are_texts_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("choices", "error", "complaint"),
     [
-        ("yes", GrammarError, "choices is str"),
-        (3, GrammarError, "choices is int"),
-        ({"yes": 1}, GrammarError, "choices is dict"),
+        ("yes", GrammarError, "choices is of type str"),
+        (3, GrammarError, "choices is of type int"),
+        ({"yes": 1}, GrammarError, "choices is of type dict"),
         ([], GrammarError, "empty"),
-        (["a", 3], GrammarError, "a choice is int"),
+        (["a", 3], GrammarError, "a choice is of type int"),
         (["a", " "], GrammarError, "a choice is empty"),
         (["a", "b", "a"], GrammarError, "'a' is given twice"),
         (["x" * 1001], GrammarTooLargeError, "limit of 1000"),

@@ -1,0 +1,93 @@
+"""Several results as one data set: ids that differ, and classes that mean the same everywhere.
+
+```python
+results = model.batch([{"skill": "detect", "image": path, "object": "mug"} for path in paths])
+photonlite.to_coco(results, file_names=paths)  # {"images": [...], "annotations": [...], "categories": [...]}
+photonlite.to_supervision(results)  # a list of supervision.Detections
+```
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike, fspath
+from typing import Any, TypeAlias
+
+from photonlite.errors import InputError
+from photonlite.results.spatial import Detections, Points, Segments
+
+Spatial: TypeAlias = Detections | Points | Segments
+
+
+def to_coco(
+    results: Iterable[Spatial | Exception],
+    *,
+    file_names: Sequence[str | PathLike[str]] | None = None,
+    category_ids: Mapping[str, int] | None = None,
+) -> dict[str, list[dict[str, Any]]]:
+    """Return results as one COCO data set (https://cocodataset.org/#format-data), in pixels.
+
+    Image ids count from 1 in the order of the results, annotation ids from 1 over all of them.
+
+    Args:
+        results: Of `detect`, `point` or `segment`, in any mixture; an error that `batch` left in a result's place has
+            an image id and no image.
+        file_names: Of the pictures, in the same order.
+        category_ids: The id of each label; without it labels are numbered from 1 as they come.
+
+    Returns:
+        `{"images": [...], "annotations": [...], "categories": [...]}`.
+
+    Raises:
+        InputError: Something else is among the results, the number of file names differs, a label has no category id,
+            or the size of a picture is not known.
+    """
+    listed = _checked(results)
+    if file_names is not None and len(file_names) != len(listed):
+        raise InputError(f"There are {len(listed)} results and {len(file_names)} file names. Give one for each result.")
+    categories = dict(category_ids) if category_ids is not None else _numbered(listed, first=1)
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for place, result in enumerate(listed):
+        if isinstance(result, Exception):
+            continue
+        width, height = result.size()
+        name = {} if file_names is None else {"file_name": fspath(file_names[place])}
+        images.append({"id": place + 1, "width": width, "height": height, **name})
+        annotations += result.to_coco(image_id=place + 1, category_ids=categories, first_id=len(annotations) + 1)
+    named = [{"id": number, "name": label} for label, number in categories.items()]
+    return {"images": images, "annotations": annotations, "categories": named}
+
+
+def to_supervision(
+    results: Iterable[Spatial | Exception], *, class_ids: Mapping[str, int] | None = None
+) -> list[Any]:
+    """Return one `supervision.Detections` for each result, in pixels, with the same class id for a label everywhere.
+
+    Args:
+        results: As for `to_coco`; an error gives None.
+        class_ids: The id of each label; without it labels are numbered from 0 as they come.
+
+    Raises:
+        MissingDependencyError: The package `supervision` is not installed.
+        InputError: Something else is among the results, a label has no class id, or the size of a picture is not known.
+    """
+    listed = _checked(results)
+    classes = dict(class_ids) if class_ids is not None else _numbered(listed, first=0)
+    return [None if isinstance(result, Exception) else result.to_supervision(class_ids=classes) for result in listed]
+
+
+def _checked(results: Iterable[Spatial | Exception]) -> list[Spatial | Exception]:
+    if isinstance(results, Mapping):
+        raise InputError("One result was given. Give a list of results, or call the method of the same name on it.")
+    listed = list(results)
+    for place, result in enumerate(listed):
+        if not isinstance(result, Detections | Points | Segments | Exception):
+            raise InputError(
+                f"Result {place} is of type {type(result).__name__}. Give results of detect, point or segment."
+            )
+    return listed
+
+
+def _numbered(results: Iterable[Spatial | Exception], *, first: int) -> dict[str, int]:
+    spatial = (result for result in results if not isinstance(result, Exception))
+    labels = dict.fromkeys(label for result in spatial for label in result.labels)
+    return {label: number for number, label in enumerate(labels, start=first)}
