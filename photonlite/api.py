@@ -20,6 +20,7 @@ from photonlite.config import EngineConfig, ImageLimits
 from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.device.threads import in_passing
 from photonlite.errors import SettingsError
+from photonlite.images.decode_pool import DecodePool, default_workers
 from photonlite.models.checkpoint import LoadedModel, load_checkpoint
 from photonlite.observe import Recording
 from photonlite.options import Options
@@ -39,6 +40,7 @@ def load(
     revision: str | None = None,
     max_pixels: int | None = None,
     max_bytes: int | None = None,
+    isolate_images: bool = False,
     engine: EngineConfig | Mapping[str, Any] | None = None,
 ) -> "VisionModel":
     """Load a model.
@@ -50,6 +52,9 @@ def load(
         revision: Branch, tag or commit of a Hub repository.
         max_pixels: Largest picture accepted, width times height; 64 million, or PHOTONLITE_MAX_PIXELS, by default.
         max_bytes: Largest picture file accepted; 256 MiB, or PHOTONLITE_MAX_BYTES, by default.
+        isolate_images: Whether picture files (paths, bytes, file objects) are opened and decoded in processes that are
+            killed when one takes too much CPU time or memory: for pictures from strangers, of which a few kilobytes
+            can keep a core busy for minutes. Linux only. Images and arrays are taken as they are.
         engine: How the engine runs: settings of :class:`photonlite.EngineConfig`, by name or as a whole. What names
             leave out comes from the environment.
 
@@ -71,7 +76,7 @@ def load(
 
     def start() -> VisionModel:
         loaded = load_checkpoint(model, device=where, dtype=kind, revision=revision)
-        return VisionModel(loaded, where, kind, limits, config)
+        return VisionModel(loaded, where, kind, limits, config, isolate_images=isolate_images)
 
     return in_passing(start)
 
@@ -126,6 +131,7 @@ class VisionModel(AsyncTwins):
         dtype: Of its weights.
         limits: How large a picture may be.
         engine: How the engine runs.
+        isolate_images: See :func:`load`.
     """
 
     def __init__(
@@ -135,11 +141,15 @@ class VisionModel(AsyncTwins):
         dtype: torch.dtype,
         limits: ImageLimits | None = None,
         engine: EngineConfig | None = None,
+        *,
+        isolate_images: bool = False,
     ) -> None:
         self._name = loaded.name
         self._skills = loaded.prompts.skills
         self._tasks = Tasks(loaded.prompts)
-        self._session = Session(loaded, device, dtype, limits or ImageLimits(), engine or EngineConfig())
+        self._limits = limits or ImageLimits()
+        decoder = DecodePool(self._limits, max(1, default_workers())) if isolate_images else None
+        self._session = Session(loaded, device, dtype, self._limits, engine or EngineConfig(), decoder)
         self._device = device
         self._dtype = dtype
 
@@ -162,6 +172,11 @@ class VisionModel(AsyncTwins):
     def dtype(self) -> torch.dtype:
         """The type of its weights."""
         return self._dtype
+
+    @property
+    def image_limits(self) -> ImageLimits:
+        """How large a picture may be."""
+        return self._limits
 
     @property
     def alive(self) -> bool:

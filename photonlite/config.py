@@ -23,19 +23,27 @@ class ImageLimits:
     Attributes:
         max_pixels: Width times height, compared with the header before any pixel is decoded.
         max_bytes: Size of the encoded file.
+        decode_cpu_s: Seconds of CPU time that a decoding process may take for any picture.
+        decode_cpu_s_per_megapixel: Seconds that it may take in addition for each million pixels.
 
     Raises:
-        SettingsError: A limit is not a whole number above 0.
+        SettingsError: A limit of pixels or bytes is not a whole number above 0, or a time is not a number above 0.
     """
 
     max_pixels: int = 64_000_000
     max_bytes: int = field(default=256 * 1024 * 1024, metadata={"flag": "--max-image-mb"})
+    decode_cpu_s: float = 1.0
+    decode_cpu_s_per_megapixel: float = 0.1
 
     def __post_init__(self) -> None:
         for name in ("max_pixels", "max_bytes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SettingsError(f"image limit {name!r} is {value!r}: give a whole number of at least 1")
+        for name in ("decode_cpu_s", "decode_cpu_s_per_megapixel"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+                raise SettingsError(f"image limit {name!r} is {value!r}: give a number of seconds above 0")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> ImageLimits:

@@ -6,7 +6,9 @@ PhotonliteError
 │   ├── ImageError
 │   │   ├── ImageNotFoundError  (also a FileNotFoundError)
 │   │   ├── ImageDecodeError    not an image, truncated, empty
-│   │   ├── ImageTooLargeError  over the pixel or byte limit, refused from the header
+│   │   ├── ImageTooLargeError  over the limit of pixels, bytes or memory
+│   │   ├── ImageTimeoutError   (also a TimeoutError) decoding takes more CPU time than its size allows
+│   │   ├── ImageBusyError      too many others wait to be decoded
 │   │   └── ImageShapeError     an array of the wrong shape, type or values
 │   ├── PromptError             text that is empty or too long
 │   ├── SettingsError           an unknown setting or a value out of range
@@ -59,7 +61,15 @@ class ImageDecodeError(ImageError):
 
 
 class ImageTooLargeError(ImageError):
-    """The picture is over the pixel or byte limit."""
+    """The picture is over the limit of pixels, bytes or memory."""
+
+
+class ImageTimeoutError(ImageError, TimeoutError):
+    """Decoding the picture takes more CPU time than a picture of its size may take."""
+
+
+class ImageBusyError(ImageError):
+    """So many pictures wait to be decoded that one more is refused."""
 
 
 class ImageShapeError(ImageError):

@@ -33,6 +33,7 @@ from photonlite.errors import ModelError
 from photonlite.grammar.automaton import Automaton
 from photonlite.grammar.compiler import COUNTERS, GAUGES, GrammarCompiler, Language
 from photonlite.grammar.tables import Ids
+from photonlite.images.decode_pool import DecodePool
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.options import Chosen, Options, chosen
@@ -53,6 +54,7 @@ class Session:
         dtype: Of its weights.
         limits: How large a picture may be.
         config: How the engine runs.
+        decoder: Decodes picture files in other processes; closed with the session. None decodes them in this one.
 
     Attributes:
         engine: Takes requests.
@@ -66,6 +68,7 @@ class Session:
         dtype: torch.dtype,
         limits: ImageLimits,
         config: EngineConfig,
+        decoder: DecodePool | None = None,
     ) -> None:
         self.engine = Engine(loaded.model, device, dtype, config)
         self.window = 2 * self.engine.max_batch
@@ -77,6 +80,7 @@ class Session:
             buffer=buffer,
             packs=self.engine.cuts_pictures,
             on_ready=wake,
+            decoder=decoder,
         )
         self._prompts = loaded.prompts
         self._config = config

@@ -45,7 +45,7 @@ def run_server(options: argparse.Namespace) -> int:
         def greet(host: str, port: int) -> None:
             _say(greeting(config, model.name, host, port))
 
-        return int(serve(model, config, listener=listener, on_start=greet))
+        return int(serve(model, config, listener=listener, image_limits=settings.images, on_start=greet))
 
 
 def greeting(config: ServerConfig, name: str, host: str, port: int) -> str:

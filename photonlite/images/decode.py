@@ -16,6 +16,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
@@ -33,9 +34,27 @@ from PIL.WebPImagePlugin import WebPImageFile
 from photonlite.config import DEFAULT_IMAGE_LIMITS, ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageNotFoundError, ImageShapeError, ImageTooLargeError
 from photonlite.images.rgb import array_to_rgb, image_to_rgb
+from photonlite.images.working_memory import working_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedImage:
+    """A picture that is upright RGB already, and that nobody else holds or changes.
+
+    Attributes:
+        image: Of mode RGB.
+    """
+
+    image: Image.Image
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        return self.image.size
+
 
 ImageSource: TypeAlias = (
-    Image.Image | npt.NDArray[Any] | str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
+    Image.Image | DecodedImage | npt.NDArray[Any] | str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
 )
 
 # Name, first bytes, reader. The list is closed: what is not in it never reaches a decoder.
@@ -92,22 +111,58 @@ def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
         ImageShapeError: An array (or a Pillow image of mode I or F) of a shape, dtype or values that no picture has.
         ImageError: `source` is something else altogether.
     """
+    if isinstance(source, DecodedImage):
+        check_pixels("the picture", *source.size, limits)
+        return source.image
     if isinstance(source, Image.Image):
         return _from_pillow(source, limits)
     if isinstance(source, np.ndarray):
         if source.ndim >= 2:
-            _check_pixels("the array", source.shape[1], source.shape[0], limits)
+            check_pixels("the array", source.shape[1], source.shape[0], limits)
         return array_to_rgb(source)
+    with _opened_file(source, limits) as (name, stream):
+        return _decode(name, stream, limits)
+
+
+def file_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> bytes | None:
+    """Read the bytes of a picture file without looking into them.
+
+    Args:
+        source: See `load_image`.
+        limits: The largest picture to accept.
+
+    Returns:
+        The bytes; None for a source that holds pixels.
+
+    Raises:
+        ImageNotFoundError: The path leads to no file.
+        ImageDecodeError: It cannot be read.
+        ImageTooLargeError: Over the limit of bytes.
+        ImageError: `source` is something else altogether.
+    """
+    if isinstance(source, (Image.Image, DecodedImage, np.ndarray)):
+        return None
+    if isinstance(source, bytes):
+        _check_bytes("the picture", len(source), limits)
+        return source
+    with _opened_file(source, limits) as (name, stream), decoder_errors(name, "a picture"):
+        return stream.read()
+
+
+@contextmanager
+def _opened_file(source: ImageSource, limits: ImageLimits) -> Iterator[tuple[str, IO[bytes]]]:
+    """Open a source that is a file; give what to call it in messages, and a stream that can seek."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = source.tobytes() if isinstance(source, memoryview) else source
         _check_bytes("the picture", len(data), limits)
-        return _decode("the picture", io.BytesIO(data), limits)
-    if isinstance(source, (str, os.PathLike)):
+        yield "the picture", io.BytesIO(data)
+    elif isinstance(source, (str, os.PathLike)):
         with _open_file(source, limits) as (name, stream):
-            return _decode(name, stream, limits)
-    if callable(getattr(source, "read", None)):
-        return _decode("the file object", _read_all("the file object", source, limits), limits)
-    raise _unusable(source)
+            yield name, stream
+    elif callable(getattr(source, "read", None)):
+        yield "the file object", _read_all("the file object", source, limits)
+    else:
+        raise _unusable(source)
 
 
 def decoded_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> int:
@@ -127,8 +182,20 @@ def decoded_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMIT
     return 3 * width * height if width * height <= limits.max_pixels else 0
 
 
+def needed_bytes(data: bytes, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> int:
+    """Return how many bytes of memory decoding a picture file takes at its peak, from its header.
+
+    Returns:
+        See `photonlite.images.working_memory`; 0 where the header cannot be read, or is over a limit.
+    """
+    try:
+        return working_bytes(open_picture("the picture", io.BytesIO(data), limits)) + 2 * len(data)
+    except ImageError:
+        return 0
+
+
 def _header_size(source: ImageSource, limits: ImageLimits) -> tuple[int, int]:
-    if isinstance(source, Image.Image):
+    if isinstance(source, (Image.Image, DecodedImage)):
         return source.size
     if isinstance(source, np.ndarray):
         return source.shape[1], source.shape[0]
@@ -152,18 +219,53 @@ def _size_in(stream: IO[bytes]) -> tuple[int, int]:
     return size
 
 
-def _decode(name: str, stream: IO[bytes], limits: ImageLimits) -> Image.Image:
-    with _decoder_errors(name, "a picture"):
+def open_picture(name: str, stream: IO[bytes], limits: ImageLimits) -> ImageFile.ImageFile:
+    """Read the header of a picture file and check its size; no pixel is decoded.
+
+    Args:
+        name: What messages call it.
+        stream: At its start; can seek.
+        limits: The largest picture to accept.
+
+    Raises:
+        ImageDecodeError: Empty, of an unknown format, or damaged.
+        ImageTooLargeError: Over the limit of pixels.
+    """
+    with decoder_errors(name, "a picture"):
         head = stream.read(_LONGEST_SIGNATURE)
         stream.seek(0)
     if not head:
         raise ImageDecodeError(f"{name} is empty (0 bytes): hand in a whole {_NAMES} file")
     format_name, reader = _reader_of(name, head)
-    with _decoder_errors(name, format_name):
+    with decoder_errors(name, format_name):
         image = reader(stream)
-        _check_pixels(name, *image.size, limits)
+    check_pixels(name, *image.size, limits)
+    return image
+
+
+def decode_opened(name: str, image: ImageFile.ImageFile) -> Image.Image:
+    """Decode the pixels of an opened picture file into upright RGB.
+
+    Args:
+        name: What messages call it.
+        image: From `open_picture`; nobody else has it.
+
+    Raises:
+        ImageDecodeError: Truncated or damaged.
+        ImageShapeError: Float pixels of a range that no picture has.
+    """
+    with decoder_errors(name, image.format or "a picture"):
         image.load()
-        return _upright_rgb(image, _orientation(image))
+        orientation = _orientation(image)
+        if image.mode != "RGB" or "transparency" in image.info:
+            return _upright_rgb(image, orientation)
+        rgb = image._new(image.im)  # a plain picture around the same pixels: nobody else changes them
+        rgb.info = {}
+        return _upright(rgb, orientation)
+
+
+def _decode(name: str, stream: IO[bytes], limits: ImageLimits) -> Image.Image:
+    return decode_opened(name, open_picture(name, stream, limits))
 
 
 def _reader_of(name: str, head: bytes) -> tuple[str, type[ImageFile.ImageFile]]:
@@ -176,8 +278,8 @@ def _reader_of(name: str, head: bytes) -> tuple[str, type[ImageFile.ImageFile]]:
 def _from_pillow(image: Image.Image, limits: ImageLimits) -> Image.Image:
     if 0 in image.size:
         raise ImageShapeError(f"the image has no pixels ({image.width}x{image.height}): both sides must be at least 1")
-    _check_pixels("the image", *image.size, limits)
-    with _decoder_errors("the image", image.format or f"mode {image.mode}"):
+    check_pixels("the image", *image.size, limits)
+    with decoder_errors("the image", image.format or f"mode {image.mode}"):
         with _LAZY_LOCKS[id(image) % len(_LAZY_LOCKS)]:
             image.load()
             orientation = _orientation(image)
@@ -185,7 +287,10 @@ def _from_pillow(image: Image.Image, limits: ImageLimits) -> Image.Image:
 
 
 def _upright_rgb(image: Image.Image, orientation: int) -> Image.Image:
-    rgb = image_to_rgb(image)
+    return _upright(image_to_rgb(image), orientation)
+
+
+def _upright(rgb: Image.Image, orientation: int) -> Image.Image:
     return rgb.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else rgb
 
 
@@ -255,8 +360,8 @@ def _read_all(name: str, file: Any, limits: ImageLimits) -> io.BytesIO:
 
 
 @contextmanager
-def _decoder_errors(name: str, format_name: str) -> Iterator[None]:
-    """Whatever a decoder throws at damaged bytes becomes one typed line."""
+def decoder_errors(name: str, format_name: str) -> Iterator[None]:
+    """Turn whatever a decoder raises at damaged bytes into an `ImageError` of one line."""
     try:
         yield
     except ImageError:
@@ -265,7 +370,11 @@ def _decoder_errors(name: str, format_name: str) -> Iterator[None]:
         raise ImageTooLargeError(
             f"{name} has a frame or tile over Pillow's own limit: raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
         ) from error
-    except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, zlib.error, MemoryError and more
+    except MemoryError as error:
+        raise ImageTooLargeError(
+            f"{name} takes more memory to decode than there is for a picture of its size: shrink it, or save it again"
+        ) from error
+    except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, zlib.error and more
         raise ImageDecodeError(
             f"{name} cannot be decoded as {format_name} ({_first_line(error)}): "
             "it may be truncated or damaged, copy or save it again"
@@ -276,7 +385,12 @@ def _first_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def _check_pixels(name: str, width: int, height: int, limits: ImageLimits) -> None:
+def check_pixels(name: str, width: int, height: int, limits: ImageLimits) -> None:
+    """Refuse a picture over the limit of pixels.
+
+    Raises:
+        ImageTooLargeError: It is.
+    """
     if width * height > limits.max_pixels:
         raise ImageTooLargeError(
             f"{name} is {width}x{height}, {width * height} pixels, over the limit of {limits.max_pixels}: "

@@ -22,15 +22,18 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final, TypeVar
 
+import numpy as np
 from PIL import Image
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageError, ModelError
 from photonlite.images.crew import Crew
 from photonlite.images.crops import Buffer, Crops, CropSpec, cut_crops, plain_memory
-from photonlite.images.decode import ImageSource, decoded_bytes, load_image
+from photonlite.images.decode import DecodedImage, ImageSource, decoded_bytes, file_bytes, load_image
+from photonlite.images.decode_pool import DecodePool
 from photonlite.images.key import picture_key
-from photonlite.images.packing import pack_picture, rgb_bytes
+from photonlite.images.packing import pack_picture
+from photonlite.images.rgb import rgb_bytes
 from photonlite.sequence import UncutPicture
 
 _T = TypeVar("_T")
@@ -49,6 +52,7 @@ class ImagePool:
         buffer: Where pixels are put that the device copies; plain memory unless given.
         packs: Whether the device makes the crops itself, of pictures that are packed for it.
         on_ready: Called on a thread of the pool when crops that were asked for are there, or cannot be cut.
+        decoder: Decodes picture files in other processes, and is closed with the pool; None decodes them in this one.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class ImagePool:
         buffer: Buffer = plain_memory,
         packs: bool = False,
         on_ready: Callable[[], None] | None = None,
+        decoder: DecodePool | None = None,
     ) -> None:
         self._spec = spec
         self._limits = limits
@@ -67,15 +72,23 @@ class ImagePool:
         self._packs = packs
         self._ahead = _Allowance(_PACKED_AHEAD)
         self._on_ready = on_ready
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="photonlite-images")
+        self._decoder = decoder
+        # A thread that waits for another process is none that decodes, hashes or cuts.
+        waiting = 0 if decoder is None else decoder.most_running
+        self._threads = ThreadPoolExecutor(threads + waiting, thread_name_prefix="photonlite-images")
         self._crew = Crew(self._threads, min(threads, os.cpu_count() or 1) - 1)
         self._jobs: set[Future[Any]] = set()
         self._urgent: deque[Callable[[], None]] = deque()
         self._submitting = threading.Lock()
 
     def decoded_bytes(self, source: ImageSource) -> int:
-        """Tell how many bytes a picture takes once it is decoded, from its header; 0 where that cannot be read."""
-        return decoded_bytes(source, self._limits)
+        """Return how many bytes a picture takes once it is decoded, from its header.
+
+        Returns:
+            0 where the header cannot be read, or must not be read in this process.
+        """
+        isolated = self._decoder is not None and not isinstance(source, (Image.Image, DecodedImage, np.ndarray))
+        return 0 if isolated else decoded_bytes(source, self._limits)
 
     def prepare(
         self,
@@ -103,7 +116,7 @@ class ImagePool:
             )
         check = checkpoint or _nothing
         start = time.perf_counter()
-        image = load_image(source, self._limits)
+        image = self._load(source)
         check()
         pixels = rgb_bytes(image)
         key = picture_key(image, pixels, adapter, salt, crew=self._crew)
@@ -144,7 +157,15 @@ class ImagePool:
 
     def close(self) -> None:
         """Take no more work, and wait for what is under way."""
+        if self._decoder is not None:
+            self._decoder.close()
         self._threads.shutdown()
+
+    def _load(self, source: ImageSource) -> Image.Image:
+        data = None if self._decoder is None else file_bytes(source, self._limits)
+        if self._decoder is not None and data is not None:
+            return self._decoder.decode(data).image
+        return load_image(source, self._limits)
 
     def _work(self, job: Callable[[], _T]) -> _T:
         while self._urgent:

@@ -26,6 +26,8 @@ from photonlite.errors import ImageShapeError
 
 _WANTED: Final = "hand in an array of shape [height, width, 3] and dtype uint8"
 _STRAIGHT: Final = {"La": "LA", "RGBa": "RGBA"}
+_BLOCK: Final = 2**18
+"""Values that are scaled at a time."""
 
 
 def image_to_rgb(image: Image.Image) -> Image.Image:
@@ -77,6 +79,24 @@ def array_to_rgb(array: npt.NDArray[Any]) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")  # Pillow aliases grey arrays, and copies RGB ones
 
 
+def rgb_bytes(image: Image.Image, top: int = 0, bottom: int | None = None) -> bytes:
+    """Give the pixels of an RGB picture, ``[H, W, 3]``, as `image.tobytes()` does, or those of some of its rows.
+
+    That one goes through pieces of 64 KiB and joins them; in one piece it takes half the time or less.
+    """
+    bottom = image.height if bottom is None else bottom
+    size = 3 * image.width * (bottom - top)
+    encoder = Image._getencoder(image.mode, "raw", image.mode)
+    try:
+        encoder.setimage(image.im, (0, top, image.width, bottom))
+        _, status, data = encoder.encode(size)
+    finally:
+        encoder.cleanup()
+    if status < 0 or len(data) != size:
+        raise AssertionError(f"packing {image.width}x{image.height} pixels gave {len(data)} bytes, status {status}")
+    return bytes(data)
+
+
 def _check_array(array: npt.NDArray[Any]) -> None:
     shape = list(array.shape)
     if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
@@ -113,5 +133,9 @@ def _to_uint8(values: npt.NDArray[Any], full_scale: float, what: str) -> npt.NDA
             f"{what} holds values from {low:g} to {high:g}, outside 0 to {full_scale:g}: "
             "scale the values to that range, or convert them to uint8"
         )
-    scaled = np.rint(values * np.float32(255 / full_scale))
-    return np.clip(scaled, 0, 255).astype(np.uint8)
+    found = np.empty(values.shape, np.uint8)
+    rows = max(1, _BLOCK // max(1, values[0].size))  # temporary arrays of the whole would multiply the memory
+    for top in range(0, len(values), rows):
+        scaled = np.rint(values[top : top + rows] * np.float32(255 / full_scale))
+        found[top : top + rows] = np.clip(scaled, 0, 255)
+    return found

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
 from photonlite.api import VisionModel
+from photonlite.images.decode import DecodedImage
 from photonlite.options import OPTIONS
 from photonlite.results import Metrics
 
@@ -18,7 +19,7 @@ class Call:
 
     Attributes:
         skill: What is asked.
-        image: The bytes of a picture file; None for a query without a picture.
+        image: The bytes of a picture file, or the picture; None for a query without one.
         arguments: Keyword arguments of the method of `VisionModel`: object, question, length, settings, reasoning,
             spatial_refs.
         stream: Whether text is wanted as it comes.
@@ -30,7 +31,7 @@ class Call:
     """
 
     skill: Skill
-    image: bytes | None = field(repr=False)
+    image: bytes | DecodedImage | None = field(repr=False)
     arguments: Mapping[str, Any]
     stream: bool = False
     deadline_s: float | None = None

@@ -42,7 +42,10 @@ class ServerConfig:
         max_tokens: The most that a request may ask for.
         max_objects: The most that a request may ask for.
         max_open: Requests that are accepted and not yet answered.
-        max_open_bytes: What their bodies and decoded pictures take together.
+        max_open_bytes: What their bodies and pictures take together, at the peak of decoding too.
+        image_workers: Processes that open and decode pictures; each is killed when a picture costs too much, and up to
+            four more run while there are such pictures. None for one for each core, from 2 to 8. 0 decodes in the
+            server's own process, where nothing can stop a hostile picture.
         max_connections: Open at a time, whether they ask for anything or not; more are refused with 503.
         requests_per_minute: Of each key, or of each client's address where there are no keys; None for no limit.
         deadline_s: Seconds from acceptance after which a request is given up: the default, and the most that a request
@@ -75,6 +78,7 @@ class ServerConfig:
     max_objects: int = 150
     max_open: int = 256
     max_open_bytes: int = 1024 * MIB
+    image_workers: int | None = None
     max_connections: int = 1024
     requests_per_minute: int | None = None
     deadline_s: float = 60.0
@@ -136,6 +140,8 @@ class ServerConfig:
         fine = _is_number(self.drain_s) and 0 <= self.drain_s < math.inf
         _require("drain_s", self.drain_s, fine, "a number of seconds of at least 0, and finite")
         _require("port", self.port, _is_whole(self.port, 0) and self.port <= 65535, "a whole number from 0 to 65535")
+        workers = self.image_workers
+        _require("image_workers", workers, workers is None or _is_whole(workers, 0), "None or a whole number from 0 on")
         rate = self.requests_per_minute
         _require("requests_per_minute", rate, rate is None or _is_whole(rate, 1), "None or a whole number from 1 on")
 

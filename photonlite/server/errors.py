@@ -73,6 +73,8 @@ _TYPES = {
 # The first class that fits counts: subclasses stand before their bases.
 _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.ImageTooLargeError, 413, "image_too_large"),
+    (errors.ImageTimeoutError, 400, "image_too_costly"),
+    (errors.ImageBusyError, 429, "images_busy"),
     (errors.ImageError, 400, "invalid_image"),
     (errors.PromptError, 422, "invalid_prompt"),
     (errors.SettingsError, 422, "invalid_settings"),

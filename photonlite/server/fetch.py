@@ -91,6 +91,7 @@ async def fetch(
     hosts: tuple[str, ...],
     max_bytes: int,
     timeout_s: float,
+    charge: Callable[[int], None] = lambda size: None,
     resolve: Resolve = resolve,
     connect: Connect = connect,
 ) -> bytes:
@@ -101,6 +102,7 @@ async def fetch(
         hosts: Whose names are allowed.
         max_bytes: Of the picture.
         timeout_s: Seconds for everything together.
+        charge: Told of bytes before they are taken in; raises where there is no memory for them.
         resolve: Gives the addresses of a host.
         connect: Connects to one of them.
 
@@ -114,7 +116,7 @@ async def fetch(
             address = _public(await resolve(host))
             reader, writer = await connect(address, host)
             try:
-                return await _get(reader, writer, parts, max_bytes)
+                return await _get(reader, writer, parts, max_bytes, charge)
             finally:
                 writer.close()
     except TimeoutError as cause:
@@ -144,7 +146,11 @@ def _public(addresses: list[str]) -> str:
 
 
 async def _get(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parts: SplitResult, max_bytes: int
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    parts: SplitResult,
+    max_bytes: int,
+    charge: Callable[[int], None],
 ) -> bytes:
     connection = h11.Connection(h11.CLIENT)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -158,7 +164,8 @@ async def _get(
     for event in (h11.Request(method="GET", target=target, headers=headers), h11.EndOfMessage()):
         writer.write(connection.send(event) or b"")
     await writer.drain()
-    data = bytearray()
+    pieces: list[bytes] = []
+    size = 0
     while True:
         received = connection.next_event()
         if received is h11.NEED_DATA:
@@ -166,10 +173,12 @@ async def _get(
         elif isinstance(received, h11.Response):
             _check_response(received, max_bytes)
         elif isinstance(received, h11.Data):
-            data += received.data
-            _check_size(len(data), max_bytes)
+            size += len(received.data)
+            _check_size(size, max_bytes)
+            charge(2 * len(received.data))  # each piece is there twice when they are put together
+            pieces.append(bytes(received.data))
         elif isinstance(received, h11.EndOfMessage):
-            return bytes(data)
+            return b"".join(pieces)
         elif not isinstance(received, h11.InformationalResponse):
             raise _failed("the connection ended early")
 

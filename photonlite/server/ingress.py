@@ -8,12 +8,12 @@ async with await ingress.admit(request) as ticket:
 ```
 """
 
-import asyncio
 import dataclasses
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.requests import HTTPConnection, Request
@@ -25,7 +25,7 @@ from photonlite.server.backend import Backend, Call, TextStream
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 from photonlite.server.limits import bounded, check_images
-from photonlite.server.pictures import decoded_bytes, from_data_uri, header_bytes, is_remote
+from photonlite.server.pictures import Hold, Pictures, from_data_uri, is_remote
 from photonlite.server.places import RETRY_S, Places, Ticket
 from photonlite.server.rate import RateLimit
 from photonlite.server.reading import read_body
@@ -42,6 +42,7 @@ class Ingress:
         config: The limits.
         backend: Answers.
         clock: Gives seconds.
+        pictures: Opens them; unless given, the model does that in this process.
 
     Attributes:
         config: The limits.
@@ -49,11 +50,18 @@ class Ingress:
         draining: Whether nothing new is admitted.
     """
 
-    def __init__(self, config: ServerConfig, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        backend: Backend,
+        clock: Callable[[], float] = time.monotonic,
+        pictures: Pictures | None = None,
+    ) -> None:
         self.config = config
         self.backend = backend
         self.draining = False
         self._clock = clock
+        self._pictures = pictures or Pictures()
         self._places = Places(config.max_open, config.max_open_bytes)
         self._rate = RateLimit(config.requests_per_minute, clock) if config.requests_per_minute else None
 
@@ -101,7 +109,12 @@ class Ingress:
             HttpError: 413 over the limit, whatever Content-Length says; 400 where it ends early; 408 where it takes too
                 long; 415 where it is compressed; 429 where open requests hold too much memory.
         """
-        return await read_body(request, self.config, ticket.charge)
+        with Hold(ticket) as hold:
+            # Each piece is there twice when they are put together.
+            data = await read_body(request, self.config, lambda size: hold.grow(2 * size))
+            hold.resize(len(data))
+            hold.keep()
+        return data
 
     def image(self, value: str | bytes) -> bytes:
         """Give the bytes of a picture that came with the request: raw, or as a data URI.
@@ -119,29 +132,55 @@ class Ingress:
         return value
 
     async def load_image(self, value: str | bytes, ticket: Ticket) -> bytes:
-        """Give the bytes of a picture, fetched if need be and allowed, and count them.
+        """Give the bytes of a picture, fetched if need be and allowed; the request holds them before they are there.
 
         Raises:
             HttpError: As `image` and `fetch`; 429 where open requests hold too much memory.
         """
-        data = await self.fetch(value) if isinstance(value, str) and is_remote(value) else self.image(value)
-        ticket.charge(len(data))
+        if isinstance(value, str) and is_remote(value):
+            return await self.fetch(value, ticket)
+        with Hold(ticket) as hold:
+            # Of a data URI there are, at its peak, itself, its code, that without white space, and what it stands for.
+            hold.resize(4 * len(value) if isinstance(value, str) else len(value))
+            data = self.image(value)
+            hold.resize(len(data) + (len(value) if isinstance(value, str) else 0))
+            hold.keep()
         return data
 
-    async def fetch(self, url: str) -> bytes:
+    async def fetch(self, url: str, ticket: Ticket) -> bytes:
         """Fetch a picture over https from a host that the server's owner has named.
 
         Raises:
-            HttpError: 422 for any other URL, and where the host does not give a picture of at most the limit in time.
+            HttpError: 422 for any other URL, and where the host does not give a picture of at most the limit in time;
+                429 where open requests hold too much memory.
         """
-        return self.image(
-            await fetch.fetch(
+        with Hold(ticket) as hold:
+            data = await fetch.fetch(
                 url,
                 hosts=self.config.url_hosts,
                 max_bytes=self.config.max_body_bytes,
                 timeout_s=self.config.body_timeout_s,
+                charge=hold.grow,
             )
-        )
+            hold.resize(len(data))
+            hold.keep()
+        return self.image(data)
+
+    @contextmanager
+    def parsing(self, request: Request, body: bytes, ticket: Ticket) -> Iterator[None]:
+        """Hold what taking a body apart takes, while a block does it.
+
+        Raises:
+            HttpError: 413 or 429, there is no room for it.
+        """
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        copies = 0
+        if kind == "application/json":
+            copies = 2 if body.isascii() else 8  # the text and its values; any character may widen all others to four
+        elif kind == "multipart/form-data":
+            copies = 3
+        with ticket.holding(copies * len(body)):
+            yield
 
     def check_model(self, name: str | None) -> None:
         """Check which model a request means; None means the one that is served.
@@ -213,12 +252,20 @@ class Ingress:
         return call, Watch(watched, now + seconds, self._clock)
 
     async def _run(self, call: Call, ticket: Ticket) -> Mapping[str, Any]:
-        with ticket.holding(await _picture_bytes(call)):
-            return await self.backend.run(call)
+        with Hold(ticket) as hold:
+            return await self.backend.run(await self._opened(call, hold))
 
     async def _open(self, call: Call, ticket: Ticket) -> TextStream:
-        ticket.charge(await _picture_bytes(call))
-        return await self.backend.stream(call)
+        with Hold(ticket) as hold:
+            stream = await self.backend.stream(await self._opened(call, hold))
+            hold.keep()
+        return stream
+
+    async def _opened(self, call: Call, hold: Hold) -> Call:
+        """Decode the picture of a call."""
+        if not isinstance(call.image, bytes):
+            return call
+        return dataclasses.replace(call, image=await self._pictures.open(call.image, hold))
 
     def _check_ready(self) -> None:
         if self.draining:
@@ -245,14 +292,6 @@ def request_id(scope: Scope) -> str:
     """Give the id of a request: the same one every time, made when first asked for."""
     state = scope.setdefault("state", {})
     return str(state.setdefault("request_id", secrets.token_hex(12)))
-
-
-async def _picture_bytes(call: Call) -> int:
-    if call.image is None:
-        return 0
-    size = header_bytes(call.image)
-    # Reading the header of any other file, a hostile one above all, may take a while.
-    return await asyncio.to_thread(decoded_bytes, call.image) if size is None else size
 
 
 def _unavailable(message: str, code: str) -> HttpError:

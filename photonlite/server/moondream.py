@@ -38,7 +38,9 @@ async def _handle(ingress: Ingress, skill: Skill, request: Request) -> Response:
 
 
 async def _read_call(ingress: Ingress, skill: Skill, request: Request, ticket: Ticket) -> Call:
-    asked = read_asked(skill, request, await ingress.body(request, ticket))
+    body = await ingress.body(request, ticket)
+    with ingress.parsing(request, body, ticket):
+        asked = read_asked(skill, request, body)
     ingress.check_model(asked.model)
     ingress.check_images(len(asked.images))
     images = [await ingress.load_image(image, ticket) for image in asked.images]

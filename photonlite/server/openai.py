@@ -36,7 +36,9 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
     async def chat(request: Request) -> Response:
         async with await ingress.admit(request) as ticket:
             _check_content_type(request)
-            asked = read_chat(read_json(await ingress.body(request, ticket)))
+            body = await ingress.body(request, ticket)
+            with ingress.parsing(request, body, ticket):
+                asked = read_chat(read_json(body))
             ingress.check_model(asked.model)
             return await _answer(ingress, request, ticket, asked)
 

@@ -1,30 +1,130 @@
-"""Pictures on their way in: base64 to bytes, and how much memory one will take, from its header alone."""
+"""Pictures on their way in: base64 to bytes, bytes to pixels, and the memory that each step takes."""
 
+import asyncio
 import binascii
 import re
-from typing import Final
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import Final, Self
 
 import pybase64
 
-from photonlite.images.decode import decoded_bytes
-from photonlite.server.errors import HttpError
-
-__all__ = ["decoded_bytes", "from_data_uri", "header_bytes", "is_remote"]
+from photonlite.errors import RequestCancelledError
+from photonlite.images.decode import DecodedImage, needed_bytes
+from photonlite.images.decode_pool import DecodePool
+from photonlite.server.errors import CLIENT_CLOSED, HttpError
+from photonlite.server.places import Ticket
 
 _DATA_URI = re.compile(r"data:[^,]{0,200},", re.IGNORECASE)
 _SHOWN = 40
+_LOOK_S = 0.5
+"""Seconds between two looks at whether an event loop that does not answer has ended."""
 # Some encoders break lines.
 _SPACE = "\r\n\t "
 
-_PNG: Final = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
-_JPEG: Final = b"\xff\xd8\xff"
-_MOST_PARTS: Final = 256
-"""Chunks or segments of a header: cameras write a dozen."""
-_PLAIN_PIXELS: Final = 1 << 26
-"""A header that tells of more is left to a decoder, which knows all limits."""
-# Markers that begin a frame, and so tell the size: all of this range but tables (C4, CC) and a reserved one (C8).
-_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_SCAN: Final = 0xDA
+
+KEPT_BYTES: Final = 7
+"""Bytes that a pixel of a decoded picture takes until its request ends: 4 for Pillow, and 3 while it is read."""
+
+
+class Hold:
+    """Bytes that a request holds while a block runs. The amount may change; `keep` leaves it to the request's end.
+
+    Args:
+        ticket: Of the request.
+
+    Attributes:
+        size: Bytes that it holds now.
+    """
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.size = 0
+        self._ticket = ticket
+        self._ended = False
+
+    def resize(self, size: int) -> None:
+        """Hold so many bytes from now on.
+
+        Raises:
+            HttpError: 413 or 429, there is no room for more; it holds what it held before.
+        """
+        if self._ended:
+            raise HttpError(CLIENT_CLOSED, "nobody waits for the picture any more", code="client_closed")
+        if size > self.size:
+            self._ticket.charge(size - self.size)
+        else:
+            self._ticket.release(self.size - size)
+        self.size = size
+
+    def grow(self, size: int) -> None:
+        """Hold so many bytes more; raises as `resize` does."""
+        self.resize(self.size + size)
+
+    def keep(self) -> None:
+        """Leave the bytes to the request."""
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.resize(0)
+        self._ended = True
+
+
+class Pictures:
+    """Opens the pictures of requests. Belongs to one event loop.
+
+    Args:
+        pool: Decodes them in other processes; None leaves the bytes to the model, which decodes them in this one.
+    """
+
+    def __init__(self, pool: DecodePool | None = None) -> None:
+        self._pool = pool
+
+    async def open(self, data: bytes, hold: Hold) -> bytes | DecodedImage:
+        """Open a picture. Cancelling the task ends the work at once.
+
+        Args:
+            data: A file.
+            hold: Is made to hold what decoding takes before it begins, and what is left after it.
+
+        Raises:
+            HttpError: 413 or 429, there is no room for the picture.
+            ImageError: It cannot be decoded, or takes more CPU time or memory than its size allows.
+        """
+        if self._pool is None:
+            hold.resize(await asyncio.to_thread(needed_bytes, data))
+            return data
+        hold.resize(2 * len(data))  # a copy in shared memory, and what a codec may copy
+        loop = asyncio.get_running_loop()
+
+        def admit(needed: int) -> None:
+            _call_on(loop, partial(hold.resize, needed))
+
+        decoded = await self._pool.adecode(data, admit)
+        hold.resize(KEPT_BYTES * decoded.size[0] * decoded.size[1])
+        return decoded
+
+
+def _call_on(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """Call a function on an event loop from another thread, and wait; raises what it raises."""
+    done: Future[None] = Future()
+
+    def call() -> None:
+        try:
+            work()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    loop.call_soon_threadsafe(call)
+    while not wait([done], timeout=_LOOK_S).done:
+        if loop.is_closed():
+            raise RequestCancelledError("the server has stopped")
+    done.result()
 
 
 def is_remote(value: str) -> bool:
@@ -53,53 +153,3 @@ def from_data_uri(value: str) -> bytes:
         return pybase64.b64decode(code, validate=True)
     except (binascii.Error, ValueError) as cause:
         raise HttpError(400, f"the base64 of image_url is damaged: {cause}", code="invalid_image_url") from cause
-
-
-def header_bytes(data: bytes) -> int | None:
-    """Tell how many bytes a plain PNG or JPEG takes as RGB, in a few microseconds whatever the bytes are.
-
-    Returns:
-        Three for each pixel. None where that takes a closer look: `decoded_bytes` gives it, and may take a while.
-    """
-    if data.startswith(_PNG):
-        width, height = _png_size(data)
-    elif data.startswith(_JPEG):
-        width, height = _jpeg_size(data)
-    else:
-        return None
-    return 3 * width * height if 0 < width * height <= _PLAIN_PIXELS else None
-
-
-def _png_size(data: bytes) -> tuple[int, int]:
-    """Walk over the chunks in front of the pixels; zeros where they are not those of one plain picture."""
-    position = 33  # behind the first chunk, which has the size: another one of its kind would overrule it
-    for _ in range(_MOST_PARTS):
-        kind = data[position + 4 : position + 8]
-        if kind == b"IDAT":
-            return _number(data, 16, 4), _number(data, 20, 4)
-        if len(kind) < 4 or kind == b"IHDR":
-            break
-        position += 12 + _number(data, position, 4)
-    return 0, 0
-
-
-def _jpeg_size(data: bytes) -> tuple[int, int]:
-    """Walk over the segments in front of the first scan; zeros where they are not those of one plain picture."""
-    position, width, height = 2, 0, 0
-    for _ in range(_MOST_PARTS):
-        mark = data[position : position + 4]
-        if len(mark) < 4 or mark[0] != 0xFF:
-            break
-        kind = mark[1]
-        if kind == _SCAN:
-            return width, height
-        if kind < 0xC0 or 0xD0 <= kind <= 0xD9 or kind == 0xFF or (kind in _FRAMES and width):
-            break  # markers without a length, bytes that fill, or a size that overrules the first
-        if kind in _FRAMES:
-            height, width = _number(data, position + 5, 2), _number(data, position + 7, 2)
-        position += 2 + _number(mark, 2, 2)
-    return 0, 0
-
-
-def _number(data: bytes, start: int, size: int) -> int:
-    return int.from_bytes(data[start : start + size], "big")

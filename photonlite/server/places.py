@@ -48,6 +48,12 @@ class Ticket:
         self._places.take_bytes(size)
         self._bytes += size
 
+    def release(self, size: int) -> None:
+        """Hold so many bytes less."""
+        if not self._closed:
+            self._places.give_bytes(size)
+            self._bytes -= size
+
     @contextmanager
     def holding(self, size: int) -> Iterator[None]:
         """Hold so many bytes more while a block runs; raises as `charge` does."""

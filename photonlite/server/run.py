@@ -20,6 +20,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from photonlite.api import VisionModel
+from photonlite.config import ImageLimits
+from photonlite.images.decode_pool import DecodePool, default_workers
 from photonlite.images.quiet import ignore_pillow_warnings
 from photonlite.server.app import create_app
 from photonlite.server.backend import ModelBackend
@@ -28,6 +30,7 @@ from photonlite.server.connections import LimitedConfig
 from photonlite.server.ingress import Ingress
 from photonlite.server.listening import allow_files, listen
 from photonlite.server.logs import json_lines, log
+from photonlite.server.pictures import Pictures
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _CLOSING_S = 1
@@ -39,6 +42,7 @@ def serve(
     config: ServerConfig,
     *,
     listener: socket.socket | None = None,
+    image_limits: ImageLimits | None = None,
     on_start: Callable[[str, int], None] | None = None,
 ) -> int:
     """Answer requests until SIGTERM or SIGINT. Lines of the log go to stdout.
@@ -47,6 +51,7 @@ def serve(
         model: Answers; closed at the end.
         config: How to serve.
         listener: From `listen`; taken now unless given.
+        image_limits: What pictures may take to decode; the model's limits unless given.
         on_start: Called with the address and the port as soon as requests are answered.
 
     Returns:
@@ -54,14 +59,41 @@ def serve(
 
     Raises:
         ListenError: The address cannot be listened at.
+        EngineError: The processes that decode pictures do not start.
     """
     try:
         taken = listener or listen(config)
-        app = create_app(ModelBackend(model), config)
-        with json_lines(sys.stdout):
+        with json_lines(sys.stdout), decoding(config, image_limits or model.image_limits) as pictures:
+            app = create_app(ModelBackend(model), config, pictures)
             return run(app, config, taken, on_start)
     finally:
         model.close(drain=False)  # what was accepted has ended, or has been given up
+
+
+@contextlib.contextmanager
+def decoding(config: ServerConfig, limits: ImageLimits) -> Iterator[Pictures]:
+    """Have pictures decoded in processes of their own while a block runs, if the configuration wants that.
+
+    The processes are ready when the block begins, and have ended when this returns.
+
+    Args:
+        config: Of the server.
+        limits: How large pictures may be.
+
+    Raises:
+        SettingsError: The system cannot do it, and the configuration asks for it.
+        EngineError: The processes do not start.
+    """
+    workers = default_workers() if config.image_workers is None else config.image_workers
+    if not workers:
+        log("pictures are decoded in this process: a hostile one can stop the server", workers=0)
+        yield Pictures()
+        return
+    pool = DecodePool(limits, workers)
+    try:
+        yield Pictures(pool)
+    finally:
+        pool.close()
 
 
 def run(

@@ -10,8 +10,9 @@ from PIL import Image
 from photonlite.images import packing
 from photonlite.images.crops import CropSpec, cut_crops
 from photonlite.images.lanczos import lanczos_table
-from photonlite.images.packing import MOST_BYTES, pack_picture, rgb_bytes
+from photonlite.images.packing import MOST_BYTES, pack_picture
 from photonlite.images.resize import down_first
+from photonlite.images.rgb import rgb_bytes
 from photonlite.sequence import UncutPicture
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)

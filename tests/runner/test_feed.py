@@ -11,7 +11,8 @@ from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.images.crops import CropSpec
-from photonlite.images.packing import pack_picture, rgb_bytes
+from photonlite.images.packing import pack_picture
+from photonlite.images.rgb import rgb_bytes
 from photonlite.runner.buffers import Buffers
 from photonlite.runner.feed import CropFeed
 from photonlite.runner.slot import SlotShape

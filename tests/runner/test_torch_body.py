@@ -11,7 +11,8 @@ from photonlite.batch import CropGroup, PageCopy, Row
 from photonlite.config import KvDtype
 from photonlite.errors import NumericalError
 from photonlite.images.crops import Crops
-from photonlite.images.packing import pack_picture, rgb_bytes
+from photonlite.images.packing import pack_picture
+from photonlite.images.rgb import rgb_bytes
 from photonlite.kernels.skinny import arrival_counters
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused_decode import FusedDecode

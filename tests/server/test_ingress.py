@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 from starlette.requests import Request
 
+from photonlite.images.decode import needed_bytes
 from photonlite.server.backend import Call
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError, to_http
@@ -175,12 +176,15 @@ def test_a_picture_that_is_small_only_until_it_is_decoded_counts_as_what_it_beco
     async def main() -> None:
         fake = FakeBackend()
         fake.hang()
-        door = ingress(fake, max_open_bytes=3 * 1000 * 1000 + 10)
-        call = Call("caption", encoded((1000, 1000)), {})
+        data = encoded((1000, 1000))
+        needed = needed_bytes(data)
+        assert needed > 7 * 1000 * 1000
+        door = ingress(fake, max_open_bytes=needed + 10)
+        call = Call("caption", data, {})
         async with await door.admit(request()) as ticket, await door.admit(request()) as second:
             first = asyncio.ensure_future(door.answer(call, ticket, request()))
             await fake.begun.wait()
-            assert door.open_bytes == 3_000_000
+            assert door.open_bytes == needed
             assert (await refusal(door.answer(call, second, request()))).code == "memory_full"
             assert (await refusal(door.stream(call, second, request()))).code == "memory_full"
             fake.release()

@@ -1,29 +1,27 @@
+import asyncio
 import base64
 import contextlib
+import io
 import random
-import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
+from PIL import Image
 
+from photonlite.config import ImageLimits
+from photonlite.errors import ImageTimeoutError, RequestCancelledError
+from photonlite.images.decode import needed_bytes
+from photonlite.images.decode_pool import DecodePool
 from photonlite.server.errors import HttpError
-from photonlite.server.pictures import decoded_bytes, from_data_uri, header_bytes, is_remote
+from photonlite.server.pictures import Hold, Pictures, _call_on, from_data_uri, is_remote
+from photonlite.server.places import Ticket
+from tests.images.bombs import BOMBS
 from tests.server.asgi import post
 from tests.server.parts import DATA_URI, PNG, encoded, server
 from tests.serving import run
-
-JPEG = encoded((70, 50), "JPEG")
-
-
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF"])
-def test_the_memory_of_a_picture_is_told_from_its_header(kind: str) -> None:
-    data = encoded((80, 60), kind)
-    assert decoded_bytes(data) == 3 * 80 * 60
-
-
-def test_a_picture_need_not_be_whole_to_tell_its_size_and_a_broken_one_is_the_decoders_matter() -> None:
-    assert decoded_bytes(encoded((3000, 2000))[:60]) == 3 * 3000 * 2000
-    for data in (b"", b"no picture", PNG[:12], b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"):
-        assert decoded_bytes(data) == 0
 
 
 def test_a_data_uri_is_read_whatever_type_it_declares() -> None:
@@ -53,56 +51,106 @@ def test_what_must_be_fetched_is_told_from_what_holds_its_picture() -> None:
     assert not is_remote(DATA_URI)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_plain_pictures_tell_their_memory_without_a_decoder(kind: str) -> None:
-    assert header_bytes(encoded((80, 60), kind)) == 3 * 80 * 60
+@pytest.fixture(scope="module")
+def pool() -> Iterator[DecodePool]:
+    pool = DecodePool(ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001), 1)
+    yield pool
+    pool.close()
 
 
-@pytest.mark.parametrize("kind", ["WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF"])
-def test_other_pictures_are_left_to_a_decoder(kind: str) -> None:
-    assert header_bytes(encoded((80, 60), kind)) is None
+class Ledger:
+    """Takes the place of a ticket: notes how much is held."""
+
+    def __init__(self, most: int = 2**40) -> None:
+        self.held: list[int] = [0]
+        self.most = most
+
+    def charge(self, size: int) -> None:
+        if self.held[-1] + size > self.most:
+            raise HttpError(429, "full", code="memory_full")
+        self.held.append(self.held[-1] + size)
+
+    def release(self, size: int) -> None:
+        self.held.append(self.held[-1] - size)
 
 
-def test_a_second_header_that_would_overrule_the_first_is_left_to_a_decoder() -> None:
-    larger = encoded((4000, 3000))
-    assert header_bytes(PNG[:33] + larger[8:33] + PNG[33:]) is None
-    start = JPEG.index(b"\xff\xc0")
-    assert header_bytes(JPEG[:start] + JPEG[start : start + 19] + JPEG[start:]) is None
+def opened(pool: DecodePool | None, data: bytes, ledger: Ledger) -> Any:
+    async def main() -> Any:
+        with Hold(cast(Ticket, ledger)) as hold:
+            return await Pictures(pool).open(data, hold)
+
+    return run(main())
 
 
-def test_a_header_without_end_is_left_to_a_decoder() -> None:
-    assert header_bytes(PNG[:33] + b"\0\0\0\0teXt\0\0\0\0" * 1000 + PNG[33:]) is None
-    assert header_bytes(JPEG[:2] + b"\xff\xfe\0\2" * 1000 + JPEG[2:]) is None
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF"])
+def test_the_memory_of_decoding_is_held_before_it_is_taken_and_then_what_is_left(kind: str, pool: DecodePool) -> None:
+    data, ledger = encoded((300, 200), kind), Ledger()
+    assert opened(pool, data, ledger).size == (300, 200)
+    first, peak, kept, end = [size for size in ledger.held[1:] if size != ledger.held[0]] + [ledger.held[-1]]
+    assert first == 2 * len(data)
+    assert peak >= 2 * len(data) + (3 + 4) * 300 * 200
+    assert (kept, end) == (7 * 300 * 200, 0)
 
 
-def test_a_picture_over_any_usual_size_is_left_to_a_decoder() -> None:
-    sizes = ((8192, 8192, 3 * 8192 * 8192), (8193, 8192, None), (0, 6, None))
-    for width, height, told in sizes:
-        assert header_bytes(PNG[:16] + struct.pack(">II", width, height) + PNG[24:]) == told
+def test_a_picture_of_floats_counts_as_floats(pool: DecodePool) -> None:
+    buffer, ledger = io.BytesIO(), Ledger()
+    Image.new("F", (300, 200), 0.5).save(buffer, "TIFF")
+    opened(pool, buffer.getvalue(), ledger)
+    assert max(ledger.held) >= 2 * len(buffer.getvalue()) + 16 * 300 * 200
+
+
+def test_a_picture_without_room_is_refused_before_it_is_decoded(pool: DecodePool) -> None:
+    data = encoded((300, 200))
+    for most in (len(data), 2 * len(data) + 1000):
+        ledger = Ledger(most)
+        with pytest.raises(HttpError) as error:
+            opened(pool, data, ledger)
+        assert (error.value.code, ledger.held[-1]) == ("memory_full", 0)
+    assert opened(pool, data, Ledger()).size == (300, 200)
+
+
+@pytest.mark.parametrize("name", ["jpeg_exif_segments", "jpeg_empty_scans"])
+def test_a_hostile_picture_holds_nothing_once_it_has_its_error(name: str, pool: DecodePool) -> None:
+    ledger = Ledger()
+    with pytest.raises(ImageTimeoutError):
+        opened(pool, BOMBS[name](), ledger)
+    assert ledger.held[-1] == 0
+
+
+def test_without_a_pool_a_picture_holds_the_same_and_is_left_to_the_model() -> None:
+    data, ledger = encoded((300, 200)), Ledger()
+    assert opened(None, data, ledger) is data
+    assert max(ledger.held) == needed_bytes(data)
+
+
+def test_a_hold_that_has_ended_takes_nothing_more() -> None:
+    ledger = Ledger()
+    with Hold(cast(Ticket, ledger)) as hold:
+        hold.resize(10)
+    assert ledger.held[-1] == 0
+    with pytest.raises(HttpError) as error:  # the worker was at the picture when its client left
+        hold.resize(20)
+    assert (error.value.status, ledger.held[-1]) == (499, 0)
+
+
+def test_a_thread_that_asks_an_event_loop_does_not_wait_for_one_that_has_ended() -> None:
+    loop = asyncio.new_event_loop()
+    asking = threading.Thread(target=loop.call_soon, args=(loop.stop,))
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(_call_on, loop, lambda: None)  # the loop never runs
+        asking.start()
+        asking.join()
+        loop.close()
+        assert isinstance(future.exception(60), RuntimeError | RequestCancelledError)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
-def test_the_memory_of_a_picture_counts_whoever_tells_it(kind: str) -> None:
+def test_the_memory_of_a_picture_counts(kind: str) -> None:
     data = encoded((800, 600), kind)
-    fine = len(data) * 2 + 3 * 800 * 600
-    for limit, status in ((fine, 200), (3 * 800 * 600 - 1, 413)):
+    needed = needed_bytes(data)
+    for limit, status in ((2 * len(data) + needed, 200), (needed - 1, 413)):
         answer = run(post(server(max_open_bytes=limit), "/v1/caption", data, {"content-type": "image/x"}))
         assert answer.status == status
-
-
-@pytest.mark.parametrize("whole", [PNG, JPEG])
-def test_a_damaged_header_never_tells_of_less_memory_than_a_decoder_will_take(whole: bytes) -> None:
-    chance = random.Random(7)
-    told = 0
-    for _ in range(2000):
-        data = bytearray(whole)
-        for _ in range(chance.randint(1, 3)):
-            data[chance.randrange(min(len(data), 700))] = chance.randrange(256)
-        quick = header_bytes(bytes(data[: chance.choice((len(data), chance.randrange(len(data))))]))
-        if quick is not None:
-            told += 1
-            assert decoded_bytes(bytes(data)) in (quick, 0)
-    assert told > 100
 
 
 def test_base64_is_read_as_the_standard_library_reads_it_or_refused() -> None:

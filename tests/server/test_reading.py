@@ -71,5 +71,5 @@ def test_a_compressed_body_is_refused() -> None:
 
 
 def test_bodies_together_are_limited() -> None:
-    answer = run(post(server(max_open_bytes=100), "/v1/caption", [b"x" * 60, b"x" * 60], KIND))
+    answer = run(post(server(max_open_bytes=200), "/v1/caption", [b"x" * 60, b"x" * 60], KIND))
     assert (answer.status, answer.code) == (429, "memory_full")

@@ -1,0 +1,156 @@
+"""The process that opens and decodes untrusted pictures, one after the other.
+
+`python -P -m photonlite.images.decode_worker FD` speaks JSON over the Unix socket FD; file descriptors go beside it:
+
+```
+parent   limits + file ─────────────────────> {"memory": bytes} + pixels ───────────> the next job
+worker                   {"size", "memory"} ─┘                         {"cpu_s"} ─┘   or {"error", "message"}
+```
+
+The file comes in shared memory and the pixels go out through it. A timer of CPU time, which the kernel keeps, kills the
+process inside any library when a picture costs too much; a limit of its data segment holds its memory down. When the
+other end of the socket is closed, the process ends.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from typing import Any, BinaryIO, Final
+
+from PIL import AvifImagePlugin, ImageFile
+
+from photonlite.config import ImageLimits
+from photonlite.errors import ImageDecodeError, ImageError, ImageTooLargeError
+from photonlite.images.decode import check_pixels, decode_opened, open_picture
+from photonlite.images.quiet import ignore_pillow_warnings
+from photonlite.images.rgb import rgb_bytes
+from photonlite.images.working_memory import WEBP_HEADER, webp_bytes, webp_size, working_bytes
+
+MESSAGE_BYTES: Final = 8192
+"""The longest message."""
+
+SPARE_BYTES: Final = 32 * 2**20
+"""Memory beside what is told: for the interpreter, small tables, and heap that lies in pieces."""
+
+_BAND: Final = 2**20
+_NAME: Final = "the picture"
+
+
+def main(number: int) -> None:
+    """Serve jobs until the socket is closed.
+
+    Args:
+        number: File descriptor of the socket.
+    """
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # they mean the parent; when it has gone, the socket is closed
+        signal.signal(ignored, signal.SIG_IGN)
+    ignore_pillow_warnings()
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # the stack of each thread would count as memory
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries complain about damaged files on stderr
+    connection = socket.socket(fileno=number)
+    with contextlib.suppress(EOFError, ConnectionError):
+        _send(connection, {})  # everything is imported
+        while True:
+            job, file = _receive(connection)
+            _serve(connection, job, file)
+            limit_memory(None)
+
+
+def limit_cpu(seconds: float) -> None:
+    """Have the kernel kill this process when it has used so many more seconds of CPU time; 0 takes that back."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def limit_memory(more: int | None) -> None:
+    """Limit the memory that this process may still take, beside `SPARE_BYTES`; None for no limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if more is not None:
+        more += _data_bytes() + SPARE_BYTES
+    wanted = resource.RLIM_INFINITY if more is None else more
+    if hard != resource.RLIM_INFINITY:
+        wanted = hard if wanted == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+
+def _serve(connection: socket.socket, job: dict[str, Any], file: int) -> None:
+    limits = ImageLimits(**job["limits"])
+    begun = time.process_time()
+    limit_cpu(limits.decode_cpu_s)
+    limit_memory(2 * job["bytes"])
+    try:
+        with os.fdopen(file, "rb") as stream:
+            image, (width, height), needed = _open(stream, limits)
+            spent = time.process_time() - begun
+            limit_cpu(0)
+            _send(connection, {"size": (width, height), "memory": needed + 2 * job["bytes"], "cpu_s": spent})
+            reply, pixels = _receive(connection)
+            if not reply:  # there is no memory for it, or nobody waits any more
+                return
+            allowed = limits.decode_cpu_s + limits.decode_cpu_s_per_megapixel * width * height / 1e6
+            limit_cpu(max(0.001, allowed - spent))
+            limit_memory(reply["memory"])
+            with os.fdopen(pixels, "wb", buffering=0) as out:
+                image = image or open_picture(_NAME, stream, limits)
+                if image.width * image.height != width * height:
+                    raise ImageDecodeError(f"{_NAME} has two sizes: it is damaged, copy or save it again")
+                answer: dict[str, Any] = {"size": _write(image, out)}
+    except ImageError as error:
+        answer = _failed(error)
+    except MemoryError:
+        answer = _failed(ImageTooLargeError(f"{_NAME} takes too much memory to decode: shrink it, or save it again"))
+    limit_cpu(0)
+    _send(connection, {**answer, "cpu_s": time.process_time() - begun})
+
+
+def _open(stream: BinaryIO, limits: ImageLimits) -> tuple[ImageFile.ImageFile | None, tuple[int, int], int]:
+    """Read a header; give the picture, its size, and the memory that decoding takes.
+
+    A WebP is not opened yet: its library takes the memory of the whole canvas for that.
+    """
+    size = webp_size(stream.read(WEBP_HEADER))
+    stream.seek(0)
+    if size is not None:
+        check_pixels(_NAME, *size, limits)
+        return None, size, webp_bytes(size)
+    image = open_picture(_NAME, stream, limits)
+    return image, image.size, working_bytes(image)
+
+
+def _write(image: ImageFile.ImageFile, out: BinaryIO) -> tuple[int, int]:
+    """Decode, and write RGB ``[H, W, 3]`` to a file, band by band; returns width and height of the upright picture."""
+    rgb = decode_opened(_NAME, image)
+    rows = max(1, _BAND // (3 * rgb.width))
+    for top in range(0, rgb.height, rows):
+        data = rgb_bytes(rgb, top, min(top + rows, rgb.height))
+        if out.write(data) != len(data):
+            raise AssertionError("the memory for the pixels is too small")
+    return rgb.size
+
+
+def _failed(error: ImageError) -> dict[str, Any]:
+    return {"error": type(error).__name__, "message": str(error)[:1000]}
+
+
+def _data_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[5]) * resource.getpagesize()
+
+
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.send(json.dumps(message).encode())
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any], int]:
+    data, files, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 1)
+    if not data:
+        raise EOFError
+    return json.loads(data), files[0] if files else -1
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,177 @@
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from photonlite.config import ImageLimits
+from photonlite.errors import EngineError, ImageBusyError, ImageError, ImageTimeoutError, ImageTooLargeError, ModelError
+from photonlite.images import decode_pool, decode_process
+from photonlite.images.decode_pool import DecodePool
+from photonlite.images.decode_process import DecodeProcess
+from tests.images.bombs import BOMBS, noise, saved
+
+GOOD = saved(noise(30, 20), "PNG")
+SLOW = ImageLimits(decode_cpu_s=30.0)
+GUARD = 60.0
+"""Seconds after which a test that waits has failed."""
+
+
+@contextlib.contextmanager
+def opened(limits: ImageLimits | None = None, workers: int = 1) -> Iterator[DecodePool]:
+    pool = DecodePool(limits or ImageLimits(), workers)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[DecodePool]:
+    with opened(workers=2) as pool:
+        yield pool
+
+
+class Gate:
+    """Keeps a picture in a worker until it is let go."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.free = threading.Event()
+
+    def __call__(self, needed: int) -> None:
+        self.reached.set()
+        assert self.free.wait(GUARD)
+
+
+def test_pictures_are_decoded_by_several_threads_at_once(shared: DecodePool) -> None:
+    with ThreadPoolExecutor(8) as executor:
+        assert {one.size for one in executor.map(shared.decode, [GOOD] * 40)} == {(30, 20)}
+    assert (shared.waiting, shared.running) == (0, 0)
+
+
+def test_pictures_are_decoded_first_come_first_served() -> None:
+    order: list[int] = []
+    gate = Gate()
+    with opened() as pool, ThreadPoolExecutor(4) as executor:
+        first = executor.submit(pool.decode, GOOD, gate)
+        assert gate.reached.wait(GUARD)
+        rest = []
+        for number in range(3):
+            rest.append(pool._submit(GOOD, lambda _, number=number: order.append(number)))
+        assert pool.waiting == 3
+        gate.free.set()
+        assert first.result(GUARD).size == (30, 20)
+        for job in rest:
+            job.future.result(GUARD)
+    assert order == [0, 1, 2]
+
+
+def test_a_hostile_picture_costs_its_sender_an_error_and_nobody_else_one() -> None:
+    limits = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)
+    bomb = BOMBS["jpeg_exif_segments"]()
+    with opened(limits, workers=2) as pool, ThreadPoolExecutor(8) as executor:
+        bombs = [executor.submit(pool.decode, bomb) for _ in range(4)]
+        good = [executor.submit(pool.decode, GOOD) for _ in range(8)]
+        assert [type(one.exception(GUARD)) for one in bombs] == [ImageTimeoutError] * 4
+        assert [one.result(GUARD).size for one in good] == [(30, 20)] * 8
+
+
+def test_slow_pictures_leave_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_process, "SLOW_S", 0.05)
+    niced: list[int] = []
+    set_priority = os.setpriority
+    monkeypatch.setattr(os, "setpriority", lambda *a: niced.append(a[2]) or set_priority(*a))
+    bomb = BOMBS["jpeg_empty_scans"]()
+    with opened(SLOW) as pool:
+        jobs = [pool._submit(bomb, None) for _ in range(decode_pool.MOST_SLOW)]
+        assert pool.decode(GOOD).size == (30, 20)  # behind them in a pool of one worker
+        assert not any(job.future.done() for job in jobs)
+        assert niced == [10] * decode_pool.MOST_SLOW
+        for job in jobs:
+            pool._cancel(job)
+            assert isinstance(job.future.exception(GUARD), EngineError)
+        assert pool.decode(GOOD).size == (30, 20)
+
+
+def test_a_worker_that_died_idle_is_replaced() -> None:
+    with opened() as pool:
+        (pid,) = pool.pids
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert pool.decode(GOOD).size == (30, 20)
+        assert pool.pids != [pid]
+
+
+def test_a_picture_whose_worker_was_killed_by_others_is_tried_once_more() -> None:
+    with opened() as pool:
+        killed: list[int] = []
+
+        def kill_once(needed: int) -> None:
+            if not killed:
+                killed.extend(pool.pids)
+                os.kill(killed[0], signal.SIGKILL)
+
+        assert pool.decode(GOOD, kill_once).size == (30, 20)
+        with pytest.raises(EngineError, match="killed"):
+            pool.decode(GOOD, lambda _: [os.kill(pid, signal.SIGKILL) for pid in pool.pids] and None)
+
+
+def test_cancelling_a_task_frees_its_worker_at_once() -> None:
+    async def main(pool: DecodePool) -> None:
+        bomb, waits = (asyncio.ensure_future(pool.adecode(BOMBS["jpeg_empty_scans"]())) for _ in range(2))
+        while not pool.running:
+            await asyncio.sleep(0)
+        waits.cancel()
+        bomb.cancel()
+        assert (await pool.adecode(GOOD)).size == (30, 20)
+        for task in (bomb, waits):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    with opened(SLOW) as pool:
+        asyncio.run(main(pool))
+
+
+def test_closing_ends_what_runs_and_waits_and_every_process() -> None:
+    gate = Gate()
+    with opened(SLOW) as pool, ThreadPoolExecutor(2) as executor:
+        running = executor.submit(pool.decode, BOMBS["jpeg_empty_scans"](), lambda _: gate.reached.set())
+        assert gate.reached.wait(GUARD)
+        waiting = pool._submit(GOOD, None)
+        pids = pool.pids
+        pool.close()
+        for future in (running, waiting.future):
+            assert isinstance(future.exception(GUARD), ModelError | EngineError)
+        with pytest.raises(ModelError, match="closed"):
+            pool.decode(GOOD)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_too_many_and_too_large_pictures_are_refused_before_they_wait(
+    monkeypatch: pytest.MonkeyPatch, shared: DecodePool
+) -> None:
+    monkeypatch.setattr(decode_pool, "MOST_WAITING", 0)
+    with pytest.raises(ImageBusyError, match="0 pictures wait"):
+        shared.decode(GOOD)
+    with opened(ImageLimits(max_bytes=10)) as pool, pytest.raises(ImageTooLargeError, match="10"):
+        pool.decode(GOOD)
+
+
+def test_a_worker_that_does_not_start_fails_the_pool_or_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(on_slow: Callable[[], None]) -> DecodeProcess:
+        raise EngineError("the process that decodes pictures does not start: no room")
+
+    with pytest.raises(EngineError, match="no room"):
+        DecodePool(ImageLimits(), 1, broken)
+    with opened() as pool:
+        monkeypatch.setattr(pool, "_start", broken)
+        os.kill(pool.pids[0], signal.SIGKILL)
+        with pytest.raises((EngineError, ImageError)):
+            pool.decode(GOOD)
+        monkeypatch.setattr(pool, "_start", DecodeProcess)
+        assert pool.decode(GOOD).size == (30, 20)
