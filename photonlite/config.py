@@ -6,10 +6,10 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import Final, Literal, get_args
 
 from photonlite.errors import SettingsError
+from photonlite.numeric import make_plain
 from photonlite.settings import build, from_environment
 
 KvDtype = Literal["auto", "fp8"]
@@ -36,6 +36,7 @@ class ImageLimits:
     decode_cpu_s_per_megapixel: float = 0.1
 
     def __post_init__(self) -> None:
+        make_plain(self)
         for name in ("max_pixels", "max_bytes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -131,6 +132,11 @@ class EngineConfig:
     trace: bool = False
 
     def __post_init__(self) -> None:
+        make_plain(self)
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise SettingsError(f"engine setting {name!r} is {value!r}: it must be a number")
         for name in _WHOLE:
             value = getattr(self, name)
             if value is not None and not _is_whole(value):
@@ -173,6 +179,8 @@ class EngineConfig:
 
 DEFAULT_IMAGE_LIMITS: Final = ImageLimits()
 
+_NUMBERS: Final = ("gpu_memory_fraction", "launch_budget_s", "max_pause_s", "grammar_limit_s")
+
 _WHOLE: Final = (
     "depth",
     "max_batch",
@@ -188,4 +196,4 @@ _WHOLE: Final = (
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool)

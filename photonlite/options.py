@@ -23,7 +23,7 @@ class Options(TypedDict, total=False):
             else the engine does beside it is cut short. Nothing that runs is given up for it, and bulk work keeps a
             share. With a deadline it is given up, with `DeadlineError`, as soon as it can no longer be in time.
         salt: Whose question it is. What is computed for it serves later questions of the same salt only, so that
-            no tenant of a server learns from the time it takes what another one has asked.
+            no tenant of a server learns from the time it takes what another one has asked. Empty text counts as None.
         strict: Whether an answer that a limit cut short raises `TruncatedError`; a stream raises it at its end.
     """
 
@@ -64,7 +64,7 @@ class Chosen:
     """Options that have been checked; attributes as in `Options`."""
 
     deadline_s: float | None = None
-    salt: str | None = None
+    salt: str = ""
     realtime: bool = False
     strict: bool = False
     caller: str | None = None
@@ -88,7 +88,8 @@ def chosen(options: Mapping[str, Any], method: str, build: Callable[..., object]
         if not isinstance(value, bool):
             raise SettingsError(f"{name} is {value!r:.60}: give True or False")
     salt, caller = (_text(name, options.get(name)) for name in ("salt", "caller"))
-    return Chosen(_seconds(options.get("deadline_s")), salt, realtime, strict, caller or salt)
+    # No salt and an empty one are one thing: what is computed is kept under a salt that is text.
+    return Chosen(_seconds(options.get("deadline_s")), salt or "", realtime, strict, caller or salt)
 
 
 def check_names(names: Iterable[str], method: str, build: Callable[..., object]) -> None:

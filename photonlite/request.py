@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from photonlite.errors import SettingsError, TruncatedError
 from photonlite.hints import did_you_mean
+from photonlite.numeric import make_plain
 from photonlite.results import Metrics
 
 MAX_SCORED = 128
@@ -60,6 +61,7 @@ class SamplingSettings:
 
     def __post_init__(self) -> None:
         """Check types and ranges."""
+        make_plain(self)
         within = {
             "temperature": _is_real(self.temperature) and self.temperature >= 0,
             "top_p": _is_real(self.top_p) and 0 <= self.top_p <= 1,

@@ -196,7 +196,7 @@ class Session:
         """Make a generation, and what prepares its picture and hands it in."""
         self.check_open()
         salt, realtime = options.salt, options.realtime
-        mark = partial(dataclasses.replace, salt=salt or "", realtime=realtime, strict=options.strict)
+        mark = partial(dataclasses.replace, salt=salt, realtime=realtime, strict=options.strict)
         generation, image = Generation(mark(task.request), options.deadline_s), task.image
         delivery, window = generation.delivery, self.engine.window
         delivery.further = task.further
@@ -204,7 +204,7 @@ class Session:
         measure = None if image is None or isinstance(image, EncodedImage) else partial(self._pool.decoded_bytes, image)
         prepare = partial(self._prepare, image, salt, delivery.check)
         lane = window.realtime if realtime else window.bulk
-        compiling = partial(self._compile, salt=salt or "", caller=options.caller or "")
+        compiling = partial(self._compile, salt=salt, caller=options.caller or "")
         binding = None if task.late is None else self._bind(task.late, delivery, mark, compiling, measure is not None)
         return generation, Preparation(delivery, self.engine, lane, measure, prepare, binding)
 
@@ -250,7 +250,7 @@ class Session:
                 )
             return self._compiler
 
-    def _prepare(self, image: Picture | None, salt: str | None, checkpoint: Callable[[], None]) -> PreparedImage | None:
+    def _prepare(self, image: Picture | None, salt: str, checkpoint: Callable[[], None]) -> PreparedImage | None:
         if self._state == "closed":
             raise _closed()
         if image is None:

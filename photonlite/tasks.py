@@ -44,7 +44,7 @@ class EncodedImage:
         self.metrics = metrics
         self.picture_size = prepared.size
 
-    def prepared_for(self, pool: ImagePool, salt: str | None) -> PreparedImage:
+    def prepared_for(self, pool: ImagePool, salt: str) -> PreparedImage:
         """Give the picture to the model whose pool prepared it.
 
         Raises:
@@ -53,7 +53,7 @@ class EncodedImage:
         """
         if self._prepared.pool is not pool:
             raise ImageError("this encoded image belongs to another model: encode the picture with this one")
-        if salt is not None and salt != self._prepared.salt:
+        if salt and salt != self._prepared.salt:
             raise SettingsError("this encoded image was made with another salt: leave salt out, or encode it with this")
         return self._prepared
 

@@ -150,7 +150,7 @@ MUTANTS = [
     Mutant(
         "a draining engine refuses what completes an answer",
         "engine/loop.py",
-        "            if self._refusal is not None and threading.current_thread() is not self._thread:\n",
+        "            if self._refusal is not None and not completes:\n",
         "            if self._refusal is not None:\n",
         "tests/engine/test_loop.py",
     ),
@@ -697,6 +697,34 @@ MUTANTS = [
         "return self._realtime if realtime else self._bulk",
         "return self._bulk",
         "tests/scheduler/test_priority.py",
+    ),
+    Mutant(
+        "a forked process waits for a lock that nobody releases",
+        "engine/loop.py",
+        "        self._gate = threading.RLock()\n        self._wake = queue.SimpleQueue()\n",
+        "        self._wake = queue.SimpleQueue()\n",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "a forked process cancels a request of another one",
+        "engine/generation.py",
+        "    if os.getpid() == process:\n",
+        "    if True:\n",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "what follows a request goes on though nothing is drained",
+        "engine/loop.py",
+        "completes = self._drains and threading",
+        "completes = threading",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "numbers of NumPy are kept as they are",
+        "numeric.py",
+        "        object.__setattr__(settings, field.name, plain(getattr(settings, field.name)))\n",
+        "        pass\n",
+        "tests/test_numeric.py",
     ),
     # Crowds.
     Mutant(

@@ -238,6 +238,18 @@ def test_tenants_share_nothing(model: VisionModel, monkeypatch: pytest.MonkeyPat
     assert results == [results[0]] * 4
 
 
+def test_an_empty_salt_is_none(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = Gate(monkeypatch, pool, "cut_crops", at=0)
+    results = [model.detect(PICTURE, "mug", salt=salt) for salt in (None, "")]
+    images = [model.encode_image(PICTURE, salt=salt) for salt in (None, "")]
+    results += [model.detect(image, "mug", salt=salt) for image in images for salt in (None, "")]
+    tenants = model.encode_image(PICTURE, salt="a")
+
+    assert cut.calls == 2
+    assert images[0]._prepared.key == images[1]._prepared.key != tenants._prepared.key
+    assert [*results, model.detect(tenants, "mug", salt="")] == [results[0]] * 7
+
+
 def test_an_encoded_image_that_was_evicted_is_rebuilt_from_its_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     # A page holds 16 positions of 2 layers in 8 bytes; a longest request needs 9 pages, and there are not many more.
     page = 16 * 2 * 2 * 8 * 8

@@ -30,6 +30,7 @@ from photonlite.images.decode import load_image
 from photonlite.request import Allowed, SamplingSettings, Token
 from photonlite.skills.query import read_question
 from photonlite.skills.typed import TypedQuestion
+from photonlite.skills.typed_choices import ChoiceQuestion
 from photonlite.skills.typed_forms import Written, form_of
 from tests.compiling import FakeCompiler, Workshop, fake_compilers
 from tests.plain import PlainEngine, Sampler
@@ -411,6 +412,23 @@ def test_a_checkpoint_that_draws_nothing_draws_nothing_in_answers_either(
         with pytest.raises(UnsupportedSkillError, match="boxes"):
             model.query(**asked({"schema": Thing}))
         assert model.query(**asked({"schema": bool}))["answer"] in (True, False)
+
+
+@pytest.mark.parametrize("way", ["query", "aquery"])
+def test_a_scored_choice_ends_when_the_model_is_closed_and_nothing_is_drained(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    further = ChoiceQuestion.further
+    with serve() as model:
+
+        def close_first(self: ChoiceQuestion, begun: Any, completion: Any) -> Any:
+            model._session.engine._loop.stop(drain=False)
+            return further(self, begun, completion)
+
+        monkeypatch.setattr(ChoiceQuestion, "further", close_first)
+        asked = {"image": PICTURE, "question": "why?", "choices": ["ab", "ac", "b"]}
+        with pytest.raises(ModelError, match="the model is closed: load it again"):
+            model.query(**asked) if way == "query" else asyncio.run(model.aquery(**asked))
 
 
 def test_tenants_and_robots_ask_typed_questions_too(model: VisionModel, compilers: list[FakeCompiler]) -> None:

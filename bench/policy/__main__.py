@@ -79,10 +79,13 @@ SCENARIOS = (
 
 
 def make_limits(
-    budget_s: float = DEFAULTS.launch_budget_s, pause_s: float = DEFAULTS.max_pause_s, crops: int = DEFAULTS.max_crops
+    budget_s: float = DEFAULTS.launch_budget_s,
+    pause_s: float = DEFAULTS.max_pause_s,
+    crops: int = DEFAULTS.max_crops,
+    rows: int = ROWS,
 ) -> Limits:
     """Make limits as the engine has them on a card."""
-    return Limits(ROWS, 2 * ROWS, DEFAULTS.max_prefill_tokens, crops, launch_budget_s=budget_s, max_pause_s=pause_s)
+    return Limits(rows, 2 * rows, DEFAULTS.max_prefill_tokens, crops, launch_budget_s=budget_s, max_pause_s=pause_s)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import Protocol
 
-from photonlite.engine.faults import told, without_frames
+from photonlite.engine.faults import without_frames
 from photonlite.engine.sequel import Further, Sequel
 from photonlite.errors import DeadlineError, PhotonliteError, RequestCancelledError, TruncatedError
 from photonlite.images.pool import PreparedImage
@@ -129,7 +129,7 @@ class Delivery:
                 return
             self.handed_in = True
             if self.further is not None:  # before the engine has it: the end may come at any moment after that
-                self._sequel = Sequel(self.further, partial(self.submit_beside, engine), engine.cancel, self._end)
+                self._sequel = Sequel(self.further, partial(self.submit_beside, engine), engine.cancel, self._conclude)
             sequence = self._submit(engine, self.request, self, self._prepared[0])
         except BaseException as error:
             self._fail(error)
@@ -203,7 +203,7 @@ class Delivery:
             else:
                 sequel.begin(completion)
         except Exception as error:  # a grammar is a plug-in; nothing may be thrown at the engine thread
-            self._end(error)
+            self._fail(error)
 
     def submit_beside(self, engine: Submitter, request: Request, sink: Sink) -> Sequence:
         """Hand another request in on behalf of this one: same picture, tenant, class and deadline."""
@@ -241,9 +241,15 @@ class Delivery:
         _ring(self.bells)
         _settle(self.started)
 
+    def _conclude(self, outcome: Completion | BaseException) -> None:
+        """Take what became of the requests that followed."""
+        if isinstance(outcome, Completion):
+            self._end(outcome)
+        else:
+            self._fail(outcome)
+
     def _fail(self, error: BaseException) -> None:
         """End the request with an error; whoever waits is told by nobody else."""
-        error = told(error)
         if isinstance(error, PhotonliteError):
             # Its message says it all, and a traceback would keep the engine alive for as long as somebody has it; so
             # would those of its causes.

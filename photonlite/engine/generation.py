@@ -15,6 +15,7 @@ it, as a loop does that leaves a stream early, the request is cancelled.
 import asyncio
 import concurrent.futures
 import copy
+import os
 import queue
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -41,7 +42,7 @@ class Generation(Iterator[Token], AsyncIterator[Token]):
 
     def __init__(self, request: Request, deadline_s: float | None = None) -> None:
         self._delivery = Delivery(request, deadline_s)
-        finalizer = weakref.finalize(self, self._delivery.cancel)
+        finalizer = weakref.finalize(self, _drop, self._delivery, os.getpid())
         finalizer.atexit = False
 
     @property
@@ -161,6 +162,12 @@ class Generation(Iterator[Token], AsyncIterator[Token]):
         if isinstance(error, PhotonliteError):
             raise _copied(error)  # no name for it: a frame that knows its own exception is a cycle
         return self._delivery.future.result()
+
+
+def _drop(delivery: Delivery, process: int) -> None:
+    """Cancel a request that nobody holds any more; not in a forked process, where its locks may be held for ever."""
+    if os.getpid() == process:
+        delivery.cancel()
 
 
 def _copied(error: PhotonliteError) -> PhotonliteError:

@@ -6,7 +6,7 @@ Other threads only leave notes in the inbox; everything else belongs to the engi
 
 import atexit
 import contextlib
-import logging
+import os
 import queue
 import threading
 import time
@@ -25,10 +25,6 @@ _LONGEST_SLEEP = 0.5
 _NOTES = 32
 """Notes that are read before each tick: those that run must not wait until thousands have been read."""
 
-_logger = logging.getLogger("photonlite")
-
-_FAULT = "the engine has stopped after a fault of its own, which the log tells: load the model again"
-
 # A thread that is inside torch when the interpreter goes away aborts the process: those that still run end before.
 _loops: "weakref.WeakSet[EngineLoop]" = weakref.WeakSet()
 # The last act of a thread is to drop its loop, and with it the model's memory; then it is still known here.
@@ -42,6 +38,18 @@ def _close_all() -> None:
         loop.stop(drain=False)
     for thread in threads:
         thread.join()
+
+
+def _disown_all() -> None:
+    """Let go of loops whose threads another process has: a lock that one of them held is never released here."""
+    for loop in list(_loops):
+        loop.disown()
+    _loops.clear()
+    _threads.clear()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_disown_all)
 
 
 class EngineLoop:
@@ -59,6 +67,7 @@ class EngineLoop:
         self._gate = threading.RLock()
         self._refusal: PhotonliteError | None = None
         self._stopping = False
+        self._drains = True
         self._last_tick = time.perf_counter()
         self._thread = threading.Thread(target=self._run, name="photonlite-engine", daemon=True)
         _loops.add(self)
@@ -90,8 +99,9 @@ class EngineLoop:
         """
         self._core.prepare(sequence)
         with self._gate:  # a note is either refused here or read: none is left in the inbox of an ended thread
-            # What the engine thread itself asks for completes a request that was taken before.
-            if self._refusal is not None and threading.current_thread() is not self._thread:
+            # What the engine thread itself asks for completes a request that was taken before, if that is finished.
+            completes = self._drains and threading.current_thread() is self._thread
+            if self._refusal is not None and not completes:
                 raise self._refusal.with_traceback(None)  # one error for everybody: it must not collect their frames
             self._inbox.append(lambda: self._submit(sequence))
         self.wake()
@@ -123,9 +133,19 @@ class EngineLoop:
         with self._gate:
             self._refusal = self._refusal or closed
             if not drain:
+                self._drains = False
                 self._inbox.append(lambda: self._core.fail_all(closed))
             self._stopping = True
         self.wake()
+
+    def disown(self) -> None:
+        """Refuse everything, in a process that was forked: the thread stayed behind, with whatever locks it held."""
+        self._gate = threading.RLock()
+        self._wake = queue.SimpleQueue()
+        self._inbox.clear()
+        self._refusal = ModelError(
+            "this process was forked, and the model's threads stayed behind: load it in this process"
+        )
 
     def _run(self) -> None:
         try:
@@ -172,8 +192,7 @@ class EngineLoop:
 
     def _die(self, cause: BaseException) -> None:
         """Fail what is open and refuse what comes: nobody waits for an answer that cannot come."""
-        _logger.critical("the engine has stopped", exc_info=cause)
-        error = cause if isinstance(cause, EngineDiedError) else EngineDiedError(_FAULT)
+        error = cause if isinstance(cause, EngineDiedError) else EngineDiedError(f"the engine has stopped: {cause!r}")
         if error is not cause:
             error.__cause__ = cause
         without_frames(error)

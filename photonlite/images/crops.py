@@ -27,6 +27,7 @@ from PIL import Image
 from photonlite.errors import ConfigError, ImageShapeError
 from photonlite.images.crew import ALONE, Crew
 from photonlite.images.resize import Target, resize
+from photonlite.numeric import make_plain
 
 Buffer = Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]
 """Gives contiguous memory of a shape."""
@@ -52,6 +53,7 @@ class CropSpec:
     max_crops: int
 
     def __post_init__(self) -> None:
+        make_plain(self)
         for field in fields(self):
             value, least = getattr(self, field.name), 0 if field.name == "overlap_margin" else 1
             if not isinstance(value, int) or isinstance(value, bool) or value < least:

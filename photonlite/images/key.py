@@ -13,7 +13,7 @@ _PIECE: Final = 2**19
 
 
 def picture_key(
-    image: Image.Image, pixels: bytes, adapter: str = "", salt: str | None = None, *, crew: Crew = ALONE
+    image: Image.Image, pixels: bytes, adapter: str = "", salt: str = "", *, crew: Crew = ALONE
 ) -> str:
     """Name a picture by its content: the hex SHA-256 over size, mode and pixels, adapter and salt.
 
@@ -24,11 +24,11 @@ def picture_key(
         image: Decoded.
         pixels: Its pixels.
         adapter: Name of the adapter that reads it.
-        salt: Of the tenant; none differs from an empty one.
+        salt: Of the tenant; empty for none.
         crew: The threads that share the work.
     """
     parts = [f"{image.width}x{image.height}".encode(), image.mode.encode(), _digests(pixels, crew)]
-    parts += [text.encode("utf-8", "surrogatepass") for text in (adapter, salt) if text is not None]
+    parts += [text.encode("utf-8", "surrogatepass") for text in (adapter, salt)]
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "big"))

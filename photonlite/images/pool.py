@@ -95,7 +95,7 @@ class ImagePool:
         source: ImageSource,
         *,
         adapter: str = "",
-        salt: str | None = None,
+        salt: str = "",
         checkpoint: Callable[[], None] | None = None,
     ) -> "PreparedImage":
         """Decode a picture and name it by its content, on the calling thread.
@@ -228,7 +228,7 @@ class PreparedImage:
         pool: ImagePool,
         image: Image.Image,
         key: str,
-        salt: str | None,
+        salt: str,
         preprocess_s: float,
         crops: UncutPicture | None = None,
     ) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from photonlite.errors import InputError, SettingsError
+from photonlite.numeric import plain
 from photonlite.request import SamplingSettings
 from photonlite.skills.base import MAX_OBJECT_CHARACTERS, MAX_QUESTION_CHARACTERS, clean_refs, clean_text
 
@@ -89,6 +90,7 @@ def _checked(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _seconds(deadline_ms: object) -> float | None:
     if deadline_ms is None:
         return None
+    deadline_ms = plain(deadline_ms)
     if (
         not isinstance(deadline_ms, int | float)
         or isinstance(deadline_ms, bool)

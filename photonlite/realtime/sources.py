@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 from PIL import Image, ImageSequence
 
 from photonlite.errors import ImageDecodeError, ImageNotFoundError, InputError
+from photonlite.numeric import plain
 from photonlite.realtime.video import camera_frames, video_frames, video_rate
 
 Source: TypeAlias = str | os.PathLike[str] | int | Callable[[], Any] | Iterable[Any]
@@ -59,6 +60,7 @@ def open_source(source: Source) -> Frames:
         InputError: It is something else altogether.
         MissingDependencyError: Videos and cameras need OpenCV, which is not installed.
     """
+    source = plain(source)
     if isinstance(source, int) and not isinstance(source, bool):
         return Frames(partial(camera_frames, source), None, repeatable=False)
     if isinstance(source, str | os.PathLike):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from photonlite.errors import DeadlineError, InputError, RequestCancelledError, SettingsError
+from photonlite.numeric import plain
 from photonlite.realtime.outcomes import Frame, FrameFailure, FrameResult, Job
 from photonlite.realtime.question import Question
 from photonlite.realtime.stats import Counts, LoopStats
@@ -37,7 +38,8 @@ class LoopState:
     def __init__(
         self, question: Question, clock: Callable[[], float], *, in_flight: int = 1, window: int = 1000
     ) -> None:
-        if not isinstance(in_flight, int) or in_flight < 1:
+        in_flight = plain(in_flight)
+        if isinstance(in_flight, bool) or not isinstance(in_flight, int) or in_flight < 1:
             raise SettingsError(f"in_flight is {in_flight!r:.60}: give a number of frames, at least 1")
         self._question = question
         self._clock = clock

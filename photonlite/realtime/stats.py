@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, Final, Literal, Self
 
 from photonlite.errors import SettingsError
+from photonlite.numeric import plain
 
 Cause = Literal["superseded", "expired", "deadline", "overtaken", "closed"]
 CAUSES: Final[tuple[Cause, ...]] = ("superseded", "expired", "deadline", "overtaken", "closed")
@@ -108,7 +109,8 @@ class Counts:
     """
 
     def __init__(self, window: int) -> None:
-        if not isinstance(window, int) or window < 2:
+        window = plain(window)
+        if isinstance(window, bool) or not isinstance(window, int) or window < 2:
             raise SettingsError(f"window is {window!r:.60}: give a number of results, at least 2")
         self.submitted = 0
         self.answered = 0

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 from photonlite.errors import SettingsError
+from photonlite.numeric import make_plain
 from photonlite.settings import MIB
 
 _SECONDS: Final = ("deadline_s", "header_timeout_s", "body_timeout_s", "send_timeout_s")
@@ -95,6 +96,7 @@ class ServerConfig:
     expose: bool = False
 
     def __post_init__(self) -> None:
+        make_plain(self)
         self._check_numbers()
         self._check_texts()
         if not (self.is_local or self.api_keys or self.expose):

@@ -11,14 +11,7 @@ def paths() -> Json:
     return {
         "/v1/realtime": {"get": _realtime()},
         "/health": {
-            "get": {
-                **_open("health", "Tell whether the engine lives", parts.json_content(ref("Health"))),
-                "responses": {
-                    "200": parts.response("It does.", parts.json_content(ref("Health"))),
-                    "503": parts.response("It has stopped.", parts.json_content(ref("Dead"))),
-                    **parts.errors(421),
-                },
-            }
+            "get": _open("health", "Tell whether the process answers", parts.json_content(ref("Health"))),
         },
         "/ready": {
             "get": {
@@ -54,7 +47,6 @@ def schemas() -> Json:
     return {
         "Error": parts.ERROR,
         "Health": record({"status": {"const": "alive"}}),
-        "Dead": record({"status": {"const": "dead"}, "reason": TEXT}),
         "Ready": record({"status": {"const": "ready"}, "model": described(TEXT, "Its name.")}),
         "Unready": record({"status": {"const": "unavailable"}, "reason": TEXT}),
     }

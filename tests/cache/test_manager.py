@@ -1,3 +1,4 @@
+import dataclasses
 
 import pytest
 
@@ -83,7 +84,7 @@ def test_text_of_another_salt_shares_nothing():
 
 def salted(prompt, salt):
     made = sequence(prompt)
-    made.salt = salt
+    made.request = dataclasses.replace(made.request, salt=salt)
     return made
 
 

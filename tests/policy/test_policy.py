@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from bench.policy import crowds
 from bench.policy.__main__ import FRAME_S, SCENARIOS, main, make_limits, never_ready
 from bench.policy.load import Group, Waits, World
 from bench.policy.modelled import H200, at
@@ -115,3 +116,20 @@ def test_the_command_writes_a_row_for_each_group_of_clients(tmp_path, capsys) ->
     for scenario in named:
         assert all(f"| {scenario.name}: {group.name}" in text for group in scenario.groups)
     assert len([line for line in text.splitlines() if line.startswith("|")]) == 2 + 2 * len(named)
+
+
+def test_the_command_about_crowds_writes_a_row_for_each_size(capsys) -> None:
+    assert crowds.main(["--counts", "3", "40"]) == 0
+
+    first = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [cell for cell in first if cell.isdigit()] == ["3", "40", "0", "3", "40"]
+
+
+@pytest.mark.parametrize("pictures", [True, False])
+def test_a_crowd_waits_beside_those_that_are_decoded(pictures: bool) -> None:
+    crowd = crowds.Crowd(100, pictures=pictures)
+    running, waiting = crowd.core.scheduler.running, crowd.core.scheduler.waiting
+
+    assert (len(running), len(waiting), waiting.realtime) == (crowds.DECODED, 100, 100)
+    crowd.expire()
+    assert (len(running), len(waiting)) == (crowds.DECODED, 0)

@@ -11,7 +11,6 @@ Every token is compared with the oracle's where it comes out, and every end with
 """
 
 import dataclasses
-import logging
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -32,7 +31,7 @@ from photonlite.sequence import Picture, Sequence, Sink, UncutPicture
 from tests.growth import table_sizes
 from tests.simulation import invariants
 from tests.simulation.body import SymbolicBody, Violation
-from tests.simulation.failing import FailingBody, Failures, InjectedFailure, InjectedShortage
+from tests.simulation.failing import FailingBody, Failures, InjectedFailure
 from tests.simulation.family import Family
 from tests.simulation.hostile import (
     HostileFault,
@@ -63,7 +62,6 @@ class Simulation:
     Args:
         seed: Decides everything.
         trace: Takes a line for each thing that happens; None for silence.
-        calm: Whether nothing fails and nobody cancels.
 
     Attributes:
         scenario: What was drawn.
@@ -79,18 +77,15 @@ class Simulation:
         traps: Of hostile requests, by number.
         priority: Watches who goes before whom.
         families: Requests that others follow.
-        crops: How many each picture has, by its key, which names its tenant too.
         sharing: Watches what launches share.
         tables: Sizes of the engine's tables before the first request.
     """
 
-    def __init__(self, seed: int, trace: Callable[[str], None] | None = None, *, calm: bool = False) -> None:
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
         self._draw = Random(seed)
         self._random = self._draw.random
         workload, longest, prefix_length = draw_workload(self._draw)
         self.scenario = draw_scenario(self._draw, longest, prefix_length)
-        if calm:
-            self.scenario = dataclasses.replace(self.scenario, failures={}, spoiled=0.0, cancels=0.0, deadly=None)
         self.now = 0
         self.ticks = 0
         self.seen: Counter[str] = Counter()
@@ -103,7 +98,7 @@ class Simulation:
         self._judge = Judge()
         self.priority = Priority(self)
         self.sharing = Sharing(self)
-        self.asks = workload.asks[::-1]
+        self._asks = workload.asks[::-1]
         self.pictures = workload.pictures
         self.traps: dict[int, Trap] = {}
         self._crops = [picture.numbers for picture in workload.pictures]
@@ -112,16 +107,15 @@ class Simulation:
         self._submitted = 0
         self._inbox: list[Callable[[], None]] = []  # what an engine thread reads before its next tick
         self.families: list[Family] = []
-        self.crops: dict[str, int] = {}
         self._newest_collected = -1
         self._build(self.scenario, longest)
         self.tables = self.table_sizes()
 
     def make_hostile(self, index: int, hostility: Hostility) -> None:
-        """Have one request of the workload raise, by its place in the order of arrival, and have all others do well."""
-        asks = [dataclasses.replace(ask, hostility=None, fails=False, deadline=None) for ask in self.asks]
+        """Have one request of the workload raise, by its place in the order of arrival, and no other one."""
+        asks = [dataclasses.replace(ask, hostility=None) for ask in self._asks]
         asks[-1 - index] = dataclasses.replace(asks[-1 - index], hostility=hostility)
-        self.asks = asks
+        self._asks = asks
 
     def run(self) -> None:
         """Go through it all.
@@ -130,16 +124,12 @@ class Simulation:
             Violation: An invariant is broken.
             AssertionError: The same, found by the engine itself.
         """
-        logger = logging.getLogger("photonlite")
-        logger.disabled, before = True, logger.disabled  # each of thousands of faults would be told
         try:
             while self._tick():
                 if self.ticks > _PATIENCE * self._work:
                     raise Violation(f"nothing ends: {len(self.core.open)} requests are open after {self.ticks} ticks")
         except EngineDiedError as death:
             self._bury(death)
-        finally:
-            logger.disabled = before
         invariants.check_end(self)
         for trap in self.traps.values():
             self.seen.update(trap.sites)
@@ -202,13 +192,8 @@ class Simulation:
             self.seen["zombie rows"] += row.sequence.finalized
             self.seen["rows of the pre-empted"] += row.sequence.preempting
 
-    def doom(self, step: Step, error: Exception) -> None:
-        """Note who must end now: those whom a failed step carries, and those whose pictures it encodes.
-
-        Where memory was short for several crops or prompts, they may be tried again, a few at a time.
-        """
-        if isinstance(error, MemoryError) and len(step.rows) + sum(group.count for group in step.plan.groups) > 1:
-            return
+    def doom(self, step: Step) -> None:
+        """Note who must end now: those whom a failed step carries, and those whose pictures it encodes."""
         leaders = [group.job.leader for group in step.plan.groups]
         self.doomed += [row.sequence for row in step.rows] + [leader for leader in leaders if leader is not None]
 
@@ -231,8 +216,6 @@ class Simulation:
         self.seen[f"failed {kind}"] += 1
         self.seen["two steps failed in a row"] += self.failures.wounds > 1
         self._judge.strike(step)
-        if not self.failures.dying and self._random() < 0.3:
-            raise InjectedShortage("of memory")
         raise InjectedFailure(f"this call of {kind} fails")
 
     def _build(self, scenario: Scenario, longest: int) -> None:
@@ -254,8 +237,8 @@ class Simulation:
 
     def _tick(self) -> bool:
         """Tick once; returns whether anything is left to do."""
-        while self.asks and self.asks[-1].at <= self.now:
-            self._submit(self.asks.pop())
+        while self._asks and self._asks[-1].at <= self.now:
+            self._submit(self._asks.pop())
         while self._inbox:
             self._inbox.pop(0)()
         self.moment()
@@ -272,7 +255,7 @@ class Simulation:
             return True
         if self._inbox:
             return True
-        if self._cutting or self.asks:
+        if self._cutting or self._asks:
             self._skip()
             return True
         if self.core.open:
@@ -282,7 +265,7 @@ class Simulation:
 
     def _skip(self) -> None:
         """Jump to the next thing that happens."""
-        times = [at for at, _ in self._cutting] + [ask.at for ask in self.asks[-1:]]
+        times = [at for at, _ in self._cutting] + [ask.at for ask in self._asks[-1:]]
         self.now = max(self.now, min(times))
         self._deliver_crops()
 
@@ -333,7 +316,6 @@ class Simulation:
             failure = PictureFailure(f"picture {ask.picture} of {number}") if ask.fails else None
             crops, before = self._crops[ask.picture], scenario.prefix_length
             key = f"picture {ask.picture} of {ask.salt!r}"
-            self.crops[key] = len(self.pictures[ask.picture].pixels)
             picture = LatePicture(key, self._cut(ask), ask.delay, failure, self._begin_to_cut)
         oracle = Oracle(crops, before, request.prompt, ask.grammar(), ask.temperature, ask.top_p, ask.seed)
         deadline = None if ask.deadline is None else self.now + ask.deadline

@@ -75,9 +75,9 @@ class WatchedRunner:
         try:
             simulation.fail("launch", step)
             self._inner.launch(step)
-        except Exception as error:
+        except Exception:
             simulation.lent[step.slot] = None
-            simulation.doom(step, error)
+            simulation.doom(step)
             raise
         simulation.moment()
 
@@ -92,8 +92,8 @@ class WatchedRunner:
         try:
             outcomes = self._inner.collect(step)
             simulation.fail("collect", step)
-        except Exception as error:
-            simulation.doom(step, error)
+        except Exception:
+            simulation.doom(step)
             raise
         finally:
             simulation.lent[step.slot] = None
@@ -103,10 +103,6 @@ class WatchedRunner:
 
     def forget(self, job: EncodeJob) -> None:
         self._inner.forget(job)
-
-    def free_memory(self) -> None:
-        self._simulation.seen["memory was short"] += 1
-        self._inner.free_memory()
 
     def close(self) -> None:
         self._inner.close()

@@ -13,7 +13,6 @@ the checkpoints were trained with.
 """
 
 import functools
-import math
 from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import TypeVar
@@ -22,6 +21,7 @@ from photonlite.errors import SettingsError, SpatialRefError, UnsupportedSkillEr
 from photonlite.grammar.base import PATH_GRID, PathIds, Vocabulary
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.tokenizer import Detokenizer, Tokenizer
+from photonlite.numeric import plain
 from photonlite.request import Token
 
 T = TypeVar("T")
@@ -221,11 +221,12 @@ def check_reference(ref: Sequence[float]) -> tuple[float, ...]:
         raise SpatialRefError(f"a spatial reference has {len(ref)} numbers: give {what}")
     if not all(isinstance(value, Real) and not isinstance(value, bool) for value in ref):
         raise SpatialRefError(f"spatial reference {str(list(ref))[:60]} holds something that is no number: give {what}")
-    values = tuple(float(value) for value in ref)
-    if not all(math.isfinite(value) and 0 <= value <= 1 for value in values):
+    if not all(0 <= value <= 1 for value in ref):  # NaN is not
+        shown = str(tuple(map(plain, ref)))[:60]
         raise SpatialRefError(
-            f"spatial reference {values} leaves the picture: give {what}; divide pixels by the width and the height"
+            f"spatial reference {shown} leaves the picture: give {what}; divide pixels by the width and the height"
         )
+    values = tuple(float(value) for value in ref)
     if len(values) == 4 and (values[0] > values[2] or values[1] > values[3]):
         raise SpatialRefError(
             f"spatial reference {values} has its corners swapped: give x_min <= x_max, y_min <= y_max"
