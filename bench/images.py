@@ -10,6 +10,9 @@ of a round. Nothing is printed for pixels that differ from Pillow's but that the
   the engine works with. "4 threads" is throughput with so many at a time: a decoder that holds Python's global lock
   gains nothing there.
 
+- isolation: JPEGs in memory to RGB, in this process (the baseline) and by a pool of processes that are killed when a
+  picture costs too much (`photonlite.images.decode_pool`).
+
 The pictures are drawn: noise of all wavelengths stands for photographs, lines, bars and text for charts.
 """
 
@@ -34,12 +37,15 @@ from PIL import Image, ImageDraw, features
 
 from bench.bubble.report import table
 from bench.gpu.preprocessing import pillow_crops
+from photonlite.config import ImageLimits
 from photonlite.images.crew import Crew
 from photonlite.images.crops import CropSpec, cut_crops, select_tiling
 from photonlite.images.decode import load_image
+from photonlite.images.decode_pool import DecodePool
 
 SIZES = ((640, 480), (480, 640), (1280, 720), (1920, 1080))
 SPEC = CropSpec(crop_size=378, patch_size=14, overlap_margin=4, max_crops=12)
+ISOLATED = ((640, 480), (4000, 3000))
 CREWS = (2, 4)
 THREADS = 4
 _BATCH = 2 * THREADS  # files that are decoded for one figure of throughput
@@ -211,20 +217,40 @@ def _all_at_once(executor: ThreadPoolExecutor, work: Work) -> None:
         future.result()
 
 
+def measure_isolation(rounds: int) -> str:
+    """Time decoding in this process and in others; a table of milliseconds and their differences."""
+    rows = []
+    pool = DecodePool(ImageLimits(), 1)
+    try:
+        for size in ISOLATED:
+            file = io.BytesIO()
+            photo(*size).save(file, "JPEG", quality=85)
+            data = file.getvalue()
+            if not np.array_equal(np.asarray(pool.decode(data).image), np.asarray(load_image(data))):
+                raise AssertionError(f"pixels of {size} differ between processes")
+            works: dict[str, Work] = {"here": partial(load_image, data), "isolated": partial(pool.decode, data)}
+            seconds, found = ratios(works, rounds)
+            here, there = 1e3 * seconds, 1e3 * seconds * found["isolated"]
+            rows.append([f"{size[0]}x{size[1]}", f"{here:.2f} ms", f"{there:.2f} ms", f"{there - here:.2f} ms"])
+    finally:
+        pool.close()
+    return table(["JPEG", "in this process", "isolated", "more"], rows)
+
+
 def main() -> int:
     """Run the measurements and print the tables."""
     parser = argparse.ArgumentParser(description="Cutting crops and decoding on the CPU, against Pillow")
-    parser.add_argument("what", nargs="?", choices=("crops", "decoders"), help="leave the other out")
+    parser.add_argument("what", nargs="?", choices=("crops", "decoders", "isolation"), help="leave the others out")
     parser.add_argument("--rounds", type=int, default=15, help="repetitions of everything")
     arguments = parser.parse_args()
     print(
         f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, Pillow {PIL.__version__}, "
         f"libjpeg-turbo {features.version('libjpeg_turbo')}, NumPy {np.__version__}\n"
     )
-    if arguments.what != "decoders":
-        print(measure_crops(arguments.rounds), end="\n\n")
-    if arguments.what != "crops":
-        print(measure_decoders(arguments.rounds))
+    measures = {"crops": measure_crops, "decoders": measure_decoders, "isolation": measure_isolation}
+    for name, measure in measures.items():
+        if arguments.what in (None, name):
+            print(measure(arguments.rounds), end="\n\n")
     return 0
 
 

@@ -47,6 +47,56 @@ class Mutant:
 
 
 MUTANTS = [
+    # Hostile pictures.
+    Mutant(
+        "decoding: the header of a picture may take any CPU time",
+        "images/decode_worker.py",
+        "    limit_cpu(limits.decode_cpu_s)\n",
+        "",
+        "tests/images/test_decode_process.py",
+    ),
+    Mutant(
+        "decoding: pixels may take any CPU time",
+        "images/decode_worker.py",
+        "            limit_cpu(max(0.001, allowed - spent))\n",
+        "",
+        "tests/images/test_decode_process.py",
+    ),
+    Mutant(
+        "decoding: memory is taken before it is admitted",
+        "images/decode_process.py",
+        "                admit(needed)\n",
+        "                pass\n",
+        "tests/images/test_decode_process.py",
+    ),
+    Mutant(
+        "decoding: a slow picture keeps its place",
+        "images/decode_process.py",
+        "        self._on_slow()\n",
+        "",
+        "tests/images/test_decode_pool.py",
+    ),
+    Mutant(
+        "decoding: a cancelled picture keeps its worker",
+        "images/decode_pool.py",
+        "            if worker is not None:\n                worker.kill()\n",
+        "",
+        "tests/images/test_decode_pool.py",
+    ),
+    Mutant(
+        "memory: what decoding takes is not held",
+        "server/pictures.py",
+        "            _call_on(loop, partial(hold.resize, needed))\n",
+        "            pass\n",
+        "tests/server/test_pictures.py",
+    ),
+    Mutant(
+        "memory: a message on its way is not counted",
+        "server/connections.py",
+        "if not ingress.take_arriving(size):",
+        "if False:",
+        "tests/server/test_realtime_socket.py",
+    ),
     # Typed answers.
     Mutant(
         "scores of the ids before the mask",

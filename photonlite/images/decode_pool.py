@@ -319,8 +319,11 @@ def can_isolate() -> bool:
 
 
 def default_workers() -> int:
-    """Number of workers for this machine: one for each core, from 2 to 8; 0 where the system cannot isolate."""
-    return min(8, max(2, os.cpu_count() or 1)) if can_isolate() else 0
+    """Number of workers for this machine: one for each core, from 6 to 8; 0 where the system cannot isolate.
+
+    More than cores, because a few that are at hostile pictures must not keep others from being decoded at once.
+    """
+    return min(8, max(6, os.cpu_count() or 1)) if can_isolate() else 0
 
 
 def _closed() -> ModelError:

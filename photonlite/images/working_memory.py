@@ -22,8 +22,11 @@ _CONVERSION: Final = {"RGB": 0, "I": 10, "F": 10, "I;16": 8, "I;16L": 8, "I;16B"
 """Bytes of a pixel that `image_to_rgb` takes at its peak; for all other modes 4."""
 
 _TURNED: Final = 4
-_CODEC: Final = {"WEBP": 12, "AVIF": 16, "TIFF": 8, "GIF": 4, "BMP": 4, "PPM": 8, "PNG": 1}
-"""Bytes of a pixel that a codec holds beside the picture: frames, planes, strips."""
+_KEPT: Final = {"WEBP": 12, "AVIF": 16, "GIF": 4}
+"""Bytes of a pixel that a codec holds beside the picture, as long as there is the picture: frames and planes."""
+
+_PASSING: Final = {"TIFF": 8, "BMP": 4, "PPM": 8, "PNG": 1}
+"""Bytes of a pixel that a codec holds beside the picture until it is decoded: strips and rows."""
 
 
 WEBP_HEADER: Final = 30
@@ -39,15 +42,17 @@ def working_bytes(image: ImageFile.ImageFile) -> int:
     later = _CONVERSION.get(image.mode, 4) + _TURNED
     if isinstance(image, JpegImageFile):
         beside = max(_coefficient_bytes(image.layer), later)
+    elif image.format in _PASSING:
+        beside = max(_PASSING[image.format], later)
     else:
-        beside = _CODEC.get(image.format or "", 16) + later
+        beside = _KEPT.get(image.format or "", 16) + later
     pixel = _STORED.get(image.mode, 4) + beside + _RGB
     return image.width * image.height * pixel
 
 
 def webp_bytes(size: tuple[int, int]) -> int:
     """Return the bytes that opening and decoding a WebP of a size takes at its peak."""
-    return size[0] * size[1] * (4 + _CODEC["WEBP"] + 4 + _TURNED + _RGB)
+    return size[0] * size[1] * (4 + _KEPT["WEBP"] + 4 + _TURNED + _RGB)
 
 
 def webp_size(head: bytes) -> tuple[int, int] | None:

@@ -45,7 +45,7 @@ class ServerConfig:
         max_open: Requests that are accepted and not yet answered.
         max_open_bytes: What their bodies and pictures take together, at the peak of decoding too.
         image_workers: Processes that open and decode pictures; each is killed when a picture costs too much, and up to
-            four more run while there are such pictures. None for one for each core, from 2 to 8. 0 decodes in the
+            four more run while there are such pictures. None for one for each core, from 6 to 8. 0 decodes in the
             server's own process, where nothing can stop a hostile picture.
         max_connections: Open at a time, whether they ask for anything or not; more are refused with 503.
         requests_per_minute: Of each key, or of each client's address where there are no keys; None for no limit.

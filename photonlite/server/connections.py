@@ -26,6 +26,9 @@ from photonlite.server.errors import HttpError
 MAX_HEADER_BYTES = 32 * 1024
 """Of a request line and headers that come in pieces; a block that arrives at once may be a little longer."""
 
+_TRY_LATER = 1013
+"""Of WebSocket's close codes."""
+
 Awaited = Literal["headers", "rest of the body"]
 
 
@@ -87,7 +90,41 @@ class _SendDeadline(asyncio.Protocol):
 
 
 class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
-    """A WebSocket whose client must read what it is sent, and answer pings."""
+    """A WebSocket whose client must read what it is sent, and answer pings.
+
+    Pieces of a message count against the memory of open requests from the moment they come; once the application has
+    the message, it counts it itself.
+    """
+
+    _arriving = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, if there is room for them."""
+        ingress = self.config.app.state.ingress
+        size = 2 * len(data)  # pieces are there twice when a message is put together
+        if not ingress.take_arriving(size):
+            self.conn.fail(_TRY_LATER, "there is no memory for the message now (max_open_bytes): try again later")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+            return
+        self._arriving += size
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of what has come."""
+        self._let_go()
+        super().connection_lost(exc)
+
+    async def receive(self) -> Any:
+        """Give the application the next message."""
+        message = await super().receive()
+        self._let_go()  # reading pauses while a message waits: nothing of the next one has come
+        return message
+
+    def _let_go(self) -> None:
+        size, self._arriving = self._arriving, 0
+        if size:
+            self.config.app.state.ingress.give_arriving(size)
 
 
 class HttpConnection(_SendDeadline, H11Protocol):

@@ -182,6 +182,18 @@ class Ingress:
         with ticket.holding(copies * len(body)):
             yield
 
+    def take_arriving(self, size: int) -> bool:
+        """Count bytes of a WebSocket's message that is still on its way; returns whether there is room for them."""
+        try:
+            self._places.take_bytes(size)
+        except HttpError:
+            return False
+        return True
+
+    def give_arriving(self, size: int) -> None:
+        """Count them no more."""
+        self._places.give_bytes(size)
+
     def check_model(self, name: str | None) -> None:
         """Check which model a request means; None means the one that is served.
 

@@ -1,7 +1,9 @@
 import asyncio
 import json
 import struct
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -193,12 +195,35 @@ def test_the_limits_of_the_server_hold() -> None:
 
 
 def test_frames_count_against_the_memory_of_open_requests() -> None:
-    with serving(max_open_bytes=2000) as server, client(server) as robot:
+    with serving(max_open_bytes=30_000) as server, client(server) as robot:
         robot.ask(**DETECT)
-        robot.show(raw(np.zeros((40, 40, 3), np.uint8)))
+        robot.show(raw(np.zeros((64, 64, 3), np.uint8)))
         assert robot.code() == (0, "request_too_large")
         robot.show(encoded())
         assert robot.hear()["frame"] == 1
+
+
+def test_pieces_of_a_frame_count_before_it_is_complete() -> None:
+    released = threading.Event()
+
+    def pieces() -> Iterator[bytes]:
+        yield b"x" * 20_000
+        assert released.wait(GUARD)
+        yield b"x" * 20_000
+
+    with serving(max_open_bytes=60_000) as server, ThreadPoolExecutor(1) as executor:
+        with client(server) as robot:
+            sending = executor.submit(robot.connection.send, pieces())
+            while server.call(lambda: server.ingress.open_bytes) < 40_000:
+                pass
+            released.set()
+            with pytest.raises(ConnectionClosed) as closed:
+                robot.connection.recv(timeout=GUARD)
+            assert closed.value.rcvd is not None
+            assert (closed.value.rcvd.code, "max_open_bytes" in closed.value.rcvd.reason) == (1013, True)
+            sending.exception(GUARD)
+        while server.call(lambda: server.ingress.open_bytes):
+            pass
 
 
 def test_a_frame_that_waits_counts_as_well(server: Live) -> None:
