@@ -1,4 +1,4 @@
-"""The arithmetic: from spans and times to periods, idle time, host time, and the model of the speed-up.
+"""The arithmetic: from spans and times to periods, idle time and host time.
 
 ```
 compute   | forward 7      |fin|   idle   | forward 8      |fin|
@@ -6,9 +6,6 @@ compute   | forward 7      |fin|   idle   | forward 8      |fin|
 host      |  wait  :· commit · plan · launch · finalize ·|  wait   :·
                    <──────────── a tick of the host ─────────────> less the time until the copy has arrived
 ```
-
-Speed-up, after the published study: ``T_block / T_pipe x (1 - z)``. T are periods, z is the share of the rows of decode
-steps that carried sequences which had ended.
 """
 
 import math
@@ -43,6 +40,45 @@ class Spread:
             return cls(only, only, only)
         cuts = statistics.quantiles(values, n=20, method="inclusive")
         return cls(statistics.median(values), cuts[0], cuts[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Quartiles:
+    """Median, first and third quartile of some values; NaN where there are none."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Quartiles":
+        """Take them from values; of fewer than two, all three are the only value."""
+        if len(values) < 2:
+            only = values[0] if values else math.nan
+            return cls(only, only, only)
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(median, low, high)
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Return an interval that holds the true median with the given confidence, whatever the distribution.
+
+    The k-th smallest value exceeds the median with the probability that fewer than k of n fair coins show heads (the
+    interval of the sign test). Few values give no more than their range; no values give NaN.
+
+    Args:
+        values: Independent measurements.
+        confidence: Probability that the interval holds the median, for 6 values or more.
+    """
+    if not values:
+        return math.nan, math.nan
+    ordered, count = sorted(values), len(values)
+    rank, below = 0, 1 / 2**count
+    while 2 * below <= 1 - confidence and rank < (count - 1) // 2:
+        rank += 1
+        below += math.comb(count, rank) / 2**count
+    place = max(0, rank - 1)
+    return ordered[place], ordered[count - 1 - place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +177,6 @@ def host_ticks(spans: Iterable[Span]) -> list[float]:
         arrived = min(copied.get(wait.args.get("step"), wait.end_s), wait.end_s)
         ticks.append(wait.end_s - last.end_s - max(0.0, arrived - wait.start_s))
     return ticks
-
-
-def predicted(t_block: float, t_pipe: float, zombies: float) -> float:
-    """Give the speed-up that the model promises, as a factor; `zombies` is a share of rows."""
-    return t_block / t_pipe * (1 - zombies)
 
 
 def _lengths(spans: Iterable[Span], track: str, name: str) -> list[float]:

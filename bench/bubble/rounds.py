@@ -1,15 +1,20 @@
 """Rounds: requests handed in together, prefilled together, decoded to their ends; and what was seen of it."""
 
+import contextlib
 import cProfile
+import gc
 import itertools
+import math
 import threading
 import time
+from collections.abc import Iterator
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
 
 from bench.bubble.subjects import Subject
 from photonlite.config import EngineConfig
 from photonlite.engine.build import build
+from photonlite.engine.core import EngineCore
 from photonlite.engine.loop import EngineLoop
 from photonlite.observe.trace import Span, Tracer
 from photonlite.request import Request, Token
@@ -18,7 +23,7 @@ from photonlite.sequence import Sequence
 Chosen = tuple[int, tuple[float, ...]]
 """Id and values of a token; its probabilities may differ in the last bits between batches of different sizes."""
 
-_PATIENCE_S = 120.0
+_PATIENCE_S = 300.0
 _GLANCE_S = 5e-5
 
 
@@ -28,11 +33,13 @@ class Round:
 
     Attributes:
         tokens: Of each sequence, the end id included.
+        submitted: When the requests were handed in.
         prefilled: When the last sequence's prefill was committed.
         first_end: When the first sequence ended: until then the batch was full.
         last_end: When the last one did.
         freed: When the engine had nothing in flight any more, zombies included.
         commits: When each token of the first request was committed while the batch was full.
+        prefills: Prefill steps.
         steps: Decode steps.
         rows: Of decode steps, without padding.
         zombies: Of these, rows of sequences that had ended.
@@ -40,11 +47,13 @@ class Round:
     """
 
     tokens: list[list[Chosen]]
+    submitted: float
     prefilled: float
     first_end: float
     last_end: float
     freed: float
     commits: list[float]
+    prefills: int
     steps: int
     rows: int
     zombies: int
@@ -54,6 +63,12 @@ class Round:
     def steady_spans(self) -> list[Span]:
         """Those of steady decoding at full batch, whole spans only."""
         return [span for span in self.spans if span.start_s >= self.prefilled and span.end_s <= self.first_end]
+
+    @property
+    def period(self) -> float:
+        """Mean seconds between commits at full batch; NaN with fewer than two of them."""
+        steps = len(self.commits) - 1
+        return (self.commits[-1] - self.commits[0]) / steps if steps > 0 else math.nan
 
 
 @dataclass(eq=False, slots=True)
@@ -83,7 +98,8 @@ class Rig:
     Args:
         subject: Whose model it runs.
         config: Of the engine.
-        reason: Why sequences are to end.
+        reason: Why sequences are to end; None for any reason.
+        core: What ticks: the engine's own core, or a variant of it that an ablation measures.
 
     Attributes:
         depth: Steps in flight.
@@ -91,14 +107,22 @@ class Rig:
         graphs: What capturing took; None without graphs.
     """
 
-    def __init__(self, subject: Subject, config: EngineConfig, *, reason: str = "stop") -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        config: EngineConfig,
+        *,
+        reason: str | None = "stop",
+        core: type[EngineCore] = EngineCore,
+    ) -> None:
         parts = build(subject.model, subject.device, subject.dtype, config)
+        built = parts.core
         self.depth = config.depth
         self.graphs = parts.graphs
         self._reason = reason
-        self._core = parts.core
+        self._core = core(built.scheduler, built.runner, config.depth, tracer=built.tracer)
         self._numbers = itertools.count()
-        self.loop = EngineLoop(parts.core)
+        self.loop = EngineLoop(self._core)
 
     @property
     def tracer(self) -> Tracer:
@@ -106,39 +130,43 @@ class Rig:
         return self._core.tracer
 
     def run(self, requests: ListLike[Request], *, traced: bool) -> Round:
-        """Run a round to its end.
+        """Run a round to its end. The garbage collector rests meanwhile: its pauses are longer than a step.
 
         Args:
-            requests: Handed in before the engine plans again, so that all are prefilled by one launch.
+            requests: Handed in before the engine plans again, so that one launch prefills all that it has room for.
             traced: Whether to record spans; it takes the host some time in every tick.
 
         Raises:
-            RuntimeError: The engine died, or a request failed or took too long.
+            RuntimeError: The engine died, a request failed or took too long, or the trace lost spans.
         """
         ended = threading.Semaphore(0)
         sinks = [Collector(ended) for _ in requests]
         sequences = self._sequences(requests, sinks)
         self._prepare(traced)
-        metrics = self._core.metrics
-        before = metrics.steps["decode"], metrics.batch_size.sum, metrics.zombie_rows
-        self.loop.post(lambda: self._submit(sequences))
-        for _ in sequences:
-            self._await(ended)
-        while not self._core.idle:
-            time.sleep(_GLANCE_S)
-        freed = time.perf_counter()
+        before = self._counts()
+        with _resting_collector():
+            submitted = time.perf_counter()
+            self.loop.post(lambda: self._submit(sequences))
+            for _ in sequences:
+                self._await(ended)
+            while not self._core.idle:
+                time.sleep(_GLANCE_S)
+            freed = time.perf_counter()
         self._check(sequences)
-        after = metrics.steps["decode"], metrics.batch_size.sum, metrics.zombie_rows
-        steps, rows, zombies = (int(new - old) for new, old in zip(after, before, strict=True))
+        if self.tracer.dropped:
+            raise RuntimeError(f"the trace of a round lost {self.tracer.dropped} spans")
+        prefills, steps, rows, zombies = (int(new - old) for new, old in zip(self._counts(), before, strict=True))
         prefilled = max(sequence.times.first_token for sequence in sequences)
         first_end = min(sequence.times.finished for sequence in sequences)
         return Round(
             tokens=[[(token.id, token.values) for token in sequence.tokens] for sequence in sequences],
+            submitted=submitted,
             prefilled=prefilled,
             first_end=first_end,
             last_end=max(sequence.times.finished for sequence in sequences),
             freed=freed,
             commits=[at for at in sinks[0].times if prefilled <= at <= first_end],
+            prefills=prefills,
             steps=steps,
             rows=rows,
             zombies=zombies,
@@ -176,6 +204,10 @@ class Rig:
         """End the thread and let go of the device's memory."""
         self.loop.close(drain=False)
 
+    def _counts(self) -> tuple[float, float, float, float]:
+        metrics = self._core.metrics
+        return metrics.steps["prefill"], metrics.steps["decode"], metrics.batch_size.sum, metrics.zombie_rows
+
     def _sequences(self, requests: ListLike[Request], sinks: ListLike[Collector]) -> list[Sequence]:
         sequences = [
             Sequence(next(self._numbers), request, sink, before=1)
@@ -207,5 +239,17 @@ class Rig:
         for sequence in sequences:
             if sequence.error is not None:
                 raise RuntimeError(f"request {sequence.number} failed") from sequence.error
-            if (reason := sequence.request.grammar.finish_reason) != self._reason:
+            reason = sequence.request.grammar.finish_reason
+            if self._reason is not None and reason != self._reason:
                 raise RuntimeError(f"request {sequence.number} was to end by {self._reason!r}, not by {reason!r}")
+
+
+@contextlib.contextmanager
+def _resting_collector() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

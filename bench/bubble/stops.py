@@ -39,6 +39,10 @@ class StopModel(ModelView):
         self._marks = torch.zeros(2 * model.shape.max_context, device=device, dtype=dtype)
         self._marks[stop:] = 2 * _LIMIT
 
+    def ending_at(self, stop: int) -> "StopModel":
+        """Return a model of the same weights that ends its sequences at another position."""
+        return StopModel(self._model, stop=stop, end=self._end, device=self._marks.device, dtype=self._marks.dtype)
+
     def forward(self, x: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """Run the model, and mark the first number of the hidden states from the stop on."""
         hidden = self._model.forward(x, positions, attention)

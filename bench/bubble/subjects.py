@@ -62,9 +62,19 @@ class Subject:
     spread: int = SPREAD
 
 
-def random_moondream2(device: torch.device, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Subject:
-    """Make a model of Moondream 2's shape with random weights that ends its sequences at `STOP`."""
-    model = random_model(MoondreamConfig.from_dict({"model_type": "moondream2"}), device, dtype, seed)
+def random_moondream2(
+    device: torch.device, dtype: torch.dtype = torch.bfloat16, seed: int = 0, max_context: int = 2048
+) -> Subject:
+    """Make a model of Moondream 2's shape with random weights that ends its sequences at `STOP`.
+
+    Args:
+        device: Where it is.
+        dtype: Of its weights.
+        seed: Of its weights.
+        max_context: Positions; the published checkpoint has 2,048.
+    """
+    raw = {"model_type": "moondream2", "text": {"max_context": max_context}}
+    model = random_model(MoondreamConfig.from_dict(raw), device, dtype, seed)
     return stopping("Moondream 2's shape, random weights", model, device, dtype)
 
 
@@ -128,7 +138,8 @@ def prompt_lengths(subject: Subject, streams: int, seed: int) -> list[int]:
 def requests(subject: Subject, workload: Workload, streams: int, seed: int, *, bounded: bool = False) -> list[Request]:
     """Write the requests of a round: random words, and budgets that no answer exhausts.
 
-    With `bounded` it is the budgets that end the sequences at the subject's position: for a model that never stops.
+    With `bounded`, budgets end the sequences where the device would: for a model that never stops, or to tell the host
+    where a sequence will end.
     """
     shape, settings = subject.model.shape, SamplingSettings()
     rng = np.random.default_rng(seed)
@@ -136,10 +147,28 @@ def requests(subject: Subject, workload: Workload, streams: int, seed: int, *, b
     for length in prompt_lengths(subject, streams, seed):
         # Ids below 21 are control ids in every family.
         prompt = tuple(Token(int(token)) for token in rng.integers(21, shape.vocab_size, length))
-        budget = subject.stop - length + 1 if bounded else shape.max_context - length - 1
+        budget = answer_length(subject, workload, length) if bounded else shape.max_context - length - 1
         grammar = _grammar(workload, subject.vocabulary, budget)
         made.append(Request(workload, prompt, grammar, budget, settings))
     return made
+
+
+def answer_length(subject: Subject, workload: Workload, prompt: int) -> int:
+    """Return the tokens of an answer, the end included: a list ends where it first may from the stop on."""
+    least = subject.stop - prompt + 1
+    return least if workload == "text" else 3 * -(-(least - 1) // 3) + 1
+
+
+def ending_at(subject: Subject, stop: int, prompt: int, spread: int) -> Subject:
+    """Return the subject with another position where sequences end, and other prompts.
+
+    Raises:
+        TypeError: Its model does not end sequences at a position.
+    """
+    if not isinstance(subject.model, StopModel):
+        raise TypeError(f"{subject.name} is a {type(subject.model).__name__}, which has no stop to move")
+    model = subject.model.ending_at(stop)
+    return dataclasses.replace(subject, model=model, stop=stop, prompt=prompt, spread=spread)
 
 
 def engine_config(subject: Subject, streams: Sequence[int], depth: int) -> EngineConfig:

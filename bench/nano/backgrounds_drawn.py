@@ -214,4 +214,3 @@ KINDS: tuple[Callable[[int, int, torch.device], Tensor], ...] = (
     mosaic,
     planes,
 )
-

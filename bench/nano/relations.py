@@ -86,9 +86,7 @@ def relation_question(rng: random.Random, direction: Direction, pair: tuple[str,
     return asked(rng, rng.choice(RELATION_QUESTIONS[direction]).format(pair[0]))
 
 
-def place_question(
-    rng: random.Random, direction: Direction, first: tuple[str, str], second: tuple[str, str]
-) -> str:
+def place_question(rng: random.Random, direction: Direction, first: tuple[str, str], second: tuple[str, str]) -> str:
     """Ask whether the first thing lies in a direction of the second; the answer is `place_answer`."""
     text = rng.choice(PLACE_QUESTIONS[direction]).format(first[0], second[0])
     if has_no_singular(first) and text.startswith("is "):

@@ -50,11 +50,13 @@ def round_of(
     ended = prefilled + period * steps
     return Round(
         tokens=[[(7, ())] * (steps + 1)] * streams,
+        submitted=prefilled - 1.0,
         prefilled=prefilled,
         first_end=ended,
         last_end=ended,
         freed=ended + period * extra,
         commits=[prefilled + period * index for index in range(steps + 1)],
+        prefills=1,
         steps=steps + extra,
         rows=streams * steps + zombies,
         zombies=zombies,
