@@ -4,7 +4,6 @@ Engines that differ in one setting run the same rounds by turns.
 """
 
 import dataclasses
-import gc
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -141,7 +140,6 @@ def _measure_case(
     for number in range(1 + rounds + min(rounds, 2)):
         traced = number > rounds
         for rig, kept in zip(rigs, runs, strict=True):
-            gc.collect()  # rounds keep the collector still
             one = rig.run(requests(subject, *case, seed=number), traced=traced)
             if number > 0:
                 kept[traced].append(one)

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
 from bench.bubble.whole_run import WholeRun, load_runs
 
@@ -19,43 +21,44 @@ NAMES = {1: "blocking (depth 1)", 2: "pipelined (depth 2)"}
 
 
 def draw_runs(found: Sequence[WholeRun], made: str, path: Path) -> None:
-    """Draw busy share and period over the tokens of each sequence.
+    """Draw busy share, idle time and period over the tokens of each sequence.
 
     Args:
         found: The runs, one for each depth.
         made: Stands below.
         path: Of the picture.
     """
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (top, bottom) = pyplot.subplots(
-        2, 1, figsize=(10, 6.6), sharex=True, height_ratios=(3, 2), layout="constrained"
-    )
+    figure = Figure(figsize=(10, 7.4), layout="constrained")
+    panels: list[Axes] = list(figure.subplots(3, 1, sharex=True, height_ratios=(5, 3, 3)))
     for one in found:
-        steps = [stretch.step for stretch in one.stretches]
-        color = COLORS[one.depth]
-        label = f"{NAMES[one.depth]}: busy {one.busy:.1%} of {one.seconds:.1f} s"
-        top.plot(steps, [100 * stretch.busy for stretch in one.stretches], color=color, label=label, linewidth=1.8)
-        bottom.plot(steps, [1e3 * stretch.period for stretch in one.stretches], color=color, linewidth=1.8)
+        steps = [(stretch.step + stretch.steps / 2) for stretch in one.stretches]
+        busy = [100 * stretch.busy for stretch in one.stretches]
+        idle = [1e3 * stretch.period * (1 - stretch.busy) for stretch in one.stretches]
+        period = [1e3 * stretch.period for stretch in one.stretches]
+        label = f"{NAMES[one.depth]}: busy {one.busy:.2%} of {one.seconds:.1f} s"
+        for axes, values in zip(panels, (busy, idle, period), strict=True):
+            axes.plot(steps, values, color=COLORS[one.depth], label=label, linewidth=1.8)
     least = min(stretch.busy for one in found for stretch in one.stretches)
-    top.set_ylim(max(0, 5 * int(100 * least / 5) - 5), 101)
-    top.set_ylabel("device busy (%)")
-    top.legend(loc="lower right", frameon=False)
-    bottom.set_ylim(bottom=0)
-    bottom.set_ylabel("period of a step (ms)")
-    bottom.set_xlabel("tokens of each answer so far")
-    bottom.set_xlim(0, max(stretch.step for one in found for stretch in one.stretches))
-    for axes in (top, bottom):
+    panels[0].set_ylim(max(0, 10 * int(10 * least - 0.5)), 101)
+    panels[0].set_ylabel("device busy (%)")
+    panels[0].legend(loc="lower right", frameon=False, fontsize=12)
+    panels[1].set_ylabel("idle in a step (ms)")
+    panels[2].set_ylabel("step (ms)")
+    panels[2].set_xlabel("tokens of each answer so far")
+    panels[2].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    for axes in panels[1:]:
+        axes.set_ylim(bottom=0)
+    streams, tokens = found[0].streams, found[0].tokens // found[0].streams
+    panels[0].set_xlim(0, tokens)
+    for axes in panels:
         axes.grid(color="#dde1e7", linewidth=0.8)
         axes.spines[["top", "right"]].set_visible(False)
-    streams, tokens = found[0].streams, found[0].tokens // found[0].streams
-    title = f"{streams} streams, {tokens:,} tokens each: the device over the whole run"
-    top.set_title(title, loc="left", weight="bold")
+    title = f"{streams} streams, {tokens:,} tokens each: the device from the first launch to the last token"
+    panels[0].set_title(title, loc="left", weight="bold")
+    figure.align_ylabels(panels)
     figure.supxlabel(made, fontsize=8, color="#6b7280")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=160)
-    pyplot.close(figure)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,6 +1,5 @@
 """Both depths side by side: what was measured of one workload with one number of streams."""
 
-import gc
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -128,7 +127,12 @@ class Comparison:
     @property
     def gain(self) -> float:
         """T_block / T_pipe: the median of pairs of rounds."""
-        return statistics.median(_ratios(self.block.periods, self.pipe.periods))
+        return statistics.median(self.gain_rounds)
+
+    @property
+    def gain_rounds(self) -> list[float]:
+        """T_block / T_pipe of each pair of rounds."""
+        return _ratios(self.block.periods, self.pipe.periods)
 
     @property
     def batch_share(self) -> float:
@@ -154,6 +158,11 @@ class Comparison:
     def observed(self) -> Quartiles:
         """Median and quartiles of the observed speed-up."""
         return Quartiles.of(self.observed_rounds)
+
+    def differences(self, share: float) -> list[float]:
+        """Return the observed less the predicted speed-up of each pair of rounds, for a given z."""
+        pairs = zip(self.observed_rounds, self.gain_rounds, strict=True)
+        return [observed - predicted_gain(gain, share) for observed, gain in pairs]
 
     @property
     def observed_answers(self) -> float:
@@ -196,14 +205,12 @@ def compare(rigs: tuple[Rig, Rig], subject: Subject, workload: Workload, streams
     for number in range(rounds + 1):
         for kind in _turn(range(3), number):
             rig, told = kinds[kind]
-            gc.collect()  # rounds keep the collector still
             one = rig.run(requests(subject, workload, streams, seed=number, bounded=told), traced=False)
             if number > 0:
                 plain[kind].append(one)
     traced: list[list[Round]] = [[], []]
     for number in range(min(rounds, TRACED)):
         for kind in _turn(range(2), number):
-            gc.collect()
             made = requests(subject, workload, streams, seed=rounds + 1 + number)
             traced[kind].append(rigs[kind].run(made, traced=True))
     block, pipe = (DepthFigures.of(plain[depth], traced[depth]) for depth in (0, 1))

@@ -103,6 +103,8 @@ class Published:
     observed: float
 
 
+STUDY = "https://moondream.ai/blog/popping-the-gpu-bubble"
+
 PUBLISHED = (
     Published("RTX 3090", 1, 5.44, 5.10, 104, 1.057, 1.065),
     Published("RTX 3090", 8, 7.52, 6.97, 113, 1.076, 1.078),

@@ -1,7 +1,6 @@
 """Answers of three tokens: a queue of prompts, with a few decode steps between them that prefills ride along with."""
 
 import dataclasses
-import gc
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -71,7 +70,6 @@ def measure_short_answers(subject: Subject, streams: int, queued: int, rounds: i
     try:
         for number in range(1 + rounds + min(rounds, 2)):
             for name, (depth, told) in KINDS.items():
-                gc.collect()  # rounds keep the collector still
                 traced = number > rounds
                 made = requests(short, "text", queued, seed=number, bounded=told)
                 one = rigs[depth].run(made, traced=traced)

@@ -1,7 +1,6 @@
 """A whole run: one batch from its prompts to the last token of long answers, and how busy the device was meanwhile."""
 
 import dataclasses
-import gc
 import json
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -31,12 +30,14 @@ class Stretch:
 
     Attributes:
         step: First of them; as many tokens has each sequence, about.
+        steps: How many.
         period: Mean from the start of a step to the start of the next.
         busy: Share of the time in which the device worked.
         host: Mean work of the host in a step.
     """
 
     step: int
+    steps: int
     period: float
     busy: float
     host: float
@@ -81,12 +82,12 @@ def divide(one: Round, stretches: int) -> list[Stretch]:
     size = max(1, (len(starts) - 1) // stretches)
     spans = [span for span in one.spans if span.start_s >= one.prefilled]
     ticks, busy = host_ticks(spans), _BusyTime(one)
-    edges = range(0, len(starts) - len(starts) % size, size)
+    edges = range(0, len(starts), size)
     found = []
     for begin, end in pairwise(edges):
         seconds = starts[end] - starts[begin]
         worked = busy.until(starts[end]) - busy.until(starts[begin])
-        found.append(Stretch(begin, seconds / size, worked / seconds, mean(ticks[begin:end])))
+        found.append(Stretch(begin, size, seconds / size, worked / seconds, mean(ticks[begin:end])))
     return found
 
 
@@ -127,7 +128,6 @@ def run_whole(subject: Subject, streams: int, length: int, depths: Sequence[int]
         rig = Rig(long, engine_config(long, (streams,), depth), reason=None)  # budgets end the round that warms up
         try:
             rig.run(requests(warm, "text", streams, seed=0, bounded=True), traced=True)
-            gc.collect()  # rounds keep the collector still
             found.append(WholeRun.of(depth, rig.run(requests(long, "text", streams, seed=1), traced=True)))
         finally:
             rig.close()

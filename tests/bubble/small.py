@@ -76,4 +76,5 @@ def comparison(
         traced = [dataclasses.replace(plain[0], spans=spans)] * 2
         figures.append(DepthFigures.of(plain, traced))
     agreement = Agreement.of([([(7, ())], [(7, ())])])
-    return Comparison(workload, streams, *figures, agreement)
+    told = [t_pipe * steps] * 2
+    return Comparison(workload, streams, *figures, told, agreement)

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.bubble.figures import PHASES, Spread, host_ticks, idle_by_period, predicted, steady, together, typical
+from bench.bubble.figures import (
+    PHASES,
+    Quartiles,
+    Spread,
+    host_ticks,
+    idle_by_period,
+    median_interval,
+    steady,
+    together,
+    typical,
+)
 from photonlite.observe.trace import Span
 from tests.bubble.small import spans_of
 
@@ -77,6 +87,22 @@ def test_spread_gives_median_and_outer_percentiles():
     assert Spread.of([float(value) for value in range(101)]) == Spread(50.0, 5.0, 95.0)
 
 
-@pytest.mark.parametrize(("t_block", "t_pipe", "length", "percent"), [(5.44, 5.10, 104, 5.7), (3.11, 2.63, 115, 17.2)])
-def test_the_model_gives_the_published_predictions_for_one_stream(t_block, t_pipe, length, percent):
-    assert 100 * (predicted(t_block, t_pipe, 1 / length) - 1) == pytest.approx(percent, abs=0.06)
+def test_quartiles_of_some_values():
+    assert Quartiles.of([4.0, 0.0, 2.0, 1.0, 3.0]) == Quartiles(2.0, 1.0, 3.0)
+    assert Quartiles.of([5.0]) == Quartiles(5.0, 5.0, 5.0)
+    assert math.isnan(Quartiles.of([]).median)
+
+
+# Published tables of the sign test's interval: 1-based ranks of its ends, the least confidence 95 %.
+@pytest.mark.parametrize(
+    ("count", "low", "high"), [(5, 1, 5), (6, 1, 6), (8, 1, 8), (9, 2, 8), (20, 6, 15), (25, 8, 18)]
+)
+def test_the_interval_of_the_median_is_that_of_the_sign_test(count, low, high):
+    values = [float(value) for value in range(count, 0, -1)]
+    assert median_interval(values) == (low, high)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=60))
+def test_the_interval_holds_the_median_of_the_values(values):
+    low, high = median_interval(values)
+    assert low <= sorted(values)[len(values) // 2] <= high

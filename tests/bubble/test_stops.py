@@ -1,4 +1,6 @@
+import gc
 import threading
+from collections import deque
 
 import pytest
 import torch
@@ -77,12 +79,46 @@ def test_both_depths_give_the_same_tokens_and_only_the_pipelined_one_has_zombies
     assert pipe.steps == block.steps + 1
 
 
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_budgets_tell_the_host_where_sequences_end_and_leave_no_zombies(rigs, workload):
+    subject, by_depth = rigs
+    told = by_depth[2].run(requests(subject, workload, 4, seed=5, bounded=True), traced=False)
+    block = by_depth[1].run(requests(subject, workload, 4, seed=5), traced=False)
+
+    assert told.tokens == block.tokens
+    assert (told.zombies, told.steps, told.prefills) == (0, block.steps, 1)
+
+
+def test_the_collector_rests_during_a_round_and_goes_on_after_it(rigs, monkeypatch):
+    subject, by_depth = rigs
+    working = []
+    submit = Rig._submit
+
+    def watched(rig, sequences):
+        working.append(gc.isenabled())
+        submit(rig, sequences)
+
+    monkeypatch.setattr(Rig, "_submit", watched)
+    by_depth[2].run(requests(subject, "text", 1, seed=1), traced=False)
+    assert working == [False]
+    assert gc.isenabled()
+
+
+def test_a_trace_that_lost_spans_spoils_the_round(rigs, monkeypatch):
+    subject, by_depth = rigs
+    rig = by_depth[2]
+    monkeypatch.setattr(rig.tracer, "_ring", deque(maxlen=10))
+    with pytest.raises(RuntimeError, match=r"lost \d+ spans"):
+        rig.run(requests(subject, "text", 1, seed=1), traced=True)
+    rig.tracer.clear()
+
+
 def test_a_round_is_prefilled_by_one_launch_and_its_times_are_in_order(rigs):
     subject, by_depth = rigs
     one = by_depth[2].run(requests(subject, "text", 4, seed=1), traced=True)
 
     assert [span.name for span in one.spans if span.track == "compute"].count("prefill") == 1
-    assert one.prefilled <= one.first_end < one.last_end <= one.freed
+    assert one.submitted < one.prefilled <= one.first_end < one.last_end <= one.freed
     # The first request's first token is committed just before the last one's.
     assert min(map(len, one.tokens)) - 1 <= len(one.commits) <= min(map(len, one.tokens))
     assert one.steady_spans
