@@ -4,7 +4,12 @@ import difflib
 from collections.abc import Iterable
 
 
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like a name, or None where none is."""
+    return next(iter(difflib.get_close_matches(str(name)[:100].lower(), list(known), n=1)), None)
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return "did you mean 'max_tokens'? " for a name that is close to a known one, else an empty text."""
-    close = difflib.get_close_matches(str(name)[:100], list(known), n=1)
-    return f"did you mean {close[0]!r}? " if close else ""
+    """Return " (did you mean 'max_tokens'?)" for a name that is like a known one, else an empty text."""
+    near = nearest(name, known)
+    return "" if near is None else f" (did you mean {near!r}?)"

@@ -101,17 +101,16 @@ def check_names(names: Iterable[str], method: str, build: Callable[..., object])
     takes = (*(name for name in inspect.signature(build).parameters if name != "self"), *OPTIONS)
     for name in names:
         if name not in takes:
-            raise UnknownArgumentError(f"{method}() takes no argument {name!r:.60}: {_advice(name, takes)}")
+            raise UnknownArgumentError(f"{method}() takes no argument {name!r:.60}{_advice(name, takes)}")
 
 
 def _advice(name: str, takes: Collection[str]) -> str:
     if name in _THRESHOLDS and "object" in takes:
-        return "there is no threshold; everything that is found has a score, so filter the result by it"
+        return ": everything that is found has a score, so filter the result by that"
     meant = _MEANT.get(name, name)
     if meant in SETTINGS and "settings" in takes:
-        return f"it is a setting, give it as settings={{{meant!r}: ...}}"
-    hint = f"did you mean {meant!r}? " if meant in takes else did_you_mean(name, takes)
-    return f"{hint}It takes {', '.join(takes)}"
+        return f": it is a setting, give it as settings={{{meant!r}: ...}}"
+    return f"{did_you_mean(meant, takes)}: it takes {', '.join(takes)}"
 
 
 def _text(name: str, text: object) -> str | None:

@@ -96,7 +96,7 @@ class SamplingSettings:
                 )
             if name not in SETTINGS:
                 hint = did_you_mean(name, SETTINGS)
-                raise SettingsError(f"setting {_shown(name)} is unknown: {hint}The settings are {', '.join(SETTINGS)}")
+                raise SettingsError(f"setting {_shown(name)} is unknown{hint}: the settings are {', '.join(SETTINGS)}")
         return cls(**settings)
 
     @property

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from photonlite.errors import SettingsError
-from photonlite.hints import did_you_mean
+from photonlite.hints import nearest
 
 PREFIX: Final = "PHOTONLITE_"
 """Of environment variables."""
@@ -227,7 +227,7 @@ def from_assignments(cls: type, texts: Iterable[str], flag: str) -> dict[str, Gi
         name, sign, value = text.partition("=")
         name = name.strip()
         if not sign:
-            raise SettingsError(f"{flag} {text!r:.60} is no assignment: write {flag} NAME=VALUE")
+            raise SettingsError(f"{flag} {text!r:.60} is not an assignment: write {flag} NAME=VALUE")
         if name not in known:
             raise unknown_name(f"{flag} {name!r:.60}", name, known)
         source = f"{flag} {name}"
@@ -253,8 +253,9 @@ def build(cls: type[_T], given: Mapping[str, Given], **more: Any) -> _T:
 def unknown_name(what: str, name: str, known: Iterable[str]) -> SettingsError:
     """Return the error for a name that is no setting, with the nearest one that is."""
     known = list(known)
-    hint = did_you_mean(name.lower(), known).strip() or f"the settings are {', '.join(known)}"
-    return SettingsError(f"{what} is no setting: {hint}")
+    near = nearest(name, known)
+    hint = f"the settings are {', '.join(known)}" if near is None else f"did you mean {near!r}?"
+    return SettingsError(f"{what} is not a setting: {hint}")
 
 
 def _parts(hint: Any) -> tuple[type, bool, bool, tuple[str, ...]] | None:

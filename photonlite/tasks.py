@@ -196,9 +196,9 @@ class Tasks:
         """
         skill = task.get("skill") if isinstance(task, Mapping) else None
         if not isinstance(skill, str) or skill not in self._builders:
-            hint = "" if skill is None else did_you_mean(skill, self._builders)
+            hint = "" if skill is None else f"there is no skill {skill!r:.60}{did_you_mean(skill, self._builders)}: "
             example = "{'skill': 'detect', 'image': ..., 'object': ...}"
-            raise InputError(f"a task is a dict such as {example}: {hint}The skills are {', '.join(self._builders)}")
+            raise InputError(f"{hint}a task is a dict such as {example}; the skills are {', '.join(self._builders)}")
         arguments = {name: value for name, value in task.items() if name != "skill"}
         build = self._builders[skill]
         check_names(map(str, arguments), skill, build)

@@ -98,7 +98,7 @@ def test_tasks_that_are_no_list_are_refused(model: VisionModel, tasks: Any) -> N
 def test_a_misspelled_skill_gets_a_hint(model: VisionModel) -> None:
     [error] = model.batch([{"skill": "detekt", "image": PICTURE, "object": "mug"}])
 
-    assert "did you mean 'detect'?" in str(error)
+    assert str(error).startswith("task 0: there is no skill 'detekt' (did you mean 'detect'?): a task is a dict")
 
 
 def test_a_batch_prepares_no_more_pictures_than_can_be_used_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,15 +30,15 @@ def model() -> Iterator[VisionModel]:
 
 @pytest.mark.parametrize("method", WAYS)
 def test_an_unknown_option_names_the_public_method_and_what_may_be_meant(model: VisionModel, method: str) -> None:
-    with pytest.raises(UnknownArgumentError, match=rf"^{method}\(\) takes no argument 'timeout'.*'deadline_s'\?"):
+    with pytest.raises(UnknownArgumentError, match=rf"^{method}\(\) takes no argument 'timeout' .*'deadline_s'\?\)"):
         WAYS[method](model, timeout=3)
-    with pytest.raises(TypeError, match=rf"^{method}\(\).*did you mean 'salt'\?"):
+    with pytest.raises(TypeError, match=rf"^{method}\(\).*\(did you mean 'salt'\?\)"):
         WAYS[method](model, sallt="x")
 
 
 @pytest.mark.parametrize("method", ["detect", "point", "segment", "adetect"])
 def test_a_threshold_is_told_that_results_have_scores(model: VisionModel, method: str) -> None:
-    with pytest.raises(UnknownArgumentError, match=r"there is no threshold; .* has a score"):
+    with pytest.raises(UnknownArgumentError, match=r"'threshold': everything that is found has a score"):
         WAYS[method](model, threshold=0.3)
 
 
@@ -52,8 +52,8 @@ def test_a_task_of_a_batch_gets_the_same_advice(model: VisionModel) -> None:
     task = {"skill": "detect", "image": PICTURE, "object": "mug"}
     late, picky, lacking = model.batch([task | {"timeout": 3}, task | {"threshold": 0.1}, {"skill": "detect"}])
 
-    assert str(late).startswith("task 0: detect() takes no argument 'timeout': did you mean 'deadline_s'?")
-    assert "there is no threshold" in str(picky)
+    assert str(late).startswith("task 0: detect() takes no argument 'timeout' (did you mean 'deadline_s'?): ")
+    assert "everything that is found has a score" in str(picky)
     assert "lacks something: missing a required argument: 'image'" in str(lacking)
 
 
@@ -71,5 +71,5 @@ def test_what_is_true_or_false_is_nothing_else(model: VisionModel, name: str) ->
 
 
 def test_a_misspelled_setting_gets_a_hint(model: VisionModel) -> None:
-    with pytest.raises(SettingsError, match=r"'temprature' is unknown: did you mean 'temperature'\? The settings are"):
+    with pytest.raises(SettingsError, match=r"'temprature' is unknown \(did you mean 'temperature'\?\): the"):
         model.caption(PICTURE, settings={"temprature": 1})

@@ -72,7 +72,7 @@ def test_values_at_the_limits_pass(name: str, value: Any) -> None:
 
 def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
     with pytest.raises(
-        SettingsError, match=r"'temprature' is unknown: .*temperature, top_p, max_tokens, max_objects, seed"
+        SettingsError, match=r"'temprature' is unknown .*temperature, top_p, max_tokens, max_objects, seed"
     ):
         SamplingSettings.from_dict({"temprature": 1})
 

@@ -134,17 +134,17 @@ def test_a_table_with_a_value_of_another_type_is_refused(name: str, value: Any) 
 
 
 def test_unknown_names_are_refused_with_the_nearest_one() -> None:
-    with pytest.raises(SettingsError, match=r"'hole' in a\.toml is no setting: did you mean 'whole'"):
+    with pytest.raises(SettingsError, match=r"'hole' in a\.toml is not a setting: did you mean 'whole'"):
         from_table(Kinds, {"hole": 1}, "a.toml")
-    with pytest.raises(SettingsError, match="--set 'Moode' is no setting: did you mean 'mode'"):
+    with pytest.raises(SettingsError, match="--set 'Moode' is not a setting: did you mean 'mode'"):
         from_assignments(Kinds, ["Moode=fast"], "--set")
-    with pytest.raises(SettingsError, match=r"'secret' in a\.toml is no setting"):
+    with pytest.raises(SettingsError, match=r"'secret' in a\.toml is not a setting"):
         from_table(Kinds, {"secret": ["x"]}, "a.toml")
     assert "the settings are a, b" in str(unknown_name("zzz", "zzz", ["a", "b"]))
 
 
 def test_what_is_no_assignment_is_refused() -> None:
-    with pytest.raises(SettingsError, match="--set 'whole' is no assignment: write --set NAME=VALUE"):
+    with pytest.raises(SettingsError, match="--set 'whole' is not an assignment: write --set NAME=VALUE"):
         from_assignments(Kinds, ["whole"], "--set")
 
 

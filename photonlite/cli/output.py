@@ -66,7 +66,7 @@ class PlotTarget:
     def _check_file(self) -> None:
         suffix = self._out.suffix.lower()
         if Image.registered_extensions().get(suffix) not in Image.SAVE:
-            raise InputError(f"--plot {self._out}: {suffix!r} is no picture format: end the name in .png or .jpg")
+            raise InputError(f"--plot {self._out}: {suffix!r} is not a picture format: end the name in .png or .jpg")
         if self._out.resolve() in self._taken:
             raise InputError(f"--plot {self._out} would overwrite the picture itself: name another file")
 

@@ -43,7 +43,7 @@ class Recording:
             opencv()
         elif self._suffix not in ANIMATIONS:
             known = ", ".join((*ANIMATIONS, *CODECS))
-            raise InputError(f"--output {out}: {self._suffix!r} is no animation or video: end it in one of {known}")
+            raise InputError(f"--output {out}: {self._suffix!r} is not an animation or a video: end it in {known}")
         self._results: list[FrameResult] = []
         self._bytes = 0
         self._left_out = 0

@@ -137,7 +137,7 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
     except OSError as cause:
         raise InputError(f"the file {str(path)!r} cannot be read ({cause.strerror}): give a TOML file") from cause
     except ValueError as cause:
-        raise InputError(f"the file {str(path)!r} is no TOML: {cause}") from cause
+        raise InputError(f"the file {str(path)!r} is not TOML: {cause}") from cause
     tables: dict[str, dict[str, Any]] = {"choice": {}, "server": {}}
     known = {"choice": settings_of(Choice), "server": settings_of(ServerConfig)}
     for name, value in content.items():
@@ -156,7 +156,7 @@ def _own(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that are photonlite's.
 
     Raises:
-        SettingsError: One is no setting: whoever set it believes that it counts.
+        SettingsError: One is not a setting: whoever set it believes that it counts.
     """
     classes = (Choice, ServerConfig, EngineConfig, ImageLimits)
     known = {setting.variable for cls in classes for setting in settings_of(cls).values()} | set(_OTHER_VARIABLES)

@@ -89,7 +89,7 @@ def types_of(schema: Mapping[str, Any], where: str) -> tuple[str, ...]:
         refuse("must be the name of a type, or a list of some", "type", where)
     for name in names:
         if not isinstance(name, str) or name not in BY_TYPE:
-            refuse(f"{name!r:.100} is no type: there are {', '.join(BY_TYPE)}", "type", where)
+            refuse(f"{name!r:.100} is not a type: there are {', '.join(BY_TYPE)}", "type", where)
     return tuple(dict.fromkeys(names))
 
 

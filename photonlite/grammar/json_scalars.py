@@ -27,7 +27,7 @@ def string_of(schema: Mapping[str, Any], where: str) -> Fragment:
         given = schema[keyword]
         if keyword == "format":
             if not isinstance(given, str) or given not in FORMATS:
-                refuse(f"{given!r:.100} is no format that can be held: there are {', '.join(FORMATS)}", keyword, where)
+                refuse(f"{given!r:.100} is not a known format: there are {', '.join(FORMATS)}", keyword, where)
             given = FORMATS[given]
         return _matching(given, keyword, Lengths(low, high), where, search)
     return string(low, high)

@@ -116,7 +116,7 @@ class _Reader:
         if schema is True:
             return self._anything(_FREE_DEPTH)
         if not isinstance(schema, Mapping):
-            refuse("nothing may stand here, or it is no schema: give an object with keywords, or true", "", where)
+            refuse("nothing may stand here, or it is not a schema: give an object with keywords, or true", "", where)
         check_known(schema, where)
         for keyword in ("$defs", "definitions"):
             mapping_of(schema, keyword, where)
@@ -206,7 +206,7 @@ class _Reader:
         if "format" in schema:
             native = schema["format"]
             if not isinstance(native, str) or native not in _NATIVE:
-                refuse(f"{native!r:.100} is no format of an object: there are {', '.join(_NATIVE)}", "format", where)
+                refuse(f"{native!r:.100} is not a format of an object: there are {', '.join(_NATIVE)}", "format", where)
             self._check_native(schema, native, where)
             return _NATIVE[native]
         properties = mapping_of(schema, "properties", where)

@@ -67,7 +67,7 @@ def value(given: Any, depth: int = 0) -> Fragment:
     """Match one value of JSON.
 
     Raises:
-        GrammarError: It is no value of JSON.
+        GrammarError: It is not a JSON value.
         GrammarTooLargeError: It is nested too deeply.
     """
     if depth > MAX_NESTING:
@@ -89,7 +89,7 @@ def value(given: Any, depth: int = 0) -> Fragment:
         entries = [entry(name, value(each, depth + 1)) for name, each in given.items()]
         return bracketed("{", separated(entries), "}")
     raise GrammarError(
-        f"{given!r:.100} is no value of JSON: give null, a boolean, a number, a text, a list or an object"
+        f"{given!r:.100} is not a JSON value: give null, a boolean, a number, a text, a list or an object"
     )
 
 

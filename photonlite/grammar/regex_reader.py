@@ -68,7 +68,7 @@ def read(pattern: str) -> Node:
         GrammarTooLargeError: It is too long or too deep, or counts too far.
     """
     if not isinstance(pattern, str):
-        raise GrammarError(f"a pattern is a str, not of type {type(pattern).__name__}")
+        raise GrammarError(f"a pattern is text, not of type {type(pattern).__name__}")
     if len(pattern) > MAX_LENGTH:
         raise GrammarTooLargeError(f"the pattern has {len(pattern)} characters, over the limit of {MAX_LENGTH}")
     reader = _Reader(pattern)
@@ -165,13 +165,13 @@ class _Reader:
     def _literal(self, letter: str) -> Item:
         number = ord(letter)
         if unicodedata.category(letter) == "Cs":
-            self.refuse("half a character (a surrogate), which is no text")
+            self.refuse("half a character (a surrogate), which is not text")
         return span(number, number)
 
     def _group(self) -> Node:
         if not self._take(_OPENING):
             if _FLAGS.match(self._pattern, self._at):
-                self.refuse("flags, to which an answer cannot be held (write both cases out, such as [aA]),")
+                self.refuse("flags, which cannot be enforced (write out both cases, such as [aA]),")
             self.refuse("a kind of group that is not supported (look-around, conditions)")
         self._depth += 1
         if self._depth > MAX_GROUPS:

@@ -415,8 +415,10 @@ def _unusable(source: object) -> ImageError:
         )
     if isinstance(source, (list, tuple)) or hasattr(source, "__array__"):
         return ImageShapeError(
-            f"a {kind} is not taken as a picture: hand in a numpy array of shape [height, width, 3] and dtype uint8"
+            f"an object of type {kind} is not taken as a picture: hand in a numpy array of shape [height, width, 3] "
+            "and dtype uint8"
         )
     return ImageError(
-        f"a {kind} is no picture: hand in a path, bytes, a binary file object, a Pillow image or a numpy array"
+        f"an object of type {kind} is not a picture: hand in a path, bytes, a binary file object, a Pillow image or a "
+        "numpy array"
     )

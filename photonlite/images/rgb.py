@@ -101,7 +101,7 @@ def _check_array(array: npt.NDArray[Any]) -> None:
     shape = list(array.shape)
     if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
         raise ImageShapeError(
-            f"an array of dtype {array.dtype} is no picture: {_WANTED}, or floats in [0, 1]; "
+            f"an array of dtype {array.dtype} is not a picture: {_WANTED}, or floats in [0, 1]; "
             "scale wider integers yourself, for 16 bits with (array // 257).astype('uint8')"
         )
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
@@ -110,7 +110,7 @@ def _check_array(array: npt.NDArray[Any]) -> None:
             hint = "; channels come last: array.transpose(1, 2, 0)"
         elif array.ndim == 4:
             hint = "; one picture at a time: array[0]"
-        raise ImageShapeError(f"an array of shape {shape} is no picture: {_WANTED}{hint}")
+        raise ImageShapeError(f"an array of shape {shape} is not a picture: {_WANTED}{hint}")
     if array.size == 0:
         raise ImageShapeError(f"an array of shape {shape} has no pixels: height and width must be at least 1")
 

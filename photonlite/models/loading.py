@@ -175,7 +175,7 @@ def _starmie(path: Path) -> Path:
 def _unknown(model: str, path: Path) -> str:
     """Say what was looked for under a name that leads nowhere, and what is like it."""
     shown = _shortened(path)
-    text = f"unknown model {_shortened(model)!r}: there is no folder or file {shown}, and it is no Hub id (owner/name)"
+    text = f"unknown model {_shortened(model)!r}: no folder or file {shown} exists, and it is not a Hub id (owner/name)"
     by_ending = {known.split("/")[1]: known for known in KNOWN_MODELS}
     near = [by_ending[key] for key in difflib.get_close_matches(model.lower(), by_ending)]
     if path.parent.is_dir():

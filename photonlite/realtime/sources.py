@@ -73,7 +73,8 @@ def open_source(source: Source) -> Frames:
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         return Frames(lambda: iter(source), DEFAULT_RATE, repeatable=iter(source) is not source)
     raise InputError(
-        f"a {type(source).__name__} is no source of frames: give a folder, a file, a camera's number or a callable"
+        f"an object of type {type(source).__name__} is not a source of frames: give a folder, a file, a camera's "
+        "number or a callable"
     )
 
 

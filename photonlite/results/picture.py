@@ -55,8 +55,8 @@ def _from_array(array: NDArray[Any]) -> Image.Image:
         array = np.rint(array * 255).astype(np.uint8)
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or channels not in (1, 3, 4) or array.size == 0:
         raise ImageShapeError(
-            f"An array of shape {array.shape} and type {array.dtype} is no picture. Give uint8, or floats in [0, 1], "
-            "with 1, 3 or 4 channels: [height, width] or [height, width, channels]."
+            f"An array of shape {array.shape} and type {array.dtype} is not a picture. Give uint8, or floats in [0, "
+            "1], with 1, 3 or 4 channels: [height, width] or [height, width, channels]."
         )
     return Image.fromarray(array[:, :, 0] if array.ndim == 3 and channels == 1 else array)
 

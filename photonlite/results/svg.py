@@ -136,7 +136,7 @@ def _skip(path: str, position: int) -> int:
 
 def _bad(path: str, position: int, reason: str) -> InputError:
     place = f"'{path[position : position + 20]}'" if position < len(path) else "the end"
-    return InputError(f"This is no SVG path: at {place} (character {position}), {reason}.")
+    return InputError(f"This is not an SVG path: at {place} (character {position}), {reason}.")
 
 
 def _sides(bbox: Mapping[str, float]) -> tuple[float, float, float, float]:

@@ -185,7 +185,7 @@ def _ask_for_crops(picture: Picture) -> tuple[CutPicture | UncutPicture | None, 
     try:
         crops, failure = _read_crops(picture), picture.failure
         if failure is not None and not isinstance(failure, BaseException):
-            raise TypeError(f"a picture's failure is {type(failure).__name__}, which is no exception")
+            raise TypeError(f"a picture's failure is {type(failure).__name__}, which is not an exception")
         if crops is None and failure is None:
             picture.request_crops()
     except Exception as error:

@@ -78,7 +78,7 @@ def read_asked(skill: Skill, request: Request, body: bytes) -> Asked:
     for name in fields:
         if name not in known:
             hint = did_you_mean(name, known)
-            _unusable("unknown_field", f"the field {name[:40]!r} is unknown: {hint}{skill} takes {', '.join(known)}")
+            _unusable("unknown_field", f"the field {name[:40]!r} is unknown{hint}: {skill} takes {', '.join(known)}")
     fields = {name: value for name, value in fields.items() if value is not None}
     for name, value in fields.items():
         _check(name, value)
@@ -103,7 +103,7 @@ def read_json(body: bytes) -> Any:
         return _parsed(body.decode())
     except ValueError as cause:
         reason = str(cause)[:200]
-        raise HttpError(400, f"the body is no JSON that can be read: {reason}", code="invalid_json") from cause
+        raise HttpError(400, f"the body is not JSON that can be read: {reason}", code="invalid_json") from cause
 
 
 def _read(request: Request, body: bytes) -> tuple[list[bytes], dict[str, Any]]:
@@ -112,7 +112,7 @@ def _read(request: Request, body: bytes) -> tuple[list[bytes], dict[str, Any]]:
     if kind == "application/json":
         value = read_json(body)
         if not isinstance(value, dict):
-            raise HttpError(400, f"the body is {type(value).__name__}: send a JSON object", code="invalid_json")
+            raise HttpError(400, f"the body is of type {type(value).__name__}: send a JSON object", code="invalid_json")
         return [], value
     if kind == "multipart/form-data":
         files, texts = read_form(content_type, body)
@@ -140,7 +140,7 @@ def _from_text(name: str, text: str) -> Any:
         try:
             return _parsed(text)
         except ValueError as cause:
-            raise HttpError(422, f"the field {name!r} is no JSON", code="invalid_field") from cause
+            raise HttpError(422, f"the field {name!r} is not JSON", code="invalid_field") from cause
     return text
 
 
@@ -208,7 +208,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _unusable(code: str, message: str) -> NoReturn:

@@ -166,7 +166,7 @@ class HttpConnection(_SendDeadline, H11Protocol):
             limit = f"the headers are longer than {MAX_HEADER_BYTES // 1024} KiB"
             self._refuse(431, f"{limit}: send text in the body", "headers_too_large")
         else:
-            self._refuse(400, msg.rstrip(".").lower().capitalize() + ": it is no HTTP/1.1", "invalid_http")
+            self._refuse(400, msg.rstrip(".").lower().capitalize() + ": it is not HTTP/1.1", "invalid_http")
 
     def _look(self) -> None:
         """See what the connection waits for now. uvicorn's keep-alive timer ends with the first byte that comes."""

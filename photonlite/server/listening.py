@@ -83,6 +83,6 @@ def _why_not(config: ServerConfig, cause: OSError) -> str:
         case errno.EACCES:
             return f"port {config.port} is reserved to the system: give one from 1024 on with --port"
         case errno.EADDRNOTAVAIL:
-            return f"the host {config.host!r} is no address of this machine: give 127.0.0.1, or one that it has"
+            return f"the host {config.host!r} is not an address of this machine: give 127.0.0.1, or one that it has"
         case _:
             return f"cannot listen at {config.host!r}, port {config.port}: {cause.strerror}"

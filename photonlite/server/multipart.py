@@ -72,7 +72,7 @@ def _text(name: str, content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        _malformed(f"the field {name[:40]!r} is no UTF-8; a picture needs a filename")
+        _malformed(f"the field {name[:40]!r} is not UTF-8; a picture needs a filename")
 
 
 def _malformed(reason: str) -> NoReturn:

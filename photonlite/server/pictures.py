@@ -142,7 +142,7 @@ def from_data_uri(value: str) -> bytes:
     if head is None or not head[0].lower().endswith(";base64,"):
         raise HttpError(
             400,
-            f"image_url {value[:_SHOWN]!r} is no data URI in base64: send data:image/jpeg;base64,...",
+            f"image_url {value[:_SHOWN]!r} is not a data URI in base64: send data:image/jpeg;base64,...",
             code="invalid_image_url",
         )
     code = value[head.end() :]

@@ -60,7 +60,7 @@ def _declared(request: Request, limit: int) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise HttpError(400, "Content-Length is no number of bytes", code="wrong_content_length", headers=_CLOSE)
+        raise HttpError(400, "Content-Length is not a number of bytes", code="wrong_content_length", headers=_CLOSE)
     if int(text) > limit:
         raise _too_large(text, limit)
     return int(text)

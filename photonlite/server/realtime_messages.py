@@ -52,7 +52,7 @@ def read_text(text: str) -> dict[str, Any]:
     message = read_json(text.encode())
     if not isinstance(message, dict):
         example = '{"task": "detect", "object": "mug"}'
-        raise HttpError(400, f"the message is no JSON object: send one such as {example}", code="invalid_json")
+        raise HttpError(400, f"the message is not a JSON object: send one such as {example}", code="invalid_json")
     return message
 
 

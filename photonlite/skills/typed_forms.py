@@ -116,7 +116,7 @@ def _regex(pattern: Any) -> Form:
     if isinstance(pattern, re.Pattern):
         if not isinstance(pattern.pattern, str) or pattern.flags & ~re.UNICODE:
             raise GrammarError(
-                "regex was compiled for bytes or with flags, to which an answer cannot be held: give the pattern as "
+                "regex was compiled for bytes or with flags, which cannot be enforced: give the pattern as "
                 "text without flags, with both cases written out, such as [aA]"
             )
         pattern = pattern.pattern
@@ -184,7 +184,7 @@ def _parsed(text: str) -> Mapping[str, Any]:
     except RecursionError as cause:
         raise GrammarTooLargeError("the schema is nested too deeply to be read: make it flatter") from cause
     except json.JSONDecodeError as cause:
-        raise SchemaError(f"the schema is no JSON: {cause}; give a JSON Schema, a dict or a type") from cause
+        raise SchemaError(f"the schema is not JSON: {cause}; give a JSON Schema, a dict or a type") from cause
     if not isinstance(schema, dict):
         raise SchemaError(f"the schema is a JSON {type(schema).__name__}: give an object")
     return schema

@@ -62,7 +62,7 @@ def test_a_picture_that_is_still_to_be_read_is_not_overwritten(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("name", "complaint"),
-    [("boxes", "'' is no picture format"), ("boxes.txt", "'.txt' is no picture format"), ("desk.png", "overwrite")],
+    [("boxes", "'' is not a picture format"), ("boxes.txt", "'.txt' is not a picture"), ("desk.png", "overwrite")],
 )
 def test_a_file_that_cannot_be_meant_is_refused_at_once(tmp_path: Path, name: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):

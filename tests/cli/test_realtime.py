@@ -121,7 +121,7 @@ def test_ctrl_c_ends_a_camera_in_good_order(
         (["--source", "CLIP", "--object", "mug", "--length", "short"], "detect takes no 'length'"),
         (["--source", "CLIP", "--object", "mug", "--deadline-ms", "0"], "deadline_ms"),
         (["--source", "CLIP", "--object", "mug", "--json", "--plain"], "give one of them"),
-        (["--source", "CLIP", "--object", "mug", "--output", "x.txt"], "'.txt' is no animation"),
+        (["--source", "CLIP", "--object", "mug", "--output", "x.txt"], "'.txt' is not an animation"),
     ],
 )
 def test_what_cannot_be_done_is_told_before_the_model_is_loaded(

@@ -100,13 +100,13 @@ def test_every_setting_of_the_engine_has_an_assignment_and_a_variable() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environ", "complaint"),
     [
-        (("--engine", "max_bach=3"), {}, "--engine 'max_bach' is no setting: did you mean 'max_batch'"),
+        (("--engine", "max_bach=3"), {}, "--engine 'max_bach' is not a setting: did you mean 'max_batch'"),
         (("--engine", "max_batch=0"), {}, r"'max_batch' is 0: .* \(it was set by --engine max_batch\)"),
         (("--max-open", "0"), {}, r"'max_open' is 0: .* \(it was set by --max-open\)"),
         (("--max-pixels", "0"), {}, r"'max_pixels' is 0: .* \(it was set by --max-pixels\)"),
-        ((), {"MAX_OPNE": "3"}, "the environment variable PHOTONLITE_MAX_OPNE is no setting: did you mean 'max_open'"),
+        ((), {"MAX_OPNE": "3"}, "environment variable PHOTONLITE_MAX_OPNE is not a setting: did you mean 'max_open'"),
         ((), {"MAX_OPEN": "many"}, "the environment variable PHOTONLITE_MAX_OPEN is 'many': give a whole number"),
-        ((), {"API_KEYS": "0123456789abcdef"}, "PHOTONLITE_API_KEYS is no setting: did you mean 'api_key"),
+        ((), {"API_KEYS": "0123456789abcdef"}, "PHOTONLITE_API_KEYS is not a setting: did you mean 'api_key"),
     ],
 )
 def test_what_cannot_be_is_refused_with_where_it_is_from(
@@ -119,11 +119,11 @@ def test_what_cannot_be_is_refused_with_where_it_is_from(
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("max_opne = 1", "'max_opne' in the file .* is no setting: did you mean 'max_open'"),
+        ("max_opne = 1", "'max_opne' in the file .* is not a setting: did you mean 'max_open'"),
         ("[engine]\nmax_bach = 1", r"'max_bach' in \[engine\] of the file .*: did you mean 'max_batch'"),
-        ("engine = 1", "'engine' in the file .* is no setting"),
+        ("engine = 1", "'engine' in the file .* is not a setting"),
         ("[images]\nmax_pixels = '1'", r"'max_pixels' in \[images\] of the file .* is '1': give a whole number"),
-        ("api_keys = ['0123456789abcdef']", "'api_keys' in the file .* is no setting"),
+        ("api_keys = ['0123456789abcdef']", "'api_keys' in the file .* is not a setting"),
         ("max_open = 0", r"\(it was set by 'max_open' in the file"),
     ],
 )

@@ -156,7 +156,7 @@ def test_wrong_shapes_are_refused(shape: tuple[int, ...], hint: str) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint16, np.bool_, np.complex64, np.object_, "U3", "datetime64[s]"])
 def test_wrong_dtypes_are_refused(dtype: Any) -> None:
-    with pytest.raises(ImageShapeError, match=r"dtype .* is no picture.*uint8"):
+    with pytest.raises(ImageShapeError, match=r"dtype .* is not a picture.*uint8"):
         array_to_rgb(np.zeros((4, 4, 3), dtype))
 
 

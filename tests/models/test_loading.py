@@ -77,7 +77,7 @@ def test_the_shipped_checkpoint_is_in_the_wheel_or_beside_the_package(
     [
         ("moondream2", "no folder or file moondream2.*did you mean vikhyatk/moondream2"),
         ("no-such-model", "no folder or file no-such-model.*photonlite models"),
-        ("./a/b", r"no folder or file a/b.*no Hub id \(owner/name\)"),
+        ("./a/b", r"no folder or file a/b.*not a Hub id \(owner/name\)"),
         ("a/b/c", "no folder or file a/b/c"),
         ("", "names no model: give a folder"),
         ("x" * 5000, "x…"),

@@ -93,9 +93,9 @@ def test_cameras_come_at_their_own_pace(monkeypatch: pytest.MonkeyPatch, source:
     [
         (lambda folder: folder / "nothing", ImageNotFoundError, "there is no source"),
         (lambda folder: folder, ImageNotFoundError, "holds no picture"),
-        (lambda folder: 1.5, InputError, "a float is no source"),
-        (lambda folder: b"GIF89a", InputError, "a bytes is no source"),
-        (lambda folder: True, InputError, "a bool is no source"),
+        (lambda folder: 1.5, InputError, "an object of type float is not a source"),
+        (lambda folder: b"GIF89a", InputError, "an object of type bytes is not a source"),
+        (lambda folder: True, InputError, "an object of type bool is not a source"),
     ],
 )
 def test_what_is_no_source_is_told_at_once(tmp_path: Path, make: Any, error: type[Exception], message: str) -> None:

@@ -379,7 +379,7 @@ def test_a_file_that_is_no_picture_is_refused(page: Page, tmp_path: Path) -> Non
 
     page["file"].send_keys(str(path))
 
-    page.until(lambda: "notes.txt is no picture" in page.errors().get("picture-error", ""))
+    page.until(lambda: "notes.txt is not a picture" in page.errors().get("picture-error", ""))
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab(driver: webdriver.Chrome, picture: Path) -> None:

@@ -114,7 +114,7 @@ def test_equal_questions_have_equal_languages() -> None:
 @pytest.mark.parametrize(
     ("schema", "complaint"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[1]", "JSON list"),
         ({"const": {1, 2}}, "written as JSON"),
         ({"const": float("nan")}, "written as JSON"),
@@ -122,7 +122,7 @@ def test_equal_questions_have_equal_languages() -> None:
         (3, "no JSON schema"),
         (Thing, "no JSON schema"),
         (lambda: 3, "no JSON schema"),
-        ("nonsense", "no JSON"),
+        ("nonsense", "not JSON"),
     ],
 )
 def test_what_has_no_schema_is_refused(schema: Any, complaint: str) -> None:

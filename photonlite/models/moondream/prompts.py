@@ -216,11 +216,11 @@ def check_reference(ref: Sequence[float]) -> tuple[float, ...]:
     """
     what = "a point (x, y) or a box (x_min, y_min, x_max, y_max) with numbers from 0 to 1"
     if isinstance(ref, str | bytes) or not hasattr(ref, "__len__") or not hasattr(ref, "__iter__"):
-        raise SpatialRefError(f"spatial reference {str(ref)[:60]!r} is no list of numbers: give {what}")
+        raise SpatialRefError(f"spatial reference {str(ref)[:60]!r} is not a list of numbers: give {what}")
     if len(ref) not in (2, 4):
         raise SpatialRefError(f"a spatial reference has {len(ref)} numbers: give {what}")
     if not all(isinstance(value, Real) and not isinstance(value, bool) for value in ref):
-        raise SpatialRefError(f"spatial reference {str(list(ref))[:60]} holds something that is no number: give {what}")
+        raise SpatialRefError(f"spatial reference {str(list(ref))[:60]} holds what is not a number: give {what}")
     if not all(0 <= value <= 1 for value in ref):  # NaN is not
         shown = str(tuple(map(plain, ref)))[:60]
         raise SpatialRefError(

@@ -17,7 +17,7 @@ export async function readPicture(blob, name) {
     await image.decode();
   } catch {
     URL.revokeObjectURL(url);
-    throw new Error(`${name} is no picture that this browser can show. JPEG, PNG and WebP are.`);
+    throw new Error(`${name} is not a picture that this browser can show. JPEG, PNG and WebP are.`);
   }
   const { naturalWidth: width, naturalHeight: height } = image;
   const scale = LARGEST_SIDE / Math.max(width, height);

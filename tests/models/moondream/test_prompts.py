@@ -83,11 +83,11 @@ def test_the_spelling_of_a_special_token_is_only_text() -> None:
         ((320, 240), "divide pixels by"),
         ((0.6, 0.1, 0.5, 0.2), "corners swapped"),
         ((0.1, 0.6, 0.5, 0.2), "corners swapped"),
-        (("0.1", 0.5), "no number"),
-        ((True, 0.5), "no number"),
-        ("ab", "no list of numbers"),
-        (0.5, "no list of numbers"),
-        (None, "no list of numbers"),
+        (("0.1", 0.5), "not a number"),
+        ((True, 0.5), "not a number"),
+        ("ab", "not a list of numbers"),
+        (0.5, "not a list of numbers"),
+        (None, "not a list of numbers"),
     ],
 )
 def test_a_reference_outside_the_picture_or_of_another_shape_is_refused(ref: Any, message: str) -> None:
