@@ -25,7 +25,7 @@ def test_a_port_in_use_is_told_with_its_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "complaint"), [("192.0.2.1", "not an address of this machine"), ("no-such-host.invalid", "is not known here")]
+    ("host", "complaint"), [("192.0.2.1", "not an address of this"), ("no-such-host.invalid", "is not known here")]
 )
 def test_a_wrong_host_is_told(host: str, complaint: str) -> None:
     with pytest.raises(ListenError, match=complaint):
