@@ -93,6 +93,8 @@ class EngineConfig:
             for each row of activations and each output of a weight; decoding keeps the weights as they are. Quicker
             where many crops or prompts come together, and answers change a little. On CUDA it takes a card of
             capability 8.9 or later and weights in bfloat16; the CPU computes the same in float32, slowly.
+        cpu_threads: Threads over which one operation on the CPU is spread at most; None for PyTorch's own number, one a
+            core. It takes fewer where an operation is small, and while other programs use the cores.
         image_threads: Threads that decode, hash and cut pictures.
         max_prepared_bytes: Decoded pictures, at three bytes a pixel, that may wait for the engine. A call that finds no
             room waits, before its picture is decoded and at most until its deadline. Real-time calls have a quarter of
@@ -124,6 +126,7 @@ class EngineConfig:
     compile: bool = False
     fused: bool = True
     fp8_linears: bool = False
+    cpu_threads: int | None = None
     image_threads: int = 4
     max_prepared_bytes: int = 2**30
     grammar_workers: int = 2
@@ -157,6 +160,7 @@ class EngineConfig:
                 all(_is_whole(size) and size >= 1 for size in self.graph_sizes),
                 "whole numbers of at least 1",
             ),
+            "cpu_threads": (self.cpu_threads is None or self.cpu_threads >= 1, "at least 1"),
             "image_threads": (self.image_threads >= 1, "at least 1"),
             "max_prepared_bytes": (self.max_prepared_bytes >= 1, "at least 1"),
             "grammar_workers": (self.grammar_workers >= 1, "at least 1"),
@@ -188,6 +192,7 @@ _WHOLE: Final = (
     "kv_cache_bytes",
     "max_crops",
     "max_prefill_tokens",
+    "cpu_threads",
     "image_threads",
     "max_prepared_bytes",
     "grammar_workers",

@@ -14,6 +14,7 @@ from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.config import EngineConfig
 from photonlite.device.bodies import open_device
+from photonlite.device.cores import compute_threads
 from photonlite.engine.core import EngineCore
 from photonlite.grammar.mask import words
 from photonlite.images.packing import MOST_BYTES
@@ -86,6 +87,8 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
     prompts = model.prompt_decoder(fp8=config.fp8_linears)
     steps = None if config.compile else model.step_decoder()  # a compiler is given operations that it can fuse itself
 
+    spread = compute_threads(config.cpu_threads).spread if where.type == "cpu" else None
+
     def make_body(pages: int) -> TorchBody:
         return TorchBody(
             model,
@@ -100,6 +103,7 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
             encoder=pictures.encoder,
             prompts=prompts,
             steps=steps,
+            spread=spread,
         )
 
     graph_bytes = _graph_bytes(model.shape, prompts, config, slots) if config.cuda_graphs else 0

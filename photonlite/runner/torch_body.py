@@ -41,6 +41,9 @@ from photonlite.runner.sampling import Scores, choose_tokens
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
 
 
+Spread = Callable[[int], contextlib.AbstractContextManager[object]]
+
+
 class TorchBody:
     """Runs the work of steps on one device; see `runner.body.Body`.
 
@@ -60,6 +63,8 @@ class TorchBody:
         encoder: Encodes pictures; the model's plain one unless given.
         prompts: Runs prompts on one axis; None runs them in padded batches.
         steps: Takes decode steps; None leaves them to the model's `forward`.
+        spread: Given the multiplications of a launch's matrix products, makes a block in which operations run on as
+            many threads as they are worth; None leaves the number alone.
 
     Attributes:
         shape: Of the slots.
@@ -81,6 +86,7 @@ class TorchBody:
         encoder: CropEncoder | None = None,
         prompts: PromptDecoder | None = None,
         steps: StepDecoder | None = None,
+        spread: Spread | None = None,
     ) -> None:
         self.shape = shape
         self._model = model
@@ -88,6 +94,7 @@ class TorchBody:
         self._graphs: GraphSet | None = None
         self._views: dict[int, tuple[Slot, HostViews]] = {}
         self._steps = steps
+        self._spread = spread
         self._counters: Counters = {}
         self._encoder = encoder or model.vision
         self._pictures = PictureEncoder(self._encoder)
@@ -178,12 +185,14 @@ class TorchBody:
 
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
         """Encode the groups' crops in one batch; a job's last crop turns its features into embeddings."""
-        with plan_free_attention():
+        crops = sum(group.count for group in groups)
+        with self._spread_over(crops * self._model.shape.prefix_length), plan_free_attention():
             self._pictures.encode(self._feed.fill(self._buffers[slot.index], groups), groups)
 
     def prefill(self, slot: Slot, plan: Plan) -> None:
         """Run prompts; leave each row's last raw hidden state."""
-        self._prefill.run(self._buffers[slot.index], slot, plan)
+        with self._spread_over(sum(row.count for row in plan.rows)):
+            self._prefill.run(self._buffers[slot.index], slot, plan)
 
     def decode(self, slot: Slot, count: int) -> None:
         """Run one position of `count` rows; leave their raw hidden states."""
@@ -194,7 +203,8 @@ class TorchBody:
         if self._device.type == "cpu":
             # The reference gathers every page of the table: it gets those in use. On a card shapes stay as they are.
             rows = rows[:, : PAGES + int(slot.rows[:count, POSITION].max()) // self.shape.page_size + 1]
-        buffers.hidden[:count].copy_(self._step(rows))
+        with self._spread_over(count):
+            buffers.hidden[:count].copy_(self._step(rows))
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         """Copy pages, keys and values of all layers."""
@@ -212,7 +222,8 @@ class TorchBody:
     def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
         """Choose a token for each row with the heads of the variant; put it into the pending table and the results."""
         if self._graphs is None or not self._graphs.replay(GraphKey(slot.index, count, variant, sampled)):
-            self._finalize(self._buffers[slot.index], count, variant, sampled)
+            with self._spread_over(count):
+                self._finalize(self._buffers[slot.index], count, variant, sampled)
 
     def download(self, slot: Slot, count: int, variant: Variant) -> None:
         """Copy the first `count` results to `slot.results`, and to `slot.scores` where there are some."""
@@ -274,6 +285,11 @@ class TorchBody:
         scores = Scores(buffers.scored[:count], buffers.scores[:count]) if variant == "scored" else None
         with counting_in(self._counters):
             choose_tokens(self._model, hidden, choices, masks, target, scores, variant=variant, sampled=sampled)
+
+    def _spread_over(self, positions: int) -> contextlib.AbstractContextManager[object]:
+        if self._spread is None:
+            return contextlib.nullcontext()
+        return self._spread(positions * self._model.shape.dim**2)
 
     def _host(self, slot: Slot) -> HostViews:
         known = self._views.get(slot.index)

@@ -1,0 +1,165 @@
+"""How many threads an operation on the CPU is spread over: as many as it is worth, and as the machine has cores to spare.
+
+```
+a few rows ──────────────────────────────────────────────────────────> 1 thread
+crops, long prompts ─ at most cpu_threads ─ at most the spare cores ─> n threads of OpenMP, for this launch
+```
+
+PyTorch splits an operation into equal parts, one for each thread of OpenMP, and a thread that is done spins until the
+others are. When another program has one of the cores, the parts there are late, and the spinning keeps the core busy
+that would have helped: measured on two cores, everything took 4 to 18 times as long. OpenMP can be told to sleep
+instead, but only by environment variables that it reads when PyTorch is imported, and for the whole process. How many
+threads it uses can be set at any time, for the calling thread alone: that is what this module does.
+"""
+
+import contextlib
+import ctypes
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil
+import torch
+
+_WINDOW_S: Final = 0.1
+"""Seconds over which use is measured at least: the system counts in hundredths."""
+
+_TOLERANCE: Final = 0.25
+"""Share of a core that others may use while it still counts as spare."""
+
+_WORTH: Final = 2**22
+"""Multiplications in a matrix product from which several threads gain anything: about 0.1 ms on one core."""
+
+_LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib", "libiomp5md.dll")
+"""Those of PyTorch through which its OpenMP is reached: looking a name up looks through what a library links to."""
+
+
+class SpareCores:
+    """Cores that other programs leave, from the time that all cores were idle and the time that this process used.
+
+    Args:
+        idle: Seconds that the cores of this process have been idle, all together; None where the system does not tell.
+        used: Seconds that this process has used.
+        clock: Seconds that have passed.
+    """
+
+    def __init__(
+        self,
+        idle: Callable[[], float | None],
+        used: Callable[[], float] = time.process_time,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._read = lambda: (clock(), idle(), used())
+        self._clock = clock
+        self._last = self._read()
+        self._spare = float("inf")
+
+    def count(self) -> float:
+        """Return the cores that were spare in the last tenth of a second or since the last call, whichever is longer.
+
+        Infinite at first, and where the system does not tell.
+        """
+        then, idle_then, used_then = self._last
+        if self._clock() - then >= _WINDOW_S:
+            self._last = now, idle, used = self._read()
+            if idle is not None and idle_then is not None:
+                self._spare = (idle - idle_then + used - used_then) / (now - then)
+        return self._spare
+
+
+class ComputeThreads:
+    """Sets for each launch how many threads its operations are spread over; no other thread of the process is changed.
+
+    Launches of several models that run at the same time share the spare cores.
+
+    Args:
+        most: Threads at most.
+        spare: Measures the spare cores.
+    """
+
+    _wide: Final[set[object]] = set()
+    """Launches that are spread over several threads, of all models in this process."""
+
+    def __init__(self, most: int, spare: SpareCores) -> None:
+        self._most = most
+        self._spare = spare
+
+    @contextlib.contextmanager
+    def spread(self, multiplications: int) -> Iterator[int]:
+        """Run the block's operations on as many threads as they are worth; yields the number.
+
+        Args:
+            multiplications: In one matrix product of the block, roughly.
+        """
+        launch = object()
+        if multiplications >= _WORTH and self._most > 1:
+            self._wide.add(launch)
+        try:
+            count = self._count() if launch in self._wide else 1
+            set_threads(count)
+            yield count
+        finally:
+            self._wide.discard(launch)
+
+    def _count(self) -> int:
+        cores = min(self._most, self._spare.count() + _TOLERANCE)
+        return max(1, int(cores / max(1, len(self._wide))))
+
+
+def compute_threads(most: int | None) -> ComputeThreads:
+    """Make what spreads an engine's operations.
+
+    Args:
+        most: Threads at most; None for PyTorch's own number, and no more than there are cores to use.
+    """
+    return ComputeThreads(most or min(torch.get_num_threads(), usable_cores()), SpareCores(idle_seconds))
+
+
+def set_threads(count: int) -> None:
+    """Spread later operations of the calling thread over so many threads, and leave other threads as they are.
+
+    `torch.set_num_threads` would also change the number for all threads that use PyTorch for the first time later.
+    """
+    torch.get_num_threads()  # the first use in a thread sets the number to PyTorch's own
+    for function in _setters:
+        function(count)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: those it is bound to, and no more than the quota of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):  # no control groups, or no quota
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, round(int(quota) / int(period))))
+    return cores
+
+
+def idle_seconds() -> float | None:
+    """Return how long the cores of this process have been idle, all together; None where the system does not tell."""
+    try:
+        times = psutil.cpu_times(percpu=True)
+        bound = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(times))
+        cores = [times[core] for core in bound]
+    except (OSError, IndexError, RuntimeError):
+        return None
+    if not any(sum(core) for core in cores):  # some sandboxes have nothing but zeros
+        return None
+    return sum(core.idle + getattr(core, "iowait", 0.0) for core in cores)
+
+
+def _find_setters() -> tuple[Callable[[int], object], ...]:
+    folder = Path(torch.__file__).parent / "lib"
+    for name in _LIBRARIES:
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.PyDLL(str(folder / name))
+            found = [library.omp_set_num_threads]
+            with contextlib.suppress(AttributeError):
+                # For processes that were given MKL_NUM_THREADS.
+                found.append(library.MKL_Set_Num_Threads_Local)
+            return tuple(found)
+    return ()
+
+
+_setters: Final = _find_setters()
