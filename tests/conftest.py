@@ -1,10 +1,15 @@
 """Programs that tests wait for begin with the session; see `tests/beside.py`."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.beside import Beside, Ended, Program
+
+# Several processes of the tests share two cores. The library sets its own threads; this is for tests that use PyTorch
+# themselves. OpenMP reads it when PyTorch is imported, which is later.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""Answers on two cores that are idle, or shared with busy programs: what the environment does, and what photonlite does.
+"""How environments that set threads compare on two cores that are idle, or shared with busy programs.
 
 `python -m bench.threads` takes about eight minutes, `--quick` two. Every environment is a process of its own with a
 model loaded; they take turns, so that all of them see the same machine. The first three run PyTorch's own number of
@@ -66,8 +66,8 @@ class Worker:
         )
         self._read()
 
-    def measure(self, case: str, seconds: float) -> dict[str, list[float]]:
-        """Have a case timed."""
+    def measure(self, case: str, seconds: float) -> Any:
+        """Have a case timed; returns what the worker writes."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"case": case, "seconds": seconds}) + "\n")
         self._process.stdin.flush()

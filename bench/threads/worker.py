@@ -44,9 +44,7 @@ def cases(model: Any) -> dict[str, Callable[[], object]]:
         return [detect() for _ in range(PICTURES)]
 
     def batch() -> object:
-        return model.batch(
-            {"skill": "detect", "image": new_picture(), "object": "banana"} for _ in range(PICTURES)
-        )
+        return model.batch({"skill": "detect", "image": new_picture(), "object": "banana"} for _ in range(PICTURES))
 
     return {"detect": detect, "caption": lambda: model.caption(new_picture()), "loop": loop, "batch": batch}
 
@@ -54,7 +52,9 @@ def cases(model: Any) -> dict[str, Callable[[], object]]:
 def measure(work: Callable[[], object], seconds: float) -> dict[str, list[float]]:
     """Time calls for so many seconds, at least one, after one that does not count."""
     work()
-    wall, cpu, end = [], [], time.perf_counter() + seconds
+    wall: list[float] = []
+    cpu: list[float] = []
+    end = time.perf_counter() + seconds
     while not wall or time.perf_counter() < end:
         begun, used = time.perf_counter(), time.process_time()
         work()
@@ -67,7 +67,7 @@ def measure(work: Callable[[], object], seconds: float) -> dict[str, list[float]
 def plain_torch() -> Iterator[None]:
     """Leave the number of threads to PyTorch, as if photonlite did not set it."""
     untouched = mock.Mock(spread=lambda _: contextlib.nullcontext())
-    with mock.patch("photonlite.engine.build.compute_threads", lambda _: untouched):
+    with mock.patch("photonlite.engine.build.compute_threads", return_value=untouched):
         yield
 
 

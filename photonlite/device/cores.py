@@ -1,4 +1,4 @@
-"""How many threads an operation on the CPU is spread over: as many as it is worth, and as the machine has cores to spare.
+"""How many threads an operation on the CPU is spread over: as many as it is worth, and as there are spare cores.
 
 ```
 a few rows ──────────────────────────────────────────────────────────> 1 thread
@@ -29,7 +29,7 @@ _WINDOW_S: Final = 0.1
 _TOLERANCE: Final = 0.25
 """Share of a core that others may use while it still counts as spare."""
 
-_WORTH: Final = 2**22
+WORTH: Final = 2**22
 """Multiplications in a matrix product from which several threads gain anything: about 0.1 ms on one core."""
 
 _LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib", "libiomp5md.dll")
@@ -51,70 +51,66 @@ class SpareCores:
         used: Callable[[], float] = time.process_time,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._read = lambda: (clock(), idle(), used())
-        self._clock = clock
-        self._last = self._read()
+        self._idle, self._used, self._clock = idle, used, clock
+        self._last = clock(), idle(), used()
         self._spare = float("inf")
 
     def count(self) -> float:
-        """Return the cores that were spare in the last tenth of a second or since the last call, whichever is longer.
+        """Return the cores that were spare since the last measurement, which is made anew after a tenth of a second.
 
-        Infinite at first, and where the system does not tell.
+        Infinite until the first, and where the system does not tell.
         """
         then, idle_then, used_then = self._last
-        if self._clock() - then >= _WINDOW_S:
-            self._last = now, idle, used = self._read()
+        now = self._clock()
+        if now - then >= _WINDOW_S:
+            self._last = _, idle, used = now, self._idle(), self._used()
             if idle is not None and idle_then is not None:
                 self._spare = (idle - idle_then + used - used_then) / (now - then)
         return self._spare
 
 
 class ComputeThreads:
-    """Sets for each launch how many threads its operations are spread over; no other thread of the process is changed.
-
-    Launches of several models that run at the same time share the spare cores.
+    """Sets how many threads operations of the calling thread are spread over, for one block at a time.
 
     Args:
         most: Threads at most.
-        spare: Measures the spare cores.
+        spare: Measures the spare cores; this process's own measurement unless given.
+        wide: Blocks that are spread over several threads at the moment, which share the spare cores; by default those
+            of all models in this process.
     """
 
-    _wide: Final[set[object]] = set()
-    """Launches that are spread over several threads, of all models in this process."""
-
-    def __init__(self, most: int, spare: SpareCores) -> None:
+    def __init__(self, most: int, spare: SpareCores | None = None, wide: set[object] | None = None) -> None:
         self._most = most
-        self._spare = spare
+        self._spare = _spare if spare is None else spare
+        self._wide = _wide if wide is None else wide
 
     @contextlib.contextmanager
-    def spread(self, multiplications: int) -> Iterator[int]:
-        """Run the block's operations on as many threads as they are worth; yields the number.
+    def spread(self, multiplications: int) -> Iterator[None]:
+        """Make a block whose operations run on as many threads as they are worth; other threads keep their number.
 
         Args:
             multiplications: In one matrix product of the block, roughly.
         """
-        launch = object()
-        if multiplications >= _WORTH and self._most > 1:
-            self._wide.add(launch)
+        block = object()
         try:
-            count = self._count() if launch in self._wide else 1
-            set_threads(count)
-            yield count
+            if multiplications < WORTH or self._most == 1:
+                set_threads(1)
+            else:
+                self._wide.add(block)
+                cores = min(self._most, self._spare.count() + _TOLERANCE)
+                set_threads(max(1, int(cores / len(self._wide))))
+            yield
         finally:
-            self._wide.discard(launch)
-
-    def _count(self) -> int:
-        cores = min(self._most, self._spare.count() + _TOLERANCE)
-        return max(1, int(cores / max(1, len(self._wide))))
+            self._wide.discard(block)
 
 
-def compute_threads(most: int | None) -> ComputeThreads:
+def compute_threads(most: int | None = None) -> ComputeThreads:
     """Make what spreads an engine's operations.
 
     Args:
         most: Threads at most; None for PyTorch's own number, and no more than there are cores to use.
     """
-    return ComputeThreads(most or min(torch.get_num_threads(), usable_cores()), SpareCores(idle_seconds))
+    return ComputeThreads(most or min(torch.get_num_threads(), usable_cores()))
 
 
 def set_threads(count: int) -> None:
@@ -127,11 +123,15 @@ def set_threads(count: int) -> None:
         function(count)
 
 
-def usable_cores() -> int:
-    """Return how many cores this process may use: those it is bound to, and no more than the quota of its container."""
+def usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return how many cores this process may use: those it is bound to, and no more than the quota of its container.
+
+    Args:
+        quota_file: Of the container's control group: microseconds of CPU time in a period, or "max", and the period.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):  # no control groups, or no quota
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = quota_file.read_text().split()
         cores = min(cores, max(1, round(int(quota) / int(period))))
     return cores
 
@@ -163,3 +163,5 @@ def _find_setters() -> tuple[Callable[[int], object], ...]:
 
 
 _setters: Final = _find_setters()
+_wide: Final[set[object]] = set()
+_spare: Final = SpareCores(idle_seconds)

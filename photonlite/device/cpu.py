@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from photonlite.device.base import Array, Event, zeros
+from photonlite.device.cores import set_threads
 
 
 class CpuDevice:
@@ -31,6 +32,8 @@ class CpuDevice:
         self.compute = CpuStream("compute", self._escaped)
         self.upload = CpuStream("upload", self._escaped)
         self.download = CpuStream("download", self._escaped)
+        for copies in (self.upload, self.download):
+            copies.run(lambda: set_threads(1))  # or each would keep threads of OpenMP beside those of `compute`
 
     def event(self) -> "CpuEvent":
         """Make an event."""

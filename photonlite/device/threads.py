@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from photonlite.device.cores import WORTH, compute_threads
+
 _T = TypeVar("_T")
 
 
@@ -12,15 +14,16 @@ def in_passing(work: Callable[[], _T]) -> _T:
 
     OpenMP keeps a team of threads for every thread that has ever computed in parallel, as long as that lives. When all
     teams together have more threads than the machine has cores, GNU's OpenMP lets them sleep between operations at
-    once: on two cores a decode step of the shipped model then takes three to five times as long. What is done once,
-    such as loading weights, is done here, so that the engine's own thread has the only team.
+    once, and each operation takes longer. What is done once, such as loading weights, is done here, so that the
+    engine's own thread has the only team. It is spread over spare cores alone, as the engine's launches are.
     """
     outcome: list[_T] = []
     failure: list[BaseException] = []
 
     def run() -> None:
         try:
-            outcome.append(work())
+            with compute_threads().spread(WORTH):
+                outcome.append(work())
         except BaseException as error:
             failure.append(error)
 

@@ -40,7 +40,6 @@ from photonlite.runner.prefill import Prefill
 from photonlite.runner.sampling import Scores, choose_tokens
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
 
-
 Spread = Callable[[int], contextlib.AbstractContextManager[object]]
 
 

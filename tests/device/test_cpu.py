@@ -107,6 +107,18 @@ def test_work_is_done_in_inference_mode_on_a_thread_of_its_stream(device: CpuDev
     assert not torch.is_inference_mode_enabled()
 
 
+def test_copies_take_one_thread_and_keep_no_team_of_openmp(device: CpuDevice) -> None:
+    seen: list[int] = []
+    event = device.event()
+
+    for stream in (device.upload, device.download):
+        stream.run(lambda: seen.append(torch.get_num_threads()))
+        stream.record(event)
+        event.wait()
+
+    assert seen == [1, 1]
+
+
 def test_times_are_of_the_clock_that_the_host_reads(device: CpuDevice) -> None:
     event = device.event()
 

@@ -27,7 +27,7 @@ from photonlite.runner.graphs import GraphOptions
 from photonlite.runner.kv_format import kv_format
 from photonlite.runner.runner import StreamRunner
 from photonlite.runner.slot import SlotShape
-from photonlite.runner.torch_body import TorchBody
+from photonlite.runner.torch_body import Spread, TorchBody
 from tests.plain import PlainRunner, Sampler
 from tests.tiny import CPU, tiny_model
 
@@ -126,6 +126,7 @@ class Rig:
         packed: bool = False,
         fused: bool = False,
         kv_dtype: KvDtype = "auto",
+        spread: Spread | None = None,
     ) -> None:
         self.device = device
         self.model = tiny_model(config).to(device, dtype)
@@ -147,7 +148,7 @@ class Rig:
         pages = 8 * max_pages
         self.body = TorchBody(  # type: ignore[arg-type]
             self.spied, device, dtype, slots, pages, 2, max_crops=8, picture_bytes=1 << 16, prompts=prompts, kv=kv,
-            steps=steps,
+            steps=steps, spread=spread,
         )  # fmt: skip
         if sizes:
             self.body.capture(GraphOptions(sizes, compile=compile), Played() if device is CPU else None)

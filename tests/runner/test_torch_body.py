@@ -1,6 +1,9 @@
+import contextlib
 import dataclasses
 import gc
 import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +107,39 @@ def test_fused_steps_equal_one_sequence_at_a_time(
     run(rig, told[1:], 3)
 
     assert_same(rig, told)
+
+
+def test_each_launch_tells_the_size_of_its_products_and_runs_inside_the_block() -> None:
+    config = tiny_config()
+    launches: list[tuple[str, int]] = []
+    inside: list[int] = []
+
+    @contextlib.contextmanager
+    def spread(multiplications: int) -> Iterator[None]:
+        inside.append(multiplications)
+        yield
+        inside.clear()
+
+    def noted(name: str, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(*arguments: Any, **named: Any) -> Tensor:
+            launches.extend((name, work) for work in inside[:1])
+            return run(*arguments, **named)
+
+        return call
+
+    rig = Rig(config, torch.float32, spread=spread)
+    rig.model.vision.encode = noted("encode", rig.model.vision.encode)  # type: ignore[method-assign]
+    rig.spied.forward = noted("forward", rig.spied.forward)  # type: ignore[method-assign]
+    told = stories(config)[:2]
+    rows = [rig.fresh(story) for story in told]
+    rig.prefill(told, rows)
+    rig.decode(told)
+
+    square = config.text.dim**2
+    positions = sum(row.count for row in rows)
+    assert launches[0] == ("encode", 3 * rig.model.shape.prefix_length * square)  # a crop of the whole, and two more
+    assert launches[-1] == ("forward", 2 * square)
+    assert set(launches[1:-1]) == {("forward", positions * square)}
 
 
 def test_bodies_on_one_card_count_arrivals_apart(monkeypatch: pytest.MonkeyPatch) -> None:
