@@ -182,6 +182,6 @@ def _check_waste(simulation: "Simulation") -> None:
         return
     if scenario.prefix_caching and simulation.cache.prefix.evictions == 0:
         seen["calm runs with a cache"] += 1
-        crops, encoded = sum(len(one.pixels) for one in simulation.pictures), simulation.core.metrics.crops_encoded
+        crops, encoded = sum(simulation.crops.values()), simulation.core.metrics.crops_encoded
         if encoded > crops:
             raise Violation(f"{encoded} crops were encoded, though the pictures have only {crops}")

@@ -77,6 +77,7 @@ class Simulation:
         traps: Of hostile requests, by number.
         priority: Watches who goes before whom.
         families: Requests that others follow.
+        crops: How many each picture has, by its key, which names its tenant too.
         sharing: Watches what launches share.
         tables: Sizes of the engine's tables before the first request.
     """
@@ -107,6 +108,7 @@ class Simulation:
         self._submitted = 0
         self._inbox: list[Callable[[], None]] = []  # what an engine thread reads before its next tick
         self.families: list[Family] = []
+        self.crops: dict[str, int] = {}
         self._newest_collected = -1
         self._build(self.scenario, longest)
         self.tables = self.table_sizes()
@@ -316,6 +318,7 @@ class Simulation:
             failure = PictureFailure(f"picture {ask.picture} of {number}") if ask.fails else None
             crops, before = self._crops[ask.picture], scenario.prefix_length
             key = f"picture {ask.picture} of {ask.salt!r}"
+            self.crops[key] = len(self.pictures[ask.picture].pixels)
             picture = LatePicture(key, self._cut(ask), ask.delay, failure, self._begin_to_cut)
         oracle = Oracle(crops, before, request.prompt, ask.grammar(), ask.temperature, ask.top_p, ask.seed)
         deadline = None if ask.deadline is None else self.now + ask.deadline

@@ -271,13 +271,14 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
     faults, late = random.choice((0.0, 0.05, 0.2)), random.choice((0, 5, 40))
     hurried = random.choice((0.0, 0.0, 0.1))
     follow = random.choice((0.0, 0.0, 0.3))
+    crowded = random.random() < 0.1
     share_of_realtime = random.choice((0.0, 0.1, 0.3, 0.6, 0.95))
     share_of_hostile = random.choice((0.0, 0.0, 0.05, 0.3))
     tenants = random.choice((("",), ("",), ("", "one"), ("one", "other", "third")))
     asks: list[Ask] = []
     at = 0
     for _ in range(random.choice((4, 8, 12, 24))):
-        for _ in range(random.choice((1, 2, 3, 4, 5, 30)) if at else random.randrange(1, 6)):
+        for _ in range(random.randrange(1, 40 if crowded else 6)):
             picture = random.randrange(len(pictures)) if random.random() < share_of_pictures else None
             alone = picture is not None and random.random() < 0.12
             opening = random.choice(openings)
