@@ -198,6 +198,10 @@ class Runner(Protocol):
         """Let go of a picture's features once the work queued so far is done."""
         ...
 
+    def free_memory(self) -> None:
+        """Give memory back that is kept for later work only."""
+        ...
+
     def close(self) -> None:
         """Wait for all work and let go of the device's memory."""
         ...

@@ -28,6 +28,7 @@ PhotonliteError
 ├── CapacityError               a request, or a configuration, that can never fit the context or the memory
 ├── EngineError                 a request ended before its answer was complete
 │   ├── StepError               the device could not do a step that carried the request
+│   ├── OutOfMemoryError        host or device memory ran out for the request; it may fit later
 │   ├── GrammarWorkerError  the processes that compile grammars are killed, or do not start
 │   ├── EngineDiedError         the engine has stopped, and no request can run any more
 │   ├── TruncatedError          a limit cut the answer short, and strict=True was asked for
@@ -161,6 +162,10 @@ class EngineError(PhotonliteError):
 
 class StepError(EngineError):
     """The device could not do a step that carried the request."""
+
+
+class OutOfMemoryError(EngineError):
+    """Host or device memory ran out for the request; the engine goes on, and it may fit later."""
 
 
 class GrammarWorkerError(EngineError):

@@ -120,6 +120,9 @@ class ModelledRunner:
     def forget(self, job: EncodeJob) -> None:
         """Do nothing: nothing is kept."""
 
+    def free_memory(self) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing."""
 

@@ -11,15 +11,16 @@ A sequence that finishes while step t+1 carries it is a zombie: its result is ou
 row come free when the last step that carries it has committed. Nothing on the device is ever cancelled.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from photonlite.batch import Choice, Plan, Row, Runner, Step
 from photonlite.engine.accounting import Accountant
-from photonlite.engine.faults import without_frames
+from photonlite.engine.faults import is_shortage, out_of_memory, without_frames
 from photonlite.engine.requests import OpenRequests
-from photonlite.errors import EngineDiedError, RequestCancelledError, StepError
+from photonlite.errors import EngineDiedError, EngineError, RequestCancelledError, StepError
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.request import Allowed, Token
@@ -28,7 +29,9 @@ from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence
 
 _STRIKES = 3
-"""Steps that may fail in a row before the device is taken for lost."""
+"""Steps that may fail in a row before the device is taken for lost; those for which memory is short do not count."""
+
+_logger = logging.getLogger("photonlite")
 
 
 class EngineCore:
@@ -187,8 +190,8 @@ class EngineCore:
                 outcomes = self.runner.collect(step)
             self._strikes, self._struck = 0, frozenset()
         except Exception as error:
-            outcomes = [self._step_error(step, error)] * max(1, len(step.rows))
             step.failure = error
+            outcomes = [self._step_error(step, error)] * max(1, len(step.rows))
         with self._phase("commit", step):
             self.scheduler.commit(step, [isinstance(outcome, Exception) for outcome in outcomes] or [False])
             if step.kind == "encode":
@@ -258,7 +261,7 @@ class EngineCore:
         self.scheduler.abandon(plan)
         self.pipeline.abandon(step)
         failed = self._step_error(step, error)
-        for sequence in _concerned(plan):
+        for sequence in () if _may_be_split(plan, error) else _concerned(plan):
             self.requests.end(sequence, failed)
             self.scheduler.settle(sequence)
         for job in {row.job for row in plan.rows if row.job} | {group.job for group in plan.groups}:
@@ -266,14 +269,18 @@ class EngineCore:
         self._strike(step, error)
 
     def _book_encoding(self, step: Step, outcomes: list[Token | Exception | None]) -> None:
-        """Share an encode step's time among its pictures; its failure ends those who led, followers start again."""
+        """Share an encode step's time among its pictures; its failure ends those who led, followers start again.
+
+        Where memory was short and the step can be split, those who led start again as well.
+        """
         error = next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None)
+        spared = error is not None and _may_be_split(step.plan, error)
         crops = sum(group.count for group in step.plan.groups)
         for group in step.plan.groups:
             leader = group.job.leader
             if leader is not None and not leader.finalized:
                 leader.times.encode_s += step.device_s * group.count / crops
-                if error is not None:
+                if error is not None and not spared:
                     self.requests.end(leader, error)
             if error is not None:
                 self.runner.forget(group.job)
@@ -288,16 +295,33 @@ class EngineCore:
             self.requests.end(scheduler.satisfied.pop())
 
     def _strike(self, step: Step, error: BaseException) -> None:
-        """Count a failure towards the engine's death; a picture that fails again and again counts once."""
+        """Count a failure towards the engine's death; a picture that fails again and again counts once.
+
+        Where memory is short none is counted: memory is freed, and the next launches take less.
+        """
+        if is_shortage(error):
+            for job in self.scheduler.spare_memory(step.plan):
+                self.runner.forget(job)
+            self.runner.free_memory()
+            return
         pictures = frozenset(group.job.key for group in step.plan.groups)
         if not pictures or pictures != self._struck:
             self._strikes += 1
         self._struck = pictures
         if self._strikes >= _STRIKES:
-            raise EngineDiedError(f"{_STRIKES} steps in a row failed on the device, the last with: {error}") from error
+            reason = f"the engine has stopped: {_STRIKES} steps in a row have failed"
+            raise EngineDiedError(f"{reason}, so the device counts as lost; load the model again") from error
 
-    def _step_error(self, step: Step, cause: BaseException) -> StepError:
-        error = StepError(f"the device failed a {step.kind} step that carried this request: {cause}")
+    def _step_error(self, step: Step, cause: BaseException) -> EngineError:
+        """Log why a step failed, and say it to its requests without the words of what lies below."""
+        size = f"{len(step.rows)} sequences" if step.rows else f"{len(step.plan.groups)} pictures"
+        short = is_shortage(cause)
+        level = logging.WARNING if short else logging.ERROR
+        why = "memory ran out for" if short else "the device failed"
+        _logger.log(level, "%s a %s step of %s", why, step.kind, size, exc_info=cause)
+        if short:
+            return out_of_memory(cause)
+        error = StepError(f"the device failed a {step.kind} step that carried this request: try again")
         error.__cause__ = without_frames(cause)
         return error
 
@@ -305,6 +329,12 @@ class EngineCore:
         if not self.tracer.enabled:
             return nullcontext()
         return self.tracer.host(name, **({} if step is None else {"step": step.number}))
+
+
+def _may_be_split(plan: Plan, error: BaseException) -> bool:
+    """Whether smaller launches can do what a failed one could not: memory was short for several crops or prompts."""
+    several = len(plan.rows) > 1 or sum(group.count for group in plan.groups) > 1
+    return plan.kind != "decode" and several and is_shortage(error)
 
 
 def _sees_ahead(sequence: Sequence) -> bool:

@@ -10,7 +10,7 @@ from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import Protocol
 
-from photonlite.engine.faults import without_frames
+from photonlite.engine.faults import told, without_frames
 from photonlite.engine.sequel import Further, Sequel
 from photonlite.errors import DeadlineError, PhotonliteError, RequestCancelledError, TruncatedError
 from photonlite.images.pool import PreparedImage
@@ -250,6 +250,7 @@ class Delivery:
 
     def _fail(self, error: BaseException) -> None:
         """End the request with an error; whoever waits is told by nobody else."""
+        error = told(error)
         if isinstance(error, PhotonliteError):
             # Its message says it all, and a traceback would keep the engine alive for as long as somebody has it; so
             # would those of its causes.

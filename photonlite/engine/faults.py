@@ -1,9 +1,15 @@
-"""Errors that may be kept: their tracebacks are text, and no frame holds a picture, a model or an engine any more."""
+"""What went wrong inside: errors that may be kept, what callers are told of them, and whether memory was short."""
 
+import errno
 import traceback
 from typing import TypeVar
 
+from photonlite.errors import OutOfMemoryError, PhotonliteError
+
 _E = TypeVar("_E", bound=BaseException)
+
+# PyTorch says it in a RuntimeError: torch.OutOfMemoryError is one, and so is what its CPU allocator and CUDA raise.
+_SHORTAGES = ("out of memory", "defaultcpuallocator", "_alloc_failed", "cudaerrormemoryallocation")
 
 
 def without_frames(error: _E) -> _E:
@@ -28,4 +34,36 @@ def without_frames(error: _E) -> _E:
             one.__traceback__ = None
         one.__context__ = None
         one = one.__cause__
+    return error
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error says that memory has run out, on the host or on the device."""
+    if isinstance(error, MemoryError | OutOfMemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if not isinstance(error, RuntimeError):
+        return False
+    try:
+        text = str(error).lower()
+    except Exception:  # a plug-in's error may fail at that, too
+        return False
+    return any(words in text for words in _SHORTAGES)
+
+
+def told(error: BaseException) -> BaseException:
+    """Give what a caller is told of an error: a shortage of memory by its type, everything else as it is."""
+    if isinstance(error, PhotonliteError) or not is_shortage(error):
+        return error
+    return out_of_memory(error)
+
+
+def out_of_memory(cause: BaseException) -> OutOfMemoryError:
+    """Say that memory has run out for a request."""
+    error = OutOfMemoryError(
+        "memory ran out while this request was worked on, and nothing else has failed: try again, ask for less at a "
+        "time, or send smaller pictures"
+    )
+    error.__cause__ = without_frames(cause)
     return error

@@ -6,6 +6,7 @@ Other threads only leave notes in the inbox; everything else belongs to the engi
 
 import atexit
 import contextlib
+import logging
 import os
 import queue
 import threading
@@ -24,6 +25,10 @@ _LONGEST_SLEEP = 0.5
 
 _NOTES = 32
 """Notes that are read before each tick: those that run must not wait until thousands have been read."""
+
+_logger = logging.getLogger("photonlite")
+
+_FAULT = "the engine has stopped after a fault of its own, which the log tells: load the model again"
 
 # A thread that is inside torch when the interpreter goes away aborts the process: those that still run end before.
 _loops: "weakref.WeakSet[EngineLoop]" = weakref.WeakSet()
@@ -192,7 +197,8 @@ class EngineLoop:
 
     def _die(self, cause: BaseException) -> None:
         """Fail what is open and refuse what comes: nobody waits for an answer that cannot come."""
-        error = cause if isinstance(cause, EngineDiedError) else EngineDiedError(f"the engine has stopped: {cause!r}")
+        _logger.critical("the engine has stopped", exc_info=cause)
+        error = cause if isinstance(cause, EngineDiedError) else EngineDiedError(_FAULT)
         if error is not cause:
             error.__cause__ = cause
         without_frames(error)

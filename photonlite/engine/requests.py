@@ -7,9 +7,10 @@ from collections.abc import Callable
 from sortedcontainers import SortedKeyList
 
 from photonlite.engine.accounting import Accountant
+from photonlite.engine.faults import told, without_frames
 from photonlite.engine.rhythm import Rhythm
 from photonlite.engine.trust import Trust
-from photonlite.errors import DeadlineError
+from photonlite.errors import DeadlineError, PhotonliteError
 from photonlite.request import Token
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence
@@ -105,7 +106,7 @@ class OpenRequests:
         """
         if sequence.finalized:
             return
-        self._finalize(sequence, error)
+        self._finalize(sequence, None if error is None else _reported(sequence, error))
         self._scheduler.finish(sequence)
         self._tell(sequence)
 
@@ -200,3 +201,10 @@ class OpenRequests:
 
 def _deadline(sequence: Sequence) -> tuple[float, int]:
     return math.inf if sequence.deadline is None else sequence.deadline, sequence.number
+
+
+def _reported(sequence: Sequence, error: BaseException) -> BaseException:
+    """Log an error that nobody foresaw, and give it without the frames that it came through."""
+    if not isinstance(error, PhotonliteError):
+        _logger.error("request %d failed", sequence.number, exc_info=error)
+    return without_frames(told(error))

@@ -85,6 +85,10 @@ class Body(Protocol):
         """Let go of a job's features."""
         ...
 
+    def free_memory(self) -> None:
+        """Give memory back that is kept for later work only."""
+        ...
+
     def close(self) -> None:
         """Let go of the device's memory."""
         ...

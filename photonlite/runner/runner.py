@@ -125,6 +125,10 @@ class StreamRunner:
         """Let go of a picture's features once the work queued so far is done."""
         self._device.compute.run(lambda: self._body.forget(job))
 
+    def free_memory(self) -> None:
+        """Give memory back that is kept for later work only, once the work queued so far is done."""
+        self._device.compute.run(self._body.free_memory)
+
     def close(self) -> None:
         """Wait for all work and let go of the device's memory."""
         self._device.close()

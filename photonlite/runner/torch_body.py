@@ -257,6 +257,11 @@ class TorchBody:
             del kept  # it had to be there while the others ran
         self._synchronize()
 
+    def free_memory(self) -> None:
+        """Give back what PyTorch's allocator keeps for later tensors; graphs and fixed buffers stay."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def close(self) -> None:
         """Let go of the device's memory; the work must be done."""
         self._graphs = None

@@ -128,6 +128,13 @@ class Encodings:
         if self.jobs.get(job.key) is job:
             del self.jobs[job.key]
 
+    def restart(self) -> list[EncodeJob]:
+        """Give up all that has been encoded and not handed on, and name it; the sequences begin again."""
+        begun = list(self.jobs.values())
+        for job in begun:
+            self.fail(job)
+        return begun
+
     def drop_idle(self, waiting: Waiting) -> list[EncodeJob]:
         """Find heirs for pictures whose leaders have ended, and drop those that nobody waits for any more."""
         idle = []

@@ -15,6 +15,10 @@ MAX_JOBS = 8
 REALTIME_JOBS = 2
 """Places for pictures of real-time requests beside these, so that none waits until bulk work gives one back."""
 
+_LAUNCHES_PER_MORE = 32
+"""Launches that go well before one may hold one crop or prompt more; more than a picture has crops, so that a picture
+which had to start again gets through."""
+
 _LEAST_SPREAD = 0.01
 """Sizes must differ by a tenth or so before a line is drawn through them."""
 
@@ -61,6 +65,33 @@ class Limits:
             decoding: Sequences that have tokens to come.
         """
         return max(self.launch_budget_s, min(self.max_pause_s, self.launch_budget_s * waiting / decoding))
+
+
+class Allowance:
+    """How many crops or prompts one launch may hold: half as many as memory was short for, then slowly more again.
+
+    Args:
+        most: Where memory was never short.
+
+    Attributes:
+        now: At least 1.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.now = most
+        self._most = most
+        self._launches = 0
+
+    def shrink(self, tried: int) -> None:
+        """Memory was short for a launch of so many."""
+        self.now = max(1, tried // 2)
+        self._launches = 0
+
+    def book(self) -> None:
+        """A launch has gone well."""
+        self._launches += 1
+        if self._launches % _LAUNCHES_PER_MORE == 0:
+            self.now = min(self._most, self.now + 1)
 
 
 class Rates:

@@ -40,7 +40,7 @@ from functools import partial
 from photonlite.batch import EncodeJob, PageCopy, Plan, Row, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.encoding import Encodings, Unusable
-from photonlite.scheduler.policy import Limits, Load, Pause, Rates, Room
+from photonlite.scheduler.policy import Allowance, Limits, Load, Pause, Rates, Room
 from photonlite.scheduler.priority import BULK_STEP, Queue, Turns
 from photonlite.scheduler.readiness import Need, Readiness
 from photonlite.scheduler.residents import Residents
@@ -76,6 +76,8 @@ class Scheduler:
         self.waiting = Waiting()
         self._residents = Residents(cache, limits, self.waiting)
         self._enough = max(1, limits.max_crops // 2)
+        self._crops = Allowance(limits.max_crops)
+        self._prompts = Allowance(limits.max_batch)
         self._encodings = Encodings(cache, limits.max_jobs, limits.max_picture_bytes)
         self._readiness = Readiness(cache, self._encodings, limits)
         self.unusable: list[Unusable] = []
@@ -177,6 +179,8 @@ class Scheduler:
         """
         if not any(failed):
             self.rates.observe(step)
+            if step.kind != "decode":
+                (self._crops if step.kind == "encode" else self._prompts).book()
         for group in step.plan.groups:
             if failed[0]:
                 self._encodings.fail(group.job)
@@ -201,6 +205,20 @@ class Scheduler:
     def drop_idle_jobs(self) -> list[EncodeJob]:
         """Drop encodings that nobody waits for any more, and name them, so that the device forgets them."""
         return self._encodings.drop_idle(self.waiting)
+
+    def spare_memory(self, plan: Plan) -> list[EncodeJob]:
+        """Launch less at a time from now on, because memory was short for a plan; begin pictures again.
+
+        Pages stay as they are: all keys and values lie in one allocation, of which none can be given back.
+
+        Returns:
+            Pictures that the device has to forget.
+        """
+        if plan.kind == "encode":
+            self._crops.shrink(sum(group.count for group in plan.groups))
+        elif plan.kind == "prefill":
+            self._prompts.shrink(len(plan.rows))
+        return self._encodings.restart()
 
     def need(self, sequence: Sequence) -> Need | None:
         """Give what a waiting sequence needs before its first token; None where it has begun.
@@ -266,7 +284,7 @@ class Scheduler:
         """
         if self._pause.bulk.fresh:
             return False
-        crops = self._encodings.next_crops(self.limits.max_crops, self._enough, realtime=False)
+        crops = self._encodings.next_crops(self._crops.now, self._enough, realtime=False)
         prompts = sum(sequence.known_length for sequence in self._encodings.leaders(realtime=False))
         taken_s = self.rates.crops.cost(crops) + self.rates.positions.cost(prompts)
         return crops > 0 and taken_s <= self._pause.bulk.left_s
@@ -282,6 +300,8 @@ class Scheduler:
         if room.left_s < math.inf:
             budget = min(budget, self.rates.positions_within(room.left_s))
         for sequence in self._admissible(realtime):
+            if len(rows) == self._prompts.now:
+                break
             if (rows or not room.fresh) and positions + self._readiness.positions(sequence) > budget:
                 break
             admission = self.cache.admit(sequence)
@@ -297,7 +317,7 @@ class Scheduler:
 
     def _plan_encode(self, realtime: bool) -> Plan | None:
         self.unusable += self._encodings.begin(self.waiting, realtime=realtime)
-        crops, room = self.limits.max_crops, self._room(realtime)
+        crops, room = self._crops.now, self._room(realtime)
         if room.left_s < math.inf:
             if not (realtime or room.fresh) and self.rates.crops.cost(self._enough) > room.left_s:
                 return None  # a small launch now makes another one necessary

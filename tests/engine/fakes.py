@@ -122,6 +122,9 @@ class FakeRunner:
     def forget(self, job: EncodeJob) -> None:
         self.forgotten.append(job)
 
+    def free_memory(self) -> None:
+        self.calls.append(("free_memory", -1))
+
     def close(self) -> None:
         self.calls.append(("close", -1))
 

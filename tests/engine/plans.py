@@ -56,6 +56,9 @@ class Recorder:
         self.deeds.append(job)
         self._runner.forget(job)
 
+    def free_memory(self) -> None:
+        pass
+
     def close(self) -> None:
         self._runner.close()
 

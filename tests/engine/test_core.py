@@ -1,14 +1,18 @@
 """One test for each of the moments at which a pipelined engine may go wrong."""
 
+import errno
 import time
+import traceback
 
 import pytest
+import torch
 
 from photonlite.batch import Step
-from photonlite.errors import EngineDiedError, RequestCancelledError, StepError
+from photonlite.errors import EngineDiedError, OutOfMemoryError, RequestCancelledError, StepError
 from photonlite.grammar.base import Vocabulary
 from photonlite.grammar.spatial import DetectGrammar
 from photonlite.request import Token
+from photonlite.runner.pipeline import Pipeline
 from photonlite.sequence import Sequence
 from tests.engine.fakes import END, GARBAGE, PREFIX, WORD, Bench, FakePicture, FakeSink, Words, ends_at
 
@@ -143,7 +147,7 @@ def test_a_launch_that_raises_restores_references_rows_and_pages(step: int, pict
     bench.runner.fails.add(("launch", step))
     bench.run()
     assert isinstance(first.ends[0].error, StepError)
-    assert "launch" in str(first.ends[0].error)
+    assert f"launch {step} fails" in repr(first.ends[0].error.__cause__)
     assert bench.sequences[0].inflight_refs == 0
     assert bench.everything_is_free()
 
@@ -170,8 +174,119 @@ def test_three_failures_in_a_row_kill_the_engine() -> None:
     for _ in range(3):
         bench.ask()
     bench.runner.fails |= {("launch", step) for step in range(3)}
-    with pytest.raises(EngineDiedError, match="launch 2 fails"):
+    with pytest.raises(EngineDiedError, match="3 steps in a row") as death:
         bench.run()
+    assert "launch 2 fails" in repr(death.value.__cause__)
+
+
+def test_a_failed_step_is_logged_with_its_traceback_and_callers_are_not_told_the_words_of_what_lies_below(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(ends_at(5))
+    sink = bench.ask()
+    bench.runner.fails.add(("launch", 0))
+    bench.run()
+
+    error = sink.ends[0].error
+    assert isinstance(error, StepError)
+    assert "launch 0 fails" not in str(error)
+    assert "in _note" in "".join(traceback.format_exception(error))  # in the notes of its cause
+    [record] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.name == "photonlite"
+    assert record.exc_info is not None
+    assert "launch 0 fails" in caplog.text
+
+
+def test_what_nobody_foresaw_in_one_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(ends_at(5))
+
+    class Broken(Words):
+        def accept(self, token: Token) -> None:
+            raise KeyError("a mistake")
+
+    sink = bench.ask(Broken())
+    bench.run()
+
+    assert isinstance(sink.ends[0].error, KeyError)
+    assert sink.ends[0].error.__traceback__ is None  # its frames hold the engine
+    assert "request 0 failed" in caplog.text
+    assert "a mistake" in caplog.text
+
+
+SHORTAGES = [
+    MemoryError(),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+]
+
+
+@pytest.mark.parametrize("shortage", SHORTAGES, ids=["host", "allocator", "card", "system"])
+@pytest.mark.parametrize("call", ["launch", "collect"])
+def test_a_shortage_of_memory_ends_its_request_alone_and_is_no_strike(shortage: Exception, call: str) -> None:
+    bench = Bench(ends_at(5), max_batch=1)
+    poor = [bench.ask() for _ in range(5)]
+    healthy = getattr(bench.runner, call)
+
+    def short(step: Step) -> object:
+        if step.number < 5:
+            raise shortage
+        return healthy(step)
+
+    setattr(bench.runner, call, short)
+    if call == "collect":  # at depth 2 a later step would be on its way
+        bench.core.pipeline = Pipeline(1)
+    bench.run()
+    good = bench.ask()
+    bench.run()
+
+    errors = [sink.ends[0].error for sink in poor]
+    assert all(isinstance(error, OutOfMemoryError) and error.__cause__ is shortage for error in errors)
+    assert "alloc" not in str(errors[0])
+    assert bench.runner.calls.count(("free_memory", -1)) == 5
+    assert len(good.tokens) == 5
+    assert bench.everything_is_free()
+
+
+@pytest.mark.parametrize("call", ["launch", "collect"])
+def test_pictures_and_prompts_for_which_memory_was_short_together_are_tried_a_few_at_a_time(call: str) -> None:
+    bench = Bench(ends_at(3))
+    sinks = [bench.ask(picture=FakePicture(f"picture {number}")) for number in range(4)]
+    texts = [bench.ask() for _ in range(4)]
+    healthy = getattr(bench.runner, call)
+
+    def narrow(step: Step) -> object:
+        crops = sum(group.count for group in step.plan.groups)
+        if crops > 2 or (step.kind == "prefill" and len(step.rows) > 1 and call == "launch"):
+            raise MemoryError
+        return healthy(step)
+
+    setattr(bench.runner, call, narrow)
+    bench.run()
+
+    assert [sink.ends[0].error for sink in sinks + texts] == [None] * 8
+    assert bench.core.metrics.crops_encoded >= 12
+    assert bench.everything_is_free()
+
+
+def test_a_picture_that_memory_never_suffices_for_fails_alone() -> None:
+    bench = Bench(ends_at(3))
+    good = [bench.ask(picture=FakePicture("a")), bench.ask()]
+    huge = bench.ask(picture=FakePicture("huge"))
+    good.append(bench.ask(picture=FakePicture("b")))
+    launch = bench.runner.launch
+
+    def narrow(step: Step) -> None:
+        if any(group.job.key == "huge" for group in step.plan.groups):
+            raise MemoryError
+        launch(step)
+
+    bench.runner.launch = narrow  # type: ignore[method-assign]
+    bench.run()
+
+    assert isinstance(huge.ends[0].error, OutOfMemoryError)
+    assert [sink.ends[0].error for sink in good] == [None] * 3
+    assert bench.everything_is_free()
 
 
 @pytest.mark.parametrize("call", ["launch", "collect"])

@@ -207,7 +207,8 @@ def test_a_dying_thread_fails_every_open_and_later_request() -> None:
     for one in sequences:
         error = ended(one).ends[0].error
         assert isinstance(error, EngineDiedError)
-        assert "fallen off the bus" in str(error)
+        assert "fallen off the bus" in repr(error.__cause__)
+        assert "fallen off the bus" not in str(error)
     loop.close(drain=True)
     assert not loop.alive
     with pytest.raises(EngineDiedError, match="fallen off"):

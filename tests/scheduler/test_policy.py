@@ -3,7 +3,7 @@ import math
 import pytest
 
 from photonlite.batch import CropGroup, EncodeJob, Plan, Step
-from photonlite.scheduler.policy import Limits, Rates, Slope
+from photonlite.scheduler.policy import Allowance, Limits, Rates, Slope
 from tests.engine.fakes import FakePicture
 
 
@@ -81,3 +81,17 @@ def test_a_pause_grows_with_those_that_wait_for_each_that_is_decoded(
 
 def test_the_budget_of_a_launch_holds_where_the_longest_pause_is_shorter() -> None:
     assert Limits(64, 128, 4096, 16, launch_budget_s=0.004, max_pause_s=0.0).pause_s(60, 1) == 0.004
+
+
+def test_what_a_launch_may_hold_is_halved_at_once_and_grows_slowly() -> None:
+    allowance = Allowance(16)
+    allowance.shrink(12)
+    assert allowance.now == 6
+    allowance.shrink(1)
+    assert allowance.now == 1
+    for _ in range(2 * 32 - 1):
+        allowance.book()
+    assert allowance.now == 2
+    for _ in range(1000):
+        allowance.book()
+    assert allowance.now == 16

@@ -249,6 +249,9 @@ class SymbolicBody:
         self.features.pop(job.number, None)
         self.embeddings.pop(job.number, None)
 
+    def free_memory(self) -> None:
+        """Nothing is kept but features and embeddings, which `forget` lets go of."""
+
     def close(self) -> None:
         self.closed = True
 

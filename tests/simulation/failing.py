@@ -13,6 +13,10 @@ class InjectedFailure(Exception):  # noqa: N818 - what a broken device raises
     """A call fails because the seed says so."""
 
 
+class InjectedShortage(MemoryError):  # noqa: N818 - the same
+    """The same of a call for which memory is short."""
+
+
 class Failures:
     """Says which calls fail: never three steps in a row, unless the device is to die.
 

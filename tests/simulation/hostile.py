@@ -28,11 +28,11 @@ methods.
 """
 
 
-class HostileFault(Exception):  # noqa: N818 - what a broken plug-in raises
+class HostileFault(RuntimeError):  # noqa: N818 - what a broken plug-in raises
     """Raised by a member; whoever tries to print it fails as well."""
 
     def __str__(self) -> str:
-        raise RuntimeError("not even this can be printed")
+        raise ZeroDivisionError("not even this can be printed")
 
     __repr__ = __str__
 

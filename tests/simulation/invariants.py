@@ -178,7 +178,8 @@ def _check_waste(simulation: "Simulation") -> None:
     """Check that each picture was encoded once, if nothing happened that makes its prefix get lost."""
     seen, scenario = simulation.seen, simulation.scenario
     troubles = ("RequestCancelledError", "DeadlineError", "NumericalError", "StepError", "ValueError", "HostileFault")
-    if any(seen[f"ended by {trouble}"] for trouble in troubles) or seen["launches without a free page"]:
+    short = seen["launches without a free page"] or seen["memory was short"]
+    if short or any(seen[f"ended by {trouble}"] for trouble in troubles):
         return
     if scenario.prefix_caching and simulation.cache.prefix.evictions == 0:
         seen["calm runs with a cache"] += 1

@@ -3,7 +3,14 @@
 from collections import Counter
 
 from photonlite.batch import Step
-from photonlite.errors import DeadlineError, EngineDiedError, NumericalError, RequestCancelledError, StepError
+from photonlite.errors import (
+    DeadlineError,
+    EngineDiedError,
+    NumericalError,
+    OutOfMemoryError,
+    RequestCancelledError,
+    StepError,
+)
 from photonlite.sequence import Sequence
 from tests.simulation.body import Violation
 from tests.simulation.grammar import GrammarFault
@@ -75,7 +82,7 @@ class Judge:
             return number in self.spoiled
         if isinstance(error, PictureFailure):
             return picture is not None and picture.failure is error
-        if isinstance(error, StepError):
+        if isinstance(error, StepError | OutOfMemoryError):
             return number in self._struck or (picture is not None and self._pays(picture.key))
         if isinstance(error, GrammarFault | ValueError):
             return _breaks(oracle, type(error))

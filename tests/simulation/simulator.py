@@ -11,6 +11,7 @@ Every token is compared with the oracle's where it comes out, and every end with
 """
 
 import dataclasses
+import logging
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -31,7 +32,7 @@ from photonlite.sequence import Picture, Sequence, Sink, UncutPicture
 from tests.growth import table_sizes
 from tests.simulation import invariants
 from tests.simulation.body import SymbolicBody, Violation
-from tests.simulation.failing import FailingBody, Failures, InjectedFailure
+from tests.simulation.failing import FailingBody, Failures, InjectedFailure, InjectedShortage
 from tests.simulation.family import Family
 from tests.simulation.hostile import (
     HostileFault,
@@ -126,12 +127,16 @@ class Simulation:
             Violation: An invariant is broken.
             AssertionError: The same, found by the engine itself.
         """
+        logger = logging.getLogger("photonlite")
+        logger.disabled, before = True, logger.disabled  # each of thousands of faults would be told
         try:
             while self._tick():
                 if self.ticks > _PATIENCE * self._work:
                     raise Violation(f"nothing ends: {len(self.core.open)} requests are open after {self.ticks} ticks")
         except EngineDiedError as death:
             self._bury(death)
+        finally:
+            logger.disabled = before
         invariants.check_end(self)
         for trap in self.traps.values():
             self.seen.update(trap.sites)
@@ -194,8 +199,13 @@ class Simulation:
             self.seen["zombie rows"] += row.sequence.finalized
             self.seen["rows of the pre-empted"] += row.sequence.preempting
 
-    def doom(self, step: Step) -> None:
-        """Note who must end now: those whom a failed step carries, and those whose pictures it encodes."""
+    def doom(self, step: Step, error: Exception) -> None:
+        """Note who must end now: those whom a failed step carries, and those whose pictures it encodes.
+
+        Where memory was short for several crops or prompts, they may be tried again, a few at a time.
+        """
+        if isinstance(error, MemoryError) and len(step.rows) + sum(group.count for group in step.plan.groups) > 1:
+            return
         leaders = [group.job.leader for group in step.plan.groups]
         self.doomed += [row.sequence for row in step.rows] + [leader for leader in leaders if leader is not None]
 
@@ -218,6 +228,8 @@ class Simulation:
         self.seen[f"failed {kind}"] += 1
         self.seen["two steps failed in a row"] += self.failures.wounds > 1
         self._judge.strike(step)
+        if not self.failures.dying and self._random() < 0.3:
+            raise InjectedShortage("of memory")
         raise InjectedFailure(f"this call of {kind} fails")
 
     def _build(self, scenario: Scenario, longest: int) -> None:

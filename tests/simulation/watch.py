@@ -75,9 +75,9 @@ class WatchedRunner:
         try:
             simulation.fail("launch", step)
             self._inner.launch(step)
-        except Exception:
+        except Exception as error:
             simulation.lent[step.slot] = None
-            simulation.doom(step)
+            simulation.doom(step, error)
             raise
         simulation.moment()
 
@@ -92,8 +92,8 @@ class WatchedRunner:
         try:
             outcomes = self._inner.collect(step)
             simulation.fail("collect", step)
-        except Exception:
-            simulation.doom(step)
+        except Exception as error:
+            simulation.doom(step, error)
             raise
         finally:
             simulation.lent[step.slot] = None
@@ -103,6 +103,10 @@ class WatchedRunner:
 
     def forget(self, job: EncodeJob) -> None:
         self._inner.forget(job)
+
+    def free_memory(self) -> None:
+        self._simulation.seen["memory was short"] += 1
+        self._inner.free_memory()
 
     def close(self) -> None:
         self._inner.close()
