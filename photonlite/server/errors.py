@@ -91,6 +91,7 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.CapacityError, 422, "over_capacity"),
     (errors.StepError, 500, "engine_failed"),
     (errors.GrammarWorkerError, 503, "grammar_unavailable"),
+    (errors.OutOfMemoryError, 503, "out_of_memory"),
     (errors.EngineDiedError, 503, "engine_died"),
     (errors.RequestCancelledError, 503, "cancelled"),
     (errors.TruncatedError, 422, "truncated"),

@@ -1,4 +1,4 @@
-"""`/health`: the process answers. `/ready`: it can be sent work."""
+"""`/health`: the engine lives. `/ready`: it can be sent work."""
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -11,6 +11,9 @@ STALLED_S = 30.0
 """Seconds without a sign of life after which an engine counts as stuck: longer than any one step takes."""
 
 
+_DEAD = "the engine has stopped: the server ends, and has to be started again"
+
+
 def routes(ingress: Ingress) -> list[BaseRoute]:
     """Give the routes of `/health` and `/ready`. Neither needs a key: they tell nothing about what is asked.
 
@@ -19,6 +22,8 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
     """
 
     async def health(request: Request) -> JSONResponse:
+        if not ingress.backend.alive:
+            return JSONResponse({"status": "dead", "reason": _DEAD}, 503)
         return JSONResponse({"status": "alive"})
 
     async def ready(request: Request) -> JSONResponse:
@@ -37,7 +42,7 @@ def unfit(backend: Backend) -> str | None:
         backend: Which.
     """
     if not backend.alive:
-        return "the engine has stopped: start the server again"
+        return _DEAD
     if not backend.skills:
         return "the model has no skill: load another checkpoint"
     silent = backend.last_tick_s

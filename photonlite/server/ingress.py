@@ -280,13 +280,13 @@ class Ingress:
         return dataclasses.replace(call, image=await self._pictures.open(call.image, hold))
 
     def _check_ready(self) -> None:
+        self._check_alive()
         if self.draining:
             raise _unavailable("the server is shutting down: ask another one", "draining")
-        self._check_alive()
 
     def _check_alive(self) -> None:
         if not self.backend.alive:
-            raise _unavailable("the engine has stopped: the server must be restarted", "engine_died")
+            raise _unavailable("the engine has stopped, and so does the server: ask another one", "engine_died")
 
     def _check_rate(self, wait_s: float) -> None:
         if wait_s > 0:

@@ -35,14 +35,14 @@ def log(event: str, **fields: Any) -> None:
 
 @contextlib.contextmanager
 def json_lines(stream: IO[str]) -> Iterator[None]:
-    """Write the lines of the server and of uvicorn to a stream while a block runs.
+    """Write the lines of the server, of the engine and of uvicorn to a stream while a block runs.
 
     Args:
         stream: Where; it may be slow or broken without holding up any request.
     """
     handler = _LineHandler(stream)
     # uvicorn's chatter has whole paths in it, and so what was asked.
-    levels = {LOGGER: logging.INFO, logging.getLogger("uvicorn"): logging.WARNING}
+    levels = {LOGGER: logging.INFO, **dict.fromkeys(map(logging.getLogger, ("photonlite", "uvicorn")), logging.WARNING)}
     before = {logger: (logger.level, logger.propagate) for logger in levels}
     for logger, level in levels.items():
         logger.addHandler(handler)

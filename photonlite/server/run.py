@@ -3,7 +3,11 @@
 ```
 SIGTERM ──> nothing new is admitted, /ready says 503 ──> accepted requests end, within drain_s ──> connections close
         ──> a second one: everything is dropped at once
+
+the engine dies ──> its callers get 503 "engine_died", /health and /ready say 503 ──> exit code ENGINE_DIED
 ```
+
+No engine is started in the place of a dead one: whatever supervises the process does that, told by the exit code.
 """
 
 import asyncio
@@ -29,10 +33,14 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.connections import LimitedConfig
 from photonlite.server.ingress import Ingress
 from photonlite.server.listening import allow_files, listen
-from photonlite.server.logs import json_lines, log
+from photonlite.server.logs import LOGGER, json_lines, log
 from photonlite.server.pictures import Pictures
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ENGINE_DIED = 70
+"""Exit code of a server whose engine has died (EX_SOFTWARE of sysexits.h): start it again."""
+_TELLING_S = 5
+"""Seconds that open requests have to get their errors when the engine has died."""
 _CLOSING_S = 1
 """Seconds that responses have to reach their clients, whatever was left of the time to drain."""
 
@@ -55,7 +63,8 @@ def serve(
         on_start: Called with the address and the port as soon as requests are answered.
 
     Returns:
-        The exit code: 0 after an orderly stop, 128 and the signal's number when a second signal ended it at once.
+        The exit code: 0 after an orderly stop, `ENGINE_DIED` when the engine died, 128 and the signal's number when a
+        second signal ended it at once.
 
     Raises:
         ListenError: The address cannot be listened at.
@@ -159,7 +168,14 @@ class DrainingServer(uvicorn.Server):
             await self.lifespan.shutdown()
         if self.server_state.tasks:
             await asyncio.wait(self.server_state.tasks, timeout=_CLOSING_S)
+        self._look_at_engine()
         log("stopped", unfinished=self._ingress.open)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Begin to stop when the engine has died: nothing can be answered any more."""
+        if self._look_at_engine() and self._draining is None:
+            self._begin_to_drain(_TELLING_S)
+        return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -187,19 +203,32 @@ class DrainingServer(uvicorn.Server):
         if self._loop is None:
             self.should_exit = True
         else:
-            self._loop.call_soon_threadsafe(self._stop, number)
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._stop, number)
 
     def _stop(self, number: int) -> None:
         if self._draining is None:
-            self._ingress.drain()
-            log("stopping", open=self._ingress.open, seconds=self._drain_s)
-            self._draining = asyncio.create_task(self._drain())
+            self._begin_to_drain(self._drain_s)
         else:
             self._abort(number)
 
-    async def _drain(self) -> None:
+    def _look_at_engine(self) -> bool:
+        """Return whether the engine has died; the exit code says so then."""
+        if self._ingress.backend.alive:
+            return False
+        if self.exit_code == 0:
+            self.exit_code = ENGINE_DIED
+            LOGGER.critical("engine died", extra={"fields": {"open": self._ingress.open, "exit_code": ENGINE_DIED}})
+        return True
+
+    def _begin_to_drain(self, seconds: float) -> None:
+        self._ingress.drain()
+        log("stopping", open=self._ingress.open, seconds=seconds)
+        self._draining = asyncio.create_task(self._drain(seconds))
+
+    async def _drain(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._drain_s
+        until = loop.time() + seconds
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 await self._ingress.settled()

@@ -11,7 +11,14 @@ def paths() -> Json:
     return {
         "/v1/realtime": {"get": _realtime()},
         "/health": {
-            "get": _open("health", "Tell whether the process answers", parts.json_content(ref("Health"))),
+            "get": {
+                **_open("health", "Tell whether the engine lives", parts.json_content(ref("Health"))),
+                "responses": {
+                    "200": parts.response("It does.", parts.json_content(ref("Health"))),
+                    "503": parts.response("It has stopped.", parts.json_content(ref("Dead"))),
+                    **parts.errors(421),
+                },
+            }
         },
         "/ready": {
             "get": {
@@ -47,6 +54,7 @@ def schemas() -> Json:
     return {
         "Error": parts.ERROR,
         "Health": record({"status": {"const": "alive"}}),
+        "Dead": record({"status": {"const": "dead"}, "reason": TEXT}),
         "Ready": record({"status": {"const": "ready"}, "model": described(TEXT, "Its name.")}),
         "Unready": record({"status": {"const": "unavailable"}, "reason": TEXT}),
     }

@@ -211,8 +211,23 @@ def test_a_dying_thread_fails_every_open_and_later_request() -> None:
         assert "fallen off the bus" not in str(error)
     loop.close(drain=True)
     assert not loop.alive
-    with pytest.raises(EngineDiedError, match="fallen off"):
+    with pytest.raises(EngineDiedError, match="the engine has stopped"):
         loop.submit(sequence(9))
+
+
+def test_the_death_of_an_engine_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(ends_at(3))
+
+    def explode() -> None:
+        raise SystemError("a mistake of ours")
+
+    bench.scheduler.plan = explode  # type: ignore[method-assign]
+    EngineLoop(bench.core).close(drain=True)
+
+    [record] = [record for record in caplog.records if record.levelname == "CRITICAL"]
+    assert record.name == "photonlite"
+    assert "in explode" in caplog.text
+    assert "a mistake of ours" in caplog.text
 
 
 def test_cancelling_from_another_thread_ends_a_request_at_once() -> None:

@@ -21,6 +21,7 @@ class FakeBackend:
         calls: What it was asked, in order.
         cancelled: Calls that were given up before they had their answer, streams among them.
         error: Raised instead of an answer.
+        failure: Raised instead of an answer that hung, when it is let go.
         late_error: Raised by streams after their first piece.
         results: Answers by skill; what a test puts here is given as it is.
         pieces: Of streamed text.
@@ -36,6 +37,7 @@ class FakeBackend:
         self.calls: list[Call] = []
         self.cancelled = 0
         self.error = error
+        self.failure: BaseException | None = None
         self.late_error: BaseException | None = None
         self.results: dict[str, Mapping[str, Any]] = {}
         self.pieces: tuple[str, ...] = PIECES
@@ -64,6 +66,8 @@ class FakeBackend:
     async def run(self, call: Call) -> Mapping[str, Any]:
         await self._take(call)
         await self._hold()
+        if self.failure is not None:
+            raise self.failure
         return self.results.get(call.skill) or _result(call)
 
     async def stream(self, call: Call) -> "FakeStream":

@@ -43,6 +43,7 @@ class Live:
         port: Port that it really has.
         ingress: The way in; belongs to the event loop, too.
         server: What runs.
+        thread: Where.
     """
 
     def __init__(self, app: Starlette, backend: Backend, config: ServerConfig) -> None:
@@ -55,8 +56,8 @@ class Live:
         self.server = DrainingServer(app, config, lambda host, port: self._started.set())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="live-server", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="live-server", daemon=True)
+        self.thread.start()
         assert self._started.wait(GUARD)
 
     @property
@@ -97,13 +98,18 @@ class Live:
         if not self._stopping:
             self._stopping = True
             self.server.stop()
-            self.call(lambda: None)
+            assert self._loop is not None
+            known = threading.Event()
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(known.set)
+            while self.thread.is_alive() and not known.wait(0.05):
+                pass
 
     def stop(self) -> int:
         """Stop unless that has begun, wait for the end, and give the exit code."""
         self.begin_to_stop()
-        self._thread.join(GUARD)
-        assert not self._thread.is_alive()
+        self.thread.join(GUARD)
+        assert not self.thread.is_alive()
         return self.server.exit_code
 
     def _run(self) -> None:
@@ -166,8 +172,8 @@ class ServerProcess:
         self.err: list[str] = []
         self._news: queue.Queue[str | None] = queue.Queue()
         readers = (self._read, self.process.stdout, self.out), (self._read, self.process.stderr, self.err)
-        self._threads = [threading.Thread(target=work, args=to, daemon=True) for work, *to in readers]
-        for thread in self._threads:
+        self.threads = [threading.Thread(target=work, args=to, daemon=True) for work, *to in readers]
+        for thread in self.threads:
             thread.start()
 
     @classmethod
@@ -194,7 +200,7 @@ class ServerProcess:
     def wait(self) -> int:
         """Wait for the end, and give the exit code; `lines` has all of stdout then."""
         code = self.process.wait(GUARD)
-        for thread in self._threads:
+        for thread in self.threads:
             thread.join(GUARD)
         return code
 
@@ -210,7 +216,7 @@ class ServerProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(GUARD)
-        for thread in self._threads:
+        for thread in self.threads:
             thread.join(GUARD)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert pipe is not None

@@ -25,7 +25,6 @@ def test_a_good_server_is_alive_and_ready() -> None:
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        ({"alive": False}, "the engine has stopped"),
         ({"skills": ()}, "no skill"),
         ({"last_tick_s": STALLED_S + 1}, "no sign of life for 31 seconds"),
     ],
@@ -41,6 +40,16 @@ def test_a_server_that_cannot_answer_says_why_and_is_alive_still(state: dict[str
     assert answer.json()["status"] == "unavailable"
     assert reason in answer.json()["reason"]
     assert asked.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/ready", "/health"])
+def test_a_server_whose_engine_has_died_is_neither_ready_nor_alive(path: str) -> None:
+    backend = FakeBackend()
+    backend.alive = False
+    answer = client(backend).get(path)
+
+    assert answer.status_code == 503
+    assert "the engine has stopped" in answer.json()["reason"]
 
 
 def test_a_server_that_stops_is_not_ready() -> None:

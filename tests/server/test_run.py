@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import http.client
+import io
 import json
 import signal
 import socket
@@ -12,12 +13,16 @@ from typing import Any
 
 import pytest
 
+from photonlite.api import VisionModel
+from photonlite.errors import EngineDiedError
 from photonlite.server.config import ServerConfig
 from photonlite.server.listening import ListenError
-from photonlite.server.run import serve
+from photonlite.server.logs import json_lines
+from photonlite.server.run import ENGINE_DIED, serve
 from tests.server.fake import FakeBackend
-from tests.server.live import GUARD, Live, ServerProcess, live
-from tests.serving import on_thread
+from tests.server.live import GUARD, Live, ServerProcess, live, live_model
+from tests.serving import network, on_thread
+from tests.serving import serve as serve_tiny
 
 QUERY = json.dumps({"question": "How many?"}).encode()
 STREAM = json.dumps({"question": "How many?", "stream": True}).encode()
@@ -30,6 +35,12 @@ def asked(server: Live, backend: FakeBackend) -> "Future[Any]":
     future = on_thread(lambda: server.ask("POST", "/v1/query", QUERY, JSON))
     server.wait(asyncio.wait_for(backend.begun.wait(), GUARD))
     return future
+
+
+async def until_draining(server: Live) -> None:
+    async with asyncio.timeout(GUARD):
+        while not server.ingress.draining:
+            await asyncio.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -109,6 +120,86 @@ def test_the_model_is_closed_whatever_happens() -> None:
         serve(model, ServerConfig(port=taken.getsockname()[1]))  # type: ignore[arg-type]
 
     assert model.closed
+
+
+@contextlib.contextmanager
+def broken_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[VisionModel, list[Exception]]]:
+    """A model whose forward pass raises what a test puts into the list."""
+    with serve_tiny() as model:
+        raised: list[Exception] = []
+        forward = network(model).forward
+
+        def broken(*arguments: Any) -> Any:
+            if raised:
+                raise raised[0]
+            return forward(*arguments)
+
+        monkeypatch.setattr(network(model), "forward", broken)
+        yield model, raised
+
+
+def test_when_the_engine_dies_callers_are_told_and_the_server_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = io.StringIO()
+    with (
+        broken_model(monkeypatch) as (model, raised),
+        json_lines(lines),
+        live_model(model, drain_s=GUARD) as server,
+    ):
+        raised.append(RuntimeError("the card has fallen off the bus"))
+        told = [server.ask("POST", "/v1/query", QUERY, JSON) for _ in range(3)]
+        server.thread.join(GUARD)
+
+        assert not server.thread.is_alive()
+        assert server.server.exit_code == ENGINE_DIED != 0
+    errors = [json.loads(body)["error"] for _, body in told]
+    assert [error["code"] for error in errors[:2]] == ["engine_failed"] * 2
+    assert errors[2]["code"] in ("engine_failed", "engine_died")
+    assert not any(b"fallen off the bus" in body for _, body in told)
+    written = [json.loads(line) for line in lines.getvalue().splitlines()]
+    faults = [line for line in written if "fallen off the bus" in line.get("exception", "")]
+    assert {line["level"] for line in faults} >= {"error", "critical"}
+    assert all("Traceback" in line["exception"] for line in faults)
+    assert [line["exit_code"] for line in written if line["event"] == "engine died"] == [ENGINE_DIED]
+
+
+def test_open_callers_of_an_engine_that_dies_get_503() -> None:
+    backend = FakeBackend()
+    with live(backend, drain_s=GUARD) as server:
+        before = asked(server, backend)
+
+        def die() -> None:
+            backend.alive = False
+
+        server.call(die)
+        assert server.wait(until_draining(server)) is None
+        assert [server.get(path)[0] for path in ("/health", "/ready")] == [503, 503]
+        assert json.loads(server.ask("POST", "/v1/query", QUERY, JSON)[1])["error"]["code"] == "engine_died"
+        backend.failure = EngineDiedError("the engine has stopped")
+        server.call(backend.release)
+        status, body = before.result(GUARD)
+        assert (status, json.loads(body)["error"]["code"]) == (503, "engine_died")
+        server.thread.join(GUARD)
+        assert server.server.exit_code == ENGINE_DIED
+
+
+def test_a_signal_to_a_server_whose_engine_has_died_is_no_orderly_stop() -> None:
+    backend = FakeBackend()
+    with live(backend) as server:
+        backend.alive = False
+        assert server.stop() in (ENGINE_DIED, 128 + signal.SIGTERM)
+
+
+def test_memory_that_runs_out_costs_its_request_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    with broken_model(monkeypatch) as (model, raised), live_model(model) as server:
+        raised.append(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 TB"))
+        for _ in range(4):
+            status, body = server.ask("POST", "/v1/query", QUERY, JSON)
+            assert (status, json.loads(body)["error"]["code"]) == (503, "out_of_memory")
+            assert b"DefaultCPUAllocator" not in body
+        raised.clear()
+
+        assert server.ask("POST", "/v1/query", QUERY, JSON)[0] == 200
+        assert server.get("/health")[0] == 200
 
 
 def test_sigterm_in_the_middle_of_a_request() -> None:
