@@ -1,4 +1,3 @@
-import dataclasses
 
 import pytest
 
@@ -84,7 +83,7 @@ def test_text_of_another_salt_shares_nothing():
 
 def salted(prompt, salt):
     made = sequence(prompt)
-    made.request = dataclasses.replace(made.request, salt=salt)
+    made.salt = salt
     return made
 
 

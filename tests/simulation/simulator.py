@@ -63,6 +63,7 @@ class Simulation:
     Args:
         seed: Decides everything.
         trace: Takes a line for each thing that happens; None for silence.
+        calm: Whether nothing fails and nobody cancels.
 
     Attributes:
         scenario: What was drawn.
@@ -83,11 +84,13 @@ class Simulation:
         tables: Sizes of the engine's tables before the first request.
     """
 
-    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None, *, calm: bool = False) -> None:
         self._draw = Random(seed)
         self._random = self._draw.random
         workload, longest, prefix_length = draw_workload(self._draw)
         self.scenario = draw_scenario(self._draw, longest, prefix_length)
+        if calm:
+            self.scenario = dataclasses.replace(self.scenario, failures={}, spoiled=0.0, cancels=0.0, deadly=None)
         self.now = 0
         self.ticks = 0
         self.seen: Counter[str] = Counter()
@@ -100,7 +103,7 @@ class Simulation:
         self._judge = Judge()
         self.priority = Priority(self)
         self.sharing = Sharing(self)
-        self._asks = workload.asks[::-1]
+        self.asks = workload.asks[::-1]
         self.pictures = workload.pictures
         self.traps: dict[int, Trap] = {}
         self._crops = [picture.numbers for picture in workload.pictures]
@@ -115,10 +118,10 @@ class Simulation:
         self.tables = self.table_sizes()
 
     def make_hostile(self, index: int, hostility: Hostility) -> None:
-        """Have one request of the workload raise, by its place in the order of arrival, and no other one."""
-        asks = [dataclasses.replace(ask, hostility=None) for ask in self._asks]
+        """Have one request of the workload raise, by its place in the order of arrival, and have all others do well."""
+        asks = [dataclasses.replace(ask, hostility=None, fails=False, deadline=None) for ask in self.asks]
         asks[-1 - index] = dataclasses.replace(asks[-1 - index], hostility=hostility)
-        self._asks = asks
+        self.asks = asks
 
     def run(self) -> None:
         """Go through it all.
@@ -251,8 +254,8 @@ class Simulation:
 
     def _tick(self) -> bool:
         """Tick once; returns whether anything is left to do."""
-        while self._asks and self._asks[-1].at <= self.now:
-            self._submit(self._asks.pop())
+        while self.asks and self.asks[-1].at <= self.now:
+            self._submit(self.asks.pop())
         while self._inbox:
             self._inbox.pop(0)()
         self.moment()
@@ -269,7 +272,7 @@ class Simulation:
             return True
         if self._inbox:
             return True
-        if self._cutting or self._asks:
+        if self._cutting or self.asks:
             self._skip()
             return True
         if self.core.open:
@@ -279,7 +282,7 @@ class Simulation:
 
     def _skip(self) -> None:
         """Jump to the next thing that happens."""
-        times = [at for at, _ in self._cutting] + [ask.at for ask in self._asks[-1:]]
+        times = [at for at, _ in self._cutting] + [ask.at for ask in self.asks[-1:]]
         self.now = max(self.now, min(times))
         self._deliver_crops()
 
