@@ -1,0 +1,151 @@
+"""A hostile picture on every route: its sender gets an error, the model never sees it, and nothing of it is left."""
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from photonlite.config import ImageLimits
+from photonlite.images.decode import DecodedImage
+from photonlite.images.decode_pool import DecodePool
+from photonlite.server.app import create_app
+from photonlite.server.config import ServerConfig
+from photonlite.server.pictures import Pictures
+from photonlite.server.run import decoding
+from tests.images.bombs import BOMBS
+from tests.server.asgi import Exchange, post
+from tests.server.fake import FakeBackend
+from tests.server.live import GUARD, live
+from tests.server.parts import encoded
+from tests.server.test_realtime_socket import client
+from tests.serving import run
+
+LIMITS = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)
+Route = Callable[[bytes], tuple[str, bytes, dict[str, str]]]
+JSON = {"content-type": "application/json"}
+FORM = {"content-type": "multipart/form-data; boundary=x"}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[DecodePool]:
+    pool = DecodePool(LIMITS, 1)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module")
+def bomb() -> bytes:
+    return BOMBS["jpeg_scans"]()
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + GUARD
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def uri(picture: bytes) -> str:
+    return "data:image/jpeg;base64," + base64.b64encode(picture).decode()
+
+
+def raw(picture: bytes) -> tuple[str, bytes, dict[str, str]]:
+    return "/v1/detect?object=mug", picture, {"content-type": "image/jpeg"}
+
+
+def as_json(picture: bytes) -> tuple[str, bytes, dict[str, str]]:
+    return "/v1/detect", json.dumps({"object": "mug", "image_url": uri(picture)}).encode(), JSON
+
+
+def form(picture: bytes) -> tuple[str, bytes, dict[str, str]]:
+    head = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
+    return "/v1/caption", head + picture + b"\r\n--x--\r\n", FORM
+
+
+def stream(picture: bytes) -> tuple[str, bytes, dict[str, str]]:
+    return "/v1/caption", json.dumps({"stream": True, "image_url": uri(picture)}).encode(), JSON
+
+
+def chat(picture: bytes) -> tuple[str, bytes, dict[str, str]]:
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": uri(picture)}}]
+    return "/v1/chat/completions", json.dumps({"messages": [{"role": "user", "content": parts}]}).encode(), JSON
+
+
+@pytest.mark.parametrize("route", [raw, as_json, form, stream, chat])
+def test_its_sender_gets_an_error_and_others_their_answers(route: Route, pool: DecodePool, bomb: bytes) -> None:
+    backend = FakeBackend()
+    app = create_app(backend, ServerConfig(), Pictures(pool))
+    refused = run(post(app, *route(bomb)))
+    assert (refused.status, refused.code) == (400, "image_too_costly")
+    assert "PHOTONLITE_DECODE_CPU_S" in json.loads(refused.body)["error"]["message"]
+    assert backend.calls == []
+    assert app.state.ingress.open_bytes == 0
+    assert run(post(app, *route(encoded((30, 20))))).status == 200
+    image = backend.calls[0].image
+    assert isinstance(image, DecodedImage)
+    assert image.size == (30, 20)
+
+
+def test_a_frame_of_a_socket_gets_its_error(pool: DecodePool, bomb: bytes) -> None:
+    backend = FakeBackend()
+    app = create_app(backend, ServerConfig(port=0), Pictures(pool))
+    with live(backend, app) as server, client(server) as robot:
+        robot.ask(task="detect", object="mug")
+        robot.show(bomb)
+        assert robot.code() == (0, "image_too_costly")
+        robot.show(encoded())
+        assert robot.hear()["frame"] == 1
+
+
+def test_a_client_that_leaves_frees_the_worker(bomb: bytes) -> None:
+    async def main(pool: DecodePool) -> None:
+        app = create_app(FakeBackend(), ServerConfig(), Pictures(pool))
+        async with Exchange(app, *raw(bomb)) as exchange:
+            while not pool.running:
+                await asyncio.sleep(0)
+            exchange.leave()
+        while pool.running:
+            await asyncio.sleep(0)
+        assert app.state.ingress.open_bytes == 0
+
+    pool = DecodePool(ImageLimits(decode_cpu_s=600.0), 1)
+    try:
+        run(main(pool))
+    finally:
+        pool.close()
+
+
+def test_stopping_ends_hostile_pictures_that_are_being_decoded(bomb: bytes) -> None:
+    backend = FakeBackend()
+    pool = DecodePool(ImageLimits(decode_cpu_s=600.0), 1)
+    try:
+        app = create_app(backend, ServerConfig(port=0), Pictures(pool))
+        with live(backend, app, drain_s=0.0) as server, server.connect() as connection:
+            head = f"POST /v1/caption HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(bomb)}\r\n"
+            connection.sendall(head.encode() + b"Content-Type: image/jpeg\r\n\r\n" + bomb)
+            wait_until(lambda: pool.running == 1)
+            assert server.stop() == 0
+        wait_until(lambda: pool.running == 0)
+    finally:
+        pool.close()
+
+
+def test_workers_are_ready_when_the_server_begins_and_gone_when_it_has_ended() -> None:
+    with decoding(ServerConfig(image_workers=1), LIMITS) as pictures:
+        assert pictures._pool is not None
+        (pid,) = pictures._pool.pids
+        os.kill(pid, signal.SIGTERM)  # of a service manager that stops all processes of a group
+        os.kill(pid, signal.SIGINT)
+        assert pictures._pool.decode(encoded()).size == (8, 6)
+        assert pictures._pool.pids == [pid]
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_isolation_can_be_turned_off() -> None:
+    with decoding(ServerConfig(image_workers=0), LIMITS) as pictures:
+        assert pictures._pool is None
