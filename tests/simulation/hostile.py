@@ -60,10 +60,12 @@ class Trap:
 
     Attributes:
         sites: Functions of the package that it has raised in, as "scheduler/encoding.py begin".
+        members: That the package has touched.
     """
 
     def __init__(self, hostility: Hostility) -> None:
         self.sites: list[str] = []
+        self.members: set[str] = set()
         self._hostility = hostility
         self._touches = 0
 
@@ -71,7 +73,10 @@ class Trap:
         """Raise if it is time."""
         hostility = self._hostility
         caller = sys._getframe(2).f_code
-        if member != hostility.member or not Path(caller.co_filename).is_relative_to(_PACKAGE):
+        if not Path(caller.co_filename).is_relative_to(_PACKAGE):
+            return
+        self.members.add(member)
+        if member != hostility.member:
             return
         self._touches += 1
         if self._touches == hostility.at or (hostility.always and self._touches > hostility.at):

@@ -37,7 +37,7 @@ IN_CALLERS = {"request", "key"}
 
 @cache
 def victims() -> tuple[tuple[int, int], ...]:
-    """Find simulations in which every request is answered; gives each seed, and a request about a picture."""
+    """Find simulations in which every request is answered; gives each seed, and a request that has it all touched."""
     found = []
     for seed in itertools.count():
         simulation = Simulation(seed, calm=True)
@@ -45,9 +45,11 @@ def victims() -> tuple[tuple[int, int], ...]:
         pictured = [place for place, ask in enumerate(asks) if ask.picture is not None and ask.budget > 4 and ask.delay]
         if simulation.scenario.depth == 1 or not pictured or len(asks) > 12:
             continue
-        simulation.make_hostile(0, NOTHING)
+        simulation.make_hostile(pictured[0], NOTHING)
         simulation.run()
-        if simulation.seen["answered"] == len(asks):
+        [trap] = simulation.traps.values()
+        # Grammars of words alone have no use for `permits`; the long simulation sees it.
+        if simulation.seen["answered"] == len(asks) and trap.members >= {*MEMBERS} - {"permits"}:
             found.append((seed, pictured[0]))
             if len(found) == 2:
                 return tuple(found)
@@ -82,4 +84,4 @@ def test_whatever_a_request_raises_ends_that_request_alone(member: str) -> None:
         touched |= sweep(seed, index, member, always=always)
 
     assert touched <= TOUCHED[member]
-    assert touched or member == "permits"  # grammars of words alone have no use for it; the long simulation sees it
+    assert touched or member == "permits"
