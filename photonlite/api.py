@@ -42,6 +42,7 @@ def load(
     max_bytes: int | None = None,
     isolate_images: bool = False,
     engine: EngineConfig | Mapping[str, Any] | None = None,
+    check: bool = False,
 ) -> "VisionModel":
     """Load a model.
 
@@ -57,6 +58,8 @@ def load(
             can keep a core busy for minutes. Linux only. Images and arrays are taken as they are.
         engine: How the engine runs: settings of :class:`photonlite.EngineConfig`, by name or as a whole. What names
             leave out comes from the environment.
+        check: Whether a tiny question is asked through every skill and every head before the model is given back: it
+            takes about as long as five first questions.
 
     Raises:
         ModelNotFoundError: No model of that name is at hand.
@@ -65,6 +68,7 @@ def load(
         SettingsError: An unknown device or type, a limit that is no whole number above 0, or an unknown setting of the
             engine, a value out of its range, or one that the device cannot do.
         CapacityError: The memory does not hold even one longest request.
+        NumericalError: With `check`, the checkpoint computes something that is no finite number.
     """
     given = {"max_pixels": max_pixels, "max_bytes": max_bytes}
     limits = dataclasses.replace(
@@ -76,7 +80,14 @@ def load(
 
     def start() -> VisionModel:
         loaded = load_checkpoint(model, device=where, dtype=kind, revision=revision)
-        return VisionModel(loaded, where, kind, limits, config, isolate_images=isolate_images)
+        started = VisionModel(loaded, where, kind, limits, config, isolate_images=isolate_images)
+        if check:
+            try:
+                started._session.self_test()
+            except BaseException:
+                started.close(drain=False)
+                raise
+        return started
 
     return in_passing(start)
 

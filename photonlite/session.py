@@ -29,7 +29,7 @@ from photonlite.engine.delivery import Delivery
 from photonlite.engine.engine import Engine
 from photonlite.engine.generation import Generation
 from photonlite.engine.preparation import Binding, Preparation
-from photonlite.errors import ModelError
+from photonlite.errors import ModelError, NumericalError
 from photonlite.grammar.automaton import Automaton
 from photonlite.grammar.compiler import COUNTERS, GAUGES, GrammarCompiler, Language
 from photonlite.grammar.tables import Ids
@@ -38,11 +38,14 @@ from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.options import Chosen, Options, chosen
 from photonlite.request import Completion, Request
-from photonlite.skills import encode
+from photonlite.skills import encode, selftest
 from photonlite.skills.typed import Late
 from photonlite.tasks import EncodedImage, Picture, Task, Tasks
 
 R = TypeVar("R")
+
+_SELFTEST = "photonlite self-test"
+"""Salt of the self-test: nobody's question meets what it has left in the cache."""
 
 
 class Session:
@@ -150,6 +153,24 @@ class Session:
         snapshot["gauges"] |= dict.fromkeys(GAUGES, 0) if compiler is None else compiler.gauges
         snapshot["counters"] |= dict.fromkeys(COUNTERS, 0) if compiler is None else compiler.counters
         return snapshot
+
+    def self_test(self) -> None:
+        """Ask a tiny question through every skill and every head, which warms the kernels up as well.
+
+        Raises:
+            NumericalError: The checkpoint computes something that is no finite number.
+        """
+        picture = np.indices((24, 32, 3)).sum(axis=0).astype(np.uint8)
+        asked = {}
+        for skill, request in selftest.build(self._prompts).items():
+            task = Task(request, picture, lambda completion: completion)
+            asked[skill], preparation = self._begin(task, Chosen(salt=_SELFTEST))
+            preparation.on(self._pool)
+        for skill, generation in asked.items():
+            try:
+                generation.complete()
+            except NumericalError as cause:
+                raise NumericalError(f"the self-test of {skill!r} has failed: {cause}") from cause
 
     def close(self, *, drain: bool) -> None:
         """Take no more tasks, finish or fail those that are open, and let go of the model."""

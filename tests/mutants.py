@@ -349,6 +349,34 @@ MUTANTS = [
         """        with self._gate:""",
         "tests/engine/test_loop.py",
     ),
+    Mutant(
+        "a shortage of memory counts towards the engine's death",
+        "engine/core.py",
+        "        if is_shortage(error):\n            for job",
+        "        if False:\n            for job",
+        _CORE,
+    ),
+    Mutant(
+        "what memory was short for together is not tried apart",
+        "engine/core.py",
+        'return plan.kind != "decode" and several and is_shortage(error)',
+        "return False",
+        _CORE,
+    ),
+    Mutant(
+        "the self-test never looks at sizes",
+        "skills/selftest.py",
+        "[word, place, place, size, word]",
+        "[word, place, place, word]",
+        "tests/skills/test_selftest.py",
+    ),
+    Mutant(
+        "a server whose engine has died goes on",
+        "server/run.py",
+        "        if self._look_at_engine() and self._draining is None:\n",
+        "        if False:\n",
+        "tests/server/test_run.py",
+    ),
     # Zombies.
     Mutant(
         "reference dropped: a launch does not count",

@@ -40,6 +40,7 @@ def run_server(options: argparse.Namespace) -> int:
             max_pixels=settings.images.max_pixels,
             max_bytes=settings.images.max_bytes,
             engine=settings.engine,
+            check=choice.check,
         )
 
         def greet(host: str, port: int) -> None:

@@ -30,6 +30,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("access")
     for one in (settings_of(Choice)["api_key_file"], *(one for one in rest if not _is_limit(one))):
         _add_flag(group, one)
+    _add_flag(parser, settings_of(Choice)["check"])
     group = parser.add_argument_group("limits", "What is over a limit is refused with a status that says so.")
     for one in (*filter(_is_limit, rest), *settings_of(ImageLimits).values()):
         _add_flag(group, one)

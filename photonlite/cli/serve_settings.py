@@ -59,6 +59,7 @@ class Choice:
         device: auto, cpu, cuda, cuda:1, ...
         dtype: auto, float32, float16 or bfloat16.
         api_key_file: File of API keys, one a line; requests without one of them are refused.
+        check: Whether every skill and head is tried before the server answers; a checkpoint that gives NaN is refused.
     """
 
     model: str | None = None
@@ -66,6 +67,7 @@ class Choice:
     device: str = "auto"
     dtype: str = "auto"
     api_key_file: str | None = None
+    check: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from photonlite.cli import main
 from photonlite.cli.parser import parse
 from photonlite.cli.serve import greeting
 from photonlite.cli.serve_settings import read_settings
 from photonlite.server.config import ServerConfig
+from tests.models.checkpoints import golden_tensors, make_folder
 from tests.server.live import GUARD, ServerProcess
 
 from .conftest import FakeModel
@@ -184,3 +186,20 @@ def test_a_real_run_answers_logs_and_stops() -> None:
     events = [line["event"] for line in process.lines]
     assert events == ["listening", "request", "request", "stopping", "stopped"]
     assert all("Traceback" not in line for line in process.err)
+
+
+@pytest.mark.parametrize(("flags", "ends"), [((), True), (("--no-check",), False)])
+def test_a_checkpoint_that_gives_nan_is_not_served_unless_nobody_looks(
+    tmp_path: Path, flags: tuple[str, ...], ends: bool
+) -> None:
+    tensors = golden_tensors()
+    tensors["model.text.lm_head.weight"].fill_(torch.nan)
+    folder = make_folder(tmp_path / "model", tensors)
+    serving = ServerProcess("-m", "photonlite.cli", "serve", "--model", str(folder), "--port", "0", "--device", "cpu", *flags)
+    with serving as process:
+        if ends:
+            assert process.wait() == 2
+            assert "not finite" in "".join(process.err)
+            assert process.out == []
+        else:
+            process.wait_for("photonlite serves")
