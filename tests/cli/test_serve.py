@@ -195,8 +195,8 @@ def test_a_checkpoint_that_gives_nan_is_not_served_unless_nobody_looks(
     tensors = golden_tensors()
     tensors["model.text.lm_head.weight"].fill_(torch.nan)
     folder = make_folder(tmp_path / "model", tensors)
-    serving = ServerProcess("-m", "photonlite.cli", "serve", "--model", str(folder), "--port", "0", "--device", "cpu", *flags)
-    with serving as process:
+    where = ("--model", str(folder), "--port", "0", "--device", "cpu")
+    with ServerProcess("-m", "photonlite.cli", "serve", *where, *flags) as process:
         if ends:
             assert process.wait() == 2
             assert "not finite" in "".join(process.err)
