@@ -156,7 +156,7 @@ def main() -> None:
     cores = bind(options.cores)
     begun = time.perf_counter()
     cases = options.cases or (("detect", "batch") if options.quick else CASES)
-    results = measure(options.rows, cases, options.rounds or (1 if options.quick else 3), options.seconds)
+    results = measure(options.rows, cases, options.rounds or (1 if options.quick else 2), options.seconds)
     report = "\n".join(
         (
             f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, PyTorch {torch.__version__}, Python "

@@ -156,15 +156,18 @@ def test_only_the_calling_thread_gets_another_number() -> None:
 
 
 def test_the_number_reaches_the_operations() -> None:
-    def operating_threads(count: int) -> int:
+    def running() -> set[str]:
+        return set(os.listdir("/proc/self/task"))
+
+    def after_operations(count: int) -> set[str]:
         set_threads(count)
         torch.randn(400, 400) @ torch.randn(400, 400)
         torch.nn.functional.gelu(torch.randn(1_000_000))
-        return len(os.listdir("/proc/self/task"))
+        return running()
 
     def grown() -> tuple[int, int]:
-        alone = len(os.listdir("/proc/self/task"))
-        return operating_threads(1) - alone, operating_threads(3) - alone
+        before = running()  # threads of earlier tests may end meanwhile
+        return len(after_operations(1) - before), len(after_operations(3) - before)
 
     if not Path("/proc/self/task").is_dir():
         pytest.skip("threads are counted in /proc")
