@@ -239,7 +239,7 @@ class VisionModel(AsyncTwins):
             image: The picture.
             object: What to point at, at most 1,000 characters.
             settings: See the class.
-            spatial_refs: Points (x, y) and boxes (x_min, y_min, x_max, y_max) that the object is about.
+            spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that the object is about.
             **options: See the class.
 
         Returns:
@@ -264,7 +264,7 @@ class VisionModel(AsyncTwins):
         Args:
             image: The picture.
             object: What to outline, at most 1,000 characters.
-            spatial_refs: Points (x, y) and boxes (x_min, y_min, x_max, y_max) that tell which instance is meant.
+            spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that tell which instance is meant.
             settings: See the class.
             **options: See the class.
 
@@ -321,7 +321,7 @@ class VisionModel(AsyncTwins):
             stream: Whether to give an iterator of pieces of the answer as they come; dropping it cancels the rest.
             settings: See the class.
             reasoning: Whether the model writes down its reasoning first.
-            spatial_refs: Points (x, y) and boxes (x_min, y_min, x_max, y_max) that the question is about.
+            spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that the question is about.
             schema: What the answer has to be: a pydantic model, a dataclass, a TypedDict, an Enum, a type such as
                 `list[int]` or `Literal["a", "b"]`, a JSON Schema as a dict or as text, or `dict` for any JSON object.
                 Fields of the types :class:`photonlite.Box` and :class:`photonlite.Point`, in a JSON Schema `{"type":

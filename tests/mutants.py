@@ -47,6 +47,49 @@ class Mutant:
 
 
 MUTANTS = [
+    # Answers that a limit cut short, and names in JSON.
+    Mutant(
+        "truncation: a value that was forced to end says that it stopped",
+        "grammar/typed.py",
+        'return "length" if self._limited else "stop"',
+        'return "stop"',
+        "tests/grammar/test_typed.py",
+    ),
+    Mutant(
+        "truncation: reasoning that was closed by force says that it stopped",
+        "grammar/spatial.py",
+        'return "length" if self._cut and reason == "stop" else reason',
+        "return reason",
+        "tests/test_truncation.py",
+    ),
+    Mutant(
+        "truncation: strict callers get a cut answer",
+        "request.py",
+        'if not self.strict or finish_reason == "stop":',
+        "if True:",
+        "tests/test_truncation.py",
+    ),
+    Mutant(
+        "names: an object has one twice",
+        "grammar/unique_names.py",
+        "                    if name in names:",
+        "                    if False:",
+        "tests/grammar/test_unique_names.py",
+    ),
+    Mutant(
+        "names: nothing is held back for one that is not repeated",
+        "grammar/unique_names.py",
+        "return left - 1 if left > self._guide.distance[self._state] else left",
+        "return left",
+        "tests/grammar/test_unique_names.py",
+    ),
+    Mutant(
+        "schemas: a discriminator with a default may be left out",
+        "grammar/json_schema.py",
+        "inner = tags if tag is None else (*tags, tag)",
+        "inner = tags",
+        "tests/grammar/test_json_schema.py",
+    ),
     # Hostile pictures.
     Mutant(
         "decoding: the header of a picture may take any CPU time",
