@@ -264,7 +264,7 @@ class VisionModel(AsyncTwins):
         Args:
             image: The picture.
             object: What to outline, at most 1,000 characters.
-            spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that tell which instance is meant.
+            spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that tell which one is meant.
             settings: See the class.
             **options: See the class.
 
