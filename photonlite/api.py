@@ -160,7 +160,12 @@ class VisionModel(AsyncTwins):
         self._tasks = Tasks(loaded.prompts)
         self._limits = limits or ImageLimits()
         decoder = DecodePool(self._limits, max(1, default_workers())) if isolate_images else None
-        self._session = Session(loaded, device, dtype, self._limits, engine or EngineConfig(), decoder)
+        try:
+            self._session = Session(loaded, device, dtype, self._limits, engine or EngineConfig(), decoder)
+        except BaseException:
+            if decoder is not None:
+                decoder.close()
+            raise
         self._device = device
         self._dtype = dtype
 

@@ -17,6 +17,7 @@ from photonlite.errors import (
     CapacityError,
     ImageError,
     ImageNotFoundError,
+    ImageTimeoutError,
     ImageTooLargeError,
     ModelError,
     PromptError,
@@ -25,6 +26,7 @@ from photonlite.errors import (
     UnsupportedSkillError,
 )
 from photonlite.models.tokenizer import Tokenizer
+from tests.images.bombs import BOMBS
 from tests.serving import double
 from tests.tiny import CPU, EXPECTED, GOLDEN, tiny_config, tiny_loaded
 
@@ -287,3 +289,22 @@ def test_special_tokens_in_a_prompt_are_only_text(tiny: VisionModel) -> None:
 
     assert spelled.metrics is not None
     assert spelled.metrics.prompt_tokens == 26 + 3 + len(" <|endoftext|>") + 1
+
+
+def test_pictures_from_strangers_are_decoded_in_other_processes() -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (60, 40), "navy").save(buffer, "PNG")
+    limits = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)
+    with (
+        VisionModel(tiny_loaded(tiny_config()), CPU, torch.float32, limits, isolate_images=True) as isolating,
+        VisionModel(tiny_loaded(tiny_config()), CPU, torch.float32, limits) as trusting,
+    ):
+        told = isolating.detect(buffer.getvalue(), "mug", {"max_objects": 1})
+        assert told == trusting.detect(buffer.getvalue(), "mug", {"max_objects": 1})
+        bomb = BOMBS["jpeg_exif_segments"]()
+        with pytest.raises(ImageTimeoutError):
+            isolating.detect(bomb, "mug")
+        with pytest.raises(ImageTimeoutError):
+            asyncio.run(isolating.adetect(bomb, "mug"))
+        (error,) = isolating.batch([{"skill": "detect", "image": bomb, "object": "mug"}], errors="return")
+        assert isinstance(error, ImageTimeoutError)

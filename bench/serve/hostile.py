@@ -44,7 +44,7 @@ def scans(size: tuple[int, int] = (6000, 6000), repeats: int = 200) -> bytes:
     return data[:last] + data[last:-2] * repeats + b"\xff\xd9"
 
 
-def floats(size: tuple[int, int] = (4000, 3000)) -> bytes:
+def floats(size: tuple[int, int] = (2000, 1500)) -> bytes:
     """Return a TIFF of floats that takes few bytes as a file."""
     file = io.BytesIO()
     Image.new("F", size, 0.5).save(file, "TIFF", compression="tiff_deflate")
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         before, peak, after, counted = memory(port, pid, given.requests)
     grown, left = peak - before, after - before
     most = OPEN_BYTES + SPARE_BYTES
-    print(f"float TIFFs       {before / 1e6:.0f} MB before, +{grown / 1e6:.0f} at the peak, +{left / 1e6:.0f} after")
+    print(f"float TIFFs       {before / 1e6:.0f} MB before, {grown / 1e6:+.0f} at the peak, {left / 1e6:+.0f} after")
     print(f"aim               +{most / 1e6:.0f} MB at most, +{SPARE_BYTES / 1e6:.0f} MB after; statuses {counted}")
     return int(medians[1] > 2.5 * medians[0] or grown > most or left > SPARE_BYTES)
 

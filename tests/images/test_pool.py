@@ -1,6 +1,8 @@
 import gc
+import io
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,11 +10,13 @@ import pytest
 from PIL import Image
 
 from photonlite.config import ImageLimits
-from photonlite.errors import ImageError, ImageNotFoundError, ImageTooLargeError, ModelError
+from photonlite.errors import ImageError, ImageNotFoundError, ImageTimeoutError, ImageTooLargeError, ModelError
 from photonlite.images import pool as module
 from photonlite.images.crops import Buffer, Crops, CropSpec, cut_crops, plain_memory
+from photonlite.images.decode_pool import DecodePool
 from photonlite.images.pool import ImagePool
 from photonlite.sequence import UncutPicture
+from tests.images.bombs import BOMBS
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
 GUARD = 30.0
@@ -316,3 +320,28 @@ def test_a_picture_that_is_named_in_time_passes_both_checkpoints(pool: ImagePool
 
     assert len(passed) == 2
     assert pool.decoded_bytes(picture()) == 3 * 40 * 30
+
+
+def test_files_are_decoded_elsewhere_where_they_are_isolated_and_images_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, path = picture(), tmp_path / "picture.png"
+    image.save(path)
+    data = path.read_bytes()
+    decoder = DecodePool(ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001), 1)
+    pool = ImagePool(SPEC, ImageLimits(), 2, decoder=decoder)
+    try:
+        key = pool.prepare(image).key
+        monkeypatch.setattr(module, "load_image", None)
+        for source in (data, bytearray(data), str(path), path, io.BytesIO(data)):
+            assert pool.prepare(source).key == key
+            assert pool.decoded_bytes(source) == 0  # the header is not read in this process
+        assert pool.decoded_bytes(image) == 3 * 40 * 30
+        with pytest.raises(ImageTimeoutError, match="CPU time"):
+            pool.prepare(BOMBS["jpeg_exif_segments"]())
+        with pytest.raises(ImageNotFoundError):
+            pool.prepare(tmp_path / "missing.png")
+    finally:
+        pool.close()
+    with pytest.raises(ModelError, match="closed"):
+        decoder.decode(data)
