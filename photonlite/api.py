@@ -195,6 +195,11 @@ class VisionModel(AsyncTwins):
         return self._limits
 
     @property
+    def max_batch(self) -> int:
+        """Requests that are decoded together: `EngineConfig.max_batch`, or what the device's default is."""
+        return self._session.engine.max_batch
+
+    @property
     def alive(self) -> bool:
         """Whether questions are taken and answered: False once closed, or when the engine has died."""
         return self._session.alive

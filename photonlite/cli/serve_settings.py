@@ -108,11 +108,12 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.e
         return from_table(cls, tables.get(table, {}), place) | from_environment(cls, environ)
 
     choice = build(Choice, given(Choice, "choice") | _flags(Choice, options))
-    keys = () if choice.api_key_file is None else read_keys(Path(choice.api_key_file))
+    keys = {} if choice.api_key_file is None else read_keys(Path(choice.api_key_file))
+    access = {"api_keys": tuple(keys), "key_weights": {key: weight for key, weight in keys.items() if weight != 1}}
     engine = from_assignments(EngineConfig, options.engine, "--engine")
     return ServeSettings(
         choice,
-        build(ServerConfig, given(ServerConfig, "server") | _flags(ServerConfig, options), api_keys=keys),
+        build(ServerConfig, given(ServerConfig, "server") | _flags(ServerConfig, options), **access),
         build(EngineConfig, given(EngineConfig, "engine") | engine),
         build(ImageLimits, given(ImageLimits, "images") | _flags(ImageLimits, options)),
     )

@@ -90,6 +90,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def max_batch(self) -> int:
+        """How many calls it works on together."""
+        ...
+
+    @property
     def alive(self) -> bool:
         """Whether it answers at all."""
         ...
@@ -139,6 +144,11 @@ class ModelBackend:
     def skills(self) -> tuple[str, ...]:
         """What the checkpoint was trained for."""
         return self._model.skills
+
+    @property
+    def max_batch(self) -> int:
+        """How many requests are decoded together."""
+        return self._model.max_batch
 
     @property
     def alive(self) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 import ipaddress
 from collections.abc import Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
@@ -15,6 +16,33 @@ PROTOCOL = "photonlite"
 
 KEY_PROTOCOL = "photonlite-key."
 """A page cannot set headers of a WebSocket: its key comes as a subprotocol that begins like this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One of those between whom the server is divided.
+
+    Attributes:
+        id: The tenant, or the address where the server has no keys.
+        weight: Its part of what several callers share; 1 unless the key file says otherwise.
+        tenant: Stands for its key; None where the server has no keys.
+    """
+
+    id: str
+    weight: float = 1.0
+    tenant: str | None = None
+
+
+def identify(connection: HTTPConnection, config: ServerConfig) -> Caller:
+    """Return who asks.
+
+    Raises:
+        HttpError: 401, the key is missing or wrong.
+    """
+    tenant = check_key(connection, config)
+    if tenant is None:
+        return Caller(network_of(connection.client.host if connection.client else ""))
+    return Caller(tenant, config.key_weights.get(_key_of(connection) or "", 1.0), tenant)
 
 
 def check_key(connection: HTTPConnection, config: ServerConfig) -> str | None:
@@ -68,13 +96,6 @@ def check_origin(connection: HTTPConnection, config: ServerConfig) -> None:
     if not same:
         message = f"pages of {origin[:100]!r} may not call this server: name the origin when starting it"
         raise HttpError(403, message, code="foreign_origin")
-
-
-def caller_of(connection: HTTPConnection, tenant: str | None) -> str:
-    """Name whom a rate limit counts: the tenant, else the address; of IPv6 the network, which one client has whole."""
-    if tenant is not None:
-        return tenant
-    return network_of(connection.client.host if connection.client else "")
 
 
 def network_of(host: str) -> str:

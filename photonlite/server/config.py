@@ -5,6 +5,7 @@ import hmac
 import ipaddress
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
 
@@ -12,7 +13,7 @@ from photonlite.errors import SettingsError
 from photonlite.numeric import make_plain
 from photonlite.settings import MIB
 
-_SECONDS: Final = ("deadline_s", "header_timeout_s", "body_timeout_s", "send_timeout_s")
+_SECONDS: Final = ("deadline_s", "header_timeout_s", "body_timeout_s", "send_timeout_s", "frame_timeout_s")
 _WHOLE: Final = (
     "max_body_bytes",
     "max_images",
@@ -20,6 +21,7 @@ _WHOLE: Final = (
     "max_tokens",
     "max_objects",
     "max_open",
+    "max_sockets",
     "max_open_bytes",
     "max_connections",
 )
@@ -37,24 +39,28 @@ class ServerConfig:
         host: Address to listen at: a name or an IP address.
         port: Port to listen at; 0 takes a free one.
         api_keys: Whoever gives none of them is refused. Without keys everybody is answered.
+        key_weights: What part a key gets of what callers share: twice as much with 2; 1 for keys that are not named.
         max_body_bytes: Of a request's body, and of a frame of a WebSocket.
         max_images: Pictures of a request.
         max_prompt_characters: Of a question, an object's name, or all messages of a conversation together.
         max_tokens: The most that a request may ask for.
         max_objects: The most that a request may ask for.
-        max_open: Requests that are accepted and not yet answered.
+        max_open: Requests that are accepted and not yet answered, and as many again whose bodies are on their way.
+        max_sockets: WebSockets that are open at a time.
         max_open_bytes: What their bodies and pictures take together, at the peak of decoding too.
         image_workers: Processes that open and decode pictures; each is killed when a picture costs too much, and up to
             four more run while there are such pictures. None for one for each core, from 6 to 8. 0 decodes in the
             server's own process, where nothing can stop a hostile picture.
         max_connections: Open at a time, whether they ask for anything or not; more are refused with 503.
-        requests_per_minute: Of each key, or of each client's address where there are no keys; None for no limit.
+        requests_per_minute: Of each key, or of each client's address where there are no keys, with frames of WebSockets
+            as requests; None for no limit.
         deadline_s: Seconds from acceptance after which a request is given up: the default, and the most that a request
             may ask for.
         drain_s: Seconds that accepted requests have to finish once the server is told to stop.
         header_timeout_s: Seconds that a connection may take for the headers of its first or next request.
         body_timeout_s: Seconds that a client may take for the body.
         send_timeout_s: Seconds that a client may take to read what it was sent.
+        frame_timeout_s: Seconds for which a WebSocket may stay open without a frame.
         url_hosts: Hosts that pictures may be fetched from, over https; none unless named.
         cors_origins: Origins, such as "https://example.com", whose pages may call the server; "*" for all.
         allow_hosts: Names, without port, that the Host of requests may have beside loopback's and the server's address.
@@ -72,12 +78,14 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 2020
     api_keys: tuple[str, ...] = field(default=(), metadata={"flag": None})
+    key_weights: Mapping[str, float] = field(default_factory=dict, hash=False, metadata={"flag": None})
     max_body_bytes: int = 32 * MIB
     max_images: int = 1
     max_prompt_characters: int = 4000
     max_tokens: int = 1024
     max_objects: int = 150
     max_open: int = 256
+    max_sockets: int = 256
     max_open_bytes: int = 1024 * MIB
     image_workers: int | None = None
     max_connections: int = 1024
@@ -87,6 +95,7 @@ class ServerConfig:
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
     send_timeout_s: float = 30.0
+    frame_timeout_s: float = 60.0
     url_hosts: tuple[str, ...] = field(default=(), metadata={"flag": "--allow-url-host"})
     cors_origins: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
@@ -131,6 +140,7 @@ class ServerConfig:
     def __repr__(self) -> str:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         values["api_keys"] = tuple(map(fingerprint, self.api_keys))  # what is printed may end in a log
+        values["key_weights"] = {fingerprint(key): weight for key, weight in self.key_weights.items()}
         return f"ServerConfig({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def _check_numbers(self) -> None:
@@ -152,6 +162,11 @@ class ServerConfig:
         if not _all_match(_VISIBLE, self.api_keys):  # never quoted: it is a secret
             raise SettingsError("server setting 'api_keys' holds a key that is empty or has characters beyond ASCII's "
                                 "visible ones: an HTTP header cannot carry it")
+        if not (
+            self.key_weights.keys() <= set(self.api_keys)
+            and all(_is_number(weight) and 0 < weight < math.inf for weight in self.key_weights.values())
+        ):
+            raise SettingsError("server setting 'key_weights' must give keys of 'api_keys' numbers above 0")
         names = "names of hosts, without https:// and port"
         _require("allow_hosts", self.allow_hosts, _all_match(_NAME, self.allow_hosts), names)
         _require("url_hosts", self.url_hosts, _all_match(_HOST, self.url_hosts), names)

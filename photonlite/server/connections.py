@@ -1,5 +1,7 @@
 """Connections with deadlines: a client that sends or reads too slowly, or has silently gone, holds nothing for long.
 
+An address may hold its share of `max_connections`; see `shares`.
+
 | what a connection waits for | limit | then |
 |---|---|---|
 | the headers of its first or next request | `header_timeout_s` | 408, closed |
@@ -11,6 +13,7 @@ While a body is wanted and while an answer is computed, the ingress keeps the ti
 """
 
 import asyncio
+import functools
 import math
 import sys
 from typing import Any, Literal
@@ -20,8 +23,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from photonlite.server.callers import network_of
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
+from photonlite.server.shares import may_hold
 
 MAX_HEADER_BYTES = 32 * 1024
 """Of a request line and headers that come in pieces; a block that arrives at once may be a little longer."""
@@ -62,6 +67,8 @@ class _SendDeadline(asyncio.Protocol):
     """Drops a client that does not read; goes before one of uvicorn's protocols."""
 
     config: Any  # a LimitedConfig, where uvicorn declares its base class
+    connections: Any  # all that are open, of this class
+    client: tuple[str, int] | None
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     _unread: asyncio.TimerHandle | None = None
@@ -70,6 +77,11 @@ class _SendDeadline(asyncio.Protocol):
         # Anything that the kernel does not take at once counts as unread, so that the deadline covers all of it.
         transport.set_write_buffer_limits(high=0)  # type: ignore[attr-defined]
         super().connection_made(transport)
+
+    @functools.cached_property
+    def _network(self) -> str:
+        """What its client's address counts as."""
+        return network_of(self.client[0] if self.client else "")
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -137,11 +149,14 @@ class HttpConnection(_SendDeadline, H11Protocol):
         """Take a connection, or refuse it when there are too many."""
         super().connection_made(transport)
         limit = self.config.limits.max_connections
-        if len(self.connections) > limit:
-            message = f"there are {limit} connections, the most that are taken: try later"
-            self._refuse(503, message, "too_many", limit="max_connections")
-        else:
+        network = self._network
+        mine = sum(other._network == network for other in self.connections)
+        free = limit - len(self.connections)
+        if free >= 0 and (mine == 1 or may_hold(mine, free)):
             self._await("headers")
+        else:
+            held = f"{len(self.connections) - 1} of {limit} connections are open, {mine - 1} of them from your address"
+            self._refuse(503, f"{held}: close some, or try later", "too_many", limit="max_connections")
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of requests."""

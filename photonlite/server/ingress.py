@@ -14,21 +14,26 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from starlette.requests import HTTPConnection, Request
 from starlette.types import Scope
 from starlette.websockets import WebSocket
 
+from photonlite.errors import DeadlineError
 from photonlite.server import callers, fetch
 from photonlite.server.backend import Backend, Call, TextStream
+from photonlite.server.callers import Caller
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
+from photonlite.server.estimates import Kind, kind_of
 from photonlite.server.limits import bounded, check_images
 from photonlite.server.pictures import Hold, Pictures, from_data_uri, is_remote
-from photonlite.server.places import RETRY_S, Places, Ticket
+from photonlite.server.places import Places, Ticket
 from photonlite.server.rate import RateLimit
 from photonlite.server.reading import read_body
+from photonlite.server.turns import Turn, Turns
 from photonlite.server.watching import Pieces, Watch
 
 _LEAST_S = 1e-6
@@ -47,6 +52,7 @@ class Ingress:
     Attributes:
         config: The limits.
         backend: Answers.
+        clock: Gives seconds.
         draining: Whether nothing new is admitted.
     """
 
@@ -60,9 +66,10 @@ class Ingress:
         self.config = config
         self.backend = backend
         self.draining = False
-        self._clock = clock
+        self.clock = clock
         self._pictures = pictures or Pictures()
-        self._places = Places(config.max_open, config.max_open_bytes)
+        self._turns = Turns(backend.max_batch, clock)
+        self._places = Places(config.max_open, config.max_sockets, config.max_open_bytes, self._retry_s)
         self._rate = RateLimit(config.requests_per_minute, clock) if config.requests_per_minute else None
 
     @property
@@ -73,7 +80,7 @@ class Ingress:
     @property
     def open_bytes(self) -> int:
         """What their bodies and pictures take."""
-        return self._places.bytes
+        return self._places.bytes.used
 
     def drain(self) -> None:
         """Admit nothing from now on."""
@@ -91,30 +98,41 @@ class Ingress:
 
         Raises:
             HttpError: 401 without a good key, 403 from another site's page, 503 while the server drains or its engine
-                is dead, 429 over the rate limit or with as many open as there may be; with Retry-After.
+                is dead, 429 over the rate limit, with the caller's share of places taken, or where no answer could be
+                in time; with Retry-After.
         """
-        tenant = callers.check_key(request, self.config)
+        caller = callers.identify(request, self.config)
         callers.check_origin(request, self.config)
         self._check_ready()
-        caller = callers.caller_of(request, tenant)
-        if self._rate is not None:
-            self._check_rate(self._rate.take(caller))
-        self._places.enter()
-        return Ticket(self._places, request_id(request.scope), self._clock(), tenant, caller)
+        self._check_rate(caller)
+        socket = request.scope["type"] == "websocket"
+        if not socket:
+            self._check_time(caller, None, self.config.deadline_s)
+        return self._places.begin(caller, request_id(request.scope), self.clock(), socket=socket)
 
     async def body(self, request: Request, ticket: Ticket) -> bytes:
-        """Read a request's body.
+        """Read a request's body, and take its place among open requests.
 
         Raises:
             HttpError: 413 over the limit, whatever Content-Length says; 400 where it ends early; 408 where it takes too
-                long; 415 where it is compressed; 429 where open requests hold too much memory.
+                long; 415 where it is compressed; 429 where open requests hold too much memory, or the caller has its
+                share of places.
         """
         with Hold(ticket) as hold:
             # Each piece is there twice when they are put together.
             data = await read_body(request, self.config, lambda size: hold.grow(2 * size))
             hold.resize(len(data))
             hold.keep()
+        ticket.enter()
         return data
+
+    def count_frame(self, ticket: Ticket) -> None:
+        """Count a frame of a socket as a request.
+
+        Raises:
+            HttpError: 429 over the rate limit.
+        """
+        self._check_rate(ticket.caller)
 
     def image(self, value: str | bytes) -> bytes:
         """Give the bytes of a picture that came with the request: raw, or as a data URI.
@@ -222,13 +240,13 @@ class Ingress:
                 by itself and cancels the task.
 
         Raises:
-            HttpError: 422 over a limit, 413 or 429 for a picture that takes too much memory, 499 for a client that went
-                away, 503 with a dead engine.
+            HttpError: 422 over a limit, 413 or 429 for a picture that takes too much memory, 429 where the answer would
+                not be in time, 499 for a client that went away, 503 with a dead engine.
             PhotonliteError: Why there is no answer; see `to_http`.
         """
-        call, watch = self._begin(call, ticket, request)
+        call, watch, until = self._begin(call, ticket, request)
         try:
-            return await watch.run(self._run(call, ticket))
+            return await watch.run(self._run(call, ticket, until))
         finally:
             await watch.close()
 
@@ -241,35 +259,45 @@ class Ingress:
             HttpError: As `answer`.
             PhotonliteError: Why there is no answer; the pieces raise what goes wrong later.
         """
-        call, watch = self._begin(call, ticket, request)
+        call, watch, until = self._begin(call, ticket, request)
+        turn: Turn | None = None
         try:
-            source = await watch.run(self._open(call, ticket))
+            turn = self._turns.join(ticket.caller, kind_of(call))
+            source = await watch.run(self._open(call, ticket, until, turn))
         except BaseException:
+            if turn is not None:
+                self._turns.leave(turn, answered=False)
             await watch.close()
             raise
-        pieces = Pieces(source, watch)
+        pieces = Pieces(source, watch, partial(self._turns.leave, turn))
         await pieces.begin()
         ticket.keep()
         return pieces
 
-    def _begin(self, call: Call, ticket: Ticket, request: HTTPConnection | None) -> tuple[Call, Watch]:
+    def _begin(self, call: Call, ticket: Ticket, request: HTTPConnection | None) -> tuple[Call, Watch, float]:
+        """Check a call and write its limits into it; returns also who watches its client, and when its time is over."""
         self._check_alive()
         call = bounded(call, self.config, self.backend.skills)
         watched = request if isinstance(request, Request) else None
-        now = self._clock()
+        now = self.clock()
         passed = 0.0 if watched is None else now - ticket.admitted
         seconds = max(_LEAST_S, (call.deadline_s or self.config.deadline_s) - passed)
+        if not call.realtime:  # frames that come too late are dropped without an error
+            self._check_time(ticket.caller, kind_of(call), seconds)
         salt = call.salt or ticket.salt
-        call = dataclasses.replace(call, deadline_s=seconds, salt=salt, caller=ticket.caller)
-        return call, Watch(watched, now + seconds, self._clock)
+        call = dataclasses.replace(call, deadline_s=seconds, salt=salt, caller=ticket.caller.id)
+        return call, Watch(watched, now + seconds, self.clock), now + seconds
 
-    async def _run(self, call: Call, ticket: Ticket) -> Mapping[str, Any]:
-        with Hold(ticket) as hold:
-            return await self.backend.run(await self._opened(call, hold))
+    async def _run(self, call: Call, ticket: Ticket, until: float) -> Mapping[str, Any]:
+        # A picture is decoded in its caller's own turn, so that one with costly pictures holds up nobody else.
+        async with self._turns.turn(ticket.caller, kind_of(call), realtime=call.realtime) as goes_first:
+            with Hold(ticket) as hold:
+                return await self.backend.run(self._due(await self._opened(call, hold), until, goes_first))
 
-    async def _open(self, call: Call, ticket: Ticket) -> TextStream:
+    async def _open(self, call: Call, ticket: Ticket, until: float, turn: Turn) -> TextStream:
+        goes_first = await turn.granted
         with Hold(ticket) as hold:
-            stream = await self.backend.stream(await self._opened(call, hold))
+            stream = await self.backend.stream(self._due(await self._opened(call, hold), until, goes_first))
             hold.keep()
         return stream
 
@@ -278,6 +306,17 @@ class Ingress:
         if not isinstance(call.image, bytes):
             return call
         return dataclasses.replace(call, image=await self._pictures.open(call.image, hold))
+
+    def _due(self, call: Call, until: float, goes_first: bool) -> Call:
+        """Return a call whose turn it is: its deadline counts from now.
+
+        Raises:
+            DeadlineError: Its time is over.
+        """
+        left = until - self.clock()
+        if left <= 0:
+            raise DeadlineError("no turn came in time: ask again when less is open")
+        return dataclasses.replace(call, deadline_s=left, realtime=goes_first)
 
     def _check_ready(self) -> None:
         self._check_alive()
@@ -288,16 +327,21 @@ class Ingress:
         if not self.backend.alive:
             raise _unavailable("the engine has stopped, and so does the server: ask another one", "engine_died")
 
-    def _check_rate(self, wait_s: float) -> None:
+    def _check_rate(self, caller: Caller) -> None:
+        wait_s = 0.0 if self._rate is None else self._rate.take(caller.id)
         if wait_s > 0:
-            seconds = math.ceil(wait_s)
-            raise HttpError(
-                429,
-                f"more than {self.config.requests_per_minute} requests a minute: try again in {seconds} s",
-                code="rate_limit_exceeded",
-                headers={"Retry-After": str(seconds)},
-                limit="requests_per_minute",
-            )
+            message = f"more than {self.config.requests_per_minute} requests a minute"
+            raise _refused(message, "rate_limit_exceeded", math.ceil(wait_s), "requests_per_minute")
+
+    def _check_time(self, caller: Caller, kind: Kind | None, seconds: float) -> None:
+        """Refuse a request that would not be answered in time by what others have taken."""
+        expected = self._turns.expected_s(caller, kind)
+        if expected > seconds:
+            message = f"the answer is expected in {expected:.0f} s, and the deadline is in {seconds:.0f} s"
+            raise _refused(message, "deadline_out_of_reach", math.ceil(expected - seconds), None)
+
+    def _retry_s(self, caller: Caller) -> int:
+        return max(1, math.ceil(self._turns.next_s(caller)))
 
 
 def request_id(scope: Scope) -> str:
@@ -306,5 +350,10 @@ def request_id(scope: Scope) -> str:
     return str(state.setdefault("request_id", secrets.token_hex(12)))
 
 
+def _refused(message: str, code: str, seconds: int, limit: str | None) -> HttpError:
+    message, headers = f"{message}: try again in {seconds} s", {"Retry-After": str(seconds)}
+    return HttpError(429, message, code=code, headers=headers, limit=limit)
+
+
 def _unavailable(message: str, code: str) -> HttpError:
-    return HttpError(503, message, code=code, headers={"Retry-After": str(RETRY_S)})
+    return HttpError(503, message, code=code, headers={"Retry-After": "1"})

@@ -34,10 +34,13 @@ from photonlite.server.realtime_messages import (
 GOING_AWAY: Final = 1001
 """Of WebSocket's close codes: the server stops."""
 
+IDLE: Final = 1008
+"""Of WebSocket's close codes: against the server's rules, here because no frame came for a long time."""
+
 _WINDOW: Final = 300
 _MOST_UNSENT: Final = 64
 _LOOK_S: Final = 0.2
-"""Seconds between two looks at whether the server drains."""
+"""Seconds between two looks at whether the server drains, or no frames come."""
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:
@@ -107,15 +110,16 @@ class Connection:
         self._outbox = Outbox()
         self._received = 0
         self._charged = 0
+        self._last_frame = ingress.clock()
         self._state: LoopState | None = None
         self._driver: Driver | None = None
 
     async def serve(self) -> None:
-        """Answer until the client leaves or the server drains; then what is in flight is given up."""
+        """Answer until the client leaves, sends no more frames or the server drains; what is in flight is given up."""
         sending = asyncio.create_task(self._send())
         receiving = asyncio.create_task(self._receive())
         try:
-            while not self._ingress.draining:
+            while not (self._ingress.draining or self._is_idle):
                 await asyncio.wait((receiving, sending), timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 if receiving.done() or sending.done():
                     break
@@ -124,9 +128,15 @@ class Connection:
         for task in (receiving, sending):
             if not task.cancelled():
                 task.result()
-        if self._ingress.draining:
-            with suppress(WebSocketDisconnect, RuntimeError):  # the client was quicker
+        with suppress(WebSocketDisconnect, RuntimeError):  # the client was quicker
+            if self._ingress.draining:
                 await self._socket.close(GOING_AWAY, "the server is shutting down")
+            elif self._is_idle:
+                await self._socket.close(IDLE, f"no frame came for {self._ingress.config.frame_timeout_s:g} s")
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._ingress.clock() - self._last_frame > self._ingress.config.frame_timeout_s
 
     async def _end(self, *tasks: "asyncio.Task[None]") -> None:
         for task in tasks:
@@ -143,6 +153,7 @@ class Connection:
             self._received += data is not None
             try:
                 if data is not None:
+                    self._last_frame = self._ingress.clock()
                     self._take_frame(data, self._received - 1)
                 else:
                     self._take_text(read_text(message["text"]))
@@ -184,6 +195,7 @@ class Connection:
         if self._state is None or self._driver is None:
             message = 'send a text message first that names a task: {"task": "detect", "object": "mug"}'
             raise HttpError(422, message, code="no_task")
+        self._ingress.count_frame(self._ticket)
         image = read_frame(self._ingress.image(data))
         if len(image) > self._charged:  # the waiting place counts as large as the largest frame that was in it
             self._ticket.charge(len(image) - self._charged)

@@ -70,11 +70,13 @@ class Pieces:
     Args:
         source: Gives the pieces.
         watch: Of the request.
+        on_end: Called as soon as the source has no more to do; told as `answered` whether it has given everything.
     """
 
-    def __init__(self, source: TextStream, watch: Watch) -> None:
+    def __init__(self, source: TextStream, watch: Watch, on_end: Callable[..., object] = lambda answered: None) -> None:
         self._source = source
         self._watch = watch
+        self._on_end = on_end
         self._first: list[str] = []
         self._ended = False
 
@@ -104,12 +106,14 @@ class Pieces:
         piece = await self._watch.run(_next(self._source))
         if piece is None:
             self._ended = True
+            self._on_end(answered=True)
             raise StopAsyncIteration
         return piece
 
     async def aclose(self) -> None:
         """Give the rest up, and stop looking after the client."""
         await self._source.aclose()
+        self._on_end(answered=False)
         await self._watch.close()
 
 

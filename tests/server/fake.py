@@ -32,6 +32,7 @@ class FakeBackend:
     def __init__(self, error: BaseException | None = None) -> None:
         self.name = "fake"
         self.skills: tuple[str, ...] = SKILLS
+        self.max_batch = 8
         self.alive = True
         self.last_tick_s = 0.0
         self.calls: list[Call] = []

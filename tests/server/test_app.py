@@ -5,6 +5,7 @@ from websockets.sync.client import connect
 
 from photonlite.errors import PhotonliteError
 from photonlite.server.app import create_app
+from photonlite.server.callers import Caller
 from photonlite.server.config import ServerConfig
 from tests.server.asgi import post
 from tests.server.fake import FakeBackend
@@ -36,7 +37,7 @@ def test_every_limit_of_admission_holds_on_every_route(route: Route) -> None:
     async def main() -> None:
         app = server(max_open=1, requests_per_minute=1)
         door = app.state.ingress
-        door._places.enter()
+        door._places.begin(Caller("127.0.0.1"), "first", 0.0, socket=False)
         full = await post(app, a_path(route), b"", {}, method=a_method(route))
         assert (full.status, full.code) == (429, "queue_full")
         fast = await post(app, a_path(route), b"", {}, method=a_method(route))
@@ -85,7 +86,7 @@ def test_any_failure_of_the_model_is_json_and_gives_its_place_back() -> None:
 
 
 def test_a_websocket_is_admitted_like_every_request() -> None:
-    with live(api_keys=("secret",), max_open=1) as server:
+    with live(api_keys=("secret",), max_sockets=1) as server:
         url = f"ws://{server.host}:{server.port}/v1/realtime"
         with pytest.raises(InvalidStatus) as refused:
             connect(url)

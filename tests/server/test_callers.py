@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from starlette.requests import HTTPConnection
 
-from photonlite.server.callers import caller_of, check_key, chosen_protocol
+from photonlite.server.callers import Caller, check_key, chosen_protocol, identify, network_of
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 
@@ -28,18 +28,24 @@ def test_a_page_gives_the_key_of_its_websocket_as_a_subprotocol() -> None:
         assert error.value.status == 401
 
 
-def test_a_rate_counts_tenants_and_where_there_are_none_addresses() -> None:
-    assert caller_of(connection(), "tenant") == "tenant"
-    assert caller_of(connection(), None) == "10.0.0.1"
-    assert caller_of(connection(client=None), None) == ""
-    assert caller_of(connection(client="testclient"), None) == "testclient"
+def test_a_caller_is_its_key_with_a_weight() -> None:
+    config = ServerConfig(api_keys=("one", "two"), key_weights={"two": 2.5})
+    first, second = (identify(connection(x_moondream_auth=key), config) for key in ("one", "two"))
+    assert (first.weight, second.weight) == (1, 2.5)
+    assert first.id == first.tenant != second.id
+    assert "one" not in first.id
+
+
+def test_a_caller_without_a_key_is_its_address() -> None:
+    assert identify(connection(), ServerConfig()) == Caller("10.0.0.1")
+    assert identify(connection(client=None), ServerConfig()) == Caller("")
+    assert identify(connection(client="testclient"), ServerConfig()) == Caller("testclient")
 
 
 def test_the_addresses_that_one_ipv6_client_has_count_as_one() -> None:
-    first, second, other = (connection(client=f"2001:db8:0:{net}::{end}") for net, end in ((1, 1), (1, 2), (2, 1)))
-    assert caller_of(first, None) == caller_of(second, None) != caller_of(other, None)
-    mapped = [connection(client=f"::ffff:10.0.0.{end}") for end in (1, 2)]
-    assert caller_of(mapped[0], None) != caller_of(mapped[1], None)
+    first, second, other = (network_of(f"2001:db8:0:{net}::{end}") for net, end in ((1, 1), (1, 2), (2, 1)))
+    assert first == second != other
+    assert network_of("::ffff:10.0.0.1") != network_of("::ffff:10.0.0.2")
 
 
 @pytest.mark.parametrize(

@@ -253,8 +253,8 @@ def test_broken_chunks_end_the_request() -> None:
     assert backend.calls == []
 
 
-def test_too_many_connections_are_refused() -> None:
-    with serving(max_connections=2) as server, server.connect() as first, server.connect() as second:
+def test_an_address_with_its_share_of_the_connections_gets_no_more() -> None:
+    with serving(max_connections=3) as server, server.connect() as first, server.connect() as second:
         for client in (first, second):
             client.sendall(GET)
             read_response(client)

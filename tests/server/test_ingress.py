@@ -164,7 +164,7 @@ def test_the_memory_of_open_requests_is_limited() -> None:
             with pytest.raises(HttpError) as never:
                 other.charge(2000)
             assert never.value.status == 413
-            with other.holding(100):
+            with one.holding(100):
                 assert door.open_bytes == 1000
             assert door.open_bytes == 900
         assert door.open_bytes == 0

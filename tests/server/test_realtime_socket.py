@@ -2,9 +2,10 @@ import asyncio
 import json
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from photonlite.errors import ImageDecodeError
 from photonlite.images.decode import load_image
 from photonlite.server.config import ServerConfig
 from photonlite.server.ingress import Ingress
-from photonlite.server.realtime_socket import Outbox, routes
+from photonlite.server.realtime_socket import IDLE, Outbox, routes
 from photonlite.server.sending import Failures
 from tests.server.fake import FakeBackend
 from tests.server.live import GUARD, ROOT, Live, live, live_model
@@ -61,8 +62,9 @@ class Client:
 
 @contextmanager
 def serving(backend: FakeBackend | None = None, **settings: Any) -> Iterator[Live]:
+    clock = settings.pop("clock", time.monotonic)
     backend, config = backend or FakeBackend(), ServerConfig(port=0, drain_s=0.0, **settings)
-    ingress = Ingress(config, backend)
+    ingress = Ingress(config, backend, clock)
     app = Starlette(routes=routes(ingress), middleware=[Middleware(Failures)])
     app.state.ingress = ingress
     with live(backend, app, **settings) as server:
@@ -192,6 +194,46 @@ def test_the_limits_of_the_server_hold() -> None:
         assert robot.code() == (None, "prompt_too_long")
         robot.say(task="detect", object="mug", settings={"max_objects": 4})
         assert robot.code() == (None, "over_limit")
+
+
+def test_frames_count_as_requests_of_the_minute() -> None:
+    with serving(requests_per_minute=2) as server, client(server) as robot:
+        robot.ask(**DETECT)
+        robot.show(encoded())
+        assert robot.hear()["frame"] == 0
+        robot.show(encoded())
+        assert robot.code() == (1, "rate_limit_exceeded")
+
+
+def test_a_socket_without_frames_is_closed() -> None:
+    now = 0.0
+    with serving(frame_timeout_s=5, clock=lambda: now) as server, client(server) as robot:
+        robot.ask(**DETECT)
+        now = 4.0
+        robot.show(encoded())
+        assert robot.hear()["frame"] == 0
+        now = 8.0
+        assert robot.ask(stats=True)["type"] == "stats"
+        now = 9.5
+        with pytest.raises(ConnectionClosed, match="no frame came for 5 s") as closed:
+            robot.hear()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == IDLE
+
+
+def test_sockets_of_one_caller_leave_room_for_others_and_for_requests() -> None:
+    keys = {"api_keys": ("greedy", "other"), "max_sockets": 8, "max_open": 1}
+    with serving(**keys) as server, ExitStack() as opened:
+        for _ in range(7):
+            opened.enter_context(client(server, subprotocols=["photonlite-key.greedy"]))
+        with pytest.raises(InvalidStatus) as full, client(server, subprotocols=["photonlite-key.greedy"]):
+            pass
+        assert full.value.response.status_code == 429
+        assert int(full.value.response.headers["Retry-After"]) >= 1
+        with client(server, subprotocols=["photonlite-key.other"]) as robot:
+            robot.ask(**DETECT)
+            robot.show(encoded())
+            assert robot.hear()["type"] == "result"
 
 
 def test_frames_count_against_the_memory_of_open_requests() -> None:
