@@ -114,7 +114,7 @@ class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
         """Take bytes, if there is room for them."""
         ingress = self.config.app.state.ingress
         size = 2 * len(data)  # pieces are there twice when a message is put together
-        if not ingress.take_arriving(size):
+        if not ingress.take_arriving(self._network, size, self._arriving):
             self.conn.fail(_TRY_LATER, "there is no memory for the message now (max_open_bytes): try again later")
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.transport.close()
@@ -136,7 +136,7 @@ class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
     def _let_go(self) -> None:
         size, self._arriving = self._arriving, 0
         if size:
-            self.config.app.state.ingress.give_arriving(size)
+            self.config.app.state.ingress.give_arriving(self._network, size)
 
 
 class HttpConnection(_SendDeadline, H11Protocol):

@@ -200,17 +200,19 @@ class Ingress:
         with ticket.holding(copies * len(body)):
             yield
 
-    def take_arriving(self, size: int) -> bool:
-        """Count bytes of a WebSocket's message that is still on its way; returns whether there is room for them."""
-        try:
-            self._places.take_bytes(size)
-        except HttpError:
-            return False
-        return True
+    def take_arriving(self, network: str, size: int, own: int) -> bool:
+        """Count bytes of a WebSocket's message that is still on its way; returns whether there is room for them.
 
-    def give_arriving(self, size: int) -> None:
+        Args:
+            network: What the address counts as: keys are known to the application alone.
+            size: Bytes that have come.
+            own: Those of the same message that are counted already.
+        """
+        return self._places.bytes.take(Caller(network), size, own)
+
+    def give_arriving(self, network: str, size: int) -> None:
         """Count them no more."""
-        self._places.give_bytes(size)
+        self._places.bytes.give(Caller(network), size)
 
     def check_model(self, name: str | None) -> None:
         """Check which model a request means; None means the one that is served.
