@@ -885,6 +885,13 @@ MUTANTS = [
     ),
     # Crowds.
     Mutant(
+        "a call that has left the queue keeps its picture",
+        "engine/window.py",
+        "            place.forget()\n            self._uncount(place)\n",
+        "            self._uncount(place)\n",
+        "tests/engine/test_window.py",
+    ),
+    Mutant(
         "a line that was closed stays closed",
         "scheduler/waiting.py",
         "            if (line := lines.get(key)) is not None:\n                self._open_line(line, realtime)\n",

@@ -48,7 +48,7 @@ class Place:
             go(self)
 
     def forget(self) -> None:
-        """Know the call no more: there was room at once."""
+        """Drop the call: there was room at once, or it has left, which others may have to wait for in the queue."""
         self._go = None
 
     def fill(self, size: int) -> None:
@@ -116,6 +116,7 @@ class Lane:
         """See `Place.leave`."""
         with self._lock:
             place.left = True
+            place.forget()
             self._uncount(place)
         if self._ushered:
             self._wakes.put(None)

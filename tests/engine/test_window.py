@@ -1,5 +1,6 @@
 import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -181,3 +182,25 @@ def test_a_quarter_of_the_window_is_for_realtime_calls_and_neither_class_takes_t
         caller.place.leave()
     window.settle()
     assert window.waiting == 0
+
+
+def test_a_call_that_stops_waiting_is_forgotten_though_its_place_is_still_in_the_queue() -> None:
+    class Call:
+        def go(self, place: Place) -> None:
+            raise AssertionError("it has left")
+
+    lane = Lane(100)
+    first, second = lane.enter(90, lambda _: None), lane.enter(50, lambda _: None)
+    call = Call()
+    known = weakref.ref(call)
+    place = lane.enter(10, call.go)
+    del call
+    assert known() is not None
+    place.leave()
+    gc.collect()
+
+    assert known() is None
+    assert lane.waiting == 1
+    first.leave()
+    second.leave()
+    lane.settle()
