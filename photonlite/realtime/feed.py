@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from photonlite.errors import InputError, SettingsError
+from photonlite.numeric import plain
 from photonlite.realtime.loop import RealtimeLoop
 from photonlite.realtime.sources import Frames
 
@@ -67,9 +68,10 @@ class Feed:
         repeat: bool = False,
     ) -> None:
         for name, value in (("rate", rate), ("duration_s", duration_s)):
-            if value is not None and not 0 < value < float("inf"):
-                raise SettingsError(f"{name} is {value!r}: give a number above 0")
-        self.rate = frames.rate if rate is None else rate
+            number = isinstance(plain(value), int | float) and not isinstance(value, bool)
+            if value is not None and not (number and 0 < value < float("inf")):
+                raise SettingsError(f"{name} is {value!r:.60}: give a number above 0")
+        self.rate = frames.rate if rate is None else float(rate)
         self._loop = loop
         self._frames = frames
         self._end = None if duration_s is None else time.monotonic() + duration_s

@@ -105,10 +105,6 @@ class Queue:
         oldest: list[Sequence] = self._of(realtime)[:count]
         return oldest
 
-    def oldest(self, *, realtime: bool) -> Sequence | None:
-        """Return the oldest of a class, from any thread: iterating over lists never fails while they change."""
-        return next(iter(self._of(realtime)), None)
-
     def _of(self, realtime: bool) -> Ordered:
         return self._realtime if realtime else self._bulk
 

@@ -43,10 +43,15 @@ class Waiting(Queue):
         super().__init__()
         self._lines: dict[bool, dict[str | None, _Line]] = {True: {}, False: {}}
         self._open: dict[bool, SortedDict[int, _Line]] = {True: SortedDict(), False: SortedDict()}
+        self._asked: dict[bool, SortedKeyList[Sequence, tuple[float, int]]] = {
+            True: SortedKeyList(key=_asked_at),
+            False: SortedKeyList(key=_asked_at),
+        }
 
     def add(self, sequence: Sequence) -> None:
         """Put a sequence where it belongs; it may be ready."""
         super().add(sequence)
+        self._asked[sequence.realtime].add(sequence)
         lines = self._lines[sequence.realtime]
         if (line := lines.get(sequence.picture_key)) is None:
             line = lines[sequence.picture_key] = _Line()
@@ -60,6 +65,7 @@ class Waiting(Queue):
             ValueError: It is not there.
         """
         super().remove(sequence)
+        self._asked[sequence.realtime].remove(sequence)
         lines = self._lines[sequence.realtime]
         line = lines[sequence.picture_key]
         line.sequences.remove(sequence)
@@ -68,6 +74,13 @@ class Waiting(Queue):
             del lines[sequence.picture_key]
         elif line.opened_at is not None:
             self._open_line(line, sequence.realtime)
+
+    def oldest(self, *, realtime: bool) -> Sequence | None:
+        """Return the sequence of a class that was asked for first.
+
+        May be called from any thread: iterating over a list never fails while that changes.
+        """
+        return next(iter(self._asked[realtime]), None)
 
     def about(self, key: str) -> Sequence | None:
         """Return the first sequence that waits for a picture."""
@@ -122,3 +135,7 @@ class Waiting(Queue):
         if line.opened_at is not None:
             del self._open[realtime][line.opened_at]
             line.opened_at = None
+
+
+def _asked_at(sequence: Sequence) -> tuple[float, int]:
+    return sequence.times.submitted, sequence.number

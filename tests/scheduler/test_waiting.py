@@ -77,6 +77,21 @@ def test_the_first_about_a_picture_is_a_realtime_one_if_there_is_any() -> None:
     assert waiting.about("c") is None
 
 
+def test_the_oldest_is_the_one_that_was_asked_for_first_whenever_it_was_handed_in() -> None:
+    waiting, asked = Waiting(), (7.0, 3.0, 5.0, 3.0)
+    for number, submitted in enumerate(asked):
+        one = sequence(number)
+        one.times.submitted = submitted
+        waiting.add(one)
+    order = []
+    while (oldest := waiting.oldest(realtime=False)) is not None:
+        order.append(oldest.number)
+        waiting.remove(oldest)
+
+    assert order == [1, 3, 2, 0]
+    assert waiting.oldest(realtime=True) is None
+
+
 def test_taking_out_who_is_not_there_is_an_error() -> None:
     waiting = filled("a")
     with pytest.raises(ValueError, match="not in list"):
