@@ -454,9 +454,9 @@ MUTANTS = [
         "engine/requests.py",
         """        if sequence.finalized:
             return
-        self._finalize(sequence, error)
+        self._finalize(sequence, None if error is None else _reported(sequence, error))
 """,
-        """        self._finalize(sequence, error)
+        """        self._finalize(sequence, None if error is None else _reported(sequence, error))
 """,
         _CORE,
     ),
@@ -660,7 +660,7 @@ MUTANTS = [
     Mutant(
         "one request's encode failure spares it and hits nobody",
         "engine/core.py",
-        """                if error is not None:
+        """                if error is not None and not spared:
                     self.requests.end(leader, error)
 """,
         "",
@@ -1175,7 +1175,7 @@ MUTANTS = [
     Mutant(
         "tenants: prompts without a picture are shared",
         "cache/manager.py",
-        "text_root(sequence.request.salt)",
+        "text_root(sequence.salt)",
         "text_root()",
         _SIMULATION,
     ),

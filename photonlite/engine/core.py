@@ -315,6 +315,7 @@ class EngineCore:
     def _step_error(self, step: Step, cause: BaseException) -> EngineError:
         """Log why a step failed, and say it to its requests without the words of what lies below."""
         size = f"{len(step.rows)} sequences" if step.rows else f"{len(step.plan.groups)} pictures"
+        without_frames(cause)  # its notes have the traceback, and whoever keeps lines of a log keeps no frames
         short = is_shortage(cause)
         level = logging.WARNING if short else logging.ERROR
         why = "memory ran out for" if short else "the device failed"
@@ -322,7 +323,7 @@ class EngineCore:
         if short:
             return out_of_memory(cause)
         error = StepError(f"the device failed a {step.kind} step that carried this request: try again")
-        error.__cause__ = without_frames(cause)
+        error.__cause__ = cause
         return error
 
     def _phase(self, name: str, step: Step | None = None) -> AbstractContextManager[object]:

@@ -197,7 +197,7 @@ class EngineLoop:
 
     def _die(self, cause: BaseException) -> None:
         """Fail what is open and refuse what comes: nobody waits for an answer that cannot come."""
-        _logger.critical("the engine has stopped", exc_info=cause)
+        _logger.critical("the engine has stopped", exc_info=without_frames(cause))
         error = cause if isinstance(cause, EngineDiedError) else EngineDiedError(_FAULT)
         if error is not cause:
             error.__cause__ = cause

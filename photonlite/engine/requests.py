@@ -205,6 +205,7 @@ def _deadline(sequence: Sequence) -> tuple[float, int]:
 
 def _reported(sequence: Sequence, error: BaseException) -> BaseException:
     """Log an error that nobody foresaw, and give it without the frames that it came through."""
+    without_frames(error)
     if not isinstance(error, PhotonliteError):
         _logger.error("request %d failed", sequence.number, exc_info=error)
-    return without_frames(told(error))
+    return told(error)
