@@ -5,7 +5,6 @@ import base64
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -20,9 +19,9 @@ from photonlite.server.run import decoding
 from tests.images.bombs import BOMBS
 from tests.server.asgi import Exchange, post
 from tests.server.fake import FakeBackend
-from tests.server.live import GUARD, live
+from tests.server.live import live
 from tests.server.parts import encoded
-from tests.server.test_realtime_socket import client
+from tests.server.test_realtime_socket import client, wait_until
 from tests.serving import run
 
 LIMITS = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)
@@ -41,13 +40,6 @@ def pool() -> Iterator[DecodePool]:
 @pytest.fixture(scope="module")
 def bomb() -> bytes:
     return BOMBS["jpeg_scans"]()
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + GUARD
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.001)
 
 
 def uri(picture: bytes) -> str:

@@ -3,7 +3,7 @@ import json
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -31,6 +31,13 @@ DETECT = {"task": "detect", "object": "mug"}
 def raw(pixels: Any) -> bytes:
     height, width, _ = pixels.shape
     return struct.pack("<4sII", b"RGB8", width, height) + pixels.tobytes()
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + GUARD
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.001)
 
 
 class Client:
@@ -256,16 +263,16 @@ def test_pieces_of_a_frame_count_before_it_is_complete() -> None:
     with serving(max_open_bytes=60_000) as server, ThreadPoolExecutor(1) as executor:
         with client(server) as robot:
             sending = executor.submit(robot.connection.send, pieces())
-            while server.call(lambda: server.ingress.open_bytes) < 40_000:
-                pass
-            released.set()
+            try:
+                wait_until(lambda: server.call(lambda: server.ingress.open_bytes) >= 40_000)
+            finally:
+                released.set()
             with pytest.raises(ConnectionClosed) as closed:
                 robot.connection.recv(timeout=GUARD)
             assert closed.value.rcvd is not None
             assert (closed.value.rcvd.code, "max_open_bytes" in closed.value.rcvd.reason) == (1013, True)
             sending.exception(GUARD)
-        while server.call(lambda: server.ingress.open_bytes):
-            pass
+        wait_until(lambda: server.call(lambda: server.ingress.open_bytes) == 0)
 
 
 def test_a_frame_that_waits_counts_as_well(server: Live) -> None:
