@@ -1349,6 +1349,34 @@ MUTANTS = [
         "        if tried:\n",
         "tests/server/test_wrong_keys.py",
     ),
+    Mutant(
+        "server: a silent crowd keeps probes out",
+        "server/reserve.py",
+        "        if len(self._members) > _MOST:\n",
+        "        if len(self._members) > 10 * _MOST:\n",
+        "tests/server/test_reserve.py",
+    ),
+    Mutant(
+        "server: the reserve is for everybody",
+        "server/reserve.py",
+        'if scope.get("path") in PROBES:',
+        'if scope.get("path"):',
+        "tests/server/test_connections.py",
+    ),
+    Mutant(
+        "server: a failed reload takes the keys away",
+        "server/run.py",
+        "            self._limits.take_keys(self._read_again())\n",
+        "            self._limits.take_keys(ServerConfig())\n            self._limits.take_keys(self._read_again())\n",
+        "tests/server/test_run.py",
+    ),
+    Mutant(
+        "server: nobody ends a process whose thread is stuck",
+        "server/run.py",
+        "        if self._guard is not None:\n",
+        "        if self._guard is None:\n",
+        "tests/server/test_run.py",
+    ),
     # Room for decoded pictures.
     Mutant(
         "window: everybody enters",

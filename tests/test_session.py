@@ -36,6 +36,7 @@ from photonlite.errors import (
     SettingsError,
     StepError,
 )
+from photonlite.grammar.compiler import COUNTERS, GAUGES
 from photonlite.images import pool
 from photonlite.request import Request
 from photonlite.sequence import Sequence
@@ -796,3 +797,20 @@ def test_the_last_tick_is_recent_and_grows_once_the_model_is_closed() -> None:
         assert model.last_tick_s < GUARD
     model._session.engine._loop._last_tick -= GUARD
     assert model.last_tick_s > GUARD
+
+
+def test_the_processes_that_compile_are_among_the_metrics(model: VisionModel) -> None:
+    metrics = model.metrics()
+
+    assert {name: metrics["gauges"][name] for name in GAUGES} == dict.fromkeys(GAUGES, 0)
+    assert {name: metrics["counters"][name] for name in COUNTERS} == dict.fromkeys(COUNTERS, 0)
+    assert metrics["gauges"]["pages_cached"] == 0
+
+
+def test_pages_that_only_the_cache_keeps_are_told_apart(model: VisionModel) -> None:
+    model.caption(PICTURE, settings={"max_tokens": 2})
+    model._session.engine.close(drain=True)  # nothing is in flight any more
+    gauges = model.metrics()["gauges"]
+
+    assert gauges["pages_cached"] > 0
+    assert gauges["pages_cached"] + gauges["pages_free"] == gauges["pages_total"]

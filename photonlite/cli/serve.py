@@ -1,14 +1,17 @@
 """`photonlite serve`: the model behind HTTP."""
 
 import argparse
+import dataclasses
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import photonlite
 from photonlite.cli.serve_settings import read_settings
 from photonlite.errors import MissingDependencyError
 from photonlite.server.config import ServerConfig
+from photonlite.server.key_file import read_keys
 
 # Imported for this command alone: what they need comes with an extra, and takes time to import.
 _SERVER = {"listening": "photonlite.server.listening", "run": "photonlite.server.run"}
@@ -21,7 +24,7 @@ def run_server(options: argparse.Namespace) -> int:
         options: What `photonlite.cli.parser.parse` returned for `serve`.
 
     Returns:
-        The exit code: 0 after an orderly stop.
+        The exit code: 0 after an orderly stop. A thread that is stuck ends the process with 1; see `end_process_in`.
 
     Raises:
         PhotonliteError: The address or the model cannot be used, or the server's packages are not installed.
@@ -30,7 +33,7 @@ def run_server(options: argparse.Namespace) -> int:
     choice, config = settings.choice, settings.server
     listener = _server("listening").listen(config)  # before the model: a wrong address is told at once
     with listener:
-        serve = _server("run").serve
+        run = _server("run")
         _say(f"loading {choice.model or 'the shipped checkpoint'} ...")
         model = photonlite.load(
             choice.model,
@@ -46,7 +49,21 @@ def run_server(options: argparse.Namespace) -> int:
         def greet(host: str, port: int) -> None:
             _say(greeting(config, model.name, host, port))
 
-        return int(serve(model, config, listener=listener, image_limits=settings.images, on_start=greet))
+        def reload() -> ServerConfig:
+            weights = read_keys(Path(choice.api_key_file or ""))
+            return dataclasses.replace(config, api_keys=tuple(weights), key_weights=weights)
+
+        return int(
+            run.serve(
+                model,
+                config,
+                listener=listener,
+                image_limits=settings.images,
+                on_start=greet,
+                reload=reload if choice.api_key_file else None,
+                guard=run.end_process_in,
+            )
+        )
 
 
 def greeting(config: ServerConfig, name: str, host: str, port: int) -> str:

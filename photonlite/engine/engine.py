@@ -74,6 +74,7 @@ class Engine:
         """Counters, gauges and histograms; the gauges are those of this moment."""
         metrics, scheduler, pages = self._core.metrics, self._core.scheduler, self._core.scheduler.cache.pages
         metrics.pages_free, metrics.pages_total, metrics.page_bytes = pages.free, pages.usable, self.memory.page_bytes
+        metrics.pages_cached = scheduler.cache.prefix.idle_pages
         metrics.running, metrics.waiting = len(scheduler.running), len(scheduler.waiting)
         metrics.in_flight = len(self._core.pipeline.in_flight)
         metrics.open_realtime = self._core.requests.realtime

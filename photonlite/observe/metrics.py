@@ -20,6 +20,7 @@ ROW_BOUNDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48
 
 GAUGES = (
     "pages_free",
+    "pages_cached",
     "pages_total",
     "page_bytes",
     "running",
@@ -153,7 +154,9 @@ class EngineMetrics:
         padding_rows: Rows that filled a batch up to a captured size.
         graph_replays: Steps that ran as a CUDA graph.
         eager_steps: Steps that did not.
-        pages_free: Of the KV cache.
+        pages_free: Of the KV cache, those that hold nothing.
+        pages_cached: Of the KV cache, those that nothing uses: they are kept for later requests with the same picture
+            or prompt, and given away when pages are needed. The others are in use.
         pages_total: Of the KV cache.
         page_bytes: Of one page, all layers: half as many with keys and values in FP8 as in bfloat16.
         running: Sequences admitted.
@@ -194,6 +197,7 @@ class EngineMetrics:
     graph_replays: int = 0
     eager_steps: int = 0
     pages_free: int = 0
+    pages_cached: int = 0
     pages_total: int = 0
     page_bytes: int = 0
     running: int = 0
@@ -229,7 +233,7 @@ class EngineMetrics:
     __str__ = summary
 
     def _totals(self) -> list[str]:
-        used = self.pages_total - self.pages_free
+        used = self.pages_total - self.pages_free - self.pages_cached
         lookups = self.prefix_hits + self.prefix_misses
         hit_share = f" ({self.prefix_hits / lookups:.0%})" if lookups else ""
         groups: dict[str, Mapping[str, int]] = {
@@ -256,6 +260,7 @@ class EngineMetrics:
             },
             "pages": {
                 "used": used,
+                "cached": self.pages_cached,
                 "total": self.pages_total,
                 "bytes each": self.page_bytes,
                 "pre-emptions": self.preemptions,

@@ -11,12 +11,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from photonlite.server.callers import check_key
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import CLIENT_CLOSED, HttpError
-from photonlite.server.exposition import HttpMetrics
+from photonlite.server.exposition import UNMATCHED, HttpMetrics
 from photonlite.server.ingress import request_id
 from photonlite.server.logs import log
-
-UNMATCHED = "(none)"
-"""In the place of a route, for paths that lead nowhere: they are the client's own words."""
+from photonlite.server.usage import tokens_of
 
 
 class AccessLog:
@@ -59,7 +57,9 @@ class AccessLog:
         is_http = scope["type"] == "http"
         status = exchange.status or (CLIENT_CLOSED if exchange.gone else 500)
         route = _route(scope)
-        self._http.ended(route, status, seconds if is_http else None, exchange.received, exchange.sent)
+        key, tokens = self._fingerprint(scope), tokens_of(scope)
+        duration = seconds if is_http else None
+        self._http.ended(route, status, duration, exchange.received, exchange.sent, key, tokens)
         more = {} if not is_http or (exchange.complete and not exchange.gone) else {"complete": False}
         log(
             "request" if is_http else "websocket",
@@ -70,7 +70,10 @@ class AccessLog:
             ms=round(seconds * 1000, 2),
             bytes_in=exchange.received,
             bytes_out=exchange.sent,
-            key=self._fingerprint(scope),
+            tokens_in=tokens[0],
+            tokens_out=tokens[1],
+            client=scope["client"][0] if scope.get("client") else None,
+            key=key,
             **more,
         )
 

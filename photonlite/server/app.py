@@ -30,7 +30,7 @@ def create_app(backend: Backend, config: ServerConfig, pictures: Pictures | None
         pictures: Opens pictures; unless given, the model decodes them in this process.
 
     Returns:
-        An ASGI application; `app.state.ingress` is its ingress.
+        An ASGI application; `app.state.ingress` is its ingress, `app.state.http` counts its requests.
     """
     ingress = Ingress(config, backend, pictures=pictures)
     http = HttpMetrics()
@@ -47,6 +47,7 @@ def create_app(backend: Backend, config: ServerConfig, pictures: Pictures | None
         exception_handlers={HTTPException: _refuse},
     )
     app.state.ingress = ingress
+    app.state.http = http
     return app
 
 

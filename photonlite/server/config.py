@@ -137,6 +137,11 @@ class ServerConfig:
         given = key.encode("utf-8", "replace")
         return any([hmac.compare_digest(given, known.encode()) for known in self.api_keys])  # all are compared
 
+    def take_keys(self, other: "ServerConfig") -> None:
+        """Use the keys of other settings from now on; nothing else about settings changes while they are used."""
+        object.__setattr__(self, "api_keys", other.api_keys)
+        object.__setattr__(self, "key_weights", other.key_weights)
+
     def __repr__(self) -> str:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         values["api_keys"] = tuple(map(fingerprint, self.api_keys))  # what is printed may end in a log

@@ -7,7 +7,11 @@ An address may hold its share of `max_connections`; see `shares`.
 | the headers of its first or next request | `header_timeout_s` | 408, closed |
 | the rest of a body whose answer has been sent | `body_timeout_s` | closed |
 | that the client reads what it was sent | `send_timeout_s` | dropped |
+| the headers, beyond `max_connections` | 1 s, of the last 16 such connections | 503, closed |
 | a sign of life of the client's machine | TCP keepalive and `TCP_USER_TIMEOUT` | dropped by the kernel |
+
+Connections beyond `max_connections` are for those who look after the server: only its probes are answered on them. A
+connection of the 16 that has not asked for anything gives way to a newer one, so that a probe gets through a flood.
 
 While a body is wanted and while an answer is computed, the ingress keeps the time.
 """
@@ -16,7 +20,8 @@ import asyncio
 import functools
 import math
 import sys
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Final, Literal
 
 import h11
 import uvicorn
@@ -26,13 +31,18 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from photonlite.server.callers import network_of
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
+from photonlite.server.reserve import ProbesOnly, Reserve, too_many
 from photonlite.server.shares import may_hold
 
 MAX_HEADER_BYTES = 32 * 1024
 """Of a request line and headers that come in pieces; a block that arrives at once may be a little longer."""
 
-_TRY_LATER = 1013
-"""Of WebSocket's close codes."""
+_NO_UTF8: Final = 1007
+_TRY_LATER: Final = 1013
+"""Of WebSocket's close codes: a message was not what its type says; there is no room for it."""
+
+_RESERVE_S: Final = 1.0
+"""Seconds that a connection of the reserve may take for headers."""
 
 Awaited = Literal["headers", "rest of the body"]
 
@@ -43,10 +53,18 @@ class LimitedConfig(uvicorn.Config):
     Args:
         app: An ASGI application.
         limits: The server's settings.
+        refused: Told of the status of every connection that is refused before the application has seen a request.
+
+    Attributes:
+        limits: As given.
+        refused: As given.
+        reserve: Connections beyond the limit, which only probes may use.
     """
 
-    def __init__(self, app: Any, limits: ServerConfig) -> None:
+    def __init__(self, app: Any, limits: ServerConfig, refused: Callable[[int, str], None] | None = None) -> None:
         self.limits = limits
+        self.refused = refused or _ignore
+        self.reserve = Reserve()
         super().__init__(
             app,
             loop="asyncio",
@@ -138,10 +156,23 @@ class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
         if size:
             self.config.app.state.ingress.give_arriving(self._network, size)
 
+    def send_receive_event_to_app(self) -> None:
+        """Pass a message on; one whose text is no UTF-8 closes the connection (1007), without uvicorn's traceback."""
+        if self.curr_msg_data_type == "text":
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.send_close(_NO_UTF8, "a text message is no UTF-8")
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
+
 
 class HttpConnection(_SendDeadline, H11Protocol):
     """An HTTP connection with deadlines, and refusals in the form of the server's other errors."""
 
+    _crowd: HttpError | None = None
     _awaited: Awaited | None = None
     _deadline: asyncio.TimerHandle | None = None
 
@@ -151,12 +182,12 @@ class HttpConnection(_SendDeadline, H11Protocol):
         limit = self.config.limits.max_connections
         network = self._network
         mine = sum(other._network == network for other in self.connections)
-        free = limit - len(self.connections)
+        held = len(self.connections) - len(self.config.reserve)
+        free = limit - held
         if free >= 0 and (mine == 1 or may_hold(mine, free)):
             self._await("headers")
         else:
-            held = f"{len(self.connections) - 1} of {limit} connections are open, {mine - 1} of them from your address"
-            self._refuse(503, f"{held}: close some, or try later", "too_many", limit="max_connections")
+            self._join_reserve(too_many(held - 1, limit, mine - 1))
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of requests."""
@@ -172,7 +203,31 @@ class HttpConnection(_SendDeadline, H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of what waits for the client."""
         self._await(None)
+        self.config.reserve.leave(self)
         super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Hand the connection over to the protocol of WebSockets."""
+        if self._crowd is not None:
+            self.refuse_crowd()
+        else:
+            super().handle_websocket_upgrade(event)
+
+    def _join_reserve(self, refusal: HttpError) -> None:
+        self._crowd = refusal
+        self.app = ProbesOnly(self.app, refusal, self.config.refused)
+        self._await("headers")
+        self.config.reserve.join(self)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing has been asked on it yet."""
+        return self.cycle is None
+
+    def refuse_crowd(self) -> None:
+        """Answer that there are too many connections, and close."""
+        if self._crowd is not None:
+            self._refuse(self._crowd.status, self._crowd.message, self._crowd.code)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP."""
@@ -201,11 +256,14 @@ class HttpConnection(_SendDeadline, H11Protocol):
             self._deadline.cancel()
         limits: ServerConfig = self.config.limits
         seconds = limits.header_timeout_s if awaited == "headers" else limits.body_timeout_s
+        seconds = min(seconds, _RESERVE_S) if self._crowd is not None else seconds
         self._awaited = awaited
         self._deadline = self.loop.call_later(seconds, self._give_up) if awaited else None
 
     def _give_up(self) -> None:
-        if self._awaited == "headers" and self.conn.trailing_data[0]:
+        if self._crowd is not None:
+            self.refuse_crowd()
+        elif self._awaited == "headers" and self.conn.trailing_data[0]:
             seconds = self.config.limits.header_timeout_s
             message = f"the headers took longer than {seconds:g} seconds: send them at once"
             self._refuse(408, message, "header_timeout", limit="header_timeout_s")
@@ -224,6 +282,11 @@ class HttpConnection(_SendDeadline, H11Protocol):
             refusal = HttpError(status, message, code=code, limit=limit).response()
             headers = [*refusal.raw_headers, (b"connection", b"close")]
             start = h11.Response(status_code=status, headers=headers)
+            self.config.refused(status, code)
             for event in (start, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+
+def _ignore(status: int, code: str) -> None:
+    """Note nothing."""

@@ -1,7 +1,7 @@
 """`/metrics`: the engine's numbers and those of HTTP, as Prometheus reads them.
 
-Labels take few values: a route's template, a class of statuses, and what the engine itself counts by. Nothing that a
-client sends becomes a label.
+Labels take few values: a route's template, a status, a key of the server's, and what the engine itself counts by.
+Nothing that a client sends becomes a label.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,10 +21,14 @@ from photonlite.server.ingress import Ingress
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
 _PREFIX = "photonlite_engine_"
+_MOST_KEYS = 1000
+
+UNMATCHED = "(none)"
+"""In the place of a route, for paths that lead nowhere, as they are the client's own words; and of a missing key."""
 
 
 class HttpMetrics:
-    """Counts requests, by route template and class of statuses.
+    """Counts requests, by route template and status, and by key.
 
     Attributes:
         registry: Where the numbers are.
@@ -42,6 +46,13 @@ class HttpMetrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self._by_key = Counter(
+            "photonlite_key_requests", "Requests that ended, by key.", ("key", "status"), registry=self.registry
+        )
+        self._tokens = Counter(
+            "photonlite_key_tokens", "Tokens of prompts and answers, by key.", ("key", "kind"), registry=self.registry
+        )
+        self._keys: set[str] = set()
         self._received = Counter("photonlite_http_received_bytes", "Of bodies and frames.", registry=self.registry)
         self._sent = Counter("photonlite_http_sent_bytes", "Of bodies and frames.", registry=self.registry)
         self._open = Gauge("photonlite_http_open", "Requests and WebSockets without an end.", registry=self.registry)
@@ -50,7 +61,20 @@ class HttpMetrics:
         """Count a request or WebSocket that has come."""
         self._open.inc()
 
-    def ended(self, route: str, status: int, seconds: float | None, received: int, sent: int) -> None:
+    def refused(self, status: int) -> None:
+        """Count a connection that was refused before its request was read."""
+        self._requests.labels(UNMATCHED, str(status)).inc()
+
+    def ended(
+        self,
+        route: str,
+        status: int,
+        seconds: float | None,
+        received: int,
+        sent: int,
+        key: str | None = None,
+        tokens: tuple[int, int] = (0, 0),
+    ) -> None:
         """Count a request or WebSocket that has ended.
 
         Args:
@@ -59,13 +83,29 @@ class HttpMetrics:
             seconds: How long it took; None for a WebSocket, whose length is the client's own choice.
             received: Bytes of its body.
             sent: Bytes of the answer's body.
+            key: Stands for its key; None where that is missing or wrong, or the server has none.
+            tokens: Of its prompts, and of its answers.
         """
         self._open.dec()
-        self._requests.labels(route, f"{status // 100}xx").inc()
+        self._requests.labels(route, str(status)).inc()
+        key = self._label(key)
+        self._by_key.labels(key, str(status)).inc()
+        for kind, count in zip(("prompt", "answer"), tokens, strict=True):
+            self._tokens.labels(key, kind).inc(count)
         if seconds is not None:
             self._seconds.labels(route).observe(seconds)
         self._received.inc(received)
         self._sent.inc(sent)
+
+
+    def _label(self, key: str | None) -> str:
+        """Return the label of a key: so many have one of their own, however often keys are exchanged."""
+        if key is None:
+            return UNMATCHED
+        if key not in self._keys and len(self._keys) >= _MOST_KEYS:
+            return "(other)"
+        self._keys.add(key)
+        return key
 
 
 class EngineCollector(Collector):
@@ -83,6 +123,8 @@ class EngineCollector(Collector):
         ingress = self._ingress
         yield GaugeMetricFamily("photonlite_open_requests", "Accepted and not answered.", ingress.open)
         yield GaugeMetricFamily("photonlite_draining", "1 while the server stops.", float(ingress.draining))
+        for name, value in ingress.pictures.gauges.items():
+            yield GaugeMetricFamily(f"photonlite_{name}", "Of the processes that decode pictures.", value)
         yield from engine_metrics(ingress.backend)
 
 

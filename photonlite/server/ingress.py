@@ -34,6 +34,7 @@ from photonlite.server.places import Places, Ticket
 from photonlite.server.rate import RateLimit
 from photonlite.server.reading import read_body
 from photonlite.server.turns import Turn, Turns
+from photonlite.server.usage import note_result, note_stream
 from photonlite.server.watching import Pieces, Watch
 
 _LEAST_S = 1e-6
@@ -54,6 +55,7 @@ class Ingress:
         backend: Answers.
         clock: Gives seconds.
         draining: Whether nothing new is admitted.
+        pictures: Opens pictures.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Ingress:
         self.backend = backend
         self.draining = False
         self.clock = clock
-        self._pictures = pictures or Pictures()
+        self.pictures = pictures or Pictures()
         self._turns = Turns(backend.max_batch, clock)
         self._places = Places(config.max_open, config.max_sockets, config.max_open_bytes, self._retry_s)
         self._rate = RateLimit(config.requests_per_minute, clock) if config.requests_per_minute else None
@@ -248,9 +250,11 @@ class Ingress:
         """
         call, watch, until = self._begin(call, ticket, request)
         try:
-            return await watch.run(self._run(call, ticket, until))
+            result = await watch.run(self._run(call, ticket, until))
         finally:
             await watch.close()
+        note_result(request, result)
+        return result
 
     async def stream(self, call: Call, ticket: Ticket, request: Request | None) -> Pieces:
         """Ask the model for a caption or an answer as it comes; returns with the first piece.
@@ -272,6 +276,7 @@ class Ingress:
             await watch.close()
             raise
         pieces = Pieces(source, watch, partial(self._turns.leave, turn))
+        note_stream(request, pieces)
         await pieces.begin()
         ticket.keep()
         return pieces
@@ -307,7 +312,7 @@ class Ingress:
         """Decode the picture of a call."""
         if not isinstance(call.image, bytes):
             return call
-        return dataclasses.replace(call, image=await self._pictures.open(call.image, hold))
+        return dataclasses.replace(call, image=await self.pictures.open(call.image, hold))
 
     def _due(self, call: Call, until: float, goes_first: bool) -> Call:
         """Return a call whose turn it is: its deadline counts from now.

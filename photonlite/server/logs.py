@@ -2,7 +2,8 @@
 
 ```json
 {"time": "2026-11-22T10:15:00.123+00:00", "event": "request", "id": "...", "method": "POST", "route": "/v1/detect",
- "status": 200, "ms": 41.7, "bytes_in": 21044, "bytes_out": 512, "key": "1f0c9a2b"}
+ "status": 200, "ms": 41.7, "bytes_in": 21044, "bytes_out": 512, "tokens_in": 741, "tokens_out": 12,
+ "client": "203.0.113.7", "key": "1f0c9a2b"}
 ```
 
 Neither pictures nor prompts nor keys are ever part of a line: of a request it holds the names and numbers above.
@@ -35,14 +36,15 @@ def log(event: str, **fields: Any) -> None:
 
 @contextlib.contextmanager
 def json_lines(stream: IO[str]) -> Iterator[None]:
-    """Write the lines of the server, of the engine and of uvicorn to a stream while a block runs.
+    """Write the lines of the server, of the engine, of uvicorn and of asyncio to a stream while a block runs.
 
     Args:
         stream: Where; it may be slow or broken without holding up any request.
     """
     handler = _LineHandler(stream)
     # uvicorn's chatter has whole paths in it, and so what was asked.
-    levels = {LOGGER: logging.INFO, **dict.fromkeys(map(logging.getLogger, ("photonlite", "uvicorn")), logging.WARNING)}
+    others = ("photonlite", "uvicorn", "asyncio")  # asyncio's tell when no connection can be accepted
+    levels = {LOGGER: logging.INFO, **dict.fromkeys(map(logging.getLogger, others), logging.WARNING)}
     before = {logger: (logger.level, logger.propagate) for logger in levels}
     for logger, level in levels.items():
         logger.addHandler(handler)

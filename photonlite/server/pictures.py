@@ -83,6 +83,13 @@ class Pictures:
     def __init__(self, pool: DecodePool | None = None) -> None:
         self._pool = pool
 
+    @property
+    def gauges(self) -> dict[str, int]:
+        """How the processes stand: how many there are, and the pictures that they are at or that wait for them."""
+        pool = self._pool
+        workers, running, waiting = (0, 0, 0) if pool is None else (len(pool.pids), pool.running, pool.waiting)
+        return {"decode_workers": workers, "decode_running": running, "decode_waiting": waiting}
+
     async def open(self, data: bytes, hold: Hold) -> bytes | DecodedImage:
         """Open a picture. Cancelling the task ends the work at once.
 

@@ -3,6 +3,8 @@
 ```
 SIGTERM ──> nothing new is admitted, /ready says 503 ──> accepted requests end, within drain_s ──> connections close
         ──> a second one: everything is dropped at once
+        ──> a thread that never ends: the guard ends the process, exit code 1
+SIGHUP  ──> the keys are read again; those that were open go on
 
 the engine dies ──> its callers get 503 "engine_died", /health and /ready say 503 ──> exit code ENGINE_DIED
 ```
@@ -12,26 +14,32 @@ No engine is started in the place of a dead one: whatever supervises the process
 
 import asyncio
 import contextlib
+import faulthandler
 import math
+import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import IO, Final
 
 import uvicorn
 from starlette.applications import Starlette
 
 from photonlite.api import VisionModel
 from photonlite.config import ImageLimits
+from photonlite.errors import PhotonliteError
 from photonlite.images.decode_pool import DecodePool, default_workers
 from photonlite.images.quiet import ignore_pillow_warnings
 from photonlite.server.app import create_app
 from photonlite.server.backend import ModelBackend
 from photonlite.server.config import ServerConfig
 from photonlite.server.connections import LimitedConfig
+from photonlite.server.exposition import HttpMetrics
 from photonlite.server.ingress import Ingress
+from photonlite.server.library_messages import library_messages
 from photonlite.server.listening import allow_files, listen
 from photonlite.server.logs import LOGGER, json_lines, log
 from photonlite.server.pictures import Pictures
@@ -43,6 +51,9 @@ _TELLING_S = 5
 """Seconds that open requests have to get their errors when the engine has died."""
 _CLOSING_S = 1
 """Seconds that responses have to reach their clients, whatever was left of the time to drain."""
+_STUCK_S = 5
+"""Seconds beyond the time to drain after which a process that still runs has a thread that will not end."""
+_RELOAD: Final = getattr(signal, "SIGHUP", None)  # Windows has none
 
 
 def serve(
@@ -52,6 +63,8 @@ def serve(
     listener: socket.socket | None = None,
     image_limits: ImageLimits | None = None,
     on_start: Callable[[str, int], None] | None = None,
+    reload: Callable[[], ServerConfig] | None = None,
+    guard: Callable[[float], None] | None = None,
 ) -> int:
     """Answer requests until SIGTERM or SIGINT. Lines of the log go to stdout.
 
@@ -61,6 +74,8 @@ def serve(
         listener: From `listen`; taken now unless given.
         image_limits: What pictures may take to decode; the model's limits unless given.
         on_start: Called with the address and the port as soon as requests are answered.
+        reload: Gives settings whose keys are used from then on, at each SIGHUP.
+        guard: Told, when the server begins to stop, in how many seconds it must be gone; see `end_process_in`.
 
     Returns:
         The exit code: 0 after an orderly stop, `ENGINE_DIED` when the engine died, 128 and the signal's number when a
@@ -72,9 +87,10 @@ def serve(
     """
     try:
         taken = listener or listen(config)
-        with json_lines(sys.stdout), decoding(config, image_limits or model.image_limits) as pictures:
+        decoders = decoding(config, image_limits or model.image_limits)
+        with json_lines(sys.stdout), library_messages(), decoders as pictures:  # the decoders' messages are lines, too
             app = create_app(ModelBackend(model), config, pictures)
-            return run(app, config, taken, on_start)
+            return run(app, config, taken, on_start, reload, guard)
     finally:
         model.close(drain=False)  # what was accepted has ended, or has been given up
 
@@ -110,6 +126,8 @@ def run(
     config: ServerConfig,
     listener: socket.socket,
     on_start: Callable[[str, int], None] | None = None,
+    reload: Callable[[], ServerConfig] | None = None,
+    guard: Callable[[float], None] | None = None,
 ) -> int:
     """Answer requests with an application until SIGTERM or SIGINT. The process belongs to it: its limits and filters.
 
@@ -118,15 +136,30 @@ def run(
         config: How to serve.
         listener: From `listen`.
         on_start: See `serve`.
+        reload: See `serve`.
+        guard: See `serve`.
 
     Returns:
         The exit code; see `serve`.
     """
     allow_files(config.max_connections)
     ignore_pillow_warnings()
-    server = DrainingServer(app, config, on_start)
+    server = DrainingServer(app, config, on_start, reload, guard)
     server.run(sockets=[listener])
     return server.exit_code
+
+
+def end_process_in(seconds: float) -> None:
+    """End this process with exit code 1 unless it has ended by then, and show what each thread was doing.
+
+    It holds whatever threads do, even one that never lets another thread of Python run.
+    """
+    file = open(os.dup(sys.stderr.fileno()), "w")  # noqa: SIM115 - needed until the end of the process
+    _kept.append(file)
+    faulthandler.dump_traceback_later(seconds, exit=True, file=file)
+
+
+_kept: list[IO[str]] = []
 
 
 class DrainingServer(uvicorn.Server):
@@ -136,19 +169,30 @@ class DrainingServer(uvicorn.Server):
         app: From `create_app`.
         config: How to serve.
         on_start: See `serve`.
+        reload: See `serve`.
+        guard: See `serve`.
 
     Attributes:
         exit_code: See `serve`.
     """
 
     def __init__(
-        self, app: Starlette, config: ServerConfig, on_start: Callable[[str, int], None] | None = None
+        self,
+        app: Starlette,
+        config: ServerConfig,
+        on_start: Callable[[str, int], None] | None = None,
+        reload: Callable[[], ServerConfig] | None = None,
+        guard: Callable[[float], None] | None = None,
     ) -> None:
-        super().__init__(LimitedConfig(app, config))
+        super().__init__(LimitedConfig(app, config, self._refused))
         self.exit_code = 0
         self._ingress: Ingress = app.state.ingress
+        self._http: HttpMetrics | None = getattr(app.state, "http", None)
         self._drain_s = config.drain_s
+        self._limits = config
         self._on_start = on_start
+        self._read_again = reload
+        self._guard = guard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -184,15 +228,39 @@ class DrainingServer(uvicorn.Server):
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        if _RELOAD is not None:
+            before[_RELOAD] = signal.signal(_RELOAD, self._handle_reload)
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def _refused(self, status: int, code: str) -> None:
+        """Log and count what is refused before the application sees it."""
+        log("refused", status=status, code=code)
+        if self._http is not None:
+            self._http.refused(status)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop at the first signal, and stop at once at the second."""
         self.stop(sig)
+
+    def _handle_reload(self, sig: int, frame: FrameType | None) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._reload)
+
+    def _reload(self) -> None:
+        """Read the keys again; where that fails the old ones stay."""
+        if self._read_again is None:
+            log("keys not reloaded", reason="the server was started without a key file")
+            return
+        try:
+            self._limits.take_keys(self._read_again())
+        except PhotonliteError as error:
+            LOGGER.error("keys not reloaded", extra={"fields": {"reason": str(error)}})
+        else:
+            log("keys reloaded", keys=len(self._limits.api_keys))
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Do what a signal does; from any thread.
@@ -227,6 +295,8 @@ class DrainingServer(uvicorn.Server):
         self._draining = asyncio.create_task(self._drain(seconds))
 
     async def _drain(self, seconds: float) -> None:
+        if self._guard is not None:
+            self._guard(seconds + _STUCK_S)
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         with contextlib.suppress(TimeoutError):

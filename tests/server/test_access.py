@@ -38,7 +38,11 @@ def test_a_request_is_one_line() -> None:
     assert line["ms"] >= 0
     assert len(line["id"]) >= 16
     assert line["bytes_out"] > 20
-    assert set(line) == {"time", "event", "id", "method", "route", "status", "ms", "bytes_in", "bytes_out", "key"}
+    assert set(line) == {
+        *("time", "event", "id", "method", "route", "status", "ms", "bytes_in", "bytes_out"),
+        *("tokens_in", "tokens_out", "client", "key"),
+    }
+    assert (line["tokens_in"], line["tokens_out"], line["client"]) == (740, 3, "testclient")
     assert (line["event"], line["method"], line["route"], line["status"]) == ("request", "POST", "/v1/query", 200)
     assert (line["bytes_in"], line["key"]) == (len(body), fingerprint(KEY))
 
@@ -104,3 +108,20 @@ def test_a_client_that_went_away_before_its_answer_is_499() -> None:
     line = line_of_a_client_that_leaves(b'{"question": "why?"}', begun=False)
 
     assert line["status"] == 499
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "tokens"),
+    [
+        ("/v1/query", {"question": "why?", "stream": True}, (740, 3)),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "why?"}], "stream": True}, (740, 3)),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "why?"}]}, (740, 3)),
+        ("/v1/query", {"unknown": 1}, (0, 0)),
+    ],
+)
+def test_the_tokens_of_streams_and_refusals_are_told_too(
+    path: str, body: dict[str, Any], tokens: tuple[int, int]
+) -> None:
+    [line] = lines_of(FakeBackend(), ("POST", path, {"json": body}))
+
+    assert (line["tokens_in"], line["tokens_out"]) == tokens

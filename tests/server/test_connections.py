@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import select
 import socket
@@ -19,6 +20,7 @@ from starlette.websockets import WebSocket
 from photonlite.server.config import ServerConfig
 from photonlite.server.connections import MAX_HEADER_BYTES
 from photonlite.server.ingress import Ingress
+from photonlite.server.logs import json_lines
 from tests.server.fake import FakeBackend
 from tests.server.live import GUARD, Live, live
 
@@ -264,6 +266,84 @@ def test_an_address_with_its_share_of_the_connections_gets_no_more() -> None:
 
         assert (status, error["type"]) == (503, "unavailable_error")
         assert b" 200 " in read_response(second)
+
+
+def crowd(server: Live, most: int) -> contextlib.ExitStack:
+    """Open so many connections and have each of them answered, so that the server knows them."""
+    clients = contextlib.ExitStack()
+    for _ in range(most):
+        client = clients.enter_context(server.connect())
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" in client.recv(65536)
+    return clients
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/health", 200), ("/ready", 200), ("/metrics", 200), ("/v1/models", 503), ("/", 503), ("/health/", 503)],
+)
+def test_probes_are_answered_when_no_connection_is_left(path: str, status: int) -> None:
+    with live(max_connections=2) as server, crowd(server, 2):
+        assert server.get(path)[0] == status
+
+
+def test_a_websocket_is_refused_when_no_connection_is_left() -> None:
+    with live(max_connections=1) as server, crowd(server, 1), server.connect() as client:
+        client.sendall(UPGRADE.replace(b"/socket", b"/v1/realtime"))
+
+        assert refusal(read_all(client))[0] == 503
+
+
+def test_a_crowd_that_says_nothing_does_not_keep_a_probe_out() -> None:
+    with live(max_connections=1) as server, crowd(server, 1), contextlib.ExitStack() as silent:
+        for _ in range(40):
+            silent.enter_context(server.connect())
+
+        assert server.get("/ready")[0] == 200
+
+
+def test_refusals_before_the_application_are_counted_and_logged() -> None:
+    stream = io.StringIO()
+    with json_lines(stream), live(max_connections=1) as server, crowd(server, 1):
+        assert server.get("/v1/models")[0] == 503
+        with server.connect() as client:
+            client.sendall(b"no HTTP at all\r\n\r\n")
+            assert refusal(read_all(client))[0] == 400
+        numbers = server.get("/metrics")[1].decode()
+
+    assert 'photonlite_http_requests_total{route="(none)",status="503"} 1.0' in numbers
+    assert 'photonlite_http_requests_total{route="(none)",status="400"} 1.0' in numbers
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    refused = [(line["status"], line["code"]) for line in lines if line["event"] == "refused"]
+    assert refused == [(503, "too_many"), (400, "invalid_http")]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        b"\x81\x82\x00\x00\x00\x00\xff\xfe",
+        b"\x01\x81\x00\x00\x00\x00\xe4" + b"\x80\x81\x00\x00\x00\x00a",  # in two fragments
+    ],
+)
+def test_text_that_is_no_utf_8_closes_a_websocket_without_a_traceback(frames: bytes) -> None:
+    class Listening(Endless):
+        async def socket(self, websocket: WebSocket) -> None:
+            await websocket.accept()
+            assert (await websocket.receive())["type"] == "websocket.disconnect"
+            self.ended.set()
+
+    listening, stream = Listening(), io.StringIO()
+    with json_lines(stream), serving(listening) as server, server.connect() as client:
+        client.sendall(UPGRADE)
+        while b"\r\n\r\n" not in (head := client.recv(65536)):
+            assert head
+        client.sendall(frames)
+        closing = read_all(client)
+
+        assert closing[0] == 0x88
+        assert closing[2:4] == (1007).to_bytes(2, "big")
+        assert listening.ended.wait(GUARD)
+    assert all("exception" not in json.loads(line) for line in stream.getvalue().splitlines())
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="a Linux socket option")

@@ -1,11 +1,15 @@
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from photonlite.observe.metrics import EngineMetrics
+from photonlite.server import exposition
 from photonlite.server.app import create_app
-from photonlite.server.config import ServerConfig
+from photonlite.server.config import ServerConfig, fingerprint
+from photonlite.server.exposition import HttpMetrics
+from photonlite.server.pictures import Pictures
 from tests.server.fake import FakeBackend
 
 KEY = "a-good-key"
@@ -89,15 +93,15 @@ def test_histograms_count_up_to_each_bound() -> None:
     assert value(samples, "photonlite_engine_batch_size_bucket", le="8.0") == 1
 
 
-def test_requests_are_counted_by_route_and_class_of_status() -> None:
+def test_requests_are_counted_by_route_and_status() -> None:
     asked = client()
     asked.post("/v1/query", json={"question": "why?"})
     asked.post("/v1/query", content=b"broken", headers={"Content-Type": "application/json"})
     asked.get("/health")
     samples = scrape(asked)
 
-    assert value(samples, "photonlite_http_requests_total", route="/v1/query", status="2xx") == 1
-    assert value(samples, "photonlite_http_requests_total", route="/v1/query", status="4xx") == 1
+    assert value(samples, "photonlite_http_requests_total", route="/v1/query", status="200") == 1
+    assert value(samples, "photonlite_http_requests_total", route="/v1/query", status="400") == 1
     assert value(samples, "photonlite_http_request_duration_seconds_count", route="/v1/query") == 2
     assert value(samples, "photonlite_http_received_bytes_total") == len(b'{"question":"why?"}') + len(b"broken")
     assert value(samples, "photonlite_http_open") == 1  # this very one
@@ -136,3 +140,54 @@ def test_where_there_are_keys_it_takes_one() -> None:
     assert refused.status_code == 401
     assert "photonlite_engine" not in refused.text
     assert asked.get("/metrics", headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
+
+
+def test_requests_and_tokens_are_counted_by_key() -> None:
+    other = KEY[::-1]
+    asked = client(api_keys=(KEY, other))
+    for key in (KEY, KEY, other, "made-up"):
+        asked.post("/v1/query", json={"question": "why?"}, headers={"X-Moondream-Auth": key})
+    answer = asked.get("/metrics", headers={"X-Moondream-Auth": KEY})
+    samples = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+    counted = "photonlite_key_requests_total"
+    assert value(samples, counted, key=fingerprint(KEY), status="200") == 2
+    assert value(samples, counted, key=fingerprint(other), status="200") == 1
+    assert value(samples, counted, key="(none)", status="401") == 1
+    assert value(samples, "photonlite_key_tokens_total", key=fingerprint(KEY), kind="prompt") == 2 * 740
+    assert value(samples, "photonlite_key_tokens_total", key=fingerprint(other), kind="answer") == 3
+    assert "made-up" not in answer.text
+    assert KEY not in answer.text
+
+
+def test_only_so_many_keys_have_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "_MOST_KEYS", 2)
+    http = HttpMetrics()
+    for key in ("a", "b", "c", "d", "a", None):
+        http.began()
+        http.ended("/v1/query", 200, 0.1, 1, 1, key)
+
+    labels = [sample.labels["key"] for family in http.registry.collect() if family.name == "photonlite_key_requests"
+              for sample in family.samples if sample.name.endswith("_total")]
+    assert sorted(labels) == ["(none)", "(other)", "a", "b"]
+
+
+class Pool:
+    """What metrics are told of the processes that decode."""
+
+    pids = (11, 12, 13)
+    running = 2
+    waiting = 5
+
+
+def test_the_processes_that_decode_and_compile_are_there() -> None:
+    pictures = Pictures(Pool())  # type: ignore[arg-type]
+    samples = scrape(TestClient(create_app(FakeBackend(), ServerConfig(), pictures)))
+
+    counted = [value(samples, f"photonlite_decode_{name}") for name in ("workers", "running", "waiting")]
+    assert counted == [3, 2, 5]
+    assert value(scrape(client()), "photonlite_decode_workers") == 0

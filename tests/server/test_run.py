@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -258,3 +259,106 @@ def test_interrupting_an_idle_server_is_an_orderly_stop() -> None:
 
         assert process.wait() == 0
     assert "".join(process.err).count("\n") == 1
+
+
+STUCK = """
+import asyncio, sys, threading
+from photonlite.server import run as module
+from photonlite.server.app import create_app
+from photonlite.server.config import ServerConfig
+from photonlite.server.listening import listen
+from tests.server.fake import FakeBackend
+from tests.server.told import say
+
+class Stuck(FakeBackend):
+    async def run(self, call):
+        work = asyncio.to_thread(threading.Event().wait)
+        say("begun")
+        return await work
+
+module._STUCK_S = 0.5
+config = ServerConfig(port=0, drain_s=0.0)
+start = lambda host, port: say(f"serving on {port}")
+sys.exit(module.run(create_app(Stuck(), config), config, listen(config), start, guard=module.end_process_in))
+"""
+
+
+def test_a_thread_that_never_ends_does_not_keep_the_process() -> None:
+    with ServerProcess("-c", STUCK) as process:
+        on_thread(lambda: ask(port_of(process), "POST", "/v1/query", QUERY))
+        process.wait_for("begun")
+        process.signal(signal.SIGTERM)
+
+        assert process.wait() == 1
+    told = "".join(process.err)
+    assert "Timeout (0:00:00.500000)!" in told
+    assert "threading.py" in told  # it shows what the thread was doing
+
+
+RELOADING = """
+import dataclasses, sys
+from pathlib import Path
+from photonlite.server.app import create_app
+from photonlite.server.config import ServerConfig
+from photonlite.server.key_file import read_keys
+from photonlite.server.listening import listen
+from photonlite.server.logs import json_lines
+from photonlite.server.run import run
+from tests.server.fake import FakeBackend
+from tests.server.told import say
+
+path = Path(sys.argv[1])
+config = ServerConfig(port=0, drain_s=0.0, api_keys=tuple(read_keys(path)))
+reload = lambda: dataclasses.replace(config, api_keys=tuple(read_keys(path)), key_weights=read_keys(path))
+start = lambda host, port: say(f"serving on {port}")
+with json_lines(sys.stdout):
+    sys.exit(run(create_app(FakeBackend(), config), config, listen(config), start, reload))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+def test_sighup_reads_the_keys_again_and_keeps_the_old_ones_where_that_fails(tmp_path: Path) -> None:
+    path, first, second = tmp_path / "keys", "first-key-0123456789", "second-key-0123456789"
+
+    def write(text: str) -> None:
+        path.write_text(text)
+        path.chmod(0o600)
+
+    def statuses() -> list[int]:
+        headers = ({**JSON, "X-Moondream-Auth": key} for key in (first, second))
+        return [status_of(port, QUERY, one) for one in headers]
+
+    write(first)
+    with ServerProcess("-c", RELOADING, str(path)) as process:
+        port = port_of(process)
+        assert statuses() == [200, 401]
+        write(second)
+        process.signal(signal.SIGHUP)
+        assert json.loads(process.wait_for("keys reloaded"))["keys"] == 1
+        assert statuses() == [401, 200]
+        write("short")
+        process.signal(signal.SIGHUP)
+        line = process.wait_for("keys not reloaded")
+        assert "has 5 characters" in json.loads(line)["reason"]
+        assert statuses() == [401, 200]
+        process.signal(signal.SIGTERM)
+
+        assert process.wait() == 0
+    assert all(key not in line for key in (first, second) for line in (*process.out, *process.err))
+
+
+def status_of(port: int, body: bytes, headers: dict[str, str]) -> int:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)) as connection:
+        connection.request("POST", "/v1/query", body, headers)
+        return connection.getresponse().status
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+def test_sighup_without_a_key_file_changes_nothing() -> None:
+    with ServerProcess.fake(drain_s=0.0) as process:
+        port_of(process)
+        process.signal(signal.SIGHUP)
+        assert "without a key file" in process.wait_for("keys not reloaded")
+        process.signal(signal.SIGTERM)
+
+        assert process.wait() == 0
