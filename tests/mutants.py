@@ -136,7 +136,7 @@ MUTANTS = [
     Mutant(
         "memory: a message on its way is not counted",
         "server/connections.py",
-        "if not ingress.take_arriving(size):",
+        "if not ingress.take_arriving(self._network, size, self._arriving):",
         "if False:",
         "tests/server/test_realtime_socket.py",
     ),
