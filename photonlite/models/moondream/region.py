@@ -26,7 +26,8 @@ def coord_from_bin(index: Tensor, bins: int) -> Tensor:
 
 def size_from_bin(index: Tensor, bins: int) -> Tensor:
     """Give the width or height in [1/1024, 1] of each bin, float32."""
-    return torch.exp2(index.float() * (SIZE_OCTAVES / (bins - 1)) - SIZE_OCTAVES)
+    # In float64: float32 powers differ in their last bit between vector and scalar instructions of some processors.
+    return torch.exp2(index.double() * (SIZE_OCTAVES / (bins - 1)) - SIZE_OCTAVES).float()
 
 
 def bin_from_coord(value: Tensor, bins: int) -> Tensor:
