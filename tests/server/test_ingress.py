@@ -113,6 +113,23 @@ def test_more_than_may_be_open_are_told_to_come_back() -> None:
     run(main())
 
 
+def test_slow_uploads_of_one_caller_take_no_place_of_a_request_and_leave_room_for_others() -> None:
+    async def main() -> None:
+        door = ingress(max_open=8, api_keys=("greedy", "other"))
+        uploads = [await door.admit(request(x_moondream_auth="greedy")) for _ in range(7)]
+        assert (await refusal(door.admit(request(x_moondream_auth="greedy")))).code == "queue_full"
+        other = await door.admit(request(x_moondream_auth="other"))
+        uploads[0].enter()
+        other.enter()
+        (await door.admit(request(x_moondream_auth="greedy"))).close()
+        for ticket in (*uploads, other):
+            ticket.close()
+        assert door.open == 0
+        assert door._places.uploads.used == door._places.requests.used == 0
+
+    run(main())
+
+
 def test_a_draining_server_admits_nothing_and_settles_when_the_last_one_is_answered() -> None:
     async def main() -> None:
         door = ingress()
