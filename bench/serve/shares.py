@@ -11,6 +11,7 @@ the rate at which one client gets them, with a deadline that is reached.
 
 import argparse
 import asyncio
+import shlex
 import statistics
 import sys
 import tempfile
@@ -60,9 +61,9 @@ async def closed_loop(port: int, stock: Stock, clients: int, seconds: float) -> 
 
 async def shares(port: int, rounds: int, seconds: float) -> list[list[str]]:
     """Measure the light caller alone and beside the greedy one; returns a row for each round."""
-    pictures = jpegs((640, 480), 600)
-    light = keyed("/v1/detect?object=banana", pictures[:300], "light")
-    greedy = keyed("/v1/detect?object=banana", pictures[300:], "greedy")
+    pictures = jpegs((640, 480), 1200)
+    light = keyed("/v1/detect?object=banana", pictures[:400], "light")
+    greedy = keyed("/v1/detect?object=banana", pictures[400:], "greedy")
     rows = []
     for number in range(rounds):
         alone = await closed_loop(port, light, 1, seconds)
@@ -112,12 +113,13 @@ def main() -> int:
         with child([*serve, "--deadline-seconds", str(options.deadline)], PATIENCE_S) as lines:
             port = int(wait_for(lines, "listening", PATIENCE_S)["port"])
             row = asyncio.run(overload(port, 3 * options.seconds))
+    command = ["python", "-m", "bench.serve.shares", *sys.argv[1:]]
     head = ["round", "p50 alone (ms)", "beside (ms)", "ratio", "answers/s alone", "beside", "of the greedy one"]
     over = ["captions/s offered", "counted", "accepted", "ended in 504", "share", "refused at once"]
     page = "\n\n".join(
         (
             "# Serving: shares of callers",
-            f"{time.strftime('%Y-%m-%d')}, CPU, the shipped checkpoint. Made by `python -m bench.serve.shares`.",
+            f"{time.strftime('%Y-%m-%d')}, CPU, the shipped checkpoint. Made by `{shlex.join(command)}`.",
             f"## One client beside {GREEDY_CLIENTS} of another key (detect, new pictures of 640x480)",
             table(head, rows),
             f"## Ten times as many long captions as one client gets, with a deadline of {options.deadline:g} s",
