@@ -1171,6 +1171,13 @@ MUTANTS = [
         "        pixels",
         "tests/images/test_pool.py",
     ),
+    Mutant(
+        "shortage of memory: a prompt in flight speaks of a picture that is not there",
+        "engine/core.py",
+        "    return row.job is not None and row.job.failed and row.sequence.preempting\n",
+        "    return False\n",
+        "tests/engine/test_core.py",
+    ),
     # What tenants, follow-ups and tables must keep apart.
     Mutant(
         "tenants: prompts without a picture are shared",

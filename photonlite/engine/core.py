@@ -198,7 +198,8 @@ class EngineCore:
                 self._book_encoding(step, outcomes)
             for row, outcome in zip(step.rows, outcomes, strict=step.kind != "encode"):
                 row.sequence.release()
-                self._deliver(row.sequence, step, outcome)
+                if not _starts_again(row):
+                    self._deliver(row.sequence, step, outcome)
                 self.scheduler.settle(row.sequence)
         self.pipeline.end_commit(step)
         if step.failure is not None:
@@ -271,7 +272,8 @@ class EngineCore:
     def _book_encoding(self, step: Step, outcomes: list[Token | Exception | None]) -> None:
         """Share an encode step's time among its pictures; its failure ends those who led, followers start again.
 
-        Where memory was short and the step can be split, those who led start again as well.
+        Where memory was short and the step can be split, those who led start again as well. A prompt that is in flight
+        reads features that are not there: it starts again when its step has committed.
         """
         error = next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None)
         spared = error is not None and _may_be_split(step.plan, error)
@@ -282,6 +284,8 @@ class EngineCore:
                 leader.times.encode_s += step.device_s * group.count / crops
                 if error is not None and not spared:
                     self.requests.end(leader, error)
+                elif error is not None and leader.row is not None:
+                    leader.preempting = True
             if error is not None:
                 self.runner.forget(group.job)
 
@@ -336,6 +340,11 @@ def _may_be_split(plan: Plan, error: BaseException) -> bool:
     """Whether smaller launches can do what a failed one could not: memory was short for several crops or prompts."""
     several = len(plan.rows) > 1 or sum(group.count for group in plan.groups) > 1
     return plan.kind != "decode" and several and is_shortage(error)
+
+
+def _starts_again(row: Row) -> bool:
+    """Whether a prompt read a picture for which memory was short, so that its token is void."""
+    return row.job is not None and row.job.failed and row.sequence.preempting
 
 
 def _sees_ahead(sequence: Sequence) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from photonlite.batch import Step
-from photonlite.errors import EngineDiedError, OutOfMemoryError, RequestCancelledError, StepError
+from photonlite.errors import EngineDiedError, NumericalError, OutOfMemoryError, RequestCancelledError, StepError
 from photonlite.grammar.base import Vocabulary
 from photonlite.grammar.spatial import DetectGrammar
 from photonlite.request import Token
@@ -266,6 +266,36 @@ def test_pictures_and_prompts_for_which_memory_was_short_together_are_tried_a_fe
 
     assert [sink.ends[0].error for sink in sinks + texts] == [None] * 8
     assert bench.core.metrics.crops_encoded >= 12
+    assert bench.everything_is_free()
+
+
+def test_a_prompt_that_was_launched_over_crops_for_which_memory_was_short_says_nothing_and_starts_again() -> None:
+    spoilt = 0
+
+    def script(sequence: Sequence, index: int) -> Token | Exception:
+        nonlocal spoilt
+        spoilt += not encoded
+        return ends_at(3)(sequence, index) if encoded else NumericalError("what it read is not there")
+
+    encoded = False
+    bench = Bench(script)
+    leader, follower = (bench.ask(picture=FakePicture("one")) for _ in range(2))
+    collect = bench.runner.collect
+
+    def short_once(step: Step) -> list[Token | Exception | None]:
+        nonlocal encoded
+        encoded = encoded or (step.kind == "encode" and step.number > 0)
+        if step.number == 0:
+            assert [later.kind for later in bench.runner.steps] == ["encode", "prefill"]
+            raise MemoryError
+        return collect(step)
+
+    bench.runner.collect = short_once  # type: ignore[method-assign]
+    bench.run()
+
+    assert spoilt == 1
+    assert [(sink.ends[0].error, len(sink.tokens)) for sink in (leader, follower)] == [(None, 3)] * 2
+    assert len(bench.cache._leases) == 0
     assert bench.everything_is_free()
 
 

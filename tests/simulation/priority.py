@@ -67,7 +67,9 @@ class Priority:
             running = [one for one in scheduler.running if one.realtime == realtime]
             if len(running) > limit:
                 raise Violation(f"{len(running)} sequences of a class run, but a batch has {limit}")
-        gave = {one for one in scheduler.running if one.preempting}
+        flying = [row for step in self._simulation.core.pipeline.in_flight for row in step.rows]
+        void = {row.sequence for row in flying if row.job is not None and row.job.failed}  # these lack their pictures
+        gave = {one for one in scheduler.running if one.preempting} - void
         for one in gave - self._gave:
             if one.realtime and any(not other.realtime and not other.preempting for other in scheduler.running):
                 raise Violation(f"real-time sequence {one.number} gives its pages back before a bulk one")
