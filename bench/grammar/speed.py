@@ -22,7 +22,7 @@ from photonlite.grammar.letters import BOX
 from photonlite.grammar.spatial import TextGrammar
 from photonlite.grammar.trie import TokenTrie
 from photonlite.grammar.typed import TypedGrammar
-from photonlite.request import Grammar, Request, Token
+from photonlite.request import Grammar, Request
 
 # Patterns that can always go on.
 PATTERNS = {
@@ -31,14 +31,6 @@ PATTERNS = {
     "objects with boxes": r'(?:\{"name":"[a-z ]{1,12}","box":' + BOX + r"\},)*",
 }
 PLAIN = "without a grammar"
-
-
-class Endless(TextGrammar):
-    """Words whose budget is the end that was meant, as it is for the other grammars."""
-
-    def _advance(self, token: Token) -> str | None:
-        super()._advance(token)
-        return "stop" if self._left == 0 else None
 
 
 @dataclass
@@ -73,7 +65,7 @@ class Speed:
 
     def run(self) -> None:
         """Measure all, and write the table as it grows."""
-        rig = Rig(self._subject, engine_config(self._subject, self._streams, depth=2), reason="stop")
+        rig = Rig(self._subject, engine_config(self._subject, self._streams, depth=2), reason="length")
         try:
             for count in self._streams:
                 found = self._measure(rig, count)
@@ -111,7 +103,7 @@ class Speed:
 
     def _grammar(self, automaton: Automaton | None, budget: int) -> Grammar:
         if automaton is None:
-            return Endless(self._subject.vocabulary, budget)
+            return TextGrammar(self._subject.vocabulary, budget)
         return TypedGrammar(automaton, budget)
 
     def _row(self, what: str, streams: int, found: Run, plain: Run) -> None:

@@ -173,7 +173,7 @@ def test_it_imports_neither_torch_nor_what_only_models_need() -> None:
 
     assert {"outlines_core", "numpy"} <= modules
     assert modules & {"torch", "tokenizers", "safetensors", "tqdm", "huggingface_hub"} == set()
-    assert units <= {"errors", "request", "results", "grammar"}
+    assert units <= {"errors", "hints", "numeric", "request", "results", "grammar"}
 
 
 def test_the_packages_own_worker_compiles() -> None:
