@@ -132,13 +132,15 @@ def _of_routing(error: HTTPException) -> HttpError:
 _ENGINE_FLAGS: Final = {name: f"--engine {name}=VALUE" for name in settings_of(EngineConfig)}
 _IMAGE_FLAGS: Final = {name: setting.flag for name, setting in settings_of(ImageLimits).items()}
 
+_LIMITED: Final = (errors.CapacityError, errors.GrammarError, errors.ImageTooLargeError, errors.ImageTimeoutError)
+"""Errors whose messages name the setting of their limit."""
+
 
 def _flags_for(error: BaseException) -> list[str]:
     """Return the flags that raise the limit of an error: the library's errors name its setting."""
-    if isinstance(error, errors.DeadlineError | TimeoutError) and not isinstance(error, errors.GrammarError):
+    if isinstance(error, errors.DeadlineError | TimeoutError) and not isinstance(error, _LIMITED):
         return [settings_of(ServerConfig)["deadline_s"].flag]
-    raisable = isinstance(error, errors.CapacityError | errors.GrammarError | errors.ImageTooLargeError)
-    words = re.findall(r"[a-z_]+", str(error)) if raisable else []
+    words = re.findall(r"[a-z_]+", str(error)) if isinstance(error, _LIMITED) else []
     return [flag for name, flag in (_ENGINE_FLAGS | _IMAGE_FLAGS).items() if name in words]
 
 

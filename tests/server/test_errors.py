@@ -87,6 +87,7 @@ def test_an_error_about_a_limit_names_the_flag_that_raises_it(name: str) -> None
     [
         (errors.ImageTooLargeError("shrink it, or raise max_pixels (PHOTONLITE_MAX_PIXELS)"), "--max-pixels"),
         (errors.ImageTooLargeError("compress it, or raise max_bytes (PHOTONLITE_MAX_BYTES)"), "--max-image-mb"),
+        (errors.ImageTimeoutError("or raise decode_cpu_s (PHOTONLITE_DECODE_CPU_S)"), "--decode-cpu-seconds"),
         (errors.GrammarTimeoutError("raise grammar_limit_s of the engine"), "--engine grammar_limit_s=VALUE"),
         (errors.GrammarBusyError("raise grammar_workers of the engine"), "--engine grammar_workers=VALUE"),
         (errors.CapacityError("or raise kv_cache_bytes"), "--engine kv_cache_bytes=VALUE"),
