@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT_S = 900
+LIMIT_S = 1800
 
 Program = tuple[str, ...]
 """The name of a module that is run, and its arguments."""

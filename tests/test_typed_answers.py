@@ -448,7 +448,12 @@ def test_the_settings_of_the_compiler_are_the_engines(compilers: list[FakeCompil
     assert compilers[0].closed == 1
 
 
-def test_a_real_compiler_works_in_another_process(model: VisionModel) -> None:
+def test_a_real_compiler_works_in_another_process() -> None:
+    with serve(grammar_limit_s=GUARD) as model:  # its own limit is wall time, which a busy machine takes
+        check_real_compiler(model)
+
+
+def check_real_compiler(model: VisionModel) -> None:
     answers = model.batch([{"skill": "query", **asked({"schema": Thing, "image": picture(n)})} for n in range(3)])
     assert all(isinstance(answer["answer"], Thing) for answer in answers)
     with pytest.raises(SchemaError, match="multipleOf") as raised:

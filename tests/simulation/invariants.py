@@ -19,7 +19,7 @@ _BOUNDED = {"_rows": CACHED_ROWS, "_hashed[]": 64, "_deadlines": 64}
 """Tables that keep something of what has ended, and how much at most."""
 
 _THOROUGH = 8
-"""Every so many ticks all owners of all pages are counted."""
+"""Every so many ticks all owners of all pages are counted, and all that may be admitted are listed."""
 
 
 def check(simulation: "Simulation") -> None:
@@ -66,7 +66,6 @@ def check(simulation: "Simulation") -> None:
             raise Violation(f"sequence {sequence.number} waits, and holds {sequence.pages} and row {sequence.row}")
         if sequence.filled or sequence.preempting:
             raise Violation(f"sequence {sequence.number} waits with {sequence.filled} positions filled")
-    _check_candidates(simulation)
     for sequence in simulation.doomed:
         if not sequence.finalized:
             raise Violation(f"sequence {sequence.number} goes on, though its step has failed")
@@ -74,6 +73,7 @@ def check(simulation: "Simulation") -> None:
     simulation.priority.check()
     if simulation.ticks % _THOROUGH == 0:
         check_pages(simulation)
+        _check_candidates(simulation)
 
 
 def _check_candidates(simulation: "Simulation") -> None:

@@ -278,7 +278,7 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
     asks: list[Ask] = []
     at = 0
     for _ in range(random.choice((4, 8, 12, 24))):
-        for _ in range(random.randrange(1, 40 if crowded else 6)):
+        for _ in range(random.randrange(1, 20 if crowded else 6)):
             picture = random.randrange(len(pictures)) if random.random() < share_of_pictures else None
             alone = picture is not None and random.random() < 0.12
             opening = random.choice(openings)
