@@ -205,12 +205,15 @@ class Simulation:
     def doom(self, step: Step, error: Exception) -> None:
         """Note who must end now: those whom a failed step carries, and those whose pictures it encodes.
 
-        Where memory was short for several crops or prompts, they may be tried again, a few at a time.
+        Where memory was short for several crops or prompts, they may be tried again, a few at a time. So may a prompt
+        whose picture was among these, whatever became of its own step.
         """
         if isinstance(error, MemoryError) and len(step.rows) + sum(group.count for group in step.plan.groups) > 1:
             return
         leaders = [group.job.leader for group in step.plan.groups]
-        self.doomed += [row.sequence for row in step.rows] + [leader for leader in leaders if leader is not None]
+        void = {row for row in step.rows if row.job is not None and row.job.failed and row.sequence.preempting}
+        self.doomed += [row.sequence for row in step.rows if row not in void]
+        self.doomed += [leader for leader in leaders if leader is not None]
 
     def ended(self, sequence: Sequence, oracle: Oracle) -> None:
         """Take a sequence's end."""
