@@ -1,3 +1,4 @@
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,25 @@ def test_the_public_names_are_these() -> None:
 def test_each_public_name_is_there(name: str) -> None:
     assert getattr(photonlite, name) is not None
     assert name in dir(photonlite)
+
+
+def undocumented(owner: type) -> list[str]:
+    """Names of the class and of its public methods and properties that lack a docstring."""
+    members = {
+        name: member
+        for base in owner.__mro__
+        if base.__module__.startswith("photonlite")
+        for name, member in vars(base).items()
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property | classmethod))
+    }
+    return [name for name, member in members.items() if not member.__doc__] + (
+        [] if owner.__doc__ else [owner.__name__]
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in photonlite.__all__ if isinstance(getattr(photonlite, name), type)])
+def test_each_public_class_documents_what_it_offers(name: str) -> None:
+    assert undocumented(getattr(photonlite, name)) == []
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
