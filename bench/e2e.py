@@ -1,6 +1,6 @@
 """Requests from the call to the answer: `python -m bench.e2e --device cuda`.
 
-Everything goes through the public face of the package, on pictures that were decoded before and that the engine has
+Everything goes through the public face of the package, on images that were decoded before and that the engine has
 not seen: caching helps none of them. Random weights never end an answer, so that limits give each its length.
 
 Floor of a request: its products, its attention, and the bytes of its later tokens, as in `bench.vision` and
@@ -27,7 +27,7 @@ from bench.gpu.clients import (
 )
 from bench.gpu.command import Bench, Options, parse, show_log
 from bench.gpu.figures import Figure
-from bench.gpu.models import crop_spec, endless_model, pictures, serve
+from bench.gpu.models import crop_spec, endless_model, make_images, serve
 from bench.gpu.samples import Sample, window_rates
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig
@@ -43,7 +43,7 @@ NOTES = """\
   part of the first stage: checks, hash, and packing or cutting. Then upload and the engine's tick. Gaps are idle time
   of the device between decode steps; "until the caller" is from the device's last work to the return of the call.
 - Under load: what each track did, spans of a traced run over its requests. Host spans are those of the engine thread.
-- Reference: the same picture sizes and lengths, one client, in a process of its own on the same machine; it ends an
+- Reference: the same image sizes and lengths, one client, in a process of its own on the same machine; it ends an
   answer of three tokens with a fourth forward pass."""
 
 TOKENS, OBJECTS, POINTS = 3, 3, 1
@@ -58,7 +58,7 @@ class Question:
     Attributes:
         what: Its name.
         skill: The method that is called, and the part it belongs to.
-        size: Width and height of the pictures.
+        size: Width and height of the images.
         length: Objects or tokens of an answer.
         aim: For the median, in seconds.
         aim_p99: For the 99th percentile.
@@ -73,7 +73,7 @@ class Question:
     aim_p99: float | None = None
     times: int = 20
 
-    def ask(self, model: VisionModel, picture: Image.Image) -> Metrics:
+    def ask(self, model: VisionModel, image: Image.Image) -> Metrics:
         """Ask, and check that the answer has the length that was wanted.
 
         Raises:
@@ -81,20 +81,20 @@ class Question:
         """
         found: Sequence[object]
         if self.skill == "answer":
-            result = model.query(picture, "what is it", settings={"max_tokens": self.length})
+            result = model.query(image, "what is it", settings={"max_tokens": self.length})
             return _checked(result.metrics, None if result.metrics is None else result.metrics.output_tokens, self)
         settings = {"max_objects": self.length}
         if self.skill == "detect":
-            boxes = model.detect(picture, "mug", settings=settings)
+            boxes = model.detect(image, "mug", settings=settings)
             metrics, found = boxes.metrics, boxes["objects"]
         else:
-            points = model.point(picture, "mug", settings=settings)
+            points = model.point(image, "mug", settings=settings)
             metrics, found = points.metrics, points["points"]
         return _checked(metrics, len(found), self)
 
-    async def ask_later(self, model: VisionModel, picture: Image.Image) -> Metrics:
+    async def ask_later(self, model: VisionModel, image: Image.Image) -> Metrics:
         """The same for the answers of coroutines."""
-        result = await model.aquery(picture, "what is it", settings={"max_tokens": self.length})
+        result = await model.aquery(image, "what is it", settings={"max_tokens": self.length})
         return _checked(result.metrics, None if result.metrics is None else result.metrics.output_tokens, self)
 
 
@@ -138,7 +138,7 @@ class EndToEnd:
     def one_client(self, question: Question, reference: Mapping[str, float]) -> None:
         """Ask one question after the other, and once more with a trace."""
         count = question.times * self._bench.options.rounds
-        source = pictures(*question.size)
+        source = make_images(*question.size)
         visit(self._model, question.ask, islice(source, 8))
         visits = visit(self._model, question.ask, list(islice(source, count)))
         traced, recording = self._traced(question.skill, lambda: visit(self._model, question.ask, islice(source, 10)))
@@ -160,7 +160,7 @@ class EndToEnd:
         options, count = self._bench.options, _clients(self._bench.options)
 
         def run(each: int) -> list[Visit]:
-            images = list(islice(pictures(*question.size), each * count))
+            images = list(islice(make_images(*question.size), each * count))
             if threads:
                 return visit_with_threads(self._model, question.ask, images, count)
             return visit_with_coroutines(self._model, question.ask_later, images, count)
@@ -191,16 +191,16 @@ class EndToEnd:
         """Give the least seconds of a request by itself."""
         floors, metrics = self._bench.floors, visits[-1].metrics
         first = floors.prefill(metrics.prompt_tokens, fp8=self._fp8).seconds
-        return self._picture(question) + first + (metrics.output_tokens - 1) * self._step(question, metrics, 1)
+        return self._image(question) + first + (metrics.output_tokens - 1) * self._step(question, metrics, 1)
 
     def _ceiling(self, question: Question, visits: Sequence[Visit]) -> float:
         """Give the most requests per second where many come together."""
         floors, metrics, prompts, streams = self._bench.floors, visits[-1].metrics, 4, 32
         first = floors.prefill(metrics.prompt_tokens, prompts, fp8=self._fp8).seconds / prompts
         later = (metrics.output_tokens - 1) * self._step(question, metrics, streams) / streams
-        return 1 / (self._picture(question) + first + later)
+        return 1 / (self._image(question) + first + later)
 
-    def _picture(self, question: Question) -> float:
+    def _image(self, question: Question) -> float:
         width, height = question.size
         rows, columns = select_tiling(height, width, crop_spec(self._bench.config))
         crops = 1 if rows * columns == 1 else 1 + rows * columns

@@ -1,9 +1,9 @@
-"""Pictures on the CPU: what cutting crops spends its time on, and whether another decoder than Pillow would be quicker.
+"""Images on the CPU: what cutting crops spends its time on, and whether another decoder than Pillow would be quicker.
 
 `python -m bench.images` times everything in rounds, the named baseline first in each, and prints medians of the ratios
 of a round. Nothing is printed for pixels that differ from Pillow's but that they do.
 
-- crops: whole pictures to crops, by plain `Image.resize` and slices (the baseline), by its parts, and by
+- crops: whole images to crops, by plain `Image.resize` and slices (the baseline), by its parts, and by
   `photonlite.images.crops.cut_crops` with crews of several threads.
 - decoders: files in memory to pixels, by `photonlite.images.decode.load_image` (the baseline) and by what is installed
   of simplejpeg, OpenCV, imagecodecs, pyvips and pyspng. They give arrays; "+ Image" makes the Pillow image of it that
@@ -11,9 +11,9 @@ of a round. Nothing is printed for pixels that differ from Pillow's but that the
   gains nothing there.
 
 - isolation: JPEGs in memory to RGB, in this process (the baseline) and by a pool of processes that are killed when a
-  picture costs too much (`photonlite.images.decode_pool`).
+  image costs too much (`photonlite.images.decode_pool`).
 
-The pictures are drawn: noise of all wavelengths stands for photographs, lines, bars and text for charts.
+The images are drawn: noise of all wavelengths stands for photographs, lines, bars and text for charts.
 """
 
 import argparse
@@ -124,7 +124,7 @@ def measure_crops(rounds: int) -> str:
                 works[name] = partial(cut_crops, image, SPEC, crew=crew)
             seconds, found = ratios(works, rounds)
             rows.append([f"{size[0]}x{size[1]}", *(f"{found[name]:.2f}" for name in works), f"{1e3 * seconds:.1f} ms"])
-    return table(["picture", *works, "Pillow took"], rows)
+    return table(["image", *works, "Pillow took"], rows)
 
 
 def _parts(image: Image.Image) -> dict[str, Work]:

@@ -3,7 +3,7 @@
 On a card: 30 frames per second of 640x480 to detect in, and 60 per second of 378x378 to point in, at Moondream 2's
 shape with random weights, which never end an answer: limits give each its length. On a CPU: the shipped checkpoint on
 the frames of `assets/clip`, at the rate that it can hold, which is measured first. No two frames are alike, so that
-caching helps none of them. `--bulk 0 16` plays each case alone, and beside 16 clients that ask about large pictures
+caching helps none of them. `--bulk 0 16` plays each case alone, and beside 16 clients that ask about large images
 again and again.
 """
 
@@ -27,7 +27,7 @@ import photonlite
 from bench.bubble.report import table
 from bench.gpu.command import say, show_log
 from bench.gpu.machine import describe
-from bench.gpu.models import MOONDREAM2, TINY, endless_model, pictures, serve
+from bench.gpu.models import MOONDREAM2, TINY, endless_model, make_images, serve
 from bench.gpu.page import Page
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig
@@ -83,7 +83,7 @@ class Case:
 
 
 class Bulk:
-    """Clients on a thread of their own that ask for long answers about large pictures, until the block ends.
+    """Clients on a thread of their own that ask for long answers about large images, until the block ends.
 
     Args:
         model: Is asked.
@@ -109,7 +109,7 @@ class Bulk:
         self._thread.join()
 
     async def _everybody(self) -> None:
-        source = pictures(*BULK_SIZE)
+        source = make_images(*BULK_SIZE)
         await asyncio.gather(*(self._client(source) for _ in range(self._clients)))
 
     async def _client(self, source: Iterator[Image.Image]) -> None:
@@ -182,8 +182,8 @@ HEAD += ["jitter"]
 def card_cases() -> list[Case]:
     """Give what is played on a card."""
     return [
-        Case("detect, 3 objects, 640x480", "detect", "mug", 30, AIM, lambda: pictures(640, 480), 3),
-        Case("point, 1 point, 378x378", "point", "mug", 60, AIM, lambda: pictures(378, 378), 1),
+        Case("detect, 3 objects, 640x480", "detect", "mug", 30, AIM, lambda: make_images(640, 480), 3),
+        Case("point, 1 point, 378x378", "point", "mug", 60, AIM, lambda: make_images(378, 378), 1),
     ]
 
 

@@ -30,7 +30,7 @@ import torch
 
 from bench.bubble.subjects import fill_randomly
 from bench.gpu.clock import WARM_UP, Clock
-from bench.gpu.models import NEVER, pictures
+from bench.gpu.models import NEVER, make_images
 from photonlite.models.loading import resolve
 
 PARTS = ("decode", "vision", "preprocessing", "encode_image", "detect", "answer", "point", "decode_compiled")
@@ -106,23 +106,23 @@ class Reference:
             )
 
     def preprocessing(self) -> Iterator[tuple[str, float]]:
-        """Time decoded pictures until their crops are on the device."""
+        """Time decoded images until their crops are on the device."""
 
         def prepare(source: Iterator[Any]) -> None:
             self._vision.prepare_crops(next(source), self._config.vision, self._device)
 
         for width, height in ((640, 480), (1920, 1080)):
-            seconds = self._call_time(partial(prepare, self._pictures(width, height)))
+            seconds = self._call_time(partial(prepare, self._images(width, height)))
             yield f"preprocessing {width}x{height}", seconds
 
     def encode_image(self) -> Iterator[tuple[str, float]]:
-        """Time a picture of 640 x 480 until its prefix is in the cache."""
-        source = self._pictures(640, 480)
+        """Time an image of 640 x 480 until its prefix is in the cache."""
+        source = self._images(640, 480)
         yield "encode_image", self._call_time(lambda: self._model.encode_image(next(source)))
 
     def detect(self) -> Iterator[tuple[str, float]]:
-        """Time three boxes on a picture of 640 x 480."""
-        source = self._pictures(640, 480)
+        """Time three boxes on an image of 640 x 480."""
+        source = self._images(640, 480)
 
         def ask() -> None:
             encoded = self._model.encode_image(next(source))
@@ -133,8 +133,8 @@ class Reference:
         yield "detect", self._call_time(ask)
 
     def answer(self) -> Iterator[tuple[str, float]]:
-        """Time an answer of three tokens on a picture of 850 x 600."""
-        source = self._pictures(850, 600)
+        """Time an answer of three tokens on an image of 850 x 600."""
+        source = self._images(850, 600)
 
         def ask() -> None:
             encoded = self._model.encode_image(next(source))
@@ -144,7 +144,7 @@ class Reference:
 
     def point(self) -> Iterator[tuple[str, float]]:
         """Time one point on a frame of 378 x 378."""
-        source = self._pictures(378, 378)
+        source = self._images(378, 378)
 
         def ask() -> None:
             encoded = self._model.encode_image(next(source))
@@ -168,10 +168,10 @@ class Reference:
 
         return self._call_time(step)
 
-    def _pictures(self, width: int, height: int) -> Iterator[Any]:
-        """Give as many pictures as one figure takes, made beforehand; small ones in a rehearsal."""
+    def _images(self, width: int, height: int) -> Iterator[Any]:
+        """Give as many images as one figure takes, made beforehand; small ones in a rehearsal."""
         size = (378, 378) if self._tiny else (width, height)
-        return iter(list(islice(pictures(*size), self._rounds + WARM_UP)))
+        return iter(list(islice(make_images(*size), self._rounds + WARM_UP)))
 
     def _call_time(self, work: Callable[[], object]) -> float:
         return self._clock.measure_call(work, rounds=self._rounds).median

@@ -1,10 +1,10 @@
 """From decoded pixels to a prefilled prompt: `python -m bench.vision --device cuda`.
 
-Encoder and prefill are launches of the whole engine on pictures it has not seen, timed by events on its compute stream.
-Preprocessing is the engine's own path of a picture, timed by itself.
+Encoder and prefill are launches of the whole engine on images it has not seen, timed by events on its compute stream.
+Preprocessing is the engine's own path of an image, timed by itself.
 
 Floors: the model's own products and its attention, each timed alone in the same run (see bench/gpu/floors.py); for
-preprocessing the picture's bytes over the bandwidth of copies from page-locked memory.
+preprocessing the image's bytes over the bandwidth of copies from page-locked memory.
 """
 
 import sys
@@ -19,7 +19,7 @@ from bench.bubble.report import table
 from bench.gpu.clock import WARM_UP
 from bench.gpu.command import Bench, parse, show_log
 from bench.gpu.figures import Figure
-from bench.gpu.models import crop_spec, endless_model, pictures, prompts_of, question_of, serve, size_with_crops
+from bench.gpu.models import crop_spec, endless_model, make_images, prompts_of, question_of, serve, size_with_crops
 from bench.gpu.preprocessing import Preprocessing, upload_bandwidth
 from bench.gpu.samples import Sample
 from photonlite.api import VisionModel
@@ -28,19 +28,19 @@ from photonlite.models.moondream.model import MoondreamModel
 
 NOTES = """\
 - Vision encoder: one encode launch of the engine, from decoded crops to embeddings: patches, blocks, and the projection
-  into the decoder's space; on a card also the resizing of the picture. Floor: its products and attention.
+  into the decoder's space; on a card also the resizing of the image. Floor: its products and attention.
 - Encoder alone: the blocks without projection and resizing, on random crops, in a CUDA graph.
-- Prefill: BOS, picture and question of one sequence, one launch, without the choice of the first token.
-- Preprocessing: from a decoded PIL picture until its crops are on the device: checks, hash, packing, copy, resize. On a
+- Prefill: BOS, image and question of one sequence, one launch, without the choice of the first token.
+- Preprocessing: from a decoded PIL image until its crops are on the device: checks, hash, packing, copy, resize. On a
   CPU: until they are cut. "Equal to Pillow" is checked on the device's crops, bit by bit, in this run.
 - Reference: its encoder alone, and its `prepare_crops`, in a process of its own on the same machine."""
 
 AIMS = {1: 1.8e-3, 9: 11.0e-3, 13: 15.5e-3}
 PREFILL, PREFILL_AIM = 740, 3.5e-3
-PICTURES = {(640, 480): 0.5e-3, (1920, 1080): 1.0e-3}
+IMAGES = {(640, 480): 0.5e-3, (1920, 1080): 1.0e-3}
 SHARE = 0.80
 Ask = Callable[[VisionModel, Image.Image], float]
-"""Asks about a picture, and gives the seconds that are wanted."""
+"""Asks about an image, and gives the seconds that are wanted."""
 
 PARTS = ("encoder", "prefill", "preprocessing", "fp8", "reference")
 
@@ -76,10 +76,10 @@ class Launches:
         self._model.close()
 
     def encoder(self, crops: int, reference: Mapping[str, float]) -> None:
-        """Time encode launches of one picture that is cut into so many crops."""
+        """Time encode launches of one image that is cut into so many crops."""
         bench = self._bench
-        source = pictures(*size_with_crops(self._network.crop_spec, crops))
-        sample = self._timed(source, lambda model, picture: model.encode_image(picture).metrics.encode_s)
+        source = make_images(*size_with_crops(self._network.crop_spec, crops))
+        sample = self._timed(source, lambda model, image: model.encode_image(image).metrics.encode_s)
         stage = bench.floors.encoder(crops, fp8=self._fp8)
         projector = bench.floors.projector(fp8=self._fp8)
         figure = Figure(
@@ -105,16 +105,16 @@ class Launches:
         bench.section(f"Encoder and its ceilings{self._suffix}", table(head, self._shares))
 
     def prefill(self) -> None:
-        """Time the prefill launch of one picture and a question."""
+        """Time the prefill launch of one image and a question."""
         prompts = prompts_of(self._bench.config)
         prefix = self._network.shape.prefix_length
         wanted = PREFILL if prefix < PREFILL < prefix + 64 else prefix + 10
         question = question_of(prompts, wanted - prefix)
         tokens = prefix + len(prompts.query(question, reasoning=False, refs=()))
-        source = pictures(*size_with_crops(self._network.crop_spec, 1))
+        source = make_images(*size_with_crops(self._network.crop_spec, 1))
 
-        def ask(model: VisionModel, picture: Image.Image) -> float:
-            answer = model.query(picture, question, settings={"max_tokens": 1})
+        def ask(model: VisionModel, image: Image.Image) -> float:
+            answer = model.query(image, question, settings={"max_tokens": 1})
             if answer.metrics is None or answer.metrics.prompt_tokens != tokens:
                 raise AssertionError(f"a prompt of {tokens} tokens came out as {answer.metrics}")
             return answer.metrics.prefill_s
@@ -126,9 +126,9 @@ class Launches:
 
     def _timed(self, source: Iterator[Image.Image], ask: Ask) -> Sample:
         count = self._bench.options.rounds
-        for picture in islice(source, WARM_UP):
-            ask(self._model, picture)
-        return Sample.of(ask(self._model, picture) for picture in islice(source, count))
+        for image in islice(source, WARM_UP):
+            ask(self._model, image)
+        return Sample.of(ask(self._model, image) for image in islice(source, count))
 
     def _alone(self, crops: int) -> float:
         """Time the encoder by itself, in seconds."""
@@ -138,12 +138,12 @@ class Launches:
 
 
 def preprocess(bench: Bench, reference: Mapping[str, float]) -> None:
-    """Time the way of decoded pictures to the device, and compare their crops with Pillow's."""
+    """Time the way of decoded images to the device, and compare their crops with Pillow's."""
     bandwidth = upload_bandwidth(bench.clock)
     bench.section("Copies", f"From page-locked memory to the device: {bandwidth / 1e9:.1f} GB/s.")
     with Preprocessing(bench.clock, crop_spec(bench.config)) as path:
-        for (width, height), aim in PICTURES.items():
-            images = list(islice(pictures(width, height), WARM_UP + 4 * bench.options.rounds))
+        for (width, height), aim in IMAGES.items():
+            images = list(islice(make_images(width, height), WARM_UP + 4 * bench.options.rounds))
             sample = bench.clock.measure_call(partial(_next_crops, path, iter(images)), rounds=4 * bench.options.rounds)
             equal = "equal to Pillow" if path.equal(images[0]) else "NOT EQUAL to Pillow"
             own = reference.get(f"preprocessing {width}x{height}")
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reference = bench.reference(("vision", "preprocessing", "encode_image")) if "reference" in options.only else {}
     if "encode_image" in reference:
         whole = (
-            f"`encode_image` of a decoded 640x480 picture, prefill included: {1e3 * reference['encode_image']:.1f} ms."
+            f"`encode_image` of a decoded 640x480 image, prefill included: {1e3 * reference['encode_image']:.1f} ms."
         )
         bench.section("Reference", whole)
     if {"encoder", "prefill"} & set(options.only):

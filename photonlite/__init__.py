@@ -1,4 +1,4 @@
-"""Pictures and a few words in, structured answers out: an inference engine for the Moondream family.
+"""Images and a few words in, structured answers out: an inference engine for the Moondream family.
 
 ```
 import photonlite

@@ -1,4 +1,4 @@
-"""The Python face: load a model, ask about pictures.
+"""The Python face: load a model, ask about images.
 
 ```python
 model = photonlite.load()
@@ -28,7 +28,7 @@ from photonlite.results import Answer, Caption, Detections, Points, Segments
 from photonlite.session import Session
 from photonlite.settings import settings_of, unknown_name
 from photonlite.skills.base import SpatialRefs
-from photonlite.tasks import EncodedImage, Picture, Settings, Tasks
+from photonlite.tasks import EncodedImage, ImageInput, Settings, Tasks
 from photonlite.twins import AsyncTwins
 
 
@@ -51,10 +51,10 @@ def load(
         device: "auto" (CUDA where there is one, else the CPU), "cpu", "cuda", "cuda:1".
         dtype: "auto" (bfloat16 on recent CUDA devices, else float32), "float32", "bfloat16", "float16".
         revision: Branch, tag or commit of a Hub repository.
-        max_pixels: Largest picture accepted, width times height; 64 million, or PHOTONLITE_MAX_PIXELS, by default.
-        max_bytes: Largest picture file accepted; 256 MiB, or PHOTONLITE_MAX_BYTES, by default.
-        isolate_images: Whether picture files (paths, bytes, file objects) are opened and decoded in processes that are
-            killed when one takes too much CPU time or memory: for pictures from strangers, of which a few kilobytes
+        max_pixels: Largest image accepted, width times height; 64 million, or PHOTONLITE_MAX_PIXELS, by default.
+        max_bytes: Largest image file accepted; 256 MiB, or PHOTONLITE_MAX_BYTES, by default.
+        isolate_images: Whether image files (paths, bytes, file objects) are opened and decoded in processes that are
+            killed when one takes too much CPU time or memory: for images from strangers, of which a few kilobytes
             can keep a core busy for minutes. Linux only. Images and arrays are taken as they are.
         engine: How the engine runs: settings of :class:`photonlite.EngineConfig`, by name or as a whole. What names
             leave out comes from the environment.
@@ -108,27 +108,27 @@ def _engine_config(given: EngineConfig | Mapping[str, Any] | None) -> EngineConf
 
 
 class VisionModel(AsyncTwins):
-    """A model that answers about pictures, many questions at a time, from any number of threads and coroutines.
+    """A model that answers about images, many questions at a time, from any number of threads and coroutines.
 
     Arguments that the public `moondream` client takes by position have the same place here. Every method has an async
     twin with an "a" before its name; a stream from a twin is an asynchronous iterator.
 
     In all methods an image is a PIL image, a numpy array (H x W x 3, uint8), a path, bytes, a file object, or what
     :meth:`encode_image` returned. Coordinates are normalised to [0, 1] with (0, 0) in the top-left corner of the
-    upright picture. `settings` may hold "temperature" (0: greedy, the default), "top_p" (1), "max_tokens" (768),
-    "max_objects" (50) and "seed". The second question about a picture does not read it again.
+    upright image. `settings` may hold "temperature" (0: greedy, the default), "top_p" (1), "max_tokens" (768),
+    "max_objects" (50) and "seed". The second question about an image does not read it again.
 
-    Methods also take the options `deadline_s`, seconds from the call after which the answer is worthless; `salt`, a
-    tenant's own text: pictures of different salts share nothing that was computed for them; `caller`, who asks, for
-    fair turns at compiling grammars, the salt unless given; and `realtime`, for loops that need an answer now: such a
-    question comes before all others, wherever something waits, and with a deadline it is given up as soon as it can no
-    longer be in time. Others are never starved. No answer depends on it. `strict=True` raises `TruncatedError` where a
-    limit cut an answer short (`result.truncated`), at the end of a stream.
+    Methods also take the options `deadline_s`, seconds from the call after which the answer is worthless;
+    `cache_salt`, a tenant's own text: images of different salts share nothing that was computed for them; `caller`,
+    who asks, for fair turns at compiling grammars, the cache salt unless given; and `realtime`, for loops that need an
+    answer now: such a question comes before all others, wherever something waits, and with a deadline it is given up
+    as soon as it can no longer be in time. Others are never starved. No answer depends on it. `strict=True`
+    raises `TruncatedError` where a limit cut an answer short (`result.truncated`), at the end of a stream.
 
-    Where decoded pictures of more than `EngineConfig.max_prepared_bytes` wait for the engine, a call waits before it
+    Where decoded images of more than `EngineConfig.max_prepared_bytes` wait for the engine, a call waits before it
     decodes its own, at most until its deadline.
 
-    All methods raise these when called: `ImageError` for a picture that cannot be read or is over the limit,
+    All methods raise these when called: `ImageError` for an image that cannot be read or is over the limit,
     `SettingsError` for an unknown setting or value, `UnknownArgumentError` for any other unknown name, `PromptError`
     for text that is empty or too long, `UnsupportedSkillError` for a skill that the checkpoint lacks, `CapacityError`
     for a prompt that exceeds the context, and `ModelError` after :meth:`close`. While an answer is computed there may
@@ -140,7 +140,7 @@ class VisionModel(AsyncTwins):
         loaded: The checkpoint.
         device: Where it is.
         dtype: Of its weights.
-        limits: How large a picture may be.
+        limits: How large an image may be.
         engine: How the engine runs.
         isolate_images: See :func:`load`.
     """
@@ -191,7 +191,7 @@ class VisionModel(AsyncTwins):
 
     @property
     def image_limits(self) -> ImageLimits:
-        """How large a picture may be."""
+        """How large an image may be."""
         return self._limits
 
     @property
@@ -218,12 +218,12 @@ class VisionModel(AsyncTwins):
         return self._session.engine.last_tick_s
 
     def detect(
-        self, image: Picture, object: str, settings: Settings | None = None, **options: Unpack[Options]
+        self, image: ImageInput, object: str, settings: Settings | None = None, **options: Unpack[Options]
     ) -> Detections:
         """Find every instance of an object.
 
         Args:
-            image: The picture.
+            image: The image.
             object: What to find, at most 1,000 characters.
             settings: See the class.
             **options: See the class.
@@ -236,7 +236,7 @@ class VisionModel(AsyncTwins):
 
     def point(
         self,
-        image: Picture,
+        image: ImageInput,
         object: str,
         settings: Settings | None = None,
         *,
@@ -246,7 +246,7 @@ class VisionModel(AsyncTwins):
         """Point at every instance of an object.
 
         Args:
-            image: The picture.
+            image: The image.
             object: What to point at, at most 1,000 characters.
             settings: See the class.
             spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that the object is about.
@@ -256,13 +256,13 @@ class VisionModel(AsyncTwins):
             `{"points": [{"x", "y", "label", "score"}, ...]}`, in the model's order.
 
         Raises:
-            SpatialRefError: A reference is neither a point nor a box inside the picture.
+            SpatialRefError: A reference is neither a point nor a box inside the image.
         """
         return self._session.run(self._tasks.point(image, object, settings, spatial_refs=spatial_refs), options)
 
     def segment(
         self,
-        image: Picture,
+        image: ImageInput,
         object: str,
         *,
         spatial_refs: SpatialRefs | None = None,
@@ -272,7 +272,7 @@ class VisionModel(AsyncTwins):
         """Draw the outline of an object.
 
         Args:
-            image: The picture.
+            image: The image.
             object: What to outline, at most 1,000 characters.
             spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that tell which one is meant.
             settings: See the class.
@@ -282,23 +282,23 @@ class VisionModel(AsyncTwins):
             `{"segments": [{"path", "bbox", "polygon", "label", "score"}]}`: `path` is SVG relative to the box.
 
         Raises:
-            SpatialRefError: A reference is neither a point nor a box inside the picture.
+            SpatialRefError: A reference is neither a point nor a box inside the image.
         """
         task = self._tasks.segment(image, object, spatial_refs=spatial_refs, settings=settings)
         return self._session.run(task, options)
 
     def caption(
         self,
-        image: Picture,
+        image: ImageInput,
         length: str = "normal",
         stream: bool = False,
         settings: Settings | None = None,
         **options: Unpack[Options],
     ) -> Caption:
-        """Describe a picture.
+        """Describe an image.
 
         Args:
-            image: The picture.
+            image: The image.
             length: "short", "normal" or "long".
             stream: Whether to give an iterator of pieces of text as they come; dropping it cancels the rest.
             settings: See the class.
@@ -311,7 +311,7 @@ class VisionModel(AsyncTwins):
 
     def query(
         self,
-        image: Picture | None = None,
+        image: ImageInput | None = None,
         question: str | None = None,
         stream: bool = False,
         settings: Settings | None = None,
@@ -326,7 +326,7 @@ class VisionModel(AsyncTwins):
         """Answer a question.
 
         Args:
-            image: The picture; None asks without one.
+            image: The image; None asks without one.
             question: At most 4,000 characters.
             stream: Whether to give an iterator of pieces of the answer as they come; dropping it cancels the rest.
             settings: See the class.
@@ -352,7 +352,7 @@ class VisionModel(AsyncTwins):
             and the scores with it.
 
         Raises:
-            SpatialRefError: A reference is neither a point nor a box inside the picture, or there is no picture.
+            SpatialRefError: A reference is neither a point nor a box inside the image, or there is no image.
             GrammarError: More than one of schema, choices and regex; or one that is of no use: it holds what would not
                 be enforced (`SchemaError`), is too large (`GrammarTooLargeError`) or allows no answer as short as
                 `max_tokens` asks for. While the answer is computed there may be these as well, `GrammarTimeoutError`
@@ -371,11 +371,11 @@ class VisionModel(AsyncTwins):
         )
         return self._session.run(task, options)
 
-    def encode_image(self, image: Picture, **options: Unpack[Options]) -> EncodedImage:
-        """Read a picture before there is a question.
+    def encode_image(self, image: ImageInput, **options: Unpack[Options]) -> EncodedImage:
+        """Read an image before there is a question.
 
         Args:
-            image: The picture; an encoded image comes back as it is.
+            image: The image; an encoded image comes back as it is.
             **options: See the class.
 
         Returns:
@@ -392,7 +392,7 @@ class VisionModel(AsyncTwins):
 
         Args:
             tasks: Mappings of a method's arguments by name, and "skill": the name of the method, such as `{"skill":
-                "detect", "image": "desk.png", "object": "mug"}`. Pictures are prepared as their turn comes, on other
+                "detect", "image": "desk.png", "object": "mug"}`. Images are prepared as their turn comes, on other
                 threads: an iterator must not give the same array twice with other pixels.
             progress: Whether to show a bar.
             errors: "return" puts an error in the place of its task's result; "raise" ends the batch with the first

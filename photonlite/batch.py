@@ -1,9 +1,9 @@
 """The contract between scheduler, engine and runner: plans and steps, in plain values. No torch.
 
 ```
-scheduler.plan ──> Plan(kind, rows)  ──launch──>  Step(plan, slot)  ──collect──> a Token or an error for each row
+scheduler.plan ──> ScheduledBatch(kind, rows) ──launch──> Step(plan, slot) ──collect──> a Token or an error for each row
                         │
-                        └─ Row(sequence, start, count): positions [start, start + count) get their keys and values
+                        └─ BatchItem(sequence, start, count): positions [start, start + count) get their keys and values
 ```
 """
 
@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from photonlite.request import Allowed, Token
-from photonlite.sequence import CutPicture, Sequence, UncutPicture
+from photonlite.sequence import CutImage, Sequence, UncutImage
 
 Kind = Literal["encode", "prefill", "decode"]
 
 
 @dataclass(eq=False, slots=True)
 class EncodeJob:
-    """A picture on its way through the vision encoder, crop group by crop group.
+    """An image on its way through the vision encoder, crop group by crop group.
 
     Attributes:
         number: Unique; names its features on the device.
-        key: Of the picture.
-        crops: Of the picture, or what the device makes them of.
+        key: Of the image.
+        crops: Of the image, or what the device makes them of.
         leader: The sequence it is encoded for; others may wait for it too.
         launched: Crops that launched steps have taken.
         failed: A step failed; what it has computed is worth nothing.
@@ -32,20 +32,20 @@ class EncodeJob:
 
     number: int
     key: str
-    crops: CutPicture | UncutPicture
+    crops: CutImage | UncutImage
     leader: Sequence | None = None
     launched: int = 0
     failed: bool = False
 
     @property
     def total(self) -> int:
-        """Crops of the picture."""
+        """Crops of the image."""
         return self.crops.count
 
     @property
-    def picture_bytes(self) -> int:
+    def image_bytes(self) -> int:
         """Bytes that its first launch copies to the device, to make all crops there; 0 where the host has cut them."""
-        return self.crops.packed.nbytes if isinstance(self.crops, UncutPicture) else 0
+        return self.crops.packed.nbytes if isinstance(self.crops, UncutImage) else 0
 
     @property
     def encoded(self) -> bool:
@@ -71,7 +71,7 @@ class PageCopy:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Row:
+class BatchItem:
     """One sequence in a launch.
 
     Attributes:
@@ -79,7 +79,7 @@ class Row:
         start: First position that gets keys and values.
         count: How many do; 1 when decoding.
         index: Which token of the sequence is sampled; None where none is.
-        job: Where the picture's embeddings come from, when `start` is 0 and there is a picture.
+        job: Where the image's embeddings come from, when `start` is 0 and there is an image.
     """
 
     sequence: Sequence
@@ -90,7 +90,7 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Plan:
+class ScheduledBatch:
     """What the next launch does.
 
     Attributes:
@@ -102,7 +102,7 @@ class Plan:
     """
 
     kind: Kind
-    rows: tuple[Row, ...] = ()
+    rows: tuple[BatchItem, ...] = ()
     groups: tuple[CropGroup, ...] = ()
     copies: tuple[PageCopy, ...] = ()
     saves: tuple[PageCopy, ...] = ()
@@ -115,7 +115,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SamplingParams:
     """How one row's token is chosen.
 
     Attributes:
@@ -154,7 +154,7 @@ class Step:
     """
 
     number: int
-    plan: Plan
+    plan: ScheduledBatch
     slot: int
     state: State = "launched"
     failure: BaseException | None = None
@@ -170,19 +170,19 @@ class Step:
         return self.plan.kind
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[BatchItem, ...]:
         """Of the plan."""
         return self.plan.rows
 
 
-class Runner(Protocol):
+class Executor(Protocol):
     """Does the work of steps on a device; none of its methods waits for the device but `collect` and `close`."""
 
     def launch(self, step: Step) -> None:
         """Queue copies and the forward pass; raises where the launch itself fails."""
         ...
 
-    def finalize(self, step: Step, choices: ListLike[Choice | None]) -> None:
+    def finalize(self, step: Step, choices: ListLike[SamplingParams | None]) -> None:
         """Queue heads, masks, sampling and the copy of the results; None for rows whose token nobody wants."""
         ...
 
@@ -195,7 +195,7 @@ class Runner(Protocol):
         ...
 
     def forget(self, job: EncodeJob) -> None:
-        """Let go of a picture's features once the work queued so far is done."""
+        """Let go of an image's features once the work queued so far is done."""
         ...
 
     def free_memory(self) -> None:

@@ -1,4 +1,4 @@
-"""Settings of the engine and of pictures: frozen dataclasses. `settings` reads them from environment variables."""
+"""Settings of the engine and of images: frozen dataclasses. `settings` reads them from environment variables."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ KvDtype = Literal["auto", "fp8"]
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """How large a picture may be.
+    """How large an image may be.
 
     Attributes:
         max_pixels: Width times height, compared with the header before any pixel is decoded.
         max_bytes: Size of the encoded file.
-        decode_cpu_s: Seconds of CPU time that a decoding process may take for any picture.
+        decode_cpu_s: Seconds of CPU time that a decoding process may take for any image.
         decode_cpu_s_per_megapixel: Seconds that it may take in addition for each million pixels.
 
     Raises:
@@ -74,7 +74,7 @@ class EngineConfig:
             reads half as much of them. Answers change a little: `bench/results/kv_fp8.md`. On CUDA it takes a card of
             capability 8.9 or later.
         gpu_memory_fraction: Share of the card that weights, activations, graphs and cache may take together.
-        prefix_caching: Whether what was computed for a picture or a prompt serves later requests.
+        prefix_caching: Whether what was computed for an image or a prompt serves later requests.
         launch_budget_s: Seconds on the device that encoding and prefill work may take between two decode steps while no
             more requests wait than are being decoded. Where ten times as many wait, it may take ten times as long:
             launches grow, and the device answers more requests.
@@ -95,10 +95,10 @@ class EngineConfig:
             capability 8.9 or later and weights in bfloat16; the CPU computes the same in float32, slowly.
         cpu_threads: Threads over which one operation on the CPU is spread at most; None for PyTorch's own number, one a
             core. It takes fewer where an operation is small, and while other programs use the cores.
-        image_threads: Threads that decode, hash and cut pictures.
-        max_prepared_bytes: Decoded pictures, at three bytes a pixel, that may wait for the engine. A call that finds no
-            room waits, before its picture is decoded and at most until its deadline. Real-time calls have a quarter of
-            the room to themselves, and bulk ones the rest; only a single picture that is larger takes more.
+        image_threads: Threads that decode, hash and cut images.
+        max_prepared_bytes: Decoded images, at three bytes a pixel, that may wait for the engine. A call that finds no
+            room waits, before its image is decoded and at most until its deadline. Real-time calls have a quarter of
+            the room to themselves, and bulk ones the rest; only a single image that is larger takes more.
         grammar_workers: Processes at most that compile schemas and patterns. The first starts with the first typed
             question, others when one would have to wait; of several no caller ever has all.
         grammar_limit_s: Seconds that compiling one may take.

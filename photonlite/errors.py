@@ -18,7 +18,7 @@ PhotonliteError
 │   │   ├── GrammarTooLargeError    over the limit of length, states, masks, choices or nesting
 │   │   ├── GrammarTimeoutError (also a TimeoutError) not compiled within the limit
 │   │   └── GrammarBusyError    too many others wait to be compiled
-│   └── SpatialRefError         a reference that is no point or box inside the picture
+│   └── SpatialRefError         a reference that is no point or box inside the image
 ├── ModelError                  the checkpoint cannot be used
 │   ├── ModelNotFoundError      no such folder, file or Hub id
 │   ├── CheckpointError         a missing, unexpected, misshapen or unreadable tensor
@@ -50,7 +50,7 @@ class InputError(PhotonliteError, ValueError):
 
 
 class ImageError(InputError):
-    """The picture cannot be used."""
+    """The image cannot be used."""
 
 
 class ImageNotFoundError(ImageError, FileNotFoundError):
@@ -62,19 +62,19 @@ class ImageDecodeError(ImageError):
 
 
 class ImageTooLargeError(ImageError):
-    """The picture is over the limit of pixels, bytes or memory."""
+    """The image is over the limit of pixels, bytes or memory."""
 
 
 class ImageTimeoutError(ImageError, TimeoutError):
-    """Decoding the picture takes more CPU time than a picture of its size may take."""
+    """Decoding the image takes more CPU time than an image of its size may take."""
 
 
 class ImageBusyError(ImageError):
-    """So many pictures wait to be decoded that one more is refused."""
+    """So many images wait to be decoded that one more is refused."""
 
 
 class ImageShapeError(ImageError):
-    """The array has a shape, type or values that no picture has."""
+    """The array has a shape, type or values that no image has."""
 
 
 class PromptError(InputError):
@@ -125,7 +125,7 @@ class GrammarBusyError(GrammarError):
 
 
 class SpatialRefError(InputError):
-    """A spatial reference is neither a point nor a box inside the picture."""
+    """A spatial reference is neither a point nor a box inside the image."""
 
 
 class ModelError(PhotonliteError):

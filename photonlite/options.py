@@ -17,19 +17,19 @@ class Options(TypedDict, total=False):
 
     Attributes:
         caller: Who asks, for shares of what callers divide, such as the time of the processes that compile grammars;
-            the salt unless given.
+            the cache_salt unless given.
         deadline_s: Seconds from the call after which the answer is worthless: `DeadlineError` is raised then.
-        realtime: Whether the question comes before bulk work: its picture is decoded, encoded and read first, and what
+        realtime: Whether the question comes before bulk work: its image is decoded, encoded and read first, and what
             else the engine does beside it is cut short. Nothing that runs is given up for it, and bulk work keeps a
             share. With a deadline it is given up, with `DeadlineError`, as soon as it can no longer be in time.
-        salt: Whose question it is. What is computed for it serves later questions of the same salt only, so that
-            no tenant of a server learns from the time it takes what another one has asked. Empty text counts as None.
+        cache_salt: Whose question it is. What is computed for it serves later questions of the same cache salt only, so
+            that no tenant of a server learns from timing what another one has asked. Empty text counts as None.
         strict: Whether an answer that a limit cut short raises `TruncatedError`; a stream raises it at its end.
     """
 
     caller: str | None
     deadline_s: float | None
-    salt: str | None
+    cache_salt: str | None
     realtime: bool
     strict: bool
 
@@ -64,7 +64,7 @@ class Chosen:
     """Options that have been checked; attributes as in `Options`."""
 
     deadline_s: float | None = None
-    salt: str = ""
+    cache_salt: str = ""
     realtime: bool = False
     strict: bool = False
     caller: str | None = None
@@ -87,9 +87,9 @@ def chosen(options: Mapping[str, Any], method: str, build: Callable[..., object]
     for name, value in (("realtime", realtime), ("strict", strict)):
         if not isinstance(value, bool):
             raise SettingsError(f"{name} is {value!r:.60}: give True or False")
-    salt, caller = (_text(name, options.get(name)) for name in ("salt", "caller"))
-    # No salt and an empty one are one thing: what is computed is kept under a salt that is text.
-    return Chosen(_seconds(options.get("deadline_s")), salt or "", realtime, strict, caller or salt)
+    cache_salt, caller = (_text(name, options.get(name)) for name in ("cache_salt", "caller"))
+    # No cache_salt and an empty one are one thing: what is computed is kept under a cache salt that is text.
+    return Chosen(_seconds(options.get("deadline_s")), cache_salt or "", realtime, strict, caller or cache_salt)
 
 
 def check_names(names: Iterable[str], method: str, build: Callable[..., object]) -> None:
@@ -114,7 +114,7 @@ def _advice(name: str, takes: Collection[str]) -> str:
 
 
 def _text(name: str, text: object) -> str | None:
-    """Check a salt or a caller here: the engine's thread hashes what it is given."""
+    """Check a cache salt or a caller here: the engine's thread hashes what it is given."""
     if text is None:
         return None
     if not isinstance(text, str):

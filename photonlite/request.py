@@ -214,12 +214,12 @@ class Request:
 
     Attributes:
         skill: The name of what is asked.
-        prompt: What follows BOS and the picture.
+        prompt: What follows BOS and the image.
         grammar: What may follow the prompt, with every limit built in.
         budget: Tokens that the grammar accepts at most: what a cache must have room for.
         settings: How to choose among it.
         subject: The text of the question or the object, stripped; results carry it as their label.
-        salt: A tenant's own text: prompts of different salts share nothing that was computed for them.
+        cache_salt: A tenant's own text: prompts of different salts share nothing that was computed for them.
         realtime: Whether it comes before bulk work, and is dropped when it can no longer be in time.
         strict: Whether an answer that a limit cut short is an error.
     """
@@ -230,7 +230,7 @@ class Request:
     budget: int
     settings: SamplingSettings
     subject: str = ""
-    salt: str = ""
+    cache_salt: str = ""
     realtime: bool = False
     strict: bool = False
 
@@ -260,7 +260,7 @@ class Completion:
         tokens: All that was produced, the end id included.
         finish_reason: "stop", "max_objects" or "length".
         metrics: Where the time went.
-        picture_size: Width and height of the picture it is about, in pixels; None where there is none.
+        picture_size: Width and height of the image it is about, in pixels; None where there is none.
     """
 
     tokens: tuple[Token, ...]

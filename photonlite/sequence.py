@@ -1,8 +1,8 @@
-"""Sequences: requests on their way through the engine, and what they know of their pictures and sinks. No torch.
+"""Sequences: requests on their way through the engine, and what they know of their images and sinks. No torch.
 
-A sequence reads its request and the name of its picture once, when it is made, on the thread that asks. The engine's
+A sequence reads its request and the name of its image once, when it is made, on the thread that asks. The engine's
 thread calls a request's own objects in few places, each of which confines what they raise to that request: the grammar
-(`engine.core`, `engine.requests`), the picture (`scheduler.encoding`, `engine.core`) and the sink (`engine.requests`).
+(`engine.core`, `engine.requests`), the image (`scheduler.encoding`, `engine.core`) and the sink (`engine.requests`).
 
 A sequence through its life, with a pipeline of depth 2:
 
@@ -26,7 +26,7 @@ MAX_INFLIGHT = 2
 
 
 class Crops(Protocol):
-    """The crops of one picture, as `images.crops` cuts them."""
+    """The crops of one image, as `images.crops` cuts them."""
 
     @property
     def pixels(self) -> npt.NDArray[np.uint8]:
@@ -40,8 +40,8 @@ class Crops(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CutPicture:
-    """A picture's crops, read once from its `Crops`; see there.
+class CutImage:
+    """An image's crops, read once from its `Crops`; see there.
 
     Raises:
         ValueError: The pixels are no uint8 ``[n, C, C, 3]`` with n of at least 1.
@@ -62,14 +62,14 @@ class CutPicture:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UncutPicture:
-    """A picture whose crops the device makes, as `images.packing` packs it and `runner.feed` reads it.
+class UncutImage:
+    """An image whose crops the device makes, as `images.packing` packs it and `runner.feed` reads it.
 
     Attributes:
         packed: uint8 ``[bytes]``, where the device can read it without waiting: pixels ``[H, W, 3]``, then filters.
         size: Width and height in pixels.
         tiling: Rows and columns of local crops.
-        filters: Where each filter lies in `packed`: first byte, rows and columns of int32. Two of the whole picture,
+        filters: Where each filter lies in `packed`: first byte, rows and columns of int32. Two of the whole image,
             across and down, then two of the local crops.
         down_first: Of each pair, whether the pass down comes before the pass across.
     """
@@ -87,21 +87,21 @@ class UncutPicture:
         return 1 if self.tiling == (1, 1) else 1 + rows * columns
 
 
-def read_crops(crops: Crops | UncutPicture) -> CutPicture | UncutPicture:
+def read_crops(crops: Crops | UncutImage) -> CutImage | UncutImage:
     """Read crops once, into plain values.
 
     Raises:
         ValueError: They are no crops; reading those of a plug-in may raise anything.
     """
-    return crops if isinstance(crops, UncutPicture) else CutPicture(crops.pixels, crops.tiling)
+    return crops if isinstance(crops, UncutImage) else CutImage(crops.pixels, crops.tiling)
 
 
-class Picture(Protocol):
-    """A picture that a request is about: identified by its content, cut into crops only when they are needed."""
+class ImageRef(Protocol):
+    """An image that a request is about: identified by its content, cut into crops only when they are needed."""
 
     @property
     def key(self) -> str:
-        """Tells pictures apart: a hash of pixels, adapter and tenant."""
+        """Tells images apart: a hash of pixels, adapter and tenant."""
         ...
 
     @property
@@ -110,7 +110,7 @@ class Picture(Protocol):
         ...
 
     @property
-    def crops(self) -> Crops | UncutPicture | None:
+    def crops(self) -> Crops | UncutImage | None:
         """The crops, or what the device makes them of; None until they are there."""
         ...
 
@@ -124,7 +124,7 @@ class Picture(Protocol):
         ...
 
     def drop_crops(self) -> None:
-        """Let go of them: the picture has been encoded. They may be asked for again."""
+        """Let go of them: the image has been encoded. They may be asked for again."""
         ...
 
 
@@ -158,7 +158,7 @@ class Timeline:
 
     @property
     def queue_s(self) -> float:
-        """Seconds from the prepared picture to the first launch that carried the prompt."""
+        """Seconds from the prepared image to the first launch that carried the prompt."""
         return max(0.0, self.admitted - self.submitted - self.preprocess_s) if self.admitted else 0.0
 
 
@@ -168,16 +168,16 @@ class Sequence:
 
     Attributes:
         number: Unique; later ones are larger.
-        request: What was asked. A budget of 0 asks for nothing but the picture's place in the prefix cache.
+        request: What was asked. A budget of 0 asks for nothing but the image's place in the prefix cache.
         sink: Where the output goes.
-        before: Positions before the prompt: BOS, and the picture if there is one.
-        picture: What it is about; None for text alone.
+        prefix_len: Positions before the prompt: BOS, and the image if there is one.
+        image: What it is about; None for text alone.
         deadline: When the answer is worthless, in seconds of `time.perf_counter`; None for never.
         seed: Of its random numbers.
         prefix_keys: Names of the prefix blocks that its prompt consists of; see `cache.manager.CacheManager.name`.
         row: Its row of the pending table, from admission to release.
         pages: Its page table.
-        filled: Positions that launched steps have given keys and values.
+        num_computed_tokens: Positions that launched steps have given keys and values.
         tokens: What it has produced, as far as committed.
         inflight_refs: Launched and uncommitted steps that carry it.
         finalized: It has ended; it changes no more.
@@ -190,22 +190,22 @@ class Sequence:
         temperature: 0 is greedy.
         top_p: Probability mass to consider.
         grammar: What may follow the prompt.
-        salt: A tenant's own text.
-        picture_key: The picture's key; None for text alone.
-        prompt_length: Positions of BOS, picture and prompt.
+        cache_salt: A tenant's own text.
+        image_key: The image's key; None for text alone.
+        prompt_length: Positions of BOS, image and prompt.
     """
 
     number: int
     request: Request
     sink: Sink
-    before: int
-    picture: Picture | None = None
+    prefix_len: int
+    image: ImageRef | None = None
     deadline: float | None = None
     seed: int = 0
     prefix_keys: tuple[bytes, ...] | None = None
     row: int | None = None
     pages: list[int] = field(default_factory=list)
-    filled: int = 0
+    num_computed_tokens: int = 0
     tokens: list[Token] = field(default_factory=list)
     inflight_refs: int = 0
     finalized: bool = False
@@ -218,8 +218,8 @@ class Sequence:
     temperature: float = field(init=False)
     top_p: float = field(init=False)
     grammar: Grammar = field(init=False)
-    salt: str = field(init=False)
-    picture_key: str | None = field(init=False)
+    cache_salt: str = field(init=False)
+    image_key: str | None = field(init=False)
     prompt_length: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -228,12 +228,12 @@ class Sequence:
         self.budget = int(request.budget)
         self.realtime = bool(request.realtime)
         self.temperature, self.top_p = float(request.settings.temperature), float(request.settings.top_p)
-        self.grammar, self.salt = request.grammar, request.salt
-        self.picture_key = None if self.picture is None else self.picture.key
-        self.prompt_length = self.before + len(self.prompt)
+        self.grammar, self.cache_salt = request.grammar, request.cache_salt
+        self.image_key = None if self.image is None else self.image.key
+        self.prompt_length = self.prefix_len + len(self.prompt)
 
     @property
-    def known_length(self) -> int:
+    def num_tokens(self) -> int:
         """Positions whose input is known on the host: prompt and committed tokens."""
         return self.prompt_length + len(self.tokens)
 
@@ -247,9 +247,9 @@ class Sequence:
         """Positions it can ever fill: the last token is never fed back."""
         return self.prompt_length + max(0, self.budget - 1)
 
-    def tokens_after_picture(self, start: int) -> tuple[Token, ...]:
-        """Give prompt and committed tokens from position `start` on; it lies behind BOS and picture."""
-        return (*self.prompt, *self.tokens)[start - self.before :]
+    def tokens_after_image(self, start: int) -> tuple[Token, ...]:
+        """Give prompt and committed tokens from position `start` on; it lies behind BOS and image."""
+        return (*self.prompt, *self.tokens)[start - self.prefix_len :]
 
     def retain(self) -> None:
         """Count a launched step that carries it."""

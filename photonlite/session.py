@@ -1,4 +1,4 @@
-"""Between the public methods and the engine: pictures are prepared, tasks become generations and are waited for.
+"""Between the public methods and the engine: images are prepared, tasks become generations and are waited for.
 
 ```
 task ──> Generation ── prepare: decode, hash ──> engine ──> completion ──> result
@@ -40,7 +40,7 @@ from photonlite.options import Chosen, Options, chosen
 from photonlite.request import Completion, Request
 from photonlite.skills import encode, selftest
 from photonlite.skills.typed import Late
-from photonlite.tasks import EncodedImage, Picture, Task, Tasks
+from photonlite.tasks import EncodedImage, ImageInput, Task, Tasks
 
 R = TypeVar("R")
 
@@ -49,15 +49,15 @@ _SELFTEST = "photonlite self-test"
 
 
 class Session:
-    """A loaded model at work: its engine and the threads that prepare pictures.
+    """A loaded model at work: its engine and the threads that prepare images.
 
     Args:
         loaded: The checkpoint.
         device: Where it is.
         dtype: Of its weights.
-        limits: How large a picture may be.
+        limits: How large an image may be.
         config: How the engine runs.
-        decoder: Decodes picture files in other processes; closed with the session. None decodes them in this one.
+        decoder: Decodes image files in other processes; closed with the session. None decodes them in this one.
 
     Attributes:
         engine: Takes requests.
@@ -81,7 +81,7 @@ class Session:
             limits,
             config.image_threads,
             buffer=buffer,
-            packs=self.engine.cuts_pictures,
+            packs=self.engine.cuts_images,
             on_ready=wake,
             decoder=decoder,
         )
@@ -99,7 +99,7 @@ class Session:
         return self._state == "open" and self.engine.alive
 
     def run(self, task: Task[R], options: Options) -> R:
-        """Ask and wait; a stream is given as soon as its picture is prepared."""
+        """Ask and wait; a stream is given as soon as its image is prepared."""
         generation, preparation = self._begin(task, self.check(task, options))
         preparation.here()
         if task.stream is None:
@@ -118,7 +118,7 @@ class Session:
         return task.astream(generation, generation.outcome)
 
     def encode(self, task: Task[Any], options: Options) -> EncodedImage:
-        """Read a picture into the prefix cache, and wait."""
+        """Read an image into the prefix cache, and wait."""
         generation, preparation = self._begin(task, self.check(task, options))
         preparation.here()
         return _encoded(generation, generation.complete())
@@ -160,11 +160,11 @@ class Session:
         Raises:
             NumericalError: The checkpoint computes something that is no finite number.
         """
-        picture = np.indices((24, 32, 3)).sum(axis=0).astype(np.uint8)
+        image = np.indices((24, 32, 3)).sum(axis=0).astype(np.uint8)
         asked = {}
         for skill, request in selftest.build(self._prompts).items():
-            task = Task(request, picture, lambda completion: completion)
-            asked[skill], preparation = self._begin(task, Chosen(salt=_SELFTEST))
+            task = Task(request, image, lambda completion: completion)
+            asked[skill], preparation = self._begin(task, Chosen(cache_salt=_SELFTEST))
             preparation.on(self._pool)
         for skill, generation in asked.items():
             try:
@@ -214,18 +214,18 @@ class Session:
         return chosen(options, f"a{method}" if twin else method, getattr(Tasks, name))
 
     def _begin(self, task: Task[Any], options: Chosen) -> tuple[Generation, Preparation]:
-        """Make a generation, and what prepares its picture and hands it in."""
+        """Make a generation, and what prepares its image and hands it in."""
         self.check_open()
-        salt, realtime = options.salt, options.realtime
-        mark = partial(dataclasses.replace, salt=salt, realtime=realtime, strict=options.strict)
+        cache_salt, realtime = options.cache_salt, options.realtime
+        mark = partial(dataclasses.replace, cache_salt=cache_salt, realtime=realtime, strict=options.strict)
         generation, image = Generation(mark(task.request), options.deadline_s), task.image
         delivery, window = generation.delivery, self.engine.window
         delivery.further = task.further
         self.engine.calls.watch(delivery)
         measure = None if image is None or isinstance(image, EncodedImage) else partial(self._pool.decoded_bytes, image)
-        prepare = partial(self._prepare, image, salt, delivery.check)
+        prepare = partial(self._prepare, image, cache_salt, delivery.check)
         lane = window.realtime if realtime else window.bulk
-        compiling = partial(self._compile, salt=salt, caller=options.caller or "")
+        compiling = partial(self._compile, cache_salt=cache_salt, caller=options.caller or "")
         binding = None if task.late is None else self._bind(task.late, delivery, mark, compiling, measure is not None)
         return generation, Preparation(delivery, self.engine, lane, measure, prepare, binding)
 
@@ -248,12 +248,12 @@ class Session:
 
         if language is None:
             return Binding(bind)
-        # Without a prefix cache nobody would find the picture that was encoded before its question.
+        # Without a prefix cache nobody would find the image that was encoded before its question.
         meanwhile = encode.build() if encodes and self._config.prefix_caching else None
         return Binding(bind, compiling(language), meanwhile)
 
-    def _compile(self, language: Language, *, salt: str, caller: str) -> "Future[Automaton]":
-        return self._grammars().compile(language, salt=salt, caller=caller)
+    def _compile(self, language: Language, *, cache_salt: str, caller: str) -> "Future[Automaton]":
+        return self._grammars().compile(language, cache_salt=cache_salt, caller=caller)
 
     def _grammars(self) -> GrammarCompiler:
         """Give what compiles languages; it starts with the first one."""
@@ -271,21 +271,23 @@ class Session:
                 )
             return self._compiler
 
-    def _prepare(self, image: Picture | None, salt: str, checkpoint: Callable[[], None]) -> PreparedImage | None:
+    def _prepare(
+        self, image: ImageInput | None, cache_salt: str, checkpoint: Callable[[], None]
+    ) -> PreparedImage | None:
         if self._state == "closed":
             raise _closed()
         if image is None:
             return None
         if isinstance(image, EncodedImage):
-            return image.prepared_for(self._pool, salt)
-        return self._pool.prepare(image, salt=salt, checkpoint=checkpoint)
+            return image.prepared_for(self._pool, cache_salt)
+        return self._pool.prepare(image, cache_salt=cache_salt, checkpoint=checkpoint)
 
 
 def _encoded(generation: Generation, completion: Completion) -> EncodedImage:
-    if generation.picture is None:
-        raise AssertionError("an encoding has completed without a picture")
-    generation.picture.drop_crops()  # page-locked megabytes, which are still there if the picture was cached
-    return EncodedImage(generation.picture, completion.metrics)
+    if generation.image is None:
+        raise AssertionError("an encoding has completed without an image")
+    generation.image.drop_crops()  # page-locked megabytes, which are still there if the image was cached
+    return EncodedImage(generation.image, completion.metrics)
 
 
 def _closed() -> ModelError:

@@ -1,4 +1,4 @@
-"""What can be asked, as tasks: a request, the picture it is about, and how its tokens become a result.
+"""What can be asked, as tasks: a request, the image it is about, and how its tokens become a result.
 
 The methods of :class:`photonlite.api.VisionModel`, their async twins and `batch` all ask for the same tasks.
 """
@@ -29,14 +29,14 @@ Settings: TypeAlias = Mapping[str, Any]
 
 
 class EncodedImage:
-    """A picture that a model has read: may be handed in wherever that model takes a picture, and is not decoded again.
+    """An image that a model has read: may be handed in wherever that model takes an image, and is not decoded again.
 
     What the model has read lies in its prefix cache for as long as nothing else needs the memory; after that, and
-    unnoticed but for the time it takes, the picture is read again from its pixels, which this object keeps.
+    unnoticed but for the time it takes, the image is read again from its pixels, which this object keeps.
 
     Attributes:
         metrics: What encoding took.
-        picture_size: Width and height of the picture, in pixels.
+        picture_size: Width and height of the image, in pixels.
     """
 
     def __init__(self, prepared: PreparedImage, metrics: Metrics) -> None:
@@ -44,21 +44,23 @@ class EncodedImage:
         self.metrics = metrics
         self.picture_size = prepared.size
 
-    def prepared_for(self, pool: ImagePool, salt: str) -> PreparedImage:
-        """Give the picture to the model whose pool prepared it.
+    def prepared_for(self, pool: ImagePool, cache_salt: str) -> PreparedImage:
+        """Give the image to the model whose pool prepared it.
 
         Raises:
             ImageError: It was another one.
-            SettingsError: It was encoded with another salt.
+            SettingsError: It was encoded with another cache_salt.
         """
         if self._prepared.pool is not pool:
-            raise ImageError("this encoded image belongs to another model: encode the picture with this one")
-        if salt and salt != self._prepared.salt:
-            raise SettingsError("this encoded image was made with another salt: leave salt out, or encode it with this")
+            raise ImageError("this encoded image belongs to another model: encode the image with this one")
+        if cache_salt and cache_salt != self._prepared.cache_salt:
+            raise SettingsError(
+                "this encoded image was made with another cache_salt: leave cache_salt out, or encode it with this"
+            )
         return self._prepared
 
 
-Picture: TypeAlias = ImageSource | EncodedImage
+ImageInput: TypeAlias = ImageSource | EncodedImage
 """What methods take as an image: PIL image, H x W x 3 uint8 array, path, bytes, file object, or an encoded image."""
 
 
@@ -77,7 +79,7 @@ class Task(Generic[R]):
     """
 
     request: Request
-    image: Picture | None
+    image: ImageInput | None
     finish: Callable[[Completion], R]
     stream: Callable[[Iterator[Token], OnEnd], R] | None = None
     astream: Callable[[AsyncIterator[Token], OnEnd], R] | None = None
@@ -102,14 +104,14 @@ class Tasks:
             "segment": self.segment,
         }
 
-    def detect(self, image: Picture, object: str, settings: Settings | None = None) -> Task[Detections]:
+    def detect(self, image: ImageInput, object: str, settings: Settings | None = None) -> Task[Detections]:
         """Find every instance of an object."""
         request = detect.build(self._prompts, object, settings=SamplingSettings.from_dict(settings))
         return Task(request, _required(image), partial(detect.finish, request))
 
     def point(
         self,
-        image: Picture,
+        image: ImageInput,
         object: str,
         settings: Settings | None = None,
         *,
@@ -122,7 +124,7 @@ class Tasks:
 
     def segment(
         self,
-        image: Picture,
+        image: ImageInput,
         object: str,
         *,
         spatial_refs: SpatialRefs | None = None,
@@ -134,9 +136,9 @@ class Tasks:
         return Task(request, _required(image), partial(segment.finish, request, self._prompts))
 
     def caption(
-        self, image: Picture, length: str = "normal", stream: bool = False, settings: Settings | None = None
+        self, image: ImageInput, length: str = "normal", stream: bool = False, settings: Settings | None = None
     ) -> Task[Caption]:
-        """Describe a picture."""
+        """Describe an image."""
         prompts = self._prompts
         request = caption.build(prompts, length, settings=SamplingSettings.from_dict(settings))
         streams = (partial(caption.stream, prompts), partial(caption.astream, prompts)) if stream else ()
@@ -144,7 +146,7 @@ class Tasks:
 
     def query(
         self,
-        image: Picture | None = None,
+        image: ImageInput | None = None,
         question: str | None = None,
         stream: bool = False,
         settings: Settings | None = None,
@@ -169,7 +171,7 @@ class Tasks:
         streams = (partial(query.stream, request, prompts), partial(query.astream, request, prompts)) if stream else ()
         return Task(request, image, partial(query.finish, request, prompts), *streams)
 
-    def _typed(self, asked: Question, form: Form, image: Picture | None, stream: bool) -> Task[Answer]:
+    def _typed(self, asked: Question, form: Form, image: ImageInput | None, stream: bool) -> Task[Answer]:
         if isinstance(form, Chosen):
             late: ChoiceQuestion | TypedQuestion = ChoiceQuestion(self._prompts, asked, form)
         else:
@@ -184,8 +186,8 @@ class Tasks:
             late.further if isinstance(late, ChoiceQuestion) else None,
         )
 
-    def encode(self, image: Picture) -> Task[Completion]:
-        """Read a picture, and nothing more."""
+    def encode(self, image: ImageInput) -> Task[Completion]:
+        """Read an image, and nothing more."""
         return Task(encode.build(), _required(image), lambda completion: completion)
 
     def from_mapping(self, task: Mapping[str, Any]) -> Task[Any]:
@@ -211,7 +213,7 @@ class Tasks:
         return build(**arguments)
 
 
-def _required(image: Picture) -> Picture:
+def _required(image: ImageInput) -> ImageInput:
     if image is None:
-        raise ImageError("there is no picture (None): hand one in; only a query can do without")
+        raise ImageError("there is no image (None): hand one in; only a query can do without")
     return image

@@ -9,27 +9,27 @@ from photonlite.options import Options
 from photonlite.results import Answer, Caption, Detections, Points, Segments
 from photonlite.session import Session
 from photonlite.skills.base import SpatialRefs
-from photonlite.tasks import EncodedImage, Picture, Settings, Tasks
+from photonlite.tasks import EncodedImage, ImageInput, Settings, Tasks
 
 
 class AsyncTwins:
     """Awaits what the other half of the class waits for. Cancelling the task that awaits cancels the request.
 
-    Pictures are read on other threads: an array or a PIL image must not change until the answer is there.
+    Images are read on other threads: an array or a PIL image must not change until the answer is there.
     """
 
     _session: Session
     _tasks: Tasks
 
     async def adetect(
-        self, image: Picture, object: str, settings: Settings | None = None, **options: Unpack[Options]
+        self, image: ImageInput, object: str, settings: Settings | None = None, **options: Unpack[Options]
     ) -> Detections:
         """Find every instance of an object; see `detect`."""
         return await self._session.arun(self._tasks.detect(image, object, settings), options)
 
     async def apoint(
         self,
-        image: Picture,
+        image: ImageInput,
         object: str,
         settings: Settings | None = None,
         *,
@@ -41,7 +41,7 @@ class AsyncTwins:
 
     async def asegment(
         self,
-        image: Picture,
+        image: ImageInput,
         object: str,
         *,
         spatial_refs: SpatialRefs | None = None,
@@ -54,18 +54,18 @@ class AsyncTwins:
 
     async def acaption(
         self,
-        image: Picture,
+        image: ImageInput,
         length: str = "normal",
         stream: bool = False,
         settings: Settings | None = None,
         **options: Unpack[Options],
     ) -> Caption:
-        """Describe a picture; see `caption`. A stream is an asynchronous iterator."""
+        """Describe an image; see `caption`. A stream is an asynchronous iterator."""
         return await self._session.arun(self._tasks.caption(image, length, stream, settings), options)
 
     async def aquery(
         self,
-        image: Picture | None = None,
+        image: ImageInput | None = None,
         question: str | None = None,
         stream: bool = False,
         settings: Settings | None = None,
@@ -91,8 +91,8 @@ class AsyncTwins:
         )
         return await self._session.arun(task, options)
 
-    async def aencode_image(self, image: Picture, **options: Unpack[Options]) -> EncodedImage:
-        """Read a picture before there is a question; see `encode_image`."""
+    async def aencode_image(self, image: ImageInput, **options: Unpack[Options]) -> EncodedImage:
+        """Read an image before there is a question; see `encode_image`."""
         if isinstance(image, EncodedImage):
             return image
         return await self._session.aencode(self._tasks.encode(image), options)

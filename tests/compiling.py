@@ -37,7 +37,7 @@ class FakeCompiler:
 
     Attributes:
         asked: The languages so far, and their futures.
-        callers: The salt and the caller of each.
+        callers: The cache_salt and the caller of each.
         slow: Whether a test settles the futures itself; else they are settled at once.
         closed: How often it was closed.
         options: What it was made with.
@@ -51,9 +51,9 @@ class FakeCompiler:
         self.closed = 0
         self.options = options
 
-    def compile(self, language: Language, *, salt: str = "", caller: str = "") -> "Future[Automaton]":
+    def compile(self, language: Language, *, cache_salt: str = "", caller: str = "") -> "Future[Automaton]":
         future: Future[Automaton] = Future()
-        self.callers.append((salt, caller))
+        self.callers.append((cache_salt, caller))
         self.asked.append((language, future))
         if not self.slow:
             self.finish()

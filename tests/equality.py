@@ -1,7 +1,7 @@
 """Random requests on real arithmetic: what the engine answers at any depth is what the plain oracle answers.
 
 The model has a grid of 4 x 4 patches, random weights, and float64 numbers, in which the order of sums does not turn a
-choice. Everything else is drawn from the seed of a scene: pictures, skills, settings, grammars in which each token
+choice. Everything else is drawn from the seed of a scene: images, skills, settings, grammars in which each token
 changes what is allowed next, pages that run out, cancels, the shape of batches.
 """
 
@@ -113,7 +113,7 @@ def _bits(*ids: int) -> npt.NDArray[np.int32]:
 
 
 @dataclass(eq=False)
-class CutPicture:
+class CutImage:
     key: str
     crops: Crops
     size: tuple[int, int] | None = (30, 40)
@@ -153,7 +153,7 @@ class Asked:
 
     kind: str
     settings: SamplingSettings
-    picture: int | None
+    image: int | None
     seed: int
     cancel_at: int | None
 
@@ -165,7 +165,7 @@ class Asked:
         prompts = tiny_prompts(config)  # type: ignore[arg-type]
         if self.kind == "chance":
             base = query.build(
-                prompts, "why?", with_image=self.picture is not None, reasoning=False, refs=None, settings=self.settings
+                prompts, "why?", with_image=self.image is not None, reasoning=False, refs=None, settings=self.settings
             )
             budget = min(base.budget, 40)
             return Request("query", base.prompt, Chance(self.seed, budget), budget, self.settings)
@@ -183,9 +183,9 @@ class Asked:
         return query.build(
             prompts,
             "why? " * (1 + self.seed % 4),
-            with_image=self.picture is not None,
+            with_image=self.image is not None,
             reasoning=self.kind == "reasoning",
-            refs=refs if self.picture is not None else None,
+            refs=refs if self.image is not None else None,
             settings=self.settings,
         )
 
@@ -193,7 +193,7 @@ class Asked:
         asked = query.read_question(
             prompts,
             "why?",
-            with_image=self.picture is not None,
+            with_image=self.image is not None,
             reasoning=self.seed % 7 == 0,
             refs=None,
             settings=dataclasses.replace(self.settings, max_tokens=40),
@@ -213,7 +213,7 @@ def _automaton(language: Language) -> Automaton:
 
 
 class Scene:
-    """Requests, pictures and a model drawn from a seed.
+    """Requests, images and a model drawn from a seed.
 
     Args:
         seed: Of everything.
@@ -248,7 +248,7 @@ class Scene:
         oracle = PlainEngine(self.model, CPU, torch.float64, self.kv if self.kv.scales else None)
         return [
             oracle.generate(
-                asked.request(self.config), None if asked.picture is None else self.crops[asked.picture]
+                asked.request(self.config), None if asked.image is None else self.crops[asked.image]
             ).complete().tokens
             for asked in self.asked
         ]  # fmt: skip
@@ -260,8 +260,8 @@ class Scene:
         collectors = []
         for asked in self.asked:
             collector = Collector(engine, asked.cancel_at)
-            picture = None if asked.picture is None else CutPicture(str(asked.picture), self.crops[asked.picture])
-            collector.sequence = engine.submit(asked.request(self.config), collector, picture)
+            image = None if asked.image is None else CutImage(str(asked.image), self.crops[asked.image])
+            collector.sequence = engine.submit(asked.request(self.config), collector, image)
             if asked.cancel_at == 0:
                 engine.cancel(collector.sequence)
             collectors.append(collector)
@@ -296,9 +296,9 @@ class Scene:
             max_objects=dice.choice((1, 2, 15)),
             seed=dice.randrange(1000),
         )
-        pictureless = kind in ("chance", "query") and dice.random() < 0.3
+        imageless = kind in ("chance", "query") and dice.random() < 0.3
         cancel_at = dice.randrange(6) if dice.random() < 0.1 else None
-        return Asked(kind, settings, None if pictureless else dice.randrange(5), dice.getrandbits(30), cancel_at)
+        return Asked(kind, settings, None if imageless else dice.randrange(5), dice.getrandbits(30), cancel_at)
 
 
 def check_scene(seed: int, count: int, kv_dtype: KvDtype = "auto") -> dict[str, int]:

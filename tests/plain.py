@@ -115,7 +115,7 @@ class DenseCache:
         self.keys = torch.empty(size, device=device, dtype=dtype).unbind()  # per layer: [1, capacity, H_kv, D]
         self.values = torch.empty(size, device=device, dtype=dtype).unbind()
         self.capacity = capacity
-        self.filled = 0
+        self.num_computed_tokens = 0
         self._start = 0
         self._mask: Tensor | None = None
 
@@ -129,14 +129,14 @@ class DenseCache:
         Returns:
             The positions, int64 ``[count]``.
         """
-        if self.filled + count > self.capacity:
-            raise ValueError(f"{count} positions after {self.filled} exceed the cache's {self.capacity}")
-        self._start, self.filled = self.filled, self.filled + count
+        if self.num_computed_tokens + count > self.capacity:
+            raise ValueError(f"{count} positions after {self.num_computed_tokens} exceed the cache's {self.capacity}")
+        self._start, self.num_computed_tokens = self.num_computed_tokens, self.num_computed_tokens + count
         device = self.keys[0].device
         self._mask = None
         if count > 1 and not bidirectional:
-            self._mask = torch.ones(count, self.filled, dtype=torch.bool, device=device).tril(self._start)
-        return torch.arange(self._start, self.filled, device=device)
+            self._mask = torch.ones(count, self.num_computed_tokens, dtype=torch.bool, device=device).tril(self._start)
+        return torch.arange(self._start, self.num_computed_tokens, device=device)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store the reserved positions of one layer and attend to all so far; see `models.layers.Attention`."""
@@ -145,15 +145,15 @@ class DenseCache:
             k_scale, v_scale = self._kv.scales[layer]
             k = dequantise(quantise(k, self._kv.dtype, k_scale), k.dtype, k_scale)
             v = dequantise(quantise(v, self._kv.dtype, v_scale), v.dtype, v_scale)
-        keys[:, self._start : self.filled] = k
-        values[:, self._start : self.filled] = v
-        return attend(q, keys[:, : self.filled], values[:, : self.filled], self._mask)
+        keys[:, self._start : self.num_computed_tokens] = k
+        values[:, self._start : self.num_computed_tokens] = v
+        return attend(q, keys[:, : self.num_computed_tokens], values[:, : self.num_computed_tokens], self._mask)
 
     def copy_from(self, other: "DenseCache") -> None:
         """Begin with all positions of another cache."""
         for mine, theirs in zip((*self.keys, *self.values), (*other.keys, *other.values), strict=True):
-            mine[:, : other.filled] = theirs[:, : other.filled]
-        self.filled = other.filled
+            mine[:, : other.num_computed_tokens] = theirs[:, : other.num_computed_tokens]
+        self.num_computed_tokens = other.num_computed_tokens
 
 
 class PlainRunner:
@@ -180,12 +180,12 @@ class PlainRunner:
 
     @torch.inference_mode()
     def encode(self, pixels: npt.NDArray[np.uint8], tiling: tuple[int, int]) -> Tensor:
-        """Encode the crops of one picture, uint8 ``[n, C, C, 3]``, as embeddings ``[P, dim]``."""
+        """Encode the crops of one image, uint8 ``[n, C, C, 3]``, as embeddings ``[P, dim]``."""
         return self._model.encode_image(torch.from_numpy(pixels).to(self._device), tiling)
 
     @torch.inference_mode()
     def prefill_image(self, cache: DenseCache, embeddings: Tensor) -> Tensor:
-        """Put BOS and a picture ``[P, dim]`` into an empty cache; returns the last raw hidden state ``[dim]``."""
+        """Put BOS and an image ``[P, dim]`` into an empty cache; returns the last raw hidden state ``[dim]``."""
         return self._forward(cache, torch.cat((self._bos(), embeddings[None]), dim=1), bidirectional=True)
 
     @torch.inference_mode()
@@ -197,7 +197,7 @@ class PlainRunner:
     def extend(self, cache: DenseCache, tokens: Sequence[Token]) -> Tensor:
         """Append tokens to a cache, BOS first if it is empty; returns the last raw hidden state ``[dim]``."""
         x = self._embed(tokens)[None]
-        return self._forward(cache, x if cache.filled else torch.cat((self._bos(), x), dim=1))
+        return self._forward(cache, x if cache.num_computed_tokens else torch.cat((self._bos(), x), dim=1))
 
     @torch.inference_mode()
     def next_token(self, hidden: Tensor, allowed: Allowed, sampler: "Sampler") -> Token:

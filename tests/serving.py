@@ -24,11 +24,11 @@ GUARD = 20.0
 COORD = 5
 
 
-def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
+def make_image(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
 
 
-PICTURE = picture(0)
+IMAGE = make_image(0)
 
 
 def double(config: MoondreamConfig | None = None) -> LoadedModel:

@@ -32,7 +32,7 @@ from tests.tiny import CPU, EXPECTED, GOLDEN, tiny_config, tiny_loaded
 
 CASES = [pytest.param(case, id=case["image"].split("/")[1][:-4]) for case in EXPECTED["cases"]]
 TOKENIZER = Tokenizer(GOLDEN / "tokenizer.json")
-PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8))
+IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8))
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +74,11 @@ def test_a_folder_answers_as_the_reference(golden: VisionModel, case: dict[str, 
     assert all(0 < item["score"] <= 1 and item["label"] == "red ball" for item in boxes["objects"])
 
 
-def test_a_picture_need_not_be_encoded_first(golden: VisionModel) -> None:
+def test_an_image_need_not_be_encoded_first(golden: VisionModel) -> None:
     case = EXPECTED["cases"][0]
-    result = golden.detect(str(GOLDEN / case["image"]), "red ball", settings={"max_objects": 6}, salt="not seen before")
+    result = golden.detect(
+        str(GOLDEN / case["image"]), "red ball", settings={"max_objects": 6}, cache_salt="not seen before"
+    )
 
     for one, other in zip(places(result["objects"]), clamped(case["detect"]), strict=True):
         assert one == pytest.approx(other, abs=1e-5)
@@ -95,7 +97,7 @@ def test_a_model_tells_what_it_is(golden: VisionModel) -> None:
 
 def test_a_skill_the_checkpoint_lacks_is_refused(golden: VisionModel) -> None:
     with pytest.raises(UnsupportedSkillError, match="not trained for segment"):
-        golden.segment(PICTURE, "mug")
+        golden.segment(IMAGE, "mug")
 
 
 def test_a_type_may_be_chosen() -> None:
@@ -107,13 +109,13 @@ def test_a_type_may_be_chosen() -> None:
 
 
 def sources(folder: Path) -> list[Any]:
-    path = folder / "picture.png"
-    PICTURE.save(path)
+    path = folder / "image.png"
+    IMAGE.save(path)
     data = path.read_bytes()
-    return [PICTURE, np.asarray(PICTURE), str(path), path, data, io.BytesIO(data)]
+    return [IMAGE, np.asarray(IMAGE), str(path), path, data, io.BytesIO(data)]
 
 
-def test_a_picture_may_come_in_any_form(tiny: VisionModel, tmp_path: Path) -> None:
+def test_an_image_may_come_in_any_form(tiny: VisionModel, tmp_path: Path) -> None:
     results = [json.dumps(tiny.detect(source, "mug", settings={"max_objects": 3})) for source in sources(tmp_path)]
 
     assert len(set(results)) == 1
@@ -121,11 +123,11 @@ def test_a_picture_may_come_in_any_form(tiny: VisionModel, tmp_path: Path) -> No
 
 def test_results_are_plain_json(tiny: VisionModel) -> None:
     for result in (
-        tiny.detect(PICTURE, "mug"),
-        tiny.point(PICTURE, "mug", spatial_refs=[(0.5, 0.5)]),
-        tiny.segment(PICTURE, "mug", spatial_refs=[(0, 0, 1, 1)]),
-        tiny.caption(PICTURE, "short"),
-        tiny.query(PICTURE, "why?", reasoning=True, spatial_refs=[(0.5, 0.5)]),
+        tiny.detect(IMAGE, "mug"),
+        tiny.point(IMAGE, "mug", spatial_refs=[(0.5, 0.5)]),
+        tiny.segment(IMAGE, "mug", spatial_refs=[(0, 0, 1, 1)]),
+        tiny.caption(IMAGE, "short"),
+        tiny.query(IMAGE, "why?", reasoning=True, spatial_refs=[(0.5, 0.5)]),
         tiny.query(None, "why?"),
         tiny.query(question="why?"),
     ):
@@ -134,7 +136,7 @@ def test_results_are_plain_json(tiny: VisionModel) -> None:
         assert result.finish_reason in ("stop", "length", "max_objects")
 
 
-def test_results_know_the_size_of_the_upright_picture(tiny: VisionModel) -> None:
+def test_results_know_the_size_of_the_upright_image(tiny: VisionModel) -> None:
     turned = Image.new("RGB", (60, 40), "red")
     turned.getexif()[ExifTags.Base.Orientation] = 6
 
@@ -149,14 +151,14 @@ def test_results_know_the_size_of_the_upright_picture(tiny: VisionModel) -> None
 def test_arguments_have_the_places_of_the_public_client(tiny: VisionModel) -> None:
     settings = {"max_tokens": 5, "max_objects": 1}
 
-    assert tiny.detect(PICTURE, "mug", settings) == tiny.detect(PICTURE, "mug", settings=settings)
-    assert tiny.point(PICTURE, "mug", settings) == tiny.point(PICTURE, "mug", settings=settings)
-    assert "".join(tiny.caption(PICTURE, "short", True, settings)["caption"])
-    assert "".join(tiny.query(PICTURE, "why?", True, settings)["answer"])
+    assert tiny.detect(IMAGE, "mug", settings) == tiny.detect(IMAGE, "mug", settings=settings)
+    assert tiny.point(IMAGE, "mug", settings) == tiny.point(IMAGE, "mug", settings=settings)
+    assert "".join(tiny.caption(IMAGE, "short", True, settings)["caption"])
+    assert "".join(tiny.query(IMAGE, "why?", True, settings)["answer"])
 
 
 def test_references_change_the_question(tiny: VisionModel) -> None:
-    image = tiny.encode_image(PICTURE)
+    image = tiny.encode_image(IMAGE)
 
     def ask(*refs: tuple[float, ...]) -> str:
         return str(tiny.query(image, "why?", spatial_refs=refs, settings={"max_tokens": 20})["answer"])
@@ -171,8 +173,8 @@ def test_a_stream_gives_the_same_text_piece_by_piece(tiny: VisionModel, ask: str
     def run(stream: bool) -> Any:
         settings = {"max_tokens": 30}
         if ask == "caption":
-            return tiny.caption(PICTURE, "short", stream=stream, settings=settings)
-        return tiny.query(PICTURE, "why?", stream=stream, settings=settings)
+            return tiny.caption(IMAGE, "short", stream=stream, settings=settings)
+        return tiny.query(IMAGE, "why?", stream=stream, settings=settings)
 
     key = {"caption": "caption", "query": "answer"}[ask]
     whole, stream = run(False), run(True)
@@ -185,8 +187,8 @@ def test_a_stream_gives_the_same_text_piece_by_piece(tiny: VisionModel, ask: str
 
 
 def test_questions_may_be_asked_while_a_stream_is_read(tiny: VisionModel) -> None:
-    alone = tiny.caption(PICTURE, "short", settings={"max_tokens": 10})["caption"]
-    stream = tiny.caption(PICTURE, "short", stream=True, settings={"max_tokens": 10})["caption"]
+    alone = tiny.caption(IMAGE, "short", settings={"max_tokens": 10})["caption"]
+    stream = tiny.caption(IMAGE, "short", stream=True, settings={"max_tokens": 10})["caption"]
     pieces = []
     for piece in stream:
         pieces.append(piece)
@@ -196,10 +198,10 @@ def test_questions_may_be_asked_while_a_stream_is_read(tiny: VisionModel) -> Non
 
 
 def test_an_encoded_image_comes_back_as_it_is(tiny: VisionModel) -> None:
-    image = tiny.encode_image(PICTURE)
+    image = tiny.encode_image(IMAGE)
 
     assert tiny.encode_image(image) is image
-    assert tiny.detect(image, "mug") == tiny.detect(PICTURE, "mug")
+    assert tiny.detect(image, "mug") == tiny.detect(IMAGE, "mug")
 
 
 CALLS: list[tuple[Callable[[VisionModel, Any], Any], type[Exception], str]] = [
@@ -207,17 +209,17 @@ CALLS: list[tuple[Callable[[VisionModel, Any], Any], type[Exception], str]] = [
     (lambda m, p: m.detect(None, "mug"), ImageError, "None"),
     (lambda m, p: m.caption(None), ImageError, "None"),
     (lambda m, p: m.caption("nowhere.png", stream=True), ImageNotFoundError, "nowhere.png"),
-    (lambda m, p: m.detect([p, p], "mug"), ImageError, "a list of 2 .* one picture for now"),
-    (lambda m, p: m.query((p,), "why?", stream=True), ImageError, "a tuple of 1 .* one picture for now"),
+    (lambda m, p: m.detect([p, p], "mug"), ImageError, "a list of 2 .* one image for now"),
+    (lambda m, p: m.query((p,), "why?", stream=True), ImageError, "a tuple of 1 .* one image for now"),
     (lambda m, p: m.detect(p, "mug", deadline_s="soon"), SettingsError, "deadline_s is 'soon'"),
     (lambda m, p: m.detect(p, "mug", deadline_s=float("inf")), SettingsError, "deadline_s is inf"),
-    (lambda m, p: m.encode_image(p, salt=5), SettingsError, "salt is of type int"),
+    (lambda m, p: m.encode_image(p, cache_salt=5), SettingsError, "cache_salt is of type int"),
     (lambda m, p: m.detect(p, ""), PromptError, "empty"),
     (lambda m, p: m.detect(p, "x" * 10_000), PromptError, "10000 characters, over the limit of 1000"),
     (lambda m, p: m.segment(p, "x" * 1_001), PromptError, "1001"),
     (lambda m, p: m.query(p), PromptError, "the question is missing"),
-    (lambda m, p: m.query(p, "why?", spatial_refs=[(2, 2)], stream=True), SpatialRefError, "leaves the picture"),
-    (lambda m, p: m.query(None, "why?", spatial_refs=[(0, 0)]), SpatialRefError, "without a picture"),
+    (lambda m, p: m.query(p, "why?", spatial_refs=[(2, 2)], stream=True), SpatialRefError, "leaves the image"),
+    (lambda m, p: m.query(None, "why?", spatial_refs=[(0, 0)]), SpatialRefError, "without an image"),
     (lambda m, p: m.point(p, "mug", spatial_refs=0.5), SpatialRefError, "float"),
     (lambda m, p: m.query(p, "why? " * 200, stream=True), CapacityError, "needs .* this model's context has 120"),
     (lambda m, p: m.query(p, "why?", spatial_refs=[(0, 0)] * 100), CapacityError, "120"),
@@ -234,18 +236,18 @@ def test_bad_input_is_a_typed_error_at_the_call(
     tiny: VisionModel, call: Callable[[VisionModel, Any], Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        call(tiny, PICTURE)
+        call(tiny, IMAGE)
 
 
 def test_the_pixel_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     small = VisionModel(tiny_loaded(tiny_config()), CPU, torch.float32, ImageLimits(max_pixels=1000))
     with small, pytest.raises(ImageTooLargeError, match="limit of 1000"):
-        small.detect(PICTURE, "mug")
+        small.detect(IMAGE, "mug")
     with photonlite.load(GOLDEN, device="cpu", max_pixels=500) as model, pytest.raises(ImageTooLargeError, match="500"):
-        model.encode_image(PICTURE)
+        model.encode_image(IMAGE)
     monkeypatch.setenv("PHOTONLITE_MAX_PIXELS", "600")
     with photonlite.load(GOLDEN, device="cpu") as model, pytest.raises(ImageTooLargeError, match="600"):
-        model.encode_image(PICTURE)
+        model.encode_image(IMAGE)
 
 
 @pytest.mark.parametrize(
@@ -269,14 +271,14 @@ def test_bad_options_are_found_before_the_model_is_looked_for(options: dict[str,
 
 def test_a_closed_model_says_so() -> None:
     with VisionModel(tiny_loaded(tiny_config()), CPU, torch.float32) as model:
-        image = model.encode_image(PICTURE)
+        image = model.encode_image(IMAGE)
         assert model.alive
     for call in (
-        lambda: model.detect(PICTURE, "mug"),
+        lambda: model.detect(IMAGE, "mug"),
         lambda: model.query(image, "why?"),
-        lambda: model.encode_image(PICTURE),
-        lambda: model.batch([{"skill": "detect", "image": PICTURE, "object": "mug"}]),
-        lambda: asyncio.run(model.acaption(PICTURE)),
+        lambda: model.encode_image(IMAGE),
+        lambda: model.batch([{"skill": "detect", "image": IMAGE, "object": "mug"}]),
+        lambda: asyncio.run(model.acaption(IMAGE)),
     ):
         with pytest.raises(ModelError, match="closed"):
             call()
@@ -285,13 +287,13 @@ def test_a_closed_model_says_so() -> None:
 
 
 def test_special_tokens_in_a_prompt_are_only_text(tiny: VisionModel) -> None:
-    spelled = tiny.detect(PICTURE, "<|endoftext|>", settings={"max_objects": 1})
+    spelled = tiny.detect(IMAGE, "<|endoftext|>", settings={"max_objects": 1})
 
     assert spelled.metrics is not None
     assert spelled.metrics.prompt_tokens == 26 + 3 + len(" <|endoftext|>") + 1
 
 
-def test_pictures_from_strangers_are_decoded_in_other_processes() -> None:
+def test_images_from_strangers_are_decoded_in_other_processes() -> None:
     buffer = io.BytesIO()
     Image.new("RGB", (60, 40), "navy").save(buffer, "PNG")
     limits = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)

@@ -11,13 +11,13 @@ from photonlite.errors import (
     SettingsError,
     UnknownArgumentError,
 )
-from tests.serving import GUARD, PICTURE, SKILLS, Gate, arguments, counters, network, on_thread, picture, run, serve
+from tests.serving import GUARD, IMAGE, SKILLS, Gate, arguments, counters, make_image, network, on_thread, run, serve
 
 
 def mixed() -> list[dict[str, Any]]:
     tasks = []
     for n, skill in enumerate(SKILLS * 4):
-        asked = arguments(skill, picture(n % 5), {"max_objects": 1 + n % 3, "max_tokens": 3 + n})
+        asked = arguments(skill, make_image(n % 5), {"max_objects": 1 + n % 3, "max_tokens": 3 + n})
         tasks.append({"skill": {"reason": "query"}.get(skill, skill), **asked})
     return tasks
 
@@ -40,15 +40,15 @@ def test_a_batch_mixes_skills_and_keeps_their_order(run_batch: Any) -> None:
 
 @pytest.mark.parametrize("run_batch", [VisionModel.batch, lambda *a, **k: run(VisionModel.abatch(*a, **k))])
 def test_in_a_batch_what_is_bad_fails_alone_in_its_place(model: VisionModel, run_batch: Any) -> None:
-    good = {"skill": "detect", "image": PICTURE, "object": "mug"}
+    good = {"skill": "detect", "image": IMAGE, "object": "mug"}
     tasks = [
         good,
-        {**good, "image": b"no picture"},
+        {**good, "image": b"no image"},
         {**good, "object": " "},
         good,
         {**good, "skill": "fly"},
         {**good, "length": "short"},
-        {"skill": "caption", "image": PICTURE, "stream": True},
+        {"skill": "caption", "image": IMAGE, "stream": True},
         "detect",
         {**good, "deadline_s": 0},
         good,
@@ -56,7 +56,7 @@ def test_in_a_batch_what_is_bad_fails_alone_in_its_place(model: VisionModel, run
 
     results = run_batch(model, tasks)
 
-    wanted = model.detect(PICTURE, "mug")
+    wanted = model.detect(IMAGE, "mug")
     assert [results[0], results[3], results[9]] == [wanted] * 3
     kinds = [ImageDecodeError, PromptError, InputError, UnknownArgumentError, InputError, InputError, SettingsError]
     assert [type(results[n]) for n in (1, 2, 4, 5, 6, 7, 8)] == kinds
@@ -69,12 +69,12 @@ def test_in_a_batch_what_is_bad_fails_alone_in_its_place(model: VisionModel, run
 def test_a_batch_that_raises_cancels_what_is_still_open(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch, run_batch: Any
 ) -> None:
-    good = {"skill": "caption", "image": PICTURE, "length": "short"}
+    good = {"skill": "caption", "image": IMAGE, "length": "short"}
     gate = Gate(monkeypatch, network(model), "logits", at=5)
     with pytest.raises(ImageDecodeError, match=r"^task 0: "):
-        run_batch(model, [{**good, "image": b"no picture"}, good, good], errors="raise")
+        run_batch(model, [{**good, "image": b"no image"}, good, good], errors="raise")
     gate.open()
-    model.detect(PICTURE, "mug")
+    model.detect(IMAGE, "mug")
 
     after = counters(model)
     assert after["requests_submitted"] == after["requests_cancelled"] + after["requests_finished"]
@@ -83,8 +83,8 @@ def test_a_batch_that_raises_cancels_what_is_still_open(
 
 
 def test_a_batch_that_raises_names_the_task(model: VisionModel) -> None:
-    good = {"skill": "detect", "image": PICTURE, "object": "mug"}
-    for bad, error in (({"image": b"no picture"}, ImageDecodeError), ({"object": ""}, PromptError)):
+    good = {"skill": "detect", "image": IMAGE, "object": "mug"}
+    for bad, error in (({"image": b"no image"}, ImageDecodeError), ({"object": ""}, PromptError)):
         with pytest.raises(error, match=r"^task 2: "):
             model.batch([good, good, good | bad, good], errors="raise")
 
@@ -96,19 +96,19 @@ def test_tasks_that_are_no_list_are_refused(model: VisionModel, tasks: Any) -> N
 
 
 def test_a_misspelled_skill_gets_a_hint(model: VisionModel) -> None:
-    [error] = model.batch([{"skill": "detekt", "image": PICTURE, "object": "mug"}])
+    [error] = model.batch([{"skill": "detekt", "image": IMAGE, "object": "mug"}])
 
     assert str(error).startswith("task 0: there is no skill 'detekt' (did you mean 'detect'?): a task is a dict")
 
 
-def test_a_batch_prepares_no_more_pictures_than_can_be_used_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_prepares_no_more_images_than_can_be_used_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = 0
 
     def tasks() -> Iterator[dict[str, Any]]:
         nonlocal taken
         for _ in range(40):
             taken += 1
-            yield {"skill": "detect", "image": PICTURE, "object": "mug"}
+            yield {"skill": "detect", "image": IMAGE, "object": "mug"}
 
     with serve(max_batch=4) as model:
         gate = Gate(monkeypatch, network(model).vision, "encode")
@@ -120,7 +120,7 @@ def test_a_batch_prepares_no_more_pictures_than_can_be_used_soon(monkeypatch: py
 
 
 def test_a_batch_shows_its_progress_if_asked(model: VisionModel, capsys: pytest.CaptureFixture[str]) -> None:
-    tasks = [{"skill": "detect", "image": PICTURE, "object": "mug"}] * 3
+    tasks = [{"skill": "detect", "image": IMAGE, "object": "mug"}] * 3
     model.batch(tasks)
     assert capsys.readouterr().err == ""
     model.batch(tasks, progress=True)

@@ -11,7 +11,7 @@ from photonlite.api import VisionModel
 from photonlite.errors import PhotonliteError
 from tests.compiling import fake_compilers
 from tests.growth import grown, table_sizes
-from tests.serving import PICTURE, picture, run, serve
+from tests.serving import IMAGE, make_image, run, serve
 
 SETTINGS = {"max_tokens": 6}
 BOUNDED = ("_rows", "_deadlines", "_bins", "_buckets")
@@ -42,25 +42,25 @@ def test_tables_are_found_wherever_they_hang_and_growth_is_named() -> None:
 
 def ask_everything(model: VisionModel) -> None:
     """Ask in every way: answered, refused, late, cancelled, streamed, left early, typed, scored, in batches."""
-    model.detect(PICTURE, "mug", settings={"max_objects": 2}, salt="one")
-    model.query(None, "why?" * 9, settings=SETTINGS, salt="other", realtime=True)
-    model.query(PICTURE, "why?", choices=["ab", "ac", "b", "ba", "bab"])
-    model.query(PICTURE, "why?", regex="[ab]{2}", settings=SETTINGS)
-    encoded = model.encode_image(PICTURE)
+    model.detect(IMAGE, "mug", settings={"max_objects": 2}, cache_salt="one")
+    model.query(None, "why?" * 9, settings=SETTINGS, cache_salt="other", realtime=True)
+    model.query(IMAGE, "why?", choices=["ab", "ac", "b", "ba", "bab"])
+    model.query(IMAGE, "why?", regex="[ab]{2}", settings=SETTINGS)
+    encoded = model.encode_image(IMAGE)
     stream = model.caption(encoded, stream=True)["caption"]
     next(iter(stream))
     del stream
-    for options in ({"deadline_s": 1e-9}, {"salt": 3}, {"deadline_s": 1e-9, "realtime": True}):
+    for options in ({"deadline_s": 1e-9}, {"cache_salt": 3}, {"deadline_s": 1e-9, "realtime": True}):
         with contextlib.suppress(PhotonliteError):
-            model.point(picture(1), "mug", **options)  # type: ignore[arg-type]
+            model.point(make_image(1), "mug", **options)  # type: ignore[arg-type]
     with contextlib.suppress(PhotonliteError):
-        model.caption(b"no picture")
-    model.batch([{"skill": "detect", "image": PICTURE, "object": "mug", "settings": {"max_objects": 1}}] * 3)
+        model.caption(b"no image")
+    model.batch([{"skill": "detect", "image": IMAGE, "object": "mug", "settings": {"max_objects": 1}}] * 3)
     run(cancelled(model))
 
 
 async def cancelled(model: VisionModel) -> None:
-    tasks = [asyncio.ensure_future(model.aquery(PICTURE, "why?", settings=SETTINGS)) for _ in range(3)]
+    tasks = [asyncio.ensure_future(model.aquery(IMAGE, "why?", settings=SETTINGS)) for _ in range(3)]
     await asyncio.sleep(0)
     tasks[0].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -84,6 +84,6 @@ def test_what_is_no_number_is_refused_by_name(name: str, value: Any) -> None:
         EngineConfig(**{name: value})
 
 
-def test_a_number_larger_than_any_float_is_no_place_in_a_picture() -> None:
-    with pytest.raises(SpatialRefError, match="leaves the picture"):
+def test_a_number_larger_than_any_float_is_no_place_in_an_image() -> None:
+    with pytest.raises(SpatialRefError, match="leaves the image"):
         check_reference((10**400, 0))

@@ -6,19 +6,19 @@ import pytest
 
 from photonlite.api import VisionModel
 from photonlite.errors import SettingsError, UnknownArgumentError
-from tests.serving import PICTURE, serve
+from tests.serving import IMAGE, serve
 
 WAYS: dict[str, Callable[..., Any]] = {
-    "detect": lambda m, **o: m.detect(PICTURE, "mug", **o),
-    "point": lambda m, **o: m.point(PICTURE, "mug", **o),
-    "segment": lambda m, **o: m.segment(PICTURE, "mug", **o),
-    "caption": lambda m, **o: m.caption(PICTURE, "short", **o),
-    "query": lambda m, **o: m.query(PICTURE, "why?", **o),
-    "encode_image": lambda m, **o: m.encode_image(PICTURE, **o),
-    "adetect": lambda m, **o: asyncio.run(m.adetect(PICTURE, "mug", **o)),
-    "aquery": lambda m, **o: asyncio.run(m.aquery(PICTURE, "why?", **o)),
-    "acaption": lambda m, **o: asyncio.run(m.acaption(PICTURE, "short", **o)),
-    "aencode_image": lambda m, **o: asyncio.run(m.aencode_image(PICTURE, **o)),
+    "detect": lambda m, **o: m.detect(IMAGE, "mug", **o),
+    "point": lambda m, **o: m.point(IMAGE, "mug", **o),
+    "segment": lambda m, **o: m.segment(IMAGE, "mug", **o),
+    "caption": lambda m, **o: m.caption(IMAGE, "short", **o),
+    "query": lambda m, **o: m.query(IMAGE, "why?", **o),
+    "encode_image": lambda m, **o: m.encode_image(IMAGE, **o),
+    "adetect": lambda m, **o: asyncio.run(m.adetect(IMAGE, "mug", **o)),
+    "aquery": lambda m, **o: asyncio.run(m.aquery(IMAGE, "why?", **o)),
+    "acaption": lambda m, **o: asyncio.run(m.acaption(IMAGE, "short", **o)),
+    "aencode_image": lambda m, **o: asyncio.run(m.aencode_image(IMAGE, **o)),
 }
 
 
@@ -32,7 +32,7 @@ def model() -> Iterator[VisionModel]:
 def test_an_unknown_option_names_the_public_method_and_what_may_be_meant(model: VisionModel, method: str) -> None:
     with pytest.raises(UnknownArgumentError, match=rf"^{method}\(\) takes no argument 'timeout' .*'deadline_s'\?\)"):
         WAYS[method](model, timeout=3)
-    with pytest.raises(TypeError, match=rf"^{method}\(\).*\(did you mean 'salt'\?\)"):
+    with pytest.raises(TypeError, match=rf"^{method}\(\).*\(did you mean 'cache_salt'\?\)"):
         WAYS[method](model, sallt="x")
 
 
@@ -45,11 +45,11 @@ def test_a_threshold_is_told_that_results_have_scores(model: VisionModel, method
 @pytest.mark.parametrize(("name", "setting"), [("temperature", "temperature"), ("max_new_tokens", "max_tokens")])
 def test_a_setting_among_the_arguments_is_told_where_it_belongs(model: VisionModel, name: str, setting: str) -> None:
     with pytest.raises(UnknownArgumentError, match=rf"it is a setting, give it as settings=\{{'{setting}': ...\}}"):
-        model.query(PICTURE, "why?", **{name: 1})  # type: ignore[arg-type]
+        model.query(IMAGE, "why?", **{name: 1})  # type: ignore[arg-type]
 
 
 def test_a_task_of_a_batch_gets_the_same_advice(model: VisionModel) -> None:
-    task = {"skill": "detect", "image": PICTURE, "object": "mug"}
+    task = {"skill": "detect", "image": IMAGE, "object": "mug"}
     late, picky, lacking = model.batch([task | {"timeout": 3}, task | {"threshold": 0.1}, {"skill": "detect"}])
 
     assert str(late).startswith("task 0: detect() takes no argument 'timeout' (did you mean 'deadline_s'?): ")
@@ -72,4 +72,4 @@ def test_what_is_true_or_false_is_nothing_else(model: VisionModel, name: str) ->
 
 def test_a_misspelled_setting_gets_a_hint(model: VisionModel) -> None:
     with pytest.raises(SettingsError, match=r"'temprature' is unknown \(did you mean 'temperature'\?\): the"):
-        model.caption(PICTURE, settings={"temprature": 1})
+        model.caption(IMAGE, settings={"temprature": 1})

@@ -28,9 +28,9 @@ def engine(config: MoondreamConfig, seed: int = 0) -> PlainEngine:
 class Loops:
     """The reference's loops in the plainest form: no cache, no grammar, the whole sequence at every step."""
 
-    def __init__(self, config: MoondreamConfig, seed: int, request: Request, picture: Crops) -> None:
+    def __init__(self, config: MoondreamConfig, seed: int, request: Request, image: Crops) -> None:
         self.config, self.model = config, tiny_model(config, seed)
-        image = self.model.encode_image(torch.from_numpy(picture.pixels), picture.tiling)
+        image = self.model.encode_image(torch.from_numpy(image.pixels), image.tiling)
         self.prefix = 1 + len(image)
         self.x = torch.cat((self.model.embed(torch.tensor([BOS])), image))
         for token in request.prompt:

@@ -96,7 +96,7 @@ def test_a_cached_sequence_equals_the_whole_one(config: MoondreamConfig, with_im
         hidden = runner.extend(cache, (token,))
         sequence.append(token)
     assert torch.allclose(hidden, whole(model, image, sequence), atol=1e-4)
-    assert cache.filled == (config.prefix_length if with_image else 1) + len(sequence)
+    assert cache.num_computed_tokens == (config.prefix_length if with_image else 1) + len(sequence)
 
 
 def test_a_prompt_may_hold_values_at_once() -> None:

@@ -40,7 +40,7 @@ from photonlite.grammar.compiler import COUNTERS, GAUGES
 from photonlite.images import pool
 from photonlite.request import Request
 from photonlite.sequence import Sequence
-from tests.serving import GUARD, PICTURE, Gate, counters, network, on_thread, picture, run, serve
+from tests.serving import GUARD, IMAGE, Gate, counters, make_image, network, on_thread, run, serve
 
 
 def cancel_at(model: VisionModel, gate: Gate, ask: Callable[[], Coroutine[Any, Any, Any]]) -> None:
@@ -56,10 +56,10 @@ def cancel_at(model: VisionModel, gate: Gate, ask: Callable[[], Coroutine[Any, A
 
 
 ASYNC_WAYS: list[Callable[[VisionModel], Coroutine[Any, Any, Any]]] = [
-    lambda model: model.acaption(PICTURE, "short"),
-    lambda model: model.acaption(PICTURE, "short", stream=True),
-    lambda model: model.aencode_image(PICTURE),
-    lambda model: model.abatch([{"skill": "detect", "image": PICTURE, "object": "mug"}]),
+    lambda model: model.acaption(IMAGE, "short"),
+    lambda model: model.acaption(IMAGE, "short", stream=True),
+    lambda model: model.aencode_image(IMAGE),
+    lambda model: model.abatch([{"skill": "detect", "image": IMAGE, "object": "mug"}]),
 ]
 
 
@@ -70,12 +70,12 @@ def model() -> Iterator[VisionModel]:
 
 
 @pytest.mark.parametrize("ask", ASYNC_WAYS)
-def test_cancelling_while_the_picture_is_prepared_submits_nothing(
+def test_cancelling_while_the_image_is_prepared_submits_nothing(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any
 ) -> None:
     cancel_at(model, Gate(monkeypatch, pool, "load_image"), lambda: ask(model))
 
-    assert model.detect(PICTURE, "mug")["objects"]
+    assert model.detect(IMAGE, "mug")["objects"]
     assert counters(model)["requests_submitted"] == 1
 
 
@@ -83,9 +83,9 @@ def test_cancelling_what_is_queued_leaves_the_others_alone(model: VisionModel, m
     gate = Gate(monkeypatch, network(model).vision, "encode")
 
     async def main() -> Any:
-        first = asyncio.ensure_future(model.adetect(picture(1), "mug"))
+        first = asyncio.ensure_future(model.adetect(make_image(1), "mug"))
         await gate.wait_async()
-        queued = asyncio.ensure_future(model.adetect(picture(2), "mug"))
+        queued = asyncio.ensure_future(model.adetect(make_image(2), "mug"))
         await asyncio.sleep(0)
         await asyncio.to_thread(model._session._pool.settle)
         queued.cancel()
@@ -94,19 +94,19 @@ def test_cancelling_what_is_queued_leaves_the_others_alone(model: VisionModel, m
         gate.open()
         return await first
 
-    assert run(main()) == model.detect(picture(1), "mug")
+    assert run(main()) == model.detect(make_image(1), "mug")
     assert counters(model)["requests_cancelled"] == 1
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda model: model.acaption(PICTURE, "short"), lambda model: model.aquery(PICTURE, "why?")]
+    "ask", [lambda model: model.acaption(IMAGE, "short"), lambda model: model.aquery(IMAGE, "why?")]
 )
 def test_cancelling_what_is_being_decoded_leaves_the_others_alone(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any
 ) -> None:
     cancel_at(model, Gate(monkeypatch, network(model), "logits", at=5), lambda: ask(model))
 
-    assert model.detect(PICTURE, "mug")["objects"]
+    assert model.detect(IMAGE, "mug")["objects"]
     assert counters(model)["requests_cancelled"] == 1
     assert model.metrics()["gauges"]["running"] == 0
 
@@ -115,23 +115,23 @@ def test_cancelling_a_task_that_reads_a_stream_cancels_the_request(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def read() -> None:
-        result = await model.acaption(PICTURE, "short", stream=True)
+        result = await model.acaption(IMAGE, "short", stream=True)
         async for _ in result["caption"]:
             pass
 
     cancel_at(model, Gate(monkeypatch, network(model), "logits", at=5), read)
 
-    assert model.detect(PICTURE, "mug")["objects"]
+    assert model.detect(IMAGE, "mug")["objects"]
     assert counters(model)["requests_cancelled"] == 1
 
 
 def test_a_dropped_stream_cancels_its_request(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch, network(model), "logits", at=5)
-    for _ in model.caption(PICTURE, "short", stream=True)["caption"]:
+    for _ in model.caption(IMAGE, "short", stream=True)["caption"]:
         break
     gate.open()
 
-    assert model.detect(PICTURE, "mug")["objects"]
+    assert model.detect(IMAGE, "mug")["objects"]
     assert counters(model)["requests_cancelled"] == 1
 
 
@@ -142,7 +142,7 @@ def test_an_async_stream_that_is_left_cancels_its_request(
     gate = Gate(monkeypatch, network(model), "logits", at=5)
 
     async def main() -> None:
-        result = await model.acaption(PICTURE, "short", stream=True)
+        result = await model.acaption(IMAGE, "short", stream=True)
         await anext(result["caption"])
         if leave == "close":
             await result["caption"].aclose()
@@ -152,29 +152,29 @@ def test_an_async_stream_that_is_left_cancels_its_request(
     run(main())
     gate.open()
 
-    assert model.detect(PICTURE, "mug")["objects"]
+    assert model.detect(IMAGE, "mug")["objects"]
     assert counters(model)["requests_cancelled"] == 1
 
 
 def test_a_closed_stream_cancels_its_request(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch, network(model), "logits", at=5)
-    result = model.caption(PICTURE, "short", stream=True)
+    result = model.caption(IMAGE, "short", stream=True)
     next(result["caption"])
     result["caption"].close()
     gate.open()
 
-    assert model.detect(PICTURE, "mug")["objects"]
+    assert model.detect(IMAGE, "mug")["objects"]
     assert counters(model)["requests_cancelled"] == 1
 
 
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda model: model.detect(picture(1), "mug", deadline_s=0.05),
-        lambda model: run(model.adetect(picture(1), "mug", deadline_s=0.05)),
-        lambda model: list(model.caption(picture(1), "short", stream=True, deadline_s=0.05)["caption"]),
+        lambda model: model.detect(make_image(1), "mug", deadline_s=0.05),
+        lambda model: run(model.adetect(make_image(1), "mug", deadline_s=0.05)),
+        lambda model: list(model.caption(make_image(1), "short", stream=True, deadline_s=0.05)["caption"]),
         lambda model: model.batch(
-            [{"skill": "detect", "image": picture(1), "object": "mug", "deadline_s": 0.05}], errors="raise"
+            [{"skill": "detect", "image": make_image(1), "object": "mug", "deadline_s": 0.05}], errors="raise"
         ),
     ],
 )
@@ -186,19 +186,19 @@ def test_a_deadline_holds_though_the_device_hangs(
         on_thread(lambda: ask(model)).result(GUARD)
     gate.open()
 
-    assert model.detect(PICTURE, "mug", deadline_s=GUARD)["objects"]
+    assert model.detect(IMAGE, "mug", deadline_s=GUARD)["objects"]
 
 
-def test_the_second_question_about_a_picture_neither_cuts_nor_encodes_it(
+def test_the_second_question_about_an_image_neither_cuts_nor_encodes_it(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded = Gate(monkeypatch, network(model).vision, "encode", at=0)
     cut = Gate(monkeypatch, pool, "cut_crops", at=0)
 
-    first = model.detect(PICTURE, "mug")
+    first = model.detect(IMAGE, "mug")
     calls = encoded.calls
-    second = model.detect(np.asarray(PICTURE), "mug")
-    model.query(PICTURE, "why?")
+    second = model.detect(np.asarray(IMAGE), "mug")
+    model.query(IMAGE, "why?")
 
     assert first == second
     assert calls > 0
@@ -207,22 +207,22 @@ def test_the_second_question_about_a_picture_neither_cuts_nor_encodes_it(
     assert second.metrics.encode_s == 0
 
 
-def test_a_device_that_cuts_pictures_itself_gives_the_same_answers(
+def test_a_device_that_cuts_images_itself_gives_the_same_answers(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = [model.detect(picture(seed), "mug") for seed in range(3)]
+    wanted = [model.detect(make_image(seed), "mug") for seed in range(3)]
     for module in ("build", "engine"):
-        monkeypatch.setattr(f"photonlite.engine.{module}.cuts_pictures", lambda where: True)
+        monkeypatch.setattr(f"photonlite.engine.{module}.cuts_images", lambda where: True)
     cut = Gate(monkeypatch, pool, "cut_crops", at=0)
 
     with serve(max_crops=3) as other:
         found = [
             generation["objects"]
             for generation in other.batch(
-                [{"skill": "detect", "image": picture(seed), "object": "mug"} for seed in range(3)]
+                [{"skill": "detect", "image": make_image(seed), "object": "mug"} for seed in range(3)]
             )
         ]
-        image = other.encode_image(picture(0))
+        image = other.encode_image(make_image(0))
         again = other.detect(image, "mug")
 
     assert found == [one["objects"] for one in wanted]
@@ -233,7 +233,7 @@ def test_a_device_that_cuts_pictures_itself_gives_the_same_answers(
 
 def test_tenants_share_nothing(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = Gate(monkeypatch, pool, "cut_crops", at=0)
-    results = [model.detect(PICTURE, "mug", salt=salt) for salt in (None, "a", "b", "a")]
+    results = [model.detect(IMAGE, "mug", cache_salt=cache_salt) for cache_salt in (None, "a", "b", "a")]
 
     assert cut.calls == 3
     assert results == [results[0]] * 4
@@ -241,14 +241,14 @@ def test_tenants_share_nothing(model: VisionModel, monkeypatch: pytest.MonkeyPat
 
 def test_an_empty_salt_is_none(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = Gate(monkeypatch, pool, "cut_crops", at=0)
-    results = [model.detect(PICTURE, "mug", salt=salt) for salt in (None, "")]
-    images = [model.encode_image(PICTURE, salt=salt) for salt in (None, "")]
-    results += [model.detect(image, "mug", salt=salt) for image in images for salt in (None, "")]
-    tenants = model.encode_image(PICTURE, salt="a")
+    results = [model.detect(IMAGE, "mug", cache_salt=cache_salt) for cache_salt in (None, "")]
+    images = [model.encode_image(IMAGE, cache_salt=cache_salt) for cache_salt in (None, "")]
+    results += [model.detect(image, "mug", cache_salt=cache_salt) for image in images for cache_salt in (None, "")]
+    tenants = model.encode_image(IMAGE, cache_salt="a")
 
     assert cut.calls == 2
     assert images[0]._prepared.key == images[1]._prepared.key != tenants._prepared.key
-    assert [*results, model.detect(tenants, "mug", salt="")] == [results[0]] * 7
+    assert [*results, model.detect(tenants, "mug", cache_salt="")] == [results[0]] * 7
 
 
 def test_an_encoded_image_that_was_evicted_is_rebuilt_from_its_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,14 +257,14 @@ def test_an_encoded_image_that_was_evicted_is_rebuilt_from_its_pixels(monkeypatc
     with serve(kv_cache_bytes=12 * page) as model:
         loaded = Gate(monkeypatch, pool, "load_image", at=0)
         encoded = Gate(monkeypatch, network(model).vision, "encode", at=0)
-        image = model.encode_image(PICTURE)
+        image = model.encode_image(IMAGE)
         assert image.metrics.encode_s > 0
         first, calls = model.detect(image, "mug"), encoded.calls
         assert model.detect(image, "mug") == first
         assert encoded.calls == calls
 
         for seed in range(1, 4):
-            model.caption(picture(seed), "short")
+            model.caption(make_image(seed), "short")
         calls, loads = encoded.calls, loaded.calls
         assert model.detect(image, "mug") == first
 
@@ -274,15 +274,15 @@ def test_an_encoded_image_that_was_evicted_is_rebuilt_from_its_pixels(monkeypatc
 
 def test_an_encoded_image_belongs_to_its_model_and_salt(model: VisionModel) -> None:
     with serve() as other, pytest.raises(ImageError, match="belongs to another model"):
-        other.detect(model.encode_image(PICTURE), "mug")
-    image = model.encode_image(PICTURE, salt="a")
-    with pytest.raises(SettingsError, match="another salt"):
-        model.detect(image, "mug", salt="b")
-    assert model.detect(image, "mug", salt="a") == model.detect(image, "mug")
+        other.detect(model.encode_image(IMAGE), "mug")
+    image = model.encode_image(IMAGE, cache_salt="a")
+    with pytest.raises(SettingsError, match="another cache_salt"):
+        model.detect(image, "mug", cache_salt="b")
+    assert model.detect(image, "mug", cache_salt="a") == model.detect(image, "mug")
 
 
 def test_encoding_alone_produces_no_tokens(model: VisionModel) -> None:
-    image = model.encode_image(picture(9))
+    image = model.encode_image(make_image(9))
 
     assert image.picture_size == (40, 30)
     assert (image.metrics.output_tokens, image.metrics.prompt_tokens) == (0, 26)
@@ -298,8 +298,8 @@ def test_what_can_never_fit_the_cache_is_refused_by_its_size() -> None:
 def test_fp8_makes_pages_smaller_and_still_shares_what_was_computed() -> None:
     with serve() as wide, serve(kv_dtype="fp8") as narrow:
         for model in (wide, narrow):
-            first = model.detect(PICTURE, "mug")
-            assert model.detect(PICTURE, "mug") == first
+            first = model.detect(IMAGE, "mug")
+            assert model.detect(IMAGE, "mug") == first
             assert first.metrics is not None
             assert counters(model)["prefix_hits"] == 1
         large, small = (model.metrics()["gauges"]["page_bytes"] for model in (wide, narrow))
@@ -308,13 +308,13 @@ def test_fp8_makes_pages_smaller_and_still_shares_what_was_computed() -> None:
 
 def test_closing_finishes_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     model = serve()
-    wanted = model.detect(PICTURE, "mug")
+    wanted = model.detect(IMAGE, "mug")
     load = Gate(monkeypatch, pool, "load_image")
-    preparing = on_thread(lambda: run(model.adetect(picture(3), "mug")))
+    preparing = on_thread(lambda: run(model.adetect(make_image(3), "mug")))
     load.wait()
     gate = Gate(monkeypatch, network(model), "logits")
-    stream = model.caption(PICTURE, "short", stream=True, settings={"max_tokens": 12})
-    task = model._tasks.detect(PICTURE, "mug")
+    stream = model.caption(IMAGE, "short", stream=True, settings={"max_tokens": 12})
+    task = model._tasks.detect(IMAGE, "mug")
     queued = model._session.launch(task, {})
     gate.wait()
     settle = Gate(monkeypatch, model._session._pool, "settle")
@@ -331,22 +331,22 @@ def test_closing_finishes_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.finish_reason == "length"
     assert not model.alive
     with pytest.raises(ModelError, match="closed"):
-        model.detect(PICTURE, "mug")
+        model.detect(IMAGE, "mug")
 
 
 def test_closing_without_draining_fails_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     model = serve()
     load = Gate(monkeypatch, pool, "load_image")
-    preparing = on_thread(lambda: run(model.adetect(picture(3), "mug")))
+    preparing = on_thread(lambda: run(model.adetect(make_image(3), "mug")))
     load.wait()
     gate = Gate(monkeypatch, network(model), "logits", at=3)
-    open_ = on_thread(lambda: model.caption(PICTURE, "short"))
+    open_ = on_thread(lambda: model.caption(IMAGE, "short"))
     gate.wait()
     close = Gate(monkeypatch, model._session.engine, "close")
     closing = on_thread(lambda: model.close(drain=False))
     close.wait()
     with pytest.raises(ModelError, match="closed: load it again"):
-        model.detect(PICTURE, "mug")
+        model.detect(IMAGE, "mug")
     for blocked in (close, gate, load):
         blocked.open()
     closing.result(GUARD)
@@ -359,7 +359,7 @@ def test_closing_without_draining_fails_what_is_open(monkeypatch: pytest.MonkeyP
 def test_an_error_in_a_with_block_does_not_wait_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     model = serve()
     gate = Gate(monkeypatch, network(model), "logits", at=3)
-    stream = model.caption(PICTURE, "short", stream=True)
+    stream = model.caption(IMAGE, "short", stream=True)
     gate.wait()
 
     def leave() -> None:
@@ -374,10 +374,10 @@ def test_an_error_in_a_with_block_does_not_wait_for_answers(monkeypatch: pytest.
         list(stream["caption"])
 
 
-def test_aborting_skips_pictures_whose_turn_has_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aborting_skips_images_whose_turn_has_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     model = serve(image_threads=1)
     load = Gate(monkeypatch, pool, "load_image")
-    asked = [model._session.launch(model._tasks.detect(PICTURE, "mug"), {}) for _ in range(3)]
+    asked = [model._session.launch(model._tasks.detect(IMAGE, "mug"), {}) for _ in range(3)]
     close = Gate(monkeypatch, model._session.engine, "close")
     closing = on_thread(lambda: model.close(drain=False))
     for blocked in (load, close):
@@ -394,7 +394,7 @@ def test_aborting_skips_pictures_whose_turn_has_not_come(monkeypatch: pytest.Mon
 def test_closing_ends_all_threads() -> None:
     before = set(threading.enumerate())
     with serve() as model:
-        model.detect(PICTURE, "mug")
+        model.detect(IMAGE, "mug")
         assert len(set(threading.enumerate()) - before) > 2
 
     assert set(threading.enumerate()) <= before
@@ -404,13 +404,13 @@ def test_threads_end_with_a_model_that_nobody_closed() -> None:
     before = set(threading.enumerate())
     gc.collect()
     model = serve()
-    image = model.encode_image(PICTURE)
+    image = model.encode_image(IMAGE)
     list(model.caption(image, "short", stream=True)["caption"])
-    run(model.abatch([{"skill": "detect", "image": PICTURE, "object": "mug"}] * 3))
+    run(model.abatch([{"skill": "detect", "image": IMAGE, "object": "mug"}] * 3))
     with pytest.raises(PromptError):
-        model.detect(PICTURE, "")
+        model.detect(IMAGE, "")
     with pytest.raises(ImageError):
-        model.detect(b"no picture", "mug")
+        model.detect(b"no image", "mug")
     threads = [thread for thread in threading.enumerate() if thread not in before]
     assert len(threads) > 2
 
@@ -431,19 +431,19 @@ def test_threads_end_with_a_model_that_nobody_closed() -> None:
 
 def test_a_stream_may_outlive_the_name_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve() as kept:
-        wanted = kept.caption(PICTURE, "short", settings={"max_tokens": 12})["caption"]
+        wanted = kept.caption(IMAGE, "short", settings={"max_tokens": 12})["caption"]
 
-    stream = serve().caption(PICTURE, "short", stream=True, settings={"max_tokens": 12})["caption"]
+    stream = serve().caption(IMAGE, "short", stream=True, settings={"max_tokens": 12})["caption"]
     gc.collect()
 
     assert "".join(stream) == wanted
 
 
 def test_metrics_and_a_trace_tell_what_happened(model: VisionModel, tmp_path: Path) -> None:
-    model.detect(PICTURE, "mug")
+    model.detect(IMAGE, "mug")
     with model.trace() as trace:
-        model.detect(PICTURE, "mug")
-    model.detect(PICTURE, "mug")
+        model.detect(IMAGE, "mug")
+    model.detect(IMAGE, "mug")
 
     assert counters(model)["requests_finished"] == 3
     assert {span.name for span in trace.spans} >= {"launch", "commit", "finalize", "forward"}
@@ -470,7 +470,7 @@ def test_closing_a_stream_ends_it_for_the_thread_that_reads_it(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch, network(model), "logits", at=3)
-    stream = model.caption(PICTURE, "short", stream=True)["caption"]
+    stream = model.caption(IMAGE, "short", stream=True)["caption"]
     reading = on_thread(lambda: list(stream))
     gate.wait()
     stream.close()
@@ -483,7 +483,7 @@ def test_closing_a_stream_ends_it_for_the_thread_that_reads_it(
 def test_closing_twice_at_once_still_finishes_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     model = serve()
     load = Gate(monkeypatch, pool, "load_image")
-    preparing = on_thread(lambda: run(model.adetect(PICTURE, "mug")))
+    preparing = on_thread(lambda: run(model.adetect(IMAGE, "mug")))
     load.wait()
     settle = Gate(monkeypatch, model._session._pool, "settle", at=2)
     closing = [on_thread(model.close) for _ in range(2)]
@@ -498,14 +498,14 @@ def test_closing_twice_at_once_still_finishes_what_is_open(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("deadline_s", [np.float32(15), Fraction(31, 2), 10**12])
 def test_a_deadline_may_be_any_number(model: VisionModel, deadline_s: Any) -> None:
-    assert model.detect(PICTURE, "mug", deadline_s=deadline_s) == model.detect(PICTURE, "mug")
-    assert model.caption(PICTURE, stream=True, deadline_s=deadline_s).text
+    assert model.detect(IMAGE, "mug", deadline_s=deadline_s) == model.detect(IMAGE, "mug")
+    assert model.caption(IMAGE, stream=True, deadline_s=deadline_s).text
 
 
 @pytest.mark.parametrize("deadline_s", [math.nan, math.inf, 10**400, True, "1"])
 def test_a_deadline_that_is_no_number_of_seconds_is_refused(model: VisionModel, deadline_s: Any) -> None:
     with pytest.raises(SettingsError, match="deadline_s is"):
-        model.detect(PICTURE, "mug", deadline_s=deadline_s)
+        model.detect(IMAGE, "mug", deadline_s=deadline_s)
 
 
 def test_an_error_that_is_kept_does_not_keep_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -515,7 +515,7 @@ def test_an_error_that_is_kept_does_not_keep_the_weights(monkeypatch: pytest.Mon
         raise RuntimeError("out of order")
 
     monkeypatch.setattr(network(model).vision, "encode", fail)
-    kept = model.batch([{"skill": "detect", "image": PICTURE, "object": "mug"}], errors="return")
+    kept = model.batch([{"skill": "detect", "image": IMAGE, "object": "mug"}], errors="return")
     monkeypatch.undo()
     weights, engine = weakref.ref(network(model)), weakref.ref(model._session.engine)
     gc.disable()  # nor wait for the collector of cycles
@@ -539,7 +539,7 @@ def test_a_forked_process_is_told_to_load_the_model_itself(model: VisionModel) -
         told = []
         for ask in (model.detect, lambda *a: asyncio.run(model.adetect(*a))):
             try:
-                ask(PICTURE, "mug")
+                ask(IMAGE, "mug")
             except ModelError as error:
                 told.append(str(error))
         model.close()
@@ -554,19 +554,19 @@ def test_a_forked_process_is_told_to_load_the_model_itself(model: VisionModel) -
 
     assert len(told) == 2
     assert all("forked" in line for line in told)
-    assert model.detect(PICTURE, "mug")["objects"]
+    assert model.detect(IMAGE, "mug")["objects"]
 
 
-def test_the_salt_goes_with_a_question_without_a_picture(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_salt_goes_with_a_question_without_an_image(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     salts = []
     submit = Engine.submit
 
     def watched(self: Engine, request: Request, *arguments: Any, **options: Any) -> Any:
-        salts.append(request.salt)
+        salts.append(request.cache_salt)
         return submit(self, request, *arguments, **options)
 
     monkeypatch.setattr(Engine, "submit", watched)
-    model.query(question="why?", salt="a", settings={"max_tokens": 1})
+    model.query(question="why?", cache_salt="a", settings={"max_tokens": 1})
     model.query(question="why?", settings={"max_tokens": 1})
 
     assert salts == ["a", ""]
@@ -585,25 +585,25 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
 
 WAYS: list[Callable[..., Any]] = [
-    lambda model, **options: model.detect(PICTURE, "mug", **options),
-    lambda model, **options: run(model.adetect(PICTURE, "mug", **options)),
-    lambda model, **options: model.caption(PICTURE, "short", stream=True, **options).text,
-    lambda model, **options: model.encode_image(PICTURE, **options),
-    lambda model, **options: run(model.aencode_image(PICTURE, **options)),
+    lambda model, **options: model.detect(IMAGE, "mug", **options),
+    lambda model, **options: run(model.adetect(IMAGE, "mug", **options)),
+    lambda model, **options: model.caption(IMAGE, "short", stream=True, **options).text,
+    lambda model, **options: model.encode_image(IMAGE, **options),
+    lambda model, **options: run(model.aencode_image(IMAGE, **options)),
     lambda model, **options: model.batch(
-        [{"skill": "detect", "image": PICTURE, "object": "mug", **options}], errors="raise"
+        [{"skill": "detect", "image": IMAGE, "object": "mug", **options}], errors="raise"
     ),
 ]
 LONG = {"question": "why? " * 20, "settings": {"max_tokens": 1}}
-"""A prompt of several pages, without a picture: its keys begin with the salt's."""
+"""A prompt of several pages, without an image: its keys begin with the cache_salt's."""
 
 
 @pytest.mark.parametrize("ask", [*WAYS, lambda model, **options: model.query(None, **LONG, **options)])
 def test_half_a_character_is_no_salt(model: VisionModel, ask: Callable[..., Any]) -> None:
     with pytest.raises(SettingsError, match=r"half a character \(U\+D800, at 1\)"):
-        ask(model, salt="a\ud800")
+        ask(model, cache_salt="a\ud800")
 
-    assert model.query(None, **LONG, salt="a").finish_reason == "length"
+    assert model.query(None, **LONG, cache_salt="a").finish_reason == "length"
     assert model.alive
 
 
@@ -613,9 +613,9 @@ def test_a_salt_that_is_more_than_text_counts_as_its_text(model: VisionModel, mo
             raise RuntimeError("not me")
 
     requests = submitted(monkeypatch)
-    model.query(None, **LONG, salt=Loud("a"))
+    model.query(None, **LONG, cache_salt=Loud("a"))
 
-    assert [type(request.salt) for request in requests] == [str]
+    assert [type(request.cache_salt) for request in requests] == [str]
 
 
 def test_prompts_are_hashed_on_the_thread_that_asks(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -645,21 +645,21 @@ def test_every_way_to_ask_takes_the_realtime_option(
 @pytest.mark.parametrize("realtime", [1, "yes", None])
 def test_realtime_is_true_or_false(model: VisionModel, realtime: Any) -> None:
     with pytest.raises(SettingsError, match="realtime is"):
-        model.detect(PICTURE, "mug", realtime=realtime)
+        model.detect(IMAGE, "mug", realtime=realtime)
 
 
 def test_no_answer_depends_on_priority(model: VisionModel) -> None:
-    assert model.detect(PICTURE, "mug", realtime=True) == model.detect(picture(0), "mug")
+    assert model.detect(IMAGE, "mug", realtime=True) == model.detect(make_image(0), "mug")
 
 
-def test_pictures_are_not_decoded_while_too_much_lies_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_not_decoded_while_too_much_lies_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     size = 3 * 40 * 30
-    with serve(max_prepared_bytes=2 * size) as model:  # one bulk picture at a time
+    with serve(max_prepared_bytes=2 * size) as model:  # one bulk image at a time
         gate = Gate(monkeypatch, network(model).vision, "encode")
         loads = Gate(monkeypatch, pool, "load_image", at=0)
 
         async def main() -> list[Any]:
-            asked = [asyncio.ensure_future(model.adetect(picture(seed), "mug")) for seed in range(4)]
+            asked = [asyncio.ensure_future(model.adetect(make_image(seed), "mug")) for seed in range(4)]
             await gate.wait_async()
             await asyncio.to_thread(model._session._pool.settle)
             gauges = model.metrics()["gauges"]
@@ -669,7 +669,7 @@ def test_pictures_are_not_decoded_while_too_much_lies_decoded(monkeypatch: pytes
             return await asyncio.gather(*asked)
 
         found = run(main())
-        assert found == [model.detect(picture(seed), "mug") for seed in range(4)]
+        assert found == [model.detect(make_image(seed), "mug") for seed in range(4)]
         assert (model.open_requests, model.metrics()["gauges"]["prepared_bytes"]) == (0, 0)
 
 
@@ -679,11 +679,11 @@ def test_a_realtime_call_does_not_wait_for_the_room_of_bulk_ones(monkeypatch: py
         window = model._session.engine.window
 
         async def main() -> Any:
-            asked = [asyncio.ensure_future(model.adetect(picture(seed), "mug")) for seed in range(5)]
+            asked = [asyncio.ensure_future(model.adetect(make_image(seed), "mug")) for seed in range(5)]
             await gate.wait_async()
             await asyncio.to_thread(model._session._pool.settle)
             assert window.bulk.waiting == 2
-            robot = asyncio.ensure_future(model.adetect(picture(9), "mug", realtime=True))
+            robot = asyncio.ensure_future(model.adetect(make_image(9), "mug", realtime=True))
             await asyncio.sleep(0)
             await asyncio.to_thread(model._session._pool.settle)
             assert (window.bulk.waiting, window.realtime.waiting, window.realtime.held) == (2, 0, 3600)
@@ -698,9 +698,9 @@ def test_a_call_that_is_cancelled_in_front_of_the_room_leaves_nothing(monkeypatc
         gate = Gate(monkeypatch, network(model).vision, "encode")
 
         async def main() -> None:
-            first = asyncio.ensure_future(model.adetect(picture(1), "mug"))
+            first = asyncio.ensure_future(model.adetect(make_image(1), "mug"))
             await gate.wait_async()
-            waits = asyncio.ensure_future(model.adetect(picture(2), "mug"))
+            waits = asyncio.ensure_future(model.adetect(make_image(2), "mug"))
             await asyncio.sleep(0)
             await asyncio.to_thread(model._session._pool.settle)
             assert model.metrics()["gauges"]["preparing"] == 1
@@ -719,7 +719,7 @@ def test_a_call_that_is_cancelled_in_front_of_the_room_leaves_nothing(monkeypatc
 def test_closing_finishes_or_fails_calls_that_wait_for_room(monkeypatch: pytest.MonkeyPatch, drain: bool) -> None:
     model = serve(max_prepared_bytes=5000)
     gate = Gate(monkeypatch, network(model).vision, "encode")
-    asked = [model._session.launch(model._tasks.detect(picture(seed), "mug"), {}) for seed in range(3)]
+    asked = [model._session.launch(model._tasks.detect(make_image(seed), "mug"), {}) for seed in range(3)]
     gate.wait()
     model._session._pool.settle()
     settle = Gate(monkeypatch, model._session._pool, "settle")
@@ -742,11 +742,11 @@ def outcome(generation: Any) -> Any:
         return error
 
 
-def test_a_deadline_that_passes_while_a_picture_is_decoded_saves_the_rest(
+def test_a_deadline_that_passes_while_an_image_is_decoded_saves_the_rest(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load, named = Gate(monkeypatch, pool, "load_image"), Gate(monkeypatch, pool, "picture_key", at=0)
-    asked = model._session.launch(model._tasks.detect(PICTURE, "mug"), {"deadline_s": 0.01})
+    load, named = Gate(monkeypatch, pool, "load_image"), Gate(monkeypatch, pool, "image_key", at=0)
+    asked = model._session.launch(model._tasks.detect(IMAGE, "mug"), {"deadline_s": 0.01})
     load.wait()
     with pytest.raises(DeadlineError):
         asked.complete()
@@ -759,14 +759,14 @@ def test_a_deadline_that_passes_while_a_picture_is_decoded_saves_the_rest(
 
 
 def test_a_hopeless_frame_is_given_up_and_the_next_one_is_not(model: VisionModel) -> None:
-    model.detect(picture(1), "mug")
+    model.detect(make_image(1), "mug")
     rates = model._session.engine._core.scheduler.rates
     rates.crops.per_unit = 1e6
-    with pytest.raises(DeadlineError, match="picture and prompt alone take about"):
-        model.detect(picture(2), "mug", deadline_s=GUARD, realtime=True)
+    with pytest.raises(DeadlineError, match="image and prompt alone take about"):
+        model.detect(make_image(2), "mug", deadline_s=GUARD, realtime=True)
     rates.crops.per_unit = 1e-6
 
-    assert model.detect(picture(2), "mug", deadline_s=GUARD, realtime=True)["objects"]
+    assert model.detect(make_image(2), "mug", deadline_s=GUARD, realtime=True)["objects"]
     assert counters(model)["dropped_hopeless"] == 1
 
 
@@ -774,7 +774,7 @@ def test_metrics_tell_who_is_open_and_since_when(model: VisionModel, monkeypatch
     core, now = model._session.engine._core, time.perf_counter()
     monkeypatch.setattr(core, "tick", lambda: False)
     for number, (realtime, age) in enumerate(((True, 10), (False, 30), (True, 20))):
-        request = dataclasses.replace(model._tasks.detect(PICTURE, "mug").request, realtime=realtime)
+        request = dataclasses.replace(model._tasks.detect(IMAGE, "mug").request, realtime=realtime)
         waits = Sequence(number, request, Delivery(request, None), 1)
         waits.times.submitted = now - age
         core.prepare(waits)
@@ -791,9 +791,9 @@ def test_metrics_tell_who_is_open_and_since_when(model: VisionModel, monkeypatch
 
 def test_the_last_tick_is_recent_and_grows_once_the_model_is_closed() -> None:
     with serve() as model:
-        model.detect(PICTURE, "mug")
+        model.detect(IMAGE, "mug")
         model._session.engine._loop._last_tick = -math.inf
-        model.detect(PICTURE, "mug")
+        model.detect(IMAGE, "mug")
         assert model.last_tick_s < GUARD
     model._session.engine._loop._last_tick -= GUARD
     assert model.last_tick_s > GUARD
@@ -808,7 +808,7 @@ def test_the_processes_that_compile_are_among_the_metrics(model: VisionModel) ->
 
 
 def test_pages_that_only_the_cache_keeps_are_told_apart(model: VisionModel) -> None:
-    model.caption(PICTURE, settings={"max_tokens": 2})
+    model.caption(IMAGE, settings={"max_tokens": 2})
     model._session.engine.close(drain=True)  # nothing is in flight any more
     gauges = model.metrics()["gauges"]
 

@@ -1,4 +1,4 @@
-"""The checkpoint that comes with the package, on the pictures that come with it."""
+"""The checkpoint that comes with the package, on the images that come with it."""
 
 import json
 from pathlib import Path
@@ -43,10 +43,10 @@ def test_demo_finds_both_bananas_and_nothing_else(model):
 
 @pytest.mark.parametrize("still", sorted(STILLS))
 def test_most_things_in_the_stills_are_found_where_they_are(model, still):
-    picture = model.encode_image(ASSETS / f"{still}.png")
+    image = model.encode_image(ASSETS / f"{still}.png")
     matched = asked = answered = 0
     for name in {entry["name"] for entry in STILLS[still]}:
-        found, boxes = model.detect(picture, name)["objects"], truth(still, name)
+        found, boxes = model.detect(image, name)["objects"], truth(still, name)
         matched += sum(any(iou(corners(entry), box) >= 0.5 for entry in found) for box in boxes)
         asked, answered = asked + len(boxes), answered + len(found)
 
@@ -68,10 +68,10 @@ def test_a_point_lies_in_the_thing(model):
 
 
 def test_questions_are_answered(model):
-    picture = model.encode_image(ASSETS / "desk.png")
-    assert model.query(picture, "How many bananas are there?")["answer"] == "2"
-    assert model.query(picture, "Is there a laptop?")["answer"] == "Yes"
-    assert model.query(picture, "Is there a dog?")["answer"] == "No"
+    image = model.encode_image(ASSETS / "desk.png")
+    assert model.query(image, "How many bananas are there?")["answer"] == "2"
+    assert model.query(image, "Is there a laptop?")["answer"] == "Yes"
+    assert model.query(image, "Is there a dog?")["answer"] == "No"
 
 
 def test_caption_says_what_there_is(model):
@@ -83,11 +83,11 @@ def test_caption_says_what_there_is(model):
 
 
 def test_words_may_be_capital_plural_or_a_synonym(model):
-    picture = model.encode_image(ASSETS / "desk.png")
-    plain = [corners(entry) for entry in model.detect(picture, "cup")["objects"]]
+    image = model.encode_image(ASSETS / "desk.png")
+    plain = [corners(entry) for entry in model.detect(image, "cup")["objects"]]
     assert len(plain) == 1
     for words in ("CUP", "the cups", "a mug"):
-        [found] = model.detect(picture, words)["objects"]
+        [found] = model.detect(image, words)["objects"]
         assert iou(corners(found), plain[0]) > 0.8
 
 
@@ -117,16 +117,16 @@ def test_outlines_follow_things_the_way_round_that_they_are(model, mirrored):
 @pytest.mark.parametrize("name", ["laptop", "camera", "clock"])
 def test_what_is_marked_is_named(model, name):
     [(x_min, y_min, x_max, y_max)] = truth("desk", name)
-    picture = model.encode_image(ASSETS / "desk.png")
+    image = model.encode_image(ASSETS / "desk.png")
     marks = [[(x_min + x_max) / 2, (y_min + y_max) / 2], [x_min, y_min, x_max, y_max]]
     for mark in marks:
-        assert model.query(picture, "What is this?", spatial_refs=[mark])["answer"] == name
+        assert model.query(image, "What is this?", spatial_refs=[mark])["answer"] == name
 
 
 def test_a_mark_tells_which_banana_is_meant(model):
-    picture = model.encode_image(ASSETS / "desk.png")
+    image = model.encode_image(ASSETS / "desk.png")
     for box in truth("desk", "banana"):
-        [outline] = model.segment(picture, "banana", spatial_refs=[box])["segments"]
+        [outline] = model.segment(image, "banana", spatial_refs=[box])["segments"]
         assert iou(corners(outline["bbox"]), box) > 0.5
 
 
@@ -141,9 +141,9 @@ def test_reasoning_points_at_what_is_counted(model):
 
 
 def test_places_and_colours_are_told(model):
-    picture = model.encode_image(ASSETS / "market.png")
-    assert model.query(picture, "Which is higher, the grapes or the carrot?")["answer"] == "grapes"
-    assert model.query(picture, "Is the carrot above the grapes?")["answer"] == "No"
+    image = model.encode_image(ASSETS / "market.png")
+    assert model.query(image, "Which is higher, the grapes or the carrot?")["answer"] == "grapes"
+    assert model.query(image, "Is the carrot above the grapes?")["answer"] == "No"
     assert model.query(ASSETS / "desk.png", "What colour is the apple?")["answer"] == "red"
 
 
@@ -169,10 +169,10 @@ def test_a_typed_answer_tells_what_is_on_the_shelf(model):
 
 
 def test_a_typed_answer_tells_where_a_thing_is_or_that_there_is_none(model):
-    picture = model.encode_image(ASSETS / "desk.png")
-    camera = model.query(picture, "Describe the camera", schema=Thing)["answer"]
+    image = model.encode_image(ASSETS / "desk.png")
+    camera = model.query(image, "Describe the camera", schema=Thing)["answer"]
     assert (camera.present, camera.where) == (True, "bottom left")
-    octopus = model.query(picture, "Describe the octopus", schema=Thing)["answer"]
+    octopus = model.query(image, "Describe the octopus", schema=Thing)["answer"]
     assert (octopus.present, octopus.where, octopus.box) == (False, None, None)
 
 
@@ -203,11 +203,11 @@ def test_lists_of_everything_have_nearly_all_names_and_boxes(model):
 
 @pytest.mark.parametrize("choices", [["Yes", "No"], ["yes", "no"]])
 def test_a_choice_is_what_would_be_answered_freely(model, choices):
-    picture = model.encode_image(ASSETS / "desk.png")
+    image = model.encode_image(ASSETS / "desk.png")
     for thing in ("banana", "laptop", "key", "dog"):
         question = f"Is there a {thing}?"
-        chosen = model.query(picture, question, choices=choices)
-        assert chosen["answer"].lower() == model.query(picture, question)["answer"].lower()
+        chosen = model.query(image, question, choices=choices)
+        assert chosen["answer"].lower() == model.query(image, question)["answer"].lower()
         assert chosen["scores"][chosen["answer"]] > 0.9
 
 
@@ -217,11 +217,11 @@ def test_an_unknown_word_without_its_article_is_answered_with_no(model):
 
 
 def test_words_that_name_nothing_it_knows_are_answered_with_none(model):
-    picture = model.encode_image(ASSETS / "desk.png")
-    assert model.detect(picture, "wheelbarrow")["objects"] == []
+    image = model.encode_image(ASSETS / "desk.png")
+    assert model.detect(image, "wheelbarrow")["objects"] == []
     for words in ("a wheelbarrow", "a zorble", "a snorkel", "any hammock"):
-        assert model.detect(picture, words)["objects"] == []
-        assert model.query(picture, f"Is there {words}?")["answer"] == "No"
+        assert model.detect(image, words)["objects"] == []
+        assert model.query(image, f"Is there {words}?")["answer"] == "No"
 
 
 def test_weights_fit_the_promised_size():

@@ -14,7 +14,7 @@ from photonlite.models.checkpoint import LoadedModel
 from photonlite.request import SamplingSettings
 from photonlite.skills import caption, detect, point, query, segment
 from tests.plain import PlainEngine
-from tests.serving import SKILLS, arguments, double, method, picture, serve
+from tests.serving import SKILLS, arguments, double, make_image, method, serve
 from tests.tiny import CPU, tiny_config
 
 SAMPLED = {"temperature": 1.5, "top_p": 0.9, "seed": 7}
@@ -69,7 +69,7 @@ def test_answers_are_those_of_the_oracle(
 ) -> None:
     model, loaded = family
     settings = settings | {"max_objects": 4, "max_tokens": 25}
-    for image in (picture(1), picture(2, (20, 17))):
+    for image in (make_image(1), make_image(2, (20, 17))):
         found = method(model, skill)(**arguments(skill, image, settings))
         wanted = expected(loaded, skill, image, settings)
 
@@ -80,7 +80,7 @@ def test_answers_are_those_of_the_oracle(
 
 
 @SETTINGS
-def test_answers_without_a_picture_are_those_of_the_oracle(
+def test_answers_without_an_image_are_those_of_the_oracle(
     family: tuple[VisionModel, LoadedModel], settings: dict[str, Any]
 ) -> None:
     model, loaded = family
@@ -91,11 +91,11 @@ def test_answers_without_a_picture_are_those_of_the_oracle(
 
 def test_tasks_of_a_batch_may_be_typed(family: tuple[VisionModel, LoadedModel]) -> None:
     model, _ = family
-    ask = {"skill": "query", "image": picture(1), "question": "why?"}
+    ask = {"skill": "query", "image": make_image(1), "question": "why?"}
     chosen, matched = model.batch([ask | {"choices": ["yes", "no"]}, ask | {"regex": "[ab]{3}"}])
 
     assert chosen["answer"] in ("yes", "no")
     assert set(chosen["scores"]) == {"yes", "no"}
     assert re.fullmatch("[ab]{3}", matched["answer"])
     with pytest.raises(InputError, match=r"task 0: detect\(\) takes no argument 'schema'"):
-        model.batch([{"skill": "detect", "image": picture(1), "object": "mug", "schema": {}}], errors="raise")
+        model.batch([{"skill": "detect", "image": make_image(1), "object": "mug", "schema": {}}], errors="raise")

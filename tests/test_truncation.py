@@ -9,7 +9,7 @@ import pytest
 from photonlite.api import VisionModel
 from photonlite.errors import TruncatedError
 from tests.compiling import FakeCompiler, fake_compilers
-from tests.serving import PICTURE, serve
+from tests.serving import IMAGE, serve
 
 FULL = {"type": "integer", "minimum": 10, "maximum": 99}
 CUT: dict[str, tuple[dict[str, Any], str]] = {
@@ -52,25 +52,25 @@ def ways(model: VisionModel, skill: str) -> list[Callable[..., Any]]:
 def test_a_limit_that_cuts_an_answer_short_is_told(model: VisionModel, skill: str) -> None:
     arguments, reason = CUT[skill]
     for ask in ways(model, skill):
-        found = ask(image=PICTURE, **arguments)
+        found = ask(image=IMAGE, **arguments)
         assert (found.finish_reason, found.truncated) == (reason, True)
         with pytest.raises(TruncatedError, match=r"max_(tokens|objects), which is [14]: raise it"):
-            ask(image=PICTURE, **arguments, strict=True)
+            ask(image=IMAGE, **arguments, strict=True)
 
 
 @pytest.mark.parametrize("form", TYPED)
 def test_a_value_that_was_forced_to_end_is_told(model: VisionModel, form: str) -> None:
     for ask in ways(model, "query"):
-        found = ask(image=PICTURE, question="how many?", **TYPED[form])
+        found = ask(image=IMAGE, question="how many?", **TYPED[form])
         assert (found.finish_reason, found.truncated) == ("length", True)
         with pytest.raises(TruncatedError, match="max_tokens, which is"):
-            ask(image=PICTURE, question="how many?", **TYPED[form], strict=True)
+            ask(image=IMAGE, question="how many?", **TYPED[form], strict=True)
 
 
 @pytest.mark.parametrize("form", WHOLE)
 def test_a_whole_value_passes_the_strictest_caller(model: VisionModel, form: str) -> None:
     for ask in ways(model, "query"):
-        found = ask(image=PICTURE, question="how many?", **{form: WHOLE[form]}, strict=True)
+        found = ask(image=IMAGE, question="how many?", **{form: WHOLE[form]}, strict=True)
         assert (found.finish_reason, found.truncated) == ("stop", False)
 
 
@@ -78,18 +78,18 @@ def test_a_whole_value_passes_the_strictest_caller(model: VisionModel, form: str
     "arguments", [CUT["query"][0], {"question": "how many?", **TYPED["regex"]}], ids=["text", "typed"]
 )
 def test_a_stream_tells_at_its_end(model: VisionModel, arguments: dict[str, Any]) -> None:
-    stream = model.query(PICTURE, stream=True, **arguments)
+    stream = model.query(IMAGE, stream=True, **arguments)
     assert stream.truncated is None
     text = "".join(stream["answer"])
     assert (stream.finish_reason, stream.truncated) == ("length", True)
 
-    strict, pieces = model.query(PICTURE, stream=True, strict=True, **arguments), []
+    strict, pieces = model.query(IMAGE, stream=True, strict=True, **arguments), []
     with pytest.raises(TruncatedError):
         pieces.extend(strict["answer"])
     assert "".join(pieces) == text[: len("".join(pieces))]
 
     async def awaited() -> None:
-        result = await model.aquery(PICTURE, stream=True, strict=True, **arguments)
+        result = await model.aquery(IMAGE, stream=True, strict=True, **arguments)
         with pytest.raises(TruncatedError):
             await result.atext()
 
@@ -97,7 +97,7 @@ def test_a_stream_tells_at_its_end(model: VisionModel, arguments: dict[str, Any]
 
 
 def test_an_encoded_image_and_a_strict_batch_beside_whole_answers(model: VisionModel) -> None:
-    image = model.encode_image(PICTURE, strict=True)
+    image = model.encode_image(IMAGE, strict=True)
     task = {"skill": "caption", "image": image, "length": "short", "strict": True}
     cut, whole = model.batch([task | {"settings": {"max_tokens": 1}}, {**task, "strict": False}])
 
@@ -108,4 +108,4 @@ def test_an_encoded_image_and_a_strict_batch_beside_whole_answers(model: VisionM
 
 def test_a_full_context_is_named_as_the_limit(model: VisionModel) -> None:
     with pytest.raises(TruncatedError, match="the model's context length: shorten the prompt"):
-        model.detect(PICTURE, "mug " * 12, settings={"max_objects": 10_000}, strict=True)
+        model.detect(IMAGE, "mug " * 12, settings={"max_objects": 10_000}, strict=True)

@@ -6,7 +6,7 @@ import pytest
 from photonlite.api import VisionModel
 from photonlite.errors import ImageNotFoundError, InputError, PromptError
 from photonlite.models.checkpoint import LoadedModel
-from tests.serving import PICTURE, SKILLS, arguments, double, method, run, serve
+from tests.serving import IMAGE, SKILLS, arguments, double, method, run, serve
 from tests.tiny import tiny_config
 
 SAMPLED = {"temperature": 1.5, "top_p": 0.9, "seed": 7}
@@ -34,14 +34,14 @@ def test_async_twins_answer_the_same(
     family: tuple[VisionModel, LoadedModel], skill: str, settings: dict[str, Any]
 ) -> None:
     model, _ = family
-    asked = arguments(skill, PICTURE, settings | {"max_objects": 4, "max_tokens": 25})
+    asked = arguments(skill, IMAGE, settings | {"max_objects": 4, "max_tokens": 25})
 
     assert run(method(model, skill, "a")(**asked)) == method(model, skill)(**asked)
 
 
 @pytest.mark.parametrize("skill", ["caption", "query", "reason"])
 def test_async_streams_give_the_same_text_and_then_the_outcome(model: VisionModel, skill: str) -> None:
-    asked = arguments(skill, PICTURE, {"max_tokens": 30})
+    asked = arguments(skill, IMAGE, {"max_tokens": 30})
     key = "caption" if skill == "caption" else "answer"
     whole = method(model, skill)(**asked)
 
@@ -65,13 +65,13 @@ def test_bad_input_is_a_typed_error_at_the_call(model: VisionModel, stream: bool
     with pytest.raises(ImageNotFoundError):
         run(model.acaption("nowhere.png", stream=stream))
     with pytest.raises(PromptError):
-        run(model.aquery(PICTURE, "", stream=stream))
+        run(model.aquery(IMAGE, "", stream=stream))
 
 
 def test_an_async_encoding_serves_as_well(model: VisionModel) -> None:
     async def main() -> Any:
-        image = await model.aencode_image(PICTURE)
+        image = await model.aencode_image(IMAGE)
         assert await model.aencode_image(image) is image
         return await model.adetect(image, "mug")
 
-    assert run(main()) == model.detect(PICTURE, "mug")
+    assert run(main()) == model.detect(IMAGE, "mug")

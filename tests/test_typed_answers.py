@@ -34,7 +34,7 @@ from photonlite.skills.typed_choices import ChoiceQuestion
 from photonlite.skills.typed_forms import Written, form_of
 from tests.compiling import FakeCompiler, Workshop, fake_compilers
 from tests.plain import PlainEngine, Sampler
-from tests.serving import GUARD, PICTURE, Gate, counters, double, network, on_thread, picture, run, serve
+from tests.serving import GUARD, IMAGE, Gate, counters, double, make_image, network, on_thread, run, serve
 from tests.tiny import CPU
 
 
@@ -80,7 +80,7 @@ def model() -> Iterator[VisionModel]:
 
 
 def asked(form: dict[str, Any]) -> dict[str, Any]:
-    return {"image": PICTURE, "question": "why?", "settings": SETTINGS} | form
+    return {"image": IMAGE, "question": "why?", "settings": SETTINGS} | form
 
 
 def near(value: Any) -> Any:
@@ -141,7 +141,7 @@ def test_answers_are_those_of_the_plain_oracle(compilers: list[FakeCompiler]) ->
             )
             typed = TypedQuestion(loaded.prompts, question, form_asked)
             request = typed.bind(workshop.automaton(form_asked.language))
-            crops = cut_crops(load_image(PICTURE), loaded.model.crop_spec)
+            crops = cut_crops(load_image(IMAGE), loaded.model.crop_spec)
             wanted = typed.finish(oracle.generate(request, crops).complete())
             assert near(model.query(**asked(form))) == near(wanted)
 
@@ -150,7 +150,7 @@ def test_answers_are_those_of_the_plain_oracle(compilers: list[FakeCompiler]) ->
 def test_scores_are_the_products_of_the_probabilities_along_each_spelling(
     model: VisionModel, choices: list[str]
 ) -> None:
-    found = model.query(PICTURE, "why?", choices=choices)
+    found = model.query(IMAGE, "why?", choices=choices)
 
     assert found["scores"] == pytest.approx(brute(choices), abs=1e-5)
     assert math.fsum(found["scores"].values()) == pytest.approx(1.0)
@@ -161,7 +161,7 @@ def brute(choices: list[str]) -> dict[str, float]:
     """Put every spelling through the plain model, position by position."""
     loaded = double()
     prompts, runner = loaded.prompts, PlainEngine(loaded.model, CPU, torch.float64).runner
-    crops = cut_crops(load_image(PICTURE), loaded.model.crop_spec)
+    crops = cut_crops(load_image(IMAGE), loaded.model.crop_spec)
     prompt = prompts.query("why?", reasoning=False, refs=())
     end = prompts.vocabulary.end
     spelled = {(*prompts.spell(space + choice), end): choice for choice in choices for space in ("", " ")}
@@ -179,17 +179,17 @@ def brute(choices: list[str]) -> dict[str, float]:
     return scores
 
 
-def test_choices_are_scored_with_few_pictures_encoded_and_without_a_compiler(
+def test_choices_are_scored_with_few_images_encoded_and_without_a_compiler(
     model: VisionModel, compilers: list[FakeCompiler]
 ) -> None:
-    model.query(PICTURE, "why?", choices=["a", "b", "ab", "abc", "abd"])
+    model.query(IMAGE, "why?", choices=["a", "b", "ab", "abc", "abd"])
 
     assert counters(model)["steps"]["encode"] == 1
     assert counters(model)["requests_submitted"] > 1
     assert compilers == []
 
 
-def test_the_picture_is_encoded_while_its_grammar_is_compiled(
+def test_the_image_is_encoded_while_its_grammar_is_compiled(
     model: VisionModel, slow: list[FakeCompiler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded = Gate(monkeypatch, network(model).vision, "encode")
@@ -215,10 +215,10 @@ def test_what_is_compiled_already_is_asked_at_once(model: VisionModel, compilers
 def test_whose_grammar_it_is_and_who_asks_reach_the_compiler(model: VisionModel, compilers: list[FakeCompiler]) -> None:
     form = asked({"regex": "a+"})
     model.query(**form)
-    model.query(**form, salt="tenant")
-    run(model.aquery(**form, salt="tenant", caller="robot"))
+    model.query(**form, cache_salt="tenant")
+    run(model.aquery(**form, cache_salt="tenant", caller="robot"))
     model.batch([{"skill": "query", **form, "caller": "robot"}])
-    "".join(model.query(**form, salt="tenant", stream=True)["answer"])
+    "".join(model.query(**form, cache_salt="tenant", stream=True)["answer"])
 
     [compiler] = compilers
     tenant = ("tenant", "tenant")
@@ -270,11 +270,11 @@ def test_what_is_wrong_with_the_question_is_said_before_anything_is_compiled(
     model: VisionModel, compilers: list[FakeCompiler]
 ) -> None:
     with pytest.raises(PromptError):
-        model.query(PICTURE, " ", schema=Thing)
+        model.query(IMAGE, " ", schema=Thing)
     with pytest.raises(GrammarError, match="were given"):
-        model.query(PICTURE, "why?", schema=Thing, regex="a")
+        model.query(IMAGE, "why?", schema=Thing, regex="a")
     with pytest.raises(GrammarError, match="max_tokens"):
-        model.query(PICTURE, "why?", schema=Thing, settings={"max_tokens": 3})
+        model.query(IMAGE, "why?", schema=Thing, settings={"max_tokens": 3})
     assert len(compilers) == 1
 
 
@@ -317,7 +317,7 @@ def test_cancelling_while_further_requests_run_gives_them_up(
     choices = ["abcdef", "abcdeg", "bcdefg", "bcdefh", "cdefgh", "cdefgi"]
 
     async def main() -> None:
-        task = asyncio.ensure_future(model.aquery(PICTURE, "why?", choices=choices))
+        task = asyncio.ensure_future(model.aquery(IMAGE, "why?", choices=choices))
         await gate.wait_async()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -325,7 +325,7 @@ def test_cancelling_while_further_requests_run_gives_them_up(
 
     run(main())
     gate.open()
-    assert model.query(PICTURE, "why?", choices=choices)["scores"] == pytest.approx(brute(choices), abs=1e-5)
+    assert model.query(IMAGE, "why?", choices=choices)["scores"] == pytest.approx(brute(choices), abs=1e-5)
     assert model.metrics()["gauges"]["running"] == 0
 
 
@@ -350,7 +350,7 @@ def test_closing_finishes_what_waits_for_its_grammar(
 def test_closing_finishes_choices_with_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     model = serve()
     gate = Gate(monkeypatch, network(model), "logits")
-    waiting = on_thread(lambda: model.query(PICTURE, "why?", choices=["abc", "abd", "b", "bc"]))
+    waiting = on_thread(lambda: model.query(IMAGE, "why?", choices=["abc", "abd", "b", "bc"]))
     gate.wait()
     settle = Gate(monkeypatch, model._session._pool, "settle")
     closing = on_thread(model.close)
@@ -381,9 +381,9 @@ def test_neither_choices_nor_a_grammar_that_came_late_keep_the_engine(slow: list
     engine = weakref.ref(model._session.engine)
     gc.disable()  # nor wait for the collector of cycles
     try:
-        stream = model.query(PICTURE, "why?", stream=True, choices=["ab", "ac", "b", "ba", "bab"])
+        stream = model.query(IMAGE, "why?", stream=True, choices=["ab", "ac", "b", "ba", "bab"])
         assert list(stream["answer"])
-        late = model._session.launch(model._tasks.query(PICTURE, "why?", regex="[ab]"), {})
+        late = model._session.launch(model._tasks.query(IMAGE, "why?", regex="[ab]"), {})
         model._session._pool.settle()
         slow[0].finish()
         late.complete()
@@ -395,7 +395,7 @@ def test_neither_choices_nor_a_grammar_that_came_late_keep_the_engine(slow: list
         gc.enable()
 
 
-@pytest.mark.parametrize("image", [PICTURE, None])
+@pytest.mark.parametrize("image", [IMAGE, None])
 def test_an_answer_that_must_be_empty_is_empty(image: Any, model: VisionModel, compilers: list[FakeCompiler]) -> None:
     assert model.query(image, "why?", regex="") == {"answer": ""}
     assert list(model.query(image, "why?", regex="", stream=True)["answer"]) == []
@@ -426,17 +426,17 @@ def test_a_scored_choice_ends_when_the_model_is_closed_and_nothing_is_drained(
             return further(self, begun, completion)
 
         monkeypatch.setattr(ChoiceQuestion, "further", close_first)
-        asked = {"image": PICTURE, "question": "why?", "choices": ["ab", "ac", "b"]}
+        asked = {"image": IMAGE, "question": "why?", "choices": ["ab", "ac", "b"]}
         with pytest.raises(ModelError, match="the model is closed: load it again"):
             model.query(**asked) if way == "query" else asyncio.run(model.aquery(**asked))
 
 
 def test_tenants_and_robots_ask_typed_questions_too(model: VisionModel, compilers: list[FakeCompiler]) -> None:
     plain = model.query(**asked({"schema": Thing}))
-    assert near(model.query(**asked({"schema": Thing}), salt="a", realtime=True)) == near(plain)
-    assert near(model.query(**asked({"schema": Thing}) | {"image": model.encode_image(PICTURE)})) == near(plain)
+    assert near(model.query(**asked({"schema": Thing}), cache_salt="a", realtime=True)) == near(plain)
+    assert near(model.query(**asked({"schema": Thing}) | {"image": model.encode_image(IMAGE)})) == near(plain)
     assert model.query(None, "why?", regex="[ab]")["answer"] in ("a", "b")
-    scores = model.query(PICTURE, "why?", choices=["ab", "ac", "b"], salt="a", realtime=True)["scores"]
+    scores = model.query(IMAGE, "why?", choices=["ab", "ac", "b"], cache_salt="a", realtime=True)["scores"]
     assert scores == pytest.approx(brute(["ab", "ac", "b"]), abs=1e-5)
 
 
@@ -454,7 +454,7 @@ def test_a_real_compiler_works_in_another_process() -> None:
 
 
 def check_real_compiler(model: VisionModel) -> None:
-    answers = model.batch([{"skill": "query", **asked({"schema": Thing, "image": picture(n)})} for n in range(3)])
+    answers = model.batch([{"skill": "query", **asked({"schema": Thing, "image": make_image(n)})} for n in range(3)])
     assert all(isinstance(answer["answer"], Thing) for answer in answers)
     with pytest.raises(SchemaError, match="multipleOf") as raised:
         model.query(**asked({"schema": UNENFORCED}))

@@ -17,11 +17,11 @@ for module in pkgutil.walk_packages(photonlite.__path__, "photonlite."):
         importlib.import_module(module.name)
 
 from photonlite.kernels import skinny
-from tests.serving import picture, serve
+from tests.serving import image, serve
 
 assert not skinny.HAS_TRITON
 with serve() as model:
-    print(len(model.detect(picture(0), "mug")["objects"]) > 0)
+    print(len(model.detect(image(0), "mug")["objects"]) > 0)
 """
 
 

@@ -54,7 +54,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=LONG, help="of an answer in the whole run, if the context allows")
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch on a CPU: the others are the host's")
     parser.add_argument("--output", type=Path, help="markdown file to write")
-    parser.add_argument("--timeline", type=Path, metavar="DIR", help="folder for pictures of some periods")
+    parser.add_argument("--timeline", type=Path, metavar="DIR", help="folder for images of some periods")
     parser.add_argument("--trace", type=Path, metavar="DIR", help="folder for traces that ui.perfetto.dev opens")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder for single rounds and the chart's data")
     options = parser.parse_args(arguments)

@@ -26,7 +26,7 @@ def draw_runs(found: Sequence[WholeRun], made: str, path: Path) -> None:
     Args:
         found: The runs, one for each depth.
         made: Stands below.
-        path: Of the picture.
+        path: Of the image.
     """
     figure = Figure(figsize=(10, 7.4), layout="constrained")
     panels: list[Axes] = list(figure.subplots(3, 1, sharex=True, height_ratios=(5, 3, 3)))
@@ -65,11 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.bubble.chart", description=__doc__)
     parser.add_argument("data", type=Path, help="written by `python -m bench.bubble --only whole --data DIR`")
-    parser.add_argument("picture", type=Path, help="PNG or SVG file to write")
+    parser.add_argument("image", type=Path, help="PNG or SVG file to write")
     options = parser.parse_args(arguments)
     found, made = load_runs(options.data)
-    draw_runs(found, made, options.picture)
-    print(options.picture)
+    draw_runs(found, made, options.image)
+    print(options.image)
     return 0
 
 

@@ -12,7 +12,7 @@ from bench.bubble.subjects import Subject
 from photonlite.grammar.mask import words
 from photonlite.runner.graphs import Capturer, CudaCapturer, GraphOptions, GraphReport
 from photonlite.runner.slot import SlotShape
-from photonlite.runner.torch_body import TorchBody
+from photonlite.runner.torch_body import TorchModelRunner
 
 Pools = Literal["one", "slot", "graph"]
 """Whether all graphs share one memory pool, those of a slot do, or each has its own."""
@@ -100,7 +100,7 @@ def _capture(
     slot = SlotShape(
         rows, shape.max_context, _PAGE, -(-shape.max_context // _PAGE), words(shape.vocab_size), 2 * rows + 1
     )
-    body = TorchBody(
+    body = TorchModelRunner(
         subject.model,
         subject.device,
         subject.dtype,

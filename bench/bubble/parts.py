@@ -14,7 +14,6 @@ from bench.bubble.ablations import GRAPHS, MASKS, PADDED_STREAMS, PADDING, Varia
 from bench.bubble.ablations import measure as measure_variants
 from bench.bubble.comparison import TRACED, Comparison, compare
 from bench.bubble.graph_memory import graph_memory_table, measure_graph_memory
-from bench.bubble.pictures import save_timelines
 from bench.bubble.profiles import StepProfile, profile_host
 from bench.bubble.report import NOTES, Writer, many, published
 from bench.bubble.rounds import Rig
@@ -26,6 +25,7 @@ from bench.bubble.subjects import (
     random_moondream2,
     shipped,
 )
+from bench.bubble.timeline_images import save_timelines
 from bench.bubble.whole_run import CONTEXT, run_whole, save_runs, whole_run_table
 from bench.gpu.machine import describe
 from bench.gpu.page import Page

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from bench.bubble.report import table
 from bench.bubble.rounds import Rig
 from bench.bubble.subjects import Subject, Workload, requests
-from photonlite.batch import Choice
+from photonlite.batch import SamplingParams
 from photonlite.device.base import Device
 from photonlite.device.bodies import open_device
 from photonlite.grammar.mask import MaskCache, words
@@ -22,7 +22,7 @@ from photonlite.request import Allowed
 from photonlite.runner.choices import Variant, write_choice
 from photonlite.runner.graphs import GraphOptions
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
-from photonlite.runner.torch_body import TorchBody
+from photonlite.runner.torch_body import TorchModelRunner
 
 TOP = 15
 _PAGE = 16
@@ -45,7 +45,7 @@ class StepProfile:
         pages = -(-shape.max_context // _PAGE)
         slots = SlotShape(streams, shape.max_context, _PAGE, pages, words(shape.vocab_size), streams + 1)
         used = subject.stop // _PAGE + 1
-        self._body = TorchBody(
+        self._body = TorchModelRunner(
             subject.model,
             subject.device,
             subject.dtype,
@@ -83,7 +83,7 @@ class StepProfile:
     def _fill(self, position: int, used: int, vocab_size: int, end: int, coordinate: int) -> None:
         """Give every row a sequence of its own, and the choice that the first place of a box has."""
         rows, slot = self._streams, self._slot
-        choice = Choice(Allowed((coordinate, end), coordinate=coordinate, end=end), 0.0, 1.0, 0, 0)
+        choice = SamplingParams(Allowed((coordinate, end), coordinate=coordinate, end=end), 0.0, 1.0, 0, 0)
         masks = MaskCache(vocab_size)
         for row in range(rows):
             first = 1 + row * used

@@ -210,7 +210,7 @@ class Rig:
 
     def _sequences(self, requests: ListLike[Request], sinks: ListLike[Collector]) -> list[Sequence]:
         sequences = [
-            Sequence(next(self._numbers), request, sink, before=1)
+            Sequence(next(self._numbers), request, sink, prefix_len=1)
             for request, sink in zip(requests, sinks, strict=True)
         ]
         for sequence in sequences:

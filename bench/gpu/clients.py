@@ -17,7 +17,7 @@ from photonlite.observe.trace import Span
 from photonlite.results import Metrics
 
 Ask = Callable[[VisionModel, Image.Image], Metrics]
-"""Asks one question about one picture, and gives what the result says of its time."""
+"""Asks one question about one image, and gives what the result says of its time."""
 
 AskLater = Callable[[VisionModel, Image.Image], Awaitable[Metrics]]
 """The same, awaited."""
@@ -46,19 +46,19 @@ class Visit:
         return self.ended - self.began
 
 
-def visit(model: VisionModel, ask: Ask, pictures: Iterable[Image.Image]) -> list[Visit]:
-    """Ask about one picture after the other."""
+def visit(model: VisionModel, ask: Ask, images: Iterable[Image.Image]) -> list[Visit]:
+    """Ask about one image after the other."""
     visits = []
-    for picture in pictures:
+    for image in images:
         began = time.perf_counter()
-        metrics = ask(model, picture)
+        metrics = ask(model, image)
         visits.append(Visit(began, time.perf_counter(), metrics))
     return visits
 
 
-def visit_with_threads(model: VisionModel, ask: Ask, pictures: Iterable[Image.Image], clients: int) -> list[Visit]:
-    """Let clients on threads of their own ask about one picture after the other, until there are no more."""
-    shared = _Shared(pictures)
+def visit_with_threads(model: VisionModel, ask: Ask, images: Iterable[Image.Image], clients: int) -> list[Visit]:
+    """Let clients on threads of their own ask about one image after the other, until there are no more."""
+    shared = _Shared(images)
     visits: list[Visit] = []
     failures: list[BaseException] = []
 
@@ -79,16 +79,16 @@ def visit_with_threads(model: VisionModel, ask: Ask, pictures: Iterable[Image.Im
 
 
 def visit_with_coroutines(
-    model: VisionModel, ask: AskLater, pictures: Iterable[Image.Image], clients: int
+    model: VisionModel, ask: AskLater, images: Iterable[Image.Image], clients: int
 ) -> list[Visit]:
     """Let clients that are coroutines of one thread do the same."""
-    source = iter(pictures)
+    source = iter(images)
     visits: list[Visit] = []
 
     async def client() -> None:
-        for picture in source:
+        for image in source:
             began = time.perf_counter()
-            metrics = await ask(model, picture)
+            metrics = await ask(model, image)
             visits.append(Visit(began, time.perf_counter(), metrics))
 
     async def everybody() -> None:
@@ -175,10 +175,10 @@ def load_table(visits: Sequence[Visit], spans: Sequence[Span]) -> str:
 class _Shared(Iterator[Image.Image]):
     """An iterator that several threads may advance."""
 
-    def __init__(self, pictures: Iterable[Image.Image]) -> None:
-        self._pictures = iter(pictures)
+    def __init__(self, images: Iterable[Image.Image]) -> None:
+        self._images = iter(images)
         self._lock = threading.Lock()
 
     def __next__(self) -> Image.Image:
         with self._lock:
-            return next(self._pictures)
+            return next(self._images)

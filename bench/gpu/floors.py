@@ -81,7 +81,7 @@ class Floors:
         return self._stage(products, heads, fp8)
 
     def _projector(self, *, fp8: bool = False) -> float:
-        """Project the features of one picture; in seconds."""
+        """Project the features of one image; in seconds."""
         vision = self._config.vision
         products = [
             Product(vision.n_patches, 2 * vision.enc_dim, vision.proj_inner_dim),
@@ -90,7 +90,7 @@ class Floors:
         return products_seconds(self._clock, products, self._dtype, fp8=fp8)
 
     def _prefill(self, tokens: int, rows: int = 1, *, fp8: bool = False) -> Stage:
-        """Prefill `rows` prompts of `tokens` positions each, those of the picture among them; no language head."""
+        """Prefill `rows` prompts of `tokens` positions each, those of the image among them; no language head."""
         text = self._config.text
         heads = Heads(rows, text.n_heads, tokens, text.head_dim, text.n_layers)
         return self._stage(prefill_products(self._config, tokens * rows), heads, fp8)

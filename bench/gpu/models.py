@@ -1,4 +1,4 @@
-"""Models of random weights, behind the public face, and pictures to ask them about."""
+"""Models of random weights, behind the public face, and images to ask them about."""
 
 import itertools
 from collections.abc import Iterator
@@ -64,8 +64,8 @@ def serve(model: MoondreamModel, device: torch.device, dtype: torch.dtype, engin
     return VisionModel(loaded, device, dtype, ImageLimits(), engine)
 
 
-def pictures(width: int, height: int) -> Iterator[Image.Image]:
-    """Give decoded pictures of noise without end, no two alike in the life of the process, whatever their size."""
+def make_images(width: int, height: int) -> Iterator[Image.Image]:
+    """Give decoded images of noise without end, no two alike in the life of the process, whatever their size."""
     base = np.random.default_rng(width * height).integers(0, 256, (height, width, 3), np.uint8)
     while True:
         pixels = base.copy()
@@ -74,13 +74,13 @@ def pictures(width: int, height: int) -> Iterator[Image.Image]:
 
 
 def crop_spec(config: MoondreamConfig) -> CropSpec:
-    """Give how a model's pictures are cut."""
+    """Give how a model's images are cut."""
     vision = config.vision
     return CropSpec(vision.crop_size, vision.enc_patch_size, vision.overlap_margin, vision.max_crops)
 
 
 def size_with_crops(spec: CropSpec, crops: int) -> tuple[int, int]:
-    """Find the width and height of a picture that is cut into so many crops.
+    """Find the width and height of an image that is cut into so many crops.
 
     Raises:
         ValueError: No grid has so many.
@@ -94,7 +94,7 @@ def size_with_crops(spec: CropSpec, crops: int) -> tuple[int, int]:
         height, width = (count * spec.window + 2 * spec.margin for count in tiling)
         if select_tiling(height, width, spec) == tiling:
             return width, height
-    raise ValueError(f"no picture is cut into {crops} crops by {spec}")
+    raise ValueError(f"no image is cut into {crops} crops by {spec}")
 
 
 def question_of(prompts: MoondreamPrompts, tokens: int) -> str:
@@ -102,7 +102,7 @@ def question_of(prompts: MoondreamPrompts, tokens: int) -> str:
 
     Args:
         prompts: Of the model.
-        tokens: Of the prompt, the picture's aside.
+        tokens: Of the prompt, the image's aside.
     """
     words = ["a"]
     while len(prompts.query(" ".join(words), reasoning=False, refs=())) < tokens:

@@ -1,4 +1,4 @@
-"""Decoded pictures until their crops are on the device, as the engine prepares them, and whether Pillow agrees."""
+"""Decoded images until their crops are on the device, as the engine prepares them, and whether Pillow agrees."""
 
 import threading
 from types import TracebackType
@@ -25,12 +25,12 @@ _PATIENCE_S = 60.0
 
 
 class Preprocessing:
-    """The engine's own path of a picture: checked, named by its content, packed or cut, copied, and resized.
+    """The engine's own path of an image: checked, named by its content, packed or cut, copied, and resized.
 
     Args:
         clock: Of the device.
-        spec: How pictures are cut.
-        threads: That prepare pictures.
+        spec: How images are cut.
+        threads: That prepare images.
     """
 
     def __init__(self, clock: Clock, spec: CropSpec, threads: int = 4) -> None:
@@ -39,7 +39,7 @@ class Preprocessing:
         self._spec = spec
         self._ready = threading.Event()
         self._pool = ImagePool(spec, ImageLimits(), threads, buffer=self._memory, packs=cuda, on_ready=self._ready.set)
-        # More crops than any picture has, those of long strips aside.
+        # More crops than any image has, those of long strips aside.
         most = 2 * (1 + spec.max_crops)
         with torch.inference_mode():
             self._buffers = Buffers.allocate(
@@ -49,13 +49,13 @@ class Preprocessing:
                 dim=1,
                 max_crops=most,
                 crop_size=spec.crop_size,
-                picture_bytes=MOST_BYTES if cuda else 0,
+                image_bytes=MOST_BYTES if cuda else 0,
             )
             self._feed = CropFeed(spec, device, cuts=cuda)
 
     @torch.inference_mode()
     def crops(self, image: Image.Image) -> torch.Tensor:
-        """Give the crops of a decoded picture, uint8 ``[n, C, C, 3]``, on the device; they may still be in the making.
+        """Give the crops of a decoded image, uint8 ``[n, C, C, 3]``, on the device; they may still be in the making.
 
         Raises:
             RuntimeError: They could not be cut.
@@ -65,7 +65,7 @@ class Preprocessing:
         if prepared.crops is None:
             prepared.request_crops()
             if not self._ready.wait(_PATIENCE_S) or prepared.crops is None:
-                raise RuntimeError(f"a picture of {image.size} was not cut: {prepared.failure!r}")
+                raise RuntimeError(f"an image of {image.size} was not cut: {prepared.failure!r}")
         job = EncodeJob(0, prepared.key, read_crops(prepared.crops))
         groups = (CropGroup(job, 0, job.total),)
         self._feed.upload(self._buffers, groups)
@@ -91,7 +91,7 @@ class Preprocessing:
 
 
 def pillow_crops(image: Image.Image, spec: CropSpec) -> npt.NDArray[np.uint8]:
-    """Cut an RGB picture with `Image.resize` and slices alone, uint8 ``[n, C, C, 3]``."""
+    """Cut an RGB image with `Image.resize` and slices alone, uint8 ``[n, C, C, 3]``."""
     size, window = spec.crop_size, spec.window
     rows, columns = select_tiling(image.height, image.width, spec)
     crops = [np.asarray(image.resize((size, size), Image.Resampling.LANCZOS))]

@@ -31,7 +31,7 @@ from photonlite.models.moondream.model import MoondreamModel
 
 RESULTS = Path(__file__).parents[1] / "results"
 WORDS = 512
-"""Random words behind a random picture: as many greedy choices are compared."""
+"""Random words behind a random image: as many greedy choices are compared."""
 
 _CONTROL_IDS = 21  # in every family
 
@@ -110,7 +110,7 @@ def shipped_layers(device: torch.device, seed: int) -> list[LayerFigures]:
 
 
 def random_prompt(model: MoondreamModel, words: int) -> Prompt:
-    """Draw a picture of one crop and words."""
+    """Draw an image of one crop and words."""
     side, rng = model.crop_spec.crop_size, np.random.default_rng(0)
     pixels = rng.integers(0, 256, (1, side, side, 3), np.uint8)
     return Prompt(Crops(pixels, (1, 1)), rng.integers(_CONTROL_IDS, model.shape.vocab_size, words).tolist())
@@ -139,7 +139,7 @@ NOTES = """\
 - Keys and values are divided by a power of two, one for the keys and one for the values of a layer, and rounded to e4m3
   (4 bits of significand, at most 448). The scale comes from the weights: it brings the predicted root mean square (RMS)
   into [2, 4).
-- RMS predicted: from the weights; seen: of a prompt with a picture. Largest / scale: what is above 448 would be cut.
+- RMS predicted: from the weights; seen: of a prompt with an image. Largest / scale: what is above 448 would be cut.
   Error: RMS of the rounding error over the RMS of what was rounded; about 2.6 % is what 4 bits give.
 - Attention: RMS of the change of its output over that of the output, when the keys and values of this layer alone are
   rounded."""

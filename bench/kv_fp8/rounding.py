@@ -126,10 +126,10 @@ class WatchedAttention:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A picture and words.
+    """An image and words.
 
     Attributes:
-        crops: The picture.
+        crops: The image.
         ids: The words.
     """
 
@@ -184,15 +184,15 @@ def _run(model: MoondreamModel, x: Tensor, attention: Attention) -> Tensor:
 
 
 def _embed(model: MoondreamModel, prompt: Prompt) -> Tensor:
-    """Embed BOS, picture and words, ``[1, T, dim]``."""
+    """Embed BOS, image and words, ``[1, T, dim]``."""
     device = model.text.wte.device
     bos, words = (torch.tensor(ids, device=device) for ids in ([model.shape.bos_id], list(prompt.ids)))
-    picture = model.encode_image(torch.from_numpy(prompt.crops.pixels).to(device), prompt.crops.tiling)
-    return torch.cat((model.embed(bos), picture, model.embed(words)))[None]
+    image = model.encode_image(torch.from_numpy(prompt.crops.pixels).to(device), prompt.crops.tiling)
+    return torch.cat((model.embed(bos), image, model.embed(words)))[None]
 
 
 def _mask(model: MoondreamModel, x: Tensor) -> Tensor:
-    """Let BOS and picture see each other, and words all up to themselves: bool ``[T, T]``."""
+    """Let BOS and image see each other, and words all up to themselves: bool ``[T, T]``."""
     mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
     mask[: model.shape.prefix_length, : model.shape.prefix_length] = True
     return mask

@@ -76,7 +76,7 @@ def segments(batch: int, size: int, device: torch.device) -> Tensor:
 
 
 def fans(batch: int, size: int, device: torch.device) -> Tensor:
-    """Rays from a point in the picture or beside it, evenly or unevenly wide."""
+    """Rays from a point in the image or beside it, evenly or unevenly wide."""
     x, y = grid(size, device)
     angle = torch.atan2(y - number(batch, -0.5, 1.5, device), x - number(batch, -0.5, 1.5, device))
     uneven = number(batch, 0, 1.5, device) * (number(batch, 1, 6, device).round() * angle).sin()

@@ -42,11 +42,11 @@ def network(batch: int, size: int, device: torch.device) -> Tensor:
         frequency = torch.exp2(2.5 * torch.rand(batch, width, 1, device=device))
         bent = torch.where(kind == 0, (values * frequency).sin(), values.tanh())
         values = torch.where(kind == 2, (values * 25).tanh(), torch.where(kind == 3, values.abs() - 0.7, bent))
-    picture = torch.lerp(values.sigmoid(), (3 * values).sin() * 0.5 + 0.5, torch.rand(batch, 1, 1, device=device))
-    picture = functional.interpolate(
-        picture.view(batch, 3, half, half), size=(size, size), mode="bilinear", align_corners=False
+    image = torch.lerp(values.sigmoid(), (3 * values).sin() * 0.5 + 0.5, torch.rand(batch, 1, 1, device=device))
+    image = functional.interpolate(
+        image.view(batch, 3, half, half), size=(size, size), mode="bilinear", align_corners=False
     )
-    return torch.lerp(colours(batch, device), picture, number(batch, 0.3, 1, device))
+    return torch.lerp(colours(batch, device), image, number(batch, 0.3, 1, device))
 
 
 def spectrum(batch: int, size: int, device: torch.device) -> Tensor:

@@ -29,7 +29,7 @@ def woven(batch: int, size: int, device: torch.device) -> Tensor:
 
 
 def tiles(batch: int, size: int, device: torch.device) -> Tensor:
-    """A small random motif repeated, in half of the pictures mirrored at its edges."""
+    """A small random motif repeated, in half of the images mirrored at its edges."""
     u, v = turned(batch, size, device, straight=0.6)
     repeats = octave(batch, 1.6, 4.6, device)
     u, v = u * repeats, v * repeats
@@ -47,7 +47,7 @@ def tiles(batch: int, size: int, device: torch.device) -> Tensor:
 
 
 def halftone(batch: int, size: int, device: torch.device) -> Tensor:
-    """Screens of fine dots or lines, each ink in a direction of its own, as wide as a smooth picture is dark."""
+    """Screens of fine dots or lines, each ink in a direction of its own, as wide as a smooth image is dark."""
     out = torch.ones(batch, 3, size, size, device=device) * number(batch, 0.7, 1, device)
     lines = chance(batch, 0.3, device)
     fineness = octave(batch, 4.5, 7, device)

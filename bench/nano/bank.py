@@ -1,6 +1,6 @@
 """A store of painted backgrounds on the device, from which every scene takes its own, changed at random.
 
-Painting takes hundreds of passes over a picture, taking one from the store takes one. Entries are square and larger
+Painting takes hundreds of passes over an image, taking one from the store takes one. Entries are square and larger
 than scenes, RGB in the first three of four bytes, so that one load fetches a texel.
 """
 

@@ -53,7 +53,7 @@ class Seen(NamedTuple):
 
 
 class Blended(NamedTuple):
-    """A picture ``[B, 3, H, W]``, who owns each pixel (int8 ``[B, H, W]``, -1 for nobody), and what is seen."""
+    """An image ``[B, 3, H, W]``, who owns each pixel (int8 ``[B, H, W]``, -1 for nobody), and what is seen."""
 
     canvas: Tensor
     owner: Tensor
@@ -77,7 +77,7 @@ def blend(canvas: Tensor, texels: Tensor, objects: Objects) -> Blended:
 
 
 def plain_blend(canvas: Tensor, texels: Tensor, objects: Objects) -> tuple[Tensor, Tensor]:
-    """Blend with PyTorch alone: the picture and its owners as in :class:`Blended`."""
+    """Blend with PyTorch alone: the image and its owners as in :class:`Blended`."""
     _, classes, side, _, _ = texels.shape
     flat = texels.flatten(0, 3)
     height, width = canvas.shape[2:]

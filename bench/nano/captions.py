@@ -103,7 +103,7 @@ def compare_instances(answer: Mapping[int, int], truth: Mapping[int, int]) -> Co
 
 
 def zones_of(centres: Iterable[tuple[float, float]]) -> list[str]:
-    """Name the zones of a 3x3 grid in which centres (fractions of the picture) lie, row by row."""
+    """Name the zones of a 3x3 grid in which centres (fractions of the image) lie, row by row."""
     places = sorted({tuple(min(2, max(0, int(3 * part))) for part in (cy, cx)) for cx, cy in centres})
     return [ZONES[row][column] for row, column in places]
 

@@ -70,7 +70,7 @@ def frames(path: str | PathLike[str] = CLIP / "clip.webp") -> Iterator[Image.Ima
     """Read an animation frame by frame.
 
     Yields:
-        RGB pictures of one size, in order.
+        RGB images of one size, in order.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -91,13 +91,13 @@ def _from_json(item: dict[str, Any]) -> Seen:
     return Seen(item["id"], item["name"], (x0, y0, x1, y1), item["visible"])
 
 
-def save_animation(path: Path, pictures: Sequence[Image.Image], quality: int = _QUALITY, fps: float = FPS) -> None:
-    """Write pictures as an endless animated WebP."""
+def save_animation(path: Path, images: Sequence[Image.Image], quality: int = _QUALITY, fps: float = FPS) -> None:
+    """Write images as an endless animated WebP."""
     # Whole milliseconds that add up: 33, 33, 34 at 30 frames a second.
-    ends = [round(1000 * (number + 1) / fps) for number in range(len(pictures))]
+    ends = [round(1000 * (number + 1) / fps) for number in range(len(images))]
     times = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     options: dict[str, Any] = {"duration": times, "loop": 0, "quality": quality, "method": 4, "minimize_size": False}
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], **options)
+    images[0].save(path, save_all=True, append_images=images[1:], **options)
 
 
 def _as_json(seen: Seen) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Frame:
-    """A picture, what is visible in it, and which place in `seen` owns each pixel (-1: none), int8 [height, width]."""
+    """An image, what is visible in it, and which place in `seen` owns each pixel (-1: none), int8 [height, width]."""
 
     image: Image.Image
     seen: tuple[Seen, ...]
@@ -135,7 +135,7 @@ def _pixels(tile: Image.Image) -> int:
 
 
 def _nearness(foot: float) -> float:
-    """How much of the camera's movement a place shows: on a plane that grows evenly down the picture."""
+    """How much of the camera's movement a place shows: on a plane that grows evenly down the image."""
     return _FAR + (1 - _FAR) * max(foot - DESK_EDGE, 0) / (1 - DESK_EDGE)
 
 
@@ -185,7 +185,7 @@ def _tile(
 
 
 def _paste(canvas: Canvas, place: int, tile: Image.Image, left: int, top: int) -> None:
-    """Paste what lies inside the picture of a tile."""
+    """Paste what lies inside the image of a tile."""
     x0, y0 = max(left, 0), max(top, 0)
     x1, y1 = min(left + tile.width, canvas.image.width), min(top + tile.height, canvas.image.height)
     if x0 < x1 and y0 < y1:

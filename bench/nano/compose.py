@@ -1,7 +1,7 @@
 """Training scenes, composed on the device by the hundred: layout, painting, visible boxes, dense targets.
 
-Everything is drawn at the model's own resolution, as the crop sees it: a picture of any aspect squeezed into a square,
-or into a canvas of nearly its own aspect. Coordinates "in the picture" have the short side as their unit, so that
+Everything is drawn at the model's own resolution, as the crop sees it: an image of any aspect squeezed into a square,
+or into a canvas of nearly its own aspect. Coordinates "in the image" have the short side as their unit, so that
 rotation is true before the squeeze.
 """
 
@@ -25,7 +25,7 @@ from bench.nano.tints import tints
 from bench.nano.truth import dense, find_free, find_points, find_spots, place_outlines
 
 MAX_OBJECTS = 10
-MIN_SIZE, MAX_SIZE = 0.065, 0.45  # longer side before rotation, as a share of the picture's short side
+MIN_SIZE, MAX_SIZE = 0.065, 0.45  # longer side before rotation, as a share of the image's short side
 MAX_OVERLAP = 0.3
 MAX_ANGLE = math.radians(25)
 MAX_SHEAR = math.tan(math.radians(8))
@@ -73,7 +73,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Scenes:
-    """Composed scenes and their truth; places are fractions of the picture, objects without a label hold 0.
+    """Composed scenes and their truth; places are fractions of the image, objects without a label hold 0.
 
     Attributes:
         pixels: uint8 ``[B, H, W, 3]``.
@@ -143,7 +143,7 @@ class Composer:
         self.steady = torch.zeros(self.classes, dtype=torch.bool) if steady is None else steady
         self.steady = self.steady.to(device)
         self.extent = self._extent(straight[:, 3] > 0.5)
-        # Pictures made by drawing emoji on a transparent canvas have a dark rim: half of the scenes get it too.
+        # Images made by drawing emoji on a transparent canvas have a dark rim: half of the scenes get it too.
         rimmed = torch.cat((premultiplied[:, :3] * premultiplied[:, 3:], premultiplied[:, 3:]), dim=1)
         shape = (2 * _LEVELS, self.classes, _SPRITE, _SPRITE, 4)
         self.texels = torch.empty(shape, dtype=self.dtype, device=device)
@@ -256,7 +256,7 @@ class Composer:
         return Layout(label, centre[..., 0], centre[..., 1], size, angle, shear, mirror, width, height)
 
     def _aspect(self, batch: int) -> Tensor:
-        """Draw log2 of the pictures' aspects: any up to 2:1 in a square canvas, else about the canvas's own."""
+        """Draw log2 of the images' aspects: any up to 2:1 in a square canvas, else about the canvas's own."""
         height, width = self.size
         if height == width:
             return uniform((batch, 1), -1, 1, self.device)

@@ -18,7 +18,7 @@ class Shape:
 
     Attributes:
         crop: Side of a crop in pixels.
-        max_crops: Local crops at most; 1 shows every picture as a single crop.
+        max_crops: Local crops at most; 1 shows every image as a single crop.
         patch: Side of a patch in pixels.
         vision_dim: Width of the vision encoder.
         vision_ff: Hidden width of its feed-forward layers.

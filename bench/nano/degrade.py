@@ -1,4 +1,4 @@
-"""What cameras and files do to a picture, on the device: blur, low resolution, noise, light, JPEG."""
+"""What cameras and files do to an image, on the device: blur, low resolution, noise, light, JPEG."""
 
 import functools
 import math
@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-_FADED = 0.3  # of the pictures have less colour than they had
-_SMALLEST = 144  # pixels of a side before JPEG: a picture of 160 pixels, squeezed
+_FADED = 0.3  # of the images have less colour than they had
+_SMALLEST = 144  # pixels of a side before JPEG: an image of 160 pixels, squeezed
 _LUMA = (
     "16 11 10 16 24 40 51 61 12 12 14 19 26 58 60 55 14 13 16 24 40 57 69 56 14 17 22 29 51 87 80 62 "
     "18 22 37 56 68 109 103 77 24 35 55 64 81 104 113 92 49 64 78 87 103 121 120 101 72 92 95 98 112 100 103 99"
@@ -100,9 +100,9 @@ def _some(batch: int, share: float, device: torch.device) -> Tensor:
 def degrade(images: Tensor) -> Tensor:
     """Spoil clean scenes ``[B, 3, H, W]`` in [0, 1] as files and cameras do; they are overwritten.
 
-    A third stay sharp, a third go through JPEG at the model's own resolution, a third through a smaller picture of
+    A third stay sharp, a third go through JPEG at the model's own resolution, a third through a smaller image of
     another aspect and JPEG there; 40 % are blurred, 40 % get grain, 30 % lose colour, a tenth of these all of it. Which
-    ones is drawn on the device. The host draws the size of the smaller picture: a captured graph keeps it.
+    ones is drawn on the device. The host draws the size of the smaller image: a captured graph keeps it.
     """
     batch, _, height, width = images.shape
     device, dtype = images.device, images.dtype
@@ -134,11 +134,11 @@ def degrade(images: Tensor) -> Tensor:
 
 
 def _grey(images: Tensor) -> Tensor:
-    """Give the luma of pictures ``[B, 3, H, W]``, ``[B, 1, H, W]``."""
+    """Give the luma of images ``[B, 3, H, W]``, ``[B, 1, H, W]``."""
     return 0.299 * images[:, :1] + 0.587 * images[:, 1:2] + 0.114 * images[:, 2:]
 
 
 def _smaller(side: int) -> int:
-    """Draw a side of the picture before it was enlarged, in pixels: a multiple of 16."""
+    """Draw a side of the image before it was enlarged, in pixels: a multiple of 16."""
     least = min(_SMALLEST, side) // 16
     return 16 * int(torch.randint(least, side // 16 + 1, ()))

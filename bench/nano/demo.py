@@ -1,4 +1,4 @@
-"""The README's pictures: a desk, a market table and a street, laid out by hand from the objects of the vocabulary.
+"""The README's images: a desk, a market table and a street, laid out by hand from the objects of the vocabulary.
 
 `python -m bench.nano.demo` writes assets/desk.png, assets/market.png and assets/street.png, and in assets/stills.json
 what is where in them.
@@ -26,7 +26,7 @@ _SPRITE = 111
 
 @dataclass(frozen=True)
 class Item:
-    """An object of a picture: x of its middle and y of its foot in fractions, longer side as a share of the height."""
+    """An object of an image: x of its middle and y of its foot in fractions, longer side as a share of the height."""
 
     name: str
     x: float
@@ -38,13 +38,13 @@ class Item:
 
 @dataclass(frozen=True)
 class Still:
-    """A picture.
+    """An image.
 
     Attributes:
         name: Of its file.
         backdrop: Draws what stands behind the objects, of a width and a height in pixels.
         items: The objects, from back to front.
-        light: The brightest place, in fractions of the picture.
+        light: The brightest place, in fractions of the image.
         lean: Where standing objects throw their shadows, as `shade_standing` takes it; None where they lie flat.
     """
 
@@ -115,7 +115,7 @@ STILLS = (DESK, MARKET, STREET)
 
 
 def compose(still: Still, objects: Sequence[SceneObject], sprites: Sprites) -> tuple[Image.Image, tuple[Placed, ...]]:
-    """Draw a picture.
+    """Draw an image.
 
     Args:
         still: What to draw.
@@ -126,7 +126,7 @@ def compose(still: Still, objects: Sequence[SceneObject], sprites: Sprites) -> t
         RGB of `SIZE`, and where each item can be seen.
 
     Raises:
-        ValueError: An item is in no list of objects, or not wholly inside the picture.
+        ValueError: An item is in no list of objects, or not wholly inside the image.
     """
     width, height = SIZE
     canvas = Canvas.on(still.backdrop(width, height))
@@ -152,7 +152,7 @@ _HORIZON = 0.5
 
 
 def write_stills(folder: Path = ASSETS) -> None:
-    """Write all pictures and the boxes of what can be seen in them; needs the font."""
+    """Write all images and the boxes of what can be seen in them; needs the font."""
     objects = load_objects()
     sprites = render_sprites(objects, _SPRITE)
     truth = {}

@@ -1,4 +1,4 @@
-"""What stands behind the objects of the demo pictures: a wall with a desk, a market table, a street under hills."""
+"""What stands behind the objects of the demo images: a wall with a desk, a market table, a street under hills."""
 
 import numpy as np
 import numpy.typing as npt
@@ -125,9 +125,9 @@ def _plank(rng: np.random.Generator, width: int, height: int, colour: Colour) ->
 def street_backdrop(width: int, height: int) -> Image.Image:
     """Draw sky, hills, a lawn and a road."""
     rng = np.random.default_rng(5)
-    picture = _vertical((86, 164, 226), (236, 244, 242), width, round(height * 0.62)).crop((0, 0, width, height))
-    _haze(rng, picture)
-    large = picture.resize((width * 2, height * 2), Image.Resampling.BICUBIC)
+    image = _vertical((86, 164, 226), (236, 244, 242), width, round(height * 0.62)).crop((0, 0, width, height))
+    _haze(rng, image)
+    large = image.resize((width * 2, height * 2), Image.Resampling.BICUBIC)
     draw = ImageDraw.Draw(large)
     along = np.linspace(0, 2 * width, 300)
     hills: tuple[tuple[Colour, float, float, float], ...] = (
@@ -169,7 +169,7 @@ def _ground(draw: ImageDraw.ImageDraw, width: int, height: int) -> None:
         draw.rectangle((0, round(top * height), width, height), fill=colour)
     for top, bottom in ((0.70, 0.738), (0.955, 1.0)):
         for joint in np.linspace(-2, 2, 41):
-            # All joints meet at the horizon, above the middle of the picture.
+            # All joints meet at the horizon, above the middle of the image.
             ends = [(width * (0.5 + joint * (y - 0.5)), height * y) for y in (top, bottom)]
             draw.line(ends, fill=(204, 196, 182), width=max(1, height // 500))
     for dash in range(-1, 9):

@@ -1,4 +1,4 @@
-"""Light and shadow of the demo pictures: crisp enlarged objects, shadows on table and ground, a lit corner."""
+"""Light and shadow of the demo images: crisp enlarged objects, shadows on table and ground, a lit corner."""
 
 from typing import Any
 
@@ -103,7 +103,7 @@ def light_corner(image: Image.Image, corner: tuple[float, float], warm: float, d
 
     Args:
         image: RGB.
-        corner: The bright place, in fractions of the picture.
+        corner: The bright place, in fractions of the image.
         warm: How much brighter it is there, as a share; blue gains a third of it.
         dark: How much darker it is at the greatest distance, as a share.
     """

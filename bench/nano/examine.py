@@ -26,7 +26,7 @@ class Model(Protocol):
     """What the evaluation uses of `photonlite.load`'s model."""
 
     def encode_image(self, image: Any) -> Any:
-        """Read a picture once for all questions."""
+        """Read an image once for all questions."""
 
     def batch(self, tasks: Iterable[Mapping[str, Any]], *, errors: Any) -> list[Any]:
         """Answer many questions at once."""

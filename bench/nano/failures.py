@@ -1,8 +1,8 @@
-"""A page of what went wrong: by skill, the worst scenes first, truth and answers drawn on the pictures.
+"""A page of what went wrong: by skill, the worst scenes first, truth and answers drawn on the images.
 
 ```
 headline figures, colours, links to the sections
-section a skill ── card a scene ── picture a question, words below
+section a skill ── card a scene ── image a question, words below
 ```
 """
 
@@ -22,7 +22,7 @@ from bench.nano.sprites import Sprites
 
 TITLE = "What nano gets wrong"
 MAX_BYTES = 12_000_000
-"""Of the page with all its pictures."""
+"""Of the page with all its images."""
 _TEXT_BYTES = 1_500_000  # of them, kept for the text
 _PANELS = 3  # of a scene at most
 
@@ -79,10 +79,10 @@ def write_failures(
     headline: Sequence[Headline] = (),
     limit: int = 24,
 ) -> Path:
-    """Write `failures.html` and its pictures, at most `MAX_BYTES` in all.
+    """Write `failures.html` and its images, at most `MAX_BYTES` in all.
 
     Args:
-        folder: Where to; made if missing. Pictures of an earlier page there are replaced.
+        folder: Where to; made if missing. Images of an earlier page there are replaced.
         records: All records; a section shows those with the most mistakes first, and none without any.
         objects: What the scenes were made of.
         sprites: What the scenes were made of.
@@ -92,9 +92,9 @@ def write_failures(
     Returns:
         The page.
     """
-    pictures = folder / "failures"
-    shutil.rmtree(pictures, ignore_errors=True)
-    pictures.mkdir(parents=True)
+    images = folder / "failures"
+    shutil.rmtree(images, ignore_errors=True)
+    images.mkdir(parents=True)
     sections = [section for section in SECTIONS if any(map(section.examined, records))]
     room = (MAX_BYTES - _TEXT_BYTES) // max(1, len(sections))
     links, blocks = [], []
@@ -109,7 +109,7 @@ def write_failures(
 
 
 def _failed(section: Section, records: Sequence[Record]) -> list[tuple[Record, list[Panel]]]:
-    """Give the scenes with mistakes, the worst first, and so the pictures of a scene."""
+    """Give the scenes with mistakes, the worst first, and so the images of a scene."""
     failed = [(record, sorted(panels, key=lambda panel: -panel.badness)) for record in records
               if (panels := section.panels(record))]  # fmt: skip
     return sorted(failed, key=lambda one: -sum(panel.badness for panel in one[1]))
@@ -123,18 +123,18 @@ def _cards(
     sprites: Sprites,
     room: int,
 ) -> list[str]:
-    """Draw the pictures of a section and give its cards, as many as there is room for (bytes)."""
+    """Draw the images of a section and give its cards, as many as there is room for (bytes)."""
     cards: list[str] = []
     for record, panels in failed:
-        # The picture is made anew from its seed.
+        # The image is made anew from its seed.
         scene = make_scene(record.seed, objects, sprites)
         for number, panel in enumerate(panels[:_PANELS]):
             name = f"failures/{section.name}-{record.seed}-{number}.jpg"
-            picture = jpeg(thumbnail(scene, panel.shapes))
-            room -= len(picture)
+            image = jpeg(thumbnail(scene, panel.shapes))
+            room -= len(image)
             if room < 0:
                 return cards
-            (folder / name).write_bytes(picture)
+            (folder / name).write_bytes(image)
             cards.append(_card_html(name, record, scene, panel))
     return cards
 

@@ -1,4 +1,4 @@
-"""Small pictures of scenes with shapes on them."""
+"""Small images of scenes with shapes on them."""
 
 import io
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from bench.nano.failures_panels import Role, Shape
 from bench.nano.scenes import Scene
 
 SIDE = 400
-"""Longer side of a picture on the page, in pixels."""
+"""Longer side of an image on the page, in pixels."""
 COLOURS: dict[Role, str] = {
     "found": "#2fbf5b",
     "missed": "#ffb300",
@@ -25,7 +25,7 @@ _TINT = 0.3  # of an object's pixels
 
 
 def thumbnail(scene: Scene, shapes: Sequence[Shape] = ()) -> Image.Image:
-    """Draw shapes on a scene's picture, `SIDE` pixels on its longer side."""
+    """Draw shapes on a scene's image, `SIDE` pixels on its longer side."""
     scale = SIDE / max(scene.image.size)
     width, height = (max(1, round(side * scale)) for side in scene.image.size)
     large = scene.image.resize((_FINER * width, _FINER * height), Image.Resampling.BICUBIC)
@@ -39,7 +39,7 @@ def thumbnail(scene: Scene, shapes: Sequence[Shape] = ()) -> Image.Image:
 
 
 def jpeg(image: Image.Image) -> bytes:
-    """Encode a picture for the page."""
+    """Encode an image for the page."""
     file = io.BytesIO()
     image.save(file, "JPEG", quality=76, optimize=True)
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""What went wrong in a scene, skill by skill: shapes to draw on its picture, and what to write below."""
+"""What went wrong in a scene, skill by skill: shapes to draw on its image, and what to write below."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture of a scene: what is drawn on it, HTML below it, and how bad it is."""
+    """One image of a scene: what is drawn on it, HTML below it, and how bad it is."""
 
     badness: float
     lines: list[str]
@@ -93,14 +93,14 @@ def _outline(outline: Outlined) -> Panel:
 
 
 def caption_panels(record: Record) -> list[Panel]:
-    """Show the picture with all captions that have a mistake."""
+    """Show the image with all captions that have a mistake."""
     lines = [caption_html(caption) for caption in record.captions if not is_whole(caption)]
     marks = sum(line.count("<del>") + line.count("<ins>") for line in lines)
     return [Panel(marks, lines)] if lines else []
 
 
 def word_panels(about: Iterable[str]) -> Callable[[Record], list[Panel]]:
-    """Show the picture with all wrong answers to some kinds of question."""
+    """Show the image with all wrong answers to some kinds of question."""
     chosen = frozenset(about)
 
     def panels(record: Record) -> list[Panel]:

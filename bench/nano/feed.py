@@ -25,7 +25,7 @@ class Feed:
     scenes fill the gaps between large products. Two stores take turns; a store is written anew when the step that read
     it has ended.
 
-    What the host draws (sizes of spoiled pictures) is frozen in a graph: there are several, taken at random.
+    What the host draws (sizes of spoiled images) is frozen in a graph: there are several, taken at random.
 
     Args:
         composer: draws scenes.
@@ -95,9 +95,9 @@ class Feed:
 
 
 def tiling_shares(spec: CropSpec, seed: int = 0, samples: int = 4096) -> dict[Tiling, float]:
-    """Estimate how often pictures of the domain come in each tiling; rare ones are left out, the rest add up to 1.
+    """Estimate how often images of the domain come in each tiling; rare ones are left out, the rest add up to 1.
 
-    Pictures have a longer side of 160 to 1600 pixels, evenly by ratio, and an aspect of 1 to 2.
+    Images have a longer side of 160 to 1600 pixels, evenly by ratio, and an aspect of 1 to 2.
     """
     rng = random.Random(seed)
     seen: Counter[Tiling] = Counter()

@@ -1,7 +1,7 @@
 """What is said about a scene while training and in evaluation: phrases, questions, answers, captions.
 
 Everything is a pure function of its arguments and of the `random.Random` handed in. A scene is a list of
-`(class index, cx, cy)`, the centre of an instance in fractions of the picture, in any order.
+`(class index, cx, cy)`, the centre of an instance in fractions of the image, in any order.
 """
 
 import functools
@@ -86,12 +86,12 @@ _ENDINGS = ("", "n", "r", "x", "p", "k", "m", "sh", "ng", "lt", "ster")
 
 
 def reading_order(boxes: Sequence[Sequence[float]]) -> list[int]:
-    """Order boxes (x_min, y_min, x_max, y_max; fractions of the picture) as `centre_order` orders their centres."""
+    """Order boxes (x_min, y_min, x_max, y_max; fractions of the image) as `centre_order` orders their centres."""
     return centre_order([((x0 + x1) / 2, (y0 + y1) / 2) for x0, y0, x1, y1 in boxes])
 
 
 def centre_order(centres: Sequence[tuple[float, float]]) -> list[int]:
-    """Order (cx, cy) by row of one twelfth of the picture height, then by cx; ties by cy, then as given."""
+    """Order (cx, cy) by row of one twelfth of the image height, then by cx; ties by cy, then as given."""
     return sorted(range(len(centres)), key=lambda i: (math.floor(centres[i][1] * ROWS), *centres[i], i))
 
 

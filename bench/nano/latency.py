@@ -79,9 +79,9 @@ def measure_cold_shell(scene: Scene, model: str | None, threads: int, runs: int 
     name = load_objects()[scene.objects[0].index].name
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     with tempfile.TemporaryDirectory() as folder:
-        picture = Path(folder) / "scene.jpg"
-        picture.write_bytes(scene.jpeg)
-        command = [sys.executable, "-m", "photonlite.cli", "detect", str(picture), name, "--device", "cpu"]
+        image = Path(folder) / "scene.jpg"
+        image.write_bytes(scene.jpeg)
+        command = [sys.executable, "-m", "photonlite.cli", "detect", str(image), name, "--device", "cpu"]
         command += ["--model", model] if model else []
         work = sample_times(
             lambda: subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL), runs, warm_up=0
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     scene = make_scene(FIRST_SEED, load_objects(), find_sprites(), background="wood", size=SIZE, count=5)
-    # Every detect is to read its picture: else all but the first would find it in the prefix cache.
+    # Every detect is to read its image: else all but the first would find it in the prefix cache.
     model = photonlite.load(options.model, device="cpu", engine={"prefix_caching": False})
     detect = measure_detect(model, scene, options.runs)
     yardstick = measure_matmul(options.runs)

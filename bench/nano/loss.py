@@ -1,6 +1,6 @@
 """What training minimises: answers of packed questions, bins with soft targets, and a dense loss on the image tokens.
 
-One row holds the picture once and all of its questions:
+One row holds the image once and all of its questions:
 
 ```
 BOS  image tokens ...  | question 1 ... | question 2 ... | ...
@@ -51,8 +51,8 @@ class PackedAttention:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; see :class:`photonlite.models.layers.Attention`."""
         n = self.prefix
-        picture = attend(q[:, :n], k[:, :n], v[:, :n], None)
-        return torch.cat((picture, attend(q[:, n:], k, v, self.mask)), 1)
+        image = attend(q[:, :n], k[:, :n], v[:, :n], None)
+        return torch.cat((image, attend(q[:, n:], k, v, self.mask)), 1)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Learner(nn.Module):
         octave = (value[:, :n].clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES) / SIZE_OCTAVES
         size = _soft_cross_entropy(region.size_logits(hidden[:, :n]), octave * (config.size_bins - 1)).sum(-1)
         step = _soft_integer(logits[:, o:n], value[:, o:n, 0] * (INTEGERS - 1))
-        # Where an outline begins says which way round the thing is, and what follows hardly needs the picture any more:
+        # Where an outline begins says which way round the thing is, and what follows hardly needs the image any more:
         # as a few numbers among thirty-six they were not learned.
         path = weight[:, o:n] * outline[:, o:n]
         number = outline[:, o:n].cumsum(1)
@@ -231,7 +231,7 @@ def image_tokens(model: MoondreamModel, pixels: Tensor) -> Tensor:
 
 
 def cut_sheet(pixels: Tensor, config: VisionConfig) -> tuple[Tensor, tuple[int, int]]:
-    """Cut sheets ``[B, H, W, 3]`` as `photonlite.images` cuts a picture: crops ``[1 + r * c, B, C, C, 3]`` and (r, c).
+    """Cut sheets ``[B, H, W, 3]`` as `photonlite.images` cuts an image: crops ``[1 + r * c, B, C, C, 3]`` and (r, c).
 
     Neighbouring crops share their margins; the first crop is the whole sheet, made smaller.
 

@@ -87,7 +87,7 @@ def _contour(alpha: npt.NDArray[np.uint8]) -> Points:
 
 
 def _largest(alpha: npt.NDArray[np.uint8]) -> Points:
-    # Outer contours go around what is higher on their left, rows upwards: clockwise as pictures are seen.
+    # Outer contours go around what is higher on their left, rows upwards: clockwise as images are seen.
     lines = contour_generator(z=alpha.astype(np.float64), line_type=LineType.Separate).lines(127.5)
     largest = max((np.asarray(line) for line in lines), key=lambda line: abs(_area(line)))
     return largest[:-1] + 0.5

@@ -1,6 +1,6 @@
 """What all painters of backgrounds use: grids, random colours, noise, phases.
 
-Planes are ``[B, 1, S, S]``, numbers of a picture ``[B, 1, 1, 1]``, so that they multiply.
+Planes are ``[B, 1, S, S]``, numbers of an image ``[B, 1, 1, 1]``, so that they multiply.
 """
 
 import math
@@ -23,17 +23,17 @@ def uniform(shape: tuple[int, ...], low: float, high: float, device: torch.devic
 
 
 def number(batch: int, low: float, high: float, device: torch.device) -> Tensor:
-    """Draw one number a picture from U[low, high): ``[B, 1, 1, 1]``."""
+    """Draw one number an image from U[low, high): ``[B, 1, 1, 1]``."""
     return uniform((batch, 1, 1, 1), low, high, device)
 
 
 def octave(batch: int, low: float, high: float, device: torch.device) -> Tensor:
-    """Draw one power of two a picture, its exponent from U[low, high): ``[B, 1, 1, 1]``."""
+    """Draw one power of two an image, its exponent from U[low, high): ``[B, 1, 1, 1]``."""
     return torch.exp2(number(batch, low, high, device))
 
 
 def chance(batch: int, share: float, device: torch.device) -> Tensor:
-    """Draw yes (with probability `share`) or no for every picture: ``[B, 1, 1, 1]``."""
+    """Draw yes (with probability `share`) or no for every image: ``[B, 1, 1, 1]``."""
     return torch.rand(batch, 1, 1, 1, device=device) < share
 
 
@@ -46,7 +46,7 @@ def colours(batch: int, device: torch.device) -> Tensor:
 
 
 def palette(batch: int, count: int, device: torch.device) -> Tensor:
-    """Draw `count` colours a picture that go together more or less: ``[B, 3, count]``."""
+    """Draw `count` colours an image that go together more or less: ``[B, 3, count]``."""
     drawn = torch.cat([colours(batch, device) for _ in range(count)], dim=2)[..., 0]
     return torch.lerp(drawn, drawn[..., :1], torch.rand(batch, 1, 1, device=device).square())
 
@@ -64,7 +64,7 @@ def smooth_noise(batch: int, channels: int, cells: int, size: int, device: torch
 
 
 def stretch(plane: Tensor) -> Tensor:
-    """Stretch every picture's values to [0, 1]."""
+    """Stretch every image's values to [0, 1]."""
     low, high = plane.amin((1, 2, 3), keepdim=True), plane.amax((1, 2, 3), keepdim=True)
     return (plane - low) / (high - low + 1e-3)
 
@@ -80,7 +80,7 @@ def fractal(batch: int, channels: int, size: int, device: torch.device, octaves:
 
 
 def phase(batch: int, size: int, device: torch.device, warp: float = 0.0) -> Tensor:
-    """A ramp across the picture in a random direction, ``[B, 1, S, S]``, bent by noise."""
+    """A ramp across the image in a random direction, ``[B, 1, S, S]``, bent by noise."""
     ramp, _ = turned(batch, size, device)
     return ramp + warp * smooth_noise(batch, 1, 5, size, device) * torch.rand(batch, 1, 1, 1, device=device)
 

@@ -1,4 +1,4 @@
-"""Sprites on pictures: turned, scaled and pasted, with the truth about what can still be seen of each."""
+"""Sprites on images: turned, scaled and pasted, with the truth about what can still be seen of each."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class Placed:
 
     Attributes:
         index: Class index: its place in the list of objects.
-        box: (x_min, y_min, x_max, y_max) of the pixels that can be seen, in fractions of the picture.
+        box: (x_min, y_min, x_max, y_max) of the pixels that can be seen, in fractions of the image.
         extent: The same for all of its pixels, before anything covers it.
         visible: Share of its pixels that can be seen.
     """
@@ -30,7 +30,7 @@ class Placed:
 
 @dataclass
 class Canvas:
-    """A picture under construction: what is painted, and who owns each pixel.
+    """An image under construction: what is painted, and who owns each pixel.
 
     Attributes:
         image: RGB.
@@ -48,7 +48,7 @@ class Canvas:
         return cls(background, np.full((background.height, background.width), -1, np.int8), [])
 
     def paste(self, index: int, tile: Image.Image, left: int, top: int) -> None:
-        """Paint a straight RGBA tile with its upper left corner at (left, top), wholly inside the picture."""
+        """Paint a straight RGBA tile with its upper left corner at (left, top), wholly inside the image."""
         alpha = tile.getchannel("A")
         self.image.paste(tile.convert("RGB"), (left, top), alpha)
         region = self.owner[top : top + tile.height, left : left + tile.width]

@@ -12,14 +12,14 @@ from photonlite.models.moondream.region import coord_from_bin, size_from_bin
 
 
 class Prefix:
-    """Keys and values of BOS and picture, computed once; later calls attend to them and, causally, to themselves."""
+    """Keys and values of BOS and image, computed once; later calls attend to them and, causally, to themselves."""
 
     def __init__(self, prefix: int, length: int, device: torch.device) -> None:
         self.prefix, self.cache = prefix, dict[int, tuple[Tensor, Tensor]]()
         self.question = PackedAttention(prefix, [length], device)
 
     def remember(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend among the picture and keep its keys and values."""
+        """Attend among the image and keep its keys and values."""
         self.cache[layer] = (k, v)
         return MaskedAttention()(layer, q, k, v)
 

@@ -1,4 +1,4 @@
-"""References in prompts: the ids and values of a point or a box that marks something in the picture."""
+"""References in prompts: the ids and values of a point or a box that marks something in the image."""
 
 import torch
 from torch import Tensor

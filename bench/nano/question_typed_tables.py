@@ -16,8 +16,8 @@ NAME, COUNT, PRESENT, COLOUR, BOX, WHERE, LEFT, RIGHT, ABOVE, BELOW, LARGEST, SM
 SCALAR, OBJECT, LIST, BARE = range(4)
 """A value alone; an object; a list of objects; a list of values."""
 SCENE, KIND, GROUP, OUTER, CALLED = range(5)
-"""What it is about: the picture; a kind or a group that the question names; what is outermost or largest in the
-picture; a group by which a property is called."""
+"""What it is about: the image; a kind or a group that the question names; what is outermost or largest in the
+image; a group by which a property is called."""
 
 FORM_ODDS = (0.14, 0.46, 0.24, 0.16)
 ABOUT_ODDS = (

@@ -16,7 +16,7 @@ from bench.nano.question_typed_tables import BARE, BOX, COUNT, KIND, LEFT, LIST,
 
 POINT, TEXT, AREA = range(3)
 """A coordinate pair, a row of values, or a coordinate pair and a size."""
-_PLACE_ODDS = (0.5, 0.8)  # a place is a point, a zone of the picture, or a box
+_PLACE_ODDS = (0.5, 0.8)  # a place is a point, a zone of the image, or a box
 _OUTER_ODDS = (0.25, 0.75)  # what is outermost is told by a point, its name, or a box
 _ZONES = 3
 

@@ -9,7 +9,7 @@ SKILLS: tuple[Skill, ...] = ("detect", "point", "segment", "caption", "query", "
 Wanted = Literal["name", "synonym", "absent", "unknown"]
 """How a thing was asked for: by its name or a synonym; or one that is not in this scene, or in no scene at all."""
 Place = tuple[float, ...]
-"""A point (x, y) or a box (x_min, y_min, x_max, y_max), in fractions of the picture."""
+"""A point (x, y) or a box (x_min, y_min, x_max, y_max), in fractions of the image."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Outlined:
 
 @dataclass(frozen=True)
 class Captioned:
-    """A caption, how many of each class there are, and in which zones of the picture they lie."""
+    """A caption, how many of each class there are, and in which zones of the image they lie."""
 
     text: str
     truth: dict[int, int]

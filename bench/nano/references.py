@@ -1,4 +1,4 @@
-"""Questions about what a point or a box of the picture marks; the answer is the bare name, or "Nothing"."""
+"""Questions about what a point or a box of the image marks; the answer is the bare name, or "Nothing"."""
 
 import random
 from typing import Literal

@@ -1,6 +1,6 @@
 """Questions about where things are to each other, and their answers.
 
-A scene is a list of `(class index, cx, cy)` in fractions of the picture; an instance is named by its place in it.
+A scene is a list of `(class index, cx, cy)` in fractions of the image; an instance is named by its place in it.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Colours, ramps and noise from which the backgrounds of held-out scenes and demo pictures are drawn."""
+"""Colours, ramps and noise from which the backgrounds of held-out scenes and demo images are drawn."""
 
 import colorsys
 import math

@@ -1,6 +1,6 @@
-"""Held-out scenes: pictures with known contents on which the checkpoint is judged.
+"""Held-out scenes: images with known contents on which the checkpoint is judged.
 
-Drawn at full picture resolution on the CPU with numpy and Pillow, by code that shares nothing with the training
+Drawn at full image resolution on the CPU with numpy and Pillow, by code that shares nothing with the training
 generator but the sprites: other layouts, other backgrounds, real rotation and resampling, real JPEG files.
 """
 
@@ -19,8 +19,8 @@ from bench.nano.scene_backgrounds import HELD_OUT_BACKGROUNDS, TRAINED_BACKGROUN
 from bench.nano.sprites import Sprites
 
 MAX_OBJECTS = 10
-MIN_SIDE, MAX_SIDE = 160, 1600  # of a picture, pixels
-MIN_SHARE, MAX_SHARE = 0.08, 0.45  # of the picture's short side
+MIN_SIDE, MAX_SIDE = 160, 1600  # of an image, pixels
+MIN_SHARE, MAX_SHARE = 0.08, 0.45  # of the image's short side
 MIN_PIXELS = 24
 MAX_OVERLAP = 0.3
 MAX_ANGLE = 25.0
@@ -34,13 +34,13 @@ _COLOUR_WORDS = frozenset(["red", "orange", "yellow", "green", "blue", "purple",
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture and the truth about it.
+    """An image and the truth about it.
 
     Attributes:
         image: RGB, decoded from `jpeg`.
         objects: In the order in which they were painted; later ones cover earlier ones.
         background: A key of `BACKGROUNDS`.
-        jpeg: The picture's file.
+        jpeg: The image's file.
         owner: Which of `objects` each pixel shows, -1 for the background; int8 [height, width].
     """
 
@@ -98,7 +98,7 @@ def make_scene(
 
 
 def _picture_size(rng: np.random.Generator) -> tuple[int, int]:
-    """Choose a size: the longer side log-uniform, half of the pictures with a common aspect."""
+    """Choose a size: the longer side log-uniform, half of the images with a common aspect."""
     common = (1.0, 4 / 3, 3 / 2, 16 / 9)
     aspect = float(rng.choice(common)) if rng.random() < 0.5 else float(2 ** rng.uniform(0, 1))
     longer = math.exp(rng.uniform(math.log(MIN_SIDE * aspect), math.log(MAX_SIDE)))
@@ -210,7 +210,7 @@ def _hue_matrix(angle: float) -> npt.NDArray[np.float32]:
 
 
 def _photograph(rng: np.random.Generator, image: Image.Image) -> bytes:
-    """Spoil a picture as a camera and a file do (light, tint, blur, noise) and give it as JPEG."""
+    """Spoil an image as a camera and a file do (light, tint, blur, noise) and give it as JPEG."""
     ramp = (np.arange(256) / 255) ** (2 ** rng.uniform(-0.35, 0.35))
     gains = rng.uniform(0.85, 1.12) * rng.uniform(0.94, 1.06, 3)
     curves = np.clip(ramp * gains[:, None] * 255, 0, 255).round().astype(int)

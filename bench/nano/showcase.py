@@ -1,4 +1,4 @@
-"""What a checkpoint answers about the demo pictures and the clip: plots for the README, and its texts as Markdown.
+"""What a checkpoint answers about the demo images and the clip: plots for the README, and its texts as Markdown.
 
 `python -m bench.nano.showcase` writes desk-detected.png, market-points.png, street-detected.png and clip-detected.webp
 into assets with the shipped checkpoint, and prints the texts. What a checkpoint cannot do is left out with a note.
@@ -75,26 +75,26 @@ def plot_stills(model: photonlite.VisionModel, stills: Path, out: Path) -> Itera
         yield _save(points.plot(market, labels=False, line_width=5, colors=_COLOURS), out / "market-points.png")
 
 
-def _save(picture: Image.Image, path: Path) -> str:
-    picture.save(path, optimize=True)
+def _save(image: Image.Image, path: Path) -> str:
+    image.save(path, optimize=True)
     return f"{path.name}: {path.stat().st_size:,} bytes"
 
 
 def plot_clip(
-    model: photonlite.VisionModel, pictures: Iterable[Image.Image], names: Sequence[str]
+    model: photonlite.VisionModel, images: Iterable[Image.Image], names: Sequence[str]
 ) -> Iterator[Image.Image]:
-    """Draw boxes of everything with one of the names on each picture.
+    """Draw boxes of everything with one of the names on each image.
 
     Args:
         model: Asked; needs the skill detect.
-        pictures: Of one size.
+        images: Of one size.
         names: What to look for; each keeps its colour.
     """
     colours = dict(zip(names, itertools.cycle(COLOURS), strict=False))
-    for picture in pictures:
-        read = model.encode_image(picture)
+    for image in images:
+        read = model.encode_image(image)
         found = [item for name in names for item in model.detect(read, name)["objects"]]
-        yield Detections(found).plot(picture, scores=False, colors=colours, line_width=2, font_size=13)
+        yield Detections(found).plot(image, scores=False, colors=colours, line_width=2, font_size=13)
 
 
 def write_clip_plot(model: photonlite.VisionModel, out: Path, clip: Path = CLIP) -> str:
@@ -102,9 +102,9 @@ def write_clip_plot(model: photonlite.VisionModel, out: Path, clip: Path = CLIP)
     if "detect" not in model.skills:
         return "clip-detected.webp is left out: it needs the skill detect"
     names = sorted({seen.name for row in load_truth(clip / "truth.json") for seen in row})
-    pictures = itertools.islice(frames(clip / "clip.webp"), 0, None, _EVERY)
+    images = itertools.islice(frames(clip / "clip.webp"), 0, None, _EVERY)
     path = out / "clip-detected.webp"
-    save_animation(path, list(plot_clip(model, pictures, names)), _QUALITY, FPS / _EVERY)
+    save_animation(path, list(plot_clip(model, images, names)), _QUALITY, FPS / _EVERY)
     return f"{path.name}: {path.stat().st_size:,} bytes"
 
 
@@ -112,28 +112,28 @@ def texts(model: photonlite.VisionModel, stills: Path) -> Iterator[str]:
     """Ask for captions, answers and one result as JSON; yields lines of Markdown."""
     for name, questions in QUESTIONS.items():
         path = stills / f"{name}.png"
-        picture = model.encode_image(path)
+        image = model.encode_image(path)
         yield from (f"### {name}", "", f"![](assets/{path.name})", "")
         if "caption" in model.skills:
             yield from ("| length | caption |", "|---|---|")
             for length in LENGTHS:
-                yield f"| {length} | {model.caption(picture, length=length)['caption']} |"
+                yield f"| {length} | {model.caption(image, length=length)['caption']} |"
             yield ""
         if "query" in model.skills:
             yield from ("| question | answer |", "|---|---|")
             for question in questions:
-                yield f"| {question} | {model.query(picture, question)['answer']} |"
+                yield f"| {question} | {model.query(image, question)['answer']} |"
             yield ""
             if name in _REASONED:
-                yield from _reasoned(model, picture, _REASONED[name])
+                yield from _reasoned(model, image, _REASONED[name])
     if "detect" in model.skills:
         found = model.detect(stills / "desk.png", "banana")
         yield from ("```json", json.dumps(_rounded(found["objects"]), indent=1), "```")
 
 
-def _reasoned(model: photonlite.VisionModel, picture: EncodedImage, question: str) -> Iterator[str]:
+def _reasoned(model: photonlite.VisionModel, image: EncodedImage, question: str) -> Iterator[str]:
     try:
-        answer = model.query(picture, question, reasoning=True)
+        answer = model.query(image, question, reasoning=True)
     except UnsupportedSkillError:
         yield "Reasoning is left out: this checkpoint does not know it."
     else:

@@ -1,4 +1,4 @@
-"""Objects as pictures: emoji drawn once with Noto Color Emoji, and a sheet for machines without the font."""
+"""Objects as images: emoji drawn once with Noto Color Emoji, and a sheet for machines without the font."""
 
 import math
 from collections.abc import Sequence

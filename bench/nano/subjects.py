@@ -23,7 +23,7 @@ class Question:
     """One thing to ask.
 
     Attributes:
-        task: For `photonlite`'s `model.batch`, but for the picture.
+        task: For `photonlite`'s `model.batch`, but for the image.
         read: Turns the result into what the record keeps.
     """
 
@@ -101,14 +101,14 @@ def spot(rng: random.Random, scene: Scene, place: int) -> Place:
 
 
 def loose_box(rng: random.Random, box: Sequence[float]) -> Place:
-    """Move each edge of a box by up to `EDGE_SHIFT` of its side, within the picture."""
+    """Move each edge of a box by up to `EDGE_SHIFT` of its side, within the image."""
     wide, high = box[2] - box[0], box[3] - box[1]
     moved = (edge + rng.uniform(-EDGE_SHIFT, EDGE_SHIFT) * (wide, high)[i % 2] for i, edge in enumerate(box))
     return tuple(min(1.0, max(0.0, edge)) for edge in moved)
 
 
 def shown_at(scene: Scene, point: Sequence[float]) -> int:
-    """Tell which object the picture shows at a point: its place, -1 for the background."""
+    """Tell which object the image shows at a point: its place, -1 for the background."""
     height, width = scene.owner.shape
     row, column = (min(side - 1, max(0, int(part * side))) for part, side in ((point[1], height), (point[0], width)))
     return int(scene.owner[row, column])

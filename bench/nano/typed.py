@@ -1,11 +1,11 @@
 """What is asked for as JSON, in which words, and what is right: the rules of typed answers.
 
-The schema is never part of the prompt: the grammar forces it. So an answer's value depends on the picture, on the
+The schema is never part of the prompt: the grammar forces it. So an answer's value depends on the image, on the
 question, and on the names of the properties that have been written so far:
 
 - A question about one thing ("the mug") is answered about all things of the kind together (how many, whether there is
   one), and about the largest of them (its box, where it is).
-- A question about the picture ("what is on the shelf?") is answered about its largest thing. Properties such as
+- A question about the image ("what is on the shelf?") is answered about its largest thing. Properties such as
   "leftmost" or "largest" are about the thing that they describe.
 - "count" is how many there are of what was asked about or named before it; where nothing was, of all things.
 - A property that is called by a group, such as "fruit", asks for the largest of that group where it comes first, and a
@@ -34,7 +34,7 @@ CLEARLY_LARGEST = 1.15
 """The largest of several things is asked about where its box has so many times the area of the next."""
 CLEARLY_OUTERMOST = 0.04
 """The leftmost, rightmost, topmost or lowest thing is asked about where the next one's centre is so far from its own
-(fractions of the picture)."""
+(fractions of the image)."""
 
 NAMES: Mapping[Role, tuple[str, ...]] = {
     "name": ("name", "name", "object", "object", "thing", "item", "kind", "label", "what", "type", "title"),
@@ -55,7 +55,7 @@ OUTER_NAMES: Mapping[Role, tuple[str, ...]] = {
     "left": ("left", "leftmost"), "right": ("right", "rightmost"),
     "above": ("top", "topmost", "highest"), "below": ("bottom", "lowest"),
 }  # fmt: skip
-"""The same where the question is about the picture: the outermost thing of all."""
+"""The same where the question is about the image: the outermost thing of all."""
 LIST_NAMES: Mapping[Literal["items", "names", "places"], tuple[str, ...]] = {
     "items": ("objects", "objects", "items", "things", "list", "found", "all", "contents"),
     "names": ("objects", "items", "things", "names", "kinds", "labels", "contents", "what"),
@@ -95,7 +95,7 @@ SCENE_QUESTIONS = (
     "describe the image", "describe the picture as json", "describe the scene", "describe it as json", "what is this?",
     "what does the picture show?", "look at the picture", "describe what you see", "as json", "give me json",
 )  # fmt: skip
-"""About the picture, whatever is to be told of it."""
+"""About the image, whatever is to be told of it."""
 TYPED_QUESTIONS: Mapping[str, tuple[str, ...]] = {
     "scene": SCENE_QUESTIONS,
     "list": (*SCENE_QUESTIONS, *LIST_QUESTIONS),
@@ -169,7 +169,7 @@ def _kinds(names: str) -> frozenset[int]:
 
 
 def zone_of(cx: float, cy: float) -> str:
-    """Name the zone of the 3x3 grid that a centre (fractions of the picture) lies in."""
+    """Name the zone of the 3x3 grid that a centre (fractions of the image) lies in."""
     row, column = (min(2, max(0, int(3 * part))) for part in (cy, cx))
     return ZONES[row][column]
 

@@ -34,8 +34,8 @@ def voronoi(rng: np.random.Generator, height: int, width: int) -> Plane:
 
 
 def rings(rng: np.random.Generator, height: int, width: int) -> Plane:
-    """Draw arcs around a point beside the picture."""
-    # The centre lies outside of the picture, for a whole target would be a dartboard or a circle.
+    """Draw arcs around a point beside the image."""
+    # The centre lies outside of the image, for a whole target would be a dartboard or a circle.
     x, y = mesh(height, width, rng.uniform(0, 2 * math.pi))
     radius = np.hypot(x - np.hypot(width, height) * rng.uniform(0.55, 0.9), y)
     radius += rng.uniform(0, 25) * fractal(rng, height, width, 3, 2)

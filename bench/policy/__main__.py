@@ -46,7 +46,7 @@ class Scenario:
 
 
 def never_ready(rate: float) -> Group:
-    """Make real-time requests whose pictures are never cut: each waits until its deadline."""
+    """Make real-time requests whose images are never cut: each waits until its deadline."""
     return Group("never ready", crops=1, rate=rate, deadline_s=0.1, realtime=True, ready=False)
 
 
@@ -54,8 +54,8 @@ SCENARIOS = (
     *(Scenario(f"{n} clients", (Group("answers", n),)) for n in (64, 16, 8, 4, 2)),
     Scenario("1 client", (Group("answers"),)),
     Scenario("64 clients, mixed sizes", tuple(Group(f"{n} crops", 16, crops=n) for n in (2, 5, 7, 13))),
-    Scenario("64 clients, small pictures", (Group("answers", 64, crops=1),)),
-    Scenario("64 clients, no pictures", (Group("answers", 64, crops=0, tokens=50),)),
+    Scenario("64 clients, small images", (Group("answers", 64, crops=1),)),
+    Scenario("64 clients, no images", (Group("answers", 64, crops=0, tokens=50),)),
     Scenario("40 a second", (Group("answers", rate=40.0),)),
     Scenario("captions and 8 clients", (Group("captions", 8, tokens=100), Group("answers", 8))),
     Scenario("a caption and 64 clients", (Group("captions", 1, tokens=100), Group("answers", 64))),

@@ -31,8 +31,8 @@ _DEADLINE_S = 1e6
 _VOCABULARY = Vocabulary(0, 1, 2, 3, 4, 5, any_id_continues=False)
 
 
-class _Picture:
-    """A picture that is never cut."""
+class _Image:
+    """An image that is never cut."""
 
     size = crops = failure = None
 
@@ -62,20 +62,20 @@ class Crowd:
     Args:
         count: How many wait.
         realtime: Whether these come before others.
-        pictures: Whether each is about a picture of its own, which is never cut; else they wait for rows.
+        images: Whether each is about an image of its own, which is never cut; else they wait for rows.
     """
 
-    def __init__(self, count: int, *, realtime: bool = True, pictures: bool = True) -> None:
+    def __init__(self, count: int, *, realtime: bool = True, images: bool = True) -> None:
         self.runner = ModelledRunner(H200)
         cache = CacheManager(PagePool(80_000, 16), PREFIX)
-        limits = make_limits(rows=ROWS if pictures else DECODED)
+        limits = make_limits(rows=ROWS if images else DECODED)
         self.core = EngineCore(Scheduler(cache, limits), self.runner, 2, clock=lambda: self.runner.now)
         self._numbers = itertools.count()
         for _ in range(DECODED):
             self._ask(tokens=100_000, realtime=realtime)
         for _ in range(6):
             self.core.tick()
-        self.waiting = [self._ask(realtime=realtime, picture=pictures) for _ in range(count)]
+        self.waiting = [self._ask(realtime=realtime, image=images) for _ in range(count)]
         for _ in range(6):
             self.core.tick()
 
@@ -103,7 +103,7 @@ class Crowd:
         self.core.tick()
         return time.thread_time() - start
 
-    def _ask(self, tokens: int = 9, *, realtime: bool, picture: bool = False) -> Sequence:
+    def _ask(self, tokens: int = 9, *, realtime: bool, image: bool = False) -> Sequence:
         number = next(self._numbers)
         request = Request(
             "query",
@@ -114,7 +114,7 @@ class Crowd:
             realtime=realtime,
         )
         deadline = None if number < DECODED else _DEADLINE_S + self.runner.now
-        about = _Picture(str(number)) if picture else None
+        about = _Image(str(number)) if image else None
         sequence = Sequence(number, request, _Deaf(), PREFIX if about else 1, about, deadline)
         self.core.prepare(sequence)
         self.core.submit(sequence)
@@ -130,7 +130,7 @@ def main(arguments: ListLike[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     print(table(["waiting", "all cancelled (ms)", "all expired (ms)", "longest tick"], map(ended, options.counts)))
     print()
-    print(table(["waiting", "for pictures (ms a tick)", "for rows"], map(waited, (0, *options.counts))))
+    print(table(["waiting", "for images (ms a tick)", "for rows"], map(waited, (0, *options.counts))))
     return 0
 
 
@@ -143,8 +143,8 @@ def ended(count: int) -> list[str]:
 def waited(count: int) -> list[str]:
     """Write a row: what a tick takes while so many wait, in the median."""
     medians = []
-    for pictures in (True, False):
-        crowd = Crowd(count, pictures=pictures)
+    for images in (True, False):
+        crowd = Crowd(count, images=images)
         medians.append(sorted(crowd.tick() for _ in range(TICKS))[TICKS // 2])
     return [f"{count:,}", *(f"{1e3 * seconds:.3f}" for seconds in medians)]
 

@@ -22,10 +22,10 @@ from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence as EngineSequence
 
 PREFIX, PROMPT = 730, 10
-"""Positions of BOS and picture, and tokens of a question."""
+"""Positions of BOS and image, and tokens of a question."""
 
 _PREPARE_S, _CUT_S = 0.9e-3, 0.4e-3
-"""From the call to the queue, and what packing a picture takes after that."""
+"""From the call to the queue, and what packing an image takes after that."""
 
 ROWS = 64
 """Sequences that run at a time, and rows of a decode step in what is reckoned as the least."""
@@ -42,12 +42,12 @@ class Group:
         name: For the report.
         clients: How many; each asks again as soon as it has its answer, unless something below says when.
         tokens: Of an answer.
-        crops: Of a picture, every one of them new; 0 asks without a picture.
+        crops: Of an image, every one of them new; 0 asks without an image.
         period_s: Each asks so often, and at once if its answer came later than that.
         rate: They all ask so often per second, at random moments, whether others have been answered or not.
         deadline_s: From the call; an answer that comes later is a miss, and the engine drops it.
         realtime: Whether they come before others.
-        ready: Whether their pictures are ever cut; else their requests wait until the deadline.
+        ready: Whether their images are ever cut; else their requests wait until the deadline.
     """
 
     name: str
@@ -143,8 +143,8 @@ class World:
         grammar, budget = TextGrammar(_VOCABULARY, group.tokens), group.tokens
         request = Request("query", words, grammar, budget, SamplingSettings(), realtime=group.realtime)
         deadline = None if group.deadline_s is None else asked + group.deadline_s
-        picture = _Picture(str(number), group.crops, self if group.ready else None) if group.crops else None
-        sequence = EngineSequence(number, request, sink, PREFIX if picture else 1, picture, deadline)
+        image = _Image(str(number), group.crops, self if group.ready else None) if group.crops else None
+        sequence = EngineSequence(number, request, sink, PREFIX if image else 1, image, deadline)
         self._core.prepare(sequence)
         self._core.submit(sequence)
 
@@ -217,8 +217,8 @@ class _Crops:
     tiling: tuple[int, int] = (1, 1)
 
 
-class _Picture:
-    """A picture that is cut some time after somebody has asked for it; never without a world."""
+class _Image:
+    """An image that is cut some time after somebody has asked for it; never without a world."""
 
     size = None
     failure = None

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from photonlite.batch import Choice, EncodeJob, Step
+from photonlite.batch import EncodeJob, SamplingParams, Step
 from photonlite.request import Token
 
 WORD = Token(20)
@@ -45,7 +45,7 @@ class Costs:
         """Give the seconds of the device that a request needs at least, if each of its launches is as full as it pays.
 
         Args:
-            crops: Of its picture.
+            crops: Of its image.
             positions: Of its prompt.
             tokens: Of its answer.
             rows: Decoded together.
@@ -77,7 +77,7 @@ def _least(curve: Curve) -> float:
 
 
 class ModelledRunner:
-    """Runs steps on a device that takes the time that a table says; see `batch.Runner`.
+    """Runs steps on a device that takes the time that a table says; see `batch.Executor`.
 
     Args:
         costs: The table.
@@ -108,7 +108,7 @@ class ModelledRunner:
         self.launches[step.kind] += 1
         self.units[step.kind] += sum(group.count for group in step.plan.groups) or len(step.rows)
 
-    def finalize(self, step: Step, choices: Sequence[Choice | None]) -> None:
+    def finalize(self, step: Step, choices: Sequence[SamplingParams | None]) -> None:
         """Let it sample."""
         self._work(step, at(self._costs.finalize, len(choices)) / 1e3)
 

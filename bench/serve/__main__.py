@@ -2,7 +2,7 @@
 
 First the model is asked in one process, without a server, by clients that ask again as soon as they have their answer:
 that is the capacity. Then a server in a process of its own is offered requests at rising multiples of it, whether
-earlier ones have been answered or not. No two pictures are alike, so that caching helps none of them.
+earlier ones have been answered or not. No two images are alike, so that caching helps none of them.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from tqdm import tqdm
 from bench.bubble.report import Aim, table
 from bench.gpu.command import say
 from bench.gpu.page import Page
+from bench.serve.images import Stock, jpegs, json_request, padded, raw_request
 from bench.serve.load import Level, play
 from bench.serve.options import Options, parse
 from bench.serve.overhead import OverheadError, waits
-from bench.serve.pictures import Stock, jpegs, json_request, padded, raw_request
 from bench.serve.report import LOAD_HEAD, OVERHEAD_HEAD, aims_table, load_aims, load_row, overhead_row
 from bench.serve.server import Baseline, ChildError, started
 from bench.serve.wire import Client
@@ -31,9 +31,9 @@ SMALL, LARGE = (320, 240), 490_000
 """Of the overhead: size in pixels, and of a body in bytes."""
 SETTLE_S = 2.0
 """Seconds of each rate that do not count: the server fills."""
-MOST_PICTURES: Final = 2048
+MOST_IMAGES: Final = 2048
 OBJECT: Final[dict[str, Any]] = {"object": "banana", "settings": {"max_objects": 3}}
-QUESTION: Final[dict[str, Any]] = {"question": "What is in the picture?", "settings": {"max_tokens": 32}}
+QUESTION: Final[dict[str, Any]] = {"question": "What is in the image?", "settings": {"max_tokens": 32}}
 """Limits give an answer its length where random weights never end one; `bench.serve.subject` asks for the same."""
 
 NOTES = f"""\
@@ -88,8 +88,8 @@ class Run:
         # What the server refuses can be sent again.
         count = 256 + round(sum(min(rate, 1.2) for rate in rates) * capacity * seconds)
         first = 0 if skill == "detect" else 1 << 18
-        pictures = jpegs(options.size, min(count, MOST_PICTURES), first)
-        stock = Stock([json_request(path, picture, fields) for picture in pictures])
+        images = jpegs(options.size, min(count, MOST_IMAGES), first)
+        stock = Stock([json_request(path, image, fields) for image in images])
         levels: list[Level] = []
         rows = []
         for number, multiple in enumerate(rates):
@@ -101,7 +101,7 @@ class Run:
             rows.append(load_row(levels[-1], capacity))
             say(" | ".join(rows[-1]))
             busy = ", ".join(f"{level.busy:.2f}" for level in levels)
-            note = f"Cores that the generator took: {busy}. Pictures were asked about again {stock.rounds} times."
+            note = f"Cores that the generator took: {busy}. Images were asked about again {stock.rounds} times."
             self._page.put(title, table(LOAD_HEAD, rows) + "\n\n" + note)
         self._aims += load_aims(levels)
 
@@ -127,7 +127,7 @@ class Run:
         width, height = options.size
         return (
             f"{strftime('%Y-%m-%d')}, {baseline.machine}.\nModel: {baseline.model}{shape}.{figures} "
-            f"Pictures of {width}x{height} as JPEG; at most {options.max_open} open requests; "
+            f"Images of {width}x{height} as JPEG; at most {options.max_open} open requests; "
             f"{options.seconds:g} s of each rate.\nMade by `{options.command}`."
         )
 
@@ -149,9 +149,9 @@ def _alone(count: int) -> dict[str, list[bytes]]:
     small = [jpegs(SMALL, count, first + kind * count) for kind in range(4)]
     decoded = LARGE * 3 // 4 - 100
     return {
-        "small picture, JSON": [json_request(path, one, OBJECT) for one in small[0]],
+        "small image, JSON": [json_request(path, one, OBJECT) for one in small[0]],
         "490 kB, JSON": [json_request(path, padded(one, decoded), OBJECT) for one in small[1]],
-        "small picture, raw": [raw_request(f"{path}?object=banana", one) for one in small[2]],
+        "small image, raw": [raw_request(f"{path}?object=banana", one) for one in small[2]],
         "490 kB, raw": [raw_request(f"{path}?object=banana", padded(one, LARGE)) for one in small[3]],
     }
 

@@ -1,4 +1,4 @@
-"""Hostile pictures against a server: `python -m bench.serve.hostile`, on the CPU with the shipped checkpoint.
+"""Hostile images against a server: `python -m bench.serve.hostile`, on the CPU with the shipped checkpoint.
 
 - Latency: one client asks again as soon as it has its answer, alone and while four other clients do the same with
   progressive JPEGs of 200 KB whose last scan is repeated (36 megapixels: minutes of decoding). Rounds alternate; the
@@ -51,11 +51,11 @@ def floats(size: tuple[int, int] = (2000, 1500)) -> bytes:
     return file.getvalue()
 
 
-def ask(port: int, picture: bytes) -> tuple[int, float]:
-    """Ask about a picture; return the status and the seconds that it took."""
+def ask(port: int, image: bytes) -> tuple[int, float]:
+    """Ask about an image; return the status and the seconds that it took."""
     begun = time.perf_counter()
     with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=120)) as connection:
-        connection.request("POST", _PATH, picture, {"Content-Type": "image/jpeg"})
+        connection.request("POST", _PATH, image, {"Content-Type": "image/jpeg"})
         status = connection.getresponse().status
     return status, time.perf_counter() - begun
 
@@ -108,23 +108,23 @@ def _throw(port: int, bomb: bytes, over: threading.Event) -> set[int]:
     return statuses
 
 
-def _asked(port: int, picture: bytes, seconds: float) -> list[float]:
+def _asked(port: int, image: bytes, seconds: float) -> list[float]:
     until, times = time.perf_counter() + seconds, []
     while time.perf_counter() < until:
-        status, took = ask(port, picture)
+        status, took = ask(port, image)
         if status != 200:
-            raise RuntimeError(f"a good picture got {status}")
+            raise RuntimeError(f"a good image got {status}")
         times.append(took)
     return times
 
 
 def memory(port: int, pid: int, requests: int) -> tuple[int, int, int, dict[int, int]]:
     """Return the bytes of server and workers before, at the peak of and after many float TIFFs, and all statuses."""
-    picture = floats()
-    ask(port, picture)
+    image = floats()
+    ask(port, image)
     before = peak = family_bytes(pid)
     with ThreadPoolExecutor(32) as executor:
-        answers = [executor.submit(ask, port, picture) for _ in range(requests)]
+        answers = [executor.submit(ask, port, image) for _ in range(requests)]
         while not all(answer.done() for answer in answers):
             peak = max(peak, family_bytes(pid))
             time.sleep(0.05)
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: Of the command line.
     """
-    parser = argparse.ArgumentParser(description="Hostile pictures against a server on the CPU")
+    parser = argparse.ArgumentParser(description="Hostile images against a server on the CPU")
     parser.add_argument("--rounds", type=int, default=4, help="of the latency, alone and beside bombs")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each half of a round")
     parser.add_argument("--requests", type=int, default=150, help="of the memory")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bench.serve.pictures import Stock
+from bench.serve.images import Stock
 from bench.serve.wire import Client, Reply
 
 ANSWERED, REFUSED = 200, 429

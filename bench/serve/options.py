@@ -24,7 +24,7 @@ class Options(argparse.Namespace):
         seconds: That count, of the closed loop and at each rate.
         times: Requests of each row of the overhead.
         pause: Seconds between those.
-        size: Width and height of the pictures.
+        size: Width and height of the images.
         seed: Of the arrivals.
         patience: Seconds that a process may take to be ready.
         output: File to write; None writes none.

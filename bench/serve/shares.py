@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.bubble.report import table
+from bench.serve.images import Stock, jpegs, raw_request
 from bench.serve.load import play
-from bench.serve.pictures import Stock, jpegs, raw_request
 from bench.serve.server import child, wait_for
 from bench.serve.wire import Client
 
@@ -31,10 +31,10 @@ GREEDY_CLIENTS: Final = 40
 PATIENCE_S: Final = 180.0
 
 
-def keyed(path: str, pictures: list[bytes], key: str) -> Stock:
-    """Return requests of one key, one about each picture."""
+def keyed(path: str, images: list[bytes], key: str) -> Stock:
+    """Return requests of one key, one about each image."""
     head = f"HTTP/1.1\r\nX-Moondream-Auth: {KEYS[key]}\r\n".encode()
-    return Stock([raw_request(path, picture).replace(b"HTTP/1.1\r\n", head, 1) for picture in pictures])
+    return Stock([raw_request(path, image).replace(b"HTTP/1.1\r\n", head, 1) for image in images])
 
 
 async def closed_loop(port: int, stock: Stock, clients: int, seconds: float) -> list[float]:
@@ -61,9 +61,9 @@ async def closed_loop(port: int, stock: Stock, clients: int, seconds: float) -> 
 
 async def shares(port: int, rounds: int, seconds: float) -> list[list[str]]:
     """Measure the light caller alone and beside the greedy one; returns a row for each round."""
-    pictures = jpegs((640, 480), 1200)
-    light = keyed("/v1/detect?object=banana", pictures[:400], "light")
-    greedy = keyed("/v1/detect?object=banana", pictures[400:], "greedy")
+    images = jpegs((640, 480), 1200)
+    light = keyed("/v1/detect?object=banana", images[:400], "light")
+    greedy = keyed("/v1/detect?object=banana", images[400:], "greedy")
     rows = []
     for number in range(rounds):
         alone = await closed_loop(port, light, 1, seconds)
@@ -81,12 +81,12 @@ async def shares(port: int, rounds: int, seconds: float) -> list[list[str]]:
 
 async def overload(port: int, seconds: float) -> list[str]:
     """Ask for captions at ten times the rate of one client; returns a row."""
-    pictures = jpegs((640, 480), 700, 1 << 17)
+    images = jpegs((640, 480), 700, 1 << 17)
     path = "/v1/caption?length=long"
-    alone = await closed_loop(port, keyed(path, pictures[:200], "light"), 1, 10.0)
+    alone = await closed_loop(port, keyed(path, images[:200], "light"), 1, 10.0)
     rate = 10 * len(alone) / 10.0
     client = Client(HOST, port)
-    level = await play(client, keyed(path, pictures[200:], "light"), rate, settle_s=10.0, seconds=seconds, seed=7)
+    level = await play(client, keyed(path, images[200:], "light"), rate, settle_s=10.0, seconds=seconds, seed=7)
     client.close()
     late = sum(visit.status == 504 for visit in level.counted)
     accepted = len(level.answered) + late
@@ -120,7 +120,7 @@ def main() -> int:
         (
             "# Serving: shares of callers",
             f"{time.strftime('%Y-%m-%d')}, CPU, the shipped checkpoint. Made by `{shlex.join(command)}`.",
-            f"## One client beside {GREEDY_CLIENTS} of another key (detect, new pictures of 640x480)",
+            f"## One client beside {GREEDY_CLIENTS} of another key (detect, new images of 640x480)",
             table(head, rows),
             f"## Ten times as many long captions as one client gets, with a deadline of {options.deadline:g} s",
             table(over, [row]),

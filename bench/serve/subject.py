@@ -18,7 +18,7 @@ import photonlite
 from bench.gpu.machine import describe
 from bench.gpu.models import MOONDREAM2, TINY, endless_model, serve
 from bench.gpu.samples import median_of
-from bench.serve.pictures import jpegs
+from bench.serve.images import jpegs
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig
 from photonlite.device.names import resolve_device
@@ -32,12 +32,12 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {"moondream2": MOONDREAM2, "tiny": TI
 
 ASKED: Final[dict[str, dict[str, Any]]] = {
     "detect": {"object": "banana", "settings": {"max_objects": 3}},
-    "query": {"question": "What is in the picture?", "settings": {"max_tokens": 32}},
+    "query": {"question": "What is in the image?", "settings": {"max_tokens": 32}},
 }
 """Arguments of each skill, of methods and of requests alike."""
 
-_OWN_PICTURES: Final = 1 << 19
-"""Number of the first picture of the baseline: the server's must be new to it."""
+_OWN_IMAGES: Final = 1 << 19
+"""Number of the first image of the baseline: the server's must be new to it."""
 _POOL: Final = 512
 _ALONE: Final = 20
 
@@ -45,18 +45,18 @@ Ask = Callable[[bytes], Awaitable[Metrics | None]]
 
 
 def asker(model: VisionModel, skill: str) -> Ask:
-    """Give what asks a model about a picture, and reads the answer to its end.
+    """Give what asks a model about an image, and reads the answer to its end.
 
     Args:
         model: Is asked.
         skill: A key of `ASKED`; the text of a query is streamed, as the server is asked for it.
     """
 
-    async def detect(picture: bytes) -> Metrics | None:
-        return (await model.adetect(picture, **ASKED["detect"])).metrics
+    async def detect(image: bytes) -> Metrics | None:
+        return (await model.adetect(image, **ASKED["detect"])).metrics
 
-    async def query(picture: bytes) -> Metrics | None:
-        answer = await model.aquery(picture, **ASKED["query"], stream=True)
+    async def query(image: bytes) -> Metrics | None:
+        answer = await model.aquery(image, **ASKED["query"], stream=True)
         async for _ in answer["answer"]:
             pass
         return answer.metrics
@@ -64,12 +64,12 @@ def asker(model: VisionModel, skill: str) -> Ask:
     return {"detect": detect, "query": query}[skill]
 
 
-async def closed_loop(ask: Ask, pictures: Iterator[bytes], clients: int, seconds: float) -> dict[str, float]:
+async def closed_loop(ask: Ask, images: Iterator[bytes], clients: int, seconds: float) -> dict[str, float]:
     """Let clients ask again as soon as they have their answer.
 
     Args:
         ask: Asks.
-        pictures: As many as are asked for.
+        images: As many as are asked for.
         clients: At a time.
         seconds: That count at least, behind those until the first answers of as many as there are clients; more where
             they do not bring twice as many answers.
@@ -83,7 +83,7 @@ async def closed_loop(ask: Ask, pictures: Iterator[bytes], clients: int, seconds
 
     async def client() -> None:
         while (began := time.perf_counter()) < until or len(ends) < least:
-            await ask(next(pictures))
+            await ask(next(images))
             ends.append((began, time.perf_counter()))
             if len(ends) >= clients:
                 warm.set()
@@ -101,7 +101,7 @@ async def closed_loop(ask: Ask, pictures: Iterator[bytes], clients: int, seconds
     return {"rate": len(counted) / length, "p50_s": median_of(end - began for began, end in counted)}
 
 
-async def hand_over(ask: Ask, pictures: Iterator[bytes], times: int, pause_s: float) -> float:
+async def hand_over(ask: Ask, images: Iterator[bytes], times: int, pause_s: float) -> float:
     """Measure what a call in this process takes beyond the engine's own time, as HTTP is measured in `overhead`.
 
     Returns:
@@ -111,7 +111,7 @@ async def hand_over(ask: Ask, pictures: Iterator[bytes], times: int, pause_s: fl
     for _ in range(times):
         await asyncio.sleep(pause_s)
         began = time.perf_counter()
-        metrics = await ask(next(pictures))
+        metrics = await ask(next(images))
         ended = time.perf_counter()
         if metrics is not None:
             rests.append(ended - began - metrics.time_to_first_token_s - metrics.decode_s)
@@ -124,12 +124,12 @@ async def baseline(model: VisionModel, options: argparse.Namespace) -> dict[str,
     Returns:
         What `Baseline` of `bench.serve.server` reads.
     """
-    pictures = _endless(jpegs(tuple(options.size), _POOL, _OWN_PICTURES))
+    images = _endless(jpegs(tuple(options.size), _POOL, _OWN_IMAGES))
     found = {
-        skill: await closed_loop(asker(model, skill), pictures, options.clients, options.seconds)
+        skill: await closed_loop(asker(model, skill), images, options.clients, options.seconds)
         for skill in options.skills
     }
-    rest = await hand_over(asker(model, "detect"), pictures, _ALONE, options.pause)
+    rest = await hand_over(asker(model, "detect"), images, _ALONE, options.pause)
     where = resolve_device(options.device)
     machine = f"{describe(where)}, {os.cpu_count()} cores"
     dtype = str(model.dtype).removeprefix("torch.")
@@ -168,9 +168,9 @@ def main() -> int:
     return 0
 
 
-def _endless(pictures: list[bytes]) -> Iterator[bytes]:
+def _endless(images: list[bytes]) -> Iterator[bytes]:
     while True:
-        yield from pictures
+        yield from images
 
 
 if __name__ == "__main__":

@@ -20,14 +20,14 @@ from PIL import Image, ImageDraw
 import photonlite
 
 SIZE = (960, 640)
-PICTURES = 8
+IMAGES = 8
 """In a batch, and in the loop that it is compared with."""
 
 _NUMBERS = itertools.count()
 
 
-def new_picture() -> Image.Image:
-    """Draw a picture that no cache knows."""
+def new_image() -> Image.Image:
+    """Draw an image that no cache knows."""
     number = next(_NUMBERS)
     image = Image.new("RGB", SIZE, (200, number % 256, number // 256 % 256))
     ImageDraw.Draw(image).ellipse((100 + number % 300, 100, 400 + number % 300, 400), fill=(240, 220, 40))
@@ -38,15 +38,15 @@ def cases(model: Any) -> dict[str, Callable[[], object]]:
     """Return what can be asked for."""
 
     def detect() -> object:
-        return model.detect(new_picture(), "banana")
+        return model.detect(new_image(), "banana")
 
     def loop() -> object:
-        return [detect() for _ in range(PICTURES)]
+        return [detect() for _ in range(IMAGES)]
 
     def batch() -> object:
-        return model.batch({"skill": "detect", "image": new_picture(), "object": "banana"} for _ in range(PICTURES))
+        return model.batch({"skill": "detect", "image": new_image(), "object": "banana"} for _ in range(IMAGES))
 
-    return {"detect": detect, "caption": lambda: model.caption(new_picture()), "loop": loop, "batch": batch}
+    return {"detect": detect, "caption": lambda: model.caption(new_image()), "loop": loop, "batch": batch}
 
 
 def measure(work: Callable[[], object], seconds: float) -> dict[str, list[float]]:

@@ -6,7 +6,7 @@ admit ──launch──> confirm ──grow, grow ...──> release        the
            └────> withdraw ─────────────────> release        the step failed: what it was building is no more
 ```
 
-Whose pages a sequence with a picture has, where the image prefix ends inside a page:
+Whose pages a sequence with an image has, where the image prefix ends inside a page:
 
 ```
 position   0               prefix_length          prompt_length
@@ -63,7 +63,7 @@ class CacheManager:
 
     Args:
         pages: All pages there are.
-        prefix_length: Positions of BOS and image tokens, for a sequence with a picture.
+        prefix_length: Positions of BOS and image tokens, for a sequence with an image.
         prefix_caching: Whether prefixes are kept for later sequences.
 
     Attributes:
@@ -79,18 +79,18 @@ class CacheManager:
         self._caching = prefix_caching
         self._leases: dict[int, _Lease] = {}
 
-    def pages_needed(self, positions: int, with_picture: bool) -> int:
+    def pages_needed(self, positions: int, with_image: bool) -> int:
         """Tell how many pages a request that fills so many positions needs when it is alone in the machine.
 
         One page more than its page table has where the cache keeps a copy of the page in which the image ends: that
         one cannot be evicted while the sequence uses the image's other pages.
         """
-        keeps_tail = with_picture and self._caching and self.prefix_length % self.pages.page_size != 0
+        keeps_tail = with_image and self._caching and self.prefix_length % self.pages.page_size != 0
         return self.pages.pages_for(positions) + keeps_tail
 
-    def fits(self, positions: int, with_picture: bool) -> bool:
+    def fits(self, positions: int, with_image: bool) -> bool:
         """Tell whether a request can ever fill so many positions; if so it can as soon as the others are gone."""
-        return self.pages_needed(positions, with_picture) <= self.pages.usable
+        return self.pages_needed(positions, with_image) <= self.pages.usable
 
     def name(self, sequence: Sequence) -> None:
         """Set the keys of the blocks that a sequence's prompt consists of: the image, then full pages. On any thread.
@@ -99,8 +99,8 @@ class CacheManager:
         """
         sequence.prefix_keys = tuple(self._keys(sequence)) if self._caching else ()
 
-    def picture_state(self, key: str) -> Literal["missing", "building", "ready"]:
-        """Tell whether the image block of a picture is there, or on its way in a step that is not yet committed."""
+    def image_state(self, key: str) -> Literal["missing", "building", "ready"]:
+        """Tell whether the image block of an image is there, or on its way in a step that is not yet committed."""
         block = self.prefix.lookup(image_key(key))
         return "missing" if block is None else block.state
 
@@ -110,20 +110,20 @@ class CacheManager:
         The longest chain of ready blocks that leaves a position to compute is reused (a sequence that produces nothing
         may be covered altogether; it then shares the image's tail page too, because it never writes). What is left of
         the prompt's chain is registered as being built by this sequence, up to the first block that is there already.
-        A picture for whose tail there is no page is not registered.
+        An image for whose tail there is no page is not registered.
 
         Returns:
             What to compute, or None, with nothing changed, if pages are short.
 
         Raises:
-            AssertionError: The sequence has pages already, its picture has another length, or it was not named.
+            AssertionError: The sequence has pages already, its image has another length, or it was not named.
         """
         keys = self._check_new(sequence)
-        chain = self.prefix.ready_chain(keys, sequence.known_length - sequence.samples) if keys else []
+        chain = self.prefix.ready_chain(keys, sequence.num_tokens - sequence.samples) if keys else []
         start = chain[-1].end if chain else 0
-        shared, source = _reused(chain, copies=start < sequence.known_length)
+        shared, source = _reused(chain, copies=start < sequence.num_tokens)
         # The last token of all is never fed back, so the position behind it needs no room.
-        room = max(sequence.known_length, min(sequence.known_length + 1, sequence.longest))
+        room = max(sequence.num_tokens, min(sequence.num_tokens + 1, sequence.longest))
         fresh = self.pages.pages_for(room) - len(shared)
         spare = self.pages.free + self.prefix.idle_pages_without(chain) - fresh
         if spare < 0:
@@ -214,27 +214,27 @@ class CacheManager:
     def _check_new(self, sequence: Sequence) -> tuple[bytes, ...]:
         if sequence.pages or sequence.number in self._leases:
             raise AssertionError(f"sequence {sequence.number} is admitted with {len(sequence.pages)} pages in hand")
-        if sequence.picture is not None and sequence.before != self.prefix_length:
+        if sequence.image is not None and sequence.prefix_len != self.prefix_length:
             raise AssertionError(
-                f"sequence {sequence.number} has a prefix of {sequence.before} positions, not {self.prefix_length}"
+                f"sequence {sequence.number} has a prefix of {sequence.prefix_len} positions, not {self.prefix_length}"
             )
         if sequence.prefix_keys is None:
             raise AssertionError(f"sequence {sequence.number} is admitted before its prefixes were named")
         return sequence.prefix_keys
 
     def _keys(self, sequence: Sequence) -> Iterator[bytes]:
-        size, before, prompt = self.pages.page_size, sequence.before, sequence.prompt
-        if sequence.picture_key is None:
-            first, parent = 0, text_root(sequence.salt)
+        size, before, prompt = self.pages.page_size, sequence.prefix_len, sequence.prompt
+        if sequence.image_key is None:
+            first, parent = 0, text_root(sequence.cache_salt)
         else:
-            first, parent = before // size, image_key(sequence.picture_key)
+            first, parent = before // size, image_key(sequence.image_key)
             yield parent
         for page in range(first, sequence.prompt_length // size):
             parent = page_key(parent, prompt[max(0, page * size - before) : (page + 1) * size - before])
             yield parent
 
     def _builds_tail(self, sequence: Sequence, keys: tuple[bytes, ...]) -> bool:
-        missing = self._caching and sequence.picture is not None and self.prefix.lookup(keys[0]) is None
+        missing = self._caching and sequence.image is not None and self.prefix.lookup(keys[0]) is None
         return missing and self.prefix_length % self.pages.page_size != 0
 
     def _take(self, count: int) -> list[int]:
@@ -247,7 +247,7 @@ class CacheManager:
 
     def _register(self, sequence: Sequence, keys: tuple[bytes, ...], lease: _Lease, own_tail: int | None) -> None:
         """Enter the blocks that a sequence computes; `own_tail` is the image block's own page."""
-        size, images = self.pages.page_size, int(sequence.picture is not None)
+        size, images = self.pages.page_size, int(sequence.image is not None)
         full, inside = divmod(self.prefix_length, size) if images else (0, 0)
         for place in range(len(lease.chain), len(keys)):
             is_image = place < images

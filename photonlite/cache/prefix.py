@@ -2,7 +2,7 @@
 
 ```
 root           blocks                                     page size 4, image prefix of 6 positions
-picture key ── image [0, 6) ── page [4, 8) ── page [8, 12)    owned: pages 0-1 · 1 · 2 of the sequence that built them
+image key ── image [0, 6) ── page [4, 8) ── page [8, 12)    owned: pages 0-1 · 1 · 2 of the sequence that built them
                  └ tail: a page of its own with positions 4 and 5, for prompts that go on otherwise
 text root ──── page [0, 4) ─── page [4, 8)                    text alone can never reach an image block
 ```
@@ -28,16 +28,16 @@ _KEY_BYTES = 32
 
 
 @functools.lru_cache(maxsize=4096)
-def text_root(salt: str = "") -> bytes:
-    """Give the key that prompts without a picture begin behind; those of another salt have another."""
-    return blake2b(_bytes(salt), digest_size=_KEY_BYTES, person=b"text").digest()
+def text_root(cache_salt: str = "") -> bytes:
+    """Give the key that prompts without an image begin behind; those of another cache_salt have another."""
+    return blake2b(_bytes(cache_salt), digest_size=_KEY_BYTES, person=b"text").digest()
 
 
 # Asked for every waiting request at every tick.
 @functools.lru_cache(maxsize=4096)
-def image_key(picture: str) -> bytes:
-    """Give the key of a picture's image block."""
-    return blake2b(_bytes(picture), digest_size=_KEY_BYTES, person=b"image").digest()
+def image_key(image: str) -> bytes:
+    """Give the key of an image's image block."""
+    return blake2b(_bytes(image), digest_size=_KEY_BYTES, person=b"image").digest()
 
 
 def page_key(parent: bytes, tokens: ListLike[Token]) -> bytes:

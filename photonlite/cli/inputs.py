@@ -1,4 +1,4 @@
-"""From the IMAGE arguments to pictures: files, folders, globs, stdin."""
+"""From the IMAGE arguments to images: files, folders, globs, stdin."""
 
 import glob
 import sys
@@ -18,14 +18,14 @@ SUFFIXES = frozenset(
 
 
 def expand(arguments: list[str]) -> tuple[list[str], bool]:
-    """List the pictures that the arguments name, sorted by name inside a folder or glob.
+    """List the images that the arguments name, sorted by name inside a folder or glob.
 
     Returns:
-        The pictures' names, and whether the arguments ask for several: more than one, a folder or a glob, so that the
+        The images' names, and whether the arguments ask for several: more than one, a folder or a glob, so that the
         form of the output depends on what was typed and not on how many files a folder happens to hold.
 
     Raises:
-        ImageNotFoundError: A folder without pictures, or a glob that matches no file.
+        ImageNotFoundError: A folder without images, or a glob that matches no file.
     """
     names: list[str] = []
     several = len(arguments) > 1
@@ -34,7 +34,7 @@ def expand(arguments: list[str]) -> tuple[list[str], bool]:
         if argument == STDIN or path.is_file():
             names.append(argument)
         elif path.is_dir():
-            names += _pictures_in(path)
+            names += _images_in(path)
             several = True
         elif glob.has_magic(argument):
             names += _matching(argument)
@@ -45,33 +45,33 @@ def expand(arguments: list[str]) -> tuple[list[str], bool]:
 
 
 def check_text(text: str | None, command: str) -> None:
-    """Refuse a picture in the place of the text: `photonlite detect *.png`, and the object forgotten.
+    """Refuse an image in the place of the text: `photonlite detect *.png`, and the object forgotten.
 
     Raises:
-        InputError: The text is the name of a picture on this machine.
+        InputError: The text is the name of an image on this machine.
     """
     if text is not None and Path(text).suffix.lower() in SUFFIXES and Path(text).is_file():
-        raise InputError(f"the last argument says what to {command}, but {text!r} is a picture: add the text after it")
+        raise InputError(f"the last argument says what to {command}, but {text!r} is an image: add the text after it")
 
 
 def read(name: str, limits: ImageLimits) -> Image.Image:
-    """Open one picture by its name.
+    """Open one image by its name.
 
     Returns:
-        The picture: mode RGB, upright.
+        The image: mode RGB, upright.
 
     Raises:
-        ImageError: The picture is missing, too large or cannot be decoded.
+        ImageError: The image is missing, too large or cannot be decoded.
         InputError: stdin is a terminal.
     """
     if name != STDIN:
         return load_image(name, limits)
     if sys.stdin.isatty():
-        raise InputError("- reads a picture from stdin, which is a terminal: pipe a file in")
+        raise InputError("- reads an image from stdin, which is a terminal: pipe a file in")
     return load_image(sys.stdin.buffer, limits)
 
 
-def _pictures_in(folder: Path) -> list[str]:
+def _images_in(folder: Path) -> list[str]:
     found = sorted(
         str(path)
         for path in folder.iterdir()
@@ -80,7 +80,7 @@ def _pictures_in(folder: Path) -> list[str]:
     )
     if not found:
         kinds = " ".join(sorted(SUFFIXES))
-        raise ImageNotFoundError(f"the folder {str(folder)!r} holds no picture: files of these kinds are read: {kinds}")
+        raise ImageNotFoundError(f"the folder {str(folder)!r} holds no image: files of these kinds are read: {kinds}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What leaves the program: JSON on stdout, pictures in files."""
+"""What leaves the program: JSON on stdout, images in files."""
 
 import json
 import sys
@@ -23,16 +23,16 @@ def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 class PlotTarget:
-    """Where drawn results go: checked before any work is done, and never over a picture that they are drawn on.
+    """Where drawn results go: checked before any work is done, and never over an image that they are drawn on.
 
     Args:
         out: What --plot was given.
         command: The skill; part of the file names in a folder.
-        sources: Names of the pictures.
+        sources: Names of the images.
         several: Whether `out` must be a folder; it is made when it is missing.
 
     Raises:
-        InputError: A file where a folder is needed, one of the pictures, or a suffix that names no picture format.
+        InputError: A file where a folder is needed, one of the images, or a suffix that names no image format.
     """
 
     def __init__(self, out: str, command: str, sources: list[str], several: bool) -> None:
@@ -43,14 +43,14 @@ class PlotTarget:
         if not self._is_folder:
             self._check_file()
         elif self._out.exists() and not self._out.is_dir():
-            raise InputError(f"--plot {out}: several pictures need a folder, and this is a file")
+            raise InputError(f"--plot {out}: several images need a folder, and this is a file")
 
-    def save(self, picture: Image.Image, source: str) -> Path:
-        """Write one drawn picture.
+    def save(self, image: Image.Image, source: str) -> Path:
+        """Write one drawn image.
 
         Args:
-            picture: What to write.
-            source: The name of the picture it was drawn on.
+            image: What to write.
+            source: The name of the image it was drawn on.
 
         Returns:
             The file.
@@ -60,18 +60,18 @@ class PlotTarget:
         """
         path = self._path_in_folder(source) if self._is_folder else self._out
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture.save(path)
+        image.save(path)
         return path
 
     def _check_file(self) -> None:
         suffix = self._out.suffix.lower()
         if Image.registered_extensions().get(suffix) not in Image.SAVE:
-            raise InputError(f"--plot {self._out}: {suffix!r} is not a picture format: end the name in .png or .jpg")
+            raise InputError(f"--plot {self._out}: {suffix!r} is not an image format: end the name in .png or .jpg")
         if self._out.resolve() in self._taken:
-            raise InputError(f"--plot {self._out} would overwrite the picture itself: name another file")
+            raise InputError(f"--plot {self._out} would overwrite the image itself: name another file")
 
     def _path_in_folder(self, source: str) -> Path:
-        """A name of its own for each picture, also for pictures of the same name in different folders."""
+        """A name of its own for each image, also for images of the same name in different folders."""
         stem = f"{'stdin' if source == STDIN else Path(source).stem}-{self._command}"
         path = self._out / f"{stem}.png"
         number = 2

@@ -13,14 +13,14 @@ SUMMARIES = {
     "detect": "find every object of a name: boxes",
     "point": "point at every object of a name",
     "segment": "outline every object of a name",
-    "caption": "describe the picture",
-    "query": "answer a question about the picture",
+    "caption": "describe the image",
+    "query": "answer a question about the image",
     "realtime": "ask about a stream of frames, and watch",
     "serve": "answer over HTTP: a page to look at, Moondream's API, OpenAI's",
     "models": "list the checkpoints that are known and those on this machine",
 }
 
-# What the last argument of a skill is called; caption takes pictures only.
+# What the last argument of a skill is called; caption takes images only.
 TEXT = {"detect": "OBJECT", "point": "OBJECT", "segment": "OBJECT", "query": "QUESTION"}
 SPATIAL = ("detect", "point", "segment")
 SKILLS = (*SPATIAL, "caption", "query")
@@ -62,7 +62,7 @@ EXAMPLES = {
   photonlite models --json""",
 }
 
-IMAGES_HELP = "a file, a folder (its pictures, not those of folders inside), a quoted glob, or - for stdin"
+IMAGES_HELP = "a file, a folder (its images, not those of folders inside), a quoted glob, or - for stdin"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,7 +86,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if not arguments or arguments[0] not in SUMMARIES:
         return _refuse(arguments)
     command = arguments[0]
-    # Intermixed, so that options may stand anywhere, also between the pictures and the text.
+    # Intermixed, so that options may stand anywhere, also between the images and the text.
     options = _command_parser(command).parse_intermixed_args(arguments[1:])
     options.command = command
     if command in SKILLS:
@@ -132,7 +132,7 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         _add_model_options(parser)
         add_realtime_options(parser)
     if command != "serve":
-        parser.add_argument("--json", action="store_true", help="JSON lines, as for several pictures")
+        parser.add_argument("--json", action="store_true", help="JSON lines, as for several images")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
@@ -146,7 +146,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
-    parser.add_argument("--plot", metavar="OUT", help="draw: OUT is a file for one picture, a folder for several")
+    parser.add_argument("--plot", metavar="OUT", help="draw: OUT is a file for one image, a folder for several")
     if command == "caption":
         parser.add_argument("--length", choices=("short", "normal", "long"), default="normal")
     if command == "query":
@@ -155,7 +155,7 @@ def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
     if command in SPATIAL:
         parser.set_defaults(stream=False)
     else:
-        parser.add_argument("--stream", action="store_true", help="plain text as it comes, of one picture")
+        parser.add_argument("--stream", action="store_true", help="plain text as it comes, of one image")
     group = parser.add_argument_group("settings", "Greedy unless a temperature is given.")
     group.add_argument("--temperature", type=float, help="0 takes the likeliest token, higher values vary")
     group.add_argument("--top-p", type=float, help="sample from the likeliest tokens of this total probability")
@@ -180,6 +180,6 @@ def _check_skill(command: str, options: argparse.Namespace) -> None:
         text = TEXT[command]
         raise InputError(f"there is one argument, {options.text!r}, but {command} takes IMAGE and then {text} {hint}")
     if options.images.count("-") > 1:
-        raise InputError("stdin holds one picture: give - once")
+        raise InputError("stdin holds one image: give - once")
     if options.stream and options.json:
         raise InputError(f"--stream prints plain text and --json prints JSON: give one of them {hint}")

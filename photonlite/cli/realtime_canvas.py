@@ -16,7 +16,7 @@ from photonlite.results.style import Color, label_colors
 
 _HALF: Final = "▀"
 _SHADE: Final = 0.62
-"""The picture is darkened, so that marks stand out."""
+"""The image is darkened, so that marks stand out."""
 
 _STEP: Final = 12
 _BOLD: Final = Style(bold=True)
@@ -57,7 +57,7 @@ def items_of(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _fitted(size: tuple[int, int], columns: int, rows: int) -> tuple[int, int]:
-    """Give the columns and rows of a picture whose cells are twice as high as wide."""
+    """Give the columns and rows of an image whose cells are twice as high as wide."""
     scale = min(columns / size[0], 2 * rows / size[1])
     return max(1, round(scale * size[0])), max(1, min(rows, round(scale * size[1] / 2)))
 

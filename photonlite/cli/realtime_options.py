@@ -12,7 +12,7 @@ def add_realtime_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source",
         required=True,
-        help="a folder of pictures, a GIF or WebP, a video, or a camera's number (videos and cameras need "
+        help="a folder of images, a GIF or WebP, a video, or a camera's number (videos and cameras need "
         "photonlite[video])",
     )
     parser.add_argument("--task", choices=TASKS, default="detect", help="what to ask about every frame")

@@ -12,13 +12,13 @@ from PIL import Image
 from photonlite.errors import ImageError, InputError
 from photonlite.realtime.outcomes import FrameResult
 from photonlite.realtime.video import opencv
-from photonlite.results.picture import open_picture
+from photonlite.results.opening import open_image
 
 ANIMATIONS: Final[dict[str, dict[str, Any]]] = {".gif": {}, ".webp": {"quality": 80, "method": 2}}
 CODECS: Final = {".mp4": "mp4v", ".avi": "MJPG"}
 VIDEO_RATE: Final = 30.0
 MOST_BYTES: Final = 512 << 20
-"""Of pictures that wait to be drawn: this is done when the loop has ended, to leave it the machine."""
+"""Of images that wait to be drawn: this is done when the loop has ended, to leave it the machine."""
 
 _LONGEST_SIDE: Final = 640
 _SHORTEST_MS: Final = 20
@@ -90,15 +90,15 @@ def durations_ms(times: list[float]) -> list[int]:
 
 
 def _drawn(result: FrameResult) -> Image.Image:
-    picture = open_picture(result.image)
-    picture.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
+    image = open_image(result.image)
+    image.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     plot = getattr(result.result, "plot", None)
-    drawn: Image.Image = picture if plot is None else plot(picture)
+    drawn: Image.Image = image if plot is None else plot(image)
     return drawn
 
 
 def _same_size(frames: list[Image.Image]) -> list[Image.Image]:
-    """Lay frames on white of the size of the largest: texts below pictures make some higher than others."""
+    """Lay frames on white of the size of the largest: texts below images make some higher than others."""
     size = max(frame.width for frame in frames), max(frame.height for frame in frames)
     if all(frame.size == size for frame in frames):
         return frames

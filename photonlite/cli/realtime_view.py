@@ -15,7 +15,7 @@ from photonlite.observe.units import format_seconds
 from photonlite.realtime.outcomes import FrameFailure, FrameResult, Outcome
 from photonlite.realtime.question import Question
 from photonlite.realtime.stats import LoopStats
-from photonlite.results.picture import open_picture
+from photonlite.results.opening import open_image
 
 _FIGURES = 40
 """Columns of the figures."""
@@ -143,7 +143,7 @@ class View:
 
 def _canvas(result: FrameResult, columns: int, rows: int) -> Text:
     try:
-        return draw_canvas(open_picture(result.image), result.result, columns, rows)
+        return draw_canvas(open_image(result.image), result.result, columns, rows)
     except ImageError:  # a file that has changed since it was asked about
         return Text("the frame is gone", "dim")
 

@@ -1,4 +1,4 @@
-"""One skill on one picture, or on many."""
+"""One skill on one image, or on many."""
 
 import argparse
 import json
@@ -23,31 +23,31 @@ SETTINGS = ("temperature", "top_p", "max_tokens", "max_objects", "seed")
 
 
 def run_skill(options: argparse.Namespace) -> int:
-    """Run the skill on every picture and print the results.
+    """Run the skill on every image and print the results.
 
-    One picture: its result as indented JSON, or its text as it comes. Several, or --json: one line of JSON for each,
-    which holds the picture's name, and an error in place of the result where there was one.
+    One image: its result as indented JSON, or its text as it comes. Several, or --json: one line of JSON for each,
+    which holds the image's name, and an error in place of the result where there was one.
 
     Args:
         options: What `photonlite.cli.parser.parse` returned for a skill.
 
     Returns:
-        The exit code: 0, or 2 when a picture of several failed.
+        The exit code: 0, or 2 when an image of several failed.
 
     Raises:
-        PhotonliteError: The one picture, the model or the request cannot be used.
-        OSError: A drawn picture cannot be written.
+        PhotonliteError: The one image, the model or the request cannot be used.
+        OSError: A drawn image cannot be written.
     """
     check_text(options.text, options.command)
     form = read_form(options) if options.command == "query" else {}
     names, several = expand(options.images)
     if options.stream and several:
-        raise InputError("--stream prints the text of one picture: give one, or leave --stream out")
+        raise InputError("--stream prints the text of one image: give one, or leave --stream out")
     plot = None if options.plot is None else PlotTarget(options.plot, options.command, names, several)
     limits = ImageLimits.from_env()
     if several or options.json:
         return _run_lines(options, names, plot, limits, form)
-    image = read(names[0], limits)  # before the model: a bad picture is told at once
+    image = read(names[0], limits)  # before the model: a bad image is told at once
     result = _ask(_load(options), options, image, form)
     if options.stream:
         _print_stream(result)
@@ -69,7 +69,7 @@ def _run_lines(
 ) -> int:
     model = _load(options)
     failed = 0
-    with tqdm(names, unit="picture", disable=None) as progress:  # None: no bar where stderr is no terminal
+    with tqdm(names, unit="image", disable=None) as progress:  # None: no bar where stderr is no terminal
         for name in progress:
             line: dict[str, Any] = {"image": name}
             try:
@@ -80,14 +80,14 @@ def _run_lines(
                     line["truncated"] = True
                 if plot:
                     line["plot"] = str(plot.save(result.plot(image), name))
-            # A failure of this picture. What would befall every picture, such as a wrong setting, ends the run.
+            # A failure of this image. What would befall every image, such as a wrong setting, ends the run.
             except (ImageError, CapacityError, TruncatedError, OSError) as error:
                 failed += 1
                 line = {"image": name, "error": {"type": type(error).__name__, "message": str(error)}}
             with tqdm.external_write_mode(file=sys.stdout):  # the bar and the lines may share a terminal
                 print(to_json(line), flush=True)
     if failed:
-        print(f"photonlite: error: {failed} of {len(names)} pictures failed", file=sys.stderr)
+        print(f"photonlite: error: {failed} of {len(names)} images failed", file=sys.stderr)
     return 2 if failed else 0
 
 

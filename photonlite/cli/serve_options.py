@@ -1,4 +1,4 @@
-"""Flags of `photonlite serve`: one for every setting of the server and of pictures."""
+"""Flags of `photonlite serve`: one for every setting of the server and of images."""
 
 import argparse
 from typing import Any, Final
@@ -12,7 +12,7 @@ _ADDRESS: Final = ("host", "port")
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every setting of the server and of pictures, and `--engine` and `--config`.
+    """Add a flag for every setting of the server and of images, and `--engine` and `--config`.
 
     Args:
         parser: Has the options of the model; their defaults become None, so that the environment can set them.

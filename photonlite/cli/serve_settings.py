@@ -78,7 +78,7 @@ class ServeSettings:
         choice: The model, and the file of keys.
         server: Address, access and limits.
         engine: How the engine runs.
-        images: How large a picture may be.
+        images: How large an image may be.
     """
 
     choice: Choice

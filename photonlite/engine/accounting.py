@@ -36,7 +36,7 @@ class Accountant:
             metrics.crops_encoded += sum(group.count for group in step.plan.groups)
         else:
             for row in step.rows:
-                if row.sequence.picture is not None and not row.sequence.times.preemptions:
+                if row.sequence.image is not None and not row.sequence.times.preemptions:
                     metrics.prefix_hits += row.start > 0
                     metrics.prefix_misses += row.start == 0
         if step.graphed:
@@ -80,7 +80,7 @@ class Accountant:
         metrics.requests_finished += 1
         if times.admitted:
             metrics.queue_s.observe(times.queue_s)
-        if sequence.picture is not None:
+        if sequence.image is not None:
             metrics.preprocess_s.observe(times.preprocess_s)
             if times.encode_s:
                 metrics.encode_s.observe(times.encode_s)

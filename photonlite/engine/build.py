@@ -35,9 +35,9 @@ from photonlite.runner.memory import (
     plan_memory,
 )
 from photonlite.runner.prefill_graphs import prefill_sizes
-from photonlite.runner.runner import StreamRunner
+from photonlite.runner.runner import StepExecutor
 from photonlite.runner.slot import SlotShape
-from photonlite.runner.torch_body import TorchBody
+from photonlite.runner.torch_body import TorchModelRunner
 from photonlite.scheduler.policy import MAX_JOBS, REALTIME_JOBS, Limits
 from photonlite.scheduler.scheduler import Scheduler
 
@@ -83,14 +83,14 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
     max_batch = config.max_batch or (_CUDA_BATCH if where.type == "cuda" else _CPU_BATCH)
     slots = _slot_shape(model, config, max_batch)
     kv = kv_format(config.kv_dtype, model, where, dtype)
-    pictures = _pictures(model, where, dtype, config)
+    images = _images(model, where, dtype, config)
     prompts = model.prompt_decoder(fp8=config.fp8_linears)
     steps = None if config.compile else model.step_decoder()  # a compiler is given operations that it can fuse itself
 
     spread = compute_threads(config.cpu_threads).spread if where.type == "cpu" else None
 
-    def make_body(pages: int) -> TorchBody:
-        return TorchBody(
+    def make_body(pages: int) -> TorchModelRunner:
+        return TorchModelRunner(
             model,
             where,
             dtype,
@@ -98,9 +98,9 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
             pages,
             config.depth,
             max_crops=config.max_crops,
-            picture_bytes=MOST_BYTES if cuts_pictures(where) else 0,
+            image_bytes=MOST_BYTES if cuts_images(where) else 0,
             kv=kv,
-            encoder=pictures.encoder,
+            encoder=images.encoder,
             prompts=prompts,
             steps=steps,
             spread=spread,
@@ -109,10 +109,10 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
     graph_bytes = _graph_bytes(model.shape, prompts, config, slots) if config.cuda_graphs else 0
     memory = _plan(model, where, kv, config, slots, graph_bytes, make_body)
     body = make_body(memory.pages)
-    graphs = pictures.graphs
+    graphs = images.graphs
     if graphs is not None:
         options = GraphOptions(config.graph_sizes, config.pad_to_graph, config.compile)
-        graphs += body.capture(options, pictures.capturer)
+        graphs += body.capture(options, images.capturer)
 
     _report(memory, kv, graphs)
     device = open_device(where)
@@ -125,19 +125,19 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
         pending_rows=slots.pending_rows - 1,
         max_prefill_tokens=config.max_prefill_tokens,
         max_crops=config.max_crops,
-        max_picture_bytes=MOST_BYTES,
+        max_image_bytes=MOST_BYTES,
         launch_budget_s=config.launch_budget_s,
         max_pause_s=config.max_pause_s,
         max_positions=model.shape.max_context,
         vocab_size=model.shape.vocab_size,
     )
-    runner = StreamRunner(device, body, config.depth, tracer)
+    runner = StepExecutor(device, body, config.depth, tracer)
     return Parts(EngineCore(Scheduler(cache, limits), runner, config.depth, tracer=tracer), memory, graphs)
 
 
 @dataclass(frozen=True, slots=True)
-class _Pictures:
-    """What encodes pictures.
+class _Images:
+    """What encodes images.
 
     Attributes:
         encoder: Of the model.
@@ -151,22 +151,22 @@ class _Pictures:
     graphs: GraphReport | None = None
 
 
-def _pictures(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> _Pictures:
-    """Make what encodes pictures, before the memory is planned: what its graphs take is in use by then."""
+def _images(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> _Images:
+    """Make what encodes images, before the memory is planned: what its graphs take is in use by then."""
     if config.fp8_linears:
         require_fp8_linears(where, dtype)
     if where.type != "cuda":
-        return _Pictures(model.crop_encoder(fp8=config.fp8_linears))
+        return _Images(model.crop_encoder(fp8=config.fp8_linears))
     encoder = model.crop_encoder(fp8=config.fp8_linears)
     if not config.cuda_graphs:
-        return _Pictures(encoder)
+        return _Images(encoder)
     size, capturer = model.crop_spec.crop_size, CudaCapturer(where)
     graphed = GraphedEncoder(encoder, crop_size=size, max_crops=config.max_crops, device=where)
-    return _Pictures(graphed, capturer, graphed.capture(capturer))
+    return _Images(graphed, capturer, graphed.capture(capturer))
 
 
-def cuts_pictures(where: torch.device) -> bool:
-    """Tell whether crops are made on the device, of pictures that are copied whole; the CPU has Pillow for it."""
+def cuts_images(where: torch.device) -> bool:
+    """Tell whether crops are made on the device, of images that are copied whole; the CPU has Pillow for it."""
     return where.type == "cuda"
 
 
@@ -199,7 +199,7 @@ def _plan(
     config: EngineConfig,
     slots: SlotShape,
     graph_bytes: int,
-    make_body: Callable[[int], TorchBody],
+    make_body: Callable[[int], TorchModelRunner],
 ) -> MemoryPlan:
     """Decide how many pages the cache has."""
     shape, page_size, rows = model.shape, config.page_size, slots.max_rows

@@ -1,4 +1,4 @@
-"""The calls that are open, from the question to the end of the answer: whether their pictures are prepared or not."""
+"""The calls that are open, from the question to the end of the answer: whether their images are prepared or not."""
 
 import threading
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from photonlite.batch import Choice, Plan, Row, Runner, Step
+from photonlite.batch import BatchItem, Executor, SamplingParams, ScheduledBatch, Step
 from photonlite.engine.accounting import Accountant
 from photonlite.engine.faults import is_shortage, out_of_memory, without_frames
 from photonlite.engine.requests import OpenRequests
@@ -49,7 +49,7 @@ class EngineCore:
     def __init__(
         self,
         scheduler: Scheduler,
-        runner: Runner,
+        runner: Executor,
         depth: int,
         metrics: EngineMetrics | None = None,
         tracer: Tracer | None = None,
@@ -153,21 +153,21 @@ class EngineCore:
         except Exception as error:
             self._abandon(step, error)
             return None
-        self._let_go_of_pictures(plan)
+        self._let_go_of_images(plan)
         if step.kind == "encode":
             self.pipeline.finalize(step)  # nothing is sampled
         self._accounts.launched(step)
         return step
 
-    def _let_go_of_pictures(self, plan: Plan) -> None:
-        """Forget what was kept of pictures for this launch: it has been queued, and the prefix cache has the rest."""
+    def _let_go_of_images(self, plan: ScheduledBatch) -> None:
+        """Forget what was kept of images for this launch: it has been queued, and the prefix cache has the rest."""
         for row in plan.rows:
             if row.job is not None:
                 self.runner.forget(row.job)
-                if row.sequence.picture is not None:
+                if row.sequence.image is not None:
                     try:
-                        row.sequence.picture.drop_crops()
-                    except Exception as error:  # a picture is a plug-in
+                        row.sequence.image.drop_crops()
+                    except Exception as error:  # an image is a plug-in
                         self.requests.end(row.sequence, error)
 
     def _finalize(self, step: Step) -> None:
@@ -219,7 +219,7 @@ class EngineCore:
         else:
             self.requests.accept(sequence, outcome)
 
-    def _choice(self, row: Row) -> Choice | None:
+    def _choice(self, row: BatchItem) -> SamplingParams | None:
         """Say how a row's token is chosen; None for a row whose token nobody wants."""
         sequence = row.sequence
         if sequence.finalized or row.index is None:
@@ -229,7 +229,7 @@ class EngineCore:
         except Exception as error:  # a grammar is a plug-in
             self.requests.end(sequence, error)
             return None
-        return Choice(allowed, sequence.temperature, sequence.top_p, sequence.seed, row.index)
+        return SamplingParams(allowed, sequence.temperature, sequence.top_p, sequence.seed, row.index)
 
     def _allowed(self, sequence: Sequence, index: int) -> Allowed:
         grammar = sequence.grammar
@@ -270,7 +270,7 @@ class EngineCore:
         self._strike(step, error)
 
     def _book_encoding(self, step: Step, outcomes: list[Token | Exception | None]) -> None:
-        """Share an encode step's time among its pictures; its failure ends those who led, followers start again.
+        """Share an encode step's time among its images; its failure ends those who led, followers start again.
 
         Where memory was short and the step can be split, those who led start again as well. A prompt that is in flight
         reads features that are not there: it starts again when its step has committed.
@@ -299,7 +299,7 @@ class EngineCore:
             self.requests.end(scheduler.satisfied.pop())
 
     def _strike(self, step: Step, error: BaseException) -> None:
-        """Count a failure towards the engine's death; a picture that fails again and again counts once.
+        """Count a failure towards the engine's death; an image that fails again and again counts once.
 
         Where memory is short none is counted: memory is freed, and the next launches take less.
         """
@@ -308,17 +308,17 @@ class EngineCore:
                 self.runner.forget(job)
             self.runner.free_memory()
             return
-        pictures = frozenset(group.job.key for group in step.plan.groups)
-        if not pictures or pictures != self._struck:
+        images = frozenset(group.job.key for group in step.plan.groups)
+        if not images or images != self._struck:
             self._strikes += 1
-        self._struck = pictures
+        self._struck = images
         if self._strikes >= _STRIKES:
             reason = f"the engine has stopped: {_STRIKES} steps in a row have failed"
             raise EngineDiedError(f"{reason}, so the device counts as lost; load the model again") from error
 
     def _step_error(self, step: Step, cause: BaseException) -> EngineError:
         """Log why a step failed, and say it to its requests without the words of what lies below."""
-        size = f"{len(step.rows)} sequences" if step.rows else f"{len(step.plan.groups)} pictures"
+        size = f"{len(step.rows)} sequences" if step.rows else f"{len(step.plan.groups)} images"
         without_frames(cause)  # its notes have the traceback, and whoever keeps lines of a log keeps no frames
         short = is_shortage(cause)
         level = logging.WARNING if short else logging.ERROR
@@ -336,14 +336,14 @@ class EngineCore:
         return self.tracer.host(name, **({} if step is None else {"step": step.number}))
 
 
-def _may_be_split(plan: Plan, error: BaseException) -> bool:
+def _may_be_split(plan: ScheduledBatch, error: BaseException) -> bool:
     """Whether smaller launches can do what a failed one could not: memory was short for several crops or prompts."""
     several = len(plan.rows) > 1 or sum(group.count for group in plan.groups) > 1
     return plan.kind != "decode" and several and is_shortage(error)
 
 
-def _starts_again(row: Row) -> bool:
-    """Whether a prompt read a picture for which memory was short, so that its token is void."""
+def _starts_again(row: BatchItem) -> bool:
+    """Whether a prompt read an image for which memory was short, so that its token is void."""
     return row.job is not None and row.job.failed and row.sequence.preempting
 
 
@@ -354,7 +354,7 @@ def _sees_ahead(sequence: Sequence) -> bool:
         return False
 
 
-def _concerned(plan: Plan) -> list[Sequence]:
-    """Give the sequences that fail with a launch: those it carries, and those it encodes pictures for."""
+def _concerned(plan: ScheduledBatch) -> list[Sequence]:
+    """Give the sequences that fail with a launch: those it carries, and those it encodes images for."""
     leaders = [group.job.leader for group in plan.groups if group.job.leader is not None]
     return [row.sequence for row in plan.rows] + leaders

@@ -1,4 +1,4 @@
-"""What happens to one request, from its picture to its end, whichever thread it happens on."""
+"""What happens to one request, from its image to its end, whichever thread it happens on."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,7 @@ from photonlite.errors import DeadlineError, PhotonliteError, RequestCancelledEr
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, Token
 from photonlite.results import Metrics
-from photonlite.sequence import Picture, Sequence, Sink
+from photonlite.sequence import ImageRef, Sequence, Sink
 
 _LONGEST_WAIT = 1e8
 """Seconds, three years: a deadline may lie further off than a lock can wait."""
@@ -29,7 +29,7 @@ class Submitter(Protocol):
         self,
         request: Request,
         sink: Sink,
-        picture: Picture | None = None,
+        image: ImageRef | None = None,
         *,
         deadline_s: float | None = None,
         preprocess_s: float = 0.0,
@@ -54,7 +54,7 @@ class Delivery:
         future: Of the completion.
         tokens: What a stream has not taken yet; None stands for the end.
         bells: Each is rung once when the next token or the end is there.
-        picture: What it is about, once prepared.
+        image: What it is about, once prepared.
         request: As given.
         started: Done when the request has been handed in, or has ended.
         handed_in: Whether the engine has got it.
@@ -67,7 +67,7 @@ class Delivery:
         self.future: Future[Completion] = Future()
         self.tokens: queue.SimpleQueue[Token | None] = queue.SimpleQueue()
         self.bells: deque[Callable[[], None]] = deque()
-        self.picture: PreparedImage | None = None
+        self.image: PreparedImage | None = None
         self.request = request
         self.started: Future[None] = Future()
         self.handed_in = False
@@ -78,7 +78,7 @@ class Delivery:
         self._computed: deque[Callable[[], None]] = deque()
         self._begun = time.perf_counter()
         self._deadline_s = deadline_s
-        self._prepared = (0.0, 0.0)  # seconds that this request's preparation took; all that its picture has cost then
+        self._prepared = (0.0, 0.0)  # seconds that this request's preparation took; all that its image has cost then
         self._stop: Callable[[], None] | None = None
 
     @property
@@ -89,24 +89,24 @@ class Delivery:
         return min(_LONGEST_WAIT, max(0.0, self._begun + self._deadline_s - time.perf_counter()))
 
     def submit(self, engine: Submitter, prepare: Callable[[], PreparedImage | None]) -> None:
-        """Prepare the picture on this thread and hand the request in; what goes wrong ends the request.
+        """Prepare the image on this thread and hand the request in; what goes wrong ends the request.
 
         Args:
             engine: Takes it.
-            prepare: Gives the picture; not called if the request has ended already.
+            prepare: Gives the image; not called if the request has ended already.
         """
         if self.prepare(prepare):
             self.hand_in(engine)
 
     def prepare(self, prepare: Callable[[], PreparedImage | None]) -> bool:
-        """Prepare the picture on this thread; tells whether the request goes on."""
+        """Prepare the image on this thread; tells whether the request goes on."""
         if self.has_ended():
             return False
         try:
             start = time.perf_counter()
-            self.picture = picture = prepare()
-            seconds = time.perf_counter() - start if picture is not None else 0.0
-            self._prepared = (seconds, 0.0 if picture is None else picture.preprocess_s)
+            self.image = image = prepare()
+            seconds = time.perf_counter() - start if image is not None else 0.0
+            self._prepared = (seconds, 0.0 if image is None else image.preprocess_s)
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
@@ -114,7 +114,7 @@ class Delivery:
         return not self.has_ended()
 
     def hand_in(self, engine: Submitter, bind: Callable[[], Request] | None = None) -> None:
-        """Hand the request in with the picture that was prepared; what goes wrong ends the request.
+        """Hand the request in with the image that was prepared; what goes wrong ends the request.
 
         Args:
             engine: Takes it.
@@ -195,7 +195,7 @@ class Delivery:
             return
         try:
             reason = sequence.request.grammar.finish_reason
-            size = None if self.picture is None else self.picture.size
+            size = None if self.image is None else self.image.size
             completion = Completion(tuple(sequence.tokens), reason, self._metrics(sequence), size)
             sequel = self._sequel  # another thread may end the request meanwhile, and take it away
             if sequel is None:
@@ -206,15 +206,15 @@ class Delivery:
             self._fail(error)
 
     def submit_beside(self, engine: Submitter, request: Request, sink: Sink) -> Sequence:
-        """Hand another request in on behalf of this one: same picture, tenant, class and deadline."""
-        request = dataclasses.replace(request, salt=self.request.salt, realtime=self.request.realtime)
+        """Hand another request in on behalf of this one: same image, tenant, class and deadline."""
+        request = dataclasses.replace(request, cache_salt=self.request.cache_salt, realtime=self.request.realtime)
         return self._submit(engine, request, sink)
 
     def _submit(self, engine: Submitter, request: Request, sink: Sink, preprocess_s: float = 0.0) -> Sequence:
         return engine.submit(
             request,
             sink,
-            self.picture,
+            self.image,
             deadline_s=self._deadline_s,
             preprocess_s=preprocess_s,
             submitted=self._begun,
@@ -274,7 +274,7 @@ class Delivery:
     def _metrics(self, sequence: Sequence) -> Metrics:
         times = sequence.times
         preparing, before = self._prepared
-        cutting = 0.0 if self.picture is None else self.picture.preprocess_s - before
+        cutting = 0.0 if self.image is None else self.image.preprocess_s - before
         return Metrics(
             preprocess_s=preparing + cutting,
             encode_s=self.encoded_s + times.encode_s,

@@ -10,7 +10,7 @@ import torch
 
 from photonlite.config import EngineConfig
 from photonlite.device.base import Array
-from photonlite.engine.build import build, cuts_pictures
+from photonlite.engine.build import build, cuts_images
 from photonlite.engine.calls import Calls
 from photonlite.engine.loop import EngineLoop
 from photonlite.engine.window import Window
@@ -18,11 +18,11 @@ from photonlite.models.base import Model
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.request import Request
-from photonlite.sequence import Picture, Sequence, Sink
+from photonlite.sequence import ImageRef, Sequence, Sink
 
 
 class Engine:
-    """Answers requests about pictures, many at a time.
+    """Answers requests about images, many at a time.
 
     Closing it, or letting go of the last reference to it, ends its threads.
 
@@ -35,7 +35,7 @@ class Engine:
     Attributes:
         memory: What the KV cache got.
         graphs: What capturing CUDA graphs took; None without graphs.
-        window: Room for decoded pictures that wait.
+        window: Room for decoded images that wait.
         calls: Those that are open; whoever makes them has them counted here.
 
     Raises:
@@ -102,7 +102,7 @@ class Engine:
         self,
         request: Request,
         sink: Sink,
-        picture: Picture | None = None,
+        image: ImageRef | None = None,
         *,
         deadline_s: float | None = None,
         preprocess_s: float = 0.0,
@@ -113,9 +113,9 @@ class Engine:
         Args:
             request: From a skill.
             sink: Where tokens and the end go, on the engine thread.
-            picture: What it is about.
+            image: What it is about.
             deadline_s: Seconds from `submitted` after which the answer is worthless.
-            preprocess_s: What decoding the picture took, for the metrics.
+            preprocess_s: What decoding the image took, for the metrics.
             submitted: When the caller asked, in seconds of `time.perf_counter`; now unless given.
 
         Raises:
@@ -129,8 +129,8 @@ class Engine:
             number=next(self._numbers),
             request=request,
             sink=sink,
-            before=1 if picture is None else self._prefix_length,
-            picture=picture,
+            prefix_len=1 if image is None else self._prefix_length,
+            image=image,
             deadline=None if deadline_s is None else begun + deadline_s,
             seed=_seed(request),
         )
@@ -148,15 +148,15 @@ class Engine:
         self._loop.wake()
 
     @property
-    def cuts_pictures(self) -> bool:
-        """Whether crops are made on the device, of pictures that are handed in whole."""
-        return cuts_pictures(self._where)
+    def cuts_images(self) -> bool:
+        """Whether crops are made on the device, of images that are handed in whole."""
+        return cuts_images(self._where)
 
     def host_array(self, shape: tuple[int, ...]) -> Array:
         """Allocate uint8 memory from which the device copies without waiting; nobody has cleared it."""
         on_card = self._where.type == "cuda"
         with torch.cuda.device(self._where) if on_card else nullcontext():
-            # The array keeps the tensor. Clearing a large picture's memory would take as long as filling it.
+            # The array keeps the tensor. Clearing a large image's memory would take as long as filling it.
             array: Array = torch.empty(shape, dtype=torch.uint8, pin_memory=on_card).numpy()
         return array
 

@@ -16,7 +16,7 @@ def without_frames(error: _E) -> _E:
     """Turn the tracebacks of an error and its causes into notes, which are printed with it.
 
     A frame refers to everything its function had in hand, and to the frames that called it: one error in a list of
-    results would keep a decoded picture, or all weights.
+    results would keep a decoded image, or all weights.
 
     Args:
         error: Changed in place.
@@ -63,7 +63,7 @@ def out_of_memory(cause: BaseException) -> OutOfMemoryError:
     """Say that memory has run out for a request."""
     error = OutOfMemoryError(
         "memory ran out while this request was worked on, and nothing else has failed: try again, ask for less at a "
-        "time, or send smaller pictures"
+        "time, or send smaller images"
     )
     error.__cause__ = without_frames(cause)
     return error

@@ -46,9 +46,9 @@ class Generation(Iterator[Token], AsyncIterator[Token]):
         finalizer.atexit = False
 
     @property
-    def picture(self) -> PreparedImage | None:
+    def image(self) -> PreparedImage | None:
         """What it is about, once prepared."""
-        return self._delivery.picture
+        return self._delivery.image
 
     @property
     def delivery(self) -> Delivery:

@@ -1,11 +1,11 @@
-"""From a call to the engine: room is waited for, the picture is prepared, the request handed in.
+"""From a call to the engine: room is waited for, the image is prepared, the request handed in.
 
 ```
 here   the thread that asks waits for room, at most until the deadline, and prepares
 on     a thread of the pool reads the header; it prepares at once if there is room, else another one when there is
 ```
 
-A request whose grammar is being compiled is handed in when that is done; until then its picture is encoded:
+A request whose grammar is being compiled is handed in when that is done; until then its image is encoded:
 
 ```
 compile ───────────────────────────> bind ─┐
@@ -48,7 +48,7 @@ class Binding:
     Attributes:
         bind: Makes the whole request, given what was compiled for it; on the thread that hands it in.
         automaton: What is being compiled; None where nothing has to be.
-        meanwhile: What asks for the picture's encoding until that is done; None where encoding it would serve nobody.
+        meanwhile: What asks for the image's encoding until that is done; None where encoding it would serve nobody.
     """
 
     bind: Callable[[Automaton | None], Request]
@@ -74,8 +74,8 @@ class Preparation:
         delivery: Of the request.
         engine: Takes it.
         lane: The room for its class.
-        measure: Tells how many bytes the picture will take; None where nothing is decoded.
-        prepare: Gives the picture.
+        measure: Tells how many bytes the image will take; None where nothing is decoded.
+        prepare: Gives the image.
         binding: Gives the request its grammar; None where it has one.
     """
 
@@ -138,7 +138,7 @@ class Preparation:
         delivery.guard(partial(do, partial(delivery.guard, work)))
 
     def _enter(self, go: Callable[[Place], None]) -> Place | None:
-        """Take a place for the picture; None where it needs none."""
+        """Take a place for the image; None where it needs none."""
         delivery = self._delivery
         if self._measure is None or delivery.has_ended():
             return None
@@ -160,7 +160,7 @@ class Preparation:
             automaton.add_done_callback(lambda _: go.pop()())
 
     def _prepared(self, place: Place | None) -> bool:
-        """Prepare the picture on this thread; tells whether the request goes on."""
+        """Prepare the image on this thread; tells whether the request goes on."""
         return self._delivery.prepare(self._prepare if place is None else partial(self._fill, place))
 
     def _await_grammar(self) -> None:
@@ -177,7 +177,7 @@ class Preparation:
 
     def _encode_meanwhile(self) -> None:
         delivery, binding = self._delivery, self._binding
-        if binding is None or binding.meanwhile is None or delivery.picture is None:
+        if binding is None or binding.meanwhile is None or delivery.image is None:
             return
         delivery.guard(partial(self._encode, binding.meanwhile))
 
@@ -187,10 +187,10 @@ class Preparation:
         delivery.when_computed(partial(self._engine.cancel, sequence))
 
     def _fill(self, place: Place) -> PreparedImage | None:
-        picture = self._prepare()
-        if picture is not None:
-            place.fill(3 * picture.size[0] * picture.size[1])  # headers of some sources cannot be read twice
-        return picture
+        image = self._prepare()
+        if image is not None:
+            place.fill(3 * image.size[0] * image.size[1])  # headers of some sources cannot be read twice
+        return image
 
 
 def _cancel(automaton: "Future[Automaton]") -> None:

@@ -50,7 +50,7 @@ class OpenRequests:
         self._scheduler = scheduler
         self._accounts = accounts
         self._clock = clock
-        # Of open requests alone: one that has ended would keep its picture in memory until its deadline.
+        # Of open requests alone: one that has ended would keep its image in memory until its deadline.
         self._deadlines: SortedKeyList[Sequence, tuple[float, int]] = SortedKeyList(key=_deadline)
         self._realtime_until = -math.inf
         self._trust = Trust()
@@ -163,7 +163,7 @@ class OpenRequests:
                 continue
             try:
                 need = self._scheduler.need(sequence)
-            except Exception as error:  # a picture is a plug-in
+            except Exception as error:  # an image is a plug-in
                 self.end(sequence, error)
                 continue
             if need is None:
@@ -172,7 +172,7 @@ class OpenRequests:
             if needed_s <= left_s or not self._trust.spend(rates, need):
                 continue
             self._accounts.dropped("hopeless")
-            late = f"picture and prompt alone take about {needed_s:.3g} s, and the deadline is in {left_s:.3g} s"
+            late = f"image and prompt alone take about {needed_s:.3g} s, and the deadline is in {left_s:.3g} s"
             self.end(sequence, DeadlineError(f"{late}: raise deadline_s, or ask for less at a time"))
 
     def _oldest_first(self) -> list[Sequence]:

@@ -12,7 +12,7 @@ _SHARE = 0.25
 _STEADY = 0.2
 """Intervals that differ by no more than this part are a rhythm."""
 _BEGIN_S = 3e-3
-"""A request that has come should be ready for its first launch after so long: its picture is being cut."""
+"""A request that has come should be ready for its first launch after so long: its image is being cut."""
 _MOST_S = _AHEAD_S + _AFTER_S + _BEGIN_S
 """Bulk work that waits is held back no longer before its next launch: enough for one request that comes late."""
 

@@ -1,4 +1,4 @@
-"""What has to be asked after a request has ended, before its answer is whole: further requests about the same picture.
+"""What has to be asked after a request has ended, before its answer is whole: further requests about the same image.
 
 ```
 request ──> completion ──further──> requests ──> completions ──further──> requests ...   until there are no more

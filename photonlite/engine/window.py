@@ -1,4 +1,4 @@
-"""Room for decoded pictures that wait for the engine: bounded bytes, in which calls take their places in turn.
+"""Room for decoded images that wait for the engine: bounded bytes, in which calls take their places in turn.
 
 ```
 call ── enter ──> there is room ──> decode ──> engine ──> first token, or the end ──> leave
@@ -6,7 +6,7 @@ call ── enter ──> there is room ──> decode ──> engine ──> fi
 ```
 
 Real-time calls have a quarter of the room to themselves and bulk ones the rest, so that neither ever waits for the
-other. Each class goes first come, first served. A picture larger than the room of its class enters when that is empty.
+other. Each class goes first come, first served. An image larger than the room of its class enters when that is empty.
 """
 
 import queue
@@ -23,7 +23,7 @@ class Place:
 
     Args:
         lane: Of its class.
-        size: Bytes of its picture.
+        size: Bytes of its image.
         go: Called once with the place when there is room, on a thread of its own; not where there was room at once. It
             must not raise.
 
@@ -42,7 +42,7 @@ class Place:
         self._go: Callable[[Place], None] | None = go
 
     def go(self) -> None:
-        """Tell the call that there is room, and know it no more: it holds a picture and an engine."""
+        """Tell the call that there is room, and know it no more: it holds an image and an engine."""
         go, self._go = self._go, None
         if go is not None:
             go(self)
@@ -52,7 +52,7 @@ class Place:
         self._go = None
 
     def fill(self, size: int) -> None:
-        """Say how many bytes the picture has, now that it is decoded."""
+        """Say how many bytes the image has, now that it is decoded."""
         self._lane.fill(self, size)
 
     def leave(self) -> None:
@@ -168,7 +168,7 @@ class Window:
     """The room of both classes.
 
     Args:
-        limit: Bytes in all; more only for a single picture that is larger.
+        limit: Bytes in all; more only for a single image that is larger.
 
     Attributes:
         realtime: Of real-time calls.
@@ -181,7 +181,7 @@ class Window:
 
     @property
     def held(self) -> int:
-        """Bytes of pictures inside."""
+        """Bytes of images inside."""
         return self.realtime.held + self.bulk.held
 
     @property

@@ -1,7 +1,7 @@
 """What has been compiled, the least recently used forgotten first; and which languages cost too much the last time.
 
-Everything is kept by salt: whoever has another salt neither gets it nor sees, by how long an answer takes, that it is
-there. Where memory is short, the salt with the most automata loses its oldest one.
+Entries belong to a cache salt: requests with another cache salt neither get them nor can tell from timing that they
+exist. Where memory is short, the cache salt with the most automata loses its oldest one.
 """
 
 import threading
@@ -24,7 +24,7 @@ _Key = tuple[str, Language]
 
 
 class Compiled:
-    """Automata and refusals by salt and language; used from any thread.
+    """Automata and refusals by cache_salt and language; used from any thread.
 
     Args:
         limit: Bytes of automata, as they came from the workers, and of their languages.
@@ -45,42 +45,42 @@ class Compiled:
         """Bytes that there are."""
         return self._held.total()
 
-    def get(self, language: Language, salt: str = "") -> Automaton | GrammarError | None:
+    def get(self, language: Language, cache_salt: str = "") -> Automaton | GrammarError | None:
         """Return the automaton of a language, or why there is none; None where nothing is known."""
         with self._lock:
-            own = self._automata.get(salt)
+            own = self._automata.get(cache_salt)
             if own is not None and language in own:
                 own.move_to_end(language)
                 return own[language][0]
-            error, until = self._refusals.get((salt, language), (None, 0.0))
+            error, until = self._refusals.get((cache_salt, language), (None, 0.0))
             return error if time.monotonic() < until else None
 
-    def keep(self, language: Language, automaton: Automaton, size: int, salt: str = "") -> None:
+    def keep(self, language: Language, automaton: Automaton, size: int, cache_salt: str = "") -> None:
         """Keep an automaton of so many bytes; one that is over the limit by itself is not kept."""
         size += len(language.source)
         with self._lock:
-            self._refusals.pop((salt, language), None)
-            if size > self.limit or language in self._automata.get(salt, {}):
+            self._refusals.pop((cache_salt, language), None)
+            if size > self.limit or language in self._automata.get(cache_salt, {}):
                 return
-            self._automata.setdefault(salt, OrderedDict())[language] = automaton, size
-            self._held[salt] += size
+            self._automata.setdefault(cache_salt, OrderedDict())[language] = automaton, size
+            self._held[cache_salt] += size
             while self.held > self.limit:
                 self._drop()
 
-    def refuse(self, language: Language, error: GrammarError, salt: str = "") -> None:
+    def refuse(self, language: Language, error: GrammarError, cache_salt: str = "") -> None:
         """Remember for a while that a language cannot be had."""
         with self._lock:
-            self._refusals.pop((salt, language), None)
-            self._refusals[salt, language] = error, time.monotonic() + REFUSED_S
+            self._refusals.pop((cache_salt, language), None)
+            self._refusals[cache_salt, language] = error, time.monotonic() + REFUSED_S
             while len(self._refusals) > _REFUSALS or self._refused_letters() > _REFUSED_LETTERS:
                 self._refusals.popitem(last=False)
 
     def _drop(self) -> None:
-        salt = max(self._held, key=self._held.__getitem__)
-        _, (_, size) = self._automata[salt].popitem(last=False)
-        self._held[salt] -= size
-        if not self._automata[salt]:
-            del self._automata[salt], self._held[salt]
+        cache_salt = max(self._held, key=self._held.__getitem__)
+        _, (_, size) = self._automata[cache_salt].popitem(last=False)
+        self._held[cache_salt] -= size
+        if not self._automata[cache_salt]:
+            del self._automata[cache_salt], self._held[cache_salt]
 
     def _refused_letters(self) -> int:
         return sum(len(language.source) for _, language in self._refusals)

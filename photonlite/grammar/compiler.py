@@ -5,7 +5,7 @@ compile(language) ──> known ──> done future
                         └─ not ─> a future that shares the job with the same caller's for the same language
 ```
 
-"Known" is meant by salt: what one tenant has compiled neither serves another one nor answers it sooner.
+"Known" is meant by cache_salt: what one tenant has compiled neither serves another one nor answers it sooner.
 
 Nothing of a model is held on to, and nothing is computed on the calling thread.
 """
@@ -67,14 +67,14 @@ class GrammarCompiler:
         """Start a worker, so that the first language need not wait for that; returns at once."""
         self._pool.start()
 
-    def compile(self, language: Language, *, salt: str = "", caller: str = "") -> "Future[Automaton]":
+    def compile(self, language: Language, *, cache_salt: str = "", caller: str = "") -> "Future[Automaton]":
         """Ask for the automaton of a language; returns at once.
 
         A future that is cancelled gives up its place; the others that wait for the same language keep theirs.
 
         Args:
             language: What to compile.
-            salt: Whose automaton it is: nothing that was compiled for another salt is used.
+            cache_salt: Whose automaton it is: nothing that was compiled for another cache_salt is used.
             caller: Who asks: callers share the workers' time, and none but the empty one ever has all of several.
 
         Returns:
@@ -84,9 +84,9 @@ class GrammarCompiler:
             where workers are killed or cannot be started; `ModelError` once closed. A language that took too long or
             too much memory is refused at once for half a minute.
         """
-        known = None if self._pool.jobs.ended else self._pool.compiled.get(language, salt)
+        known = None if self._pool.jobs.ended else self._pool.compiled.get(language, cache_salt)
         if known is None:
-            future = self._pool.jobs.add(language, salt, caller)
+            future = self._pool.jobs.add(language, cache_salt, caller)
             self._pool.start()
             return future
         done: Future[Automaton] = Future()

@@ -18,7 +18,7 @@ class Job:
 
     Attributes:
         language: What is compiled.
-        salt: Whose automaton it is: those of other salts are not told of it.
+        cache_salt: Whose automaton it is: those of other salts are not told of it.
         caller: Who shares the workers with others; empty for nobody in particular.
         waiters: The futures that have not been cancelled.
         not_taken: How many workers had ended before they took it.
@@ -26,11 +26,11 @@ class Job:
         crashed: How many workers it brought down.
     """
 
-    __slots__ = ("caller", "crashed", "killed", "language", "not_taken", "salt", "waiters")
+    __slots__ = ("cache_salt", "caller", "crashed", "killed", "language", "not_taken", "waiters")
 
-    def __init__(self, language: Language, salt: str = "", caller: str = "") -> None:
+    def __init__(self, language: Language, cache_salt: str = "", caller: str = "") -> None:
         self.language = language
-        self.salt = salt
+        self.cache_salt = cache_salt
         self.caller = caller
         self.waiters: list[Future[Automaton]] = []
         self.not_taken = self.killed = self.crashed = 0
@@ -38,7 +38,7 @@ class Job:
     @property
     def key(self) -> tuple[str, str, Language]:
         """What makes two requests the same job."""
-        return self.caller, self.salt, self.language
+        return self.caller, self.cache_salt, self.language
 
 
 class _Line:

@@ -63,13 +63,13 @@ class JobQueue:
         with self._changed:
             return self._queue.eligible > workers - self._queue.running
 
-    def add(self, language: Language, salt: str = "", caller: str = "") -> Future[Automaton]:
+    def add(self, language: Language, cache_salt: str = "", caller: str = "") -> Future[Automaton]:
         """Ask for a language; what is wrong with that reaches the future."""
         future: Future[Automaton] = Future()
         with self._changed:
-            error, dropped = self._objection(language, salt, caller)
+            error, dropped = self._objection(language, cache_salt, caller)
             if error is None:
-                job = self._job(language, salt, caller)
+                job = self._job(language, cache_salt, caller)
                 job.waiters.append(future)
         if dropped is not None:
             self.finish(dropped, self._busy())
@@ -129,11 +129,11 @@ class JobQueue:
         for job in jobs:
             self.finish(job, error)
 
-    def _objection(self, language: Language, salt: str, caller: str) -> tuple[Exception | None, Job | None]:
+    def _objection(self, language: Language, cache_salt: str, caller: str) -> tuple[Exception | None, Job | None]:
         """Return why a job cannot be added, or the job that is dropped for it, if one is."""
         if self._ended is not None:
             return copy.copy(self._ended), None
-        if (caller, salt, language) in self._open or self._queue.waiting < self._max_waiting:
+        if (caller, cache_salt, language) in self._open or self._queue.waiting < self._max_waiting:
             return None, None
         dropped = self._queue.make_room(caller)
         return (self._busy() if dropped is None else None), dropped
@@ -144,10 +144,10 @@ class JobQueue:
             "grammar_workers of the engine"
         )
 
-    def _job(self, language: Language, salt: str, caller: str) -> Job:
-        job = self._open.get((caller, salt, language))
+    def _job(self, language: Language, cache_salt: str, caller: str) -> Job:
+        job = self._open.get((caller, cache_salt, language))
         if job is None:
-            job = Job(language, salt, caller)
+            job = Job(language, cache_salt, caller)
             self._open[job.key] = job
             self._queue.add(job)
             self._changed.notify_all()

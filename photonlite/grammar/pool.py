@@ -198,7 +198,7 @@ class WorkerPool:
 
     def _serve(self, worker: WorkerProcess, job: Job) -> None:
         try:
-            outcome = self.compiled.get(job.language, job.salt) or self._compile(worker, job)
+            outcome = self.compiled.get(job.language, job.cache_salt) or self._compile(worker, job)
         except Exception as error:  # a bug; it is this job that fails, not those behind it
             outcome = _unforeseen(error)
         if outcome is None:
@@ -217,11 +217,11 @@ class WorkerPool:
         with self._lock:
             self.finished += 1
         if isinstance(reply, GrammarError) and time.perf_counter() - begun >= COSTLY_S:
-            self.compiled.refuse(language, reply, job.salt)
+            self.compiled.refuse(language, reply, job.cache_salt)
         if not isinstance(reply, Automaton):
             return reply if isinstance(reply, Exception) else TypeError(f"a worker answered {reply!r:.100}")
         automaton = self._handover.completed(reply)
-        self.compiled.keep(language, automaton, size, job.salt)
+        self.compiled.keep(language, automaton, size, job.cache_salt)
         return automaton
 
     def _after_loss(self, worker: WorkerProcess, job: Job, lost: Exception) -> Outcome | None:
@@ -241,7 +241,7 @@ class WorkerPool:
             if job.crashed <= _RETRIES:
                 return None
         error = self._late(job.language) if isinstance(lost, LateError) else _crashed(job.language, worker)
-        self.compiled.refuse(job.language, error, job.salt)
+        self.compiled.refuse(job.language, error, job.cache_salt)
         return error
 
     def _late(self, language: Language) -> GrammarError:

@@ -1,4 +1,4 @@
-"""Cut a picture into the square crops that the vision encoder reads: one of the whole, and a grid of overlapping ones.
+"""Cut an image into the square crops that the vision encoder reads: one of the whole, and a grid of overlapping ones.
 
 All lengths follow from the checkpoint. A crop of `crop_size` pixels has `grid` x `grid` patches. A frame of
 `overlap_margin` patches on each side is shared with the neighbours; the window inside it is each crop's own:
@@ -8,7 +8,7 @@ All lengths follow from the checkpoint. A crop of `crop_size` pixels has `grid` 
               |margin|   window   |margin|   crop (i, 1): one window further, its margins on its neighbours' windows
 ```
 
-The picture is resized to `tiles * window + 2 * margin` on each axis, whatever its aspect, so that the grid covers it
+The image is resized to `tiles * window + 2 * margin` on each axis, whatever its aspect, so that the grid covers it
 exactly.
 """
 
@@ -41,7 +41,7 @@ class CropSpec:
         crop_size: Side of a crop, in pixels; a multiple of `patch_size`.
         patch_size: Side of a patch, in pixels.
         overlap_margin: Patches on each side of a crop that it shares with its neighbours.
-        max_crops: How many local crops a picture is cut into, at most (`select_tiling` tells of one exception).
+        max_crops: How many local crops an image is cut into, at most (`select_tiling` tells of one exception).
 
     Raises:
         ConfigError: A value is no whole number in its range, or the values contradict each other.
@@ -86,13 +86,13 @@ class CropSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crops:
-    """The crops of one picture.
+    """The crops of one image.
 
     Attributes:
-        pixels: uint8 [n, crop_size, crop_size, 3]. The first is the whole picture; the local crops follow row by row.
+        pixels: uint8 [n, crop_size, crop_size, 3]. The first is the whole image; the local crops follow row by row.
             n is 1 + rows * columns, but 1 with tiling (1, 1): the one local crop would equal the first and is left out.
         tiling: Rows and columns of the grid of local crops.
-        picture_size: Width and height of the picture they were cut from; None where it is not known.
+        picture_size: Width and height of the image they were cut from; None where it is not known.
     """
 
     pixels: npt.NDArray[np.uint8]
@@ -107,10 +107,10 @@ class Crops:
 
 
 def select_tiling(height: int, width: int, spec: CropSpec) -> tuple[int, int]:
-    """Choose the grid of local crops for a picture of this size, in pixels.
+    """Choose the grid of local crops for an image of this size, in pixels.
 
     The rule is the Moondream reference's, in floating point like it, because checkpoints were trained on its grids. A
-    picture no larger than one crop on either side is not cut. One that `max_crops` windows cover at its own resolution
+    image no larger than one crop on either side is not cut. One that `max_crops` windows cover at its own resolution
     gets at least those, and more towards its aspect; a larger one gets its own grid shrunk on both axes.
 
     Returns:
@@ -141,7 +141,7 @@ def plain_memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 
 def cut_crops(image: Image.Image, spec: CropSpec, *, crew: Crew = ALONE, buffer: Buffer = plain_memory) -> Crops:
-    """Cut a picture into the crop of the whole and the local crops of its tiling.
+    """Cut an image into the crop of the whole and the local crops of its tiling.
 
     Both come from the original by Pillow's Lanczos filter, without a detour over each other, and have its pixels to
     the last bit.
@@ -156,10 +156,10 @@ def cut_crops(image: Image.Image, spec: CropSpec, *, crew: Crew = ALONE, buffer:
         The crops, in one contiguous array.
 
     Raises:
-        ImageShapeError: The picture is not RGB.
+        ImageShapeError: The image is not RGB.
     """
     if image.mode != "RGB":
-        raise ImageShapeError(f"crops are cut from RGB, not from mode {image.mode}: open the picture with load_image")
+        raise ImageShapeError(f"crops are cut from RGB, not from mode {image.mode}: open the image with load_image")
     size, margins = spec.crop_size, 2 * spec.margin
     rows, columns = tiling = select_tiling(image.height, image.width, spec)
     n_local = 0 if tiling == (1, 1) else rows * columns
@@ -178,11 +178,11 @@ def _place_whole(crop: npt.NDArray[np.uint8], left: int, top: int, block: npt.ND
 
 
 def _place_sheet(local: npt.NDArray[np.uint8], window: int, left: int, top: int, block: npt.NDArray[np.uint8]) -> None:
-    """Put a block of the resized picture into each crop that shows some of it: local [rows, columns, size, size, 3]."""
+    """Put a block of the resized image into each crop that shows some of it: local [rows, columns, size, size, 3]."""
     rows, columns, size, _, _ = local.shape
     bottom, right = top + block.shape[0], left + block.shape[1]
     for row, column in product(range(rows), range(columns)):
-        y, x = row * window, column * window  # of the crop, in the resized picture
+        y, x = row * window, column * window  # of the crop, in the resized image
         above, below = max(top, y), min(bottom, y + size)
         before, behind = max(left, x), min(right, x + size)
         if above < below and before < behind:

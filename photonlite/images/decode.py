@@ -1,4 +1,4 @@
-"""Open a picture: path, bytes, file object, Pillow image or numpy array to upright 8-bit RGB.
+"""Open an image: path, bytes, file object, Pillow image or numpy array to upright 8-bit RGB.
 
 The order protects the process from hostile files: bytes are counted, the format is told by its first bytes among those
 of `_FORMATS`, the header gives the size, the size meets the limit, and only then are the pixels decoded, once.
@@ -39,7 +39,7 @@ from photonlite.images.working_memory import working_bytes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedImage:
-    """A picture that is upright RGB already, and that nobody else holds or changes.
+    """An image that is upright RGB already, and that nobody else holds or changes.
 
     Attributes:
         image: Of mode RGB.
@@ -73,7 +73,7 @@ _LONGEST_SIGNATURE: Final = 16
 _CHUNK: Final = 1 << 20
 _HEADER: Final = 1 << 20  # bytes of a file object that are read for its size
 
-# Values of the EXIF orientation tag, and what turns such a picture upright.
+# Values of the EXIF orientation tag, and what turns such an image upright.
 _UPRIGHT: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -84,35 +84,35 @@ _UPRIGHT: Final = {
     8: Image.Transpose.ROTATE_90,
 }
 
-# Pillow reads the pixels and EXIF of an opened file when first asked, into the object and without a lock. One picture
-# always meets the same lock here; two pictures seldom meet.
+# Pillow reads the pixels and EXIF of an opened file when first asked, into the object and without a lock. One image
+# always meets the same lock here; two images seldom meet.
 _LAZY_LOCKS: Final = tuple(threading.Lock() for _ in range(61))
 
 
 def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> Image.Image:
-    """Open a picture and turn it into upright RGB.
+    """Open an image and turn it into upright RGB.
 
-    The EXIF orientation is applied, whatever the picture came from; an animation gives its first frame (a Pillow image
+    The EXIF orientation is applied, whatever the image came from; an animation gives its first frame (a Pillow image
     the frame at which it stands); alpha is dropped; 16-bit and float pixels are scaled, see `photonlite.images.rgb`.
 
     Args:
         source: A path (`str` is always a path, never base64 or a URL), the bytes of a file, a binary file object (read
             from its start), a Pillow image, or an array [H, W, 3], [H, W, 4], [H, W, 1] or [H, W] of uint8 or of floats
             in [0, 1]. All but file objects may be handed to several threads at once.
-        limits: The largest picture to accept.
+        limits: The largest image to accept.
 
     Returns:
-        A new picture of mode RGB without metadata. It shares no memory with `source`.
+        A new image of mode RGB without metadata. It shares no memory with `source`.
 
     Raises:
         ImageNotFoundError: The path leads to no file.
-        ImageDecodeError: Not a picture of a known format, empty, truncated or damaged, or it cannot be read.
+        ImageDecodeError: Not an image of a known format, empty, truncated or damaged, or it cannot be read.
         ImageTooLargeError: Over one of the limits. Pixels are judged by the header, before decoding.
-        ImageShapeError: An array (or a Pillow image of mode I or F) of a shape, dtype or values that no picture has.
+        ImageShapeError: An array (or a Pillow image of mode I or F) of a shape, dtype or values that no image has.
         ImageError: `source` is something else altogether.
     """
     if isinstance(source, DecodedImage):
-        check_pixels("the picture", *source.size, limits)
+        check_pixels("the image", *source.size, limits)
         return source.image
     if isinstance(source, Image.Image):
         return _from_pillow(source, limits)
@@ -125,11 +125,11 @@ def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
 
 
 def file_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> bytes | None:
-    """Read the bytes of a picture file without looking into them.
+    """Read the bytes of an image file without looking into them.
 
     Args:
         source: See `load_image`.
-        limits: The largest picture to accept.
+        limits: The largest image to accept.
 
     Returns:
         The bytes; None for a source that holds pixels.
@@ -143,9 +143,9 @@ def file_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
     if isinstance(source, (Image.Image, DecodedImage, np.ndarray)):
         return None
     if isinstance(source, bytes):
-        _check_bytes("the picture", len(source), limits)
+        _check_bytes("the image", len(source), limits)
         return source
-    with _opened_file(source, limits) as (name, stream), decoder_errors(name, "a picture"):
+    with _opened_file(source, limits) as (name, stream), decoder_errors(name, "an image"):
         return stream.read()
 
 
@@ -154,8 +154,8 @@ def _opened_file(source: ImageSource, limits: ImageLimits) -> Iterator[tuple[str
     """Open a source that is a file; give what to call it in messages, and a stream that can seek."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = source.tobytes() if isinstance(source, memoryview) else source
-        _check_bytes("the picture", len(data), limits)
-        yield "the picture", io.BytesIO(data)
+        _check_bytes("the image", len(data), limits)
+        yield "the image", io.BytesIO(data)
     elif isinstance(source, (str, os.PathLike)):
         with _open_file(source, limits) as (name, stream):
             yield name, stream
@@ -166,30 +166,30 @@ def _opened_file(source: ImageSource, limits: ImageLimits) -> Iterator[tuple[str
 
 
 def decoded_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> int:
-    """Tell how many bytes a picture has in RGB, from its header.
+    """Tell how many bytes an image has in RGB, from its header.
 
     Args:
         source: See `load_image`. A file object that can seek is read at its start, and not one that cannot.
-        limits: The largest picture to accept.
+        limits: The largest image to accept.
 
     Returns:
         Three for each pixel; 0 where the header cannot be read, or is over a limit: `load_image` says why.
     """
     try:
         width, height = _header_size(source, limits)
-    except Exception:  # a caller's file object may raise anything, and raises it again when the picture is loaded
+    except Exception:  # a caller's file object may raise anything, and raises it again when the image is loaded
         return 0
     return 3 * width * height if width * height <= limits.max_pixels else 0
 
 
 def needed_bytes(data: bytes, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> int:
-    """Return how many bytes of memory decoding a picture file takes at its peak, from its header.
+    """Return how many bytes of memory decoding an image file takes at its peak, from its header.
 
     Returns:
         See `photonlite.images.working_memory`; 0 where the header cannot be read, or is over a limit.
     """
     try:
-        return working_bytes(open_picture("the picture", io.BytesIO(data), limits)) + 2 * len(data)
+        return working_bytes(open_image("the image", io.BytesIO(data), limits)) + 2 * len(data)
     except ImageError:
         return 0
 
@@ -215,23 +215,23 @@ def _header_size(source: ImageSource, limits: ImageLimits) -> tuple[int, int]:
 def _size_in(stream: IO[bytes]) -> tuple[int, int]:
     head = stream.read(_LONGEST_SIGNATURE)
     stream.seek(0)
-    size: tuple[int, int] = _reader_of("the picture", head)[1](stream).size
+    size: tuple[int, int] = _reader_of("the image", head)[1](stream).size
     return size
 
 
-def open_picture(name: str, stream: IO[bytes], limits: ImageLimits) -> ImageFile.ImageFile:
-    """Read the header of a picture file and check its size; no pixel is decoded.
+def open_image(name: str, stream: IO[bytes], limits: ImageLimits) -> ImageFile.ImageFile:
+    """Read the header of an image file and check its size; no pixel is decoded.
 
     Args:
         name: What messages call it.
         stream: At its start; can seek.
-        limits: The largest picture to accept.
+        limits: The largest image to accept.
 
     Raises:
         ImageDecodeError: Empty, of an unknown format, or damaged.
         ImageTooLargeError: Over the limit of pixels.
     """
-    with decoder_errors(name, "a picture"):
+    with decoder_errors(name, "an image"):
         head = stream.read(_LONGEST_SIGNATURE)
         stream.seek(0)
     if not head:
@@ -244,28 +244,28 @@ def open_picture(name: str, stream: IO[bytes], limits: ImageLimits) -> ImageFile
 
 
 def decode_opened(name: str, image: ImageFile.ImageFile) -> Image.Image:
-    """Decode the pixels of an opened picture file into upright RGB.
+    """Decode the pixels of an opened image file into upright RGB.
 
     Args:
         name: What messages call it.
-        image: From `open_picture`; nobody else has it.
+        image: From `open_image`; nobody else has it.
 
     Raises:
         ImageDecodeError: Truncated or damaged.
-        ImageShapeError: Float pixels of a range that no picture has.
+        ImageShapeError: Float pixels of a range that no image has.
     """
-    with decoder_errors(name, image.format or "a picture"):
+    with decoder_errors(name, image.format or "an image"):
         image.load()
         orientation = _orientation(image)
         if image.mode != "RGB" or "transparency" in image.info:
             return _upright_rgb(image, orientation)
-        rgb = image._new(image.im)  # a plain picture around the same pixels: nobody else changes them
+        rgb = image._new(image.im)  # a plain image around the same pixels: nobody else changes them
         rgb.info = {}
         return _upright(rgb, orientation)
 
 
 def _decode(name: str, stream: IO[bytes], limits: ImageLimits) -> Image.Image:
-    return decode_opened(name, open_picture(name, stream, limits))
+    return decode_opened(name, open_image(name, stream, limits))
 
 
 def _reader_of(name: str, head: bytes) -> tuple[str, type[ImageFile.ImageFile]]:
@@ -295,10 +295,10 @@ def _upright(rgb: Image.Image, orientation: int) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation of a loaded picture, 1 (upright) where it has none or its EXIF block is damaged."""
+    """The EXIF orientation of a loaded image, 1 (upright) where it has none or its EXIF block is damaged."""
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # the pixels are sound, and viewers show such a picture as it is stored
+    except Exception:  # the pixels are sound, and viewers show such an image as it is stored
         return 1
 
 
@@ -310,11 +310,11 @@ def _open_file(path: str | os.PathLike[str], limits: ImageLimits) -> Iterator[tu
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below; the errors of opening are told apart from those of use
     except IsADirectoryError as error:
-        raise ImageNotFoundError(f"{name} is a folder: name a picture file inside it") from error
+        raise ImageNotFoundError(f"{name} is a folder: name an image file inside it") from error
     except PermissionError as error:
         raise ImageDecodeError(f"{name} cannot be read: permission denied; allow reading it or copy it") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL character
-        raise ImageNotFoundError(f"no picture file {name}: {_path_hint(text)}") from error
+        raise ImageNotFoundError(f"no image file {name}: {_path_hint(text)}") from error
     with file:
         status = os.fstat(file.fileno())
         if stat.S_ISREG(status.st_mode):
@@ -328,7 +328,7 @@ def _path_hint(text: str) -> str:
     if text.startswith("data:"):
         return "a str is a path; decode the data URI's base64 part and hand in the bytes"
     if "://" in text[:16]:
-        return "a str is a path; URLs are not fetched, download the picture and hand in the file or its bytes"
+        return "a str is a path; URLs are not fetched, download the image and hand in the file or its bytes"
     if re.fullmatch(r"[A-Za-z0-9+/=\s]{120,}", text):
         return "a str is a path; if this is base64, decode it and hand in the bytes"
     return "check the path and the working directory"
@@ -372,7 +372,7 @@ def decoder_errors(name: str, format_name: str) -> Iterator[None]:
         ) from error
     except MemoryError as error:
         raise ImageTooLargeError(
-            f"{name} takes more memory to decode than there is for a picture of its size: shrink it, or save it again"
+            f"{name} takes more memory to decode than there is for an image of its size: shrink it, or save it again"
         ) from error
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, zlib.error and more
         raise ImageDecodeError(
@@ -386,7 +386,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def check_pixels(name: str, width: int, height: int, limits: ImageLimits) -> None:
-    """Refuse a picture over the limit of pixels.
+    """Refuse an image over the limit of pixels.
 
     Raises:
         ImageTooLargeError: It is.
@@ -410,15 +410,15 @@ def _unusable(source: object) -> ImageError:
     kind = f"{type(source).__module__}.{type(source).__qualname__}".removeprefix("builtins.")
     if kind.startswith("torch."):
         return ImageShapeError(
-            "a torch tensor is not taken as a picture: hand in an array of shape [height, width, 3], "
+            "a torch tensor is not taken as an image: hand in an array of shape [height, width, 3], "
             "for a [3, height, width] tensor with tensor.permute(1, 2, 0).cpu().numpy()"
         )
     if isinstance(source, (list, tuple)) or hasattr(source, "__array__"):
         return ImageShapeError(
-            f"an object of type {kind} is not taken as a picture: hand in a numpy array of shape [height, width, 3] "
+            f"an object of type {kind} is not taken as an image: hand in a numpy array of shape [height, width, 3] "
             "and dtype uint8"
         )
     return ImageError(
-        f"an object of type {kind} is not a picture: hand in a path, bytes, a binary file object, a Pillow image or a "
+        f"an object of type {kind} is not an image: hand in a path, bytes, a binary file object, a Pillow image or a "
         "numpy array"
     )

@@ -1,13 +1,13 @@
-"""A pool of processes that open and decode untrusted pictures.
+"""A pool of processes that open and decode untrusted images.
 
 ```
-decode ─> first come, first served ─> a thread and its process, which decodes one picture at a time
+decode ─> first come, first served ─> a thread and its process, which decodes one image at a time
              more than SLOW_S of CPU time:   lower priority, and another worker takes its place
              over its limit of CPU time:     the kernel ends it, and another one is started
              cancelled:                      killed, and another one is started
 ```
 
-A hostile picture costs its sender an error, and everybody else a worker for a moment. The process pools of libraries
+A hostile image costs its sender an error, and everybody else a worker for a moment. The process pools of libraries
 (Pebble, loky, anyio, concurrent.futures) do not fit. They import the caller's main module, with PyTorch, into each
 worker, or share a pipe and its lock among workers, so that a worker killed at the wrong moment stops or breaks the
 whole pool. They limit wall time only. And they unpickle what a worker says, which a decoder that was taken over could
@@ -39,10 +39,10 @@ from photonlite.images.decode import DecodedImage
 from photonlite.images.decode_process import Admit, DecodeProcess, WorkerLostError
 
 MOST_SLOW: Final = 4
-"""Slow pictures that are decoded beside the pool's own workers. Further ones keep their places in it."""
+"""Slow images that are decoded beside the pool's own workers. Further ones keep their places in it."""
 
 MOST_WAITING: Final = 1024
-"""Pictures that may wait for a worker."""
+"""Images that may wait for a worker."""
 
 
 @dataclass(eq=False)
@@ -54,16 +54,16 @@ class _Job:
 
 
 class DecodePool:
-    """Decodes pictures in processes that are killed when one costs too much.
+    """Decodes images in processes that are killed when one costs too much.
 
     Args:
-        limits: How large pictures may be, and how much CPU time they may take.
-        workers: Processes that wait for pictures. Up to `MOST_SLOW` more run while slow pictures are decoded.
-        start: Makes a worker that is told what to call when its picture is slow.
+        limits: How large images may be, and how much CPU time they may take.
+        workers: Processes that wait for images. Up to `MOST_SLOW` more run while slow images are decoded.
+        start: Makes a worker that is told what to call when its image is slow.
 
     Attributes:
         limits: As given.
-        most_running: Pictures that are decoded at a time, at most.
+        most_running: Images that are decoded at a time, at most.
 
     Raises:
         SettingsError: The system lacks what isolation needs: it takes Linux.
@@ -77,7 +77,7 @@ class DecodePool:
         start: Callable[[Callable[[], None]], DecodeProcess] = DecodeProcess,
     ) -> None:
         if not can_isolate():
-            raise SettingsError("pictures can be decoded in processes of their own on Linux only: turn isolation off")
+            raise SettingsError("images can be decoded in processes of their own on Linux only: turn isolation off")
         self.limits = limits
         self.most_running = workers + MOST_SLOW
         self._start = start
@@ -101,12 +101,12 @@ class DecodePool:
 
     @property
     def waiting(self) -> int:
-        """Pictures that wait for a worker."""
+        """Images that wait for a worker."""
         return self._queue.qsize()
 
     @property
     def running(self) -> int:
-        """Pictures that are being decoded."""
+        """Images that are being decoded."""
         return len(self._running)
 
     @property
@@ -116,7 +116,7 @@ class DecodePool:
             return [worker.pid for worker in self._workers]
 
     def decode(self, data: bytes, admit: Admit | None = None) -> DecodedImage:
-        """Open and decode a picture, and wait for it.
+        """Open and decode an image, and wait for it.
 
         Args:
             data: The file.
@@ -124,7 +124,7 @@ class DecodePool:
                 ends the job, and is raised here.
 
         Raises:
-            ImageError: What `load_image` raises; `ImageTimeoutError` for a picture that takes more CPU time than its
+            ImageError: What `load_image` raises; `ImageTimeoutError` for an image that takes more CPU time than its
                 size allows, `ImageTooLargeError` for more memory, `ImageBusyError` where too many wait.
             EngineError: Workers were killed by somebody else, or do not start.
             ModelError: The pool is closed.
@@ -137,7 +137,7 @@ class DecodePool:
             raise
 
     async def adecode(self, data: bytes, admit: Admit | None = None) -> DecodedImage:
-        """Do the same for coroutines. Cancelling the task kills the worker that is at the picture."""
+        """Do the same for coroutines. Cancelling the task kills the worker that is at the image."""
         job = self._submit(data, admit)
         try:
             return await asyncio.wrap_future(job.future)
@@ -171,7 +171,7 @@ class DecodePool:
     def _submit(self, data: bytes, admit: Admit | None) -> _Job:
         if len(data) > self.limits.max_bytes:
             raise ImageTooLargeError(
-                f"the picture has {len(data)} bytes, over the limit of {self.limits.max_bytes}: "
+                f"the image has {len(data)} bytes, over the limit of {self.limits.max_bytes}: "
                 "compress it, or raise max_bytes (PHOTONLITE_MAX_BYTES)"
             )
         job = _Job(data, admit)
@@ -179,7 +179,7 @@ class DecodePool:
             if self._closed:
                 raise _closed()
             if self._queue.qsize() >= MOST_WAITING:
-                raise ImageBusyError(f"{MOST_WAITING} pictures wait to be decoded, the limit: try again later")
+                raise ImageBusyError(f"{MOST_WAITING} images wait to be decoded, the limit: try again later")
             self._queue.put(job)
         return job
 
@@ -214,7 +214,7 @@ class DecodePool:
                 thread.start()
 
     def _replace_slow(self) -> None:
-        """Have another worker take the place of one that is at a slow picture, unless there are many of those."""
+        """Have another worker take the place of one that is at a slow image, unless there are many of those."""
         with self._lock:
             if self._slow >= MOST_SLOW:
                 return
@@ -289,8 +289,8 @@ class DecodePool:
         if self._closed:
             return _closed()
         if job.cancelled:
-            return RequestCancelledError("the picture is not wanted any more")
-        return EngineError(f"the process that decoded the picture was killed twice ({lost}): ask again")
+            return RequestCancelledError("the image is not wanted any more")
+        return EngineError(f"the process that decoded the image was killed twice ({lost}): ask again")
 
     def _decode(self, job: _Job, worker: DecodeProcess) -> DecodedImage:
         with self._lock:
@@ -321,7 +321,7 @@ def can_isolate() -> bool:
 def default_workers() -> int:
     """Number of workers for this machine: one for each core, from 6 to 8; 0 where the system cannot isolate.
 
-    More than cores, because a few that are at hostile pictures must not keep others from being decoded at once.
+    More than cores, because a few that are at hostile images must not keep others from being decoded at once.
     """
     return min(8, max(6, os.cpu_count() or 1)) if can_isolate() else 0
 

@@ -37,7 +37,7 @@ START_S: Final = 60.0
 """Seconds that a worker may take to be ready: on a busy machine importing NumPy can take some."""
 
 SLOW_S: Final = 0.25
-"""Seconds of CPU time from which on a picture counts as slow: its worker gets a lower priority."""
+"""Seconds of CPU time from which on an image counts as slow: its worker gets a lower priority."""
 
 BACKSTOP_S: Final = 600.0
 """Seconds after which a worker that does not answer is killed. CPU time ends it much earlier, unless it sleeps."""
@@ -62,14 +62,14 @@ _ENVIRONMENT: Final = {
 
 
 class WorkerLostError(Exception):
-    """The worker was killed, and not for its picture's sake."""
+    """The worker was killed, and not for its image's sake."""
 
 
 class DecodeProcess:
-    """A process that decodes one picture after the other. One thread uses it; any thread may kill it.
+    """A process that decodes one image after the other. One thread uses it; any thread may kill it.
 
     Args:
-        on_slow: Called once, on the thread that uses it, when a picture takes more than `SLOW_S` of CPU time.
+        on_slow: Called once, on the thread that uses it, when an image takes more than `SLOW_S` of CPU time.
 
     Attributes:
         slow: Whether it runs at a lower priority, for ever: the system lets nobody take that back.
@@ -137,7 +137,7 @@ class DecodeProcess:
             self._complaints.close()  # from here on the worker is silent
 
     def decode(self, data: bytes, limits: ImageLimits, admit: Admit | None = None) -> DecodedImage:
-        """Open and decode a picture.
+        """Open and decode an image.
 
         Args:
             data: A file.
@@ -145,7 +145,7 @@ class DecodeProcess:
             admit: Told, from the header, what decoding takes.
 
         Raises:
-            ImageError: What `load_image` raises, or the picture takes more CPU time or memory than its size allows.
+            ImageError: What `load_image` raises, or the image takes more CPU time or memory than its size allows.
             WorkerLostError: The worker was killed by somebody else.
             BaseException: What `admit` raised.
         """
@@ -160,7 +160,7 @@ class DecodeProcess:
             raise self._died(os.waitstatus_to_exitcode(status)) from cause
         except TimeoutError as cause:
             self.close()
-            message = f"the picture was not decoded within {BACKSTOP_S:g} s: try again when the machine is less busy"
+            message = f"the image was not decoded within {BACKSTOP_S:g} s: try again when the machine is less busy"
             raise ImageTimeoutError(message) from cause
 
     def kill(self) -> None:
@@ -190,7 +190,7 @@ class DecodeProcess:
         header = self._answer()
         (width, height), needed = header["size"], header["memory"]
         if not 0 < width * height <= limits.max_pixels:
-            raise ImageDecodeError(f"the picture has {width}x{height} pixels: hand in a picture with at least one")
+            raise ImageDecodeError(f"the image has {width}x{height} pixels: hand in an image with at least one")
         try:
             if admit is not None:
                 admit(needed)
@@ -262,12 +262,12 @@ class DecodeProcess:
     def _died(self, code: int) -> Exception:
         if code == -signal.SIGPROF:
             return ImageTimeoutError(
-                f"the picture takes more than {self._allowed_s:.2g} s of CPU time to decode, the limit for its size: "
+                f"the image takes more than {self._allowed_s:.2g} s of CPU time to decode, the limit for its size: "
                 "save it again as a plain JPEG or PNG, or raise decode_cpu_s (PHOTONLITE_DECODE_CPU_S)"
             )
         if code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT):
             return WorkerLostError(f"signal {-code}")
-        return ImageDecodeError(f"the decoder crashed at the picture (exit code {code}): save it again as JPEG or PNG")
+        return ImageDecodeError(f"the decoder crashed at the image (exit code {code}): save it again as JPEG or PNG")
 
     def _last_words(self) -> str:
         self._complaints.seek(0)
@@ -294,4 +294,4 @@ def _write(file: int, data: bytes) -> None:
 
 
 def _unstarted(reason: str) -> EngineError:
-    return EngineError(f"the process that decodes pictures does not start: {reason}")
+    return EngineError(f"the process that decodes images does not start: {reason}")

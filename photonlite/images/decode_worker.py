@@ -1,4 +1,4 @@
-"""The process that opens and decodes untrusted pictures, one after the other.
+"""The process that opens and decodes untrusted images, one after the other.
 
 `python -P -m photonlite.images.decode_worker FD` speaks JSON over the Unix socket FD; file descriptors go beside it:
 
@@ -8,7 +8,7 @@ worker                   {"size", "memory"} ─┘                         {"cpu
 ```
 
 The file comes in shared memory and the pixels go out through it. A timer of CPU time, which the kernel keeps, kills the
-process inside any library when a picture costs too much; a limit of its data segment holds its memory down. When the
+process inside any library when an image costs too much; a limit of its data segment holds its memory down. When the
 other end of the socket is closed, the process ends.
 """
 
@@ -26,7 +26,7 @@ from PIL import AvifImagePlugin, ImageFile
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageTooLargeError
-from photonlite.images.decode import check_pixels, decode_opened, open_picture
+from photonlite.images.decode import check_pixels, decode_opened, open_image
 from photonlite.images.quiet import ignore_pillow_warnings
 from photonlite.images.rgb import rgb_bytes
 from photonlite.images.working_memory import WEBP_HEADER, webp_bytes, webp_size, working_bytes
@@ -38,7 +38,7 @@ SPARE_BYTES: Final = 32 * 2**20
 """Memory beside what is told: for the interpreter, small tables, and heap that lies in pieces."""
 
 _BAND: Final = 2**20
-_NAME: Final = "the picture"
+_NAME: Final = "the image"
 
 
 def main(number: int) -> None:
@@ -95,7 +95,7 @@ def _serve(connection: socket.socket, job: dict[str, Any], file: int) -> None:
             limit_cpu(max(0.001, allowed - spent))
             limit_memory(reply["memory"])
             with os.fdopen(pixels, "wb", buffering=0) as out:
-                image = image or open_picture(_NAME, stream, limits)
+                image = image or open_image(_NAME, stream, limits)
                 if image.width * image.height != width * height:
                     raise ImageDecodeError(f"{_NAME} has two sizes: it is damaged, copy or save it again")
                 answer: dict[str, Any] = {"size": _write(image, out)}
@@ -108,7 +108,7 @@ def _serve(connection: socket.socket, job: dict[str, Any], file: int) -> None:
 
 
 def _open(stream: BinaryIO, limits: ImageLimits) -> tuple[ImageFile.ImageFile | None, tuple[int, int], int]:
-    """Read a header; give the picture, its size, and the memory that decoding takes.
+    """Read a header; give the image, its size, and the memory that decoding takes.
 
     A WebP is not opened yet: its library takes the memory of the whole canvas for that.
     """
@@ -117,12 +117,12 @@ def _open(stream: BinaryIO, limits: ImageLimits) -> tuple[ImageFile.ImageFile | 
     if size is not None:
         check_pixels(_NAME, *size, limits)
         return None, size, webp_bytes(size)
-    image = open_picture(_NAME, stream, limits)
+    image = open_image(_NAME, stream, limits)
     return image, image.size, working_bytes(image)
 
 
 def _write(image: ImageFile.ImageFile, out: BinaryIO) -> tuple[int, int]:
-    """Decode, and write RGB ``[H, W, 3]`` to a file, band by band; returns width and height of the upright picture."""
+    """Decode, and write RGB ``[H, W, 3]`` to a file, band by band; returns width and height of the upright image."""
     rgb = decode_opened(_NAME, image)
     rows = max(1, _BAND // (3 * rgb.width))
     for top in range(0, rgb.height, rows):

@@ -1,4 +1,4 @@
-"""What a picture is called: a hash of its content, of what reads it and of whose it is."""
+"""What an image is called: a hash of its content, of what reads it and of whose it is."""
 
 import hashlib
 from functools import partial
@@ -12,10 +12,10 @@ _PIECE: Final = 2**19
 """Bytes of pixels that one thread hashes at a time, about 0.25 ms."""
 
 
-def picture_key(
-    image: Image.Image, pixels: bytes, adapter: str = "", salt: str = "", *, crew: Crew = ALONE
+def image_key(
+    image: Image.Image, pixels: bytes, adapter: str = "", cache_salt: str = "", *, crew: Crew = ALONE
 ) -> str:
-    """Name a picture by its content: the hex SHA-256 over size, mode and pixels, adapter and salt.
+    """Name an image by its content: the hex SHA-256 over size, mode and pixels, adapter and cache_salt.
 
     The length of each part goes before it, so that no two different lists of parts read alike. For the pixels stand
     the SHA-256 digests of pieces of 512 KiB, one behind the other, which several threads can compute.
@@ -24,11 +24,11 @@ def picture_key(
         image: Decoded.
         pixels: Its pixels.
         adapter: Name of the adapter that reads it.
-        salt: Of the tenant; empty for none.
+        cache_salt: Of the tenant; empty for none.
         crew: The threads that share the work.
     """
     parts = [f"{image.width}x{image.height}".encode(), image.mode.encode(), _digests(pixels, crew)]
-    parts += [text.encode("utf-8", "surrogatepass") for text in (adapter, salt)]
+    parts += [text.encode("utf-8", "surrogatepass") for text in (adapter, cache_salt)]
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "big"))

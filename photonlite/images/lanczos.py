@@ -1,6 +1,6 @@
 """Pillow's Lanczos filter as integers: which pixels each output reads, and how much of each.
 
-Pillow resizes 8-bit pictures in two passes, one along each axis, and each goes from 8 bits to 8 bits. An output is
+Pillow resizes 8-bit images in two passes, one along each axis, and each goes from 8 bits to 8 bits. An output is
 `clip((half + sum(pixel * coefficient)) >> 22, 0, 255)` in 32-bit integers, where half is `1 << 21`. A pass between
 equal lengths is left out; a table for it changes nothing. Whoever does the same arithmetic with these tables gets the
 same pixels, to the last bit, wherever it runs.
@@ -50,7 +50,7 @@ def lanczos_table(in_size: int, out_size: int) -> LanczosTable:
     """Compute the windows and coefficients of one axis, in double precision and in Pillow's order of operations.
 
     Args:
-        in_size: Pixels of the picture along the axis, at least 1.
+        in_size: Pixels of the image along the axis, at least 1.
         out_size: Pixels of the resized one; if both are equal, each output is its own pixel.
 
     Raises:

@@ -1,10 +1,10 @@
-"""A picture for a device that makes the crops itself: pixels and filters in one piece of memory, copied at once.
+"""An image for a device that makes the crops itself: pixels and filters in one piece of memory, copied at once.
 
 ```
 pixels [H, W, 3] │ across, whole │ down, whole │ across, sheet │ down, sheet        each from a multiple of 256 bytes on
 ```
 
-A filter is a Lanczos table in the form that `photonlite.kernels.resize` reads. It is made where the picture is
+A filter is a Lanczos table in the form that `photonlite.kernels.resize` reads. It is made where the image is
 prepared, so that the engine's thread and the device have nothing to compute.
 """
 
@@ -18,35 +18,35 @@ import numpy.typing as npt
 from photonlite.images.crops import Buffer, CropSpec, select_tiling
 from photonlite.images.lanczos import lanczos_table
 from photonlite.images.resize import down_first
-from photonlite.sequence import UncutPicture
+from photonlite.sequence import UncutImage
 
 MOST_BYTES: Final = 3 * 4096 * 4096 + 2**20
-"""Of a packed picture: 16 million pixels and their filters. Larger ones are cut on the host."""
+"""Of a packed image: 16 million pixels and their filters. Larger ones are cut on the host."""
 
 MOST_SCRATCH: Final = 32 * 2**20
 """Bytes between the passes, for both resizes: where very many crops take more, the host cuts."""
 
 MOST_FILTERS: Final = 4 * 2**20
-"""Bytes of all filters of a picture: what grows with the longer side is made here only as far as some 150,000 pixels.
+"""Bytes of all filters of an image: what grows with the longer side is made here only as far as some 150,000 pixels.
 
 A few kilobytes of PNG may be millions of pixels long, and take seconds and gigabytes to make filters for. Pillow, which
-cuts such pictures on the host, makes them in C.
+cuts such images on the host, makes them in C.
 """
 
 _ALIGNMENT: Final = 256
 
 
-def pack_picture(pixels: bytes, size: tuple[int, int], spec: CropSpec, buffer: Buffer) -> UncutPicture | None:
-    """Put a picture's pixels and its filters into one piece of memory.
+def pack_image(pixels: bytes, size: tuple[int, int], spec: CropSpec, buffer: Buffer) -> UncutImage | None:
+    """Put an image's pixels and its filters into one piece of memory.
 
     Args:
         pixels: RGB, ``[H, W, 3]``.
         size: Width and height.
         spec: How it is cut.
-        buffer: Gives the memory; not asked for a picture that is too large.
+        buffer: Gives the memory; not asked for an image that is too large.
 
     Returns:
-        The picture; None where it is over `MOST_BYTES`, `MOST_SCRATCH` or `MOST_FILTERS`.
+        The image; None where it is over `MOST_BYTES`, `MOST_SCRATCH` or `MOST_FILTERS`.
     """
     width, height = size
     tiling = rows, columns = select_tiling(height, width, spec)
@@ -69,7 +69,7 @@ def pack_picture(pixels: bytes, size: tuple[int, int], spec: CropSpec, buffer: B
     packed[: len(pixels)] = np.frombuffer(pixels, np.uint8)
     for table, (start, _, _) in zip(tables, places, strict=True):
         packed[start : start + table.nbytes] = table.reshape(-1).view(np.uint8)
-    return UncutPicture(packed, size, tiling, tuple(places), order)
+    return UncutImage(packed, size, tiling, tuple(places), order)
 
 
 def _filter_bytes(in_size: int, out_size: int) -> int:

@@ -1,16 +1,16 @@
-"""Pictures on their way into the engine: decoded and named by their content, cut into crops only when they are needed.
+"""Images on their way into the engine: decoded and named by their content, cut into crops only when they are needed.
 
 ```
 prepare         source ── decode ── hash ── pack ──> PreparedImage      on the thread that calls it
 request_crops                                          └─ cut ──> crops on a thread of the pool, when the engine asks,
-                                                                       before pictures that wait to be prepared
+                                                                       before images that wait to be prepared
 ```
 
-A picture whose prefix is cached is never cut. The decoded pixels are kept, so that an evicted prefix can be rebuilt.
+An image whose prefix is cached is never cut. The decoded pixels are kept, so that an evicted prefix can be rebuilt.
 
-Where the device makes the crops, pictures are packed for it instead (`images.packing`), and as that takes no longer
+Where the device makes the crops, images are packed for it instead (`images.packing`), and as that takes no longer
 than handing the work to another thread, it is done at once: the engine need not ask. It asks for those that came when
-too much lay packed already, and for those whose crops were dropped; pictures that are too large are cut here.
+too much lay packed already, and for those whose crops were dropped; images that are too large are cut here.
 """
 
 import os
@@ -31,28 +31,28 @@ from photonlite.images.crew import Crew
 from photonlite.images.crops import Buffer, Crops, CropSpec, cut_crops, plain_memory
 from photonlite.images.decode import DecodedImage, ImageSource, decoded_bytes, file_bytes, load_image
 from photonlite.images.decode_pool import DecodePool
-from photonlite.images.key import picture_key
-from photonlite.images.packing import pack_picture
+from photonlite.images.key import image_key
+from photonlite.images.packing import pack_image
 from photonlite.images.rgb import rgb_bytes
-from photonlite.sequence import UncutPicture
+from photonlite.sequence import UncutImage
 
 _T = TypeVar("_T")
 
 _PACKED_AHEAD: Final = 256 * 2**20
-"""Bytes of page-locked memory that hold pictures for which the engine has not asked."""
+"""Bytes of page-locked memory that hold images for which the engine has not asked."""
 
 
 class ImagePool:
-    """Threads that decode, hash and cut pictures.
+    """Threads that decode, hash and cut images.
 
     Args:
-        spec: How pictures are cut.
+        spec: How images are cut.
         limits: How large they may be.
         threads: How many work at a time.
         buffer: Where pixels are put that the device copies; plain memory unless given.
-        packs: Whether the device makes the crops itself, of pictures that are packed for it.
+        packs: Whether the device makes the crops itself, of images that are packed for it.
         on_ready: Called on a thread of the pool when crops that were asked for are there, or cannot be cut.
-        decoder: Decodes picture files in other processes, and is closed with the pool; None decodes them in this one.
+        decoder: Decodes image files in other processes, and is closed with the pool; None decodes them in this one.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ImagePool:
         self._submitting = threading.Lock()
 
     def decoded_bytes(self, source: ImageSource) -> int:
-        """Return how many bytes a picture takes once it is decoded, from its header.
+        """Return how many bytes an image takes once it is decoded, from its header.
 
         Returns:
             0 where the header cannot be read, or must not be read in this process.
@@ -95,34 +95,34 @@ class ImagePool:
         source: ImageSource,
         *,
         adapter: str = "",
-        salt: str = "",
+        cache_salt: str = "",
         checkpoint: Callable[[], None] | None = None,
     ) -> "PreparedImage":
-        """Decode a picture and name it by its content, on the calling thread.
+        """Decode an image and name it by its content, on the calling thread.
 
         Args:
             source: See `images.decode.load_image`.
             adapter: The adapter that will read it: the same pixels mean something else to another one.
-            salt: Whose it is; pictures of different salts share nothing.
-            checkpoint: Called when the picture is decoded, and when it is named; what it raises ends the work.
+            cache_salt: Whose it is; images of different salts share nothing.
+            checkpoint: Called when the image is decoded, and when it is named; what it raises ends the work.
 
         Raises:
-            ImageError: It is not one picture, cannot be read, or is over a limit.
+            ImageError: It is not one image, cannot be read, or is over a limit.
         """
         if isinstance(source, list | tuple):
             raise ImageError(
-                f"a {type(source).__name__} of {len(source)} was handed in as the picture, but a request takes one "
-                "picture for now: ask about each by itself, or about all with batch(); pixels go into a numpy array"
+                f"a {type(source).__name__} of {len(source)} was handed in as the image, but a request takes one "
+                "image for now: ask about each by itself, or about all with batch(); pixels go into a numpy array"
             )
         check = checkpoint or _nothing
         start = time.perf_counter()
         image = self._load(source)
         check()
         pixels = rgb_bytes(image)
-        key = picture_key(image, pixels, adapter, salt, crew=self._crew)
+        key = image_key(image, pixels, adapter, cache_salt, crew=self._crew)
         check()
         uncut = self._pack_ahead(pixels, image.size)
-        return PreparedImage(self, image, key, salt, time.perf_counter() - start, uncut)
+        return PreparedImage(self, image, key, cache_salt, time.perf_counter() - start, uncut)
 
     def submit(self, job: Callable[[], _T]) -> Future[_T]:
         """Have something done on a thread of the pool.
@@ -176,12 +176,12 @@ class ImagePool:
             urgent()
         return job()
 
-    def _pack_ahead(self, pixels: bytes, size: tuple[int, int]) -> UncutPicture | None:
-        """Pack a picture before the engine asks; None where the host cuts it, or too much lies packed already."""
+    def _pack_ahead(self, pixels: bytes, size: tuple[int, int]) -> UncutImage | None:
+        """Pack an image before the engine asks; None where the host cuts it, or too much lies packed already."""
         if not self._packs or not self._ahead.take(len(pixels)):
             return None
         try:
-            packed = pack_picture(pixels, size, self._spec, self._buffer)
+            packed = pack_image(pixels, size, self._spec, self._buffer)
         except (MemoryError, RuntimeError):  # page-locked memory has run out: the engine will ask, and be told
             packed = None
         if packed is None:
@@ -190,9 +190,9 @@ class ImagePool:
             weakref.finalize(packed.packed, self._ahead.give, len(pixels)).atexit = False
         return packed
 
-    def _cut(self, image: Image.Image) -> Crops | UncutPicture:
+    def _cut(self, image: Image.Image) -> Crops | UncutImage:
         if self._packs:
-            packed = pack_picture(rgb_bytes(image), image.size, self._spec, self._buffer)
+            packed = pack_image(rgb_bytes(image), image.size, self._spec, self._buffer)
             if packed is not None:
                 return packed
         return cut_crops(image, self._spec, crew=self._crew, buffer=self._buffer)
@@ -203,20 +203,20 @@ class ImagePool:
 
 
 class PreparedImage:
-    """A decoded picture, as the scheduler knows it: a `photonlite.sequence.Picture`.
+    """A decoded image, as the scheduler knows it: a `photonlite.sequence.Image`.
 
     Args:
         pool: Cuts it.
         image: RGB; kept as it is.
-        key: See `picture_key`.
-        salt: With which it was made.
+        key: See `image_key`.
+        cache_salt: With which it was made.
         preprocess_s: What decoding and hashing took.
         crops: What the device makes the crops of, where that is there already.
 
     Attributes:
         pool: As given.
         key: As given.
-        salt: As given.
+        cache_salt: As given.
         size: Width and height in pixels.
         crops: The crops, or what the device makes them of; None until they are there.
         failure: Why they could not be made.
@@ -228,15 +228,15 @@ class PreparedImage:
         pool: ImagePool,
         image: Image.Image,
         key: str,
-        salt: str,
+        cache_salt: str,
         preprocess_s: float,
-        crops: UncutPicture | None = None,
+        crops: UncutImage | None = None,
     ) -> None:
         self.pool = pool
         self.key = key
-        self.salt = salt
+        self.cache_salt = cache_salt
         self.size: tuple[int, int] = image.size
-        self.crops: Crops | UncutPicture | None = crops
+        self.crops: Crops | UncutImage | None = crops
         self.failure: BaseException | None = None
         self.preprocess_s = preprocess_s
         self._image = image
@@ -269,7 +269,7 @@ class PreparedImage:
             self.preprocess_s += time.perf_counter() - start
             with self._lock:
                 self.crops = crops
-        except Exception as error:  # memory, above all; it is the picture's requests that fail, not the pool
+        except Exception as error:  # memory, above all; it is the image's requests that fail, not the pool
             self.failure = error
         finally:
             self.pool._announce()

@@ -6,7 +6,7 @@ depends on another row, no column of the pass down on another column, and Pillow
 length. So each pass is done in bands, each band as a resize of its own along one axis:
 
 ```
-picture ── across, bands of rows ──> [height, new width] ── down, bands of columns ──> [new height, new width]
+image ── across, bands of rows ──> [height, new width] ── down, bands of columns ──> [new height, new width]
 ```
 
 Pillow holds Python's global lock in neither pass. A box in the place of a band would not do: its edges would move the
@@ -39,7 +39,7 @@ _BANDS_EACH: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A size to which a picture is resized, and what becomes of the pixels.
+    """A size to which an image is resized, and what becomes of the pixels.
 
     Attributes:
         size: Width and height.
@@ -61,7 +61,7 @@ def down_first(size: Size, new_size: Size) -> bool:
 
 
 def resize(image: Image.Image, targets: Sequence[Target], crew: Crew = ALONE) -> None:
-    """Resize a picture to several sizes at once; returns when everything has been placed.
+    """Resize an image to several sizes at once; returns when everything has been placed.
 
     Args:
         image: RGB and decoded; left as it is.

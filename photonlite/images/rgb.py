@@ -31,13 +31,13 @@ _BLOCK: Final = 2**18
 
 
 def image_to_rgb(image: Image.Image) -> Image.Image:
-    """Convert a loaded picture of any Pillow mode to RGB.
+    """Convert a loaded image of any Pillow mode to RGB.
 
     Args:
         image: Left as it is.
 
     Returns:
-        A new picture of mode RGB that shares no memory with `image` and carries no metadata.
+        A new image of mode RGB that shares no memory with `image` and carries no metadata.
 
     Raises:
         ImageShapeError: Values of mode I or F fit no scale of the module's table.
@@ -58,14 +58,14 @@ def image_to_rgb(image: Image.Image) -> Image.Image:
 
 
 def array_to_rgb(array: npt.NDArray[Any]) -> Image.Image:
-    """Make an RGB picture of an array.
+    """Make an RGB image of an array.
 
     Args:
         array: [H, W, 3], [H, W, 4] (alpha is dropped), [H, W, 1] or [H, W] (grey); uint8, or float in [0, 1].
             Any strides. Left as it is.
 
     Returns:
-        A picture of mode RGB that shares no memory with `array`.
+        An image of mode RGB that shares no memory with `array`.
 
     Raises:
         ImageShapeError: Another shape or dtype, no pixels, NaN, or floats out of range.
@@ -80,7 +80,7 @@ def array_to_rgb(array: npt.NDArray[Any]) -> Image.Image:
 
 
 def rgb_bytes(image: Image.Image, top: int = 0, bottom: int | None = None) -> bytes:
-    """Give the pixels of an RGB picture, ``[H, W, 3]``, as `image.tobytes()` does, or those of some of its rows.
+    """Give the pixels of an RGB image, ``[H, W, 3]``, as `image.tobytes()` does, or those of some of its rows.
 
     That one goes through pieces of 64 KiB and joins them; in one piece it takes half the time or less.
     """
@@ -101,7 +101,7 @@ def _check_array(array: npt.NDArray[Any]) -> None:
     shape = list(array.shape)
     if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
         raise ImageShapeError(
-            f"an array of dtype {array.dtype} is not a picture: {_WANTED}, or floats in [0, 1]; "
+            f"an array of dtype {array.dtype} is not an image: {_WANTED}, or floats in [0, 1]; "
             "scale wider integers yourself, for 16 bits with (array // 257).astype('uint8')"
         )
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
@@ -109,8 +109,8 @@ def _check_array(array: npt.NDArray[Any]) -> None:
         if array.ndim == 3 and array.shape[0] in (1, 3, 4):
             hint = "; channels come last: array.transpose(1, 2, 0)"
         elif array.ndim == 4:
-            hint = "; one picture at a time: array[0]"
-        raise ImageShapeError(f"an array of shape {shape} is not a picture: {_WANTED}{hint}")
+            hint = "; one image at a time: array[0]"
+        raise ImageShapeError(f"an array of shape {shape} is not an image: {_WANTED}{hint}")
     if array.size == 0:
         raise ImageShapeError(f"an array of shape {shape} has no pixels: height and width must be at least 1")
 

@@ -1,4 +1,4 @@
-"""How much memory decoding a picture takes at its peak, known from its header.
+"""How much memory decoding an image takes at its peak, known from its header.
 
 ```
 pixels in Pillow's memory + what the codec holds beside them
@@ -23,10 +23,10 @@ _CONVERSION: Final = {"RGB": 0, "I": 10, "F": 10, "I;16": 8, "I;16L": 8, "I;16B"
 
 _TURNED: Final = 4
 _KEPT: Final = {"WEBP": 12, "AVIF": 16, "GIF": 4}
-"""Bytes of a pixel that a codec holds beside the picture, as long as there is the picture: frames and planes."""
+"""Bytes of a pixel that a codec holds beside the image, as long as there is the image: frames and planes."""
 
 _PASSING: Final = {"TIFF": 8, "BMP": 4, "PPM": 8, "PNG": 1}
-"""Bytes of a pixel that a codec holds beside the picture until it is decoded: strips and rows."""
+"""Bytes of a pixel that a codec holds beside the image until it is decoded: strips and rows."""
 
 
 WEBP_HEADER: Final = 30
@@ -34,7 +34,7 @@ WEBP_HEADER: Final = 30
 
 
 def working_bytes(image: ImageFile.ImageFile) -> int:
-    """Return the bytes that decoding a picture takes at its peak, beside copies of the file.
+    """Return the bytes that decoding an image takes at its peak, beside copies of the file.
 
     Args:
         image: Opened, not yet decoded.
@@ -75,6 +75,6 @@ def webp_size(head: bytes) -> tuple[int, int] | None:
 
 
 def _coefficient_bytes(layers: list[Any]) -> int:
-    """Bytes of a pixel for the coefficients of a JPEG of several scans, which libjpeg keeps for the whole picture."""
+    """Bytes of a pixel for the coefficients of a JPEG of several scans, which libjpeg keeps for the whole image."""
     areas = [max(1, across * down) for _, across, down, _ in layers]
     return -(-2 * sum(areas) // max(areas, default=1)) if areas else 8

@@ -139,5 +139,5 @@ def _join_views(
 
 if HAS_TRITON:
     _patch_rows_kernel = triton.jit(_patch_rows)
-    # A compilation in the middle of serving, for a grid that no picture had before, would take a part of a second.
+    # A compilation in the middle of serving, for a grid that no image had before, would take a part of a second.
     _join_views_kernel = triton.jit(do_not_specialize=["rows", "columns", "height", "width"])(_join_views)

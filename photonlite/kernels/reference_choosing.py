@@ -1,4 +1,4 @@
-"""The truth of `choosing.py` in plain PyTorch, and the rows that draw: see there for the picture.
+"""The truth of `choosing.py` in plain PyTorch, and the rows that draw: see there for the image.
 
 Tensor code of fixed shapes that never waits for the device, so that a CUDA graph can hold it. Choices follow each row's
 settings. Probabilities that end up in scores do not: they are the model's own, at temperature 1 and over the whole

@@ -1,4 +1,4 @@
-"""Cutting a picture into crops in plain PyTorch: what the kernels of `photonlite.kernels.resize` are compared with."""
+"""Cutting an image into crops in plain PyTorch: what the kernels of `photonlite.kernels.resize` are compared with."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _HALF = 1 << (_FRACTION_BITS - 1)
 
 
 class Filters(NamedTuple):
-    """How a picture is resized: one pass across, which changes its width, and one down, each from 8 bits to 8 bits.
+    """How an image is resized: one pass across, which changes its width, and one down, each from 8 bits to 8 bits.
 
     A filter is a table, int32 ``[1 + taps, length]``: for each of `length` pixels of the result the first pixel that it
     reads, then the coefficients of that one and the next with 22 fractional bits. Coefficients of pixels beyond the
-    picture are zero.
+    image are zero.
 
     Attributes:
         across: To the new width.
@@ -29,10 +29,10 @@ class Filters(NamedTuple):
     down_first: bool
 
 
-def cut_picture(
+def cut_image(
     pixels: Tensor, whole: Filters, sheet: Filters | None, columns: int, window: int, out: Tensor, scratch: Tensor
 ) -> None:
-    """Resize a picture twice, and cut the second result into overlapping crops.
+    """Resize an image twice, and cut the second result into overlapping crops.
 
     Args:
         pixels: uint8 ``[H, W, 3]``.
@@ -40,16 +40,16 @@ def cut_picture(
         sheet: Makes what the other crops are cut from; None where there is only the first.
         columns: Crops in a row of the sheet.
         window: Pixels from one crop of the sheet to the next.
-        out: uint8 ``[n, C, C, 3]``; the first is the whole picture, the others follow row by row.
+        out: uint8 ``[n, C, C, 3]``; the first is the whole image, the others follow row by row.
         scratch: uint8, at least as many bytes as the first passes of both resizes give; what it holds is lost.
     """
     out[0] = _resized(pixels, whole)
     if sheet is None:
         return
-    size, picture = out.shape[1], _resized(pixels, sheet)
+    size, image = out.shape[1], _resized(pixels, sheet)
     for index in range(len(out) - 1):
         top, left = (window * step for step in divmod(index, columns))
-        out[1 + index] = picture[top : top + size, left : left + size]
+        out[1 + index] = image[top : top + size, left : left + size]
 
 
 def _resized(pixels: Tensor, filters: Filters) -> Tensor:

@@ -24,7 +24,7 @@ def patch_rows(crops: Tensor, table: Tensor, patch: int, width: int) -> Tensor:
 
 
 def join_views(features: Tensor, tiling: tuple[int, int], grid: int, margin: int) -> Tensor:
-    """Put the features of a picture's local crops beside those of the whole, patch by patch.
+    """Put the features of an image's local crops beside those of the whole, patch by patch.
 
     Local crops are stitched into one map, each without its margins on the sides where another adjoins, and the map is
     averaged into `grid` x `grid` overlapping bins: of n cells along a side, bin i covers

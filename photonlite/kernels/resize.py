@@ -1,4 +1,4 @@
-"""A picture's crops from its pixels, to the last bit as Pillow's Lanczos filter gives them: two Triton kernels on CUDA.
+"""An image's crops from its pixels, to the last bit as Pillow's Lanczos filter gives them: two Triton kernels on CUDA.
 
 ```
 pixels [H, W, 3] ── first pass ──> scratch: whole, sheet ── second pass ──> crops [n, C, C, 3]
@@ -9,7 +9,7 @@ does the rest and writes each pixel of each crop once: crops overlap, and where 
 again, which is cheaper than writing the sheet and copying from it. Channels lie side by side in memory, so a line of n
 pixels is treated as 3 n columns. All arithmetic is int32, which the sums never leave (`photonlite.images.lanczos`).
 
-No argument is specialised on its value: every picture has lengths of its own, and none may wait for a compiler.
+No argument is specialised on its value: every image has lengths of its own, and none may wait for a compiler.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ LINES, COLUMNS = 2, 256
 WARPS = 4
 
 
-def cut_picture(
+def cut_image(
     pixels: Tensor, whole: Filters, sheet: Filters | None, columns: int, window: int, out: Tensor, scratch: Tensor
 ) -> None:
-    """Cut as :func:`photonlite.kernels.reference_resize.cut_picture` does; same arguments, same bits."""
+    """Cut as :func:`photonlite.kernels.reference_resize.cut_image` does; same arguments, same bits."""
     if pixels.is_cuda and HAS_TRITON:
-        triton_cut_picture(pixels, whole, sheet, columns, window, out, scratch)
+        triton_cut_image(pixels, whole, sheet, columns, window, out, scratch)
     else:
-        reference_resize.cut_picture(pixels, whole, sheet, columns, window, out, scratch)
+        reference_resize.cut_image(pixels, whole, sheet, columns, window, out, scratch)
 
 
-def triton_cut_picture(
+def triton_cut_image(
     pixels: Tensor, whole: Filters, sheet: Filters | None, columns: int, window: int, out: Tensor, scratch: Tensor
 ) -> None:
-    """Cut with the Triton kernels; see :func:`cut_picture`.
+    """Cut with the Triton kernels; see :func:`cut_image`.
 
     Raises:
         ValueError: A tensor is not contiguous, or the scratch is too small.
@@ -57,9 +57,9 @@ def triton_cut_picture(
     areas = [_between(height, width, filters) for filters in ((whole,) if sheet is None else (whole, sheet))]
     needed = sum(3 * lines * length for lines, length in areas)
     if scratch.numel() < needed:
-        raise ValueError(f"the scratch has {scratch.numel()} bytes: this picture needs {needed}")
+        raise ValueError(f"the scratch has {scratch.numel()} bytes: this image needs {needed}")
     if not all(tensor.is_contiguous() for tensor in (pixels, *whole[:2], *other[:2], out)):
-        raise ValueError("the picture, its filters and the crops must be contiguous")
+        raise ValueError("the image, its filters and the crops must be contiguous")
     (whole_first, whole_second), (sheet_first, sheet_second) = _in_order(whole), _in_order(other)
     blocks = sum(triton.cdiv(lines, LINES) * triton.cdiv(3 * length, COLUMNS) for lines, length in areas)
     shape = {"LINES": LINES, "COLUMNS": COLUMNS, "num_warps": WARPS}
@@ -98,7 +98,7 @@ def triton_cut_picture(
 
 
 def _between(height: int, width: int, filters: Filters) -> tuple[int, int]:
-    """Give height and width of a picture after the first pass."""
+    """Give height and width of an image after the first pass."""
     return (filters.down.shape[1], width) if filters.down_first else (height, filters.across.shape[1])
 
 

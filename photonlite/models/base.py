@@ -23,7 +23,7 @@ class ModelShape:
         kv_heads: Key/value heads of a block.
         head_dim: Numbers in a head.
         max_context: Positions a sequence may have.
-        prefix_length: Positions of BOS and one picture: a block in which every position sees every other.
+        prefix_length: Positions of BOS and one image: a block in which every position sees every other.
         bos_id: The id at position 0.
         dim: Numbers of a hidden state.
         vocab_size: Ids that logits speak of.
@@ -168,7 +168,7 @@ class CropEncoder(Protocol):
         ...
 
     def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Map the features of one picture's crops to embeddings ``[prefix_length - 1, dim]``."""
+        """Map the features of one image's crops to embeddings ``[prefix_length - 1, dim]``."""
         ...
 
 
@@ -182,12 +182,12 @@ class Model(Protocol):
 
     @property
     def crop_spec(self) -> CropSpec:
-        """How a picture is cut for :meth:`encode_image`."""
+        """How an image is cut for :meth:`encode_image`."""
         ...
 
     @property
     def vision(self) -> CropEncoder:
-        """The image encoder, whose first stage may take the crops of several pictures at once."""
+        """The image encoder, whose first stage may take the crops of several images at once."""
         ...
 
     def crop_encoder(self, *, fp8: bool = False) -> CropEncoder:

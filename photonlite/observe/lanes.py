@@ -76,7 +76,7 @@ class Bars:
             self._ink[last] += (right - last) * ink
 
     def paste(self, image: Image.Image, left: int, top: int, height: int) -> None:
-        """Paint the row into a picture, at a corner and with a height in pixels."""
+        """Paint the row into an image, at a corner and with a height in pixels."""
         share = self._ink[:, 3:]
         color = np.rint(self._ink[:, :3] / np.maximum(share, 1e-9)).clip(0, 255).astype(np.uint8)
         mask = np.rint(share[:, 0] * 255).clip(0, 255).astype(np.uint8)

@@ -126,9 +126,9 @@ class EngineMetrics:
     """What an engine has done since it started, and how it stands. Times in seconds.
 
     Attributes:
-        queue_s: From the prepared picture to the first launch that carried the prompt, of each request.
-        preprocess_s: Decoding and hashing a picture, and cutting its crops if they were needed, of each request.
-        encode_s: The vision encoder, of each request whose picture had to be encoded for it.
+        queue_s: From the prepared image to the first launch that carried the prompt, of each request.
+        preprocess_s: Decoding and hashing an image, and cutting its crops if they were needed, of each request.
+        encode_s: The vision encoder, of each request whose image had to be encoded for it.
         prefill_s: The prompt's forward pass, of each request.
         decode_s: All later tokens, of each request.
         time_to_first_token_s: From submission to the first token, of each request.
@@ -138,7 +138,7 @@ class EngineMetrics:
         requests_finished: Answered.
         requests_failed: Ended by an error.
         requests_cancelled: Given up by the caller.
-        dropped_preparing: Calls whose deadlines passed before their pictures were prepared; no requests yet. The next
+        dropped_preparing: Calls whose deadlines passed before their images were prepared; no requests yet. The next
             three are among `requests_failed`.
         dropped_waiting: Requests whose deadlines passed before their prompts ran.
         dropped_hopeless: Real-time requests that were given up before any work was spent on them: by measured rates
@@ -147,15 +147,15 @@ class EngineMetrics:
         tokens: Committed.
         steps: Launched, by kind.
         crops_encoded: By the vision encoder.
-        prefix_hits: Pictures found in the prefix cache.
-        prefix_misses: Pictures that had to be encoded.
+        prefix_hits: Images found in the prefix cache.
+        prefix_misses: Images that had to be encoded.
         preemptions: Sequences that gave their pages back and started again.
         zombie_rows: Rows of steps that carried a finished sequence.
         padding_rows: Rows that filled a batch up to a captured size.
         graph_replays: Steps that ran as a CUDA graph.
         eager_steps: Steps that did not.
         pages_free: Of the KV cache, those that hold nothing.
-        pages_cached: Of the KV cache, those that nothing uses: they are kept for later requests with the same picture
+        pages_cached: Of the KV cache, those that nothing uses: they are kept for later requests with the same image
             or prompt, and given away when pages are needed. The others are in use.
         pages_total: Of the KV cache.
         page_bytes: Of one page, all layers: half as many with keys and values in FP8 as in bfloat16.
@@ -166,8 +166,8 @@ class EngineMetrics:
         open_bulk: All others.
         oldest_realtime_s: Age of the oldest real-time request that is not admitted, since it was asked; 0 without.
         oldest_bulk_s: The same of all others.
-        preparing: Calls that wait for room before their pictures are decoded.
-        prepared_bytes: Decoded pictures that wait for the engine.
+        preparing: Calls that wait for room before their images are decoded.
+        prepared_bytes: Decoded images that wait for the engine.
     """
 
     queue_s: Histogram = field(default_factory=Histogram)
@@ -253,7 +253,7 @@ class EngineMetrics:
             "steps": {str(kind): count for kind, count in self.steps.items()},
             "run as": {"graph replays": self.graph_replays, "eager steps": self.eager_steps},
             "rows": {"tokens": self.tokens, "zombie": self.zombie_rows, "padding": self.padding_rows},
-            "pictures": {
+            "images": {
                 "crops": self.crops_encoded,
                 "prefix misses": self.prefix_misses,
                 f"prefix hits{hit_share}": self.prefix_hits,

@@ -1,4 +1,4 @@
-"""A picture of a trace: what the host, the device and the copies did, with the device's idle time in red.
+"""An image of a trace: what the host, the device and the copies did, with the device's idle time in red.
 
 ```
  title and figures
@@ -75,17 +75,17 @@ def draw_timeline(
 
     Args:
         spans: As `Tracer.spans` gives them.
-        path: Where to save the picture, in the format that the suffix names, such as .png; None for nowhere.
+        path: Where to save the image, in the format that the suffix names, such as .png; None for nowhere.
         start: Where it begins, on the clock of the spans; None for the first one's start.
         end: Where it ends; None for the last one's end.
-        width: Of the picture, in pixels; at least 1000. The height follows.
+        width: Of the image, in pixels; at least 1000. The height follows.
         title: A line above it, such as "pipelined, 8 streams".
 
     Returns:
-        The picture, RGB.
+        The image, RGB.
 
     Raises:
-        SettingsError: The width is too small, `end` is not after `start`, or the suffix names no format of pictures.
+        SettingsError: The width is too small, `end` is not after `start`, or the suffix names no format of images.
     """
     kind = None if path is None else _format_of(path)
     if width < LEAST_WIDTH:
@@ -249,12 +249,12 @@ def _draw_ticks(pen: ImageDraw.ImageDraw, ticks: list[tuple[float, str]], axis: 
         x = axis.left + min(round(offset), axis.pixels - 2)
         pen.rectangle((x, top + 4, x + 1, top + 14), FADED)
         half = TEXT.getlength(label) / 2
-        # The last label stays inside the picture.
+        # The last label stays inside the image.
         pen.text((min(x, axis.left + axis.pixels + MARGIN - half - 4), top + 20), label, FADED, TEXT, anchor="mt")
 
 
 def _legend_entries(shown: list[Span]) -> list[tuple[str, Color]]:
-    """What the picture's colours mean, the rows' order kept."""
+    """What the image's colours mean, the rows' order kept."""
     entries: dict[str, Color] = {}
     for track in TRACKS[:2]:
         names = {span.name for span in shown if span.track == track}

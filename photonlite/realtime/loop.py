@@ -120,7 +120,7 @@ class RealtimeLoop:
         """Hand in a frame. Never waits; the frame that waited for its turn is dropped.
 
         Args:
-            frame: A picture in any form that the model takes. Arrays are copied unless `copy` is off; everything else
+            frame: An image in any form that the model takes. Arrays are copied unless `copy` is off; everything else
                 must not change until its result is there.
             stamp: Comes back with the result; the time of submission unless given.
 

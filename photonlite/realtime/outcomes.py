@@ -9,11 +9,11 @@ from photonlite.realtime.question import Question
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """A picture that was submitted.
+    """An image that was submitted.
 
     Attributes:
         number: Counts the frames of the loop from 0.
-        image: Whatever the model takes as a picture.
+        image: Whatever the model takes as an image.
         stamp: The caller's own mark.
         arrived: When it was submitted, on the loop's clock, in seconds.
     """
@@ -51,7 +51,7 @@ class FrameResult:
         stamp: What the frame was submitted with; the time of submission where that was nothing.
         task: What was asked.
         arguments: Of the task, by name.
-        image: The frame's picture.
+        image: The frame's image.
         arrived: When the frame was submitted, on the loop's clock.
         latency_s: Seconds from the frame's submission to its answer.
         age_s: Seconds from the frame's submission to the moment when this was handed out.

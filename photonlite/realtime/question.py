@@ -16,7 +16,7 @@ ARGUMENTS = {
     "caption": ("length", "settings"),
     "query": ("question", "settings", "spatial_refs", "reasoning"),
 }
-"""The tasks, and what each takes beside the picture."""
+"""The tasks, and what each takes beside the image."""
 
 LONGEST_DEADLINE_MS = 86_400_000
 """A day."""
@@ -31,7 +31,7 @@ class Question:
 
     Attributes:
         task: The name of a method of `VisionModel`.
-        arguments: Of that method, by name, the picture aside.
+        arguments: Of that method, by name, the image aside.
         deadline_s: Seconds from a frame's submission after which its answer is worthless; None for no end.
     """
 

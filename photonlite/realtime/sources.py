@@ -1,9 +1,9 @@
-"""Where frames come from: a folder, a picture or an animation, a video file, a camera, a callable, or any iterable.
+"""Where frames come from: a folder, an image or an animation, a video file, a camera, a callable, or any iterable.
 
 | source | frames |
 |---|---|
-| a folder | its pictures by name, animations frame by frame |
-| a picture, a GIF or a WebP | its frames, at the rate that the file gives |
+| a folder | its images by name, animations frame by frame |
+| an image, a GIF or a WebP | its frames, at the rate that the file gives |
 | a video file | its frames, at the rate that the file gives; needs OpenCV |
 | a whole number, "0", "camera:0" | what that camera sees, as it comes; needs OpenCV |
 | a callable | what it returns, until it returns None |
@@ -27,7 +27,7 @@ from photonlite.realtime.video import camera_frames, video_frames, video_rate
 Source: TypeAlias = str | os.PathLike[str] | int | Callable[[], Any] | Iterable[Any]
 """Whatever `open_source` takes."""
 
-PICTURES: Final = frozenset((".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))
+IMAGES: Final = frozenset((".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 VIDEOS: Final = frozenset((".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm"))
 DEFAULT_RATE: Final = 30.0
 _CAMERA: Final = re.compile(r"(?:camera:)?(\d{1,3})|/dev/video(\d{1,3})")
@@ -55,7 +55,7 @@ def open_source(source: Source) -> Frames:
         source: See the module.
 
     Raises:
-        ImageNotFoundError: There is no such file, or no picture in the folder.
+        ImageNotFoundError: There is no such file, or no image in the folder.
         ImageDecodeError: The file cannot be read as an animation or a video.
         InputError: It is something else altogether.
         MissingDependencyError: Videos and cameras need OpenCV, which is not installed.
@@ -99,11 +99,11 @@ def _open_folder(folder: Path) -> Frames:
     paths = sorted(
         path
         for path in folder.iterdir()
-        if path.suffix.lower() in PICTURES and not path.name.startswith(".") and path.is_file()
+        if path.suffix.lower() in IMAGES and not path.name.startswith(".") and path.is_file()
     )
     if not paths:
-        kinds = " ".join(sorted(PICTURES))
-        raise ImageNotFoundError(f"the folder {str(folder)!r} holds no picture: these kinds are played: {kinds}")
+        kinds = " ".join(sorted(IMAGES))
+        raise ImageNotFoundError(f"the folder {str(folder)!r} holds no image: these kinds are played: {kinds}")
     rate = _rate_of(paths[0]) if len(paths) == 1 else DEFAULT_RATE
     return Frames(lambda: (frame for path in paths for frame in _frames_of(path)), rate, repeatable=True)
 
@@ -125,5 +125,5 @@ def _rate_of(path: Path) -> float:
             file.load()
             milliseconds = float(file.info.get("duration", 0))
     except (OSError, SyntaxError, ValueError) as error:
-        raise ImageDecodeError(f"{str(path)!r} cannot be read as a picture: {error}") from error
+        raise ImageDecodeError(f"{str(path)!r} cannot be read as an image: {error}") from error
     return 1000 / milliseconds if milliseconds > 0 else DEFAULT_RATE

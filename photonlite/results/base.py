@@ -11,14 +11,14 @@ class Metrics:
     """Where one request's time went, and its tokens.
 
     Attributes:
-        preprocess_s: Decoding and hashing the picture and cutting crops, in seconds.
+        preprocess_s: Decoding and hashing the image and cutting crops, in seconds.
         encode_s: The vision encoder, in seconds.
         prefill_s: The prompt's forward pass, in seconds.
         decode_s: All later tokens, in seconds.
-        prompt_tokens: Tokens of the prompt, those of the picture among them.
+        prompt_tokens: Tokens of the prompt, those of the image among them.
         output_tokens: Tokens produced.
         time_to_first_token_s: From the call to the first token, in seconds.
-        queue_s: From the prepared picture to the first step that carried the prompt, in seconds.
+        queue_s: From the prepared image to the first step that carried the prompt, in seconds.
     """
 
     preprocess_s: float = 0.0

@@ -36,7 +36,7 @@ def scale_item(item: Mapping[str, Any], across: float, down: float) -> Item:
 def check_size(width: int, height: int) -> None:
     """Raises InputError unless both sides are positive."""
     if not (width > 0 and height > 0):
-        raise InputError(f"A picture of {width} x {height} pixels has no area. Give its width and height in pixels.")
+        raise InputError(f"An image of {width} x {height} pixels has no area. Give its width and height in pixels.")
 
 
 def segment_rings(segment: Mapping[str, Any], width: int, height: int) -> list[Ring]:
@@ -44,8 +44,8 @@ def segment_rings(segment: Mapping[str, Any], width: int, height: int) -> list[R
 
     Args:
         segment: With coordinates in pixels.
-        width: Of the picture, in pixels.
-        height: Of the picture, in pixels.
+        width: Of the image, in pixels.
+        height: Of the image, in pixels.
 
     Returns:
         Rings in pixels.
@@ -92,8 +92,8 @@ def coco_annotations(
 
     Args:
         items: With coordinates in pixels.
-        width: Of the picture, in pixels.
-        height: Of the picture, in pixels.
+        width: Of the image, in pixels.
+        height: Of the image, in pixels.
         image_id: Goes into every annotation.
         category_ids: The id of each label; without it labels are numbered from 1 as they come.
         first_id: The id of the first annotation.

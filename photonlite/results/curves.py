@@ -7,7 +7,7 @@ import numpy as np
 
 Point = tuple[float, float]
 
-# Curves whose control points lie far outside the picture would otherwise ask for millions of points.
+# Curves whose control points lie far outside the image would otherwise ask for millions of points.
 _MOST_PIECES = 256
 
 

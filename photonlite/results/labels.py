@@ -14,7 +14,7 @@ from photonlite.results.style import BLACK, WHITE, Color, Font, Style, text_colo
 _ELLIPSIS = "..."
 # A chip of which others would cover more than this share is left out: two labels in one place read as none.
 _MOST_COVERED = 0.1
-# A chip that would take a larger share of the picture than this is left out: the picture matters more.
+# A chip that would take a larger share of the image than this is left out: the image matters more.
 _LARGEST_SHARE = 0.25
 
 
@@ -27,7 +27,7 @@ class Label:
         place: x_min, y_min, x_max, y_max in pixels of what is labelled.
         color: Of the chip.
         beside: Whether the chip prefers the right of the place (points) to the top of it (boxes).
-        top: Where the place's highest pixel is across the picture, if that is not all of its upper side.
+        top: Where the place's highest pixel is across the image, if that is not all of its upper side.
     """
 
     texts: tuple[str, ...]
@@ -68,9 +68,9 @@ def one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def _fitting(texts: Sequence[str], style: Style, picture_width: int) -> Iterator[str]:
+def _fitting(texts: Sequence[str], style: Style, image_width: int) -> Iterator[str]:
     """Those of the texts that are not too wide; where that leaves the shortest alone, a name is cut to fit first."""
-    width = min(max(picture_width / 2, 14 * style.font_size), picture_width - 2 * _padding(style)[0])
+    width = min(max(image_width / 2, 14 * style.font_size), image_width - 2 * _padding(style)[0])
     names = texts[:-1] or texts
     fitting = [text for text in names if _is_narrow(text, style.font, width)]
     yield from fitting or filter(None, [_shortened(names[-1], style.font, width)])
@@ -113,14 +113,14 @@ def _chip_size(text: str, style: Style) -> tuple[int, int]:
 
 
 def _movable(
-    label: Label, size: tuple[int, int], picture: tuple[int, int], style: Style
+    label: Label, size: tuple[int, int], image: tuple[int, int], style: Style
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Top-left corners for a chip, moved inside the picture [n, 2], and what each costs [n].
+    """Top-left corners for a chip, moved inside the image [n, 2], and what each costs [n].
 
     Candidates come in order of preference, and one that the border moves loses as it moves, in chip heights.
     """
     corners = np.array(list(_candidates(label, size, style)))
-    moved = np.clip(np.round(corners), 0, np.array(picture) - size)
+    moved = np.clip(np.round(corners), 0, np.array(image) - size)
     cost = 0.02 * np.arange(len(corners)) + 0.1 * np.abs(moved - corners).sum(axis=1) / size[1]
     return moved, cost
 
@@ -153,7 +153,7 @@ def _candidates(label: Label, size: tuple[int, int], style: Style) -> Iterator[t
     if label.top is not None:
         yield label.top - width / 2, above
     left, right = x_min - gap, x_max + gap - width
-    # At the picture's border the line lies inside the place with its whole width.
+    # At the image's border the line lies inside the place with its whole width.
     inset = style.line + style.halo
     inner_left, inner_right = x_min + inset, x_max - inset - width
     inner_top, inner_bottom = y_min + inset, y_max - inset - height

@@ -1,4 +1,4 @@
-"""What was found, drawn on a picture: shapes first, the largest below, then labels above all of them."""
+"""What was found, drawn on an image: shapes first, the largest below, then labels above all of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -52,7 +52,7 @@ def draw_items(
 
 
 def _draw_item(image: Image.Image, item: Mapping[str, Any], color: Color, style: Style) -> float | None:
-    """Draws one thing; says where across the picture an outline's highest point is."""
+    """Draws one thing; says where across the image an outline's highest point is."""
     if "x" in item:
         draw_dot(image, _dot_centre(item, image, style), _dot_radius(style), color, style)
     elif "bbox" in item:
@@ -86,7 +86,7 @@ def _area(item: Mapping[str, Any]) -> float:
 
 
 def _dot_centre(item: Mapping[str, Any], image: Image.Image, style: Style) -> tuple[float, float]:
-    """The point, moved so far inside the picture that the whole disc can be seen."""
+    """The point, moved so far inside the image that the whole disc can be seen."""
     radius = _dot_radius(style)
     x, y = (min(max(item[key], radius), side - radius) for key, side in zip("xy", image.size, strict=True))
     return x, y

@@ -69,7 +69,7 @@ def group_rings(rings: Sequence[Ring]) -> list[Ring]:
 
 
 def signed_area(ring: Ring) -> float:
-    """The area inside a ring (the shoelace formula), positive where it turns clockwise on a picture (y down)."""
+    """The area inside a ring (the shoelace formula), positive where it turns clockwise on an image (y down)."""
     return sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in pairwise([*ring, ring[0]])) / 2
 
 
@@ -89,9 +89,9 @@ def fill_mask(rings: Sequence[Ring], width: int, height: int) -> NDArray[np.bool
     with the rows' centre lines are counted into a table, and a running sum along the rows fills it.
 
     Args:
-        rings: Closed outlines in pixels; parts outside the picture count for nothing.
-        width: Of the picture, in pixels.
-        height: Of the picture, in pixels.
+        rings: Closed outlines in pixels; parts outside the image count for nothing.
+        width: Of the image, in pixels.
+        height: Of the image, in pixels.
 
     Returns:
         bool [height, width].

@@ -30,7 +30,7 @@ def to_coco(
     Args:
         results: Of `detect`, `point` or `segment`, in any mixture; an error that `batch` left in a result's place has
             an image id and no image.
-        file_names: Of the pictures, in the same order.
+        file_names: Of the images, in the same order.
         category_ids: The id of each label; without it labels are numbered from 1 as they come.
 
     Returns:
@@ -38,7 +38,7 @@ def to_coco(
 
     Raises:
         InputError: Something else is among the results, the number of file names differs, a label has no category id,
-            or the size of a picture is not known.
+            or the size of an image is not known.
     """
     listed = _checked(results)
     if file_names is not None and len(file_names) != len(listed):
@@ -68,7 +68,7 @@ def to_supervision(
 
     Raises:
         MissingDependencyError: The package `supervision` is not installed.
-        InputError: Something else is among the results, a label has no class id, or the size of a picture is not known.
+        InputError: Something else is among the results, a label has no class id, or the size of an image is not known.
     """
     listed = _checked(results)
     classes = dict(class_ids) if class_ids is not None else _numbered(listed, first=0)

@@ -1,4 +1,4 @@
-"""Boxes, outlines and dots on a picture: coloured lines with a dark side and a white side.
+"""Boxes, outlines and dots on an image: coloured lines with a dark side and a white side.
 
 Whatever the background, one of the three stands out against it. Lines that are not upright are drawn several times
 too large and scaled down, because Pillow's own lines are not smooth.
@@ -23,7 +23,7 @@ Box = tuple[float, float, float, float]
 
 
 def draw_box(image: Image.Image, box: Box, color: Color, style: Style) -> None:
-    """Draws a rectangle whose line is centred on the box; at the picture's border the line moves inside.
+    """Draws a rectangle whose line is centred on the box; at the image's border the line moves inside.
 
     Args:
         image: Drawn upon; mode RGB.
@@ -99,7 +99,7 @@ def draw_dot(image: Image.Image, centre: tuple[float, float], radius: float, col
 
 
 class _SmoothDrawing:
-    """A part of a picture that is drawn upon through enlarged and reduced alpha masks."""
+    """A part of an image that is drawn upon through enlarged and reduced alpha masks."""
 
     def __init__(self, image: Image.Image, bounds: Box) -> None:
         left, top = (min(max(math.floor(side), 0), limit) for side, limit in zip(bounds[:2], image.size, strict=True))
@@ -111,7 +111,7 @@ class _SmoothDrawing:
         self._image = image
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Where a place of the picture is in the enlarged drawing."""
+        """Where a place of the image is in the enlarged drawing."""
         return (x - self.region[0]) * self.scale, (y - self.region[1]) * self.scale
 
     def alpha(self, paint: Callable[[ImageDraw.ImageDraw], None]) -> Image.Image:
@@ -149,7 +149,7 @@ def _frame(
 
 
 def _inside(box: Box, size: tuple[int, int], line: int) -> Box:
-    """The box cut to the picture, so far from its border that the line can be seen whole."""
+    """The box cut to the image, so far from its border that the line can be seen whole."""
     near, far = line // 2, line - line // 2
     left, right = (min(max(x, near), max(size[0] - near, near)) for x in (box[0], box[2]))
     top, bottom = (min(max(y, near), max(size[1] - near, near)) for y in (box[1], box[3]))

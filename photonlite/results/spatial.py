@@ -18,7 +18,7 @@ from photonlite.results.convert import (
     segment_masks,
     supervision_detections,
 )
-from photonlite.results.picture import Picture, open_picture
+from photonlite.results.opening import PlotImage, open_image
 from photonlite.results.plot import draw_items
 from photonlite.results.style import Style
 
@@ -26,12 +26,12 @@ _ROWS_SHOWN = 20
 
 
 class _Spatial(Result):
-    """A result whose value is a list of places in the picture."""
+    """A result whose value is a list of places in the image."""
 
     _key: ClassVar[str]
     _noun: ClassVar[str]
 
-    #: (width, height) of the picture whose pixels the coordinates are in; None: normalised to [0, 1].
+    #: (width, height) of the image whose pixels the coordinates are in; None: normalised to [0, 1].
     pixel_size: tuple[int, int] | None = None
 
     def __init__(
@@ -42,12 +42,12 @@ class _Spatial(Result):
         picture_size: tuple[int, int] | None,
     ) -> None:
         super().__init__({self._key: items}, Outcome(metrics, finish_reason))
-        #: (width, height) of the upright picture that was asked about; None where it is not known.
+        #: (width, height) of the upright image that was asked about; None where it is not known.
         self.picture_size = picture_size
 
     def plot(
         self,
-        image: Picture,
+        image: PlotImage,
         *,
         labels: bool = True,
         scores: bool = True,
@@ -56,40 +56,40 @@ class _Spatial(Result):
         font: str | PathLike[str] | None = None,
         colors: str | Mapping[str, str] | None = None,
     ) -> Image.Image:
-        """Draws what was found on a copy of the picture.
+        """Draws what was found on a copy of the image.
 
-        Labels move so that they stay inside the picture and off each other. In a picture with too little room for
+        Labels move so that they stay inside the image and off each other. In an image with too little room for
         them they get shorter, and what still has no place is left out. Where nothing was found a label says so.
 
         Args:
             image: A PIL image, an array, a path, bytes or a file object; it stays as it is.
             labels: Whether to write labels.
             scores: Whether to write the score behind the label.
-            line_width: In pixels; follows the picture's size by default.
-            font_size: In pixels; follows the picture's size by default.
+            line_width: In pixels; follows the image's size by default.
+            font_size: In pixels; follows the image's size by default.
             font: A font file, for scripts that Pillow's own font lacks.
             colors: One colour for everything, or the colours of labels, as Pillow names colours; labels not named get
                 one from the palette.
 
         Returns:
-            A new RGB image of the picture's size, upright.
+            A new RGB image of the same size, upright.
 
         Raises:
-            ImageError: The picture cannot be opened.
+            ImageError: The image cannot be opened.
             InputError: A colour or the font cannot be read, or a segment's path is not SVG path data.
         """
-        picture = open_picture(image)
-        items = self._items_in(*picture.size)
-        style = Style.of(picture.size, count=len(items), line_width=line_width, font_size=font_size, font=font)
-        draw_items(picture, items, style, labels=labels, scores=scores, colors=colors)
-        return picture
+        canvas = open_image(image)
+        items = self._items_in(*canvas.size)
+        style = Style.of(canvas.size, count=len(items), line_width=line_width, font_size=font_size, font=font)
+        draw_items(canvas, items, style, labels=labels, scores=scores, colors=colors)
+        return canvas
 
     def to_pixels(self, width: int, height: int) -> Self:
         """The same result with coordinates in pixels (floats, not rounded); a segment's path stays box-relative.
 
         Args:
-            width: Of the picture, in pixels.
-            height: Of the picture, in pixels.
+            width: Of the image, in pixels.
+            height: Of the image, in pixels.
 
         Raises:
             InputError: A side is not positive.
@@ -113,8 +113,8 @@ class _Spatial(Result):
         For several results there is `photonlite.to_coco`, which gives them ids that differ.
 
         Args:
-            width: Of the picture, in pixels; that of the picture that was asked about by default.
-            height: Of the picture, in pixels; likewise.
+            width: Of the image, in pixels; that of the image that was asked about by default.
+            height: Of the image, in pixels; likewise.
             image_id: Goes into every annotation.
             category_ids: The id of each label; without it labels are numbered from 1 as they come.
             first_id: The id of the first annotation; the others count on from it.
@@ -123,7 +123,7 @@ class _Spatial(Result):
             One dict per item, with its score.
 
         Raises:
-            InputError: A label has no category id, a side is not positive, or the picture's size is not known.
+            InputError: A label has no category id, a side is not positive, or the image's size is not known.
         """
         width, height = self.size(width, height)
         return coco_annotations(self._items_in(width, height), width, height, image_id, category_ids, first_id)
@@ -137,13 +137,13 @@ class _Spatial(Result):
         there is `photonlite.to_supervision`.
 
         Args:
-            width: Of the picture, in pixels; that of the picture that was asked about by default.
-            height: Of the picture, in pixels; likewise.
+            width: Of the image, in pixels; that of the image that was asked about by default.
+            height: Of the image, in pixels; likewise.
             class_ids: The id of each label; without it labels are numbered from 0 as they come.
 
         Raises:
             MissingDependencyError: The package `supervision` is not installed.
-            InputError: A label has no class id, a side is not positive, or the picture's size is not known.
+            InputError: A label has no class id, a side is not positive, or the image's size is not known.
         """
         width, height = self.size(width, height)
         return supervision_detections(self._items_in(width, height), self._masks(width, height), class_ids)
@@ -154,16 +154,16 @@ class _Spatial(Result):
         return [str(item.get("label", "")) for item in self._items]
 
     def size(self, width: int | None = None, height: int | None = None) -> tuple[int, int]:
-        """Return width and height in pixels: those given; else those the coordinates are in; else the picture's own.
+        """Return width and height in pixels: those given; else those the coordinates are in; else the image's own.
 
         Raises:
-            InputError: One side was given without the other, or the picture's size is not known.
+            InputError: One side was given without the other, or the image's size is not known.
         """
         if width is not None and height is not None:
             return width, height
         known = self.pixel_size or self.picture_size
         if known is None or width is not None or height is not None:
-            raise InputError("The picture's size is not known. Give both its width and its height, in pixels.")
+            raise InputError("The image's size is not known. Give both its width and its height, in pixels.")
         return known
 
     @property
@@ -172,7 +172,7 @@ class _Spatial(Result):
         return items
 
     def _items_in(self, width: int, height: int) -> list[Item]:
-        """The items with coordinates in pixels of a picture of that size."""
+        """The items with coordinates in pixels of an image of that size."""
         check_size(width, height)
         own_width, own_height = self.pixel_size or (1, 1)
         return [scale_item(item, width / own_width, height / own_height) for item in self._items]
@@ -209,7 +209,7 @@ class Detections(_Spatial):
         objects: The boxes; label and score may be missing.
         metrics: Where the time went.
         finish_reason: Why the list ended.
-        picture_size: Width and height of the picture, in pixels.
+        picture_size: Width and height of the image, in pixels.
     """
 
     _key = "objects"
@@ -233,7 +233,7 @@ class Points(_Spatial):
         points: The points; label and score may be missing.
         metrics: Where the time went.
         finish_reason: Why the list ended.
-        picture_size: Width and height of the picture, in pixels.
+        picture_size: Width and height of the image, in pixels.
     """
 
     _key = "points"
@@ -262,7 +262,7 @@ class Segments(_Spatial):
         segments: The outlines; label and score may be missing, and either the path or the polygon.
         metrics: Where the time went.
         finish_reason: Why the list ended.
-        picture_size: Width and height of the picture, in pixels.
+        picture_size: Width and height of the image, in pixels.
     """
 
     _key = "segments"
@@ -282,8 +282,8 @@ class Segments(_Spatial):
         """The pixels of each segment: those whose centres its path encloses (its polygon, where it has no path).
 
         Args:
-            width: Of the picture, in pixels.
-            height: Of the picture, in pixels.
+            width: Of the image, in pixels.
+            height: Of the image, in pixels.
 
         Returns:
             bool [n, height, width].

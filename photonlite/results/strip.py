@@ -1,4 +1,4 @@
-"""Text in a strip below a picture."""
+"""Text in a strip below an image."""
 
 from collections.abc import Iterator
 from os import PathLike
@@ -14,29 +14,29 @@ _NARROWEST = 240
 
 
 def with_strip(
-    picture: Image.Image, text: str, font_size: int | None = None, font: str | PathLike[str] | None = None
+    image: Image.Image, text: str, font_size: int | None = None, font: str | PathLike[str] | None = None
 ) -> Image.Image:
-    """A new picture: the old one, and below it the text, wrapped, dark on light.
+    """A new image: the old one, and below it the text, wrapped, dark on light.
 
     Args:
-        picture: Mode RGB; centred where it is narrower than the strip can be.
+        image: Mode RGB; centred where it is narrower than the strip can be.
         text: Its line breaks are kept.
-        font_size: In pixels; follows the picture's size by default.
+        font_size: In pixels; follows the image's size by default.
         font: A font file, for scripts that Pillow's own font lacks.
 
     Raises:
         InputError: The font size is not positive or the font cannot be read.
     """
-    width = max(picture.width, _NARROWEST)
-    style = Style.of((width, picture.height), font_size=font_size, font=font)
+    width = max(image.width, _NARROWEST)
+    style = Style.of((width, image.height), font_size=font_size, font=font)
     margin = max(style.font_size * 3 // 4, 6)
     lines = list(wrap(text, style.font, width - 2 * margin))
     line_height = round(style.font_size * 1.35)
-    page = Image.new("RGB", (width, picture.height + len(lines) * line_height + 2 * margin), _PAPER)
-    page.paste(picture, ((width - picture.width) // 2, 0))
+    page = Image.new("RGB", (width, image.height + len(lines) * line_height + 2 * margin), _PAPER)
+    page.paste(image, ((width - image.width) // 2, 0))
     draw = ImageDraw.Draw(page)
     for row, line in enumerate(lines):
-        draw.text((margin, picture.height + margin + row * line_height), line, fill=_INK, font=style.font)
+        draw.text((margin, image.height + margin + row * line_height), line, fill=_INK, font=style.font)
     return page
 
 

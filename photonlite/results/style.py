@@ -1,4 +1,4 @@
-"""How things are drawn: sizes that follow the picture, fonts, and colours that everybody can tell apart."""
+"""How things are drawn: sizes that follow the image, fonts, and colours that everybody can tell apart."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ _ROUNDS: tuple[tuple[Color, float], ...] = ((WHITE, 0.0), (WHITE, 0.55), (BLACK,
 
 # So many things have room for full-sized labels.
 _CROWD = 12
-# Under this diagonal, in pixels, lines beside lines would hide the picture.
+# Under this diagonal, in pixels, lines beside lines would hide the image.
 _TINY = 100
 
 
@@ -41,7 +41,7 @@ class Style:
 
     Attributes:
         line: Width of a coloured line.
-        halo: Width of the white and of the dark line beside it; 0 in the tiniest pictures.
+        halo: Width of the white and of the dark line beside it; 0 in the tiniest images.
         font: For all labels.
         font_size: Its size.
     """
@@ -61,10 +61,10 @@ class Style:
         font_size: int | None = None,
         font: str | PathLike[str] | None = None,
     ) -> "Style":
-        """The style for a picture; what is given is taken, the rest follows the picture's diagonal.
+        """The style for an image; what is given is taken, the rest follows the image's diagonal.
 
         Args:
-            size: Width and height of the picture, in pixels.
+            size: Width and height of the image, in pixels.
             count: Things to draw; many get thinner lines and smaller labels.
             line_width: In pixels.
             font_size: In pixels.

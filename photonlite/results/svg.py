@@ -1,4 +1,4 @@
-"""SVG path data read, flattened to polygons and placed into a picture.
+"""SVG path data read, flattened to polygons and placed into an image.
 
 The grammar is that of SVG 2, section 9.3 (https://www.w3.org/TR/SVG2/paths.html): commands M L H V C S Q T A Z in
 absolute (capital) and relative form, repeated argument groups, compact numbers and arc flags. The coordinates of a
@@ -21,7 +21,7 @@ _ARITY = {"M": 2, "L": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Q": 4, "T": 2, "A": 7
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _FLAG = re.compile(r"[01]")
 _SEPARATOR = re.compile(r"[\s,]*", re.ASCII)
-# Past this a number is no place in a picture, and squares of it would overflow.
+# Past this a number is no place in an image, and squares of it would overflow.
 _LARGEST = 1e6
 
 
@@ -53,15 +53,15 @@ def parse_path(path: str) -> list[Command]:
 
 
 def path_to_rings(path: str, bbox: Mapping[str, float], tolerance: float = TOLERANCE) -> list[Ring]:
-    """Flattens a box-relative path to the closed outlines it draws, in picture coordinates.
+    """Flattens a box-relative path to the closed outlines it draws, in image coordinates.
 
     Args:
         path: SVG path data, relative to the box.
-        bbox: `x_min`, `y_min`, `x_max`, `y_max` in picture coordinates [0, 1].
+        bbox: `x_min`, `y_min`, `x_max`, `y_max` in image coordinates [0, 1].
         tolerance: Greatest distance between a curve and its polygon, in units of the box.
 
     Returns:
-        One ring per subpath, clipped to the picture: a list of (x, y) in [0, 1], the last vertex joined to the first.
+        One ring per subpath, clipped to the image: a list of (x, y) in [0, 1], the last vertex joined to the first.
         Subpaths with fewer than three vertices there are left out. The filled area is where the rings' winding
         number is not zero, as SVG has it; holes are rings of the opposite direction.
 
@@ -79,18 +79,18 @@ def path_to_rings(path: str, bbox: Mapping[str, float], tolerance: float = TOLER
 
 
 def path_to_polygon(path: str, bbox: Mapping[str, float], tolerance: float = TOLERANCE) -> list[list[float]]:
-    """Flattens a box-relative path to one polygon in picture coordinates.
+    """Flattens a box-relative path to one polygon in image coordinates.
 
     A path of several subpaths (holes, separate pieces) becomes one polygon too: bridges of no width join the
     pieces, so that filling the polygon fills what the path fills.
 
     Args:
         path: SVG path data, relative to the box.
-        bbox: `x_min`, `y_min`, `x_max`, `y_max` in picture coordinates [0, 1].
+        bbox: `x_min`, `y_min`, `x_max`, `y_max` in image coordinates [0, 1].
         tolerance: Greatest distance between a curve and its polygon, in units of the box.
 
     Returns:
-        `[[x, y], ...]` in [0, 1], closed implicitly; empty where nothing of the path is inside the picture.
+        `[[x, y], ...]` in [0, 1], closed implicitly; empty where nothing of the path is inside the image.
 
     Raises:
         InputError: The path is not path data, or the box lacks a side or has one that is not finite.

@@ -9,7 +9,7 @@ from PIL import Image
 
 from photonlite.errors import InputError
 from photonlite.results.base import Metrics, Outcome, Result
-from photonlite.results.picture import Picture, open_picture
+from photonlite.results.opening import PlotImage, open_image
 from photonlite.results.strip import with_strip
 
 # Called once when a stream ends: tells what was measured and why it ended.
@@ -151,23 +151,23 @@ class _Text(Result):
         return await value.read() if isinstance(value, AsyncTextStream) else self.text
 
     def plot(
-        self, image: Picture, *, font_size: int | None = None, font: str | PathLike[str] | None = None
+        self, image: PlotImage, *, font_size: int | None = None, font: str | PathLike[str] | None = None
     ) -> Image.Image:
-        """Writes the text into a strip below the picture. A stream is read to its end first.
+        """Writes the text into a strip below the image. A stream is read to its end first.
 
         Args:
             image: A PIL image, an array, a path, bytes or a file object; it stays as it is.
-            font_size: In pixels; follows the picture's size by default.
+            font_size: In pixels; follows the image's size by default.
             font: A font file, for scripts that Pillow's own font lacks.
 
         Returns:
-            A new RGB image: the picture, upright, and the strip. A narrow picture is centred above a wider strip.
+            A new RGB image: the image, upright, and the strip. A narrow image is centred above a wider strip.
 
         Raises:
-            ImageError: The picture cannot be opened.
+            ImageError: The image cannot be opened.
             InputError: The font cannot be read, or the stream must be awaited: see `atext`.
         """
-        return with_strip(open_picture(image), self.text, font_size, font)
+        return with_strip(open_image(image), self.text, font_size, font)
 
     def __repr__(self) -> str:
         value = self[self._key]

@@ -1,4 +1,4 @@
-"""Places in a picture as fields of typed answers: boxes and points that a model draws with its own heads.
+"""Places in an image as fields of typed answers: boxes and points that a model draws with its own heads.
 
 ```python
 class Fruit(pydantic.BaseModel):
@@ -54,7 +54,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Box(_Place):
-    """A box, normalised to [0, 1] with (0, 0) in the top-left corner of the upright picture.
+    """A box, normalised to [0, 1] with (0, 0) in the top-left corner of the upright image.
 
     Attributes:
         x_min: Left edge.

@@ -5,7 +5,7 @@ decode     one position a row         writes its slot, sees positions 0 to its o
 prefill    many positions a row       writes theirs, and sees
 
             cached | block  | tail        cached   positions before the first, gathered through the page table
-   block       x   |   x    |             block    BOS and picture: every position sees every other
+   block       x   |   x    |             block    BOS and image: every position sees every other
    tail        x   |   x    | up to self  tail     the rest: causal
 ```
 

@@ -6,12 +6,12 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from photonlite.batch import CropGroup, EncodeJob, PageCopy, Plan
+from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.runner.choices import Variant
 from photonlite.runner.slot import Slot, SlotShape
 
 
-class Body(Protocol):
+class ModelRunner(Protocol):
     """Work on one device. Each method is called on the stream that its name suggests, in the order of the streams.
 
     Host arrays of a slot are read when the work runs, not when it is queued: that is what a copy engine does.
@@ -45,19 +45,19 @@ class Body(Protocol):
         """Copy the first `count` of `slot.rows` to the device."""
         ...
 
-    def upload_prompts(self, slot: Slot, plan: Plan, count: int) -> None:
+    def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
         """Copy the first `count` of `slot.tokens` to the device, and what else running the plan's prompts takes."""
         ...
 
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
-        """Copy the groups' crops to the device, or the pictures that it makes them of."""
+        """Copy the groups' crops to the device, or the images that it makes them of."""
         ...
 
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
         """Encode the uploaded crops in one batch; keep each job's features until `forget`."""
         ...
 
-    def prefill(self, slot: Slot, plan: Plan) -> None:
+    def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
         """Run prompts: rows one after the other in the uploaded tokens; leave each row's last raw hidden state."""
         ...
 

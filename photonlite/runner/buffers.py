@@ -57,7 +57,7 @@ class Buffers:
         scored: See `rows`.
         scores: See `rows`.
         crops: uint8 ``[n, C, C, 3]``.
-        pictures: What crops are made of, uint8 ``[bytes]``; see `images.packing`.
+        images: What crops are made of, uint8 ``[bytes]``; see `images.packing`.
         hidden: Raw hidden states ``[B, dim]``.
     """
 
@@ -70,7 +70,7 @@ class Buffers:
     scored: Tensor
     scores: Tensor
     crops: Tensor
-    pictures: Tensor
+    images: Tensor
     hidden: Tensor
 
     @classmethod
@@ -83,7 +83,7 @@ class Buffers:
         dim: int,
         max_crops: int,
         crop_size: int,
-        picture_bytes: int = 0,
+        image_bytes: int = 0,
     ) -> Self:
         """Allocate them as zeros, which stand for rows of the scratch page.
 
@@ -94,7 +94,7 @@ class Buffers:
             dim: Of hidden states.
             max_crops: Crops of an encode launch at most.
             crop_size: Pixels along a side of a crop.
-            picture_bytes: Of the pictures that an encode launch copies whole.
+            image_bytes: Of the images that an encode launch copies whole.
         """
 
         def words(*size: int) -> Tensor:
@@ -110,6 +110,6 @@ class Buffers:
             scored=words(shape.max_rows, MAX_SCORED),
             scores=torch.zeros(shape.max_rows, MAX_SCORED, device=device),
             crops=torch.zeros(max_crops, crop_size, crop_size, 3, dtype=torch.uint8, device=device),
-            pictures=torch.zeros(picture_bytes, dtype=torch.uint8, device=device),
+            images=torch.zeros(image_bytes, dtype=torch.uint8, device=device),
             hidden=torch.zeros(shape.max_rows, dim, dtype=dtype, device=device),
         )

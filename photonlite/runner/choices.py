@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from photonlite.batch import Choice
+from photonlite.batch import SamplingParams
 from photonlite.grammar.mask import MaskCache
 from photonlite.request import MAX_SCORED, Allowed
 
@@ -102,7 +102,7 @@ def _start(seed: int) -> int:
 
 
 def write_choice(
-    choice: Choice | None, row: npt.NDArray[np.int32], mask: npt.NDArray[np.int32], masks: MaskCache
+    choice: SamplingParams | None, row: npt.NDArray[np.int32], mask: npt.NDArray[np.int32], masks: MaskCache
 ) -> None:
     """Write one row's parameters, and its mask where the id is not forced or probabilities are wanted.
 
@@ -181,7 +181,7 @@ class Needs:
         """The one with every head that a row may need."""
         return "scored" if self._scored else _VARIANTS.get(self._heads, "mixed")
 
-    def add(self, choice: Choice) -> None:
+    def add(self, choice: SamplingParams) -> None:
         """Add a row; one that raises adds nothing."""
         heads, scored = _heads(choice.allowed), bool(choice.allowed.scored)
         self._heads |= heads

@@ -1,12 +1,12 @@
-"""How crops get into an encode launch: copied from the host, or made on the device of a picture that was copied whole.
+"""How crops get into an encode launch: copied from the host, or made on the device of an image that was copied whole.
 
 ```
 cut on the host    upload: crops ───────────────────────────────────> crops of the slot
-uncut, at once     upload: picture ─> compute: resize ──────────────> crops of the slot
-uncut, in parts    upload: picture ─> compute: resize ─> kept by job ─> crops of the slot, this launch and the next ones
+uncut, at once     upload: image ─> compute: resize ──────────────> crops of the slot
+uncut, in parts    upload: image ─> compute: resize ─> kept by job ─> crops of the slot, this launch and the next ones
 ```
 
-A picture is copied and resized by the launch that begins it, and its place is free when that step's slot is: the crops
+An image is copied and resized by the launch that begins it, and its place is free when that step's slot is: the crops
 of later launches wait in memory of their own, which the compute stream alone touches.
 """
 
@@ -17,18 +17,18 @@ from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.images.crops import CropSpec
-from photonlite.images.packing import MOST_SCRATCH, pack_picture
+from photonlite.images.packing import MOST_SCRATCH, pack_image
 from photonlite.kernels.reference_resize import Filters
-from photonlite.kernels.resize import cut_picture
+from photonlite.kernels.resize import cut_image
 from photonlite.runner.buffers import Buffers, transfer
-from photonlite.sequence import UncutPicture
+from photonlite.sequence import UncutImage
 
 
 class CropFeed:
     """Brings the crops of encode launches to where the encoder reads them.
 
     Args:
-        spec: How pictures are cut.
+        spec: How images are cut.
         device: Where.
         cuts: Whether it makes crops itself, which takes memory for what lies between the passes.
     """
@@ -39,49 +39,49 @@ class CropFeed:
         self._kept: dict[int, Tensor] = {}
 
     def upload(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None:
-        """Copy what the groups need: crops that are cut, one behind the other, and whole pictures at their first."""
+        """Copy what the groups need: crops that are cut, one behind the other, and whole images at their first."""
         for group, place, start in _places(groups):
             crops = group.job.crops
-            if not isinstance(crops, UncutPicture):
+            if not isinstance(crops, UncutImage):
                 pixels = crops.pixels[group.first : group.first + group.count]
                 transfer(buffers.crops[place : place + group.count], torch.from_numpy(pixels))
             elif group.first == 0:
                 packed = torch.from_numpy(crops.packed)
-                transfer(buffers.pictures[start : start + len(packed)], packed)
+                transfer(buffers.images[start : start + len(packed)], packed)
 
     def fill(self, buffers: Buffers, groups: Sequence[CropGroup]) -> Tensor:
         """Make what crops are missing; gives those of all groups, uint8 ``[n, C, C, 3]``, one behind the other."""
         end = 0
         for group, place, start in _places(groups):
             end = place + group.count
-            if isinstance(group.job.crops, UncutPicture):
-                picture = buffers.pictures[start : start + group.job.picture_bytes]
-                self._fill(group, group.job.crops, picture, buffers.crops[place:end])
+            if isinstance(group.job.crops, UncutImage):
+                image = buffers.images[start : start + group.job.image_bytes]
+                self._fill(group, group.job.crops, image, buffers.crops[place:end])
         return buffers.crops[:end]
 
     def rehearse(self, buffers: Buffers) -> None:
-        """Cut the smallest picture, so that the kernels are compiled before the first request."""
-        picture = pack_picture(
+        """Cut the smallest image, so that the kernels are compiled before the first request."""
+        image = pack_image(
             bytes(3), (1, 1), self._spec, lambda shape: torch.zeros(shape, dtype=torch.uint8).numpy()
         )
-        if picture is None:
-            raise AssertionError("a picture of one pixel is too large to pack")
-        packed = torch.from_numpy(picture.packed)
-        transfer(buffers.pictures[: len(packed)], packed)
-        self._cut(picture, buffers.pictures, buffers.crops[:1])
+        if image is None:
+            raise AssertionError("an image of one pixel is too large to pack")
+        packed = torch.from_numpy(image.packed)
+        transfer(buffers.images[: len(packed)], packed)
+        self._cut(image, buffers.images, buffers.crops[:1])
 
     def forget(self, job: EncodeJob) -> None:
         """Let go of a job's crops."""
         self._kept.pop(job.number, None)
 
-    def _fill(self, group: CropGroup, crops: UncutPicture, picture: Tensor, target: Tensor) -> None:
+    def _fill(self, group: CropGroup, crops: UncutImage, image: Tensor, target: Tensor) -> None:
         if group.count == crops.count:
-            self._cut(crops, picture, target)
+            self._cut(crops, image, target)
             return
         number, end = group.job.number, group.first + group.count
         if group.first == 0:
             self._kept[number] = target.new_empty(crops.count, *target.shape[1:])
-            self._cut(crops, picture, self._kept[number])
+            self._cut(crops, image, self._kept[number])
         # None where the first launch has failed: the job has too, and whatever is encoded for it is dropped.
         kept = self._kept.get(number)
         if kept is not None:
@@ -89,24 +89,24 @@ class CropFeed:
         if end == crops.count:
             self._kept.pop(number, None)
 
-    def _cut(self, crops: UncutPicture, picture: Tensor, target: Tensor) -> None:
-        """Make all crops of a picture that lies at the beginning of `picture`."""
+    def _cut(self, crops: UncutImage, image: Tensor, target: Tensor) -> None:
+        """Make all crops of an image that lies at the beginning of `image`."""
         width, height = crops.size
-        pixels = picture[: 3 * width * height].view(height, width, 3)
+        pixels = image[: 3 * width * height].view(height, width, 3)
         tables = [
-            picture[start : start + 4 * rows * columns].view(torch.int32).view(rows, columns)
+            image[start : start + 4 * rows * columns].view(torch.int32).view(rows, columns)
             for start, rows, columns in crops.filters
         ]
         pairs = zip(tables[::2], tables[1::2], crops.down_first, strict=True)
         whole, sheet, *_ = *(Filters(*pair) for pair in pairs), None
-        cut_picture(pixels, whole, sheet, crops.tiling[1], self._spec.window, target, self._scratch)
+        cut_image(pixels, whole, sheet, crops.tiling[1], self._spec.window, target, self._scratch)
 
 
 def _places(groups: Sequence[CropGroup]) -> Iterator[tuple[CropGroup, int, int]]:
-    """Give each group with its first crop in the launch, and the first byte of its picture if it begins one."""
+    """Give each group with its first crop in the launch, and the first byte of its image if it begins one."""
     place = start = 0
     for group in groups:
         yield group, place, start
         place += group.count
         if group.first == 0:
-            start += group.job.picture_bytes
+            start += group.job.image_bytes

@@ -128,7 +128,7 @@ class CudaCapturer:
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
-            # Other threads, which page-lock memory for pictures, must not spoil the capture.
+            # Other threads, which page-lock memory for images, must not spoil the capture.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 work()
         except Exception:

@@ -21,7 +21,7 @@ POSITION_COLUMN, SLOT_COLUMN, WORD_COLUMN = 0, 1, 2
 """Columns of `places`."""
 
 EMBEDDED = -1
-"""Stands for a word where the input is no word: it is a picture's, or has a value."""
+"""Stands for a word where the input is no word: it is an image's, or has a value."""
 
 _PLACE_COLUMNS = 3
 

@@ -110,7 +110,7 @@ def plan_memory(
         raise CapacityError(
             f"not even one request of the longest context fits the key/value cache: {sums}; a page of {page_size} "
             f"positions takes {_shown(page_bytes)}, so there is room for {pages} pages; {shape.max_context} positions "
-            f"need {longest}, the copy of a picture's last page included, and one page is kept for padding: "
+            f"need {longest}, the copy of an image's last page included, and one page is kept for padding: "
             f"{_shown((longest + 1) * page_bytes)} in all; {advice}"
         )
     return MemoryPlan(pages, page_bytes, pages * page_bytes, longest)
@@ -153,7 +153,7 @@ def cpu_cache_bytes(
 class Rehearsal(Protocol):
     """A body that can run its largest launches; see `runner.torch_body`."""
 
-    def rehearse(self, positions: int, pictures: int) -> None:
+    def rehearse(self, positions: int, images: int) -> None:
         """Run them and wait."""
         ...
 
@@ -163,7 +163,7 @@ class Rehearsal(Protocol):
 
 
 def measure_activations(
-    make_body: Callable[[int], Rehearsal], device: torch.device, positions: int, pictures: int
+    make_body: Callable[[int], Rehearsal], device: torch.device, positions: int, images: int
 ) -> int:
     """Measure on a card what the largest launches take, a body's buffers included.
 
@@ -171,7 +171,7 @@ def measure_activations(
         make_body: Makes a body whose cache has so many pages; it is closed again.
         device: The card.
         positions: That a launch prefills at most.
-        pictures: Whose features are on the card at a time.
+        images: Whose features are on the card at a time.
 
     Returns:
         Bytes at the peak.
@@ -181,7 +181,7 @@ def measure_activations(
     body = make_body(1)
     try:
         with torch.cuda.device(device):  # Triton launches on the current one
-            body.rehearse(positions, pictures)
+            body.rehearse(positions, images)
         return torch.cuda.max_memory_allocated(device) - before
     finally:
         body.close()

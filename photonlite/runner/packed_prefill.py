@@ -2,11 +2,11 @@
 
 ```
 row 0                        row 1          row 2
-[BOS][ picture ][ tokens ]   [ tokens ]     [BOS][ tokens ]   [ padding ]      axis, T positions
+[BOS][ image ][ tokens ]   [ tokens ]     [BOS][ tokens ]   [ padding ]      axis, T positions
 start 0, block               start > 0      start 0           scratch page
 ```
 
-Words are embedded inside the pass, by their ids. What is no word is put into its input before: pictures, and tokens
+Words are embedded inside the pass, by their ids. What is no word is put into its input before: images, and tokens
 with a value.
 """
 
@@ -15,16 +15,16 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from photonlite.batch import Plan
+from photonlite.batch import ScheduledBatch
 from photonlite.device.base import Array
 from photonlite.kernels.tiles import QUERY_TILE
 from photonlite.models.base import Model, PackedPrompts, PromptDecoder
 from photonlite.runner.attention import PagedCache
 from photonlite.runner.buffers import Buffers, HostViews, transfer
 from photonlite.runner.graphs import Capturer, GraphReport
+from photonlite.runner.image_encoder import ImageEncoder
 from photonlite.runner.inputs import InputEmbedding
 from photonlite.runner.layout import EMBEDDED, POSITION_COLUMN, SLOT_COLUMN, WORD_COLUMN
-from photonlite.runner.pictures import PictureEncoder
 from photonlite.runner.prefill import Span, make_spans
 from photonlite.runner.prefill_graphs import PrefillGraphs, prefill_sizes, tiles_for
 from photonlite.runner.slot import NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
@@ -37,7 +37,7 @@ class PackedPrefill:
         decoder: Runs a pass.
         model: Embeds words.
         inputs: Embeds other tokens.
-        pictures: Has the embeddings of pictures.
+        images: Has the embeddings of images.
         cache: Of keys and values.
         shape: Of the slots.
     """
@@ -47,14 +47,14 @@ class PackedPrefill:
         decoder: PromptDecoder,
         model: Model,
         inputs: InputEmbedding,
-        pictures: PictureEncoder,
+        images: ImageEncoder,
         cache: PagedCache,
         shape: SlotShape,
     ) -> None:
         self._decoder = decoder
         self._model = model
         self._inputs = inputs
-        self._pictures = pictures
+        self._images = images
         self._cache = cache
         self._shape = shape
         self._layout = shape.packed
@@ -65,7 +65,7 @@ class PackedPrefill:
         self._x = state.new_zeros(shape.max_tokens, model.shape.dim)
         self._hidden = state.new_zeros(shape.max_rows, model.shape.dim)
 
-    def upload(self, buffers: Buffers, host: HostViews, slot: Slot, plan: Plan) -> None:
+    def upload(self, buffers: Buffers, host: HostViews, slot: Slot, plan: ScheduledBatch) -> None:
         """Say where every position lies and what is there, and copy that."""
         spans = make_spans(plan.rows, self._model.shape.prefix_length)
         size = self._size(spans)
@@ -73,7 +73,7 @@ class PackedPrefill:
         used = self._layout.used(size)
         transfer(buffers.packed[:used], host.packed[:used])
 
-    def run(self, buffers: Buffers, slot: Slot, plan: Plan) -> None:
+    def run(self, buffers: Buffers, slot: Slot, plan: ScheduledBatch) -> None:
         """Run prompts in one pass; leave each row's last raw hidden state."""
         spans = make_spans(plan.rows, self._model.shape.prefix_length)
         rows, size = len(spans), self._size(spans)
@@ -113,12 +113,12 @@ class PackedPrefill:
         begin = 0
         for span in spans:
             if span.block:
-                picture = self._x[begin + 1 : begin + span.leading]
-                found = None if span.job is None else self._pictures.embeddings(span.job)
+                image = self._x[begin + 1 : begin + span.leading]
+                found = None if span.job is None else self._images.embeddings(span.job)
                 if found is None:  # its encode step failed, which spoils this row alone
-                    picture.fill_(torch.nan)
+                    image.fill_(torch.nan)
                 else:
-                    picture.copy_(found)
+                    image.copy_(found)
             if tokens is not None:
                 own = tokens[span.first : span.first + span.tokens]
                 self._x[begin + span.leading : begin + span.count].copy_(own)
@@ -177,7 +177,7 @@ def fill_packed(slot: Slot, spans: Sequence[Span], size: int, bos_id: int) -> No
 
 
 def _words(slot: Slot, within: Array, token: Array, first: Array, bos_id: int) -> Array:
-    """Give the word at each position: `token` counts from each row's first, negative ones stand for BOS and picture."""
+    """Give the word at each position: `token` counts from each row's first, negative ones stand for BOS and image."""
     found = slot.tokens[np.maximum(token, 0) + np.minimum(first, slot.shape.max_tokens - 1)]
     word = np.where(found[:, 1] == NO_VALUE, found[:, 0], EMBEDDED)
     before = np.where(within == 0, bos_id, EMBEDDED)

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from photonlite.batch import Plan
+from photonlite.batch import ScheduledBatch
 from photonlite.models.base import Model
 from photonlite.runner.attention import PagedCache, PrefillAttention, plan_free_attention
 from photonlite.runner.buffers import Buffers, HostViews
 from photonlite.runner.graphs import Capturer, GraphReport
+from photonlite.runner.image_encoder import ImageEncoder
 from photonlite.runner.inputs import InputEmbedding
-from photonlite.runner.pictures import PictureEncoder
 from photonlite.runner.prefill import Batch, Span, largest_batches, make_batches
 from photonlite.runner.slot import PAGES, SCRATCH_PAGE, Slot, SlotShape
 
@@ -22,7 +22,7 @@ class PaddedPrefill:
     Args:
         model: In evaluation mode, on the device.
         inputs: Embeds tokens.
-        pictures: Has the embeddings of pictures.
+        images: Has the embeddings of images.
         cache: Of keys and values.
         shape: Of the slots.
     """
@@ -31,21 +31,21 @@ class PaddedPrefill:
         self,
         model: Model,
         inputs: InputEmbedding,
-        pictures: PictureEncoder,
+        images: ImageEncoder,
         cache: PagedCache,
         shape: SlotShape,
     ) -> None:
         self._model = model
         self._inputs = inputs
-        self._pictures = pictures
+        self._images = images
         self._cache = cache
         self._shape = shape
         self._device = cache.keys.device
 
-    def upload(self, buffers: Buffers, host: HostViews, slot: Slot, plan: Plan) -> None:
+    def upload(self, buffers: Buffers, host: HostViews, slot: Slot, plan: ScheduledBatch) -> None:
         """Copy nothing: rows and tokens are all there is."""
 
-    def run(self, buffers: Buffers, slot: Slot, plan: Plan) -> None:
+    def run(self, buffers: Buffers, slot: Slot, plan: ScheduledBatch) -> None:
         """Run prompts, batch by batch; leave each row's last raw hidden state."""
         with plan_free_attention():
             for batch in make_batches(plan.rows, self._model.shape.prefix_length):
@@ -76,7 +76,7 @@ class PaddedPrefill:
         buffers.hidden.index_copy_(0, index, hidden[self._arange(len(spans)), end - start - 1])
 
     def _prompts(self, buffers: Buffers, batch: Batch, first: Tensor, tokens: Tensor) -> Tensor:
-        """Embed BOS, pictures and tokens of a batch, ``[n, T, dim]``; padding is zero."""
+        """Embed BOS, images and tokens of a batch, ``[n, T, dim]``; padding is zero."""
         count = len(batch.spans)
         column = self._arange(batch.tokens)
         place = (first[:, None] + column).clamp(max=self._shape.max_tokens - 1)
@@ -85,12 +85,12 @@ class PaddedPrefill:
             return x
         if not batch.block:
             return torch.cat((self._inputs.bos(count), x), dim=1)
-        pictures = torch.stack([self._picture(span.job) for span in batch.spans])
-        return torch.cat((self._inputs.bos(count), pictures, x), dim=1)
+        images = torch.stack([self._image(span.job) for span in batch.spans])
+        return torch.cat((self._inputs.bos(count), images, x), dim=1)
 
-    def _picture(self, job: int | None) -> Tensor:
-        """Give a picture's embeddings: no numbers where its encode step failed, which spoils this row alone."""
-        found = self._pictures.embeddings(job) if job is not None else None
+    def _image(self, job: int | None) -> Tensor:
+        """Give an image's embeddings: no numbers where its encode step failed, which spoils this row alone."""
+        found = self._images.embeddings(job) if job is not None else None
         if found is not None:
             return found
         shape = self._model.shape.prefix_length - 1, self._model.shape.dim

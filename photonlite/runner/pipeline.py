@@ -16,7 +16,7 @@ step at a time: nothing is launched before the step in flight has been committed
 
 from collections import deque
 
-from photonlite.batch import Plan, Step
+from photonlite.batch import ScheduledBatch, Step
 
 
 class Pipeline:
@@ -49,7 +49,7 @@ class Pipeline:
         """The step that is committed next."""
         return self._in_flight[0] if self._in_flight else None
 
-    def launch(self, plan: Plan) -> Step:
+    def launch(self, plan: ScheduledBatch) -> Step:
         """Put a plan into a free slot."""
         if not self._free:
             raise AssertionError("a launch needs a free slot, and all are taken")

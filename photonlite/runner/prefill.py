@@ -2,7 +2,7 @@
 
 ```
 positions   0 .. before           before ..                                    start + count
-fresh       BOS and picture       prompt and what had been produced            start = 0
+fresh       BOS and image       prompt and what had been produced            start = 0
 resumed                           [ start ...................................  start >= before, the rest is cached
 ```
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from photonlite.batch import Plan, Row
+from photonlite.batch import BatchItem, ScheduledBatch
 from photonlite.models.base import ModelShape
 from photonlite.runner.buffers import Buffers, HostViews
 from photonlite.runner.graphs import Capturer, GraphReport
@@ -24,11 +24,11 @@ SLACK = 32
 class Prefill(Protocol):
     """A way to run prompts; all methods are called in inference mode."""
 
-    def upload(self, buffers: Buffers, host: HostViews, slot: Slot, plan: Plan) -> None:
+    def upload(self, buffers: Buffers, host: HostViews, slot: Slot, plan: ScheduledBatch) -> None:
         """Copy what a launch needs besides rows and tokens; those are in the slot's host arrays."""
         ...
 
-    def run(self, buffers: Buffers, slot: Slot, plan: Plan) -> None:
+    def run(self, buffers: Buffers, slot: Slot, plan: ScheduledBatch) -> None:
         """Run prompts; leave each row's last raw hidden state in the buffers."""
         ...
 
@@ -46,13 +46,13 @@ class Span:
     """One row of the launch.
 
     Attributes:
-        index: Row of the launch.
+        index: BatchItem of the launch.
         start: First position that gets keys and values.
         count: How many do.
         first: Its first token among those uploaded.
-        leading: Positions before its tokens: BOS, and a picture that is not cached; 0 for a resumed row.
+        leading: Positions before its tokens: BOS, and an image that is not cached; 0 for a resumed row.
         block: Leading positions that see each other in both directions.
-        job: Number of the picture's encode job; None without a picture, or where it is cached.
+        job: Number of the image's encode job; None without an image, or where it is cached.
     """
 
     index: int
@@ -65,13 +65,13 @@ class Span:
 
     @property
     def tokens(self) -> int:
-        """How many tokens it has: what follows BOS and picture from `start` on."""
+        """How many tokens it has: what follows BOS and image from `start` on."""
         return self.count - self.leading
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows that run together; all begin at position 0 with a picture, or all without one, or all later.
+    """Rows that run together; all begin at position 0 with an image, or all without one, or all later.
 
     Attributes:
         spans: The rows.
@@ -100,12 +100,12 @@ class Batch:
         return max(span.start for span in self.spans)
 
 
-def make_spans(rows: Iterable[Row], prefix_length: int) -> list[Span]:
+def make_spans(rows: Iterable[BatchItem], prefix_length: int) -> list[Span]:
     """Describe the rows of a launch; their tokens lie one row after the other.
 
     Args:
         rows: Of the launch.
-        prefix_length: Positions of BOS and a picture.
+        prefix_length: Positions of BOS and an image.
     """
     spans: list[Span] = []
     first = 0
@@ -118,12 +118,12 @@ def make_spans(rows: Iterable[Row], prefix_length: int) -> list[Span]:
     return spans
 
 
-def make_batches(rows: Iterable[Row], prefix_length: int) -> list[Batch]:
+def make_batches(rows: Iterable[BatchItem], prefix_length: int) -> list[Batch]:
     """Sort rows into batches in which padding stays below a quarter of a row or `SLACK` positions.
 
     Args:
         rows: Of the launch; their tokens lie one row after the other.
-        prefix_length: Positions of BOS and a picture.
+        prefix_length: Positions of BOS and an image.
     """
     sorts: dict[tuple[int, int], list[Span]] = {}
     for span in make_spans(rows, prefix_length):

@@ -2,7 +2,7 @@
 
 ```
 length    16  32  64  128  192  256  384  512  640 | 736  752  768  784 | 896 ... 2048  2304 ... 4096
-                                                    a picture and a few words
+                                                    an image and a few words
 ```
 
 Work is cut into 128 positions by most products, so that finer steps gain little but where most launches are. Only one
@@ -30,11 +30,11 @@ def prefill_sizes(prefix_length: int, positions: int) -> tuple[int, ...]:
     """Choose the lengths that are captured, ascending.
 
     Args:
-        prefix_length: Positions of BOS and a picture, which most prompts are a little longer than.
+        prefix_length: Positions of BOS and an image, which most prompts are a little longer than.
         positions: Of a launch at most.
     """
-    picture = -(-prefix_length // _FINE) * _FINE
-    sizes = {*_FEW, *range(picture, picture + 4 * _FINE, _FINE)}
+    image = -(-prefix_length // _FINE) * _FINE
+    sizes = {*_FEW, *range(image, image + 4 * _FINE, _FINE)}
     sizes |= {*range(384, 2048, _COARSE), *range(2048, LONGEST + 1, 2 * _COARSE)}
     longest = min(positions, LONGEST)
     return tuple(sorted({size for size in sizes if size < longest} | {longest}))

@@ -7,9 +7,9 @@ finalize   fill choices, masks ─> upload: copy them ─● choices_uploaded �
 collect    wait for `copied`, read results                              the only place where the host waits
 ```
 
-The work itself is a :class:`~photonlite.runner.body.Body`'s. Whatever it raises, now or later on a stream's own thread,
-is kept with the step, skips the rest of the step's work, and comes out of `launch`, `finalize` or `collect` when the
-forward pass has left the slot.
+The work itself is a :class:`~photonlite.runner.body.ModelRunner`'s. Whatever it raises, now or later on a stream's own
+thread, is kept with the step, skips the rest of the step's work, and comes out of `launch`, `finalize` or `collect`
+when the forward pass has left the slot.
 """
 
 import math
@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from photonlite.batch import Choice, EncodeJob, Plan, Step
+from photonlite.batch import EncodeJob, SamplingParams, ScheduledBatch, Step
 from photonlite.device.base import Device, Event, Stream
 from photonlite.errors import NumericalError
 from photonlite.grammar.mask import MaskCache
 from photonlite.observe.trace import Tracer, Track
 from photonlite.request import Token
-from photonlite.runner.body import Body
+from photonlite.runner.body import ModelRunner
 from photonlite.runner.choices import Needs, Result, read_results, write_choice, write_scored
 from photonlite.runner.slot import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot
 from photonlite.sequence import Sequence as BatchSequence
@@ -33,7 +33,7 @@ _ANCHORED_S = 60.0
 """Seconds for which the times of events stay good to some microseconds."""
 
 
-class StreamRunner:
+class StepExecutor:
     """Runs steps on a device through streams, events and the slots' host arrays.
 
     Args:
@@ -43,7 +43,7 @@ class StreamRunner:
         tracer: Takes the spans of copies and device work; None records nothing.
     """
 
-    def __init__(self, device: Device, body: Body, depth: int, tracer: Tracer | None = None) -> None:
+    def __init__(self, device: Device, body: ModelRunner, depth: int, tracer: Tracer | None = None) -> None:
         self._device = device
         self._body = body
         self._slots = [Slot(index, device, body.shape) for index in range(depth)]
@@ -75,7 +75,7 @@ class StreamRunner:
         self._device.compute.record(slot.forward_ended)
         _raise(step, slot)
 
-    def finalize(self, step: Step, choices: Sequence[Choice | None]) -> None:
+    def finalize(self, step: Step, choices: Sequence[SamplingParams | None]) -> None:
         """Queue heads, masks, sampling and the copy of the results.
 
         Args:
@@ -122,7 +122,7 @@ class StreamRunner:
         return [self._outcome(step, slot, index, result) for index, result in enumerate(results)]
 
     def forget(self, job: EncodeJob) -> None:
-        """Let go of a picture's features once the work queued so far is done."""
+        """Let go of an image's features once the work queued so far is done."""
         self._device.compute.run(lambda: self._body.forget(job))
 
     def free_memory(self) -> None:
@@ -187,7 +187,7 @@ class StreamRunner:
 
         stream.run(guarded)
 
-    def _fill_rows(self, plan: Plan, slot: Slot, padded: int) -> None:
+    def _fill_rows(self, plan: ScheduledBatch, slot: Slot, padded: int) -> None:
         """Fill `slot.rows`: a row's last position is where a decode step writes, and how far a prompt reaches."""
         count = len(plan.rows)
         rows = [_row_of(row.sequence) for row in plan.rows]
@@ -205,11 +205,11 @@ class StreamRunner:
             target[count:padded, WRITE_SLOT] = SCRATCH_PAGE * self._page_size
             target[count:padded, PAGES:] = SCRATCH_PAGE
 
-    def _fill_tokens(self, plan: Plan, slot: Slot) -> int:
-        """Fill `slot.tokens` with what follows BOS and picture in each row; returns how many."""
+    def _fill_tokens(self, plan: ScheduledBatch, slot: Slot) -> int:
+        """Fill `slot.tokens` with what follows BOS and image in each row; returns how many."""
         filled = 0
         for row in plan.rows:
-            tokens = row.sequence.tokens_after_picture(max(row.start, row.sequence.before))
+            tokens = row.sequence.tokens_after_image(max(row.start, row.sequence.prefix_len))
             target = slot.tokens[filled : filled + len(tokens)]
             target[:, 0] = [token.id for token in tokens]
             target[:, 1:] = NO_VALUE
@@ -229,7 +229,7 @@ class StreamRunner:
             self._tables[row, written : len(pages)] = pages[written:]
             self._written[row] = len(pages)
 
-    def _fill_choices(self, step: Step, slot: Slot, choices: Sequence[Choice | None]) -> Needs:
+    def _fill_choices(self, step: Step, slot: Slot, choices: Sequence[SamplingParams | None]) -> Needs:
         """Fill choices and masks; a grammar that asks for the impossible spoils its own row alone."""
         needs = Needs()
         for index, choice in enumerate([*choices, *[None] * (step.padded - len(choices))]):

@@ -24,14 +24,14 @@ from photonlite.models.base import Head, Heads, Model
 from photonlite.runner.choices import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
 
 COORDINATE_SHARE = 0.01
-"""Bins within this share of the picture of the chosen one count towards a coordinate's mass."""
+"""Bins within this share of the image of the chosen one count towards a coordinate's mass."""
 
 SIZE_RATIO = 1.1
 """Bins within this factor of the chosen one count towards a size's mass."""
 
 
 def coordinate_radius(bins: int) -> float:
-    """Give the bins on either side that count towards a coordinate's mass: 1 % of the picture."""
+    """Give the bins on either side that count towards a coordinate's mass: 1 % of the image."""
     return bins * COORDINATE_SHARE
 
 

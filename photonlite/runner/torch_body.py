@@ -3,7 +3,7 @@
 ```
 slot (host)          Buffers (device, one set a slot)
 rows, tokens ──────> rows, tokens ─┐
-crops, pictures ───> crops ─ encode ── features ── pictures ─┐   kept by job until forgotten
+crops, images ───> crops ─ encode ── features ── images ─┐   kept by job until forgotten
                                    ├─ prefill <──────────────┘
 pending ── embed ──────────────────┴─ decode ──> hidden
 choices, masks ────> choices, masks ──────────── finalize ──> results ──> results (host)
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from photonlite.batch import CropGroup, EncodeJob, PageCopy, Plan
+from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.kernels.columns import PENDING_COLUMNS
 from photonlite.kernels.reference_choosing import Target
 from photonlite.kernels.skinny import Counters, counting_in
@@ -31,11 +31,11 @@ from photonlite.runner.buffers import Buffers, HostViews, transfer
 from photonlite.runner.choices import WITH_IDS, Variant
 from photonlite.runner.feed import CropFeed
 from photonlite.runner.graphs import Capturer, CudaCapturer, GraphKey, GraphOptions, GraphReport, GraphSet, Progress
+from photonlite.runner.image_encoder import ImageEncoder
 from photonlite.runner.inputs import InputEmbedding
 from photonlite.runner.kv_format import KvFormat
 from photonlite.runner.packed_prefill import PackedPrefill
 from photonlite.runner.padded_prefill import PaddedPrefill
-from photonlite.runner.pictures import PictureEncoder
 from photonlite.runner.prefill import Prefill
 from photonlite.runner.sampling import Scores, choose_tokens
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
@@ -43,8 +43,8 @@ from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slo
 Spread = Callable[[int], contextlib.AbstractContextManager[object]]
 
 
-class TorchBody:
-    """Runs the work of steps on one device; see `runner.body.Body`.
+class TorchModelRunner:
+    """Runs the work of steps on one device; see `runner.body.ModelRunner`.
 
     The constructor returns when all that it queued is done. Other methods are called in inference mode.
 
@@ -56,10 +56,10 @@ class TorchBody:
         pages: Of the KV cache, the scratch page among them.
         depth: Slots.
         max_crops: Crops of an encode launch at most.
-        picture_bytes: Of the pictures that an encode launch copies whole, to make the crops on the device; 0 where it
+        image_bytes: Of the images that an encode launch copies whole, to make the crops on the device; 0 where it
             makes none.
         kv: How keys and values are stored; in the type of the weights unless given.
-        encoder: Encodes pictures; the model's plain one unless given.
+        encoder: Encodes images; the model's plain one unless given.
         prompts: Runs prompts on one axis; None runs them in padded batches.
         steps: Takes decode steps; None leaves them to the model's `forward`.
         spread: Given the multiplications of a launch's matrix products, makes a block in which operations run on as
@@ -80,7 +80,7 @@ class TorchBody:
         depth: int,
         *,
         max_crops: int,
-        picture_bytes: int = 0,
+        image_bytes: int = 0,
         kv: KvFormat | None = None,
         encoder: CropEncoder | None = None,
         prompts: PromptDecoder | None = None,
@@ -96,7 +96,7 @@ class TorchBody:
         self._spread = spread
         self._counters: Counters = {}
         self._encoder = encoder or model.vision
-        self._pictures = PictureEncoder(self._encoder)
+        self._images = ImageEncoder(self._encoder)
         with torch.inference_mode():
             self._inputs = InputEmbedding(model, device)
             kv = kv or KvFormat(dtype)
@@ -104,12 +104,12 @@ class TorchBody:
             self._pending = torch.zeros(shape.pending_rows, PENDING_COLUMNS, dtype=torch.int32, device=device)
             sizes = {"dim": model.shape.dim, "max_crops": max_crops, "crop_size": model.crop_spec.crop_size}
             self._buffers = [
-                Buffers.allocate(shape, device, dtype, picture_bytes=picture_bytes, **sizes) for _ in range(depth)
+                Buffers.allocate(shape, device, dtype, image_bytes=image_bytes, **sizes) for _ in range(depth)
             ]
-            around = model, self._inputs, self._pictures, self.cache, shape
+            around = model, self._inputs, self._images, self.cache, shape
             self._prefill: Prefill = PackedPrefill(prompts, *around) if prompts else PaddedPrefill(*around)
-            self._feed = CropFeed(model.crop_spec, device, cuts=picture_bytes > 0)
-            if picture_bytes > 0:
+            self._feed = CropFeed(model.crop_spec, device, cuts=image_bytes > 0)
+            if image_bytes > 0:
                 with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
                     self._feed.rehearse(self._buffers[0])
         self._synchronize()
@@ -172,23 +172,23 @@ class TorchBody:
         """Copy the first `count` of `slot.rows` to the device."""
         transfer(self._buffers[slot.index].rows[:count], self._host(slot).rows[:count])
 
-    def upload_prompts(self, slot: Slot, plan: Plan, count: int) -> None:
+    def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
         """Copy the first `count` of `slot.tokens` to the device, and what else running the plan's prompts takes."""
         buffers, host = self._buffers[slot.index], self._host(slot)
         transfer(buffers.tokens[:count], host.tokens[:count])
         self._prefill.upload(buffers, host, slot, plan)
 
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
-        """Copy the groups' crops to the device, or the pictures that it makes them of."""
+        """Copy the groups' crops to the device, or the images that it makes them of."""
         self._feed.upload(self._buffers[slot.index], groups)
 
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
         """Encode the groups' crops in one batch; a job's last crop turns its features into embeddings."""
         crops = sum(group.count for group in groups)
         with self._spread_over(crops * self._model.shape.prefix_length), plan_free_attention():
-            self._pictures.encode(self._feed.fill(self._buffers[slot.index], groups), groups)
+            self._images.encode(self._feed.fill(self._buffers[slot.index], groups), groups)
 
-    def prefill(self, slot: Slot, plan: Plan) -> None:
+    def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
         """Run prompts; leave each row's last raw hidden state."""
         with self._spread_over(sum(row.count for row in plan.rows)):
             self._prefill.run(self._buffers[slot.index], slot, plan)
@@ -234,22 +234,22 @@ class TorchBody:
     def forget(self, job: EncodeJob) -> None:
         """Let go of a job's crops, features and embeddings."""
         self._feed.forget(job)
-        self._pictures.forget(job)
+        self._images.forget(job)
 
-    def rehearse(self, positions: int, pictures: int) -> None:
+    def rehearse(self, positions: int, images: int) -> None:
         """Run the largest launches once, on the scratch page, so that the memory they take can be measured.
 
         Args:
             positions: That a launch prefills at most.
-            pictures: Whose crops and features are kept meanwhile.
+            images: Whose crops and features are kept meanwhile.
         """
         buffers, rows = self._buffers[0], self.shape.max_rows
         with torch.inference_mode(), plan_free_attention():
             features = self._encoder.encode(buffers.crops)
             crops = 1 + self._model.crop_spec.max_crops
             kept = (
-                features.new_empty(pictures * crops, *features.shape[1:]),
-                buffers.crops.new_empty(pictures * crops, *buffers.crops.shape[1:]),
+                features.new_empty(images * crops, *features.shape[1:]),
+                buffers.crops.new_empty(images * crops, *buffers.crops.shape[1:]),
             )
             self._prefill.rehearse(buffers, positions)
             buffers.hidden.copy_(self._step(buffers.rows))
@@ -266,8 +266,8 @@ class TorchBody:
         """Let go of the device's memory; the work must be done."""
         self._graphs = None
         self.cache.close()
-        # Graphs of pictures and prompts hold more than all others, and whoever has closed a model may keep its name.
-        del self._encoder, self._pictures, self._prefill, self._feed, self._steps
+        # Graphs of images and prompts hold more than all others, and whoever has closed a model may keep its name.
+        del self._encoder, self._images, self._prefill, self._feed, self._steps
         self._buffers.clear()
         self._views.clear()
         if self._device.type == "cuda":

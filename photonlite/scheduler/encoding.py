@@ -1,7 +1,7 @@
-"""Pictures on their way through the vision encoder: which are begun, which crops go next, whom they are for.
+"""Images on their way through the vision encoder: which are begun, which crops go next, whom they are for.
 
 ```
-waiting sequence ── its picture is not cached ──> cut (on another thread) ──> job ── crop groups ──> encoded
+waiting sequence ── its image is not cached ──> cut (on another thread) ──> job ── crop groups ──> encoded
                                                                                └ led by one sequence, followed by others
 ```
 """
@@ -12,15 +12,15 @@ from photonlite.batch import CropGroup, EncodeJob
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.policy import REALTIME_JOBS
 from photonlite.scheduler.waiting import Waiting
-from photonlite.sequence import CutPicture, Picture, Sequence, UncutPicture, read_crops
+from photonlite.sequence import CutImage, ImageRef, Sequence, UncutImage, read_crops
 
 _CUT_AHEAD = 16
-"""Waiting requests whose pictures are cut into crops in advance."""
+"""Waiting requests whose images are cut into crops in advance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """A waiting sequence whose picture cannot be had.
+    """A waiting sequence whose image cannot be had.
 
     Attributes:
         sequence: Which.
@@ -32,47 +32,47 @@ class Unusable:
 
 
 class Encodings:
-    """The pictures that are being encoded, each for the sequence that leads it; others wait for what comes of it.
+    """The images that are being encoded, each for the sequence that leads it; others wait for what comes of it.
 
-    Pictures of real-time requests are begun, and their crops launched, apart from those of bulk ones.
+    Images of real-time requests are begun, and their crops launched, apart from those of bulk ones.
 
     Args:
-        cache: Knows which pictures need no encoding.
-        max_jobs: Pictures of bulk requests whose features are on the device at a time.
-        max_picture_bytes: That one launch copies to the device, to make crops of them there.
+        cache: Knows which images need no encoding.
+        max_jobs: Images of bulk requests whose features are on the device at a time.
+        max_image_bytes: That one launch copies to the device, to make crops of them there.
 
     Attributes:
         jobs: By key, in the order of their beginning.
     """
 
-    def __init__(self, cache: CacheManager, max_jobs: int, max_picture_bytes: int) -> None:
+    def __init__(self, cache: CacheManager, max_jobs: int, max_image_bytes: int) -> None:
         self.jobs: dict[str, EncodeJob] = {}
         self._cache = cache
         self._max_jobs = max_jobs
-        self._max_picture_bytes = max_picture_bytes
+        self._max_image_bytes = max_image_bytes
         self._begun = 0
 
     def done(self, key: str) -> bool:
-        """Tell whether launched steps encode a picture to its end."""
+        """Tell whether launched steps encode an image to its end."""
         job = self.jobs.get(key)
         return job is not None and job.encoded
 
     def leaders(self, *, realtime: bool) -> list[Sequence]:
-        """Give the sequences of a class whose pictures have been encoded for them."""
+        """Give the sequences of a class whose images have been encoded for them."""
         return [job.leader for job in self._led(realtime) if job.encoded and job.leader and not job.leader.finalized]
 
     def begin(self, waiting: Waiting, *, realtime: bool) -> list[Unusable]:
-        """Begin to encode the pictures of a class's first waiting sequences; have those of the next ones cut.
+        """Begin to encode the images of a class's first waiting sequences; have those of the next ones cut.
 
         Returns:
-            Sequences whose pictures cannot be cut.
+            Sequences whose images cannot be cut.
         """
         unusable = []
         for sequence in waiting.first(max(_CUT_AHEAD, self._max_jobs), realtime=realtime):
-            picture, key = sequence.picture, sequence.picture_key
-            if picture is None or key is None or self._joins(sequence, key) or self._cached(key):
+            image, key = sequence.image, sequence.image_key
+            if image is None or key is None or self._joins(sequence, key) or self._cached(key):
                 continue
-            crops, failure = _ask_for_crops(picture)
+            crops, failure = _ask_for_crops(image)
             if failure is not None:
                 unusable.append(Unusable(sequence, failure))
             elif crops is not None and self._has_place(realtime):
@@ -81,12 +81,12 @@ class Encodings:
         return unusable
 
     def groups(self, room: int, enough: int, *, realtime: bool) -> tuple[CropGroup, ...]:
-        """Take the next crops of a class, oldest picture first.
+        """Take the next crops of a class, oldest image first.
 
         Args:
             room: Crops at most.
-            enough: Crops from which on a larger launch makes them no cheaper: it ends where the next picture would be
-                split, so that a picture does not wait for another's crops.
+            enough: Crops from which on a larger launch makes them no cheaper: it ends where the next image would be
+                split, so that an image does not wait for another's crops.
             realtime: Which class.
         """
         groups = self._next(room, enough, realtime)
@@ -99,31 +99,31 @@ class Encodings:
         return sum(group.count for group in self._next(room, enough, realtime))
 
     def begun(self, sequence: Sequence) -> bool:
-        """Tell whether crops of a sequence's picture have been launched."""
-        job = None if sequence.picture_key is None else self.jobs.get(sequence.picture_key)
+        """Tell whether crops of a sequence's image have been launched."""
+        job = None if sequence.image_key is None else self.jobs.get(sequence.image_key)
         return job is not None and job.launched > 0
 
     def crops_missing(self, sequence: Sequence) -> int:
-        """Give the crops of a sequence's picture, if it is not cached; 0 as long as it is not cut.
+        """Give the crops of a sequence's image, if it is not cached; 0 as long as it is not cut.
 
         Raises:
-            Exception: What the picture raises.
+            Exception: What the image raises.
         """
-        picture, key = sequence.picture, sequence.picture_key
-        if picture is None or key is None or self._cached(key) or (crops := _read_crops(picture)) is None:
+        image, key = sequence.image, sequence.image_key
+        if image is None or key is None or self._cached(key) or (crops := _read_crops(image)) is None:
             return 0
         return crops.count
 
     def take(self, sequence: Sequence) -> EncodeJob | None:
-        """Hand an encoded picture to the sequence that goes on with it."""
-        if sequence.picture_key is None:
+        """Hand an encoded image to the sequence that goes on with it."""
+        if sequence.image_key is None:
             return None
-        job = self.jobs.pop(sequence.picture_key)
+        job = self.jobs.pop(sequence.image_key)
         job.leader = sequence
         return job
 
     def fail(self, job: EncodeJob) -> None:
-        """Give a picture up: a step that encoded it has failed."""
+        """Give an image up: a step that encoded it has failed."""
         job.failed = True
         if self.jobs.get(job.key) is job:
             del self.jobs[job.key]
@@ -136,7 +136,7 @@ class Encodings:
         return begun
 
     def drop_idle(self, waiting: Waiting) -> list[EncodeJob]:
-        """Find heirs for pictures whose leaders have ended, and drop those that nobody waits for any more."""
+        """Find heirs for images whose leaders have ended, and drop those that nobody waits for any more."""
         idle = []
         for job in list(self.jobs.values()):
             if job.leader is None or job.leader.finalized:
@@ -150,7 +150,7 @@ class Encodings:
         return [job for job in self.jobs.values() if (job.leader is not None and job.leader.realtime) == realtime]
 
     def _cached(self, key: str) -> bool:
-        return self._cache.picture_state(key) != "missing"
+        return self._cache.image_state(key) != "missing"
 
     def _has_place(self, realtime: bool) -> bool:
         if len(self.jobs) >= self._max_jobs + REALTIME_JOBS:
@@ -158,7 +158,7 @@ class Encodings:
         return realtime or len(self._led(realtime=False)) < self._max_jobs
 
     def _joins(self, sequence: Sequence, key: str) -> bool:
-        """Tell whether a picture is being encoded already; the first real-time sequence about it takes the lead."""
+        """Tell whether an image is being encoded already; the first real-time sequence about it takes the lead."""
         job = self.jobs.get(key)
         if job is None:
             return False
@@ -176,30 +176,30 @@ class Encodings:
             if taken == room or (taken >= enough and taken + left > room):
                 break
             if job.launched == 0:
-                copied += job.picture_bytes
-                if groups and copied > self._max_picture_bytes:
+                copied += job.image_bytes
+                if groups and copied > self._max_image_bytes:
                     break  # nobody overtakes it
             groups.append(CropGroup(job, job.launched, min(left, room - taken)))
             taken += groups[-1].count
         return groups
 
 
-def _ask_for_crops(picture: Picture) -> tuple[CutPicture | UncutPicture | None, BaseException | None]:
-    """Give a picture's crops, or why there will be none; where they are not there yet, have them made.
+def _ask_for_crops(image: ImageRef) -> tuple[CutImage | UncutImage | None, BaseException | None]:
+    """Give an image's crops, or why there will be none; where they are not there yet, have them made.
 
-    A picture is a plug-in: what it raises is its request's fault alone.
+    An image is a plug-in: what it raises is its request's fault alone.
     """
     try:
-        crops, failure = _read_crops(picture), picture.failure
+        crops, failure = _read_crops(image), image.failure
         if failure is not None and not isinstance(failure, BaseException):
-            raise TypeError(f"a picture's failure is {type(failure).__name__}, which is not an exception")
+            raise TypeError(f"an image's failure is {type(failure).__name__}, which is not an exception")
         if crops is None and failure is None:
-            picture.request_crops()
+            image.request_crops()
     except Exception as error:
         return None, error
     return crops, failure
 
 
-def _read_crops(picture: Picture) -> CutPicture | UncutPicture | None:
-    crops = picture.crops  # once: another request about it may end meanwhile, and drop them on its own thread
+def _read_crops(image: ImageRef) -> CutImage | UncutImage | None:
+    crops = image.crops  # once: another request about it may end meanwhile, and drop them on its own thread
     return None if crops is None else read_crops(crops)

@@ -4,19 +4,19 @@ import math
 import sys
 from dataclasses import dataclass
 
-from photonlite.batch import Plan, Step
+from photonlite.batch import ScheduledBatch, Step
 
 _NEWEST = 0.2
 """The share of the newest measurement in a running mean: follows a change of clocks within some ten launches."""
 
 MAX_JOBS = 8
-"""Pictures whose features are on the device at a time."""
+"""Images whose features are on the device at a time."""
 
 REALTIME_JOBS = 2
-"""Places for pictures of real-time requests beside these, so that none waits until bulk work gives one back."""
+"""Places for images of real-time requests beside these, so that none waits until bulk work gives one back."""
 
 _LAUNCHES_PER_MORE = 32
-"""Launches that go well before one may hold one crop or prompt more; more than a picture has crops, so that a picture
+"""Launches that go well before one may hold one crop or prompt more; more than an image has crops, so that an image
 which had to start again gets through."""
 
 _LEAST_SPREAD = 0.01
@@ -32,9 +32,9 @@ class Limits:
         pending_rows: Sequences that may have a row of the pending table, zombies among them.
         max_prefill_tokens: Positions of a prefill launch; a single longer prompt goes alone.
         max_crops: Crops of an encode launch.
-        max_jobs: Pictures of bulk requests whose features are on the device at a time; those of real-time requests may
+        max_jobs: Images of bulk requests whose features are on the device at a time; those of real-time requests may
             take `REALTIME_JOBS` places more.
-        max_picture_bytes: Of the pictures that one launch copies to the device, to make crops of them there; a single
+        max_image_bytes: Of the images that one launch copies to the device, to make crops of them there; a single
             larger one goes alone.
         launch_budget_s: Seconds that encode and prefill launches may take between two decode steps, while no more
             sequences wait than are decoded.
@@ -48,7 +48,7 @@ class Limits:
     max_prefill_tokens: int
     max_crops: int
     max_jobs: int = MAX_JOBS
-    max_picture_bytes: int = sys.maxsize
+    max_image_bytes: int = sys.maxsize
     launch_budget_s: float = 0.004
     max_pause_s: float = 0.035
     max_positions: int = sys.maxsize
@@ -112,7 +112,7 @@ class Rates:
         elif step.kind == "prefill":
             self.positions.observe(sum(row.count for row in step.rows), step.device_s)
 
-    def cost(self, plan: Plan) -> float:
+    def cost(self, plan: ScheduledBatch) -> float:
         """Give the seconds that an encode or prefill launch is going to take, about."""
         if plan.kind == "encode":
             return self.crops.cost(sum(group.count for group in plan.groups))
@@ -257,7 +257,7 @@ class Pause:
             self.bulk = self._room(short if load.realtime_near else grown)
         self.realtime = self._room(short if load.realtime_decoding else max(short, self._limits.max_pause_s))
 
-    def book(self, plan: Plan) -> None:
+    def book(self, plan: ScheduledBatch) -> None:
         """Note what is launched; launches before anybody is decoded count too: whoever comes out of them goes on."""
         self._held_s = 0.0 if plan.kind == "decode" else self._held_s + self._rates.cost(plan)
 

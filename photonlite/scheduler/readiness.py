@@ -32,7 +32,7 @@ class Readiness:
     """Knows of each waiting sequence whether it may run, and what that takes.
 
     Args:
-        cache: Knows which pictures need no encoding.
+        cache: Knows which images need no encoding.
         encodings: Knows which are encoded.
         limits: What the machine has.
     """
@@ -52,9 +52,9 @@ class Readiness:
         """
         cache, limit = self._cache, self._limits.max_positions
         if sequence.samples != bool(sequence.prompt):
-            raise ValueError("a request either has a prompt and produces tokens, or asks for its picture alone")
-        if sequence.picture is not None and sequence.before != cache.prefix_length:
-            raise ValueError(f"a picture takes {cache.prefix_length} positions, not {sequence.before}")
+            raise ValueError("a request either has a prompt and produces tokens, or asks for its image alone")
+        if sequence.image is not None and sequence.prefix_len != cache.prefix_length:
+            raise ValueError(f"an image takes {cache.prefix_length} positions, not {sequence.prefix_len}")
         for token in sequence.prompt:
             _check_token(token, self._limits.vocab_size)
         if sequence.longest > limit:
@@ -62,8 +62,8 @@ class Readiness:
                 f"the request may grow to {sequence.longest} positions, but the model's context has "
                 f"{limit}: lower max_tokens or max_objects, or shorten the text"
             )
-        if not cache.fits(sequence.longest, sequence.picture is not None):
-            needed = cache.pages_needed(sequence.longest, sequence.picture is not None)
+        if not cache.fits(sequence.longest, sequence.image is not None):
+            needed = cache.pages_needed(sequence.longest, sequence.image is not None)
             raise CapacityError(
                 f"the request may grow to {sequence.longest} positions, which takes {needed} pages of "
                 f"{cache.pages.page_size}, but the KV cache has {cache.pages.usable}: lower max_tokens or "
@@ -71,26 +71,26 @@ class Readiness:
             )
 
     def ready(self, sequence: Sequence) -> bool:
-        """Tell whether a sequence's picture, if it has one, is there."""
-        key = sequence.picture_key
+        """Tell whether a sequence's image, if it has one, is there."""
+        key = sequence.image_key
         if key is None:
             return True
-        state = self._cache.picture_state(key)
+        state = self._cache.image_state(key)
         if state == "missing":
             return self._encodings.done(key)
         return state == "ready"
 
     def positions(self, sequence: Sequence) -> int:
         """Give the positions that a prefill launch computes for a sequence, at most."""
-        key = sequence.picture_key
-        cached = key is not None and self._cache.picture_state(key) == "ready"
-        return sequence.known_length - (sequence.before if cached else 0)
+        key = sequence.image_key
+        cached = key is not None and self._cache.image_state(key) == "ready"
+        return sequence.num_tokens - (sequence.prefix_len if cached else 0)
 
     def need(self, sequence: Sequence) -> Need | None:
         """Give what a sequence needs before its first token; None where work has been spent on it already.
 
         Raises:
-            Exception: What its picture raises.
+            Exception: What its image raises.
         """
         if sequence.times.admitted or self._encodings.begun(sequence):
             return None

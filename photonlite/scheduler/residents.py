@@ -1,6 +1,6 @@
 """The sequences that have a row and pages: who is decoded, who gives pages back for others, who lingers as a zombie."""
 
-from photonlite.batch import Plan, Row
+from photonlite.batch import BatchItem, ScheduledBatch
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.policy import Limits
 from photonlite.scheduler.priority import BULK_STEP, Queue, Turns, rank
@@ -55,7 +55,7 @@ class Residents:
         self._waiting.remove(sequence)
         self.running.add(sequence)
         sequence.row = self.free_rows.pop()
-        sequence.filled = sequence.known_length
+        sequence.num_computed_tokens = sequence.num_tokens
 
     def finish(self, sequence: Sequence) -> None:
         """Make a zombie of a finalized sequence; it keeps row and pages until `settle` finds it free."""
@@ -78,19 +78,21 @@ class Residents:
         """Put a sequence back where it came from, as if it had not run; its tokens stay, and are recomputed."""
         self.running.remove(sequence)
         self._release(sequence)
-        sequence.filled = 0
+        sequence.num_computed_tokens = 0
         self._waiting.add(sequence)
 
-    def plan_decode(self) -> Plan | None:
+    def plan_decode(self) -> ScheduledBatch | None:
         """Decode everybody who has tokens to come, as far as pages and the batch allow."""
-        rows: list[Row] = []
+        rows: list[BatchItem] = []
         for sequence in self._next_batch():
             if sequence.preempting or sequence.row is None or not self._make_room(sequence):
                 continue  # it has given its pages to another one, or waits for some to come free
-            rows.append(Row(sequence, sequence.filled, 1, len(sequence.tokens) + sequence.inflight_refs))
+            rows.append(
+                BatchItem(sequence, sequence.num_computed_tokens, 1, len(sequence.tokens) + sequence.inflight_refs)
+            )
         for row in rows:
-            row.sequence.filled += 1
-        return Plan("decode", tuple(rows)) if rows else None
+            row.sequence.num_computed_tokens += 1
+        return ScheduledBatch("decode", tuple(rows)) if rows else None
 
     def _next_batch(self) -> list[Sequence]:
         """Choose who is decoded in the next step; in the order of their ranks, in which they may take pages."""
@@ -107,7 +109,7 @@ class Residents:
 
     def _make_room(self, sequence: Sequence) -> bool:
         """Give a sequence a page for its next position, from the one of the lowest rank if need be."""
-        while not self._cache.grow(sequence, sequence.filled + 1):
+        while not self._cache.grow(sequence, sequence.num_computed_tokens + 1):
             if self.zombies or any(other.preempting for other in self.running):
                 return False  # pages are on their way
             victim = self.running.last

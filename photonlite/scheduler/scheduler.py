@@ -1,7 +1,7 @@
 """The scheduler: first come, first served in each of two classes, with pages instead of promises.
 
 ```
-submit ─> waiting ── picture encoded, pages there ──> running ──────────────> finished
+submit ─> waiting ── image encoded, pages there ──> running ──────────────> finished
              ^                                          │  decode: one position a step, a page every few
              └──── pages run out: the last one goes ────┘
 ```
@@ -15,7 +15,7 @@ decode │ encode ─ encode ─ prefill │ decode │ encode ...
 ```
 
 Encoding and prefills take turns at the beginning of a pause, so that neither holds the other up for ever. A sequence
-that is not ready (its picture is being cut or encoded) is passed by; one that lacks pages is not: nobody behind it may
+that is not ready (its image is being cut or encoded) is passed by; one that lacks pages is not: nobody behind it may
 take them.
 
 Real-time requests come before bulk ones, in every queue, and in launches of their own (`priority`, `policy.Pause`):
@@ -23,7 +23,7 @@ Real-time requests come before bulk ones, in every queue, and in launches of the
 - Their crops and prompts go first, also where the pause of bulk work is over.
 - While one is ready to run and cannot, no bulk prompt is admitted: pages and rows that come free are its own.
 - They run beside a full batch, and are decoded in steps of their own: each row more makes a step longer.
-- No bulk prompt or picture is launched between these steps, nor in the moments before the next request of a loop is
+- No bulk prompt or image is launched between these steps, nor in the moments before the next request of a loop is
   expected, whose rhythm the engine knows. Such moments are bounded (`engine.rhythm`), and count as overtaking launches.
 - When pages run out, the youngest bulk sequence gives its own back before any real-time one does.
 
@@ -37,7 +37,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from photonlite.batch import EncodeJob, PageCopy, Plan, Row, Step
+from photonlite.batch import BatchItem, EncodeJob, PageCopy, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.encoding import Encodings, Unusable
 from photonlite.scheduler.policy import Allowance, Limits, Load, Pause, Rates, Room
@@ -60,12 +60,12 @@ class Scheduler:
 
     Attributes:
         waiting: Not yet admitted, or pre-empted.
-        unusable: Waiting sequences whose pictures could not be cut, and why; the engine ends them.
-        satisfied: Waiting sequences that asked for nothing but a picture that is cached; the engine ends them.
+        unusable: Waiting sequences whose images could not be cut, and why; the engine ends them.
+        satisfied: Waiting sequences that asked for nothing but an image that is cached; the engine ends them.
         realtime_near: Whether real-time requests are open or come again within a second or so; the engine, which has
             the clock, says so.
-        realtime_soon: Whether one will be ready in a moment: no bulk prompt or picture is launched any more.
-        admits: Whether prompts and pictures are launched at all; else only those that run are decoded.
+        realtime_soon: Whether one will be ready in a moment: no bulk prompt or image is launched any more.
+        admits: Whether prompts and images are launched at all; else only those that run are decoded.
     """
 
     def __init__(self, cache: CacheManager, limits: Limits) -> None:
@@ -78,7 +78,7 @@ class Scheduler:
         self._enough = max(1, limits.max_crops // 2)
         self._crops = Allowance(limits.max_crops)
         self._prompts = Allowance(limits.max_batch)
-        self._encodings = Encodings(cache, limits.max_jobs, limits.max_picture_bytes)
+        self._encodings = Encodings(cache, limits.max_jobs, limits.max_image_bytes)
         self._readiness = Readiness(cache, self._encodings, limits)
         self.unusable: list[Unusable] = []
         self.satisfied: list[Sequence] = []
@@ -114,7 +114,7 @@ class Scheduler:
 
     @property
     def jobs(self) -> dict[str, EncodeJob]:
-        """Pictures that are being encoded, by key."""
+        """Images that are being encoded, by key."""
         return self._encodings.jobs
 
     def prepare(self, sequence: Sequence) -> None:
@@ -138,7 +138,7 @@ class Scheduler:
             raise AssertionError(f"sequence {sequence.number} is submitted before it was prepared")
         self.waiting.add(sequence)
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> ScheduledBatch | None:
         """Choose the next launch and take what it needs; None where nothing can be launched now."""
         plan = self._choose()
         kept_free = self.realtime_soon and self.bulk_waits and plan is None
@@ -147,7 +147,7 @@ class Scheduler:
         self._kept_free = kept_free
         return plan
 
-    def _choose(self) -> Plan | None:
+    def _choose(self) -> ScheduledBatch | None:
         load = self._load()
         self._pause.consider(load)
         self._realtime_decoding = load.realtime_decoding > 0
@@ -158,7 +158,7 @@ class Scheduler:
                 return plan
         return None
 
-    def abandon(self, plan: Plan) -> None:
+    def abandon(self, plan: ScheduledBatch) -> None:
         """Give back what a plan took: its launch raised."""
         for group in plan.groups:
             self._encodings.fail(group.job)
@@ -168,7 +168,7 @@ class Scheduler:
                 self.cache.withdraw(sequence)
                 self._residents.requeue(sequence)
             else:
-                sequence.filled -= row.count
+                sequence.num_computed_tokens -= row.count
 
     def commit(self, step: Step, failed: list[bool]) -> None:
         """Book what a step has done.
@@ -206,13 +206,13 @@ class Scheduler:
         """Drop encodings that nobody waits for any more, and name them, so that the device forgets them."""
         return self._encodings.drop_idle(self.waiting)
 
-    def spare_memory(self, plan: Plan) -> list[EncodeJob]:
-        """Launch less at a time from now on, because memory was short for a plan; begin pictures again.
+    def spare_memory(self, plan: ScheduledBatch) -> list[EncodeJob]:
+        """Launch less at a time from now on, because memory was short for a plan; begin images again.
 
         Pages stay as they are: all keys and values lie in one allocation, of which none can be given back.
 
         Returns:
-            Pictures that the device has to forget.
+            Images that the device has to forget.
         """
         if plan.kind == "encode":
             self._crops.shrink(sum(group.count for group in plan.groups))
@@ -224,7 +224,7 @@ class Scheduler:
         """Give what a waiting sequence needs before its first token; None where it has begun.
 
         Raises:
-            Exception: What its picture raises.
+            Exception: What its image raises.
         """
         return self._readiness.need(sequence)
 
@@ -233,7 +233,7 @@ class Scheduler:
         realtime = sum(sequence.realtime for sequence in decoding)
         return Load(len(self.waiting), len(decoding), realtime, self.realtime_near, self.realtime_soon)
 
-    def _book(self, plan: Plan) -> None:
+    def _book(self, plan: ScheduledBatch) -> None:
         self._pause.book(plan)
         if plan.kind == "decode":
             self._steps.book(overtakes=self._realtime_decoding and self.waiting.bulk > 0)
@@ -250,7 +250,7 @@ class Scheduler:
     def _bulk_is_due(self) -> bool:
         return self._turns.due and self.waiting.realtime > 0
 
-    def _order(self) -> tuple[Callable[[], Plan | None], ...]:
+    def _order(self) -> tuple[Callable[[], ScheduledBatch | None], ...]:
         """Say which kinds of launches to try, one after the other."""
         pause, decode, bulk = self._pause, self._residents.plan_decode, self._admission(realtime=False)
         if not self.admits:
@@ -266,7 +266,7 @@ class Scheduler:
             return (*urgent, decode, *bulk)
         return (*admit, decode)
 
-    def _admission(self, *, realtime: bool) -> tuple[Callable[[], Plan | None], ...]:
+    def _admission(self, *, realtime: bool) -> tuple[Callable[[], ScheduledBatch | None], ...]:
         prefill, encode = partial(self._plan_prefill, realtime), partial(self._plan_encode, realtime)
         if self._prefilled_last[realtime] or (not realtime and self._encodes_on()):
             return encode, prefill
@@ -285,14 +285,14 @@ class Scheduler:
         if self._pause.bulk.fresh:
             return False
         crops = self._encodings.next_crops(self._crops.now, self._enough, realtime=False)
-        prompts = sum(sequence.known_length for sequence in self._encodings.leaders(realtime=False))
+        prompts = sum(sequence.num_tokens for sequence in self._encodings.leaders(realtime=False))
         taken_s = self.rates.crops.cost(crops) + self.rates.positions.cost(prompts)
         return crops > 0 and taken_s <= self._pause.bulk.left_s
 
-    def _plan_prefill(self, realtime: bool) -> Plan | None:
+    def _plan_prefill(self, realtime: bool) -> ScheduledBatch | None:
         if self._is_held_up(realtime):
             return None
-        rows: list[Row] = []
+        rows: list[BatchItem] = []
         copies: list[PageCopy] = []
         saves: list[PageCopy] = []
         room = self._room(realtime)
@@ -313,9 +313,9 @@ class Scheduler:
             copies += admission.copies
             saves += admission.saves
             positions += row.count
-        return Plan("prefill", tuple(rows), copies=tuple(copies), saves=tuple(saves)) if rows else None
+        return ScheduledBatch("prefill", tuple(rows), copies=tuple(copies), saves=tuple(saves)) if rows else None
 
-    def _plan_encode(self, realtime: bool) -> Plan | None:
+    def _plan_encode(self, realtime: bool) -> ScheduledBatch | None:
         self.unusable += self._encodings.begin(self.waiting, realtime=realtime)
         crops, room = self._crops.now, self._room(realtime)
         if room.left_s < math.inf:
@@ -326,7 +326,7 @@ class Scheduler:
         for group in groups:
             if group.job.encoded:
                 self.waiting.open(group.job.key)
-        return Plan("encode", groups=groups) if groups else None
+        return ScheduledBatch("encode", groups=groups) if groups else None
 
     def _is_held_up(self, realtime: bool) -> bool:
         """Tell whether prompts of a class must leave pages and rows that come free to the other one."""
@@ -347,7 +347,7 @@ class Scheduler:
                     return
 
     def _ready(self, *, realtime: bool) -> Iterator[Sequence]:
-        """Walk the waiting sequences of a class whose pictures are there, oldest first."""
+        """Walk the waiting sequences of a class whose images are there, oldest first."""
         for sequence in self.waiting.candidates(realtime=realtime):
             if self._readiness.ready(sequence):
                 yield sequence
@@ -358,8 +358,8 @@ class Scheduler:
         """Tell whether a ready sequence needs a launch at all."""
         return sequence.samples or self._readiness.positions(sequence) > 0
 
-    def _start(self, sequence: Sequence, start: int) -> Row:
+    def _start(self, sequence: Sequence, start: int) -> BatchItem:
         self._residents.start(sequence)
         job = self._encodings.take(sequence) if start == 0 else None
         index = len(sequence.tokens) if sequence.samples else None
-        return Row(sequence, start, sequence.known_length - start, index, job)
+        return BatchItem(sequence, start, sequence.num_tokens - start, index, job)

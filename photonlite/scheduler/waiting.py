@@ -1,7 +1,7 @@
-"""The waiting sequences, by rank and by picture, and which of them may be ready to run.
+"""The waiting sequences, by rank and by image, and which of them may be ready to run.
 
 ```
-line        sequences of one class that wait for one picture, oldest first; those without a picture form one line too
+line        sequences of one class that wait for one image, oldest first; those without an image form one line too
 open line   may be ready: opened whenever that can become true, closed when a look shows that it is not
 ```
 
@@ -53,8 +53,8 @@ class Waiting(Queue):
         super().add(sequence)
         self._asked[sequence.realtime].add(sequence)
         lines = self._lines[sequence.realtime]
-        if (line := lines.get(sequence.picture_key)) is None:
-            line = lines[sequence.picture_key] = _Line()
+        if (line := lines.get(sequence.image_key)) is None:
+            line = lines[sequence.image_key] = _Line()
         line.sequences.add(sequence)
         self._open_line(line, sequence.realtime)
 
@@ -67,11 +67,11 @@ class Waiting(Queue):
         super().remove(sequence)
         self._asked[sequence.realtime].remove(sequence)
         lines = self._lines[sequence.realtime]
-        line = lines[sequence.picture_key]
+        line = lines[sequence.image_key]
         line.sequences.remove(sequence)
         if not line.sequences:
             self._close_line(line, sequence.realtime)
-            del lines[sequence.picture_key]
+            del lines[sequence.image_key]
         elif line.opened_at is not None:
             self._open_line(line, sequence.realtime)
 
@@ -83,7 +83,7 @@ class Waiting(Queue):
         return next(iter(self._asked[realtime]), None)
 
     def about(self, key: str) -> Sequence | None:
-        """Return the first sequence that waits for a picture."""
+        """Return the first sequence that waits for an image."""
         for lines in (self._lines[True], self._lines[False]):
             if (line := lines.get(key)) is not None:
                 first: Sequence = line.sequences[0]
@@ -91,14 +91,14 @@ class Waiting(Queue):
         return None
 
     def open(self, key: str) -> None:
-        """Note that sequences which wait for a picture may be ready: it is encoded, or cached."""
+        """Note that sequences which wait for an image may be ready: it is encoded, or cached."""
         for realtime, lines in self._lines.items():
             if (line := lines.get(key)) is not None:
                 self._open_line(line, realtime)
 
     def close(self, sequence: Sequence) -> None:
-        """Note that a sequence is not ready, and those that wait for the same picture are not either."""
-        self._close_line(self._lines[sequence.realtime][sequence.picture_key], sequence.realtime)
+        """Note that a sequence is not ready, and those that wait for the same image are not either."""
+        self._close_line(self._lines[sequence.realtime][sequence.image_key], sequence.realtime)
 
     def candidates(self, *, realtime: bool) -> Iterator[Sequence]:
         """Walk the sequences of a class that may be ready, oldest first.

@@ -1,7 +1,7 @@
 """The server: one model behind HTTP, for the clients of Moondream and of OpenAI, and for robots over a WebSocket.
 
 ```
-client ──> app ──> Ingress.admit ──> body, picture ──> Call ──> Backend ──> VisionModel
+client ──> app ──> Ingress.admit ──> body, image ──> Call ──> Backend ──> VisionModel
                    key, drain,       bytes, pixels     limits   run, stream
                    rate, places
 ```

@@ -16,23 +16,23 @@ from photonlite.server.errors import to_http
 from photonlite.server.exposition import HttpMetrics
 from photonlite.server.hosts import OwnNames
 from photonlite.server.ingress import Ingress
-from photonlite.server.pictures import Pictures
+from photonlite.server.request_images import RequestImages
 from photonlite.server.sending import Failures, Heading
 from photonlite.server.wrong_keys import WrongKeys
 
 
-def create_app(backend: Backend, config: ServerConfig, pictures: Pictures | None = None) -> Starlette:
+def create_app(backend: Backend, config: ServerConfig, images: RequestImages | None = None) -> Starlette:
     """Build the server around what answers.
 
     Args:
         backend: Answers; whoever made it closes it.
         config: How to serve.
-        pictures: Opens pictures; unless given, the model decodes them in this process.
+        images: Opens images; unless given, the model decodes them in this process.
 
     Returns:
         An ASGI application; `app.state.ingress` is its ingress, `app.state.http` counts its requests.
     """
-    ingress = Ingress(config, backend, pictures=pictures)
+    ingress = Ingress(config, backend, images=images)
     http = HttpMetrics()
     app = Starlette(
         routes=_routes(ingress, http),

@@ -1,6 +1,6 @@
 """What a request to one of Moondream's own routes asks for, in whichever of three forms it comes.
 
-| Content-Type | picture | fields |
+| Content-Type | image | fields |
 |---|---|---|
 | `application/json` | `image_url`: a data URI | beside it |
 | `multipart/form-data` | the one file, or `image_url` | as text; those of `JSON_FIELDS` as JSON |
@@ -47,7 +47,7 @@ class Asked:
     """A request that has been read.
 
     Attributes:
-        images: Pictures: bytes, or what `image_url` held.
+        images: Images: bytes, or what `image_url` held.
         arguments: For the method of `VisionModel`.
         model: Which model is meant; None for the one that is served.
         stream: Whether the answer is wanted as it comes.
@@ -124,7 +124,7 @@ def _read(request: Request, body: bytes) -> tuple[list[bytes], dict[str, Any]]:
         return [body] if body else [], _from_texts(dict(request.query_params))
     raise HttpError(
         415,
-        f"Content-Type is {kind[:60]!r}: send application/json, multipart/form-data, or the picture as image/...",
+        f"Content-Type is {kind[:60]!r}: send application/json, multipart/form-data, or the image as image/...",
         code="unsupported_content_type",
     )
 

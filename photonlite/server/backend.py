@@ -19,12 +19,12 @@ class Call:
 
     Attributes:
         skill: What is asked.
-        image: The bytes of a picture file, or the picture; None for a query without one.
+        image: The bytes of an image file, or the image; None for a query without one.
         arguments: Keyword arguments of the method of `VisionModel`: object, question, length, settings, reasoning,
             spatial_refs.
         stream: Whether text is wanted as it comes.
         deadline_s: Seconds from the call after which the answer is worthless; None for the server's own deadline.
-        salt: Whose question it is: tenants share nothing that was computed for them.
+        cache_salt: Whose question it is: tenants share nothing that was computed for them.
         caller: Who asks, for shares of what callers divide: the tenant, or an address where there are no keys.
         realtime: Whether it goes before bulk work.
         strict: Whether an answer that a limit cut short is an error.
@@ -35,7 +35,7 @@ class Call:
     arguments: Mapping[str, Any]
     stream: bool = False
     deadline_s: float | None = None
-    salt: str | None = None
+    cache_salt: str | None = None
     caller: str | None = None
     realtime: bool = False
     strict: bool = False

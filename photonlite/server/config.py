@@ -41,16 +41,16 @@ class ServerConfig:
         api_keys: Whoever gives none of them is refused. Without keys everybody is answered.
         key_weights: What part a key gets of what callers share: twice as much with 2; 1 for keys that are not named.
         max_body_bytes: Of a request's body, and of a frame of a WebSocket.
-        max_images: Pictures of a request.
+        max_images: Images of a request.
         max_prompt_characters: Of a question, an object's name, or all messages of a conversation together.
         max_tokens: The most that a request may ask for.
         max_objects: The most that a request may ask for.
         max_open: Requests that are accepted and not yet answered, and as many again whose bodies are on their way.
         max_sockets: WebSockets that are open at a time.
-        max_open_bytes: What their bodies and pictures take together, at the peak of decoding too.
-        image_workers: Processes that open and decode pictures; each is killed when a picture costs too much, and up to
-            four more run while there are such pictures. None for one for each core, from 6 to 8. 0 decodes in the
-            server's own process, where nothing can stop a hostile picture.
+        max_open_bytes: What their bodies and images take together, at the peak of decoding too.
+        image_workers: Processes that open and decode images; each is killed when an image costs too much, and up to
+            four more run while there are such images. None for one for each core, from 6 to 8. 0 decodes in the
+            server's own process, where nothing can stop a hostile image.
         max_connections: Open at a time, whether they ask for anything or not; more are refused with 503.
         requests_per_minute: Of each key, or of each client's address where there are no keys, with frames of WebSockets
             as requests; None for no limit.
@@ -61,7 +61,7 @@ class ServerConfig:
         body_timeout_s: Seconds that a client may take for the body.
         send_timeout_s: Seconds that a client may take to read what it was sent.
         frame_timeout_s: Seconds for which a WebSocket may stay open without a frame.
-        url_hosts: Hosts that pictures may be fetched from, over https; none unless named.
+        url_hosts: Hosts that images may be fetched from, over https; none unless named.
         cors_origins: Origins, such as "https://example.com", whose pages may call the server; "*" for all.
         allow_hosts: Names, without port, that the Host of requests may have beside loopback's and the server's address.
             Without keys on loopback, requests for any other host are refused: a page sent them, whose name leads here.

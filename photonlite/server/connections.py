@@ -71,7 +71,7 @@ class LimitedConfig(uvicorn.Config):
             http=HttpConnection,
             ws=SocketConnection,
             ws_max_size=limits.max_body_bytes,
-            ws_per_message_deflate=False,  # pictures are compressed already
+            ws_per_message_deflate=False,  # images are compressed already
             log_config=None,
             access_log=False,
             server_header=False,

@@ -22,14 +22,14 @@ class Kind(NamedTuple):
 
     Attributes:
         skill: What is asked.
-        picture: Whether it is about a picture.
+        image: Whether it is about an image.
         form: Whether the answer has a schema, choices or a pattern.
         reasoning: Whether the model thinks before it answers.
         length: Limit of tokens or objects: the number of its binary digits.
     """
 
     skill: str
-    picture: bool
+    image: bool
     form: bool
     reasoning: bool
     length: int

@@ -123,8 +123,8 @@ class EngineCollector(Collector):
         ingress = self._ingress
         yield GaugeMetricFamily("photonlite_open_requests", "Accepted and not answered.", ingress.open)
         yield GaugeMetricFamily("photonlite_draining", "1 while the server stops.", float(ingress.draining))
-        for name, value in ingress.pictures.gauges.items():
-            yield GaugeMetricFamily(f"photonlite_{name}", "Of the processes that decode pictures.", value)
+        for name, value in ingress.images.gauges.items():
+            yield GaugeMetricFamily(f"photonlite_{name}", "Of the processes that decode images.", value)
         yield from engine_metrics(ingress.backend)
 
 

@@ -1,4 +1,4 @@
-"""Fetches a picture for a client, from hosts that the server's owner has named and from nowhere else.
+"""Fetches an image for a client, from hosts that the server's owner has named and from nowhere else.
 
 Whoever chooses the URL must not reach through the server what only the server can reach: https alone, no redirect, no
 other port, and no address of a private network, whatever the name resolves to. The address that was checked is the one
@@ -50,18 +50,18 @@ def check_url(url: str, hosts: tuple[str, ...]) -> SplitResult:
         HttpError: 422.
     """
     if not hosts:
-        raise _refused("pictures are not fetched from URLs: send image_url as data:image/jpeg;base64,...")
+        raise _refused("images are not fetched from URLs: send image_url as data:image/jpeg;base64,...")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as cause:
-        raise _refused("the URL of the picture cannot be read") from cause
+        raise _refused("the URL of the image cannot be read") from cause
     if parts.scheme.lower() != "https" or port not in (None, PORT) or parts.username is not None:
-        raise _refused("pictures are fetched over https only, without port, user and password")
+        raise _refused("images are fetched over https only, without port, user and password")
     if (parts.hostname or "") not in map(str.lower, hosts):
-        raise _refused(f"pictures are not fetched from this host, only from {', '.join(hosts)}")
+        raise _refused(f"images are not fetched from this host, only from {', '.join(hosts)}")
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise _refused("the URL of the picture has characters that must be percent-encoded")
+        raise _refused("the URL of the image has characters that must be percent-encoded")
     return parts
 
 
@@ -95,19 +95,19 @@ async def fetch(
     resolve: Resolve = resolve,
     connect: Connect = connect,
 ) -> bytes:
-    """Fetch a picture.
+    """Fetch an image.
 
     Args:
         url: Where it is.
         hosts: Whose names are allowed.
-        max_bytes: Of the picture.
+        max_bytes: Of the image.
         timeout_s: Seconds for everything together.
         charge: Told of bytes before they are taken in; raises where there is no memory for them.
         resolve: Gives the addresses of a host.
         connect: Connects to one of them.
 
     Raises:
-        HttpError: 422 where the URL is refused or the host does not give a picture in time; 413 for a larger one.
+        HttpError: 422 where the URL is refused or the host does not give an image in time; 413 for a larger one.
     """
     parts = check_url(url, hosts)
     host = parts.hostname or ""
@@ -141,7 +141,7 @@ def is_public(address: str) -> bool:
 
 def _public(addresses: list[str]) -> str:
     if not addresses or not all(map(is_public, addresses)):
-        raise _refused("the host of the picture has no address, or one on a private network")
+        raise _refused("the host of the image has no address, or one on a private network")
     return addresses[0]
 
 
@@ -195,7 +195,7 @@ def _check_response(response: h11.Response, max_bytes: int) -> None:
 
 def _check_size(size: int, max_bytes: int) -> None:
     if size > max_bytes:
-        message = f"the picture behind the URL is over the limit of {max_bytes} bytes"
+        message = f"the image behind the URL is over the limit of {max_bytes} bytes"
         raise HttpError(413, message, code="image_too_large", limit="max_body_bytes")
 
 
@@ -204,4 +204,4 @@ def _refused(message: str) -> HttpError:
 
 
 def _failed(reason: str, limit: str | None = None) -> HttpError:
-    return HttpError(422, f"the picture could not be fetched: {reason}", code="image_fetch_failed", limit=limit)
+    return HttpError(422, f"the image could not be fetched: {reason}", code="image_fetch_failed", limit=limit)

@@ -29,10 +29,10 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 from photonlite.server.estimates import Kind, kind_of
 from photonlite.server.limits import bounded, check_images
-from photonlite.server.pictures import Hold, Pictures, from_data_uri, is_remote
 from photonlite.server.places import Places, Ticket
 from photonlite.server.rate import RateLimit
 from photonlite.server.reading import read_body
+from photonlite.server.request_images import Hold, RequestImages, from_data_uri, is_remote
 from photonlite.server.turns import Turn, Turns
 from photonlite.server.usage import note_result, note_stream
 from photonlite.server.watching import Pieces, Watch
@@ -48,14 +48,14 @@ class Ingress:
         config: The limits.
         backend: Answers.
         clock: Gives seconds.
-        pictures: Opens them; unless given, the model does that in this process.
+        images: Opens them; unless given, the model does that in this process.
 
     Attributes:
         config: The limits.
         backend: Answers.
         clock: Gives seconds.
         draining: Whether nothing new is admitted.
-        pictures: Opens pictures.
+        images: Opens images.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Ingress:
         config: ServerConfig,
         backend: Backend,
         clock: Callable[[], float] = time.monotonic,
-        pictures: Pictures | None = None,
+        images: RequestImages | None = None,
     ) -> None:
         self.config = config
         self.backend = backend
         self.draining = False
         self.clock = clock
-        self.pictures = pictures or Pictures()
+        self.images = images or RequestImages()
         self._turns = Turns(backend.max_batch, clock)
         self._places = Places(config.max_open, config.max_sockets, config.max_open_bytes, self._retry_s)
         self._rate = RateLimit(config.requests_per_minute, clock) if config.requests_per_minute else None
@@ -81,7 +81,7 @@ class Ingress:
 
     @property
     def open_bytes(self) -> int:
-        """What their bodies and pictures take."""
+        """What their bodies and images take."""
         return self._places.bytes.used
 
     def drain(self) -> None:
@@ -137,7 +137,7 @@ class Ingress:
         self._check_rate(ticket.caller)
 
     def image(self, value: str | bytes) -> bytes:
-        """Give the bytes of a picture that came with the request: raw, or as a data URI.
+        """Give the bytes of an image that came with the request: raw, or as a data URI.
 
         Raises:
             HttpError: 400 for what is no data URI, damaged or empty; 413 over the limit.
@@ -145,14 +145,14 @@ class Ingress:
         if isinstance(value, str):
             value = from_data_uri(value)
         if not value:
-            raise HttpError(400, "the picture is empty (0 bytes)", code="invalid_image")
+            raise HttpError(400, "the image is empty (0 bytes)", code="invalid_image")
         if len(value) > self.config.max_body_bytes:
-            message = f"the picture has {len(value)} bytes, over the limit of {self.config.max_body_bytes}"
+            message = f"the image has {len(value)} bytes, over the limit of {self.config.max_body_bytes}"
             raise HttpError(413, message, code="image_too_large", limit="max_body_bytes")
         return value
 
     async def load_image(self, value: str | bytes, ticket: Ticket) -> bytes:
-        """Give the bytes of a picture, fetched if need be and allowed; the request holds them before they are there.
+        """Give the bytes of an image, fetched if need be and allowed; the request holds them before they are there.
 
         Raises:
             HttpError: As `image` and `fetch`; 429 where open requests hold too much memory.
@@ -168,10 +168,10 @@ class Ingress:
         return data
 
     async def fetch(self, url: str, ticket: Ticket) -> bytes:
-        """Fetch a picture over https from a host that the server's owner has named.
+        """Fetch an image over https from a host that the server's owner has named.
 
         Raises:
-            HttpError: 422 for any other URL, and where the host does not give a picture of at most the limit in time;
+            HttpError: 422 for any other URL, and where the host does not give an image of at most the limit in time;
                 429 where open requests hold too much memory.
         """
         with Hold(ticket) as hold:
@@ -227,7 +227,7 @@ class Ingress:
             raise HttpError(404, message, code="model_not_found")
 
     def check_images(self, count: int) -> None:
-        """Check how many pictures a request holds.
+        """Check how many images a request holds.
 
         Raises:
             HttpError: 422, more than the limit.
@@ -244,7 +244,7 @@ class Ingress:
                 by itself and cancels the task.
 
         Raises:
-            HttpError: 422 over a limit, 413 or 429 for a picture that takes too much memory, 429 where the answer would
+            HttpError: 422 over a limit, 413 or 429 for an image that takes too much memory, 429 where the answer would
                 not be in time, 499 for a client that went away, 503 with a dead engine.
             PhotonliteError: Why there is no answer; see `to_http`.
         """
@@ -291,12 +291,12 @@ class Ingress:
         seconds = max(_LEAST_S, (call.deadline_s or self.config.deadline_s) - passed)
         if not call.realtime:  # frames that come too late are dropped without an error
             self._check_time(ticket.caller, kind_of(call), seconds)
-        salt = call.salt or ticket.salt
-        call = dataclasses.replace(call, deadline_s=seconds, salt=salt, caller=ticket.caller.id)
+        cache_salt = call.cache_salt or ticket.cache_salt
+        call = dataclasses.replace(call, deadline_s=seconds, cache_salt=cache_salt, caller=ticket.caller.id)
         return call, Watch(watched, now + seconds, self.clock), now + seconds
 
     async def _run(self, call: Call, ticket: Ticket, until: float) -> Mapping[str, Any]:
-        # A picture is decoded in its caller's own turn, so that one with costly pictures holds up nobody else.
+        # An image is decoded in its caller's own turn, so that one with costly images holds up nobody else.
         async with self._turns.turn(ticket.caller, kind_of(call), realtime=call.realtime) as goes_first:
             with Hold(ticket) as hold:
                 return await self.backend.run(self._due(await self._opened(call, hold), until, goes_first))
@@ -309,10 +309,10 @@ class Ingress:
         return stream
 
     async def _opened(self, call: Call, hold: Hold) -> Call:
-        """Decode the picture of a call."""
+        """Decode the image of a call."""
         if not isinstance(call.image, bytes):
             return call
-        return dataclasses.replace(call, image=await self.pictures.open(call.image, hold))
+        return dataclasses.replace(call, image=await self.images.open(call.image, hold))
 
     def _due(self, call: Call, until: float, goes_first: bool) -> Call:
         """Return a call whose turn it is: its deadline counts from now.

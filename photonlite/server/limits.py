@@ -22,7 +22,7 @@ def bounded(call: Call, config: ServerConfig, skills: tuple[str, ...]) -> Call:
             422, f"this model cannot {call.skill}: it can {', '.join(skills)}", code="unsupported_skill"
         )
     if call.image is None and call.skill != "query":
-        raise HttpError(422, f"{call.skill} needs a picture: send image_url", code="missing_image")
+        raise HttpError(422, f"{call.skill} needs an image: send image_url", code="missing_image")
     for name in ("object", "question"):
         _check_text(name, call.arguments.get(name), config.max_prompt_characters)
     settings = _bounded_settings(call.arguments.get("settings"), config)
@@ -35,7 +35,7 @@ def bounded(call: Call, config: ServerConfig, skills: tuple[str, ...]) -> Call:
 
 
 def check_images(count: int, config: ServerConfig) -> None:
-    """Check how many pictures a request holds.
+    """Check how many images a request holds.
 
     Raises:
         HttpError: 422, there are more than the server takes.
@@ -43,7 +43,7 @@ def check_images(count: int, config: ServerConfig) -> None:
     if count > config.max_images:
         raise HttpError(
             422,
-            f"the request holds {count} pictures, over the limit of {config.max_images}",
+            f"the request holds {count} images, over the limit of {config.max_images}",
             code="too_many_images",
             limit="max_images",
         )

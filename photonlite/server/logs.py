@@ -6,7 +6,7 @@
  "client": "203.0.113.7", "key": "1f0c9a2b"}
 ```
 
-Neither pictures nor prompts nor keys are ever part of a line: of a request it holds the names and numbers above.
+Neither images nor prompts nor keys are ever part of a line: of a request it holds the names and numbers above.
 """
 
 import contextlib

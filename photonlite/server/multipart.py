@@ -1,4 +1,4 @@
-"""Takes a multipart form apart whose body is in memory already: pictures and fields."""
+"""Takes a multipart form apart whose body is in memory already: images and fields."""
 
 import re
 from email.message import Message
@@ -72,7 +72,7 @@ def _text(name: str, content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        _malformed(f"the field {name[:40]!r} is not UTF-8; a picture needs a filename")
+        _malformed(f"the field {name[:40]!r} is not UTF-8; an image needs a filename")
 
 
 def _malformed(reason: str) -> NoReturn:

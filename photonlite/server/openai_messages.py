@@ -1,4 +1,4 @@
-"""A conversation as one question about one picture, which is what the model was trained for.
+"""A conversation as one question about one image, which is what the model was trained for.
 
 A single message of the user's is the question, as it is. Of several messages these blocks are, with an empty line
 between them:
@@ -7,7 +7,7 @@ between them:
 2. the earlier turns, one after the other, as `User: ...` and `Assistant: ...`,
 3. the text of the last message, which must be the user's.
 
-The parts of a message are joined by line ends. The picture may stand in any of the user's messages; a client that sends
+The parts of a message are joined by line ends. The image may stand in any of the user's messages; a client that sends
 it again with every turn is understood.
 """
 
@@ -28,7 +28,7 @@ class Conversation:
 
     Attributes:
         question: The text for the model.
-        images: Where the pictures are, as they were given, each once.
+        images: Where the images are, as they were given, each once.
     """
 
     question: str
@@ -63,7 +63,7 @@ class _Turn:
 def _flatten(turns: Sequence[_Turn]) -> str:
     last = turns[-1]
     if not last.text:
-        raise unusable("the last message holds no text: ask something about the picture")
+        raise unusable("the last message holds no text: ask something about the image")
     instructions = [turn.text for turn in turns if turn.role in INSTRUCTIONS]
     earlier = [f"{_SPEAKERS[turn.role]}: {turn.text}" for turn in turns[:-1] if turn.role in _SPEAKERS and turn.text]
     return "\n\n".join(block for block in ("\n".join(instructions), "\n".join(earlier), last.text) if block)
@@ -111,7 +111,7 @@ def _text(value: object, where: str) -> str:
 
 
 def _url(value: Any, where: str) -> str:
-    """Read `{"url": "data:..."}`; how detailed the picture is to be looked at is the model's own affair."""
+    """Read `{"url": "data:..."}`; how detailed the image is to be looked at is the model's own affair."""
     url = value.get("url") if isinstance(value, Mapping) else None
     if not isinstance(url, str):
         raise malformed(f"{where} must be an object with a 'url'")

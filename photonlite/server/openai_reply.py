@@ -48,7 +48,7 @@ class Heading:
 
 
 def usage(metrics: Metrics | None) -> dict[str, int]:
-    """Count tokens; those of a picture belong to the prompt."""
+    """Count tokens; those of an image belong to the prompt."""
     prompt, output = (metrics.prompt_tokens, metrics.output_tokens) if metrics else (0, 0)
     return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 

@@ -107,7 +107,7 @@ def _operation(path: str, method: str, operation: Json) -> Iterator[str]:
 
 
 def _places(parameters: list[Json]) -> str:
-    words = {"query": "Query string, where the picture is the body", "path": "Path", "header": "Headers"}
+    words = {"query": "Query string, where the image is the body", "path": "Path", "header": "Headers"}
     return " and ".join(dict.fromkeys(words[parameter["in"]] for parameter in parameters))
 
 

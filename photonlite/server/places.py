@@ -43,7 +43,7 @@ class Ticket:
         self._closed = False
 
     @property
-    def salt(self) -> str | None:
+    def cache_salt(self) -> str | None:
         """The tenant; None without keys."""
         return self.caller.tenant
 

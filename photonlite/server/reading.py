@@ -67,5 +67,5 @@ def _declared(request: Request, limit: int) -> int | None:
 
 
 def _too_large(size: str, limit: int) -> HttpError:
-    message = f"the body has {size} bytes, over the limit of {limit}: shrink the picture"
+    message = f"the body has {size} bytes, over the limit of {limit}: shrink the image"
     return HttpError(413, message, code="body_too_large", limit="max_body_bytes")

@@ -57,7 +57,7 @@ def read_text(text: str) -> dict[str, Any]:
 
 
 def read_frame(data: bytes) -> bytes:
-    """Give a frame as the bytes of a picture file.
+    """Give a frame as the bytes of an image file.
 
     Raises:
         HttpError: 400, the header of raw pixels does not fit them.

@@ -42,7 +42,7 @@ from photonlite.server.ingress import Ingress
 from photonlite.server.library_messages import library_messages
 from photonlite.server.listening import allow_files, listen
 from photonlite.server.logs import LOGGER, json_lines, log
-from photonlite.server.pictures import Pictures
+from photonlite.server.request_images import RequestImages
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ENGINE_DIED = 70
@@ -72,7 +72,7 @@ def serve(
         model: Answers; closed at the end.
         config: How to serve.
         listener: From `listen`; taken now unless given.
-        image_limits: What pictures may take to decode; the model's limits unless given.
+        image_limits: What images may take to decode; the model's limits unless given.
         on_start: Called with the address and the port as soon as requests are answered.
         reload: Gives settings whose keys are used from then on, at each SIGHUP.
         guard: Told, when the server begins to stop, in how many seconds it must be gone; see `end_process_in`.
@@ -83,27 +83,27 @@ def serve(
 
     Raises:
         ListenError: The address cannot be listened at.
-        EngineError: The processes that decode pictures do not start.
+        EngineError: The processes that decode images do not start.
     """
     try:
         taken = listener or listen(config)
         decoders = decoding(config, image_limits or model.image_limits)
-        with json_lines(sys.stdout), library_messages(), decoders as pictures:  # the decoders' messages are lines, too
-            app = create_app(ModelBackend(model), config, pictures)
+        with json_lines(sys.stdout), library_messages(), decoders as images:  # the decoders' messages are lines, too
+            app = create_app(ModelBackend(model), config, images)
             return run(app, config, taken, on_start, reload, guard)
     finally:
         model.close(drain=False)  # what was accepted has ended, or has been given up
 
 
 @contextlib.contextmanager
-def decoding(config: ServerConfig, limits: ImageLimits) -> Iterator[Pictures]:
-    """Have pictures decoded in processes of their own while a block runs, if the configuration wants that.
+def decoding(config: ServerConfig, limits: ImageLimits) -> Iterator[RequestImages]:
+    """Have images decoded in processes of their own while a block runs, if the configuration wants that.
 
     The processes are ready when the block begins, and have ended when this returns.
 
     Args:
         config: Of the server.
-        limits: How large pictures may be.
+        limits: How large images may be.
 
     Raises:
         SettingsError: The system cannot do it, and the configuration asks for it.
@@ -111,12 +111,12 @@ def decoding(config: ServerConfig, limits: ImageLimits) -> Iterator[Pictures]:
     """
     workers = default_workers() if config.image_workers is None else config.image_workers
     if not workers:
-        log("pictures are decoded in this process: a hostile one can stop the server", workers=0)
-        yield Pictures()
+        log("images are decoded in this process: a hostile one can stop the server", workers=0)
+        yield RequestImages()
         return
     pool = DecodePool(limits, workers)
     try:
-        yield Pictures(pool)
+        yield RequestImages(pool)
     finally:
         pool.close()
 

@@ -6,7 +6,7 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.schema_parts import Json
 
 _TAGS = {
-    "Skills": "Moondream's interface. Coordinates run from 0 to 1, with (0, 0) in the top-left corner of the picture.",
+    "Skills": "Moondream's interface. Coordinates run from 0 to 1, with (0, 0) in the top-left corner of the image.",
     "Real time": "A loop over the frames of a camera.",
     "OpenAI": "What OpenAI's clients call.",
     "Service": "Health, metrics and pages.",
@@ -28,7 +28,7 @@ def document(config: ServerConfig) -> Json:
         "info": {
             "title": "photonlite",
             "version": __version__,
-            "summary": "A picture and a few words in, structured answers out.",
+            "summary": "An image and a few words in, structured answers out.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

@@ -31,7 +31,7 @@ def schemas(config: ServerConfig) -> Json:
 def _messages() -> Json:
     text = array(ref("ChatTextPart"))
     url = described(TEXT, "A data URI with base64, or a URL of a host that the server allows.")
-    picture = record({"url": url, "detail": described(TEXT, "Ignored.")}, optional=["detail"])
+    image = record({"url": url, "detail": described(TEXT, "Ignored.")}, optional=["detail"])
     return {
         "ChatMessage": {
             "oneOf": [ref("ChatUserMessage"), ref("ChatAssistantMessage"), ref("ChatInstructions")],
@@ -42,8 +42,8 @@ def _messages() -> Json:
         "ChatInstructions": _message(list(INSTRUCTIONS), [TEXT, text]),
         "ChatTextPart": record({"type": {"const": "text"}, "text": TEXT}),
         "ChatImagePart": record(
-            {"type": {"const": "image_url"}, "image_url": picture},
-            description="A picture, in a message of the user's.",
+            {"type": {"const": "image_url"}, "image_url": image},
+            description="An image, in a message of the user's.",
         ),
     }
 

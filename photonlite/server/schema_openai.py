@@ -63,9 +63,9 @@ def _chat() -> Json:
     return {
         "operationId": "create_chat_completion",
         "tags": ["OpenAI"],
-        "summary": "Answer a conversation about at most one picture",
+        "summary": "Answer a conversation about at most one image",
         "description": (
-            "The model was trained on single questions about one picture, so a conversation becomes one question. One "
+            "The model was trained on single questions about one image, so a conversation becomes one question. One "
             "message of the user's is asked as it is. Earlier turns go before the last one's text as lines `User: ...` "
             "and `Assistant: ...`, and the instructions of system and developer messages before everything. The "
             "checkpoint decides what it makes of them. Unknown parameters are refused. `temperature` is 0 unless given."
@@ -92,7 +92,7 @@ def schemas(config: ServerConfig) -> Json:
         "ChatCompletionChunk": _chunk(),
         "Usage": record(
             {
-                "prompt_tokens": described(COUNT, "Those of the picture among them."),
+                "prompt_tokens": described(COUNT, "Those of the image among them."),
                 "completion_tokens": COUNT,
                 "total_tokens": COUNT,
             }

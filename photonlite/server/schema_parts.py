@@ -96,12 +96,12 @@ ERROR: Final = record(
 )
 
 _REASONS: Final = {
-    400: "The body or the picture cannot be read, or an answer cannot be held to the schema or the pattern.",
+    400: "The body or the image cannot be read, or an answer cannot be held to the schema or the pattern.",
     401: "The API key is missing or wrong.",
     403: "A page of another site sent it.",
     404: "There is no such path or model.",
     408: "The body did not come in time.",
-    413: "The body, or the picture in it, is too large.",
+    413: "The body, or the image in it, is too large.",
     415: "The body is of a media type that this route does not take.",
     421: "The request is for another host: see --allow-host.",
     422: "A field is unknown or missing, or its value cannot be used: a setting, a text that is empty or too long, "

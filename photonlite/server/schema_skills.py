@@ -25,8 +25,8 @@ from photonlite.skills.base import MAX_OBJECT_CHARACTERS, MAX_QUESTION_CHARACTER
 
 _OPTIONAL: Final = ("text", "scores", "reasoning")
 _SUMMARIES: Final[dict[Skill, str]] = {
-    "caption": "Describe a picture",
-    "query": "Answer a question, about a picture or without one",
+    "caption": "Describe an image",
+    "query": "Answer a question, about an image or without one",
     "detect": "Find every instance of an object: boxes",
     "point": "Point at every instance of an object",
     "segment": "Draw the outline of an object",
@@ -66,7 +66,7 @@ def _skill(skill: Skill, config: ServerConfig) -> Json:
         "tags": ["Skills"],
         "summary": _SUMMARIES[skill],
         "description": (
-            "The picture comes as a data URI in JSON, as a file of a form, or as the whole body with the other fields "
+            "The image comes as a data URI in JSON, as a file of a form, or as the whole body with the other fields "
             "in the query string. In a form or a query string these are JSON: "
             f"{', '.join(f'`{name}`' for name in JSON_FIELDS)}."
         ),
@@ -78,17 +78,17 @@ def _skill(skill: Skill, config: ServerConfig) -> Json:
 
 def _bodies(skill: Skill, config: ServerConfig) -> Json:
     name = skill.capitalize()
-    picture = {"image_url": "data:image/jpeg;base64,..."}
+    image = {"image_url": "data:image/jpeg;base64,..."}
     raw = {media_type: {"schema": described(TEXT, "The bytes of the file.")} for media_type in MEDIA_TYPES}
     return {
-        **parts.json_content(ref(f"{name}Request"), {**picture, **_EXAMPLES[skill]}),
+        **parts.json_content(ref(f"{name}Request"), {**image, **_EXAMPLES[skill]}),
         "multipart/form-data": {"schema": ref(f"{name}Form")},
         **raw,
     }
 
 
 def _query_string(skill: Skill, config: ServerConfig) -> list[Json]:
-    """Describe the fields beside a picture that is the whole body; JSON bodies and forms carry them themselves."""
+    """Describe the fields beside an image that is the whole body; JSON bodies and forms carry them themselves."""
     return [
         {"name": name, "in": "query", "required": False, "schema": schema}
         for name, schema in _flat(_fields(skill, config)).items()

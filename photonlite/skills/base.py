@@ -55,7 +55,7 @@ class Prompts(Protocol):
 
     @property
     def prefix_length(self) -> int:
-        """Positions that BOS and one picture take."""
+        """Positions that BOS and one image take."""
         ...
 
     @property
@@ -173,7 +173,7 @@ def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool) -
     before = prompts.prefix_length if with_image else 1
     needed = before + len(prompt)
     if needed > prompts.max_context:
-        parts = f"{before} for {'BOS and the picture' if with_image else 'BOS'} + {len(prompt)} for the prompt"
+        parts = f"{before} for {'BOS and the image' if with_image else 'BOS'} + {len(prompt)} for the prompt"
         raise CapacityError(
             f"the request needs {needed} positions ({parts}), but this model's context has {prompts.max_context}: "
             f"shorten the text by {needed - prompts.max_context} tokens or more"
@@ -270,7 +270,7 @@ def score(tokens: Sequence[Token]) -> float:
 
     The probability that there is one more object, which the position of its first token decided, times the geometric
     mean over its numbers (x, y, and width and height of a box) of the probability mass around the chosen bin. The mass
-    counts bins within 1 % of the picture for a coordinate, and within 10 % for a width or height; both probabilities
+    counts bins within 1 % of the image for a coordinate, and within 10 % for a width or height; both probabilities
     are those of the model at temperature 1, taken when the token was chosen.
     """
     masses = [mass for token in tokens for mass in token.masses]
@@ -283,7 +283,7 @@ _TINY = 1e-9
 
 
 def box(tokens: Sequence[Token]) -> dict[str, float]:
-    """Turn centre and size into corners, clamped to the picture."""
+    """Turn centre and size into corners, clamped to the image."""
     (x,), (y,), (width, height) = (token.values for token in tokens)
     return {
         "x_min": clamp(x - width / 2),

@@ -1,4 +1,4 @@
-"""Describe a picture in a short, normal or long text."""
+"""Describe an image in a short, normal or long text."""
 
 from collections.abc import AsyncIterator, Iterator
 

@@ -1,4 +1,4 @@
-"""Ask for nothing but a picture's place in the prefix cache."""
+"""Ask for nothing but an image's place in the prefix cache."""
 
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 

@@ -22,12 +22,12 @@ def build(prompts: Prompts, subject: str, *, refs: SpatialRefs | None = None, se
     Args:
         prompts: The checkpoint's.
         subject: What to point at, at most 1,000 characters.
-        refs: Places in the picture that the subject is about.
+        refs: Places in the image that the subject is about.
         settings: How to choose, and how many points at most.
 
     Raises:
         PromptError: The subject is no text, empty or too long.
-        SpatialRefError: A reference is no place in the picture.
+        SpatialRefError: A reference is no place in the image.
         UnsupportedSkillError: The checkpoint gives no points.
         CapacityError: The prompt exceeds the context.
     """

@@ -1,4 +1,4 @@
-"""Answer a question about a picture, about places in it, or without a picture; with reasoning before it if asked.
+"""Answer a question about an image, about places in it, or without an image; with reasoning before it if asked.
 
 The tokens of an answer with reasoning:
 
@@ -69,21 +69,21 @@ def read_question(
     Args:
         prompts: The checkpoint's.
         question: At most 4,000 characters.
-        with_image: Whether a picture comes before the question.
+        with_image: Whether an image comes before the question.
         reasoning: Whether the model writes down its reasoning first.
-        refs: Places in the picture that the question is about.
+        refs: Places in the image that the question is about.
         settings: How to choose words, and how many tokens at most.
 
     Raises:
         PromptError: The question is no text, empty or too long.
-        SpatialRefError: A reference is no place in the picture, or there is no picture.
+        SpatialRefError: A reference is no place in the image, or there is no image.
         UnsupportedSkillError: The checkpoint answers no questions.
         CapacityError: The prompt exceeds the context.
     """
     subject = clean_text(question, "question", MAX_QUESTION_CHARACTERS)
     places = clean_refs(refs)
     if places and not with_image:
-        raise SpatialRefError("spatial references were given without a picture: hand in the picture they belong to")
+        raise SpatialRefError("spatial references were given without an image: hand in the image they belong to")
     prompt = prompts.query(subject, reasoning=reasoning, refs=places)
     return Question(subject, prompt, reasoning, room_after(prompt, prompts, with_image=with_image), settings)
 
@@ -170,7 +170,7 @@ class _ReasoningReader:
 
 
 def read_reasoning(prompts: Prompts, tokens: Sequence[Token]) -> dict[str, Any]:
-    """Read reasoning and what parts of it are grounded in the picture.
+    """Read reasoning and what parts of it are grounded in the image.
 
     Returns:
         `{"text": str, "grounding": [{"start_idx", "end_idx", "points": [[x, y], ...]}, ...]}`; the indices are

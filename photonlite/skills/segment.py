@@ -27,12 +27,12 @@ def build(prompts: Prompts, subject: str, *, refs: SpatialRefs | None = None, se
     Args:
         prompts: The checkpoint's.
         subject: What to outline, at most 1,000 characters.
-        refs: Places in the picture that tell which one is meant.
+        refs: Places in the image that tell which one is meant.
         settings: How to choose, and how many tokens at most.
 
     Raises:
         PromptError: The subject is no text, empty or too long.
-        SpatialRefError: A reference is no place in the picture.
+        SpatialRefError: A reference is no place in the image.
         UnsupportedSkillError: The checkpoint draws no outlines.
         CapacityError: The prompt exceeds the context.
     """

@@ -51,7 +51,7 @@ class EveryHead:
 
 
 def build(prompts: Prompts) -> dict[str, Request]:
-    """Build a request for each skill of a checkpoint, by its name. All are about a picture."""
+    """Build a request for each skill of a checkpoint, by its name. All are about an image."""
     asked: dict[str, tuple[Token, ...]] = {}
     for skill in prompts.skills:
         match skill:

@@ -12,7 +12,7 @@ from photonlite.request import Token
 from photonlite.skills.base import Prompts, box, clamp, score
 
 _DIGITS = 6
-"""Significant digits of a spelled number: a pixel of a picture of a million pixels across."""
+"""Significant digits of a spelled number: a pixel of an image of a million pixels across."""
 
 
 class TypedReader:

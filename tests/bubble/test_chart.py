@@ -8,11 +8,11 @@ STRETCHES = [Stretch(step, 10, 2e-3, 0.75, 4e-4) for step in (0, 10, 20)]
 RUNS = [WholeRun(1, 4, 120, 0.5, 0.75, STRETCHES), WholeRun(2, 4, 120, 0.25, 0.9999, STRETCHES[:2])]
 
 
-def test_the_command_draws_a_picture_of_the_data(tmp_path):
+def test_the_command_draws_an_image_of_the_data(tmp_path):
     save_runs(RUNS, "here, today", tmp_path / "runs.json")
     assert chart.main([str(tmp_path / "runs.json"), str(tmp_path / "deep" / "chart.png")]) == 0
-    with Image.open(tmp_path / "deep" / "chart.png") as picture:
-        assert picture.size == (1600, 1184)
+    with Image.open(tmp_path / "deep" / "chart.png") as image:
+        assert image.size == (1600, 1184)
 
 
 def test_panels_show_busy_share_idle_time_and_period_of_each_depth(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(command.torch, "set_num_threads", lambda count: None)
 
 
-def test_the_command_prints_and_writes_tables_pictures_traces_and_profiles(tiny, tmp_path, capfd):
+def test_the_command_prints_and_writes_tables_images_traces_and_profiles(tiny, tmp_path, capfd):
     page = tmp_path / "deep" / "page.md"
     arguments = [
         "--device",
@@ -53,8 +53,8 @@ def test_the_command_prints_and_writes_tables_pictures_traces_and_profiles(tiny,
         ("text", 2, 1),
         ("detect", 2, 1),
     ]
-    with Image.open(tmp_path / "t" / "timeline-detect-2.png") as picture:
-        assert picture.width == 1600
+    with Image.open(tmp_path / "t" / "timeline-detect-2.png") as image:
+        assert image.width == 1600
     with gzip.open(tmp_path / "t" / "trace-text-2-depth2.json.gz") as trace:
         assert {"forward", "finalize"} <= {event["name"] for event in json.load(trace)["traceEvents"]}
 

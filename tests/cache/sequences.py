@@ -17,8 +17,8 @@ _NOTHING: Any = None
 
 
 @dataclass
-class NamedPicture:
-    """All that the cache knows of a picture."""
+class NamedImage:
+    """All that the cache knows of an image."""
 
     key: str
     size: None = None
@@ -32,12 +32,12 @@ class NamedPicture:
 
 
 def sequence(
-    prompt: Iterable[int | Token], picture: str | None = None, *, prefix: int = 1, budget: int = 8
+    prompt: Iterable[int | Token], image: str | None = None, *, prefix: int = 1, budget: int = 8
 ) -> Sequence:
     """A waiting sequence; `prefix` is BOS and image tokens."""
     tokens = tuple(token if isinstance(token, Token) else Token(token) for token in prompt)
     request = Request("test", tokens, _NOTHING, budget, SamplingSettings())
-    named = None if picture is None else NamedPicture(picture)
+    named = None if image is None else NamedImage(image)
     return Sequence(next(_numbers), request, _NOTHING, prefix if named else 1, named)
 
 

@@ -29,16 +29,16 @@ LONGEST = max(len(prompt) for prompt in PROMPTS) + BUDGET - 1
 class World:
     """A manager, the sequences it serves, and what stands at each position of each page.
 
-    A position's content is a number for everything it depends on: the picture and all inputs up to it.
+    A position's content is a number for everything it depends on: the image and all inputs up to it.
     """
 
     def __init__(self, seed: int, page_size: int, prefix: int) -> None:
         self.random = random.Random(seed)
         self.prefix, self.size = prefix, page_size
-        needed = CacheManager(PagePool(2, page_size), prefix).pages_needed(prefix + LONGEST, with_picture=True)
+        needed = CacheManager(PagePool(2, page_size), prefix).pages_needed(prefix + LONGEST, with_image=True)
         usable = needed + self.random.choice((0, 0, 1, 3, 8, 20))
         self.manager = CacheManager(PagePool(usable + 1, page_size), prefix)
-        assert self.manager.fits(prefix + LONGEST, with_picture=True)
+        assert self.manager.fits(prefix + LONGEST, with_image=True)
         self.memory: list[list[int]] = [[0] * page_size for _ in range(usable + 1)]
         self.names: dict[Hashable, int] = {}
         self.pending: list[Sequence] = []
@@ -52,12 +52,12 @@ class World:
 
     def admit(self) -> None:
         """A new request, or one that was pre-empted after a few tokens, gets its pages and is launched."""
-        picture = self.random.choice((None, "a", "b", "c"))
-        if picture and self.manager.picture_state(picture) == "building":
+        image = self.random.choice((None, "a", "b", "c"))
+        if image and self.manager.image_state(image) == "building":
             return
-        is_handle = picture is not None and self.random.random() < 0.2
+        is_handle = image is not None and self.random.random() < 0.2
         prompt, budget = ((), 0) if is_handle else (self.random.choice(PROMPTS), BUDGET)
-        new = sequence(prompt, picture, prefix=self.prefix, budget=budget)
+        new = sequence(prompt, image, prefix=self.prefix, budget=budget)
         if not is_handle and self.random.random() < 0.25:
             new.tokens = [Token(self.random.randrange(3)) for _ in range(self.random.randrange(1, BUDGET))]
         before = (self.manager.owners(), vars(self.manager.prefix).copy(), self.manager.pages.free)
@@ -68,9 +68,9 @@ class World:
             self.seen["refused"] += 1
             return
         self.seen["hit" if admission.start else "miss"] += 1
-        self.seen["handle hit"] += admission.start == new.known_length
-        assert admission.start < new.known_length + (budget == 0)
-        assert admission.start in (0, self.prefix if picture else 0) or admission.start % self.size == 0
+        self.seen["handle hit"] += admission.start == new.num_tokens
+        assert admission.start < new.num_tokens + (budget == 0)
+        assert admission.start in (0, self.prefix if image else 0) or admission.start % self.size == 0
         for copy in admission.copies:
             self.seen["copy"] += 1
             assert copy.source not in new.pages
@@ -78,7 +78,7 @@ class World:
         self.pending.append(new)
         if self.random.random() < 0.15:
             new.error = RuntimeError("the step fails and leaves nonsense behind")
-        self.write(new, admission.start, new.known_length)
+        self.write(new, admission.start, new.num_tokens)
         for copy in admission.saves:
             self.seen["save"] += 1
             assert copy.target not in new.pages
@@ -99,13 +99,13 @@ class World:
 
     def decode(self) -> None:
         """One running sequence gets a token, or, where pages are short, is pre-empted."""
-        able = [one for one in self.running if one.known_length < one.longest]
+        able = [one for one in self.running if one.num_tokens < one.longest]
         if not able:
             return
         one = self.random.choice(able)
-        if self.manager.grow(one, one.known_length + 1):
+        if self.manager.grow(one, one.num_tokens + 1):
             one.tokens.append(Token(self.random.randrange(3)))
-            self.write(one, one.known_length - 1, one.known_length)
+            self.write(one, one.num_tokens - 1, one.num_tokens)
         else:
             self.seen["pre-empted"] += 1
             assert len(self.running) + len(self.pending) > 1
@@ -122,7 +122,7 @@ class World:
 
     def contents(self, one: Sequence) -> list[int]:
         """What must stand at each position of a sequence."""
-        name = 0 if one.picture is None else self.name(("image", one.picture.key))
+        name = 0 if one.image is None else self.name(("image", one.image.key))
         names = [name] * one.before
         for token in (*one.request.prompt, *one.tokens):
             name = self.name((name, token.id, token.values))
@@ -146,7 +146,7 @@ class World:
         for one in everyone:
             if one.error is None:
                 found = [self.memory[page][place] for page in one.pages for place in range(self.size)]
-                assert found[: one.known_length] == self.contents(one)
+                assert found[: one.num_tokens] == self.contents(one)
 
     def drain(self) -> None:
         while self.pending:
@@ -157,8 +157,8 @@ class World:
 
     def serve_longest(self) -> None:
         """The longest request there is comes alone, after whatever is cached now."""
-        picture = self.random.choice("abcd")
-        one = sequence(max(PROMPTS, key=len), picture, prefix=self.prefix, budget=BUDGET)
+        image = self.random.choice("abcd")
+        one = sequence(max(PROMPTS, key=len), image, prefix=self.prefix, budget=BUDGET)
         assert admit(self.manager, one) is not None
         assert self.manager.grow(one, one.longest)
         self.manager.withdraw(one)

@@ -10,22 +10,22 @@ from tests.cache.sequences import admit, admitted, check, manager_of, sequence, 
 PREFIX = 6
 
 
-def about(picture: str, prompt=(1, 2, 3), **options):
-    return sequence(prompt, picture, prefix=PREFIX, **options)
+def about(image: str, prompt=(1, 2, 3), **options):
+    return sequence(prompt, image, prefix=PREFIX, **options)
 
 
 def test_the_first_question_computes_everything_and_saves_the_tail_of_the_image():
     manager = manager_of(8)
     first = about("a")
-    assert manager.picture_state("a") == "missing"
+    assert manager.image_state("a") == "missing"
     admission = admitted(manager, first)
     assert admission == Admission(0, saves=(PageCopy(first.pages[1], target=4),))
     assert len(first.pages) == 3
     assert 4 not in first.pages
-    assert manager.picture_state("a") == "building"
+    assert manager.image_state("a") == "building"
     check(manager, [first])
     manager.confirm(first)
-    assert manager.picture_state("a") == "ready"
+    assert manager.image_state("a") == "ready"
     manager.release(first)
     check(manager, [])
 
@@ -60,7 +60,7 @@ def test_an_image_that_fills_its_pages_has_no_tail_to_save_or_copy():
     manager.confirm(first)
     assert admitted(manager, second) == Admission(8)
     assert second.pages[:2] == first.pages[:2]
-    assert manager.pages_needed(12, with_picture=True) == 3
+    assert manager.pages_needed(12, with_image=True) == 3
 
 
 def test_text_alone_shares_full_pages_of_equal_prompts():
@@ -81,9 +81,9 @@ def test_text_of_another_salt_shares_nothing():
     assert admitted(manager, salted((1, 2, 3, 4, 5, 6, 7, 8), "a")).start > 0
 
 
-def salted(prompt, salt):
+def salted(prompt, cache_salt):
     made = sequence(prompt)
-    made.salt = salt
+    made.cache_salt = cache_salt
     return made
 
 
@@ -93,12 +93,12 @@ def test_one_position_is_left_to_compute():
     assert admitted(manager, sequence((1, 2, 3, 4, 5, 6, 7))).start == 4
 
 
-def test_a_text_never_matches_a_picture_nor_one_picture_another():
+def test_a_text_never_matches_an_image_nor_one_image_another():
     manager = manager_of(20)
     served(manager, about("a"))
     assert admitted(manager, sequence((0, 0, 0, 0, 0, 1, 2, 3))).start == 0
     assert admitted(manager, about("b")).start == 0
-    assert manager.picture_state("") == "missing"
+    assert manager.image_state("") == "missing"
 
 
 def test_prompts_that_differ_in_a_coordinate_are_different():
@@ -162,7 +162,7 @@ def test_a_failed_step_takes_its_blocks_with_it_and_leaves_those_of_others():
     broken = about("b", range(10))
     admitted(manager, broken)
     manager.withdraw(broken)
-    assert manager.picture_state("b") == "missing"
+    assert manager.image_state("b") == "missing"
 
 
 def test_confirm_and_withdraw_do_nothing_where_nothing_is_pending():
@@ -173,7 +173,7 @@ def test_confirm_and_withdraw_do_nothing_where_nothing_is_pending():
     admitted(manager, first)
     for act in (manager.confirm, manager.confirm, manager.withdraw, manager.withdraw):
         act(first)
-    assert manager.picture_state("a") == "ready"
+    assert manager.image_state("a") == "ready"
     check(manager, [first])
 
 
@@ -215,15 +215,15 @@ def test_a_sequence_that_produces_nothing_is_covered_altogether_without_a_page_o
     check(manager, [other, again])
     manager.confirm(again)
     manager.release(again)
-    assert manager.picture_state("a") == "ready"
+    assert manager.image_state("a") == "ready"
 
 
-def test_a_picture_without_room_for_its_tail_is_served_but_not_cached():
+def test_an_image_without_room_for_its_tail_is_served_but_not_cached():
     manager = manager_of(4)
     other, first = sequence((1,)), about("a")
     admitted(manager, other)
     assert admitted(manager, first) == Admission(0)
-    assert manager.picture_state("a") == "missing"
+    assert manager.image_state("a") == "missing"
     assert manager.held_pages() == 0
     check(manager, [other, first])
 
@@ -231,9 +231,9 @@ def test_a_picture_without_room_for_its_tail_is_served_but_not_cached():
 def test_without_caching_nothing_is_kept_and_no_page_is_set_aside():
     manager = manager_of(8, prefix_caching=False)
     assert served(manager, about("a")) == served(manager, about("a")) == Admission(0)
-    assert manager.picture_state("a") == "missing"
+    assert manager.image_state("a") == "missing"
     assert manager.held_pages() == 0
-    assert manager.pages_needed(12, with_picture=True) == 3
+    assert manager.pages_needed(12, with_image=True) == 3
 
 
 def test_short_pages_refuse_an_admission_and_change_nothing():
@@ -251,9 +251,9 @@ def test_short_pages_refuse_an_admission_and_change_nothing():
     assert admit(manager, waiting) is None
     assert waiting.pages == []
     assert state() == before
-    # Nor has the picture become more recently used than the text.
+    # Nor has the image become more recently used than the text.
     assert manager.grow(running, 24)
-    assert (manager.picture_state("a"), manager.prefix.evictions) == ("missing", 2)
+    assert (manager.image_state("a"), manager.prefix.evictions) == ("missing", 2)
     check(manager, [running])
 
 
@@ -279,10 +279,10 @@ def test_a_chain_in_use_is_not_evicted():
     manager.confirm(first)
     assert admit(manager, sequence(range(11))) is None
     manager.forget_all()
-    assert manager.picture_state("a") == "ready"
+    assert manager.image_state("a") == "ready"
     manager.release(first)
     manager.forget_all()
-    assert manager.picture_state("a") == "missing"
+    assert manager.image_state("a") == "missing"
     assert manager.pages.free == manager.pages.usable
 
 
@@ -305,15 +305,15 @@ def test_a_sequence_is_admitted_once_and_with_the_image_prefix_of_its_model():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 7, 16])
-@pytest.mark.parametrize("cached", ["nothing", "the picture", "picture and prompt", "something else"])
+@pytest.mark.parametrize("cached", ["nothing", "the image", "image and prompt", "something else"])
 def test_what_fits_can_be_admitted_and_grown_when_everything_else_is_gone(size: int, cached: str):
     budget, prompt = 9, (1, 2, 3, 4)
     longest = PREFIX + len(prompt) + budget - 1
     manager = manager_of(1, size, PREFIX)
-    while not manager.fits(longest, with_picture=True):
+    while not manager.fits(longest, with_image=True):
         manager = manager_of(manager.pages.usable + 1, size, PREFIX)
     if cached != "nothing":
-        prompts = {"the picture": (8,), "picture and prompt": prompt, "something else": (8, 9)}
+        prompts = {"the image": (8,), "image and prompt": prompt, "something else": (8, 9)}
         served(manager, about("b" if cached == "something else" else "a", prompts[cached]))
     for confirmed_early in (True, False):
         alone = about("a", prompt, budget=budget)

@@ -14,7 +14,7 @@ BOX = {"x_min": 0.25, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75}
 
 
 class FakeModel:
-    """Finds one object in the middle of every picture, and writes down what it was asked."""
+    """Finds one object in the middle of every image, and writes down what it was asked."""
 
     def __init__(self) -> None:
         self.loaded: list[dict[str, Any]] = []
@@ -84,7 +84,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
 
 
 @pytest.fixture
-def picture(tmp_path: Path) -> str:
+def image(tmp_path: Path) -> str:
     path = tmp_path / "desk.png"
     Image.new("RGB", (64, 48), "navy").save(path)
     return str(path)
@@ -92,13 +92,13 @@ def picture(tmp_path: Path) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two pictures, b.jpg and a.png, a broken one, c.png, and things that are no pictures."""
+    """Two images, b.jpg and a.png, a broken one, c.png, and things that are no images."""
     path = tmp_path / "photos"
     (path / "inside").mkdir(parents=True)
     Image.new("RGB", (32, 32), "green").save(path / "b.jpg")
     Image.new("RGB", (32, 32), "red").save(path / "a.png")
     Image.new("RGB", (32, 32), "red").save(path / "inside" / "d.png")
-    (path / "c.png").write_bytes(b"no picture at all")
+    (path / "c.png").write_bytes(b"no image at all")
     (path / "notes.txt").write_text("notes")
     (path / "._a.png").write_bytes(b"bookkeeping")
     return path

@@ -21,8 +21,8 @@ class Stdin(io.TextIOWrapper):
         return self._terminal
 
 
-def test_one_file_is_one_picture(picture: str) -> None:
-    assert expand([picture]) == ([picture], False)
+def test_one_file_is_one_image(image: str) -> None:
+    assert expand([image]) == ([image], False)
 
 
 def test_two_files_are_several_in_the_order_given(folder: Path) -> None:
@@ -31,7 +31,7 @@ def test_two_files_are_several_in_the_order_given(folder: Path) -> None:
     assert expand(names) == (names, True)
 
 
-def test_a_folder_gives_its_own_pictures_sorted(folder: Path) -> None:
+def test_a_folder_gives_its_own_images_sorted(folder: Path) -> None:
     assert expand([str(folder)]) == ([str(folder / name) for name in ("a.png", "b.jpg", "c.png")], True)
 
 
@@ -47,14 +47,14 @@ def test_a_file_whose_name_looks_like_a_glob_is_a_file(tmp_path: Path) -> None:
     assert expand([str(path)]) == ([str(path)], False)
 
 
-def test_a_missing_file_is_left_for_its_turn(picture: str) -> None:
-    assert expand(["missing.png", picture]) == (["missing.png", picture], True)
+def test_a_missing_file_is_left_for_its_turn(image: str) -> None:
+    assert expand(["missing.png", image]) == (["missing.png", image], True)
 
 
-def test_a_folder_without_pictures_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
 
-    with pytest.raises(ImageNotFoundError, match=r"holds no picture.*\.png"):
+    with pytest.raises(ImageNotFoundError, match=r"holds no image.*\.png"):
         expand([str(tmp_path)])
 
 
@@ -63,22 +63,22 @@ def test_a_glob_that_matches_nothing_is_refused(tmp_path: Path) -> None:
         expand([f"{tmp_path}/*.png"])
 
 
-def test_read_opens_a_file(picture: str) -> None:
-    image = read(picture, ImageLimits())
+def test_read_opens_a_file(image: str) -> None:
+    opened = read(image, ImageLimits())
 
-    assert (image.mode, image.size) == ("RGB", (64, 48))
+    assert (opened.mode, opened.size) == ("RGB", (64, 48))
 
 
-def test_read_takes_a_dash_from_stdin(picture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", Stdin(Path(picture).read_bytes()))
+def test_read_takes_a_dash_from_stdin(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Stdin(Path(image).read_bytes()))
 
     assert read("-", ImageLimits()).size == (64, 48)
 
 
-def test_read_takes_stdin_from_a_pipe(picture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_takes_stdin_from_a_pipe(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read_end, write_end = os.pipe()
     with os.fdopen(write_end, "wb") as pipe:
-        pipe.write(Path(picture).read_bytes())
+        pipe.write(Path(image).read_bytes())
     with os.fdopen(read_end) as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         assert read("-", ImageLimits()).size == (64, 48)
@@ -107,9 +107,9 @@ def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         read("-", ImageLimits())
 
 
-def test_a_picture_in_the_place_of_the_text_is_refused(picture: str) -> None:
-    with pytest.raises(InputError, match=r"desk\.png' is a picture"):
-        check_text(picture, "detect")
+def test_an_image_in_the_place_of_the_text_is_refused(image: str) -> None:
+    with pytest.raises(InputError, match=r"desk\.png' is an image"):
+        check_text(image, "detect")
 
 
 def test_text_is_text_even_when_a_file_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

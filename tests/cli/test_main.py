@@ -41,8 +41,8 @@ def run_and_report_imports(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_success_is_0(fake: object, picture: str) -> None:
-    assert main(["detect", picture, "mug"]) == 0
+def test_success_is_0(fake: object, image: str) -> None:
+    assert main(["detect", image, "mug"]) == 0
 
 
 def test_bad_input_is_2_and_one_line(fake: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,11 +57,11 @@ def test_bad_input_is_2_and_one_line(fake: object, tmp_path: Path, capsys: pytes
 
 
 def test_a_message_of_several_lines_becomes_one(
-    fake: FakeModel, picture: str, capsys: pytest.CaptureFixture[str]
+    fake: FakeModel, image: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.error = PhotonliteError("tensor a\nis missing")
 
-    assert main(["detect", picture, "mug"]) == 2
+    assert main(["detect", image, "mug"]) == 2
     assert capsys.readouterr().err == "photonlite: error: tensor a is missing\n"
 
 
@@ -73,32 +73,32 @@ def test_debug_shows_the_traceback(fake: object, capsys: pytest.CaptureFixture[s
     assert err.splitlines()[-1].startswith("photonlite: error: ")
 
 
-def test_a_place_that_cannot_be_written_is_2(fake: object, picture: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["detect", picture, "mug", "--plot", f"{picture}/inside-a-file.png"]) == 2
+def test_a_place_that_cannot_be_written_is_2(fake: object, image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["detect", image, "mug", "--plot", f"{image}/inside-a-file.png"]) == 2
     assert capsys.readouterr().err.startswith("photonlite: error: ")
 
 
-def test_a_bug_is_not_taken_for_bad_input(fake: FakeModel, picture: str) -> None:
+def test_a_bug_is_not_taken_for_bad_input(fake: FakeModel, image: str) -> None:
     fake.error = RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
-        main(["detect", picture, "mug"])
+        main(["detect", image, "mug"])
 
 
-def test_interrupted_is_130_and_quiet(fake: FakeModel, picture: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_is_130_and_quiet(fake: FakeModel, image: str, capsys: pytest.CaptureFixture[str]) -> None:
     fake.error = KeyboardInterrupt()
 
-    assert main(["detect", picture, "mug"]) == 130
+    assert main(["detect", image, "mug"]) == 130
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_went_away_is_met_in_silence(picture: str, unbuffered: str) -> None:
+def test_a_reader_that_went_away_is_met_in_silence(image: str, unbuffered: str) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     with os.fdopen(write_end, "wb") as pipe:
         process = subprocess.run(
-            [sys.executable, "-c", CAPTION_WITHOUT_A_MODEL, picture],
+            [sys.executable, "-c", CAPTION_WITHOUT_A_MODEL, image],
             cwd=ROOT,
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             stdout=pipe,

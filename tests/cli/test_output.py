@@ -8,7 +8,7 @@ from PIL import Image
 from photonlite.cli.output import PlotTarget, to_json
 from photonlite.errors import InputError
 
-PICTURE = Image.new("RGB", (8, 8), "teal")
+IMAGE = Image.new("RGB", (8, 8), "teal")
 
 
 @pytest.mark.parametrize(
@@ -29,46 +29,46 @@ def test_json_is_as_readable_as_stdout_allows(
     assert json.loads(to_json({"label": label}, indent=2)) == {"label": label}
 
 
-def test_one_picture_goes_to_the_file_and_its_folder_is_made(tmp_path: Path) -> None:
+def test_one_image_goes_to_the_file_and_its_folder_is_made(tmp_path: Path) -> None:
     out = tmp_path / "new" / "boxes.png"
 
-    assert PlotTarget(str(out), "detect", ["desk.png"], several=False).save(PICTURE, "desk.png") == out
+    assert PlotTarget(str(out), "detect", ["desk.png"], several=False).save(IMAGE, "desk.png") == out
     with Image.open(out) as drawn:
         assert drawn.size == (8, 8)
 
 
-def test_one_picture_goes_into_a_folder_that_exists(tmp_path: Path) -> None:
-    path = PlotTarget(str(tmp_path), "detect", ["desk.jpg"], several=False).save(PICTURE, "desk.jpg")
+def test_one_image_goes_into_a_folder_that_exists(tmp_path: Path) -> None:
+    path = PlotTarget(str(tmp_path), "detect", ["desk.jpg"], several=False).save(IMAGE, "desk.jpg")
 
     assert path == tmp_path / "desk-detect.png"
     assert path.is_file()
 
 
-def test_several_pictures_go_into_a_folder_under_names_of_their_own(tmp_path: Path) -> None:
+def test_several_images_go_into_a_folder_under_names_of_their_own(tmp_path: Path) -> None:
     sources = ["a/1.jpg", "b/1.png", "-"]
     target = PlotTarget(str(tmp_path / "new"), "point", sources, several=True)
 
-    names = [target.save(PICTURE, source).name for source in sources]
+    names = [target.save(IMAGE, source).name for source in sources]
 
     assert names == ["1-point.png", "1-point-2.png", "stdin-point.png"]
 
 
-def test_a_picture_that_is_still_to_be_read_is_not_overwritten(tmp_path: Path) -> None:
+def test_an_image_that_is_still_to_be_read_is_not_overwritten(tmp_path: Path) -> None:
     sources = [str(tmp_path / "a.png"), str(tmp_path / "a-point.png")]
     target = PlotTarget(str(tmp_path), "point", sources, several=True)
 
-    assert target.save(PICTURE, sources[0]) == tmp_path / "a-point-2.png"
+    assert target.save(IMAGE, sources[0]) == tmp_path / "a-point-2.png"
 
 
 @pytest.mark.parametrize(
     ("name", "complaint"),
-    [("boxes", "'' is not a picture format"), ("boxes.txt", "'.txt' is not a picture"), ("desk.png", "overwrite")],
+    [("boxes", "'' is not an image format"), ("boxes.txt", "'.txt' is not an image"), ("desk.png", "overwrite")],
 )
 def test_a_file_that_cannot_be_meant_is_refused_at_once(tmp_path: Path, name: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         PlotTarget(str(tmp_path / name), "detect", [str(tmp_path / "desk.png")], several=False)
 
 
-def test_a_file_for_several_pictures_is_refused(picture: str) -> None:
-    with pytest.raises(InputError, match="several pictures need a folder"):
-        PlotTarget(picture, "detect", ["a.png", "b.png"], several=True)
+def test_a_file_for_several_images_is_refused(image: str) -> None:
+    with pytest.raises(InputError, match="several images need a folder"):
+        PlotTarget(image, "detect", ["a.png", "b.png"], several=True)

@@ -13,7 +13,7 @@ def test_the_last_argument_is_the_text(command: str) -> None:
     assert options.text == "teddy bear"
 
 
-def test_caption_takes_pictures_only() -> None:
+def test_caption_takes_images_only() -> None:
     options = parse(["caption", "a.png", "b.png"])
 
     assert options.images == ["a.png", "b.png"]
@@ -35,7 +35,7 @@ def test_options_stand_anywhere(arguments: list[str]) -> None:
     assert (options.images, options.text, options.plot) == (["a.png"], "mug", "o.png")
 
 
-def test_a_lone_dash_is_a_picture() -> None:
+def test_a_lone_dash_is_an_image() -> None:
     assert parse(["detect", "-", "mug"]).images == ["-"]
 
 

@@ -39,7 +39,7 @@ def test_an_animation_shows_what_was_found_as_fast_as_it_came(tmp_path: Path, su
     assert np.ptp(box_side, axis=0).max() > 60, "the left side of the box, across which colours change"
 
 
-def test_pictures_of_texts_of_different_length_get_one_size(tmp_path: Path) -> None:
+def test_images_of_texts_of_different_length_get_one_size(tmp_path: Path) -> None:
     path = tmp_path / "told.webp"
     recording = Recording(str(path))
     recording.add(answered(0, Caption("A mug.")))

@@ -37,7 +37,7 @@ def test_a_box_stands_where_it_is_with_its_score() -> None:
     assert drawn[5] == "▀" * 40
 
 
-def test_points_stand_beside_their_scores_inside_the_picture() -> None:
+def test_points_stand_beside_their_scores_inside_the_image() -> None:
     drawn = lines(Points([{"x": 0.5, "y": 0.25, "score": 1.0}, {"x": 0.99, "y": 0.75, "score": 0.9}]))
 
     assert drawn[2][20:26] == "●▀100%"
@@ -53,7 +53,7 @@ def test_outlines_are_dotted() -> None:
 
 
 @pytest.mark.parametrize(("size", "shape"), [((80, 40), (40, 10)), ((10, 100), (2, 10)), ((1000, 1), (40, 1))])
-def test_a_canvas_keeps_the_shape_of_the_picture(size: tuple[int, int], shape: tuple[int, int]) -> None:
+def test_a_canvas_keeps_the_shape_of_the_image(size: tuple[int, int], shape: tuple[int, int]) -> None:
     drawn = lines(Detections([]), size)
 
     assert (len(drawn[0]), len(drawn)) == shape
@@ -105,11 +105,11 @@ def test_a_view_tells_what_the_loop_does() -> None:
 def test_a_view_tells_failures_until_a_frame_is_answered() -> None:
     shown = Shown(deadline_ms=None)
     assert "waiting for the first result" in shown.text()
-    shown.frame(0.04, ValueError("no picture at all"))
-    assert "frame 0: no picture at all" in shown.text()
+    shown.frame(0.04, ValueError("no image at all"))
+    assert "frame 0: no image at all" in shown.text()
     shown.frame(0.04, Detections([]))
 
-    assert "no picture at all" not in shown.text()
+    assert "no image at all" not in shown.text()
     assert "ValueError" in shown.text()
     assert "missed" not in shown.text()
 

@@ -19,8 +19,8 @@ def lines(capsys: Captured) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_one_picture_gives_its_result_as_indented_json(fake: FakeModel, picture: str, capsys: Captured) -> None:
-    assert main(["detect", picture, "mug"]) == 0
+def test_one_image_gives_its_result_as_indented_json(fake: FakeModel, image: str, capsys: Captured) -> None:
+    assert main(["detect", image, "mug"]) == 0
 
     out, err = capsys.readouterr()
     assert json.loads(out) == {"objects": [{**BOX, "label": "mug", "score": 0.5}]}
@@ -29,19 +29,19 @@ def test_one_picture_gives_its_result_as_indented_json(fake: FakeModel, picture:
 
 
 def test_a_typed_answer_is_printed_as_the_values_it_was_made_of(
-    fake: FakeModel, picture: str, tmp_path: Path, capsys: Captured
+    fake: FakeModel, image: str, tmp_path: Path, capsys: Captured
 ) -> None:
     schema = tmp_path / "shelf.json"
     schema.write_text('{"type": "object"}')
 
-    assert main(["query", picture, "How many?", "--schema", str(schema)]) == 0
+    assert main(["query", image, "How many?", "--schema", str(schema)]) == 0
 
     assert fake.forms == [{"schema": '{"type": "object"}'}]
     assert json.loads(capsys.readouterr().out) == {"answer": {"count": 2}}
 
 
-def test_a_schema_that_cannot_be_read_costs_no_model(fake: FakeModel, picture: str, tmp_path: Path) -> None:
-    assert main(["query", picture, "How many?", "--schema", str(tmp_path / "missing.json")]) == 2
+def test_a_schema_that_cannot_be_read_costs_no_model(fake: FakeModel, image: str, tmp_path: Path) -> None:
+    assert main(["query", image, "How many?", "--schema", str(tmp_path / "missing.json")]) == 2
 
     assert fake.loaded == []
 
@@ -57,35 +57,35 @@ def test_a_schema_that_cannot_be_read_costs_no_model(fake: FakeModel, picture: s
     ],
 )
 def test_each_skill_asks_for_what_was_typed(
-    fake: FakeModel, picture: str, capsys: Captured, arguments: list[str], asked: str, key: str
+    fake: FakeModel, image: str, capsys: Captured, arguments: list[str], asked: str, key: str
 ) -> None:
     command, *rest = arguments
 
-    assert main([command, picture, *rest, "--seed", "7"]) == 0
+    assert main([command, image, *rest, "--seed", "7"]) == 0
 
-    [(skill, image, text, settings)] = fake.asked
-    assert (skill, image.size, text, settings) == (command, (64, 48), asked, {"seed": 7})
+    [(skill, asked_about, text, settings)] = fake.asked
+    assert (skill, asked_about.size, text, settings) == (command, (64, 48), asked, {"seed": 7})
     assert list(json.loads(capsys.readouterr().out)) == [key]
 
 
-def test_the_model_is_loaded_as_asked(fake: FakeModel, picture: str) -> None:
+def test_the_model_is_loaded_as_asked(fake: FakeModel, image: str) -> None:
     main(
-        ["detect", picture, "mug", "--model", "owner/name", "--revision", "v1", "--device", "cpu", "--dtype", "float32"]
+        ["detect", image, "mug", "--model", "owner/name", "--revision", "v1", "--device", "cpu", "--dtype", "float32"]
     )
 
     assert fake.loaded == [{"model": "owner/name", "revision": "v1", "device": "cpu", "dtype": "float32"}]
 
 
-def test_by_default_the_model_and_its_settings_are_its_own(fake: FakeModel, picture: str) -> None:
-    main(["detect", picture, "mug"])
+def test_by_default_the_model_and_its_settings_are_its_own(fake: FakeModel, image: str) -> None:
+    main(["detect", image, "mug"])
 
     assert fake.loaded == [{"model": None, "revision": None, "device": "auto", "dtype": "auto"}]
     assert fake.asked[0][-1] is None
 
 
-def test_all_settings_reach_the_model(fake: FakeModel, picture: str) -> None:
+def test_all_settings_reach_the_model(fake: FakeModel, image: str) -> None:
     flags = "--temperature 0.5 --top-p 0.3 --max-tokens 9 --max-objects 4 --seed 1"
-    main(["detect", picture, "mug", *flags.split()])
+    main(["detect", image, "mug", *flags.split()])
 
     settings = {"temperature": 0.5, "top_p": 0.3, "max_tokens": 9, "max_objects": 4, "seed": 1}
     assert fake.asked[0][-1] == settings
@@ -94,44 +94,44 @@ def test_all_settings_reach_the_model(fake: FakeModel, picture: str) -> None:
 @pytest.mark.parametrize(
     "command", [["detect", "mug"], ["point", "mug"], ["segment", "mug"], ["caption"], ["query", "?"]]
 )
-def test_strict_reaches_the_model(fake: FakeModel, picture: str, command: list[str]) -> None:
-    main([command[0], picture, *command[1:], "--strict"])
-    main([command[0], picture, *command[1:]])
+def test_strict_reaches_the_model(fake: FakeModel, image: str, command: list[str]) -> None:
+    main([command[0], image, *command[1:], "--strict"])
+    main([command[0], image, *command[1:]])
 
     assert fake.strict == [True, False]
 
 
-def test_an_answer_that_was_cut_short_is_told(fake: FakeModel, picture: str, capsys: Captured) -> None:
+def test_an_answer_that_was_cut_short_is_told(fake: FakeModel, image: str, capsys: Captured) -> None:
     fake.finish_reason = "max_objects"
-    assert main(["detect", picture, "mug"]) == 0
+    assert main(["detect", image, "mug"]) == 0
     out, err = capsys.readouterr()
     assert list(json.loads(out)) == ["objects"]
     assert err == "photonlite: a limit cut the answer short: raise --max-objects\n"
 
     fake.finish_reason = "length"
-    assert main(["caption", picture, "--stream"]) == 0
+    assert main(["caption", image, "--stream"]) == 0
     assert "raise --max-tokens" in capsys.readouterr().err
-    assert main(["caption", picture, "--json"]) == 0
-    assert lines(capsys) == [{"image": picture, "caption": "a normal story", "truncated": True}]
+    assert main(["caption", image, "--json"]) == 0
+    assert lines(capsys) == [{"image": image, "caption": "a normal story", "truncated": True}]
 
 
-def test_of_several_pictures_one_whose_answer_was_cut_short_fails_alone(
-    fake: FakeModel, picture: str, capsys: Captured
+def test_of_several_images_one_whose_answer_was_cut_short_fails_alone(
+    fake: FakeModel, image: str, capsys: Captured
 ) -> None:
     fake.error = TruncatedError("cut short")
 
-    assert main(["caption", picture, picture, "--strict"]) == 2
+    assert main(["caption", image, image, "--strict"]) == 2
     assert [line["error"]["type"] for line in lines(capsys)] == ["TruncatedError"] * 2
 
 
-def test_json_makes_one_line_that_names_the_picture(fake: FakeModel, picture: str, capsys: Captured) -> None:
-    assert main(["caption", picture, "--json"]) == 0
+def test_json_makes_one_line_that_names_the_image(fake: FakeModel, image: str, capsys: Captured) -> None:
+    assert main(["caption", image, "--json"]) == 0
 
-    assert lines(capsys) == [{"image": picture, "caption": "a normal story"}]
+    assert lines(capsys) == [{"image": image, "caption": "a normal story"}]
 
 
-def test_reasoning_comes_with_the_answer(fake: FakeModel, picture: str, capsys: Captured) -> None:
-    main(["query", picture, "How many?", "--reasoning"])
+def test_reasoning_comes_with_the_answer(fake: FakeModel, image: str, capsys: Captured) -> None:
+    main(["query", image, "How many?", "--reasoning"])
 
     assert json.loads(capsys.readouterr().out)["reasoning"] == {"text": "hm", "grounding": []}
 
@@ -140,15 +140,15 @@ def test_reasoning_comes_with_the_answer(fake: FakeModel, picture: str, capsys: 
     ("arguments", "text"), [(["caption"], "a normal story\n"), (["query", "How many?"], "two of them\n")]
 )
 def test_a_stream_is_plain_text(
-    fake: FakeModel, picture: str, capsys: Captured, arguments: list[str], text: str
+    fake: FakeModel, image: str, capsys: Captured, arguments: list[str], text: str
 ) -> None:
-    assert main([arguments[0], picture, *arguments[1:], "--stream"]) == 0
+    assert main([arguments[0], image, *arguments[1:], "--stream"]) == 0
     assert capsys.readouterr().out == text
 
 
-def test_a_stream_is_of_one_picture(fake: FakeModel, folder: Path, capsys: Captured) -> None:
+def test_a_stream_is_of_one_image(fake: FakeModel, folder: Path, capsys: Captured) -> None:
     assert main(["caption", str(folder), "--stream"]) == 2
-    assert "of one picture" in capsys.readouterr().err
+    assert "of one image" in capsys.readouterr().err
 
 
 def test_a_folder_gives_a_line_each_and_goes_on_after_a_failure(
@@ -166,47 +166,47 @@ def test_a_folder_gives_a_line_each_and_goes_on_after_a_failure(
     assert "c.png" in results["c.png"]["error"]["message"]
     assert results["b.jpg"] == {"objects": [{**BOX, "label": "mug", "score": 0.5}]}
     assert len(fake.loaded) == 1
-    assert err == "photonlite: error: 2 of 4 pictures failed\n"
+    assert err == "photonlite: error: 2 of 4 images failed\n"
 
 
-def test_several_pictures_without_a_failure_are_a_success(fake: FakeModel, picture: str, capsys: Captured) -> None:
-    assert main(["detect", picture, picture, "mug"]) == 0
-    assert [line["image"] for line in lines(capsys)] == [picture, picture]
+def test_several_images_without_a_failure_are_a_success(fake: FakeModel, image: str, capsys: Captured) -> None:
+    assert main(["detect", image, image, "mug"]) == 0
+    assert [line["image"] for line in lines(capsys)] == [image, image]
     assert capsys.readouterr().err == ""
 
 
-def test_a_request_too_long_for_one_picture_is_its_failure(fake: FakeModel, picture: str, capsys: Captured) -> None:
+def test_a_request_too_long_for_one_image_is_its_failure(fake: FakeModel, image: str, capsys: Captured) -> None:
     fake.error = CapacityError("too long")
 
-    assert main(["detect", picture, picture, "mug"]) == 2
+    assert main(["detect", image, image, "mug"]) == 2
     assert [line["error"]["type"] for line in lines(capsys)] == ["CapacityError"] * 2
 
 
-def test_what_is_wrong_for_every_picture_ends_the_run(fake: FakeModel, picture: str, capsys: Captured) -> None:
+def test_what_is_wrong_for_every_image_ends_the_run(fake: FakeModel, image: str, capsys: Captured) -> None:
     fake.error = SettingsError("temperature is -1")
 
-    assert main(["detect", picture, picture, "mug"]) == 2
+    assert main(["detect", image, image, "mug"]) == 2
     out, err = capsys.readouterr()
     assert (out, err) == ("", "photonlite: error: temperature is -1\n")
     assert len(fake.asked) == 1
 
 
-def test_the_plot_of_one_picture_is_written_and_named(
-    fake: FakeModel, picture: str, tmp_path: Path, capsys: Captured
+def test_the_plot_of_one_image_is_written_and_named(
+    fake: FakeModel, image: str, tmp_path: Path, capsys: Captured
 ) -> None:
     out = tmp_path / "boxes.png"
 
-    assert main(["detect", picture, "mug", "--plot", str(out)]) == 0
+    assert main(["detect", image, "mug", "--plot", str(out)]) == 0
 
     stdout, stderr = capsys.readouterr()
     assert json.loads(stdout)["objects"]
     assert stderr == f"drawn in {out}\n"
-    with Image.open(out) as drawn, Image.open(picture) as original:
+    with Image.open(out) as drawn, Image.open(image) as original:
         assert drawn.size == original.size
         assert drawn.tobytes() != original.tobytes()
 
 
-def test_the_plots_of_several_pictures_stand_in_their_lines(
+def test_the_plots_of_several_images_stand_in_their_lines(
     fake: FakeModel, folder: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     out = tmp_path / "drawn"
@@ -218,27 +218,27 @@ def test_the_plots_of_several_pictures_stand_in_their_lines(
     assert all(Path(plot).is_file() for plot in plots)
 
 
-def test_a_bad_plot_destination_is_told_before_the_model_is_loaded(fake: FakeModel, picture: str) -> None:
-    assert main(["detect", picture, "mug", "--plot", "boxes.txt"]) == 2
+def test_a_bad_plot_destination_is_told_before_the_model_is_loaded(fake: FakeModel, image: str) -> None:
+    assert main(["detect", image, "mug", "--plot", "boxes.txt"]) == 2
     assert fake.loaded == []
 
 
-def test_a_bad_picture_is_told_before_the_model_is_loaded(fake: FakeModel) -> None:
+def test_a_bad_image_is_told_before_the_model_is_loaded(fake: FakeModel) -> None:
     assert main(["detect", "missing.png", "mug"]) == 2
     assert fake.loaded == []
 
 
 def test_a_forgotten_text_is_told(fake: FakeModel, folder: Path, capsys: Captured) -> None:
     assert main(["detect", str(folder / "a.png"), str(folder / "b.jpg")]) == 2
-    assert "b.jpg' is a picture" in capsys.readouterr().err
+    assert "b.jpg' is an image" in capsys.readouterr().err
 
 
 def test_the_pixel_limit_comes_from_the_environment(
-    fake: FakeModel, picture: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    fake: FakeModel, image: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PHOTONLITE_MAX_PIXELS", "100")
 
-    assert main(["detect", picture, "mug"]) == 2
+    assert main(["detect", image, "mug"]) == 2
     assert "limit of 100" in capsys.readouterr().err
 
 
@@ -250,12 +250,12 @@ class Terminal(io.StringIO):
 
 
 def test_a_terminal_gets_a_progress_bar(
-    fake: FakeModel, picture: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    fake: FakeModel, image: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
 
-    assert main(["detect", picture, picture, "mug"]) == 0
+    assert main(["detect", image, image, "mug"]) == 0
 
     assert "2/2" in terminal.getvalue()
     assert len(lines(capsys)) == 2

@@ -228,7 +228,7 @@ def set_by(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_an_engine_spreads_pictures_and_prompts_but_not_decode_steps(set_by: dict[str, set[int]], most: int) -> None:
+def test_an_engine_spreads_images_and_prompts_but_not_decode_steps(set_by: dict[str, set[int]], most: int) -> None:
     before = torch.get_num_threads()
 
     with photonlite.load(device="cpu", engine={"cpu_threads": most}) as model:

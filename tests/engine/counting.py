@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.sequence import Sequence
-from tests.engine.fakes import PREFIX, Bench, FakePicture, FakeSink, Words
+from tests.engine.fakes import PREFIX, Bench, FakeImage, FakeSink, Words
 
 
 class Counted(Sequence):
@@ -24,13 +24,13 @@ class Counted(Sequence):
 
 
 def crowd(
-    bench: Bench, count: int, *, realtime: bool = False, deadline: float | None = None, picture: str | None = None
+    bench: Bench, count: int, *, realtime: bool = False, deadline: float | None = None, image: str | None = None
 ) -> list[Sequence]:
-    """Submit requests: for text alone, or about pictures that are never cut, a `{}` in whose names is a number."""
+    """Submit requests: for text alone, or about images that are never cut, a `{}` in whose names is a number."""
     made: list[Sequence] = []
     for number in range(len(bench.sequences), len(bench.sequences) + count):
         request = Request("query", (Token(1),), Words(90), 90, SamplingSettings(), realtime=realtime)
-        shown = None if picture is None else FakePicture(picture.format(number), cut=False)
+        shown = None if image is None else FakeImage(image.format(number), cut=False)
         one = Counted(number, request, FakeSink(), 1 if shown is None else PREFIX, shown, deadline)
         bench.core.prepare(one)
         bench.core.submit(one)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from photonlite.batch import Choice, EncodeJob, Step
+from photonlite.batch import EncodeJob, SamplingParams, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
@@ -52,7 +52,7 @@ class Words:
 
 
 @dataclass(eq=False)
-class FakePicture:
+class FakeImage:
     key: str
     cut: bool = True
     size: tuple[int, int] | None = (6, 4)
@@ -94,7 +94,7 @@ class FakeRunner:
         self.per_crop = self.per_position = 0.0  # seconds
         self.calls: list[tuple[str, int]] = []
         self.steps: list[Step] = []
-        self.choices: dict[int, list[Choice | None]] = {}
+        self.choices: dict[int, list[SamplingParams | None]] = {}
         self.fails: set[tuple[str, int]] = set()
         self.forgotten: list[EncodeJob] = []
         self.before_collect: Callable[[Step], None] = lambda step: None
@@ -103,7 +103,7 @@ class FakeRunner:
         self._note("launch", step)
         self.steps.append(step)
 
-    def finalize(self, step: Step, choices: Sequence[Choice | None]) -> None:
+    def finalize(self, step: Step, choices: Sequence[SamplingParams | None]) -> None:
         self._note("finalize", step)
         self.choices[step.number] = list(choices)
 
@@ -168,7 +168,7 @@ class Bench:
     def ask(
         self,
         grammar: Grammar | None = None,
-        picture: FakePicture | None = None,
+        image: FakeImage | None = None,
         budget: int = 100,
         deadline: float | None = None,
         realtime: bool = False,
@@ -176,8 +176,8 @@ class Bench:
         sink = FakeSink()
         prompt = (Token(1), Token(2)) if budget else ()
         request = Request("query", prompt, grammar or Words(budget), budget, SamplingSettings(), realtime=realtime)
-        before = PREFIX if picture else 1
-        sequence = EngineSequence(len(self.sequences), request, sink, before, picture, deadline)
+        before = PREFIX if image else 1
+        sequence = EngineSequence(len(self.sequences), request, sink, before, image, deadline)
         self.sequences.append(sequence)
         self.hand_in(sequence)
         return sink

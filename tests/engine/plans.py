@@ -4,7 +4,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from photonlite.batch import Choice, EncodeJob, Plan, Row, Runner, Step
+from photonlite.batch import BatchItem, EncodeJob, Executor, SamplingParams, ScheduledBatch, Step
 from photonlite.request import Token
 from photonlite.runner.pipeline import Pipeline
 
@@ -21,15 +21,15 @@ class Recorded:
         outcomes: Of its rows.
     """
 
-    plan: Plan
-    choices: Sequence[Choice | None] = ()
+    plan: ScheduledBatch
+    choices: Sequence[SamplingParams | None] = ()
     outcomes: Outcomes = field(default_factory=list)
 
 
 class Recorder:
-    """Passes everything on to a runner, and keeps the order of launches and of pictures that were let go of."""
+    """Passes everything on to a runner, and keeps the order of launches and of images that were let go of."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Executor) -> None:
         self._runner = runner
         self._open: dict[int, Recorded] = {}
         self.deeds: list[Recorded | EncodeJob] = []
@@ -44,7 +44,7 @@ class Recorder:
         self.deeds.append(recorded)
         self._runner.launch(step)
 
-    def finalize(self, step: Step, choices: Sequence[Choice | None]) -> None:
+    def finalize(self, step: Step, choices: Sequence[SamplingParams | None]) -> None:
         self._open[step.number].choices = tuple(choices)
         self._runner.finalize(step, choices)
 
@@ -63,12 +63,12 @@ class Recorder:
         self._runner.close()
 
 
-def play(deeds: Sequence[Recorded | EncodeJob], runner: Runner, depth: int) -> list[Outcomes]:
+def play(deeds: Sequence[Recorded | EncodeJob], runner: Executor, depth: int) -> list[Outcomes]:
     """Play what was recorded; at depth 2 a step is launched before the one in front of it has been read."""
     pipeline = Pipeline(depth)
     found: list[Outcomes] = []
 
-    def finalize(step: Step, choices: Sequence[Choice | None]) -> None:
+    def finalize(step: Step, choices: Sequence[SamplingParams | None]) -> None:
         pipeline.finalize(step)
         if step.kind != "encode":
             runner.finalize(step, choices)
@@ -97,7 +97,7 @@ def play(deeds: Sequence[Recorded | EncodeJob], runner: Runner, depth: int) -> l
     return found
 
 
-def _frozen(row: Row) -> Row:
+def _frozen(row: BatchItem) -> BatchItem:
     """Keep what the sequence is now: it grows with every commit."""
     sequence = copy.copy(row.sequence)
     sequence.pages, sequence.tokens = list(sequence.pages), list(sequence.tokens)

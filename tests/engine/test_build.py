@@ -4,11 +4,11 @@ from photonlite.config import EngineConfig
 from photonlite.errors import SettingsError
 from photonlite.models.base import CropEncoder
 from photonlite.models.moondream.model import MoondreamModel
-from tests.serving import PICTURE, double, serve
+from tests.serving import IMAGE, double, serve
 
 
 @pytest.mark.parametrize("wanted", [False, True])
-def test_pictures_are_encoded_in_fp8_if_the_settings_say_so(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_encoded_in_fp8_if_the_settings_say_so(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     given = MoondreamModel.crop_encoder
     encoders: list[CropEncoder] = []
     encoded: list[CropEncoder] = []
@@ -23,7 +23,7 @@ def test_pictures_are_encoded_in_fp8_if_the_settings_say_so(wanted: bool, monkey
 
     monkeypatch.setattr(MoondreamModel, "crop_encoder", spied)
     with serve(double(), fp8_linears=wanted) as model:
-        model.caption(PICTURE, "short")
+        model.caption(IMAGE, "short")
 
     assert len(encoders) == 1
     assert encoded == encoders
@@ -31,7 +31,7 @@ def test_pictures_are_encoded_in_fp8_if_the_settings_say_so(wanted: bool, monkey
 
 def test_without_fused_kernels_the_models_own_methods_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(double()) as model:
-        wanted = model.detect(PICTURE, "mug"), model.caption(PICTURE, "short")
+        wanted = model.detect(IMAGE, "mug"), model.caption(IMAGE, "short")
 
     def asked(*_: object, **__: object) -> None:
         raise AssertionError("nobody wants fused kernels")
@@ -41,7 +41,7 @@ def test_without_fused_kernels_the_models_own_methods_answer(monkeypatch: pytest
     for name in ("heads", "input_weights"):
         monkeypatch.setattr(MoondreamModel, name, property(asked))
     with serve(double(), fused=False) as model:
-        found = model.detect(PICTURE, "mug"), model.caption(PICTURE, "short")
+        found = model.detect(IMAGE, "mug"), model.caption(IMAGE, "short")
 
     assert len(wanted[0]) > 0
     assert list(found[0]) == list(wanted[0])

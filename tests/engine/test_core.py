@@ -14,7 +14,7 @@ from photonlite.grammar.spatial import DetectGrammar
 from photonlite.request import Token
 from photonlite.runner.pipeline import Pipeline
 from photonlite.sequence import Sequence
-from tests.engine.fakes import END, GARBAGE, PREFIX, WORD, Bench, FakePicture, FakeSink, Words, ends_at
+from tests.engine.fakes import END, GARBAGE, PREFIX, WORD, Bench, FakeImage, FakeSink, Words, ends_at
 
 VOCABULARY = Vocabulary(end=END, answer=3, coordinate=5, size=6, ground_start=7, ground_end=9, any_id_continues=False)
 
@@ -139,11 +139,11 @@ def test_a_row_is_reused_only_after_its_last_commit() -> None:
     assert bench.everything_is_free()
 
 
-@pytest.mark.parametrize("picture", [None, FakePicture("a")], ids=["text", "picture"])
+@pytest.mark.parametrize("image", [None, FakeImage("a")], ids=["text", "image"])
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
-def test_a_launch_that_raises_restores_references_rows_and_pages(step: int, picture: FakePicture | None) -> None:
+def test_a_launch_that_raises_restores_references_rows_and_pages(step: int, image: FakeImage | None) -> None:
     bench = Bench(ends_at(5))
-    first = bench.ask(picture=picture)
+    first = bench.ask(image=image)
     bench.runner.fails.add(("launch", step))
     bench.run()
     assert isinstance(first.ends[0].error, StepError)
@@ -249,9 +249,9 @@ def test_a_shortage_of_memory_ends_its_request_alone_and_is_no_strike(shortage: 
 
 
 @pytest.mark.parametrize("call", ["launch", "collect"])
-def test_pictures_and_prompts_for_which_memory_was_short_together_are_tried_a_few_at_a_time(call: str) -> None:
+def test_images_and_prompts_for_which_memory_was_short_together_are_tried_a_few_at_a_time(call: str) -> None:
     bench = Bench(ends_at(3))
-    sinks = [bench.ask(picture=FakePicture(f"picture {number}")) for number in range(4)]
+    sinks = [bench.ask(image=FakeImage(f"image {number}")) for number in range(4)]
     texts = [bench.ask() for _ in range(4)]
     healthy = getattr(bench.runner, call)
 
@@ -279,7 +279,7 @@ def test_a_prompt_that_was_launched_over_crops_for_which_memory_was_short_says_n
 
     encoded = False
     bench = Bench(script)
-    leader, follower = (bench.ask(picture=FakePicture("one")) for _ in range(2))
+    leader, follower = (bench.ask(image=FakeImage("one")) for _ in range(2))
     collect = bench.runner.collect
 
     def short_once(step: Step) -> list[Token | Exception | None]:
@@ -299,11 +299,11 @@ def test_a_prompt_that_was_launched_over_crops_for_which_memory_was_short_says_n
     assert bench.everything_is_free()
 
 
-def test_a_picture_that_memory_never_suffices_for_fails_alone() -> None:
+def test_an_image_that_memory_never_suffices_for_fails_alone() -> None:
     bench = Bench(ends_at(3))
-    good = [bench.ask(picture=FakePicture("a")), bench.ask()]
-    huge = bench.ask(picture=FakePicture("huge"))
-    good.append(bench.ask(picture=FakePicture("b")))
+    good = [bench.ask(image=FakeImage("a")), bench.ask()]
+    huge = bench.ask(image=FakeImage("huge"))
+    good.append(bench.ask(image=FakeImage("b")))
     launch = bench.runner.launch
 
     def narrow(step: Step) -> None:
@@ -320,9 +320,9 @@ def test_a_picture_that_memory_never_suffices_for_fails_alone() -> None:
 
 
 @pytest.mark.parametrize("call", ["launch", "collect"])
-def test_a_picture_that_cannot_be_encoded_fails_its_requests_and_nobody_else(call: str) -> None:
+def test_an_image_that_cannot_be_encoded_fails_its_requests_and_nobody_else(call: str) -> None:
     bench = Bench(ends_at(5))
-    sinks = [bench.ask(picture=FakePicture("poison")) for _ in range(5)]
+    sinks = [bench.ask(image=FakeImage("poison")) for _ in range(5)]
     healthy = getattr(bench.runner, call)
 
     def poisoned(step: Step) -> object:
@@ -357,7 +357,7 @@ def test_cancelling_a_zombie_changes_nothing() -> None:
 @pytest.mark.parametrize("ticks", range(12))
 def test_a_request_may_be_cancelled_between_any_two_ticks(ticks: int) -> None:
     bench = Bench(ends_at(50), max_batch=2)
-    sink = bench.ask(picture=FakePicture("a"))
+    sink = bench.ask(image=FakeImage("a"))
     other = bench.ask()
     for _ in range(ticks):
         bench.core.tick()
@@ -387,7 +387,7 @@ def test_a_zombie_may_ride_in_the_step_of_its_length_cap() -> None:
     bench.run()
 
     assert [token.id for token in sink.tokens] == [WORD, END]
-    assert bench.sequences[0].filled == bench.sequences[0].longest
+    assert bench.sequences[0].num_computed_tokens == bench.sequences[0].longest
     assert bench.core.metrics.zombie_rows == 1
     assert bench.everything_is_free()
 
@@ -434,9 +434,9 @@ def test_a_prompt_is_admitted_while_both_slots_are_busy() -> None:
     assert all(len(sequence.tokens) == 8 for sequence in bench.sequences)
 
 
-def test_two_requests_for_one_picture_at_once_encode_it_once() -> None:
+def test_two_requests_for_one_image_at_once_encode_it_once() -> None:
     bench = Bench(ends_at(3))
-    sinks = [bench.ask(picture=FakePicture("same")) for _ in range(2)]
+    sinks = [bench.ask(image=FakeImage("same")) for _ in range(2)]
     bench.run()
 
     kinds = [step.kind for step in bench.runner.steps]
@@ -447,9 +447,9 @@ def test_two_requests_for_one_picture_at_once_encode_it_once() -> None:
     assert [len(sink.tokens) for sink in sinks] == [3, 3]
 
 
-def test_followers_of_a_picture_whose_step_failed_encode_it_again() -> None:
+def test_followers_of_an_image_whose_step_failed_encode_it_again() -> None:
     bench = Bench(ends_at(3))
-    leader, follower = (bench.ask(picture=FakePicture("same")) for _ in range(2))
+    leader, follower = (bench.ask(image=FakeImage("same")) for _ in range(2))
     bench.runner.fails.add(("collect", 0))
     bench.run()
 
@@ -462,7 +462,7 @@ def test_followers_of_a_picture_whose_step_failed_encode_it_again() -> None:
 
 def test_a_prefix_whose_prompt_failed_is_not_used_by_followers() -> None:
     bench = Bench(lambda sequence, index: RuntimeError("NaN") if sequence.number == 0 else ends_at(3)(sequence, index))
-    leader, follower = (bench.ask(picture=FakePicture("same")) for _ in range(2))
+    leader, follower = (bench.ask(image=FakeImage("same")) for _ in range(2))
     bench.run()
 
     assert str(leader.ends[0].error) == "NaN"
@@ -480,10 +480,10 @@ def test_a_tick_with_nothing_to_do_does_nothing() -> None:
     assert bench.core.idle
 
 
-def test_a_picture_that_is_not_cut_yet_holds_up_nobody_else() -> None:
+def test_an_image_that_is_not_cut_yet_holds_up_nobody_else() -> None:
     bench = Bench(ends_at(3))
-    slow = FakePicture("slow", cut=False)
-    late, other = bench.ask(picture=slow), bench.ask()
+    slow = FakeImage("slow", cut=False)
+    late, other = bench.ask(image=slow), bench.ask()
     bench.run()
     assert (len(late.tokens), len(other.tokens)) == (0, 3)
     assert slow.asked > 0
@@ -493,26 +493,26 @@ def test_a_picture_that_is_not_cut_yet_holds_up_nobody_else() -> None:
     assert len(late.tokens) == 3
 
 
-def test_a_picture_that_cannot_be_cut_fails_its_request_alone() -> None:
+def test_an_image_that_cannot_be_cut_fails_its_request_alone() -> None:
     bench = Bench(ends_at(3))
-    bad = bench.ask(picture=FakePicture("bad", cut=False, failure=ValueError("broken")))
-    good = bench.ask(picture=FakePicture("good"))
+    bad = bench.ask(image=FakeImage("bad", cut=False, failure=ValueError("broken")))
+    good = bench.ask(image=FakeImage("good"))
     bench.run()
 
     assert str(bad.ends[0].error) == "broken"
     assert len(good.tokens) == 3
 
 
-def test_a_request_for_a_picture_alone_ends_without_a_token_and_leaves_its_prefix() -> None:
+def test_a_request_for_an_image_alone_ends_without_a_token_and_leaves_its_prefix() -> None:
     bench = Bench(ends_at(3))
     for _ in range(2):
-        sink = bench.ask(picture=FakePicture("a"), budget=0)
+        sink = bench.ask(image=FakeImage("a"), budget=0)
         bench.run()
         assert sink.ends[0].error is None
         assert sink.tokens == []
 
     assert [step.kind for step in bench.runner.steps] == ["encode", "prefill"]
-    assert bench.cache.picture_state("a") == "ready"
+    assert bench.cache.image_state("a") == "ready"
 
 
 def test_a_zombie_never_gets_what_its_last_step_sampled() -> None:
@@ -589,7 +589,7 @@ def test_requests_that_have_ended_are_not_kept_until_their_deadlines() -> None:
     bench = Bench(ends_at(2))
     now = time.perf_counter()
     # Nothing later comes to the top of the heap before this one has ended.
-    bench.ask(picture=FakePicture("slow", cut=False), deadline=now + 1000)
+    bench.ask(image=FakeImage("slow", cut=False), deadline=now + 1000)
     for _ in range(300):
         bench.ask(deadline=now + 5000)
         bench.run()

@@ -43,11 +43,11 @@ class FakeEngine:
     on_submit: Callable[[Sequence], None] = lambda sequence: None
     options: dict[str, Any] = field(default_factory=dict)
 
-    def submit(self, request: Request, sink: Any, picture: Any = None, **options: Any) -> Sequence:
+    def submit(self, request: Request, sink: Any, image: Any = None, **options: Any) -> Sequence:
         if self.refusal is not None:
             raise self.refusal
         self.options = options
-        sequence = Sequence(len(self.sequences), request, sink, before=10, picture=picture)
+        sequence = Sequence(len(self.sequences), request, sink, prefix_len=10, image=image)
         sequence.times.submitted = options["submitted"]
         sequence.times.preprocess_s = options["preprocess_s"]
         self.sequences.append(sequence)
@@ -105,10 +105,10 @@ async def settled() -> None:
 # ---- completions
 
 
-def test_a_completion_has_tokens_reason_metrics_and_the_size_of_the_picture() -> None:
+def test_a_completion_has_tokens_reason_metrics_and_the_size_of_the_image() -> None:
     engine = FakeEngine()
-    picture = POOL.prepare(Image.new("RGB", (6, 4)))
-    generation = begun(engine, lambda: picture)
+    image = POOL.prepare(Image.new("RGB", (6, 4)))
+    generation = begun(engine, lambda: image)
     times = engine.sequences[0].times
     start = times.submitted
     times.admitted, times.first_token, times.finished = start + 1, start + 3, start + 7
@@ -128,14 +128,14 @@ def test_a_completion_has_tokens_reason_metrics_and_the_size_of_the_picture() ->
 
 def test_preprocessing_counts_what_this_request_waited_for() -> None:
     engine = FakeEngine()
-    picture = POOL.prepare(Image.new("RGB", (6, 4)))
-    picture.preprocess_s = 5.0  # by an earlier request
-    generation = begun(engine, lambda: picture)
-    picture.preprocess_s += 2.0  # cutting
+    image = POOL.prepare(Image.new("RGB", (6, 4)))
+    image.preprocess_s = 5.0  # by an earlier request
+    generation = begun(engine, lambda: image)
+    image.preprocess_s += 2.0  # cutting
     engine.finish()
 
     assert 2.0 <= generation.complete().metrics.preprocess_s < 2.5
-    assert generation.picture is picture
+    assert generation.image is image
 
 
 def test_an_answer_without_tokens_has_no_times_of_tokens() -> None:
@@ -298,14 +298,14 @@ def test_two_coroutines_that_read_one_stream_share_its_tokens_and_both_end() -> 
 # ---- preparation
 
 
-def test_what_is_wrong_with_the_picture_ends_the_request_before_it_is_submitted() -> None:
+def test_what_is_wrong_with_the_image_ends_the_request_before_it_is_submitted() -> None:
     def prepare() -> None:
-        raise ImageError("no picture")
+        raise ImageError("no image")
 
     engine = FakeEngine()
     generation = begun(engine, prepare)
 
-    with pytest.raises(ImageError, match="no picture"):
+    with pytest.raises(ImageError, match="no image"):
         generation.check()
     assert engine.sequences == []
 
@@ -341,7 +341,7 @@ def test_an_error_that_is_kept_keeps_nothing_of_what_a_decoder_had_in_hand() -> 
         try:
             decode()
         except ValueError as cause:
-            raise ImageError("no picture") from cause
+            raise ImageError("no image") from cause
 
     generation = begun(FakeEngine(), prepare)
     with pytest.raises(ImageError) as kept:
@@ -408,7 +408,7 @@ def test_what_follows_an_answer_is_asked_though_that_ends_while_it_is_handed_in(
 
 def test_what_follows_an_answer_belongs_to_the_same_tenant_class_and_deadline() -> None:
     engine = FakeEngine()
-    asked = dataclasses.replace(request(), salt="one tenant", realtime=True)
+    asked = dataclasses.replace(request(), cache_salt="one tenant", realtime=True)
     generation = Generation(asked, 5.0)
     generation.delivery.further = lambda name, completion: [("more", request())] if name is None else []
     given: list[dict[str, Any]] = []
@@ -417,7 +417,7 @@ def test_what_follows_an_answer_belongs_to_the_same_tenant_class_and_deadline() 
     engine.finish()
 
     first, further = (sequence.request for sequence in engine.sequences)
-    assert (further.salt, further.realtime) == (first.salt, first.realtime) == ("one tenant", True)
+    assert (further.cache_salt, further.realtime) == (first.cache_salt, first.realtime) == ("one tenant", True)
     assert [options["deadline_s"] for options in given] == [5.0, 5.0]
     assert given[0]["submitted"] == given[1]["submitted"]
 
@@ -598,7 +598,7 @@ def test_a_deadline_that_passes_during_preparation_saves_the_engine_the_work() -
         generation.check()
 
 
-def test_a_picture_is_not_prepared_after_the_deadline_though_nobody_waits_for_it() -> None:
+def test_an_image_is_not_prepared_after_the_deadline_though_nobody_waits_for_it() -> None:
     prepared: list[int] = []
     generation = Generation(request(), 0.0)
     generation.delivery.submit(FakeEngine(), lambda: prepared.append(1))

@@ -1,4 +1,4 @@
-"""The threads around the engine in every order that a seed draws: loop, hand-over, window, pool of pictures."""
+"""The threads around the engine in every order that a seed draws: loop, hand-over, window, pool of images."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from photonlite.images import crew, pool
 from photonlite.images.crops import CropSpec
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.sequence import Sequence, Sink
-from tests.engine.fakes import PREFIX, Bench, FakePicture, FakeSink, Words, ends_at
+from tests.engine.fakes import PREFIX, Bench, FakeImage, FakeSink, Words, ends_at
 from tests.interleaving import Interleaving
 
 SEEDS = range(60)
@@ -35,10 +35,10 @@ class Engine:
         self.sequences: list[Sequence] = []
 
     def submit(
-        self, request: Request, sink: Sink, picture: Any = None, *, submitted: float = 0.0, **options: object
+        self, request: Request, sink: Sink, image: Any = None, *, submitted: float = 0.0, **options: object
     ) -> Sequence:
-        number, before = len(self.sequences), PREFIX if picture else 1
-        sequence = Sequence(number, request, sink, before, picture)
+        number, before = len(self.sequences), PREFIX if image else 1
+        sequence = Sequence(number, request, sink, before, image)
         self.sequences.append(sequence)
         self.loop.submit(sequence)
         return sequence
@@ -46,10 +46,10 @@ class Engine:
     def cancel(self, sequence: Sequence) -> None:
         self.loop.cancel(sequence)
 
-    def ask(self, picture: FakePicture | None = None) -> Sequence | None:
+    def ask(self, image: FakeImage | None = None) -> Sequence | None:
         """Hand a request in; None where the engine is closed."""
         try:
-            return self.submit(request(), FakeSink(), picture)
+            return self.submit(request(), FakeSink(), image)
         except ModelError:
             return None
 
@@ -79,7 +79,7 @@ def test_each_request_is_refused_or_answered_once_and_no_wake_up_is_lost(seed: i
                     engine.await_end(sequence)
 
         def wait_for_crops() -> None:
-            picture = FakePicture("slow", cut=False)
+            image = FakeImage("slow", cut=False)
             cutting = False
 
             def request_crops() -> None:
@@ -89,18 +89,18 @@ def test_each_request_is_refused_or_answered_once_and_no_wake_up_is_lost(seed: i
                     world.spawn(cut, name="cutter")
 
             def cut() -> None:
-                picture.cut = True
+                image.cut = True
                 engine.loop.wake()
 
-            picture.request_crops = request_crops  # type: ignore[method-assign]
-            sequence = engine.ask(picture)
+            image.request_crops = request_crops  # type: ignore[method-assign]
+            sequence = engine.ask(image)
             if sequence is not None:
                 taken.append(sequence)
                 engine.await_end(sequence)
 
         for name in ("first", "second"):
             world.spawn(ask, name=name)
-        world.spawn(wait_for_crops, name="about a picture")
+        world.spawn(wait_for_crops, name="about an image")
         world.spawn(lambda: engine.loop.close(drain=drain), name="closer")
         world.run()
 
@@ -150,7 +150,7 @@ def test_a_request_that_meets_the_closing_engine_is_refused_or_answered(seed: in
         world.run()
 
 
-class Prepared(FakePicture):
+class Prepared(FakeImage):
     """What is used of a `PreparedImage`."""
 
     preprocess_s = 0.0
@@ -165,8 +165,8 @@ class Call:
         open_calls.watch(self.delivery)
         self.on_end, self.ends = self.delivery.on_end, 0
         self.delivery.on_end = self._ended
-        picture = Prepared(f"picture {id(self)}")
-        self.preparation = Preparation(self.delivery, engine, lane, lambda: 72, lambda: picture)  # type: ignore[arg-type, return-value]
+        image = Prepared(f"image {id(self)}")
+        self.preparation = Preparation(self.delivery, engine, lane, lambda: 72, lambda: image)  # type: ignore[arg-type, return-value]
 
     def _ended(self, ended: Any) -> None:
         self.ends += 1
@@ -190,7 +190,7 @@ def test_a_call_ends_once_gives_its_room_back_and_leaves_nothing_with_the_engine
     with Interleaving(seed, loop, delivery, preparation, generation, calls, window, sequel) as world:
         engine = Engine(world, tokens=LONG_ANSWER)
         short = Engine(world)
-        lane, open_calls = Lane(100), Calls()  # there is room for one picture at a time
+        lane, open_calls = Lane(100), Calls()  # there is room for one image at a time
         asked = [Call(short, lane, open_calls), Call(engine, lane, open_calls), Call(short, lane, open_calls)]
 
         def wait(call: Call) -> None:
@@ -260,33 +260,33 @@ def test_room_is_never_given_twice_and_everybody_gets_in(seed: int) -> None:
 def test_crops_that_are_asked_for_come_and_are_announced_also_while_the_pool_closes(seed: int) -> None:
     with Interleaving(seed, pool, crew) as world:
         ready: list[None] = []
-        images = pool.ImagePool(CropSpec(20, 4, 1, 6), ImageLimits(), 2, on_ready=lambda: ready.append(None))
-        pictures = [images.prepare(Image.new("RGB", (6, 4), colour)) for colour in ("red", "blue")]
+        image_pool = pool.ImagePool(CropSpec(20, 4, 1, 6), ImageLimits(), 2, on_ready=lambda: ready.append(None))
+        images = [image_pool.prepare(Image.new("RGB", (6, 4), colour)) for colour in ("red", "blue")]
         done: list[int] = []
 
-        def ask(picture: Any) -> None:
-            picture.request_crops()
-            world.until(lambda: picture.crops is not None or picture.failure is not None)
+        def ask(image: Any) -> None:
+            image.request_crops()
+            world.until(lambda: image.crops is not None or image.failure is not None)
             world.until(lambda: bool(ready))
-            picture.drop_crops()
-            picture.request_crops()
-            world.until(lambda: picture.crops is not None or picture.failure is not None)
+            image.drop_crops()
+            image.request_crops()
+            world.until(lambda: image.crops is not None or image.failure is not None)
 
         def submit() -> None:
             for number in range(3):
                 try:
-                    images.submit(lambda number=number: done.append(number))  # type: ignore[misc]
+                    image_pool.submit(lambda number=number: done.append(number))  # type: ignore[misc]
                 except ModelError:
                     done.append(number)
-            images.settle()
+            image_pool.settle()
             assert sorted(done) == [0, 1, 2]
 
-        for picture in pictures:
-            world.spawn(ask, picture, name=picture.key[:4])
-        world.spawn(pictures[0].request_crops, name="also asks")
+        for image in images:
+            world.spawn(ask, image, name=image.key[:4])
+        world.spawn(images[0].request_crops, name="also asks")
         world.spawn(submit, name="submits")
-        world.spawn(images.close, name="closer")
+        world.spawn(image_pool.close, name="closer")
         world.run()
 
     assert len(ready) >= 2
-    assert all(isinstance(one.failure, ModelError | None) for one in pictures)
+    assert all(isinstance(one.failure, ModelError | None) for one in images)

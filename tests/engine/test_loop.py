@@ -21,7 +21,7 @@ from photonlite.engine.loop import _LONGEST_SLEEP, EngineLoop
 from photonlite.errors import CapacityError, DeadlineError, EngineDiedError, ModelError, RequestCancelledError
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.sequence import Sequence
-from tests.engine.fakes import PREFIX, Bench, FakePicture, FakeSink, Words, ends_at
+from tests.engine.fakes import PREFIX, Bench, FakeImage, FakeSink, Words, ends_at
 
 LONG = 30.0
 """Seconds after which a test is taken for hung: a guard, never waited for."""
@@ -55,10 +55,10 @@ class Gate:
 
 
 def sequence(
-    number: int, budget: int = 100, deadline: float | None = None, picture: FakePicture | None = None
+    number: int, budget: int = 100, deadline: float | None = None, image: FakeImage | None = None
 ) -> Sequence:
     request = Request("query", (Token(1),), Words(budget), budget, SamplingSettings())
-    return Sequence(number, request, Ended(), PREFIX if picture else 1, picture, deadline=deadline)
+    return Sequence(number, request, Ended(), PREFIX if image else 1, image, deadline=deadline)
 
 
 def ended(one: Sequence) -> Ended:
@@ -152,13 +152,13 @@ def test_what_a_request_asks_for_when_it_has_ended_is_refused_where_nothing_is_d
     assert bench.everything_is_free()
 
 
-def test_closing_drains_what_waits_for_its_picture() -> None:
+def test_closing_drains_what_waits_for_its_image() -> None:
     bench = Bench(ends_at(4))
-    slow = FakePicture("slow", cut=False)
+    slow = FakeImage("slow", cut=False)
     asked = threading.Event()
     slow.request_crops = asked.set  # type: ignore[method-assign]
     loop = EngineLoop(bench.core)
-    one = sequence(0, picture=slow)
+    one = sequence(0, image=slow)
     loop.submit(one)
     assert asked.wait(LONG)
     asked.clear()
@@ -358,11 +358,11 @@ def test_closing_twice_is_fine_and_ends_the_thread() -> None:
 
 def test_a_deadline_further_off_than_a_lock_can_wait_is_fine() -> None:
     bench = Bench(ends_at(3))
-    slow = FakePicture("slow", cut=False)
+    slow = FakeImage("slow", cut=False)
     asked = threading.Event()
     slow.request_crops = asked.set  # type: ignore[method-assign]
     loop = EngineLoop(bench.core)
-    one = sequence(0, deadline=time.perf_counter() + 1e12, picture=slow)
+    one = sequence(0, deadline=time.perf_counter() + 1e12, image=slow)
     loop.submit(one)
     assert asked.wait(LONG)
     asked.clear()

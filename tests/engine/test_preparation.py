@@ -49,7 +49,7 @@ class Threads:
 
 
 class Asked:
-    """One call about a picture of 72 bytes."""
+    """One call about an image of 72 bytes."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Asked:
         return POOL.prepare(Image.new("RGB", (6, 4)))
 
 
-def test_a_picture_takes_room_until_the_first_token() -> None:
+def test_an_image_takes_room_until_the_first_token() -> None:
     engine, lane = FakeEngine(), Lane(100)
     asked = Asked(engine, lane)
     asked.preparation.here()
@@ -88,7 +88,7 @@ def test_a_picture_takes_room_until_the_first_token() -> None:
 
 
 @pytest.mark.parametrize("end", ["finish", "cancel", "drop"])
-def test_a_picture_gives_its_room_back_however_its_request_ends(end: str) -> None:
+def test_an_image_gives_its_room_back_however_its_request_ends(end: str) -> None:
     engine, lane = FakeEngine(), Lane(100)
     asked = Asked(engine, lane)
     asked.preparation.here()
@@ -102,7 +102,7 @@ def test_a_picture_gives_its_room_back_however_its_request_ends(end: str) -> Non
     assert lane.held == 0
 
 
-def test_a_call_without_room_waits_before_its_picture_is_decoded_and_blocks_no_thread_of_the_pool() -> None:
+def test_a_call_without_room_waits_before_its_image_is_decoded_and_blocks_no_thread_of_the_pool() -> None:
     engine, lane, threads = FakeEngine(), Lane(100), Threads()
     calls = [Asked(engine, lane) for _ in range(3)]
     for call in calls:
@@ -115,7 +115,7 @@ def test_a_call_without_room_waits_before_its_picture_is_decoded_and_blocks_no_t
         engine.give(Token(1))
         threads.work()
         assert sum(call.prepared for call in calls) == 1 + done
-    assert [sequence.picture is not None for sequence in engine.sequences] == [True] * 3
+    assert [sequence.image is not None for sequence in engine.sequences] == [True] * 3
 
 
 def test_a_realtime_call_goes_before_all_that_waits_for_a_thread() -> None:
@@ -256,7 +256,7 @@ def test_nothing_to_compile_is_nothing_to_wait_for() -> None:
     assert (requests(engine), told) == ([WHOLE], [None])
 
 
-def test_while_a_grammar_is_compiled_its_picture_is_encoded_and_no_thread_of_the_pool_waits() -> None:
+def test_while_a_grammar_is_compiled_its_image_is_encoded_and_no_thread_of_the_pool_waits() -> None:
     engine, lane, threads = FakeEngine(), Lane(100), Threads()
     future: Future[Any] = Future()
     binding, _ = bound(future, meanwhile=ENCODE)
@@ -264,7 +264,7 @@ def test_while_a_grammar_is_compiled_its_picture_is_encoded_and_no_thread_of_the
     asked.preparation.on(threads)
     threads.work()
     assert requests(engine) == [ENCODE]
-    assert engine.sequences[0].picture is asked.generation.picture
+    assert engine.sequences[0].image is asked.generation.image
     assert not threads.jobs
     engine.sequences[0].times.encode_s = 0.75
     engine.finish()

@@ -13,10 +13,10 @@ from photonlite.kernels.reference import movable
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import SamplingSettings, Token
-from photonlite.runner.runner import StreamRunner
+from photonlite.runner.runner import StepExecutor
 from photonlite.sequence import Sequence
 from tests.engine.plans import Recorded, Recorder, play
-from tests.equality import Asked, CutPicture
+from tests.equality import Asked, CutImage
 from tests.tiny import CPU, tiny_config, tiny_model
 
 KINDS = ("detect", "caption", "chance", "point", "query", "chance", "segment", "reasoning")
@@ -47,17 +47,17 @@ def small_config() -> MoondreamConfig:
 
 
 def sequences(config: MoondreamConfig, before: int) -> list[Sequence]:
-    """Requests of every skill about three pictures; some are greedy."""
-    pictures = []
+    """Requests of every skill about three images; some are greedy."""
+    images = []
     for number, (rows, columns) in enumerate(TILINGS):
         count = 1 if rows * columns == 1 else 1 + rows * columns
         pixels = np.random.default_rng(number).integers(0, 256, (count, 16, 16, 3), np.uint8)
-        pictures.append(CutPicture(str(number), Crops(pixels, (rows, columns))))
+        images.append(CutImage(str(number), Crops(pixels, (rows, columns))))
     found = []
     for number in range(16):
         settings = SamplingSettings(temperature=number % 3 / 2, max_tokens=5 + number, max_objects=4, seed=number)
         request = Asked(KINDS[number % 8], settings, number % 3, number, None).request(config)
-        found.append(Sequence(number, request, Mute(), before, pictures[number % 3], seed=number))
+        found.append(Sequence(number, request, Mute(), before, images[number % 3], seed=number))
     return found
 
 
@@ -76,7 +76,7 @@ def record(model: MoondreamModel, device: torch.device, dtype: torch.dtype, conf
     return recorder
 
 
-def written(runner: StreamRunner, steps: list[Recorded]) -> Tensor:
+def written(runner: StepExecutor, steps: list[Recorded]) -> Tensor:
     """Keys and values of every position of the pages that were written to last by a step that still has them."""
     cache = runner._body.cache  # type: ignore[attr-defined]
     places = sorted(
@@ -97,7 +97,7 @@ def written(runner: StreamRunner, steps: list[Recorded]) -> Tensor:
 def test_pipelined_equals_blocking_bit_for_bit_on_the_same_plans(
     device: torch.device, dtype: torch.dtype, kv_dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each engine measures anew which attention encodes pictures quickest, and they round differently: take the first.
+    # Each engine measures anew which attention encodes images quickest, and they round differently: take the first.
     monkeypatch.setattr(timing, "GAIN", 1.0)
     model = tiny_model(small_config()).to(device, dtype)
     config = EngineConfig(kv_cache_bytes=2**22, max_batch=8, graph_sizes=(1, 2, 4, 8), kv_dtype=kv_dtype)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def test_pipelined_equals_blocking_bit_for_bit_on_the_same_plans(
     answers, caches = [], []
     for depth in (1, 2):
         runner = build(model, device, dtype, replace(config, depth=depth)).core.runner
-        assert isinstance(runner, StreamRunner)
+        assert isinstance(runner, StepExecutor)
         answers.append(play(recorder.deeds, runner, depth))
         caches.append(written(runner, steps))
         runner.close()

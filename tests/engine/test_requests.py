@@ -16,7 +16,7 @@ from photonlite.scheduler.policy import Rates
 from photonlite.scheduler.readiness import Need
 from photonlite.sequence import Sequence
 from tests.engine.counting import Counted, crowd
-from tests.engine.fakes import Bench, FakePicture, FakeSink, Words, ends_at
+from tests.engine.fakes import Bench, FakeImage, FakeSink, Words, ends_at
 
 
 class Clock:
@@ -44,16 +44,16 @@ def slow(clock: Clock) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("picture", [None, FakePicture("a"), FakePicture("late", cut=False)])
-def test_nothing_is_launched_for_a_request_whose_deadline_has_passed(clock: Clock, picture: FakePicture | None) -> None:
+@pytest.mark.parametrize("image", [None, FakeImage("a"), FakeImage("late", cut=False)])
+def test_nothing_is_launched_for_a_request_whose_deadline_has_passed(clock: Clock, image: FakeImage | None) -> None:
     bench = Bench(ends_at(3), clock=clock)
-    sink = bench.ask(picture=picture, deadline=101.0)
+    sink = bench.ask(image=image, deadline=101.0)
     clock.now = 101.0
     bench.run()
 
     assert isinstance(sink.ends[0].error, DeadlineError)
     assert (bench.runner.steps, drops(bench.core)) == ([], (1, 0, 0))
-    assert picture is None or picture.asked == 0
+    assert image is None or image.asked == 0
 
 
 def test_a_deadline_that_passes_while_a_request_is_answered_is_counted_apart(clock: Clock) -> None:
@@ -73,29 +73,29 @@ def test_a_realtime_request_that_cannot_be_in_time_is_given_up_at_once(
     clock: Clock, seconds: float, hopeless: bool
 ) -> None:
     bench = slow(clock)
-    sink = bench.ask(picture=FakePicture("a"), deadline=100 + seconds, realtime=True)  # 3 crops, 12 positions
+    sink = bench.ask(image=FakeImage("a"), deadline=100 + seconds, realtime=True)  # 3 crops, 12 positions
     bench.core.tick()
 
     assert bool(sink.ends) == hopeless
     assert drops(bench.core) == (0, int(hopeless), 0)
     assert bool(bench.runner.steps) != hopeless
     if hopeless:
-        assert str(sink.ends[0].error).startswith("picture and prompt alone take about 0.42 s, and the deadline is in")
+        assert str(sink.ends[0].error).startswith("image and prompt alone take about 0.42 s, and the deadline is in")
 
 
 def test_a_bulk_request_is_not_given_up_before_its_deadline(clock: Clock) -> None:
     bench = slow(clock)
-    sink = bench.ask(picture=FakePicture("a"), deadline=100.1)
+    sink = bench.ask(image=FakeImage("a"), deadline=100.1)
     bench.core.tick()
 
     assert not sink.ends
 
 
-def test_a_cached_picture_costs_a_hopeful_request_nothing(clock: Clock) -> None:
+def test_a_cached_image_costs_a_hopeful_request_nothing(clock: Clock) -> None:
     bench = slow(clock)
-    bench.ask(picture=FakePicture("a"))
+    bench.ask(image=FakeImage("a"))
     bench.run()
-    sink = bench.ask(picture=FakePicture("a"), deadline=100.1, realtime=True)
+    sink = bench.ask(image=FakeImage("a"), deadline=100.1, realtime=True)
     bench.run()
 
     assert sink.ends[0].error is None
@@ -103,7 +103,7 @@ def test_a_cached_picture_costs_a_hopeful_request_nothing(clock: Clock) -> None:
 
 def test_a_request_on_which_work_has_been_spent_is_not_given_up(clock: Clock) -> None:
     bench = slow(clock)
-    sink = bench.ask(picture=FakePicture("a"), deadline=100.5, realtime=True)
+    sink = bench.ask(image=FakeImage("a"), deadline=100.5, realtime=True)
     bench.core.tick()
     clock.now = 100.45
     bench.run()
@@ -113,7 +113,7 @@ def test_a_request_on_which_work_has_been_spent_is_not_given_up(clock: Clock) ->
 
 def test_when_only_old_measurements_say_so_one_hopeless_request_in_four_is_tried(clock: Clock) -> None:
     bench = slow(clock)
-    sinks = [bench.ask(picture=FakePicture(str(n)), deadline=100.2, realtime=True) for n in range(4)]
+    sinks = [bench.ask(image=FakeImage(str(n)), deadline=100.2, realtime=True) for n in range(4)]
     bench.run()
 
     assert [isinstance(sink.ends[0].error, DeadlineError) for sink in sinks] == [True, True, True, False]
@@ -159,12 +159,12 @@ def beating(clock: Clock, *, decoded: bool) -> Bench:
         for _ in range(8):
             bench.core.tick()
         clock.now += 0.1
-    bench.ask(picture=FakePicture("bulk"))
+    bench.ask(image=FakeImage("bulk"))
     return bench
 
 
 @pytest.mark.parametrize("decoded", [False, True])
-def test_no_bulk_picture_is_launched_when_a_real_time_request_is_about_to_come(clock: Clock, decoded: bool) -> None:
+def test_no_bulk_image_is_launched_when_a_real_time_request_is_about_to_come(clock: Clock, decoded: bool) -> None:
     bench = beating(clock, decoded=decoded)
     bench.runner.steps.clear()
     clock.now = 100.398
@@ -180,7 +180,7 @@ def test_no_bulk_picture_is_launched_when_a_real_time_request_is_about_to_come(c
     assert bench.core.look_again_at is None
 
 
-def test_a_bulk_picture_that_is_launched_well_before_is_not_held_back(clock: Clock) -> None:
+def test_a_bulk_image_that_is_launched_well_before_is_not_held_back(clock: Clock) -> None:
     bench = beating(clock, decoded=False)
     bench.runner.steps.clear()
     clock.now = 100.39
@@ -189,11 +189,11 @@ def test_a_bulk_picture_that_is_launched_well_before_is_not_held_back(clock: Clo
     assert [step.kind for step in bench.runner.steps] == ["encode"]
 
 
-def test_bulk_lets_a_real_time_request_whose_picture_is_being_cut_go_first(clock: Clock) -> None:
+def test_bulk_lets_a_real_time_request_whose_image_is_being_cut_go_first(clock: Clock) -> None:
     bench = Bench(ends_at(3), clock=clock)
-    picture = FakePicture("robot", cut=False)
-    bench.ask(picture=picture, realtime=True)
-    bench.ask(picture=FakePicture("bulk"))
+    image = FakeImage("robot", cut=False)
+    bench.ask(image=image, realtime=True)
+    bench.ask(image=FakeImage("bulk"))
     bench.core.tick()
     assert bench.runner.steps == []
 
@@ -215,16 +215,16 @@ def test_open_requests_are_counted_by_class_however_they_end(clock: Clock) -> No
     assert (bench.core.requests.realtime, bench.core.open) == (0, set[Sequence]())
 
 
-class Broken(FakePicture):
+class Broken(FakeImage):
     @property
     def crops(self) -> Crops | None:
         raise KeyError("crops")
 
 
-def test_a_picture_that_raises_when_its_deadline_is_reckoned_ends_its_request_alone(clock: Clock) -> None:
+def test_an_image_that_raises_when_its_deadline_is_reckoned_ends_its_request_alone(clock: Clock) -> None:
     bench = slow(clock)
-    broken = bench.ask(picture=Broken("a"), deadline=clock.now + 1000, realtime=True)
-    good = bench.ask(picture=FakePicture("b"), deadline=clock.now + 1000, realtime=True)
+    broken = bench.ask(image=Broken("a"), deadline=clock.now + 1000, realtime=True)
+    good = bench.ask(image=FakeImage("b"), deadline=clock.now + 1000, realtime=True)
     bench.core.requests.expire()
     assert isinstance(broken.ends[0].error, KeyError)
     bench.run()
@@ -261,11 +261,11 @@ def busy(clock: Clock, rows: int = 1, places: int = 0) -> Bench:
     return bench
 
 
-def looks_at_each(count: int, picture: str | None, end: Callable[[Bench, Clock, list[Sequence]], None]) -> float:
+def looks_at_each(count: int, image: str | None, end: Callable[[Bench, Clock, list[Sequence]], None]) -> float:
     """Tell how often each of a crowd was looked at from the moment that it was given up to its end."""
     clock = Clock()
     bench = busy(clock)
-    gone = crowd(bench, count, deadline=200.0, picture=picture)
+    gone = crowd(bench, count, deadline=200.0, image=image)
     bench.core.tick()
     Counted.looks = 0
     end(bench, clock, gone)
@@ -295,11 +295,11 @@ def expire(bench: Bench, clock: Clock, gone: list[Sequence]) -> None:
 
 
 @pytest.mark.parametrize("end", [cancel_oldest_first, cancel_newest_first, expire])
-@pytest.mark.parametrize("picture", [None, "same", "picture {}"])
+@pytest.mark.parametrize("image", [None, "same", "image {}"])
 def test_ending_each_of_thousands_costs_no_more_than_ending_each_of_hundreds(
-    picture: str | None, end: Callable[[Bench, Clock, list[Sequence]], None]
+    image: str | None, end: Callable[[Bench, Clock, list[Sequence]], None]
 ) -> None:
-    few, many = (looks_at_each(count, picture, end) for count in (200, 3_200))
+    few, many = (looks_at_each(count, image, end) for count in (200, 3_200))
 
     assert many < 1.5 * few  # comparisons in sorted lists: four more for sixteen times as many
 
@@ -307,9 +307,9 @@ def test_ending_each_of_thousands_costs_no_more_than_ending_each_of_hundreds(
 def test_a_leader_that_ends_again_and_again_is_followed_without_a_look_at_the_queue(clock: Clock) -> None:
     def looks(count: int) -> int:
         bench = busy(clock)
-        gone = crowd(bench, count, picture="same")
+        gone = crowd(bench, count, image="same")
         for one in gone:
-            one.picture.cut = True  # type: ignore[union-attr]
+            one.image.cut = True  # type: ignore[union-attr]
         bench.core.tick()
         assert bench.scheduler.jobs
         Counted.looks = 0
@@ -341,18 +341,18 @@ def test_while_thousands_expire_those_that_run_are_decoded_and_nothing_is_launch
     assert waits.tokens  # the next one is admitted as ever
 
 
-@pytest.mark.parametrize("picture", [None, "same", "picture {}"])
+@pytest.mark.parametrize("image", [None, "same", "image {}"])
 @pytest.mark.parametrize("realtime", [True, False])
 def test_a_tick_looks_at_no_more_of_thousands_that_wait_than_of_a_few(
-    clock: Clock, picture: str | None, realtime: bool
+    clock: Clock, image: str | None, realtime: bool
 ) -> None:
     def looks(count: int) -> int:
         bench = busy(clock, rows=8)
         bench.scheduler.rates.positions.observe(10, 1e-6)
-        crowd(bench, 16, realtime=True, deadline=1e6, picture=picture)  # as many as run at a time, beside bulk
+        crowd(bench, 16, realtime=True, deadline=1e6, image=image)  # as many as run at a time, beside bulk
         for _ in range(4):
             bench.core.tick()
-        crowd(bench, count, realtime=realtime, deadline=1e6, picture=picture)
+        crowd(bench, count, realtime=realtime, deadline=1e6, image=image)
         bench.core.tick()  # newcomers are looked at once
         Counted.looks = 0
         for _ in range(20):
@@ -364,11 +364,11 @@ def test_a_tick_looks_at_no_more_of_thousands_that_wait_than_of_a_few(
 
 def test_a_request_that_was_cancelled_leaves_nothing_behind(clock: Clock) -> None:
     bench = busy(clock)
-    (gone,) = crowd(bench, 1, deadline=1e6, picture="large")
-    picture = weakref.ref(gone.picture)
+    (gone,) = crowd(bench, 1, deadline=1e6, image="large")
+    image = weakref.ref(gone.image)
     bench.core.cancel(gone)
     bench.sequences.remove(gone)
     del gone
     gc.collect()
 
-    assert picture() is None
+    assert image() is None

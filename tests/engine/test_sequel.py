@@ -43,7 +43,7 @@ class Rig:
         return [(known, request()) for known in self.plan.pop(name, [])]
 
     def _submit(self, asked: Request, sink: Sink) -> Sequence:
-        sequence = Sequence(len(self.sequences), asked, sink, before=10)
+        sequence = Sequence(len(self.sequences), asked, sink, prefix_len=10)
         self.sequences.append(sequence)
         return sequence
 

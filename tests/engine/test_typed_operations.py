@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from photonlite.batch import Choice
+from photonlite.batch import SamplingParams
 from photonlite.grammar.automaton import Automaton, Ids
 from photonlite.grammar.language import Language
 from photonlite.grammar.mask import MaskCache, words
@@ -71,7 +71,7 @@ def operations(vocab_size: int, length: int, told: bytes) -> int:
     for byte in told:
         counter = Counter()
         with counter.counting():
-            write_choice(Choice(grammar.allowed, 0.0, 1.0, 0, 0), row, mask, masks)
+            write_choice(SamplingParams(grammar.allowed, 0.0, 1.0, 0, 0), row, mask, masks)
             grammar.accept(Token(3 + byte))
         most = max(most, counter.operations)
     assert grammar.finished

@@ -11,7 +11,7 @@ GUARD = 30.0
 
 
 class Caller:
-    """Enters with a picture of so many bytes, and can be waited for."""
+    """Enters with an image of so many bytes, and can be waited for."""
 
     def __init__(self, lane: Lane, size: int) -> None:
         self._told = threading.Event()
@@ -65,7 +65,7 @@ def test_leaving_twice_gives_back_once_and_who_leaves_the_queue_is_never_told(la
     assert lane.held == 0
 
 
-def test_a_picture_larger_than_the_room_enters_alone(lane: Lane) -> None:
+def test_an_image_larger_than_the_room_enters_alone(lane: Lane) -> None:
     first, large, after = Caller(lane, 10), Caller(lane, 1000), Caller(lane, 1)
     first.place.leave()
     large.wait()

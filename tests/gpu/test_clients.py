@@ -73,17 +73,17 @@ def test_the_load_is_told_for_each_request():
 
 @pytest.mark.parametrize("clients", [1, 5])
 @pytest.mark.parametrize("kind", ["threads", "coroutines"])
-def test_clients_ask_about_every_picture_once(clients, kind):
+def test_clients_ask_about_every_image_once(clients, kind):
     images = [Image.new("RGB", (1, 1), (number, 0, 0)) for number in range(23)]
     asked = []
 
-    def ask(model, picture):
-        asked.append(picture.getpixel((0, 0))[0])
+    def ask(model, image):
+        asked.append(image.getpixel((0, 0))[0])
         return METRICS
 
-    async def ask_later(model, picture):
+    async def ask_later(model, image):
         await asyncio.sleep(0)
-        return ask(model, picture)
+        return ask(model, image)
 
     if kind == "threads":
         visits = visit_with_threads(None, ask, images, clients)
@@ -96,7 +96,7 @@ def test_clients_ask_about_every_picture_once(clients, kind):
 
 
 def test_a_request_that_fails_on_a_thread_fails_the_run():
-    def ask(model, picture):
+    def ask(model, image):
         raise RuntimeError("the card is gone")
 
     with pytest.raises(RuntimeError, match="the card is gone"):

@@ -3,26 +3,26 @@ from itertools import islice
 import pytest
 import torch
 
-from bench.gpu.models import MOONDREAM2, TINY, crop_spec, pictures, prompts_of, question_of, size_with_crops
+from bench.gpu.models import MOONDREAM2, TINY, crop_spec, make_images, prompts_of, question_of, size_with_crops
 from photonlite.images.crops import cut_crops
 from photonlite.models.moondream.config import MoondreamConfig
 
 
 @pytest.mark.parametrize("raw", [MOONDREAM2, TINY])
 @pytest.mark.parametrize("crops", [1, 9, 13])
-def test_a_picture_is_made_for_every_number_of_crops_that_is_measured(raw, crops):
+def test_an_image_is_made_for_every_number_of_crops_that_is_measured(raw, crops):
     spec = crop_spec(MoondreamConfig.from_dict(raw))
-    [picture] = islice(pictures(*size_with_crops(spec, crops)), 1)
-    assert len(cut_crops(picture, spec).pixels) == crops
+    [image] = islice(make_images(*size_with_crops(spec, crops)), 1)
+    assert len(cut_crops(image, spec).pixels) == crops
 
 
 def test_a_number_of_crops_that_no_grid_has_is_refused():
-    with pytest.raises(ValueError, match="no picture is cut into 12 crops"):
+    with pytest.raises(ValueError, match="no image is cut into 12 crops"):
         size_with_crops(crop_spec(MoondreamConfig.from_dict(MOONDREAM2)), 12)
 
 
-def test_no_two_pictures_are_alike():
-    seen = {picture.tobytes() for picture in [*islice(pictures(8, 6), 300), *islice(pictures(8, 6), 300)]}
+def test_no_two_images_are_alike():
+    seen = {image.tobytes() for image in [*islice(make_images(8, 6), 300), *islice(make_images(8, 6), 300)]}
     assert len(seen) == 600
 
 

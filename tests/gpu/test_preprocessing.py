@@ -5,7 +5,7 @@ import pytest
 
 from bench.gpu import preprocessing
 from bench.gpu.clock import Clock
-from bench.gpu.models import MOONDREAM2, TINY, crop_spec, pictures
+from bench.gpu.models import MOONDREAM2, TINY, crop_spec, make_images
 from bench.gpu.preprocessing import Preprocessing, pillow_crops, upload_bandwidth
 from photonlite.models.moondream.config import MoondreamConfig
 from tests.tiny import CPU
@@ -16,11 +16,11 @@ from tests.tiny import CPU
 )
 def test_the_engines_crops_are_pillows_to_the_last_bit(raw, size):
     spec = crop_spec(MoondreamConfig.from_dict(raw))
-    [picture] = islice(pictures(*size), 1)
+    [image] = islice(make_images(*size), 1)
     with Preprocessing(Clock(CPU), spec) as path:
-        found = path.crops(picture)
-        assert np.array_equal(found.numpy(), pillow_crops(picture, spec))
-        assert path.equal(picture)
+        found = path.crops(image)
+        assert np.array_equal(found.numpy(), pillow_crops(image, spec))
+        assert path.equal(image)
 
 
 def test_one_wrong_bit_is_noticed(monkeypatch):
@@ -30,9 +30,9 @@ def test_one_wrong_bit_is_noticed(monkeypatch):
         return crops
 
     monkeypatch.setattr(preprocessing, "pillow_crops", wrong)
-    [picture] = islice(pictures(90, 60), 1)
+    [image] = islice(make_images(90, 60), 1)
     with Preprocessing(Clock(CPU), crop_spec(MoondreamConfig.from_dict(TINY))) as path:
-        assert not path.equal(picture)
+        assert not path.equal(image)
 
 
 def test_copies_have_a_bandwidth():

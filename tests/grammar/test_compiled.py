@@ -84,7 +84,7 @@ def test_each_salt_has_its_own() -> None:
     compiled.refuse(B, GrammarTimeoutError("late"), "one")
 
     assert compiled.get(A, "one") == "a"
-    assert [compiled.get(one, salt) for one in (A, B) for salt in ("two", "")] == [None] * 4
+    assert [compiled.get(one, cache_salt) for one in (A, B) for cache_salt in ("two", "")] == [None] * 4
 
 
 def test_the_salt_with_most_bytes_makes_room() -> None:

@@ -280,14 +280,14 @@ def test_a_caller_with_many_slow_jobs_leaves_a_worker_to_the_others(tmp_path: Pa
 def test_what_one_salt_has_compiled_neither_serves_nor_tells_another(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     with compiling() as compiler:
-        mine = compiler.compile(language("process"), salt="a").result(LONG)
+        mine = compiler.compile(language("process"), cache_salt="a").result(LONG)
 
-        assert compiler.compile(language("process"), salt="a").done()
-        assert not compiler.compile(language("process"), salt="b").done()
-        assert compiler.compile(language("process"), salt="b").result(LONG) is not mine
+        assert compiler.compile(language("process"), cache_salt="a").done()
+        assert not compiler.compile(language("process"), cache_salt="b").done()
+        assert compiler.compile(language("process"), cache_salt="b").result(LONG) is not mine
 
-        first = compiler.compile(gate.job, salt="a", caller="a")
-        second = compiler.compile(gate.job, salt="b", caller="b")
+        first = compiler.compile(gate.job, cache_salt="a", caller="a")
+        second = compiler.compile(gate.job, cache_salt="b", caller="b")
         gate.reached()
         gate.open("a's")
         gate.reached()  # it is compiled once more

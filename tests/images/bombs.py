@@ -1,4 +1,4 @@
-"""Picture files of a few kilobytes or megabytes that keep a decoder busy, or take much memory: one generator each."""
+"""Image files of a few kilobytes or megabytes that keep a decoder busy, or take much memory: one generator each."""
 
 import io
 import struct
@@ -47,7 +47,7 @@ def tiff(width: int, height: int, *more: tuple[int, int, int, int], bits: int = 
 
 @bomb
 def jpeg_scans() -> bytes:
-    """The last scan of a progressive picture again and again."""
+    """The last scan of a progressive image again and again."""
     data = saved(noise(40, 40).resize((3000, 3000)), "JPEG", progressive=True)
     last = data.rindex(b"\xff\xda")
     return data[:last] + data[last:-2] * (4_000_000 // len(data[last:])) + b"\xff\xd9"

@@ -115,7 +115,7 @@ def test_tilings_of_any_spec_and_size_stay_within_the_limit() -> None:
                 assert columns >= windows[1]
 
 
-def test_crops_cover_the_resized_picture_and_overlap_by_two_margins() -> None:
+def test_crops_cover_the_resized_image_and_overlap_by_two_margins() -> None:
     rng = random.Random(9)
     tilings = set()
     for spec in [spec for spec in random_specs(400) if 8 <= spec.crop_size <= 64][:60]:
@@ -156,7 +156,7 @@ def test_crops_are_put_into_the_memory_that_was_handed_in() -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1), (378, 378)])
-def test_pictures_too_thin_to_tile_give_one_crop(size: tuple[int, int]) -> None:
+def test_images_too_thin_to_tile_give_one_crop(size: tuple[int, int]) -> None:
     crops = cut_crops(Image.new("RGB", size, (5, 6, 7)), PUBLIC)
     assert crops.tiling == (1, 1)
     assert crops.pixels.shape == (1, 378, 378, 3)
@@ -171,7 +171,7 @@ def test_crops_are_one_contiguous_array_of_bytes() -> None:
 
 
 def test_other_modes_than_rgb_are_refused() -> None:
-    with pytest.raises(ImageShapeError, match="mode RGBA: open the picture with load_image"):
+    with pytest.raises(ImageShapeError, match="mode RGBA: open the image with load_image"):
         cut_crops(Image.new("RGBA", (8, 8)), PUBLIC)
 
 

@@ -23,7 +23,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
 
 def gradient(width: int = 24, height: int = 16) -> Image.Image:
-    """An RGB picture without symmetry, so that every flip and rotation shows."""
+    """An RGB image without symmetry, so that every flip and rotation shows."""
     y, x = np.mgrid[0:height, 0:width]
     red, green = 255 * x // max(1, width - 1), 255 * y // max(1, height - 1)
     return Image.fromarray(np.stack([red, green, np.full_like(x, 40)], -1).astype(np.uint8))
@@ -49,12 +49,12 @@ def same(a: Image.Image, b: Image.Image) -> bool:
     return a.mode == b.mode and a.size == b.size and a.tobytes() == b.tobytes()
 
 
-# --- what a picture can be handed in as
+# --- what an image can be handed in as
 
 
 @pytest.fixture
-def picture(tmp_path: Path) -> Path:
-    path = tmp_path / "picture.png"
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / "image.png"
     gradient().save(path)
     return path
 
@@ -73,28 +73,28 @@ def picture(tmp_path: Path) -> Path:
     ],
     ids=["str", "path", "bytes", "bytearray", "memoryview", "file", "pillow", "array"],
 )
-def test_every_kind_of_source_gives_the_same_pixels(picture: Path, source_of: Callable[[Path], Any]) -> None:
-    assert same(load_image(source_of(picture)), gradient())
+def test_every_kind_of_source_gives_the_same_pixels(image: Path, source_of: Callable[[Path], Any]) -> None:
+    assert same(load_image(source_of(image)), gradient())
 
 
-def test_an_open_file_is_read_from_its_start_every_time(picture: Path) -> None:
-    with open(picture, "rb") as file:
+def test_an_open_file_is_read_from_its_start_every_time(image: Path) -> None:
+    with open(image, "rb") as file:
         file.seek(11)
         assert same(load_image(file), load_image(file))
 
 
-def test_a_raw_file_that_returns_little_at_a_time_is_read_to_its_end(picture: Path) -> None:
+def test_a_raw_file_that_returns_little_at_a_time_is_read_to_its_end(image: Path) -> None:
     class Trickle(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
             return super().read(7)
 
-    assert same(load_image(Trickle(picture.read_bytes())), gradient())
+    assert same(load_image(Trickle(image.read_bytes())), gradient())
 
 
-def test_a_pipe_is_read(picture: Path) -> None:
+def test_a_pipe_is_read(image: Path) -> None:
     read_end, write_end = os.pipe()
     with open(read_end, "rb") as reader:
-        os.write(write_end, picture.read_bytes())
+        os.write(write_end, image.read_bytes())
         os.close(write_end)
         assert same(load_image(f"/dev/fd/{reader.fileno()}"), gradient())
 
@@ -116,7 +116,7 @@ def test_uncommon_formats_never_reach_their_reader(monkeypatch: pytest.MonkeyPat
 # --- the result belongs to the caller
 
 
-def test_the_result_shares_nothing_with_the_picture_handed_in() -> None:
+def test_the_result_shares_nothing_with_the_image_handed_in() -> None:
     image = gradient()
     load_image(image).paste((0, 0, 0), (0, 0, 24, 16))
     assert same(image, gradient())
@@ -168,7 +168,7 @@ def test_jpeg_orientation_turns_the_sides() -> None:
     assert load_image(encoded(gradient(24, 16), "JPEG", exif=exif)).size == (16, 24)
 
 
-def test_a_damaged_exif_block_leaves_the_picture_as_stored() -> None:
+def test_a_damaged_exif_block_leaves_the_image_as_stored() -> None:
     data = encoded(gradient(), "PNG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
     assert same(load_image(data), gradient())
 
@@ -182,11 +182,11 @@ def test_an_animation_gives_its_first_frame(format: str) -> None:
     assert blue_mean < 15
 
 
-# --- odd but sound pictures
+# --- odd but sound images
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1)])
-def test_tiny_and_thin_pictures_are_read(size: tuple[int, int]) -> None:
+def test_tiny_and_thin_images_are_read(size: tuple[int, int]) -> None:
     assert load_image(encoded(Image.new("RGB", size, (9, 8, 7)), "PNG")).size == size
 
 
@@ -227,23 +227,23 @@ def test_missing_file(tmp_path: Path) -> None:
         load_image(tmp_path / "nothing.png")
 
 
-def test_a_path_through_a_file(picture: Path) -> None:
+def test_a_path_through_a_file(image: Path) -> None:
     with pytest.raises(ImageNotFoundError, match="check the path"):
-        load_image(picture / "inside.png")
+        load_image(image / "inside.png")
 
 
 def test_folder(tmp_path: Path) -> None:
-    with pytest.raises(ImageNotFoundError, match="is a folder: name a picture file"):
+    with pytest.raises(ImageNotFoundError, match="is a folder: name an image file"):
         load_image(tmp_path)
 
 
-def test_file_without_permission(picture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_without_permission(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("builtins.open", refuse)  # a superuser may read whatever the file's mode says
     with pytest.raises(ImageDecodeError, match="permission denied"):
-        load_image(picture)
+        load_image(image)
 
 
 @pytest.mark.parametrize(
@@ -293,17 +293,17 @@ def test_truncated(format: str, kept: float) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_truncated_pillow_image(picture: Path) -> None:
-    lazy = Image.open(io.BytesIO(picture.read_bytes()[:-30]))
+def test_truncated_pillow_image(image: Path) -> None:
+    lazy = Image.open(io.BytesIO(image.read_bytes()[:-30]))
     with pytest.raises(ImageDecodeError, match="truncated or damaged"):
         load_image(lazy)
 
 
-def test_closed_pillow_image(picture: Path) -> None:
-    with Image.open(picture) as image:
+def test_closed_pillow_image(image: Path) -> None:
+    with Image.open(image) as closed:
         pass
     with pytest.raises(ImageDecodeError, match="the image cannot be decoded"):
-        load_image(image)
+        load_image(closed)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -356,9 +356,9 @@ def test_over_the_byte_limit(wrap: Callable[[bytes], Any]) -> None:
     assert load_image(wrap(data), ImageLimits(max_bytes=len(data))).size == (24, 16)
 
 
-def test_a_file_over_the_byte_limit(picture: Path) -> None:
+def test_a_file_over_the_byte_limit(image: Path) -> None:
     with pytest.raises(ImageTooLargeError, match="max_bytes"):
-        load_image(picture, ImageLimits(max_bytes=20))
+        load_image(image, ImageLimits(max_bytes=20))
 
 
 def test_an_endless_device_is_read_no_further_than_the_limit() -> None:
@@ -410,7 +410,7 @@ def test_pillow_image_without_pixels() -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's remarks on metadata that the flips have damaged
 @pytest.mark.parametrize("format", FORMATS)
-def test_damaged_files_give_a_picture_or_a_typed_error(format: str) -> None:
+def test_damaged_files_give_an_image_or_a_typed_error(format: str) -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = 6
     data = encoded(gradient(40, 30), format, **({} if format in ("GIF", "BMP", "PPM") else {"exif": exif}))
@@ -445,17 +445,17 @@ def test_one_lazy_pillow_image_in_many_threads() -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_bytes_of_a_decoded_picture_are_known_from_its_header(format: str, tmp_path: Path) -> None:
+def test_the_bytes_of_a_decoded_image_are_known_from_its_header(format: str, tmp_path: Path) -> None:
     data = encoded(gradient(), format)
-    (tmp_path / "picture").write_bytes(data)
+    (tmp_path / "image").write_bytes(data)
     file = io.BytesIO(data)
-    sources = [data, bytearray(data), memoryview(data), tmp_path / "picture", str(tmp_path / "picture"), file]
+    sources = [data, bytearray(data), memoryview(data), tmp_path / "image", str(tmp_path / "image"), file]
 
     assert [decoded_bytes(source) for source in sources] == [3 * 24 * 16] * len(sources)
     assert load_image(file).size == (24, 16)  # it may have been read before
 
 
-def test_the_bytes_of_a_picture_in_memory_are_known_too() -> None:
+def test_the_bytes_of_an_image_in_memory_are_known_too() -> None:
     assert decoded_bytes(gradient()) == decoded_bytes(np.asarray(gradient())) == 3 * 24 * 16
     assert decoded_bytes(np.zeros((16, 24), np.uint8)) == 3 * 24 * 16
 
@@ -469,6 +469,6 @@ def test_the_header_alone_is_enough_and_what_has_none_or_is_too_large_counts_not
     assert decoded_bytes(png_header(1000, 500), ImageLimits(max_pixels=499_999)) == 0
     pipe = Pipe(encoded(gradient(), "PNG"))
     os.mkfifo(tmp_path / "fifo")
-    for source in (b"no picture", b"", tmp_path / "nowhere", tmp_path / "fifo", tmp_path, object(), None, [1], pipe):
+    for source in (b"no image", b"", tmp_path / "nowhere", tmp_path / "fifo", tmp_path, object(), None, [1], pipe):
         assert decoded_bytes(source) == 0  # type: ignore[arg-type]
     assert load_image(pipe).size == (24, 16)  # nobody has read from it

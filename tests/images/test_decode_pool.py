@@ -37,7 +37,7 @@ def shared() -> Iterator[DecodePool]:
 
 
 class Gate:
-    """Keeps a picture in a worker until it is let go."""
+    """Keeps an image in a worker until it is let go."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -48,13 +48,13 @@ class Gate:
         assert self.free.wait(GUARD)
 
 
-def test_pictures_are_decoded_by_several_threads_at_once(shared: DecodePool) -> None:
+def test_images_are_decoded_by_several_threads_at_once(shared: DecodePool) -> None:
     with ThreadPoolExecutor(8) as executor:
         assert {one.size for one in executor.map(shared.decode, [GOOD] * 40)} == {(30, 20)}
     assert (shared.waiting, shared.running) == (0, 0)
 
 
-def test_pictures_are_decoded_first_come_first_served() -> None:
+def test_images_are_decoded_first_come_first_served() -> None:
     order: list[int] = []
     gate = Gate()
     with opened() as pool, ThreadPoolExecutor(4) as executor:
@@ -71,7 +71,7 @@ def test_pictures_are_decoded_first_come_first_served() -> None:
     assert order == [0, 1, 2]
 
 
-def test_a_hostile_picture_costs_its_sender_an_error_and_nobody_else_one() -> None:
+def test_a_hostile_image_costs_its_sender_an_error_and_nobody_else_one() -> None:
     limits = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)
     bomb = BOMBS["jpeg_exif_segments"]()
     with opened(limits, workers=2) as pool, ThreadPoolExecutor(8) as executor:
@@ -81,7 +81,7 @@ def test_a_hostile_picture_costs_its_sender_an_error_and_nobody_else_one() -> No
         assert [one.result(GUARD).size for one in good] == [(30, 20)] * 8
 
 
-def test_slow_pictures_leave_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_images_leave_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode_process, "SLOW_S", 0.05)
     niced: list[int] = []
     set_priority = os.setpriority
@@ -108,7 +108,7 @@ def test_a_worker_that_died_idle_is_replaced() -> None:
         assert pool.pids != [pid]
 
 
-def test_a_picture_whose_worker_was_killed_by_others_is_tried_once_more() -> None:
+def test_an_image_whose_worker_was_killed_by_others_is_tried_once_more() -> None:
     with opened() as pool:
         killed: list[int] = []
 
@@ -153,19 +153,19 @@ def test_closing_ends_what_runs_and_waits_and_every_process() -> None:
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
-def test_too_many_and_too_large_pictures_are_refused_before_they_wait(
+def test_too_many_and_too_large_images_are_refused_before_they_wait(
     monkeypatch: pytest.MonkeyPatch, shared: DecodePool
 ) -> None:
     monkeypatch.setattr(decode_pool, "MOST_WAITING", 0)
-    with pytest.raises(ImageBusyError, match="0 pictures wait"):
+    with pytest.raises(ImageBusyError, match="0 images wait"):
         shared.decode(GOOD)
     with opened(ImageLimits(max_bytes=10)) as pool, pytest.raises(ImageTooLargeError, match="10"):
         pool.decode(GOOD)
 
 
-def test_a_worker_that_does_not_start_fails_the_pool_or_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_start_fails_the_pool_or_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(on_slow: Callable[[], None]) -> DecodeProcess:
-        raise EngineError("the process that decodes pictures does not start: no room")
+        raise EngineError("the process that decodes images does not start: no room")
 
     with pytest.raises(EngineError, match="no room"):
         DecodePool(ImageLimits(), 1, broken)

@@ -40,7 +40,7 @@ def started() -> Iterator[DecodeProcess]:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[list[DecodeProcess]]:
-    """The worker that is in use, if it lives: most pictures do not kill it."""
+    """The worker that is in use, if it lives: most images do not kill it."""
     left: list[DecodeProcess] = []
     yield left
     for process in left:
@@ -62,7 +62,7 @@ def descriptors() -> int:
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_hostile_picture_gets_its_error_within_its_cpu_time(name: str, worker: DecodeProcess) -> None:
+def test_a_hostile_image_gets_its_error_within_its_cpu_time(name: str, worker: DecodeProcess) -> None:
     pixels: list[int] = []
     open_before = descriptors()
     with pytest.raises(ImageError) as error:
@@ -81,7 +81,7 @@ def test_pixels_are_those_that_this_process_would_decode(format: str, worker: De
     assert load_image(decoded) is decoded.image
 
 
-def test_a_picture_is_turned_upright(worker: DecodeProcess) -> None:
+def test_an_image_is_turned_upright(worker: DecodeProcess) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     data = saved(noise(70, 50), "PNG", exif=exif)
@@ -90,7 +90,7 @@ def test_a_picture_is_turned_upright(worker: DecodeProcess) -> None:
 
 @pytest.mark.parametrize(
     ("data", "kind"),
-    [(b"", ImageDecodeError), (b"no picture", ImageDecodeError), (png(9000, 9000, (b"IDAT", b"")), ImageTooLargeError)],
+    [(b"", ImageDecodeError), (b"no image", ImageDecodeError), (png(9000, 9000, (b"IDAT", b"")), ImageTooLargeError)],
 )
 def test_errors_are_those_of_this_process(data: bytes, kind: type[ImageError], worker: DecodeProcess) -> None:
     with pytest.raises(kind) as here:
@@ -111,7 +111,7 @@ def test_memory_is_admitted_before_it_is_taken_and_a_refusal_leaves_the_worker_f
     assert worker.decode(data, ImageLimits()).size == (3000, 2000)
 
 
-def test_a_picture_that_takes_more_memory_than_its_header_promises_is_refused(worker: DecodeProcess) -> None:
+def test_an_image_that_takes_more_memory_than_its_header_promises_is_refused(worker: DecodeProcess) -> None:
     # Ten thousand times the same tag of a megabyte: the header is small, what it makes the reader keep is not.
     with pytest.raises(ImageTooLargeError, match="memory"):
         worker.decode(BOMBS["tiff_strips"](), ImageLimits())
@@ -133,7 +133,7 @@ def test_a_worker_that_others_kill_is_lost_and_signals_of_the_terminal_are_not_f
             assert process.decode(data, ImageLimits(), send).size == (8, 8)
 
 
-def test_a_decoder_that_crashes_is_the_pictures_fault() -> None:
+def test_a_decoder_that_crashes_is_the_images_fault() -> None:
     with started() as process, pytest.raises(ImageDecodeError, match="crashed"):
         process.decode(saved(noise(8, 8), "PNG"), ImageLimits(), lambda _: os.kill(process.pid, signal.SIGSEGV))
 

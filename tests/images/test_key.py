@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from photonlite.images.crew import Crew
-from photonlite.images.key import picture_key
+from photonlite.images.key import image_key
 
 TEXTS = st.text(st.characters(), max_size=5)
 
@@ -16,7 +16,7 @@ TEXTS = st.text(st.characters(), max_size=5)
 def test_adapter_and_salt_never_run_into_each_other(a: str, b: str, c: str, d: str) -> None:
     image, pixels = Image.new("RGB", (1, 1)), bytes(3)
 
-    assert (picture_key(image, pixels, a, b) == picture_key(image, pixels, c, d)) == ((a, b) == (c, d))
+    assert (image_key(image, pixels, a, b) == image_key(image, pixels, c, d)) == ((a, b) == (c, d))
 
 
 def test_a_key_is_sha_256_over_parts_with_their_lengths() -> None:
@@ -26,18 +26,18 @@ def test_a_key_is_sha_256_over_parts_with_their_lengths() -> None:
 
     data = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
-    assert picture_key(image, image.tobytes(), "lora", "me") == hashlib.sha256(data).hexdigest()
+    assert image_key(image, image.tobytes(), "lora", "me") == hashlib.sha256(data).hexdigest()
 
 
-def test_every_pixel_of_a_large_picture_counts_and_threads_do_not() -> None:
+def test_every_pixel_of_a_large_image_counts_and_threads_do_not() -> None:
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (600, 700, 3), np.uint8))  # three pieces
     with ThreadPoolExecutor(2) as threads:
         crew = Crew(threads, 2)
-        keys = {picture_key(image, image.tobytes()), picture_key(image, image.tobytes(), crew=crew)}
+        keys = {image_key(image, image.tobytes()), image_key(image, image.tobytes(), crew=crew)}
         assert len(keys) == 1
 
         for place in (0, 630_000, 1_259_999):
             pixels = bytearray(image.tobytes())
             pixels[place] ^= 1
-            keys.add(picture_key(image, bytes(pixels), crew=crew))
+            keys.add(image_key(image, bytes(pixels), crew=crew))
     assert len(keys) == 4

@@ -43,7 +43,7 @@ def test_extreme_strips_are_pillows_too(in_size: int, out_size: int) -> None:
 
 @given(in_size=SIZES, out_size=SIZES)
 @settings(deadline=None)
-def test_windows_lie_in_the_picture_in_order_and_no_sum_leaves_32_bits(in_size: int, out_size: int) -> None:
+def test_windows_lie_in_the_image_in_order_and_no_sum_leaves_32_bits(in_size: int, out_size: int) -> None:
     table = lanczos_table(in_size, out_size)
 
     assert (table.first >= 0).all()

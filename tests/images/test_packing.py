@@ -10,10 +10,10 @@ from PIL import Image
 from photonlite.images import packing
 from photonlite.images.crops import CropSpec, cut_crops
 from photonlite.images.lanczos import lanczos_table
-from photonlite.images.packing import MOST_BYTES, pack_picture
+from photonlite.images.packing import MOST_BYTES, pack_image
 from photonlite.images.resize import down_first
 from photonlite.images.rgb import rgb_bytes
-from photonlite.sequence import UncutPicture
+from photonlite.sequence import UncutImage
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
 PUBLIC = CropSpec(crop_size=378, patch_size=14, overlap_margin=4, max_crops=12)
@@ -24,12 +24,12 @@ def memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     return np.full(shape, 99, np.uint8)
 
 
-def picture(width: int, height: int) -> Image.Image:
+def make_image(width: int, height: int) -> Image.Image:
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8))
 
 
-def packed(width: int, height: int) -> UncutPicture:
-    found = pack_picture(rgb_bytes(picture(width, height)), (width, height), SPEC, memory)
+def packed(width: int, height: int) -> UncutImage:
+    found = pack_image(rgb_bytes(make_image(width, height)), (width, height), SPEC, memory)
     assert found is not None
     return found
 
@@ -37,23 +37,23 @@ def packed(width: int, height: int) -> UncutPicture:
 @given(width=SIDES, height=SIDES)
 @settings(max_examples=30, deadline=None)
 def test_pixels_come_in_one_piece_as_pillow_gives_them(width: int, height: int) -> None:
-    image = picture(width, height)
+    image = make_image(width, height)
 
     assert rgb_bytes(image) == image.tobytes()
 
 
-def test_pictures_of_more_than_one_of_pillows_blocks_too() -> None:
-    image = picture(2500, 2900)  # Pillow keeps 16 MiB in one piece
+def test_images_of_more_than_one_of_pillows_blocks_too() -> None:
+    image = make_image(2500, 2900)  # Pillow keeps 16 MiB in one piece
 
     assert rgb_bytes(image) == image.tobytes()
 
 
 @given(width=SIDES, height=SIDES)
 @settings(max_examples=60, deadline=None)
-def test_pixels_and_filters_lie_where_the_picture_says(width: int, height: int) -> None:
-    found, cut = packed(width, height), cut_crops(picture(width, height), SPEC)
+def test_pixels_and_filters_lie_where_the_image_says(width: int, height: int) -> None:
+    found, cut = packed(width, height), cut_crops(make_image(width, height), SPEC)
 
-    assert found.packed[: 3 * width * height].tobytes() == picture(width, height).tobytes()
+    assert found.packed[: 3 * width * height].tobytes() == make_image(width, height).tobytes()
     assert (found.size, found.tiling, found.count) == ((width, height), cut.tiling, len(cut.pixels))
     assert found.down_first[0] == down_first((width, height), (20, 20))
     rows, columns = found.tiling
@@ -83,8 +83,8 @@ def test_parts_are_aligned_and_do_not_overlap(width: int, height: int) -> None:
 @pytest.mark.parametrize(
     "size", [(4096, 4096), (1920, 1080), (320, 20_000), (20_000, 320), (400, 9000), (380, 18_000), (65_535, 100)]
 )
-def test_most_pictures_are_packed(size: tuple[int, int]) -> None:
-    found = pack_picture(bytes(3 * size[0] * size[1]), size, PUBLIC, memory)
+def test_most_images_are_packed(size: tuple[int, int]) -> None:
+    found = pack_image(bytes(3 * size[0] * size[1]), size, PUBLIC, memory)
 
     assert found is not None
     assert len(found.packed) <= MOST_BYTES
@@ -97,19 +97,19 @@ def test_filters_are_no_larger_than_they_are_taken_for(in_size: int, out_size: i
 
 
 @pytest.mark.parametrize("size", [(1_000_000, 1), (5_000_000, 3), (3, 5_000_000)])
-def test_no_filters_are_made_for_pictures_of_absurd_length(
+def test_no_filters_are_made_for_images_of_absurd_length(
     size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packing, "_filter", None)
 
-    assert pack_picture(bytes(3 * size[0] * size[1]), size, PUBLIC, memory) is None
+    assert pack_image(bytes(3 * size[0] * size[1]), size, PUBLIC, memory) is None
 
 
-@pytest.mark.parametrize(("size", "max_crops"), [((5000, 4096), 12), ((4000, 4000), 100)], ids=["picture", "crops"])
+@pytest.mark.parametrize(("size", "max_crops"), [((5000, 4096), 12), ((4000, 4000), 100)], ids=["image", "crops"])
 def test_what_is_too_large_is_left_to_the_host_and_takes_no_memory(size: tuple[int, int], max_crops: int) -> None:
     spec = CropSpec(crop_size=378, patch_size=14, overlap_margin=4, max_crops=max_crops)
 
     def none(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
         raise AssertionError(f"{shape} bytes were taken")
 
-    assert pack_picture(bytes(3 * size[0] * size[1]), size, spec, none) is None
+    assert pack_image(bytes(3 * size[0] * size[1]), size, spec, none) is None

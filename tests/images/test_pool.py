@@ -15,14 +15,14 @@ from photonlite.images import pool as module
 from photonlite.images.crops import Buffer, Crops, CropSpec, cut_crops, plain_memory
 from photonlite.images.decode_pool import DecodePool
 from photonlite.images.pool import ImagePool
-from photonlite.sequence import UncutPicture
+from photonlite.sequence import UncutImage
 from tests.images.bombs import BOMBS
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
 GUARD = 30.0
 
 
-def picture(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:
+def make_image(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
@@ -61,7 +61,7 @@ def test_preparing_decodes_on_the_calling_thread_and_cuts_nothing(
     load = module.load_image
     monkeypatch.setattr(module, "load_image", lambda *a: threads.append(threading.current_thread()) or load(*a))
 
-    prepared = pool.prepare(picture())
+    prepared = pool.prepare(make_image())
 
     assert threads == [threading.current_thread()]
     assert (prepared.size, prepared.crops, prepared.failure) == ((40, 30), None, None)
@@ -75,7 +75,7 @@ def test_crops_are_cut_once_on_the_pool_and_announced(
     monkeypatch.setattr(
         module, "cut_crops", lambda *a, **k: calls.append(threading.current_thread().name) or cut_crops(*a, **k)
     )
-    prepared = pool.prepare(picture())
+    prepared = pool.prepare(make_image())
     before = prepared.preprocess_s
 
     threads = [threading.Thread(target=prepared.request_crops) for _ in range(8)]
@@ -90,8 +90,8 @@ def test_crops_are_cut_once_on_the_pool_and_announced(
     assert calls[0].startswith("photonlite-images")
     assert bell.count == 1
     assert isinstance(prepared.crops, Crops)
-    assert np.array_equal(prepared.crops.pixels, cut_crops(picture(), SPEC).pixels)
-    assert prepared.crops.tiling == cut_crops(picture(), SPEC).tiling
+    assert np.array_equal(prepared.crops.pixels, cut_crops(make_image(), SPEC).pixels)
+    assert prepared.crops.tiling == cut_crops(make_image(), SPEC).tiling
     assert prepared.preprocess_s > before
 
 
@@ -103,22 +103,22 @@ def test_crops_lie_in_the_buffer_they_were_given(bell: Bell) -> None:
         return given[0]
 
     pool = ImagePool(SPEC, ImageLimits(), 1, buffer=buffer, on_ready=bell.ring)
-    prepared = pool.prepare(picture())
+    prepared = pool.prepare(make_image())
     prepared.request_crops()
     bell.wait()
     pool.close()
 
     assert isinstance(prepared.crops, Crops)
     assert prepared.crops.pixels is given[0]
-    assert np.array_equal(given[0], cut_crops(picture(), SPEC).pixels)
+    assert np.array_equal(given[0], cut_crops(make_image(), SPEC).pixels)
 
 
-def test_a_picture_that_cannot_be_cut_says_so(pool: ImagePool, bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_cannot_be_cut_says_so(pool: ImagePool, bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
     monkeypatch.setattr(module, "cut_crops", fail)
-    prepared = pool.prepare(picture())
+    prepared = pool.prepare(make_image())
     prepared.request_crops()
     bell.wait()
 
@@ -128,7 +128,7 @@ def test_a_picture_that_cannot_be_cut_says_so(pool: ImagePool, bell: Bell, monke
 
 def test_a_closed_pool_refuses_work_without_raising_at_the_engine(bell: Bell) -> None:
     pool = ImagePool(SPEC, ImageLimits(), 1, on_ready=bell.ring)
-    prepared = pool.prepare(picture())
+    prepared = pool.prepare(make_image())
     pool.close()
 
     prepared.request_crops()
@@ -139,13 +139,13 @@ def test_a_closed_pool_refuses_work_without_raising_at_the_engine(bell: Bell) ->
         pool.submit(lambda: None)
 
 
-def test_crops_that_the_engine_waits_for_are_cut_before_pictures_that_wait_to_be_prepared(
+def test_crops_that_the_engine_waits_for_are_cut_before_images_that_wait_to_be_prepared(
     bell: Bell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(module, "cut_crops", lambda *a, **k: done.append("cut") or cut_crops(*a, **k))
     pool = ImagePool(SPEC, ImageLimits(), 1, on_ready=bell.ring)
-    prepared = pool.prepare(picture())
+    prepared = pool.prepare(make_image())
     go = threading.Event()
     pool.submit(lambda: go.wait(GUARD))
     for _ in range(3):
@@ -175,9 +175,9 @@ def test_settling_waits_for_all_work_and_closing_too(pool: ImagePool) -> None:
     assert done == [1, 1, 1, 1, 1, "settled"]
 
 
-@pytest.mark.parametrize("source", [[picture(), picture()], (picture(),), []])
-def test_several_pictures_are_refused_for_now(pool: ImagePool, source: Any) -> None:
-    with pytest.raises(ImageError, match=r"a (list|tuple) of \d was handed in .* one picture for now: .*batch\(\)"):
+@pytest.mark.parametrize("source", [[make_image(), make_image()], (make_image(),), []])
+def test_several_images_are_refused_for_now(pool: ImagePool, source: Any) -> None:
+    with pytest.raises(ImageError, match=r"a (list|tuple) of \d was handed in .* one image for now: .*batch\(\)"):
         pool.prepare(source)
 
 
@@ -185,13 +185,13 @@ def test_what_cannot_be_read_is_a_typed_error(pool: ImagePool) -> None:
     with pytest.raises(ImageNotFoundError):
         pool.prepare("nowhere.png")
     with pytest.raises(ImageTooLargeError):
-        ImagePool(SPEC, ImageLimits(max_pixels=100), 1).prepare(picture())
+        ImagePool(SPEC, ImageLimits(max_pixels=100), 1).prepare(make_image())
 
 
 def test_a_key_is_the_same_for_the_same_pixels_however_they_came(pool: ImagePool, tmp_path: Any) -> None:
-    picture().save(tmp_path / "a.png")
+    make_image().save(tmp_path / "a.png")
 
-    keys = {pool.prepare(source).key for source in (picture(), np.asarray(picture()), str(tmp_path / "a.png"))}
+    keys = {pool.prepare(source).key for source in (make_image(), np.asarray(make_image()), str(tmp_path / "a.png"))}
 
     assert len(keys) == 1
     assert len(keys.pop()) == 64
@@ -207,8 +207,8 @@ def test_whatever_differs_gives_another_key(pool: ImagePool) -> None:
         pool.prepare(dot).key,
         pool.prepare(Image.new("RGB", (6, 4))).key,  # the same bytes
         pool.prepare(black, adapter="a").key,
-        pool.prepare(black, salt="a").key,
-        pool.prepare(black, adapter="a", salt="a").key,
+        pool.prepare(black, cache_salt="a").key,
+        pool.prepare(black, adapter="a", cache_salt="a").key,
     ]
 
     assert len(set(keys)) == len(keys)
@@ -220,27 +220,27 @@ def packing(bell: Bell, buffer: Buffer = plain_memory) -> ImagePool:
 
 
 def pixels_of(crops: Any) -> Any:
-    assert isinstance(crops, UncutPicture)
+    assert isinstance(crops, UncutImage)
     width, height = crops.size
     return crops.packed[: 3 * width * height].reshape(height, width, 3)
 
 
-def test_a_picture_for_the_device_is_packed_when_it_is_prepared(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_for_the_device_is_packed_when_it_is_prepared(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "cut_crops", None)
     pool = packing(bell)
 
-    prepared = pool.prepare(picture())
+    prepared = pool.prepare(make_image())
     prepared.request_crops()
     pool.close()
 
-    assert np.array_equal(pixels_of(prepared.crops), np.asarray(picture()))
+    assert np.array_equal(pixels_of(prepared.crops), np.asarray(make_image()))
     assert bell.count == 0
-    assert prepared.key == ImagePool(SPEC, ImageLimits(), 1).prepare(picture()).key
+    assert prepared.key == ImagePool(SPEC, ImageLimits(), 1).prepare(make_image()).key
 
 
-def test_a_dropped_picture_is_packed_again_when_asked_for(bell: Bell) -> None:
+def test_a_dropped_image_is_packed_again_when_asked_for(bell: Bell) -> None:
     pool = packing(bell)
-    prepared = pool.prepare(picture())
+    prepared = pool.prepare(make_image())
     prepared.drop_crops()
     assert prepared.crops is None
 
@@ -248,14 +248,14 @@ def test_a_dropped_picture_is_packed_again_when_asked_for(bell: Bell) -> None:
     bell.wait()
     pool.close()
 
-    assert np.array_equal(pixels_of(prepared.crops), np.asarray(picture()))
+    assert np.array_equal(pixels_of(prepared.crops), np.asarray(make_image()))
 
 
-def test_pictures_too_large_for_the_device_are_cut_here(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_too_large_for_the_device_are_cut_here(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("photonlite.images.packing.MOST_BYTES", 3000)
     pool = packing(bell)
-    small, large = pool.prepare(picture(10, 10)), pool.prepare(picture())
-    assert isinstance(small.crops, UncutPicture)
+    small, large = pool.prepare(make_image(10, 10)), pool.prepare(make_image())
+    assert isinstance(small.crops, UncutImage)
     assert large.crops is None
 
     large.request_crops()
@@ -263,7 +263,7 @@ def test_pictures_too_large_for_the_device_are_cut_here(bell: Bell, monkeypatch:
     pool.close()
 
     assert isinstance(large.crops, Crops)
-    assert np.array_equal(large.crops.pixels, cut_crops(picture(), SPEC).pixels)
+    assert np.array_equal(large.crops.pixels, cut_crops(make_image(), SPEC).pixels)
 
 
 def test_only_so_much_is_packed_ahead_and_what_is_let_go_of_makes_room(
@@ -271,7 +271,7 @@ def test_only_so_much_is_packed_ahead_and_what_is_let_go_of_makes_room(
 ) -> None:
     monkeypatch.setattr(module, "_PACKED_AHEAD", 2 * 3 * 40 * 30)
     pool = packing(bell)
-    first, second, third = (pool.prepare(picture(seed=seed)) for seed in range(3))
+    first, second, third = (pool.prepare(make_image(seed=seed)) for seed in range(3))
     assert [one.crops is not None for one in (first, second, third)] == [True, True, False]
 
     third.request_crops()
@@ -281,18 +281,18 @@ def test_only_so_much_is_packed_ahead_and_what_is_let_go_of_makes_room(
     del second
     gc.collect()
 
-    assert [pool.prepare(picture(seed=seed)).crops is not None for seed in range(3)] == [True, True, True]
-    kept = [pool.prepare(picture(seed=seed)) for seed in range(3)]
+    assert [pool.prepare(make_image(seed=seed)).crops is not None for seed in range(3)] == [True, True, True]
+    kept = [pool.prepare(make_image(seed=seed)) for seed in range(3)]
     assert [one.crops is not None for one in kept] == [True, True, False]
     pool.close()
 
 
-def test_without_memory_a_picture_waits_for_the_engine_to_ask(bell: Bell) -> None:
+def test_without_memory_an_image_waits_for_the_engine_to_ask(bell: Bell) -> None:
     def full(shape: tuple[int, ...]) -> Any:
         raise MemoryError("no room")
 
     pool = packing(bell, full)
-    prepared = pool.prepare(picture())
+    prepared = pool.prepare(make_image())
     assert (prepared.crops, prepared.failure) == (None, None)
 
     prepared.request_crops()
@@ -309,23 +309,23 @@ def test_work_ends_at_a_checkpoint_that_raises(pool: ImagePool, monkeypatch: pyt
     def late() -> None:
         raise TooLateError
 
-    monkeypatch.setattr(module, "picture_key", None)
+    monkeypatch.setattr(module, "image_key", None)
     with pytest.raises(TooLateError):
-        pool.prepare(picture(), checkpoint=late)
+        pool.prepare(make_image(), checkpoint=late)
 
 
-def test_a_picture_that_is_named_in_time_passes_both_checkpoints(pool: ImagePool) -> None:
+def test_an_image_that_is_named_in_time_passes_both_checkpoints(pool: ImagePool) -> None:
     passed: list[int] = []
-    pool.prepare(picture(), checkpoint=lambda: passed.append(1))
+    pool.prepare(make_image(), checkpoint=lambda: passed.append(1))
 
     assert len(passed) == 2
-    assert pool.decoded_bytes(picture()) == 3 * 40 * 30
+    assert pool.decoded_bytes(make_image()) == 3 * 40 * 30
 
 
 def test_files_are_decoded_elsewhere_where_they_are_isolated_and_images_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image, path = picture(), tmp_path / "picture.png"
+    image, path = make_image(), tmp_path / "image.png"
     image.save(path)
     data = path.read_bytes()
     decoder = DecodePool(ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001), 1)

@@ -11,7 +11,7 @@ from photonlite.images.quiet import ignore_pillow_warnings
 
 
 def decode_damaged() -> None:
-    """Hand in pictures of which Pillow warns, of each in words of its own."""
+    """Hand in images of which Pillow warns, of each in words of its own."""
     buffer = io.BytesIO()
     Image.new("RGB", (8, 8)).save(buffer, "TIFF")
     for size in (11, 13, 15):
@@ -31,13 +31,13 @@ def _filters_of_a_program() -> Iterator[None]:
         yield
 
 
-def test_without_it_each_damaged_picture_is_remembered() -> None:
+def test_without_it_each_damaged_image_is_remembered() -> None:
     decode_damaged()
 
     assert remembered() >= 3
 
 
-def test_damaged_pictures_leave_nothing_behind() -> None:
+def test_damaged_images_leave_nothing_behind() -> None:
     ignore_pillow_warnings()
 
     decode_damaged()

@@ -34,7 +34,7 @@ class Canvas:
         self.times[area] += 1
 
 
-def hard_picture(width: int, height: int) -> Image.Image:
+def hard_image(width: int, height: int) -> Image.Image:
     """Pixels at both ends of their range, where the filter overshoots, and some between them."""
     rng = np.random.default_rng(width * 1009 + height)
     ends = rng.integers(0, 2, (height, width, 3)) * 255
@@ -52,7 +52,7 @@ def hard_picture(width: int, height: int) -> Image.Image:
 def test_shared_work_gives_pillows_pixels_to_the_last_bit(
     executor: ThreadPoolExecutor, width: int, height: int, sizes: list[tuple[int, int]], helpers: int
 ) -> None:
-    image = hard_picture(width, height)
+    image = hard_image(width, height)
     canvases = [Canvas(*size) for size in sizes]
     resize(image, [canvas.target for canvas in canvases], Crew(executor, helpers))
     for canvas, size in zip(canvases, sizes, strict=True):
@@ -80,7 +80,7 @@ def passes(image: Image.Image, *sizes: tuple[int, int]) -> bytes:
     ],
 )
 def test_the_order_of_the_passes_is_pillows(size: tuple[int, int], new_size: tuple[int, int], down: bool) -> None:
-    image = hard_picture(*size)
+    image = hard_image(*size)
     assert down_first(size, new_size) == down
     column_then_row = passes(image, (size[0], new_size[1]), new_size)
     row_then_column = passes(image, (new_size[0], size[1]), new_size)
@@ -90,8 +90,8 @@ def test_the_order_of_the_passes_is_pillows(size: tuple[int, int], new_size: tup
         assert column_then_row != row_then_column
 
 
-def test_the_picture_is_left_as_it_is(executor: ThreadPoolExecutor) -> None:
-    image = hard_picture(40, 30)
+def test_the_image_is_left_as_it_is(executor: ThreadPoolExecutor) -> None:
+    image = hard_image(40, 30)
     before = image.tobytes()
     for crew in (ALONE, Crew(executor, 2)):
         resize(image, [Canvas(40, 30).target, Canvas(9, 70).target], crew)
@@ -104,4 +104,4 @@ def test_what_a_target_raises_reaches_the_caller(executor: ThreadPoolExecutor) -
 
     for crew in (ALONE, Crew(executor, 2)):
         with pytest.raises(MemoryError, match="no room"):
-            resize(hard_picture(40, 30), [Target((20, 20), refuse)], crew)
+            resize(hard_image(40, 30), [Target((20, 20), refuse)], crew)

@@ -50,7 +50,7 @@ def test_palette_is_looked_up_and_its_transparency_ignored(transparency: int | b
     assert image.info == before
 
 
-def test_the_converted_picture_has_no_metadata() -> None:
+def test_the_converted_image_has_no_metadata() -> None:
     image = one("L", 5)
     image.info.update(dpi=(72, 72), transparency=5)
     assert image_to_rgb(image).info == {}
@@ -102,7 +102,7 @@ RGB = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3)
     ],
     ids=["plain", "fortran", "reversed-channels", "strided", "alpha", "float64", "float16"],
 )
-def test_arrays_become_the_same_picture(array: np.ndarray[Any, Any]) -> None:
+def test_arrays_become_the_same_image(array: np.ndarray[Any, Any]) -> None:
     image = array_to_rgb(array)
     assert image.mode == "RGB"
     np.testing.assert_array_equal(np.asarray(image), RGB)
@@ -156,7 +156,7 @@ def test_wrong_shapes_are_refused(shape: tuple[int, ...], hint: str) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint16, np.bool_, np.complex64, np.object_, "U3", "datetime64[s]"])
 def test_wrong_dtypes_are_refused(dtype: Any) -> None:
-    with pytest.raises(ImageShapeError, match=r"dtype .* is not a picture.*uint8"):
+    with pytest.raises(ImageShapeError, match=r"dtype .* is not an image.*uint8"):
         array_to_rgb(np.zeros((4, 4, 3), dtype))
 
 

@@ -34,7 +34,7 @@ PEAK = """
 import os, sys
 from photonlite.config import ImageLimits
 from photonlite.images.decode_worker import _write
-from photonlite.images.decode import open_picture
+from photonlite.images.decode import open_image
 from photonlite.images.working_memory import working_bytes
 
 def peak():
@@ -42,7 +42,7 @@ def peak():
 
 before = peak()
 with open(sys.argv[1], "rb") as stream, open(os.devnull, "wb", buffering=0) as out:
-    image = open_picture("it", stream, ImageLimits())
+    image = open_image("it", stream, ImageLimits())
     told = working_bytes(image)
     _write(image, out)
 print(peak() - before, told)
@@ -65,7 +65,7 @@ def test_no_decoder_takes_more_than_is_told_from_the_header(kind: str, tmp_path:
     format, mode, options = KINDS[kind]
     peaks, told = [], []
     for size in ((800, 800), (3200, 3200)):
-        path = tmp_path / "picture"
+        path = tmp_path / "image"
         path.write_bytes(saved(made(mode, size), format, **options))
         found = subprocess.run([sys.executable, "-c", PEAK, str(path)], capture_output=True, text=True, check=True)
         peak, most = map(int, found.stdout.split())

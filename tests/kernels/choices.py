@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from photonlite.batch import Choice
+from photonlite.batch import SamplingParams
 from photonlite.grammar.mask import MaskCache, words
 from photonlite.kernels.columns import CHOICE_COLUMNS, FINITE, PENDING_COLUMNS, RESULT_COLUMNS
 from photonlite.kernels.reference_choosing import Logits, Target
@@ -55,7 +55,7 @@ def random_case(rng: random.Random, variant: Variant, rows: int, vocab: int, dty
     cache = MaskCache(vocab)
     for row, mask in zip(params, masks, strict=True):
         allowed = rng.choice([*kinds_of(variant, vocab), None])
-        write_choice(allowed and Choice(allowed, 0.0, 1.0, 0, 0), row, mask, cache)
+        write_choice(allowed and SamplingParams(allowed, 0.0, 1.0, 0, 0), row, mask, cache)
 
     def head(*size: int) -> Tensor:
         logits = torch.randn(rows, *size)

@@ -8,7 +8,7 @@ import torch
 
 from photonlite.images.crops import CropSpec
 from photonlite.kernels import resize
-from tests.kernels.pictures import case, noise, pillows
+from tests.kernels.images import case, noise, pillows
 
 SPEC = CropSpec(crop_size=24, patch_size=4, overlap_margin=1, max_crops=6)
 SIZES = [(61, 37), (20, 24), (24, 24), (9, 150), (24, 90), (300, 31), (1, 1), (70, 50)]
@@ -20,7 +20,7 @@ def main() -> None:
         resize.LINES, resize.COLUMNS = ((8, 64), (4, 16), (16, 32))[number % 3]
         order = bool(number & 1), bool(number & 2)
         arguments = case(image, SPEC, order)
-        resize.triton_cut_picture(*arguments)
+        resize.triton_cut_image(*arguments)
         assert torch.equal(arguments[5], pillows(image, SPEC, order)), (size, order)
     print("interpreted kernels agree")
 

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 import torch
 
-from photonlite.batch import Choice
+from photonlite.batch import SamplingParams
 from photonlite.kernels import reference_choosing
 from photonlite.kernels.choosing import choose, triton_choose
 from photonlite.kernels.choosing_kernel import HAS_TRITON
@@ -35,7 +35,7 @@ def wanted_of(case: Case, like: Target) -> Target:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_cases_are_those_of_their_variants(variant: Variant) -> None:
-    rows = [Choice(allowed, 0.0, 1.0, 0, 0) for allowed in kinds_of(variant, 70)]
+    rows = [SamplingParams(allowed, 0.0, 1.0, 0, 0) for allowed in kinds_of(variant, 70)]
     assert variant_of(rows) == (variant, False)
 
 

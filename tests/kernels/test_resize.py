@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photonlite.images.crops import CropSpec
-from photonlite.kernels.resize import HAS_TRITON, cut_picture, triton_cut_picture
+from photonlite.kernels.resize import HAS_TRITON, cut_image, triton_cut_image
 from tests.beside import Ended
-from tests.kernels.pictures import case, noise, on_card, orders, pillows
+from tests.kernels.images import case, noise, on_card, orders, pillows
 
 SMALL = CropSpec(crop_size=24, patch_size=4, overlap_margin=1, max_crops=6)
 PUBLIC = CropSpec(crop_size=378, patch_size=14, overlap_margin=4, max_crops=12)
@@ -21,7 +21,7 @@ def test_crops_are_pillows_to_the_last_bit(width: int, height: int, seed: int, o
     image = noise(width, height, seed)
     arguments = case(image, SMALL, order)
 
-    cut_picture(*arguments)
+    cut_image(*arguments)
 
     assert torch.equal(arguments[5], pillows(image, SMALL, order))
 
@@ -38,10 +38,10 @@ def test_the_kernels_give_pillows_crops_in_tritons_interpreter(ended: Ended) -> 
 def test_too_little_scratch_is_refused_before_anything_is_written() -> None:
     pixels, whole, sheet, columns, window, out, scratch = case(noise(60, 60), SMALL, (True, False))
 
-    with pytest.raises(ValueError, match=rf"{scratch.numel() - 1} bytes: this picture needs {scratch.numel()}"):
-        triton_cut_picture(pixels, whole, sheet, columns, window, out, scratch[1:])
+    with pytest.raises(ValueError, match=rf"{scratch.numel() - 1} bytes: this image needs {scratch.numel()}"):
+        triton_cut_image(pixels, whole, sheet, columns, window, out, scratch[1:])
     with pytest.raises(ValueError, match="contiguous"):
-        triton_cut_picture(pixels.transpose(0, 1), whole, sheet, columns, window, out, scratch)
+        triton_cut_image(pixels.transpose(0, 1), whole, sheet, columns, window, out, scratch)
 
 
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
@@ -70,6 +70,6 @@ def test_the_kernels_give_pillows_crops_on_the_device(width: int, height: int) -
     for order in ((False, False), (True, True), orders(image, PUBLIC)):
         arguments = on_card(case(image, PUBLIC, order))
 
-        cut_picture(*arguments)
+        cut_image(*arguments)
 
         assert torch.equal(arguments[5].cpu(), pillows(image, PUBLIC, order))

@@ -158,7 +158,7 @@ def marked(scene, reference):
 
 
 def path_of(mask):
-    """The pixels of a mask as SVG, in fractions of the picture: a rectangle for each run of a row."""
+    """The pixels of a mask as SVG, in fractions of the image: a rectangle for each run of a row."""
     height, width = mask.shape
     edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(int), axis=1)
     runs = zip(np.argwhere(edges == 1), np.argwhere(edges == -1), strict=True)

@@ -1,4 +1,4 @@
-"""What tests of the training code share: sprites without a font, scenes without a picture, one question maker."""
+"""What tests of the training code share: sprites without a font, scenes without an image, one question maker."""
 
 from functools import cache
 

@@ -23,7 +23,7 @@ def test_uniform_stays_between_its_bounds():
     assert 2.9 < float(values.max()) < 3
 
 
-def test_noise_varies_within_the_range_of_a_picture():
+def test_noise_varies_within_the_range_of_an_image():
     for noise in (smooth_noise(3, 2, 5, 32, CPU), fractal(3, 2, 32, CPU)):
         assert noise.shape == (3, 2, 32, 32)
         assert float(noise.min()) >= 0
@@ -32,7 +32,7 @@ def test_noise_varies_within_the_range_of_a_picture():
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(KINDS), ids=lambda kind: kind.__name__)
-def test_kind_draws_another_picture_every_time(kind):
+def test_kind_draws_another_image_every_time(kind):
     made = kind(6, 48, CPU).expand(6, 3, 48, 48)
     assert bool(made.isfinite().all())
     pairs = [(i, j) for i in range(6) for j in range(i)]

@@ -43,7 +43,7 @@ def test_refresh_paints_the_oldest_entries(kinds, monkeypatch):
 
 
 @pytest.mark.parametrize("size", [(32, 48), (48, 32), (32, 32)])
-def test_scenes_get_pictures_that_differ(size):
+def test_scenes_get_images_that_differ(size):
     bank = Bank(48, CPU, 8)
     made = bank(12, size)
     assert made.shape == (12, 3, *size)

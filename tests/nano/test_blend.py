@@ -20,7 +20,7 @@ def white(side=8):
 
 
 def test_a_sprite_covers_what_it_should_and_is_measured():
-    # Twice as small as the picture, in its middle.
+    # Twice as small as the image, in its middle.
     objects = objects_of(torch.tensor([[2.0, 0, 0], [0, 2.0, 0]]))
     canvas, owner, seen = blend(torch.zeros(1, 3, 16, 24), white(), objects)
     assert bool((owner[0, 4:12, 6:18] == 0).all())

@@ -158,7 +158,7 @@ def test_stored_truth_is_what_is_drawn(tmp_path):
 
 
 def test_animation_comes_back_in_order(tmp_path):
-    pictures = [Image.new("RGB", (32, 16), (shade, shade, shade)) for shade in (0, 90, 180, 250)]
-    save_animation(tmp_path / "a.webp", pictures, quality=90)
+    images = [Image.new("RGB", (32, 16), (shade, shade, shade)) for shade in (0, 90, 180, 250)]
+    save_animation(tmp_path / "a.webp", images, quality=90)
     shades = [np.asarray(frame).mean() for frame in frames(tmp_path / "a.webp")]
     assert shades == pytest.approx([0, 90, 180, 250], abs=4)

@@ -41,7 +41,7 @@ def seeded():
 
 @pytest.fixture
 def clean(monkeypatch):
-    """Objects of their own colours on black, and nothing done to the picture afterwards."""
+    """Objects of their own colours on black, and nothing done to the image afterwards."""
     monkeypatch.setattr(compose, "tints", lambda steady, uniform: torch.eye(3, 4).expand(*steady.shape, 3, 4))
     monkeypatch.setattr(compose.Bank, "__call__", lambda self, batch, size, dtype: torch.zeros(batch, 3, *size))
     monkeypatch.setattr(compose, "degrade", lambda images: images)
@@ -109,7 +109,7 @@ def test_a_box_shrinks_to_what_later_objects_leave(steady, monkeypatch):
 
 @pytest.mark.parametrize(("width", "height"), [(1.0, 1.0), (2.0, 1.0), (1.0, 1.6)])
 @pytest.mark.parametrize("degrees", [0, 25, -15])
-def test_a_box_is_measured_in_the_picture_squeezed_into_a_square(steady, monkeypatch, width, height, degrees):
+def test_a_box_is_measured_in_the_image_squeezed_into_a_square(steady, monkeypatch, width, height, degrees):
     angle = math.radians(degrees)
     scene = compose_of([(0, 0.6, 0.4, 0.4, angle, 1.0)], monkeypatch, width, height)
     half = 0.2 * VISIBLE * (math.cos(angle) + abs(math.sin(angle)))
@@ -173,7 +173,7 @@ def test_boxes_bound_the_painted_pixels_of_random_scenes(clean):
     assert bool(((scenes.labels >= 0) == (scenes.boxes[..., 2] > 0)).all())
 
 
-def test_scenes_are_pictures_with_one_to_ten_objects():
+def test_scenes_are_images_with_one_to_ten_objects():
     scenes = composer()(12, FULL)
     assert scenes.pixels.shape == (12, SIDE, SIDE, 3)
     assert scenes.pixels.dtype == torch.uint8
@@ -342,7 +342,7 @@ def place(scene, point):
 
 
 @pytest.mark.parametrize("made", [True, False])
-def test_a_rectangular_canvas_holds_the_whole_picture(steady, monkeypatch, made):
+def test_a_rectangular_canvas_holds_the_whole_image(steady, monkeypatch, made):
     kit = composer((160, 256)) if made else composer((256, 256)).resized((160, 256))
     scene = compose_of([(1, 0.8, 0.4, 0.3, 0.0, 1.0)], monkeypatch, width=1.6, kit=kit)
     assert scene.pixels.shape == (1, 160, 256, 3)
@@ -393,7 +393,7 @@ def test_points_spots_and_free_places_lie_on_their_objects(clean):
     assert not scenes.outlines[absent].any()
 
 
-def test_there_is_no_free_place_where_objects_fill_the_picture(steady, monkeypatch):
+def test_there_is_no_free_place_where_objects_fill_the_image(steady, monkeypatch):
     scene = compose_of([(0, 0.5, 0.5, 1.4, 0.0, 1.0)], monkeypatch)
     assert scene.free_ok.tolist() == [False]
 
@@ -425,8 +425,8 @@ def test_an_outline_follows_its_object(steady, monkeypatch, mirror, degrees, she
     assert float((points[:, 0] * ahead[:, 1] - points[:, 1] * ahead[:, 0]).sum()) > 0  # clockwise, y downwards
 
 
-def in_picture(scene):
-    """The first object's outline in fractions of the picture."""
+def in_image(scene):
+    """The first object's outline in fractions of the image."""
     middle, size = scene.boxes[0, 0].split(2)
     return middle + (scene.outlines[0, 0, : int(scene.vertices[0, 0])] - 0.5) * size
 
@@ -437,7 +437,7 @@ def test_an_outline_begins_where_it_would_if_its_object_stood_upright(steady, mo
     kit = Composer(arrow(), (SIDE, SIDE), GRID, CPU, entries=1)
     angle = math.radians(degrees)
     upright, turned = (
-        in_picture(compose_of([(0, 0.5, 0.5, 0.6, turn, mirror)], monkeypatch, kit=kit)) - 0.5 for turn in (0.0, angle)
+        in_image(compose_of([(0, 0.5, 0.5, 0.6, turn, mirror)], monkeypatch, kit=kit)) - 0.5 for turn in (0.0, angle)
     )
     top = upright[upright[:, 1] <= float(upright[:, 1].min()) + 0.01]
     assert torch.equal(upright[0], top[top[:, 0].argmin()])
@@ -451,7 +451,7 @@ def test_ears_that_differ_a_little_are_equally_high(steady, monkeypatch):
     sprite[0, 21:24, 20:30] = sprite[0, 20:24, 98:108] = sprite[0, 64, 64]
     kit = Composer(sprite, (SIDE, SIDE), GRID, CPU, entries=1)
     for mirror in (1.0, -1.0):
-        line = in_picture(compose_of([(0, 0.5, 0.5, 0.6, 0.0, mirror)], monkeypatch, kit=kit))
+        line = in_image(compose_of([(0, 0.5, 0.5, 0.6, 0.0, mirror)], monkeypatch, kit=kit))
         assert float(line[0, 0]) < 0.45
 
 

@@ -51,7 +51,7 @@ def test_branches_that_add_to_the_residual_start_smaller(model):
             assert float(block.mlp.fc1.weight.std()) == pytest.approx(0.02, rel=0.05)
 
 
-def test_frequencies_tell_neighbouring_bins_apart_and_halves_of_the_picture(model):
+def test_frequencies_tell_neighbouring_bins_apart_and_halves_of_the_image(model):
     for features in (model.region.coord_features, model.region.size_features):
         assert float(features.abs().min()) == pytest.approx(0.5)
         assert float(features.abs().max()) == pytest.approx(64)
@@ -75,7 +75,7 @@ def test_the_shipped_checkpoint_is_the_one_that_this_code_trains():
     assert shipped == config_dict(load_tokenizer())
 
 
-def test_the_context_holds_a_picture_and_any_question():
+def test_the_context_holds_an_image_and_any_question():
     assert CONFIG.prefix_length + max(maker().lengths) <= CONFIG.text.max_context
 
 

@@ -47,19 +47,19 @@ def test_jpeg_is_near_what_a_real_encoder_does(image, quality):
 
 
 @pytest.mark.parametrize("colour", [(1.0, 0.41, 0.7), (0.95, 0.8, 0.1), (0.9, 0.3, 0.2), (0.2, 0.3, 0.9)])
-def test_jpeg_keeps_the_colour_of_a_plain_picture(colour):
+def test_jpeg_keeps_the_colour_of_a_plain_image(colour):
     plain = torch.tensor(colour).view(1, 3, 1, 1).expand(1, 3, 32, 32)
     assert float((simulated(plain, 90) - plain).abs().max()) < 0.02
 
 
-def test_jpeg_keeps_smooth_pictures():
+def test_jpeg_keeps_smooth_images():
     ramp = torch.linspace(0, 1, 64).expand(1, 3, 64, 64)
     assert psnr(simulated(ramp, 90), ramp) > 42
     assert psnr(simulated(ramp, 40), ramp) > 35
 
 
-def test_higher_quality_is_nearer_to_the_picture():
-    # One batch: every picture has a quality of its own.
+def test_higher_quality_is_nearer_to_the_image():
+    # One batch: every image has a quality of its own.
     image = scenery(1) + 0.1 * torch.randn(1, 1, 96, 96, generator=torch.Generator().manual_seed(1))
     image = image.clamp(0, 1).expand(len(QUALITIES), 3, 96, 96)
     made = jpeg(image, torch.tensor([float(q) for q in QUALITIES]))
@@ -70,13 +70,13 @@ def test_higher_quality_is_nearer_to_the_picture():
         assert torch.allclose(made[n : n + 1], simulated(image[:1], quality), atol=1e-5)
 
 
-def test_jpeg_does_not_tell_the_pictures_of_a_batch_apart():
+def test_jpeg_does_not_tell_the_images_of_a_batch_apart():
     image = torch.cat((scenery(3), scenery(3).flip(3)))
     quality = torch.tensor([50.0, 50.0])
     assert torch.allclose(jpeg(image, quality).flip(0), jpeg(image.flip(0), quality), atol=1e-5)
 
 
-def test_degraded_pictures_are_pictures_and_all_spoiled():
+def test_degraded_images_are_images_and_all_spoiled():
     torch.manual_seed(0)
     clean = scenery(3)[..., :48, :48].repeat(9, 1, 3, 3)
     made = degrade(clean.clone())
@@ -88,18 +88,18 @@ def test_degraded_pictures_are_pictures_and_all_spoiled():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_degrading_moves_nothing(seed):
-    """Boxes are measured before: a bright square stays where it is, whatever the picture went through."""
+    """Boxes are measured before: a bright square stays where it is, whatever the image went through."""
     torch.manual_seed(seed)
     clean = torch.full((6, 3, 288, 288), 0.1)
     clean[..., 60:180, 100:220] = 0.9
-    for picture in degrade(clean).mean(1):
-        bright = picture > (picture.max() + picture.min()) / 2
+    for image in degrade(clean).mean(1):
+        bright = image > (image.max() + image.min()) / 2
         rows, columns = bright.float().mean(1) > 0.2, bright.float().mean(0) > 0.2
         bounds = [float(place) for line in (rows, columns) for place in line.nonzero()[[0, -1], 0]]
         assert bounds == pytest.approx([60, 179, 100, 219], abs=1.5)
 
 
-def test_a_third_goes_through_a_smaller_picture(monkeypatch):
+def test_a_third_goes_through_a_smaller_image(monkeypatch):
     monkeypatch.setattr(module, "_blur", lambda images: images)
     monkeypatch.setattr(module, "jpeg", lambda images, quality: images)
     monkeypatch.setattr(module, "_smaller", lambda side: side // 2)
@@ -110,7 +110,7 @@ def test_a_third_goes_through_a_smaller_picture(monkeypatch):
     assert sum(value < 0.1 for value in contrast) == 3
 
 
-def test_some_pictures_lose_their_colour():
+def test_some_images_lose_their_colour():
     torch.manual_seed(0)
     red = torch.tensor([1.0, 0.2, 0.2]).view(1, 3, 1, 1).expand(200, 3, 16, 16).clone()
     spoiled = degrade(red)

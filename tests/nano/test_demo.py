@@ -17,7 +17,7 @@ NAMES = [still.name for still in STILLS]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_picture_is_small_enough_for_a_readme(name):
+def test_image_is_small_enough_for_a_readme(name):
     path = ASSETS / f"{name}.png"
     assert path.stat().st_size < 600_000
     with Image.open(path) as image:
@@ -30,7 +30,7 @@ def test_truth_lists_what_is_laid_out(still):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_picture_stays_in_the_domain(name):
+def test_image_stays_in_the_domain(name):
     width, height = SIZE
     items = TRUTH[name]
     assert 1 <= len(items) <= 10
@@ -60,7 +60,7 @@ def test_market_has_several_of_a_kind_to_point_at():
 
 
 @pytest.mark.skipif(not FONT.exists(), reason="needs the emoji font")
-def test_stored_pictures_are_what_is_drawn(tmp_path):
+def test_stored_images_are_what_is_drawn(tmp_path):
     write_stills(tmp_path)
     assert json.loads((tmp_path / "stills.json").read_text(encoding="utf-8")) == TRUTH
     for name in NAMES:

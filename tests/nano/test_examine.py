@@ -70,7 +70,7 @@ def test_all_kinds_of_questions_are_put_somewhere(records):
     assert [caption.length for caption in records[0].captions] == list(LENGTHS)
 
 
-def test_right_answers_are_those_of_the_picture(records):
+def test_right_answers_are_those_of_the_image(records):
     for record, scene in zip(records, scenes(), strict=True):
         counts = Counter(item.index for item in scene.objects)
         for question in record.questions:
@@ -107,7 +107,7 @@ def test_questions_of_a_skill_are_the_same_whatever_else_is_asked():
         assert getattr(alone, kept) == getattr(together, kept) != []
 
 
-def test_a_picture_is_encoded_once_and_asked_about_in_one_batch():
+def test_an_image_is_encoded_once_and_asked_about_in_one_batch():
     model = Oracle()
     examine(model, scenes()[0], SEEDS[0])
     assert (model.encoded, model.batches) == (1, 1)

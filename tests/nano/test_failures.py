@@ -45,18 +45,18 @@ def spoiled():
 
 def test_every_section_shows_its_scenes(tmp_path):
     records = judged(spoiled())
-    page, pictures = written(tmp_path, records, headline=compare(records, 10))
+    page, images = written(tmp_path, records, headline=compare(records, 10))
     assert all(f'id="{section.name}"' in page and f'href="#{section.name}"' in page for section in SECTIONS)
-    shown = {picture.removeprefix("failures/").split("-")[0] for picture in pictures}
+    shown = {image.removeprefix("failures/").split("-")[0] for image in images}
     assert shown == {section.name for section in SECTIONS}
-    assert all((tmp_path / picture).stat().st_size for picture in pictures)
-    assert {file.name for file in (tmp_path / "failures").iterdir()} == {one.split("/")[1] for one in pictures}
+    assert all((tmp_path / image).stat().st_size for image in images)
+    assert {file.name for file in (tmp_path / "failures").iterdir()} == {one.split("/")[1] for one in images}
     assert "detect, F1 at IoU 0.5" in page
 
 
 def test_scenes_without_mistakes_are_left_off(tmp_path):
-    page, pictures = written(tmp_path, judged(Oracle()))
-    assert pictures == []
+    page, images = written(tmp_path, judged(Oracle()))
+    assert images == []
     assert "<article" not in page
     assert "0 of 12 scenes" in page
 
@@ -70,22 +70,22 @@ def test_skills_that_were_not_examined_have_no_section(tmp_path):
 
 def test_worst_scenes_come_first(tmp_path):
     records = judged(Oracle(boxes=lambda boxes: []), ["detect"])
-    _, pictures = written(tmp_path, records)
-    order = list(dict.fromkeys(int(picture.split("-")[1]) for picture in pictures))
+    _, images = written(tmp_path, records)
+    order = list(dict.fromkeys(int(image.split("-")[1]) for image in images))
     missed = {record.seed: sum(len(question.truth) for question in record.detections) for record in records}
     assert [missed[seed] for seed in order] == sorted(missed.values(), reverse=True)
 
 
 def test_the_page_keeps_to_its_size(tmp_path, monkeypatch):
     records = judged(spoiled())
-    _, all_pictures = written(tmp_path, records)
+    _, all_images = written(tmp_path, records)
     monkeypatch.setattr(failures, "MAX_BYTES", failures._TEXT_BYTES + 200_000)
-    _, pictures = written(tmp_path, records)
-    assert 0 < len(pictures) < len(all_pictures)
+    _, images = written(tmp_path, records)
+    assert 0 < len(images) < len(all_images)
     assert sum(file.stat().st_size for file in (tmp_path / "failures").iterdir()) <= 200_000
 
 
-def test_pictures_of_an_earlier_page_are_replaced(tmp_path):
+def test_images_of_an_earlier_page_are_replaced(tmp_path):
     written(tmp_path, judged(spoiled(), ["detect"]))
     written(tmp_path, judged(Oracle(), ["detect"]))
     assert list((tmp_path / "failures").iterdir()) == []

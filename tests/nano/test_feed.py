@@ -61,7 +61,7 @@ def test_tilings_are_those_of_the_engine():
         rows, columns = sheet_size(FOUR, tiling)
         assert tiling == (1, 1) or select_tiling(3 * rows, 3 * columns, FOUR) == tiling
     assert {(1, 1), (1, 2), (2, 1), (2, 2)} <= set(shares)
-    # Upright pictures are as common as broad ones.
+    # Upright images are as common as broad ones.
     assert shares[(1, 2)] == pytest.approx(shares[(2, 1)], abs=0.03)
 
 

@@ -24,7 +24,7 @@ def test_spread_is_in_milliseconds():
     assert figures["p90_ms"] == pytest.approx(900)
 
 
-def test_detect_is_asked_for_what_is_in_the_picture_and_split_by_stage():
+def test_detect_is_asked_for_what_is_in_the_image_and_split_by_stage():
     sprites = np.full((len(load_objects()), 16, 16, 4), 255, np.uint8)
     sprites[..., 1] = 0
     scene = make_scene(0, load_objects(), sprites, size=(200, 200), count=1)

@@ -44,7 +44,7 @@ def words(*ids):
     return [Token(token_id) for token_id in ids]
 
 
-# Two pictures with the same four questions each: two boxes or none, one point or two, an outline, a text.
+# Two images with the same four questions each: two boxes or none, one point or two, an outline, a text.
 PROMPTS = [
     [words(1, 77, 2, 40, 3), words(1, 77, 2, 41, 42, 3)],
     [words(1, 89, 2, 50, 3)] * 2,
@@ -180,7 +180,7 @@ def test_a_place_sees_nothing_that_comes_after_it(learner, pixels, packed, targe
     assert same.tolist() == [not 7 <= place < LENGTHS[0] for place in range(sum(LENGTHS))]
 
 
-def test_all_questions_see_the_picture(learner, pixels, packed, targets):
+def test_all_questions_see_the_image(learner, pixels, packed, targets):
     _, before = hidden_of(learner, pixels, *targets, *packed)
     _, after = hidden_of(learner, 255 - pixels, *targets, *packed)
     assert bool(((before - after).abs().amax(2) > 1e-3).all())
@@ -225,7 +225,7 @@ def test_an_answer_of_double_weight_counts_twice(learner, pixels, packed, target
     losses = [float(learner(pixels, *targets, ids, values, w, outline)["text"]) for w in (other, one)]
     double = weight.clone()
     double[1, NUMBERS:] *= 2
-    # Four tokens of the first picture, two of the second.
+    # Four tokens of the first image, two of the second.
     expected = (4 * losses[0] + 2 * 2 * losses[1]) / 8
     assert float(learner(pixels, *targets, ids, values, double, outline)["text"]) == pytest.approx(expected, abs=1e-5)
 
@@ -234,15 +234,15 @@ def test_an_answer_of_double_weight_counts_twice(learner, pixels, packed, target
 
 
 @pytest.mark.parametrize("tiling", [(1, 2), (2, 1), (2, 2)])
-def test_a_sheet_is_cut_as_a_picture_is(tiling):
+def test_a_sheet_is_cut_as_an_image_is(tiling):
     config = dataclasses.replace(CONFIG.vision, max_crops=4)
     spec = CropSpec(config.crop_size, config.enc_patch_size, config.overlap_margin, 4)
     height, width = (n * spec.window + 2 * spec.margin for n in tiling)
     coarse = Image.fromarray(np.random.default_rng(0).integers(0, 256, (4, 4, 3), np.uint8))
-    picture = coarse.resize((3 * width, 3 * height), Image.Resampling.BICUBIC)  # smooth: filters hardly matter
-    sheet = np.array(picture.resize((width, height), Image.Resampling.LANCZOS))
+    image = coarse.resize((3 * width, 3 * height), Image.Resampling.BICUBIC)  # smooth: filters hardly matter
+    sheet = np.array(image.resize((width, height), Image.Resampling.LANCZOS))
     crops, found = cut_sheet(torch.from_numpy(sheet)[None], config)
-    expected = cut_crops(picture, spec)
+    expected = cut_crops(image, spec)
     assert found == expected.tiling == tiling
     assert int((crops[1:, 0].int() - torch.from_numpy(expected.pixels[1:]).int()).abs().max()) <= 1
     assert float((crops[0, 0].float() - torch.from_numpy(expected.pixels[0]).float()).abs().mean()) < 2

@@ -130,7 +130,7 @@ def test_every_object_fills_its_sprite():
 
 
 @needs_font
-def test_no_two_objects_are_the_same_picture():
+def test_no_two_objects_are_the_same_image():
     # A code point that the font lacks shows as the same box as every other one.
     sprites = render_sprites(load_objects(), size=32)
     assert len({sprite.tobytes() for sprite in sprites}) == len(sprites)

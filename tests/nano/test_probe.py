@@ -20,9 +20,9 @@ SUBJECTS = ("a", "dog", "two mugs", "banana", "the red cup", "x")
 # ---- greedy decoding is that of the engine that serves
 
 
-def by_engine(engine, prompts, picture, subject, limit):
+def by_engine(engine, prompts, image, subject, limit):
     request = detect.build(prompts, subject, settings=SamplingSettings(max_objects=limit))
-    tokens = engine.generate(request, Crops(picture[None].numpy(), (1, 1))).complete().tokens
+    tokens = engine.generate(request, Crops(image[None].numpy(), (1, 1))).complete().tokens
     values = [value for token in tokens for value in token.values]
     return [token.id for token in request.prompt], torch.tensor(values).reshape(-1, 4)
 
@@ -31,18 +31,18 @@ def test_boxes_are_those_of_the_engine_that_serves():
     config = tiny_config()
     prompts = tiny_prompts(config)
     counts = []
-    # Random models find everything or nothing: with the end made this much more likely, pictures differ.
+    # Random models find everything or nothing: with the end made this much more likely, images differ.
     for (seed, shift), limit in itertools.product(((0, -1.0), (2, -2.0), (3, 1.75), (6, -1.0)), (2, 10)):
         model = tiny_model(config, seed)
         model.text.lm_head.bias[BOS] += shift
         engine = PlainEngine(model, CPU, torch.float32)
         generator = torch.Generator().manual_seed(seed)
-        pictures = torch.randint(0, 256, (len(SUBJECTS), 20, 20, 3), generator=generator, dtype=torch.uint8)
-        expected = [by_engine(engine, prompts, *case, limit) for case in zip(pictures, SUBJECTS, strict=True)]
+        images = torch.randint(0, 256, (len(SUBJECTS), 20, 20, 3), generator=generator, dtype=torch.uint8)
+        expected = [by_engine(engine, prompts, *case, limit) for case in zip(images, SUBJECTS, strict=True)]
         ids = [[*prompt, *[BOS] * (DETECT_LENGTH - len(prompt))] for prompt, _ in expected]
         length = torch.tensor([len(prompt) for prompt, _ in expected])
 
-        boxes, count = probe.detect(model, pictures, torch.tensor(ids), length, limit)
+        boxes, count = probe.detect(model, images, torch.tensor(ids), length, limit)
 
         counts.append(count.tolist())
         assert counts[-1] == [len(found) for _, found in expected]

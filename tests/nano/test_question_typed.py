@@ -1,4 +1,4 @@
-"""Typed questions: what they print is JSON in the tokenizer's own spelling, and true of the picture."""
+"""Typed questions: what they print is JSON in the tokenizer's own spelling, and true of the image."""
 
 import json
 import re

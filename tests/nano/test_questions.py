@@ -126,7 +126,7 @@ def test_every_answer_is_one_that_the_package_allows_and_ends_there():
         assert grammar.finish_reason == "stop"
 
 
-def test_references_are_places_of_the_picture():
+def test_references_are_places_of_the_image():
     corners = torch.tensor([0.03, 0.97, 0.5]).expand(60, 3)[:, torch.arange(10) % 3]
     size = torch.full((60, 10), 0.06)
     scenes = scenes_of(torch.randint(260, (60, 10)), torch.stack((corners, corners, size, size), 2))
@@ -229,7 +229,7 @@ def test_three_in_four_are_there_and_the_rest_are_not():
     assert 0.12 < there.count(False) / len(kinds) < 0.18
 
 
-def test_an_empty_picture_is_answered_with_nothing():
+def test_an_empty_image_is_answered_with_nothing():
     scenes = scenes_of(torch.full((60, 10), -1), torch.zeros(60, 10, 4))
     answers = {
         TEXT: {"Nothing.", "A picture of nothing."}, COUNT: {"0"}, EXISTS: {"No"}, SPATIAL: {"0", "No"},

@@ -44,7 +44,7 @@ def test_same_seed_gives_the_same_file_and_truth(sprites, some_scenes):
     assert again.jpeg != some_scenes[4].jpeg
 
 
-def test_pictures_stay_in_the_domain(some_scenes):
+def test_images_stay_in_the_domain(some_scenes):
     for scene in some_scenes:
         width, height = scene.image.size
         assert 160 <= min(width, height) <= max(width, height) <= 1600
@@ -89,7 +89,7 @@ def test_boxes_bound_exactly_the_visible_pixels(some_scenes):
             assert item.box == pytest.approx(np.array(pixels) / (width, height, width, height))
 
 
-def test_boxes_lie_where_the_picture_shows_the_object(sprites):
+def test_boxes_lie_where_the_image_shows_the_object(sprites):
     magenta = np.zeros_like(sprites)
     magenta[:] = (255, 0, 255, 255)
     scene = make_scene(5, OBJECTS, magenta, background="solid", size=(400, 300), count=1)
@@ -100,7 +100,7 @@ def test_boxes_lie_where_the_picture_shows_the_object(sprites):
     assert [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1] == pytest.approx([x0, y0, x1, y1], abs=2)
 
 
-def test_the_picture_is_what_its_jpeg_file_shows(some_scenes):
+def test_the_image_is_what_its_jpeg_file_shows(some_scenes):
     scene = some_scenes[0]
     with Image.open(io.BytesIO(scene.jpeg)) as file:
         assert file.format == "JPEG"
@@ -168,7 +168,7 @@ def test_both_sorts_of_background_are_drawn(some_scenes):
 
 
 @pytest.mark.parametrize("kind", BACKGROUNDS)
-def test_background_fills_the_picture_and_follows_the_seed(kind):
+def test_background_fills_the_image_and_follows_the_seed(kind):
     first, again, other = (paint_background(kind, np.random.default_rng(seed), 1000, 520) for seed in (1, 1, 2))
     assert first.shape == (520, 1000, 3)
     assert first.dtype == np.uint8

@@ -91,11 +91,11 @@ def test_outlines_and_boxes_share_the_street(stills, tmp_path):
 
 
 def test_clip_keeps_its_colours_and_size():
-    pictures = [Image.new("RGB", (120, 80), (128, 128, 128))] * 2
-    plots = list(showcase.plot_clip(Model(), pictures, ("cup", "key")))
+    images = [Image.new("RGB", (120, 80), (128, 128, 128))] * 2
+    plots = list(showcase.plot_clip(Model(), images, ("cup", "key")))
     assert [plot.size for plot in plots] == [(120, 80)] * 2
     assert np.array_equal(plots[0], plots[1])
-    assert not np.array_equal(plots[0], pictures[0])
+    assert not np.array_equal(plots[0], images[0])
 
 
 def test_clip_is_plotted_at_half_its_rate(tmp_path):

@@ -21,7 +21,7 @@ def test_a_spot_on_nothing_visible_is_refused():
         spot(random.Random(1), scenes()[0], 99)
 
 
-def test_a_box_that_marks_is_a_little_off_and_in_the_picture():
+def test_a_box_that_marks_is_a_little_off_and_in_the_image():
     rng = random.Random(2)
     for _ in range(200):
         box = loose_box(rng, (0.0, 0.2, 0.5, 1.0))
@@ -37,7 +37,7 @@ def test_marks_are_points_and_boxes():
     assert 0.3 < sum(len(one) == 2 for one in marks) / 200 < 0.7
 
 
-def test_the_edge_of_the_picture_belongs_to_its_last_pixel():
+def test_the_edge_of_the_image_belongs_to_its_last_pixel():
     scene = scenes()[0]
     assert shown_at(scene, (1.0, 1.0)) == scene.owner[-1, -1]
 

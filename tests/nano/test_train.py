@@ -109,12 +109,12 @@ def test_a_run_ends_with_a_checkpoint_that_the_package_loads(trainer_of, options
     assert {value.dtype for value in saved.values()} == {torch.float16}
     for name, value in trainer.average.state_dict().items():
         assert torch.equal(saved[f"model.{name}"], value.half())
-    picture = np.zeros((120, 200, 3), np.uint8)
+    image = np.zeros((120, 200, 3), np.uint8)
     with photonlite.load(options.out, device="cpu", dtype="float32") as model:
         assert model.skills == ("caption", "query", "detect", "point", "segment")
-        assert len(model.detect(picture, "banana", settings={"max_objects": 3})["objects"]) <= 3
-        assert isinstance(model.caption(picture, "short", settings={"max_tokens": 5})["caption"], str)
-        answer = model.query(picture, "what is this?", spatial_refs=[(0.5, 0.5)], settings={"max_tokens": 5})
+        assert len(model.detect(image, "banana", settings={"max_objects": 3})["objects"]) <= 3
+        assert isinstance(model.caption(image, "short", settings={"max_tokens": 5})["caption"], str)
+        answer = model.query(image, "what is this?", spatial_refs=[(0.5, 0.5)], settings={"max_tokens": 5})
         assert isinstance(answer["answer"], str)
 
 

@@ -74,7 +74,7 @@ TEMPLATES = sorted(
 
 
 def subject(text):
-    """(None, None) for the picture, ("group", word), or ("kind", class index or None) that a question asks about."""
+    """(None, None) for the image, ("group", word), or ("kind", class index or None) that a question asks about."""
     found = []
     for template in TEMPLATES:
         body = re.sub(r"\\{(\d)\\}", "(?P<gap>[^?.,]+)", re.escape(template.rstrip("?")), count=1)

@@ -42,12 +42,12 @@ def test_a_recording_is_saved_and_drawn(tmp_path: Path) -> None:
             with tracer.host("plan", step=step):
                 pass
     recording.save(tmp_path / "run.json")
-    picture = recording.draw(tmp_path / "run.png", title="three plans")
+    image = recording.draw(tmp_path / "run.png", title="three plans")
 
     events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
     assert [event["args"]["step"] for event in events if event["ph"] == "X"] == [0, 1, 2]
     with Image.open(tmp_path / "run.png") as drawn:
-        assert drawn.size == picture.size
+        assert drawn.size == image.size
 
 
 def test_a_recording_of_nothing_is_saved_and_drawn_too(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from photonlite.observe import timeline
 from photonlite.observe.timeline import COLORS, COPY, IDLE, LANE, OTHER, PAPER, draw_timeline
 from photonlite.observe.trace import Span
 
-LEFT, PIXELS = 186, 1378  # of the rows in a picture of 1600 pixels
+LEFT, PIXELS = 186, 1378  # of the rows in an image of 1600 pixels
 
 
 def span(track, name, start, end, **args):
@@ -79,7 +79,7 @@ def test_each_span_lies_in_its_row_between_its_times_and_in_no_other_row(row, co
 
 
 def test_bars_and_labels_stay_inside_their_rows():
-    # Other spans on the compute track change the picture inside its row only, figures and legend apart.
+    # Other spans on the compute track change the image inside its row only, figures and legend apart.
     before = np.asarray(draw_timeline(SPANS))
     rows = rows_of(before)
     other = [item._replace(name="forward", args={"step": 12345}) if item.track == "compute" else item for item in SPANS]
@@ -130,7 +130,7 @@ def texts_of(monkeypatch, *arguments, **settings):
     return written
 
 
-def test_the_picture_says_what_it_shows(monkeypatch):
+def test_the_image_says_what_it_shows(monkeypatch):
     written = texts_of(monkeypatch, SPANS, title="blocking")
     for text in ("blocking", "10.0 ms", "80.0%", "6.00 ms", "2.00 ms"):  # extent, busy, period, idle per period
         assert text in written
@@ -165,13 +165,13 @@ def test_unknown_phases_are_drawn_and_explained_as_others(monkeypatch):
     assert len(columns_of(pixels, rows_of(pixels)["host"], OTHER)) == pytest.approx(0.2 * PIXELS, abs=4)
 
 
-def test_a_long_legend_stays_inside_a_narrow_picture():
+def test_a_long_legend_stays_inside_a_narrow_image():
     spans = [span("host", name, index, index + 1) for index, name in enumerate([*COLORS, "gc"])]
     image = draw_timeline([*spans, span("compute", "encode", 0, 1), *SPANS], width=1000)
     assert (np.asarray(image)[-150:, -30:] == PAPER).all()
 
 
-def test_an_empty_trace_gives_a_picture_that_says_so(monkeypatch, tmp_path):
+def test_an_empty_trace_gives_an_image_that_says_so(monkeypatch, tmp_path):
     written = texts_of(monkeypatch, [], tmp_path / "empty.png", title="nothing")
     assert written == ["nothing", "No spans recorded."]
     with Image.open(tmp_path / "empty.png") as image:
@@ -189,7 +189,7 @@ def test_a_single_moment_can_be_drawn(monkeypatch):
     assert "0.0 us" in texts_of(monkeypatch, [span("compute", "forward", 0.0, 0.0)])
 
 
-def test_the_picture_is_saved_at_the_density_of_its_fonts(tmp_path):
+def test_the_image_is_saved_at_the_density_of_its_fonts(tmp_path):
     image = draw_timeline(SPANS, tmp_path / "timeline.png", width=1200)
     with Image.open(tmp_path / "timeline.png") as saved:
         assert saved.size == image.size
@@ -205,7 +205,7 @@ def test_the_suffix_names_the_format(tmp_path, name, kind):
 
 
 @pytest.mark.parametrize("name", ["a.svg", "a.pdf", "a.json"])
-def test_a_format_that_is_no_picture_is_refused_before_anything_is_written(tmp_path, name):
+def test_a_format_that_is_no_image_is_refused_before_anything_is_written(tmp_path, name):
     with pytest.raises(SettingsError, match=r"cannot be saved as '.*': end the name in .png"):
         draw_timeline(SPANS, tmp_path / name)
     assert not (tmp_path / name).exists()

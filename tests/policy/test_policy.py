@@ -125,9 +125,9 @@ def test_the_command_about_crowds_writes_a_row_for_each_size(capsys) -> None:
     assert [cell for cell in first if cell.isdigit()] == ["3", "40", "0", "3", "40"]
 
 
-@pytest.mark.parametrize("pictures", [True, False])
-def test_a_crowd_waits_beside_those_that_are_decoded(pictures: bool) -> None:
-    crowd = crowds.Crowd(100, pictures=pictures)
+@pytest.mark.parametrize("images", [True, False])
+def test_a_crowd_waits_beside_those_that_are_decoded(images: bool) -> None:
+    crowd = crowds.Crowd(100, images=images)
     running, waiting = crowd.core.scheduler.running, crowd.core.scheduler.waiting
 
     assert (len(running), len(waiting), waiting.realtime) == (crowds.DECODED, 100, 100)

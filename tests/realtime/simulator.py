@@ -87,7 +87,7 @@ class Simulation:
 
     def fail(self) -> None:
         if (job := self.take()) is not None:
-            failure = self.state.fail(job, ValueError("broken picture"))
+            failure = self.state.fail(job, ValueError("broken image"))
             assert isinstance(failure, FrameFailure)
             assert failure.number == job.frame.number
             self.errors += 1

@@ -51,8 +51,8 @@ def loop(model: FakeModel, heard: Heard) -> Iterator[RealtimeLoop]:
 def test_the_newest_waiting_frame_is_asked_about_next(loop: RealtimeLoop, model: FakeModel, heard: Heard) -> None:
     loop.submit("a", stamp="first")
     first = model.next()
-    for picture in ("b", "c", "d"):
-        loop.submit(picture)
+    for image in ("b", "c", "d"):
+        loop.submit(image)
     first.answer()
     model.next().answer()
     heard.wait()
@@ -95,9 +95,9 @@ def test_a_failing_frame_is_told_and_the_next_one_is_answered(
     loop: RealtimeLoop, model: FakeModel, heard: Heard, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "photonlite")
-    for picture in ("a", "b"):
-        loop.submit(picture)
-        model.next().fail(ImageError("no picture at all"))
+    for image in ("a", "b"):
+        loop.submit(image)
+        model.next().fail(ImageError("no image at all"))
         heard.wait()
     loop.submit("c")
     model.next().answer()
@@ -106,7 +106,7 @@ def test_a_failing_frame_is_told_and_the_next_one_is_answered(
     assert [failure.number for failure in heard.failures] == [0, 1]
     assert [result.number for result in heard.results] == [2]
     assert loop.stats.failures == {"ImageError": 2}
-    assert caplog.text.count("no picture at all") == 1
+    assert caplog.text.count("no image at all") == 1
 
 
 def test_a_missed_deadline_is_no_failure(model: FakeModel, heard: Heard) -> None:
@@ -150,8 +150,8 @@ def test_a_callback_that_raises_is_counted_and_stops_nothing(
         raise ZeroDivisionError
 
     with RealtimeLoop(model, object="mug", on_result=broken) as loop:  # type: ignore[arg-type]
-        for picture in ("a", "b"):
-            loop.submit(picture)
+        for image in ("a", "b"):
+            loop.submit(image)
             model.next().answer()
 
     assert (loop.stats.answered, loop.stats.callback_errors) == (2, 2)
@@ -197,8 +197,8 @@ def test_an_iterator_gives_the_newest_counts_what_it_skips_and_ends_with_the_loo
     loop: RealtimeLoop, model: FakeModel, heard: Heard
 ) -> None:
     results = iter(loop)
-    for picture in ("a", "b", "c"):
-        loop.submit(picture)
+    for image in ("a", "b", "c"):
+        loop.submit(image)
         model.next().answer()
         heard.wait()
     newest = next(results)

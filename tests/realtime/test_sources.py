@@ -40,7 +40,7 @@ def test_an_animation_plays_frame_by_frame_at_its_own_rate(tmp_path: Path, suffi
     assert frames.repeatable
 
 
-def test_a_folder_plays_its_pictures_by_name_and_animations_inside_it(tmp_path: Path) -> None:
+def test_a_folder_plays_its_images_by_name_and_animations_inside_it(tmp_path: Path) -> None:
     still("white").save(tmp_path / "b.png")
     animation(tmp_path / "a.webp", 40)
     still("black").save(tmp_path / ".hidden.png")
@@ -58,9 +58,9 @@ def test_a_folder_of_one_animation_has_its_rate(tmp_path: Path) -> None:
     assert open_source(tmp_path).rate == 25
 
 
-def test_a_broken_picture_among_others_is_left_to_the_loop(tmp_path: Path) -> None:
+def test_a_broken_image_among_others_is_left_to_the_loop(tmp_path: Path) -> None:
     still("red").save(tmp_path / "a.png")
-    (tmp_path / "b.png").write_bytes(b"no picture at all")
+    (tmp_path / "b.png").write_bytes(b"no image at all")
 
     assert list(open_source(tmp_path).play())[1:] == [str(tmp_path / "b.png")]
 
@@ -92,7 +92,7 @@ def test_cameras_come_at_their_own_pace(monkeypatch: pytest.MonkeyPatch, source:
     ("make", "error", "message"),
     [
         (lambda folder: folder / "nothing", ImageNotFoundError, "there is no source"),
-        (lambda folder: folder, ImageNotFoundError, "holds no picture"),
+        (lambda folder: folder, ImageNotFoundError, "holds no image"),
         (lambda folder: 1.5, InputError, "an object of type float is not a source"),
         (lambda folder: b"GIF89a", InputError, "an object of type bytes is not a source"),
         (lambda folder: True, InputError, "an object of type bool is not a source"),

@@ -26,7 +26,7 @@ def loop_state(clock: Clock, *, deadline_ms: float | None = None, in_flight: int
 
 
 def answered(state: LoopState, clock: Clock, seconds: float) -> FrameResult:
-    state.submit("picture")
+    state.submit("image")
     job = state.begin()
     assert job is not None
     clock.now += seconds
@@ -58,8 +58,8 @@ def test_simulations_reach_every_way_a_frame_can_end() -> None:
 
 def test_the_newest_frame_wins_and_the_older_one_is_counted(clock: Clock) -> None:
     state = loop_state(clock)
-    for picture in ("a", "b", "c"):
-        state.submit(picture)
+    for image in ("a", "b", "c"):
+        state.submit(image)
 
     job = state.begin()
 

@@ -32,7 +32,7 @@ def test_to_pixels_scales_every_coordinate_and_nothing_else():
     assert item["polygon"] == [pytest.approx(p) for p in ([20, 20], [120, 20], [120, 90])]
 
 
-def test_the_size_of_the_picture_need_not_be_given_where_it_is_known():
+def test_the_size_of_the_image_need_not_be_given_where_it_is_known():
     known = Detections([BOX], picture_size=(200, 100))
     assert known.to_coco() == known.to_coco(200, 100) != known.to_coco(20, 10)
     assert known.to_pixels(20, 10).to_coco()[0]["bbox"] == pytest.approx([2, 2.5, 10, 5])
@@ -60,7 +60,7 @@ def test_results_in_pixels_convert_like_normalised_ones():
 
 
 @pytest.mark.parametrize("size", [(0, 10), (10, 0), (-1, 10)])
-def test_a_picture_without_area_is_refused(size):
+def test_an_image_without_area_is_refused(size):
     for convert in (Detections([BOX]).to_pixels, Detections([BOX]).to_coco, Segments([]).mask):
         with pytest.raises(InputError, match="no area"):
             convert(*size)

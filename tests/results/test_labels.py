@@ -21,9 +21,9 @@ def drawn(wanted, size=(640, 480), monkeypatch=None, **options):
         real(image, box, text, color, style)
 
     monkeypatch.setattr(labels, "_draw_chip", watch)
-    picture = Image.new("RGB", size, (128, 128, 128))
-    draw_labels(picture, wanted, Style.of(size, **options))
-    return picture, chips
+    image = Image.new("RGB", size, (128, 128, 128))
+    draw_labels(image, wanted, Style.of(size, **options))
+    return image, chips
 
 
 def common(a, b):
@@ -43,11 +43,11 @@ def test_a_chip_sits_on_top_of_its_box(monkeypatch):
 
 
 def test_text_is_inside_its_chip(monkeypatch):
-    picture, [(chip, _)] = drawn([Label(("gjpqy|ÅÊ",), (200, 100, 400, 300), RED)], monkeypatch=monkeypatch)
-    changed = (np.asarray(picture) != 128).any(axis=2)
+    image, [(chip, _)] = drawn([Label(("gjpqy|ÅÊ",), (200, 100, 400, 300), RED)], monkeypatch=monkeypatch)
+    changed = (np.asarray(image) != 128).any(axis=2)
     rows, columns = np.nonzero(changed)
     assert chip == (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
-    inside = np.asarray(picture)[chip[1] : chip[3], chip[0] : chip[2]]
+    inside = np.asarray(image)[chip[1] : chip[3], chip[0] : chip[2]]
     assert (inside == 255).all(axis=2).sum() > 40
 
 
@@ -55,7 +55,7 @@ def test_text_is_inside_its_chip(monkeypatch):
     "place", [(-5, -5, 60, 40), (600, -5, 645, 40), (600, 460, 640, 480), (0, 470, 30, 480), (0, 0, 640, 480)]
 )
 @pytest.mark.parametrize("beside", [False, True])
-def test_chips_stay_inside_the_picture(monkeypatch, place, beside):
+def test_chips_stay_inside_the_image(monkeypatch, place, beside):
     _, [(chip, _)] = drawn([Label(("teddy bear 0.90",), place, RED, beside=beside)], monkeypatch=monkeypatch)
     assert min(chip) >= 0
     assert chip[2] <= 640

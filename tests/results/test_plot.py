@@ -32,9 +32,9 @@ def gray(width, height, value=128):
     return Image.new("RGB", (width, height), (value, value, value))
 
 
-def has_color(picture, color=COLOR):
-    """Where a picture has exactly a colour: bool [height, width]."""
-    return (np.asarray(picture) == color).all(axis=2)
+def has_color(image, color=COLOR):
+    """Where an image has exactly a colour: bool [height, width]."""
+    return (np.asarray(image) == color).all(axis=2)
 
 
 def test_edges_are_where_the_box_is():
@@ -58,7 +58,7 @@ def test_a_box_at_the_border_is_seen_whole(limits):
     assert where[:, -2:].all()
 
 
-def test_boxes_of_a_turned_photo_refer_to_the_picture_as_people_see_it():
+def test_boxes_of_a_turned_photo_refer_to_the_image_as_people_see_it():
     upright = np.full((40, 80, 3), 128, np.uint8)
     upright[:20] = 30
     exif = Image.Exif()
@@ -85,8 +85,8 @@ ALL = [
 def test_plot_leaves_the_input_alone(result):
     array = np.random.default_rng(0).integers(0, 256, (120, 160, 3), dtype=np.uint8)
     before = array.copy()
-    picture = Image.fromarray(array)
-    for source in (array, picture):
+    image = Image.fromarray(array)
+    for source in (array, image):
         assert result.plot(source).tobytes() != before.tobytes()
         assert np.array_equal(np.asarray(source), before)
 
@@ -113,7 +113,7 @@ def test_lines_have_a_white_and_a_dark_side(result):
 
 
 @pytest.mark.parametrize("result", ALL[:3], ids=lambda r: repr(r).split(":")[0])
-def test_lines_and_labels_grow_with_the_picture(result):
+def test_lines_and_labels_grow_with_the_image(result):
     small, large = (has_color(result.plot(gray(*size))).sum() for size in ((320, 240), (1280, 960)))
     assert large > 6 * small
 

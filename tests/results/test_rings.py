@@ -57,7 +57,7 @@ def test_fill_of_nothing_is_empty(rings):
 
 
 def test_clipping_a_concave_ring_keeps_its_area_inside():
-    # A comb whose back lies outside the picture.
+    # A comb whose back lies outside the image.
     comb = [(-0.5, 0.1), (0.5, 0.1), (0.5, 0.3), (-0.3, 0.3), (-0.3, 0.6), (0.5, 0.6), (0.5, 0.8), (-0.5, 0.8)]
     clipped = clip_ring(comb)
     assert all(0 <= value <= 1 for point in clipped for value in point)

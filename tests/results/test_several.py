@@ -30,7 +30,7 @@ def test_several_results_are_one_coco_data_set() -> None:
 
 
 def test_an_error_in_a_batch_keeps_the_ids_of_the_others() -> None:
-    found = to_coco([MUGS, ImageError("task 1: no picture"), PENS])
+    found = to_coco([MUGS, ImageError("task 1: no image"), PENS])
 
     assert [image["id"] for image in found["images"]] == [1, 3]
     assert [each["image_id"] for each in found["annotations"]] == [1, 1, 3]

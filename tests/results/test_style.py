@@ -57,7 +57,7 @@ def test_text_is_readable_on_every_colour_of_the_palette():
     assert (text_color(WHITE), text_color(BLACK)) == (BLACK, WHITE)
 
 
-def test_sizes_follow_the_picture_and_shrink_in_a_crowd():
+def test_sizes_follow_the_image_and_shrink_in_a_crowd():
     small, large = Style.of((320, 240)), Style.of((4000, 3000))
     assert large.line > 4 * small.line
     assert large.font_size > 4 * small.font_size

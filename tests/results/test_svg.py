@@ -158,7 +158,7 @@ def test_tolerance_bounds_the_distance_from_the_curve():
         assert max(0.5 - math.dist(p, (0.5, 0.5)) for p in middles) <= tolerance
 
 
-def test_what_reaches_over_the_picture_is_cut_off():
+def test_what_reaches_over_the_image_is_cut_off():
     bbox = {"x_min": 0.5, "y_min": 0.5, "x_max": 1.5, "y_max": 1.5}
     assert area(CIRCLE, bbox) == pytest.approx(math.pi / 16, abs=1e-3)
     assert path_to_polygon("M 2 2 L 3 2 L 3 3 Z", UNIT) == []

@@ -93,7 +93,7 @@ def test_repr_shows_text_and_does_not_consume_a_stream():
 
 
 @pytest.mark.parametrize("size", [(16, 16), (320, 200), (4000, 3000)])
-def test_plot_keeps_the_picture_and_writes_below_it(size):
+def test_plot_keeps_the_image_and_writes_below_it(size):
     noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     page = Caption("A mug on a desk.").plot(noise)
     left = (page.width - size[0]) // 2
@@ -104,16 +104,16 @@ def test_plot_keeps_the_picture_and_writes_below_it(size):
 
 
 def test_plot_of_a_longer_text_is_taller_and_not_wider():
-    picture = Image.new("RGB", (320, 200))
-    short, long = Answer("Two.").plot(picture), Answer("Two mugs and a lamp. " * 10).plot(picture)
+    image = Image.new("RGB", (320, 200))
+    short, long = Answer("Two.").plot(image), Answer("Two mugs and a lamp. " * 10).plot(image)
     assert long.height > short.height + 30
     assert long.width == short.width == 320
 
 
 def test_plot_of_a_stream_writes_the_whole_text():
-    picture = Image.new("RGB", (320, 200))
-    streamed = Caption(iter(["A mug ", "on a desk."])).plot(picture)
-    assert streamed.tobytes() == Caption("A mug on a desk.").plot(picture).tobytes()
+    image = Image.new("RGB", (320, 200))
+    streamed = Caption(iter(["A mug ", "on a desk."])).plot(image)
+    assert streamed.tobytes() == Caption("A mug on a desk.").plot(image).tobytes()
 
 
 async def awaited(*pieces):

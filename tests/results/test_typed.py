@@ -36,7 +36,7 @@ def test_places_are_fields_of_models_and_come_from_objects() -> None:
         Point(0.1, 0.2),
     ],
 )
-def test_what_is_no_place_in_the_picture_is_refused(box: Any) -> None:
+def test_what_is_no_place_in_the_image_is_refused(box: Any) -> None:
     with pytest.raises(pydantic.ValidationError):
         pydantic.TypeAdapter(Box).validate_python(box)
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from photonlite.batch import Choice
+from photonlite.batch import SamplingParams
 from photonlite.runner.choices import Needs, Variant
 
 
-def variant_of(choices: Iterable[Choice | None]) -> tuple[Variant, bool]:
+def variant_of(choices: Iterable[SamplingParams | None]) -> tuple[Variant, bool]:
     """The variant of heads for these rows, and whether any of them draws."""
     needs = Needs()
     for choice in choices:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from photonlite import sequence as engine_sequence
-from photonlite.batch import Choice, CropGroup, EncodeJob, PageCopy, Plan, Row, Step
+from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, SamplingParams, ScheduledBatch, Step
 from photonlite.config import KvDtype
 from photonlite.device.base import Array, zeros
 from photonlite.device.cuda import CudaDevice
@@ -25,9 +25,9 @@ from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 from photonlite.runner.graphs import GraphOptions
 from photonlite.runner.kv_format import kv_format
-from photonlite.runner.runner import StreamRunner
+from photonlite.runner.runner import StepExecutor
 from photonlite.runner.slot import SlotShape
-from photonlite.runner.torch_body import Spread, TorchBody
+from photonlite.runner.torch_body import Spread, TorchModelRunner
 from tests.plain import PlainRunner, Sampler
 from tests.tiny import CPU, tiny_model
 
@@ -146,14 +146,14 @@ class Rig:
             pending_rows=17,
         )
         pages = 8 * max_pages
-        self.body = TorchBody(  # type: ignore[arg-type]
-            self.spied, device, dtype, slots, pages, 2, max_crops=8, picture_bytes=1 << 16, prompts=prompts, kv=kv,
+        self.body = TorchModelRunner(  # type: ignore[arg-type]
+            self.spied, device, dtype, slots, pages, 2, max_crops=8, image_bytes=1 << 16, prompts=prompts, kv=kv,
             steps=steps, spread=spread,
         )  # fmt: skip
         if sizes:
             self.body.capture(GraphOptions(sizes, compile=compile), Played() if device is CPU else None)
         self.poison()
-        self.runner = StreamRunner(Immediate() if device is CPU else CudaDevice(device), self.body, 2)
+        self.runner = StepExecutor(Immediate() if device is CPU else CudaDevice(device), self.body, 2)
         self.plain = PlainRunner(self.model, device, dtype, kv if kv.scales else None)
         self._free = random.Random(0).sample(range(1, pages), pages - 1)
         self._steps = itertools.count()
@@ -175,41 +175,41 @@ class Rig:
         sequence.pages = [*shared, *(self._free.pop() for _ in range(needed - len(shared)))]
         return sequence
 
-    def job(self, crops: Crops | engine_sequence.UncutPicture) -> EncodeJob:
+    def job(self, crops: Crops | engine_sequence.UncutImage) -> EncodeJob:
         return EncodeJob(next(self._jobs), "", engine_sequence.read_crops(crops))
 
     def encode(self, *groups: CropGroup) -> None:
-        step = self._step(Plan("encode", groups=groups))
+        step = self._step(ScheduledBatch("encode", groups=groups))
         assert self.runner.collect(step) == []
 
     def encoded(self, story: Story) -> EncodeJob | None:
-        """Encode a story's picture at once."""
+        """Encode a story's image at once."""
         if story.crops is None:
             return None
         job = self.job(story.crops)
         self.encode(CropGroup(job, 0, job.total))
         return job
 
-    def fresh(self, story: Story, job: EncodeJob | None = None) -> Row:
+    def fresh(self, story: Story, job: EncodeJob | None = None) -> BatchItem:
         """Start a story, or start it again after a pre-emption: a new row, new pages, all that is known."""
         tokens = story.sequence.tokens if hasattr(story, "sequence") else []
         sequence = self.open(story)
         sequence.tokens = list(tokens)
-        return Row(sequence, 0, sequence.known_length, len(tokens), job or self.encoded(story))
+        return BatchItem(sequence, 0, sequence.num_tokens, len(tokens), job or self.encoded(story))
 
     def prefill(
-        self, stories: Sequence[Story], rows: Sequence[Row], copies: tuple[PageCopy, ...] = ()
+        self, stories: Sequence[Story], rows: Sequence[BatchItem], copies: tuple[PageCopy, ...] = ()
     ) -> list[Token | Exception | None]:
-        step = self._step(Plan("prefill", rows=tuple(rows), copies=copies))
+        step = self._step(ScheduledBatch("prefill", rows=tuple(rows), copies=copies))
         return self._finish(step, stories)
 
     def decode(self, stories: Sequence[Story]) -> list[Token | Exception | None]:
         rows = [
-            Row(story.sequence, story.sequence.known_length - 1, 1, len(story.sequence.tokens)) for story in stories
+            BatchItem(story.sequence, story.sequence.num_tokens - 1, 1, len(story.sequence.tokens)) for story in stories
         ]
-        return self._finish(self._step(Plan("decode", rows=tuple(rows))), stories)
+        return self._finish(self._step(ScheduledBatch("decode", rows=tuple(rows))), stories)
 
-    def _step(self, plan: Plan) -> Step:
+    def _step(self, plan: ScheduledBatch) -> Step:
         number = next(self._steps)
         step = Step(number, plan, number % 2)
         self.runner.launch(step)
@@ -219,7 +219,7 @@ class Rig:
         choices = [
             None
             if row.index is None
-            else Choice(story.allowed[row.index], temperature=0.0, top_p=1.0, seed=0, index=row.index)
+            else SamplingParams(story.allowed[row.index], temperature=0.0, top_p=1.0, seed=0, index=row.index)
             for story, row in zip(stories, step.rows, strict=True)
         ]
         self.runner.finalize(step, choices)
@@ -245,7 +245,7 @@ class Rig:
         return tokens, states
 
 
-def picture(config: MoondreamConfig, tiling: tuple[int, int], seed: int = 0) -> Crops:
+def make_image(config: MoondreamConfig, tiling: tuple[int, int], seed: int = 0) -> Crops:
     side = config.vision.crop_size
     count = 1 if tiling == (1, 1) else 1 + tiling[0] * tiling[1]
     pixels = np.random.default_rng(seed).integers(0, 256, (count, side, side, 3), np.uint8)

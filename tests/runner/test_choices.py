@@ -5,7 +5,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from photonlite.batch import Choice
+from photonlite.batch import SamplingParams
 from photonlite.grammar.mask import MaskCache, words
 from photonlite.kernels.columns import (
     BIN0,
@@ -46,7 +46,9 @@ def bits(*ids: int) -> npt.NDArray[np.int32]:
     )
 
 
-def written(choice: Choice | None) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+def written(
+    choice: SamplingParams | None,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int32]]:
     """A row as integers and as floats, and its mask; written into the middle of an array, over rubbish."""
     rows = np.full((3, CHOICE_COLUMNS), 77, np.int32)
     masks = np.full((3, words(40)), 77, np.int32)
@@ -89,7 +91,7 @@ def test_numbers_repeat() -> None:
 
 
 def test_a_choice_is_written_whole() -> None:
-    row, floats, mask = written(Choice(DECIDES, 0.5, 0.25, seed=8, index=3))
+    row, floats, mask = written(SamplingParams(DECIDES, 0.5, 0.25, seed=8, index=3))
 
     assert row[[FORCED, COORDINATE, SIZE, END]].tolist() == [-1, 5, -1, 0]
     assert floats[[TEMPERATURE, TOP_P]].tolist() == [0.5, 0.25]
@@ -98,21 +100,23 @@ def test_a_choice_is_written_whole() -> None:
 
 
 def test_a_forced_id_needs_no_mask() -> None:
-    row, _, mask = written(Choice(WH, 0.0, 1.0, seed=8, index=3))
+    row, _, mask = written(SamplingParams(WH, 0.0, 1.0, seed=8, index=3))
 
     assert row[[FORCED, COORDINATE, SIZE, END]].tolist() == [6, -1, 6, -1]
     assert mask.tolist() == [77, 77]
 
 
 def test_a_forced_id_that_is_scored_has_a_mask_all_the_same() -> None:
-    row, _, mask = written(Choice(Allowed((7,), scored=(7,)), 0.0, 1.0, seed=8, index=3))
+    row, _, mask = written(SamplingParams(Allowed((7,), scored=(7,)), 0.0, 1.0, seed=8, index=3))
 
     assert row[FORCED] == 7
     assert mask.tolist() == [1 << 7, 0]
 
 
 def test_a_mask_of_the_grammars_own_is_written_as_it_is() -> None:
-    assert written(Choice(Allowed(mask=bits(3, 31, 33)), 0.0, 1.0, 0, 0))[2].tolist() == bits(3, 31, 33).tolist()
+    assert (
+        written(SamplingParams(Allowed(mask=bits(3, 31, 33)), 0.0, 1.0, 0, 0))[2].tolist() == bits(3, 31, 33).tolist()
+    )
 
 
 def test_scored_ids_are_written_and_the_rest_of_the_row_asks_for_nothing() -> None:
@@ -142,7 +146,7 @@ def test_nobody_gets_id_0_without_a_look_at_any_head() -> None:
 
 @pytest.mark.parametrize(("temperature", "stored"), [(1e-60, 0.0), (1e300, float(np.finfo(np.float32).max))])
 def test_temperatures_beyond_float32_go_to_its_ends(temperature: float, stored: float) -> None:
-    assert written(Choice(ANY, temperature, 1.0, 0, 0))[1][TEMPERATURE] == stored
+    assert written(SamplingParams(ANY, temperature, 1.0, 0, 0))[1][TEMPERATURE] == stored
 
 
 @pytest.mark.parametrize("number", [-1, 40, 2**40])
@@ -161,7 +165,7 @@ def test_an_id_that_is_not_in_the_vocabulary_never_reaches_the_device(
     names: Callable[[int], Allowed], number: int
 ) -> None:
     with pytest.raises(ValueError, match="vocabulary of 40"):
-        written(Choice(names(number), 0.0, 1.0, 0, 0))
+        written(SamplingParams(names(number), 0.0, 1.0, 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ def test_an_id_that_is_not_in_the_vocabulary_never_reaches_the_device(
     ],
 )
 def test_the_first_in_the_list_wins_a_tie_with_the_end(allowed: Allowed, winners: Sequence[int]) -> None:
-    ties = written(Choice(allowed, 0.0, 1.0, 0, 0))[0][TIES]
+    ties = written(SamplingParams(allowed, 0.0, 1.0, 0, 0))[0][TIES]
 
     assert [id_ for id_ in range(40) if id_ < ties] == list(winners)
 
@@ -204,13 +208,13 @@ def test_the_first_in_the_list_wins_a_tie_with_the_end(allowed: Allowed, winners
     ],
 )
 def test_only_the_heads_that_rows_need_are_computed(rows: list[Allowed | None], variant: Variant) -> None:
-    choices = [allowed and Choice(allowed, 0.0, 1.0, 0, 0) for allowed in rows]
+    choices = [allowed and SamplingParams(allowed, 0.0, 1.0, 0, 0) for allowed in rows]
 
     assert variant_of(choices) == (variant, False)
 
 
 def test_a_batch_draws_where_one_row_does() -> None:
-    hot, cold = (lambda allowed: Choice(allowed, 0.7, 1.0, 0, 0)), Choice(ANY, 0.0, 1.0, 0, 0)
+    hot, cold = (lambda allowed: SamplingParams(allowed, 0.7, 1.0, 0, 0)), SamplingParams(ANY, 0.0, 1.0, 0, 0)
 
     assert variant_of([cold, None, hot(X)]) == ("decide", True)
     assert variant_of([cold, hot(ANY)]) == ("text", True)

@@ -133,7 +133,7 @@ def test_an_attention_that_cannot_be_captured_is_left_out(caplog: pytest.LogCapt
     assert "no such kernel" in caplog.text
 
 
-def test_the_projection_is_ready_before_the_first_picture() -> None:
+def test_the_projection_is_ready_before_the_first_image() -> None:
     inner = Doubling()
     encoder = graphed(inner, max_crops=1)
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.images.crops import CropSpec
-from photonlite.images.packing import pack_picture
+from photonlite.images.packing import pack_image
 from photonlite.images.rgb import rgb_bytes
 from photonlite.runner.buffers import Buffers
 from photonlite.runner.feed import CropFeed
 from photonlite.runner.slot import SlotShape
-from photonlite.sequence import CutPicture, UncutPicture
-from tests.kernels.pictures import noise, pillows
+from photonlite.sequence import CutImage, UncutImage
+from tests.kernels.images import noise, pillows
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
 CPU = torch.device("cpu")
@@ -28,33 +28,33 @@ SIZES = [(50, 40), (30, 60), (10, 10), (200, 31)]
 
 @dataclass
 class Asked:
-    """A picture on its way, and the crops that must come of it."""
+    """An image on its way, and the crops that must come of it."""
 
     job: EncodeJob
     wanted: Tensor
 
 
-def uncut(width: int, height: int, seed: int) -> UncutPicture:
+def uncut(width: int, height: int, seed: int) -> UncutImage:
     image = noise(width, height, seed)
-    found = pack_picture(rgb_bytes(image), image.size, SPEC, lambda shape: np.zeros(shape, np.uint8))
+    found = pack_image(rgb_bytes(image), image.size, SPEC, lambda shape: np.zeros(shape, np.uint8))
     assert found is not None
     return found
 
 
 def asked(number: int, size: tuple[int, int], cut: bool) -> Asked:
-    wanted, picture = pillows(noise(*size, number), SPEC), uncut(*size, number)
-    crops = CutPicture(wanted.numpy().copy(), picture.tiling) if cut else picture
+    wanted, image = pillows(noise(*size, number), SPEC), uncut(*size, number)
+    crops = CutImage(wanted.numpy().copy(), image.tiling) if cut else image
     return Asked(EncodeJob(number, "", crops), wanted)
 
 
-def buffers(picture_bytes: int = 1 << 18) -> Buffers:
+def buffers(image_bytes: int = 1 << 18) -> Buffers:
     return Buffers.allocate(
-        SHAPE, CPU, torch.float32, dim=1, max_crops=ROOM, crop_size=SPEC.crop_size, picture_bytes=picture_bytes
+        SHAPE, CPU, torch.float32, dim=1, max_crops=ROOM, crop_size=SPEC.crop_size, image_bytes=image_bytes
     )
 
 
 def launches(waiting: list[Asked], rooms: list[int]) -> list[list[tuple[Asked, CropGroup]]]:
-    """Share the crops out to launches with room for so many, oldest picture first."""
+    """Share the crops out to launches with room for so many, oldest image first."""
     left = [(one, index) for one in waiting for index in range(one.job.total)]
     found = []
     for room in itertools.cycle(rooms):
@@ -77,7 +77,7 @@ def test_launches_see_the_crops_of_their_groups_however_they_are_shared_out(cuts
     for number, launch in enumerate(launches(waiting, rooms)):
         slot, groups = slots[number % 2], [group for _, group in launch]
         # Whatever a slot holds is its own launch's.
-        slot.pictures.random_(0, 256)
+        slot.images.random_(0, 256)
         slot.crops.random_(0, 256)
         feed.upload(slot, groups)
         found = feed.fill(slot, groups)
@@ -86,22 +86,22 @@ def test_launches_see_the_crops_of_their_groups_however_they_are_shared_out(cuts
         assert torch.equal(found, torch.cat(wanted))
 
 
-def test_a_picture_is_copied_by_its_first_launch_alone() -> None:
+def test_an_image_is_copied_by_its_first_launch_alone() -> None:
     one, slot, feed = asked(0, SIZES[0], False), buffers(), CropFeed(SPEC, CPU, cuts=True)
     groups = [CropGroup(one.job, 0, 2)]
     feed.upload(slot, groups)
-    assert isinstance(one.job.crops, UncutPicture)
+    assert isinstance(one.job.crops, UncutImage)
     one.job.crops.packed[:] = 0
 
     assert torch.equal(feed.fill(slot, groups), one.wanted[:2])
     later = [CropGroup(one.job, 2, one.job.total - 2)]
-    slot.pictures.fill_(3)
+    slot.images.fill_(3)
     feed.upload(slot, later)
-    assert (slot.pictures == 3).all()
+    assert (slot.images == 3).all()
     assert torch.equal(feed.fill(slot, later), one.wanted[2:])
 
 
-def test_a_picture_whose_first_launch_failed_disturbs_nobody() -> None:
+def test_an_image_whose_first_launch_failed_disturbs_nobody() -> None:
     lost, sound = asked(0, SIZES[0], False), asked(2, SIZES[2], False)
     slot, feed = buffers(), CropFeed(SPEC, CPU, cuts=True)
     groups = [CropGroup(lost.job, 2, 2), CropGroup(sound.job, 0, 1)]
@@ -111,7 +111,7 @@ def test_a_picture_whose_first_launch_failed_disturbs_nobody() -> None:
     assert torch.equal(feed.fill(slot, groups)[2:], sound.wanted)
 
 
-def test_a_forgotten_picture_leaves_nothing_behind() -> None:
+def test_a_forgotten_image_leaves_nothing_behind() -> None:
     one, slot, feed = asked(0, SIZES[0], False), buffers(), CropFeed(SPEC, CPU, cuts=True)
     groups = [CropGroup(one.job, 0, 2)]
     feed.upload(slot, groups)
@@ -123,7 +123,7 @@ def test_a_forgotten_picture_leaves_nothing_behind() -> None:
     assert (feed.fill(slot, [CropGroup(one.job, 2, 2)]) == 7).all()
 
 
-def test_rehearsing_needs_no_picture_of_anybody() -> None:
+def test_rehearsing_needs_no_image_of_anybody() -> None:
     slot = buffers()
     slot.crops.fill_(7)
 
@@ -140,7 +140,7 @@ def test_launches_on_a_card_see_the_crops_of_their_groups() -> None:
     waiting = [asked(number, size, random.Random(number).random() < 0.3) for number, size in enumerate(SIZES)]
     feed = CropFeed(SPEC, card, cuts=True)
     slot = Buffers.allocate(
-        SHAPE, card, torch.float32, dim=1, max_crops=ROOM, crop_size=SPEC.crop_size, picture_bytes=1 << 18
+        SHAPE, card, torch.float32, dim=1, max_crops=ROOM, crop_size=SPEC.crop_size, image_bytes=1 << 18
     )
     feed.rehearse(slot)
 

@@ -59,7 +59,7 @@ def test_a_card_without_room_for_one_request_is_refused_with_the_arithmetic() ->
         "121.72 GiB are in use already (4.00 GiB of them by the weights)",
         "the largest launch takes 2.00 GiB, workspaces 512.00 MiB, graphs 512.00 MiB; 388.50 MiB are left",
         "a page of 16 positions takes 3.00 MiB, so there is room for 129 pages",
-        "2048 positions need 129, the copy of a picture's last page included",
+        "2048 positions need 129, the copy of an image's last page included",
         "and one page is kept for padding: 390.00 MiB in all",
         "raise gpu_memory_fraction",
         "max_batch (now 64)",
@@ -100,13 +100,13 @@ def test_something_must_say_how_much_there_is() -> None:
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 5, 16, 64])
-@pytest.mark.parametrize("picture", [True, False])
-def test_what_is_accepted_at_start_runs_the_longest_request(page_size: int, picture: bool) -> None:
+@pytest.mark.parametrize("image", [True, False])
+def test_what_is_accepted_at_start_runs_the_longest_request(page_size: int, image: bool) -> None:
     size = (longest_pages(MOONDREAM, page_size) + 1) * bytes_of_page(MOONDREAM, torch.bfloat16, page_size)
     plan = plan_memory(MOONDREAM, torch.bfloat16, page_size=page_size, max_rows=1, kv_cache_bytes=size)
     cache = CacheManager(PagePool(plan.pages, page_size), MOONDREAM.prefix_length)
 
-    assert cache.fits(MOONDREAM.max_context, picture)
+    assert cache.fits(MOONDREAM.max_context, image)
 
 
 def test_the_cpu_has_room_for_the_whole_batch_within_a_quarter_of_its_memory() -> None:
@@ -136,7 +136,7 @@ class Greedy:
         self._device = device
         self._held = torch.empty(pages * 2**20, dtype=torch.uint8, device=device)
 
-    def rehearse(self, positions: int, pictures: int) -> None:
+    def rehearse(self, positions: int, images: int) -> None:
         torch.empty(3 * 2**20, dtype=torch.uint8, device=self._device)
 
     def close(self) -> None:

@@ -6,14 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photonlite.batch import EncodeJob, Row
+from photonlite.batch import BatchItem, EncodeJob
 from photonlite.kernels.tiles import QUERY_TILE
 from photonlite.request import Token
 from photonlite.runner.layout import EMBEDDED
 from photonlite.runner.packed_prefill import fill_packed
 from photonlite.runner.prefill import Span, make_spans
 from photonlite.runner.slot import NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
-from tests.runner.rig import COORDINATE, TEXT, Immediate, Rig, Story, picture, words_of
+from tests.runner.rig import COORDINATE, TEXT, Immediate, Rig, Story, make_image, words_of
 from tests.tiny import tiny_config
 
 PREFIX, BOS, PAGE = 26, 7, 4
@@ -21,12 +21,12 @@ ANYBODY: Any = None
 JOB = EncodeJob(3, "", ANYBODY)
 SHAPE = SlotShape(max_rows=6, max_tokens=1400, page_size=PAGE, max_pages=60, mask_words=1, pending_rows=1)
 
-pictured = st.integers(0, 150).map(lambda tokens: Row(ANYBODY, 0, PREFIX + tokens, 0, JOB))
-text = st.integers(1, 150).map(lambda count: Row(ANYBODY, 0, count, 0))
-resumed = st.tuples(st.integers(1, 80), st.integers(1, 150)).map(lambda span: Row(ANYBODY, *span, 0))
+imaged = st.integers(0, 150).map(lambda tokens: BatchItem(ANYBODY, 0, PREFIX + tokens, 0, JOB))
+text = st.integers(1, 150).map(lambda count: BatchItem(ANYBODY, 0, count, 0))
+resumed = st.tuples(st.integers(1, 80), st.integers(1, 150)).map(lambda span: BatchItem(ANYBODY, *span, 0))
 
 
-def filled(rows: list[Row], padding: int) -> tuple[Slot, list[Span]]:
+def filled(rows: list[BatchItem], padding: int) -> tuple[Slot, list[Span]]:
     """A slot whose tokens are numbered from 100 on, every fifth of them with a value, after another launch."""
     slot = Slot(0, Immediate(), SHAPE)  # type: ignore[arg-type]
     slot.packed[:] = 10**6
@@ -40,8 +40,8 @@ def filled(rows: list[Row], padding: int) -> tuple[Slot, list[Span]]:
     return slot, spans
 
 
-@given(st.lists(pictured | text | resumed, min_size=1, max_size=6), st.integers(0, 20))
-def test_every_position_has_its_place_and_its_word(rows: list[Row], padding: int) -> None:
+@given(st.lists(imaged | text | resumed, min_size=1, max_size=6), st.integers(0, 20))
+def test_every_position_has_its_place_and_its_word(rows: list[BatchItem], padding: int) -> None:
     slot, spans = filled(rows, padding)
     total = sum(row.count for row in rows)
 
@@ -56,8 +56,8 @@ def test_every_position_has_its_place_and_its_word(rows: list[Row], padding: int
     assert all(place[:2] == [0, SCRATCH_PAGE] and place[2] >= 0 for place in found)
 
 
-@given(st.lists(pictured | text | resumed, min_size=1, max_size=6))
-def test_every_position_is_in_one_tile_of_its_row(rows: list[Row]) -> None:
+@given(st.lists(imaged | text | resumed, min_size=1, max_size=6))
+def test_every_position_is_in_one_tile_of_its_row(rows: list[BatchItem]) -> None:
     slot, spans = filled(rows, 0)
     tiles = SHAPE.packed.tiles_of(slot.packed).tolist()
 
@@ -75,8 +75,8 @@ def test_every_position_is_in_one_tile_of_its_row(rows: list[Row]) -> None:
     assert sum(count > 0 for _, _, count, _, _ in tiles) == sum(-(-span.count // QUERY_TILE) for span in spans)
 
 
-@given(st.lists(pictured | text | resumed, min_size=1, max_size=6))
-def test_the_ends_of_rows_are_known_and_unused_rows_are_empty(rows: list[Row]) -> None:
+@given(st.lists(imaged | text | resumed, min_size=1, max_size=6))
+def test_the_ends_of_rows_are_known_and_unused_rows_are_empty(rows: list[BatchItem]) -> None:
     slot, _ = filled(rows, 0)
     last, lengths = SHAPE.packed.ends_of(slot.packed).tolist()
 
@@ -88,8 +88,8 @@ def test_the_ends_of_rows_are_known_and_unused_rows_are_empty(rows: list[Row]) -
 def test_a_launch_after_a_larger_one_is_not_disturbed_by_what_that_left() -> None:
     config = tiny_config()
     rig = Rig(config, torch.float64, sizes=(1, 2, 6), packed=True)
-    lost = rig.job(picture(config, (1, 2)))  # never encoded: its row is full of NaN
-    large = [Story(words_of(40, 41), (TEXT,), picture(config, (1, 2))) for _ in range(3)]
+    lost = rig.job(make_image(config, (1, 2)))  # never encoded: its row is full of NaN
+    large = [Story(words_of(40, 41), (TEXT,), make_image(config, (1, 2))) for _ in range(3)]
     rig.prefill(large, [rig.fresh(story, lost) for story in large])
     valued = (Token(1), Token(5, (0.3,)), Token(6, (0.25, 0.5)), Token(3))
     small = [Story(words_of(*range(50, 60)), (TEXT, COORDINATE)), Story(valued, (TEXT, TEXT))]

@@ -1,9 +1,9 @@
 import pytest
 
-from photonlite.batch import Plan
+from photonlite.batch import ScheduledBatch
 from photonlite.runner.pipeline import Pipeline
 
-DECODE, ENCODE, PREFILL = Plan("decode"), Plan("encode"), Plan("prefill")
+DECODE, ENCODE, PREFILL = ScheduledBatch("decode"), ScheduledBatch("encode"), ScheduledBatch("prefill")
 
 
 def committed(pipeline: Pipeline) -> int:

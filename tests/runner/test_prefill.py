@@ -3,7 +3,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photonlite.batch import EncodeJob, Row
+from photonlite.batch import BatchItem, EncodeJob
 from photonlite.runner.prefill import SLACK, largest_batches, make_batches
 from tests.tiny import tiny_config, tiny_model
 
@@ -11,13 +11,13 @@ PREFIX = 26
 ANYBODY: Any = None
 JOB = EncodeJob(3, "", ANYBODY)
 
-picture = st.integers(0, 90).map(lambda tokens: Row(ANYBODY, 0, PREFIX + tokens, 0, JOB))
-text = st.integers(1, 90).map(lambda count: Row(ANYBODY, 0, count, 0))
-resumed = st.tuples(st.integers(1, 90), st.integers(1, 90)).map(lambda span: Row(ANYBODY, *span, 0))
+image = st.integers(0, 90).map(lambda tokens: BatchItem(ANYBODY, 0, PREFIX + tokens, 0, JOB))
+text = st.integers(1, 90).map(lambda count: BatchItem(ANYBODY, 0, count, 0))
+resumed = st.tuples(st.integers(1, 90), st.integers(1, 90)).map(lambda span: BatchItem(ANYBODY, *span, 0))
 
 
-@given(st.lists(picture | text | resumed, max_size=12))
-def test_every_row_runs_once_with_its_own_tokens_among_rows_like_it(rows: list[Row]) -> None:
+@given(st.lists(image | text | resumed, max_size=12))
+def test_every_row_runs_once_with_its_own_tokens_among_rows_like_it(rows: list[BatchItem]) -> None:
     batches = make_batches(rows, PREFIX)
 
     spans = sorted((span for batch in batches for span in batch.spans), key=lambda span: span.index)
@@ -35,7 +35,7 @@ def test_every_row_runs_once_with_its_own_tokens_among_rows_like_it(rows: list[R
 
 
 def test_the_largest_batches_fill_a_launch() -> None:
-    shape = tiny_model(tiny_config()).shape  # 26 of 120 positions are BOS and picture
+    shape = tiny_model(tiny_config()).shape  # 26 of 120 positions are BOS and image
 
     many, _ = largest_batches(shape, 8, 110)
     alone, resumed = largest_batches(shape, 8, 40)

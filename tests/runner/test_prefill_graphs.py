@@ -24,7 +24,7 @@ def test_lengths_ascend_up_to_the_longest_launch(prefix: int, positions: int) ->
 
 
 @pytest.mark.parametrize("positions", range(736, 785))
-def test_a_picture_with_a_few_words_is_padded_by_less_than_16_positions(positions: int) -> None:
+def test_an_image_with_a_few_words_is_padded_by_less_than_16_positions(positions: int) -> None:
     size = captured(4096).size_for(positions, 13)
     assert size is not None
     assert 0 <= size - positions < 16

@@ -5,12 +5,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from photonlite.batch import Choice, Plan, Row, Step
+from photonlite.batch import BatchItem, SamplingParams, ScheduledBatch, Step
 from photonlite.device.base import Array, zeros
 from photonlite.errors import NumericalError
 from photonlite.kernels.columns import FINITE, ID
 from photonlite.request import Allowed, Request, SamplingSettings, Token
-from photonlite.runner.runner import StreamRunner
+from photonlite.runner.runner import StepExecutor
 from photonlite.runner.slot import Slot, SlotShape
 from photonlite.sequence import Sequence
 
@@ -100,18 +100,18 @@ def decode_step(number: int, *pages: int) -> Step:
     for index, page in enumerate(pages):
         request = Request("query", (Token(1),), None, 9, SamplingSettings())  # type: ignore[arg-type]
         sequence = Sequence(index, request, None, 1, row=index, pages=[page])  # type: ignore[arg-type]
-        rows.append(Row(sequence, 2, 1, 0))
-    return Step(number, Plan("decode", tuple(rows)), 0)
+        rows.append(BatchItem(sequence, 2, 1, 0))
+    return Step(number, ScheduledBatch("decode", tuple(rows)), 0)
 
 
-def choice(allowed: Any) -> Choice:
-    return Choice(allowed, 0.0, 1.0, 0, 0)
+def choice(allowed: Any) -> SamplingParams:
+    return SamplingParams(allowed, 0.0, 1.0, 0, 0)
 
 
-def engine() -> tuple[StreamRunner, Work]:
+def engine() -> tuple[StepExecutor, Work]:
     card = Card()
     work = Work(card)
-    return StreamRunner(card, work, 1), work  # type: ignore[arg-type]
+    return StepExecutor(card, work, 1), work  # type: ignore[arg-type]
 
 
 def test_a_launch_that_fails_half_way_has_left_its_slot_when_it_raises() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from photonlite.batch import Choice
+from photonlite.batch import SamplingParams
 from photonlite.errors import NumericalError
 from photonlite.grammar.mask import MaskCache, words
 from photonlite.kernels.columns import CHOICE_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS, U0, U1, U2
@@ -96,7 +96,7 @@ class Heads:
 DIM = VOCAB + COORDINATES + 2 * SIZES
 
 
-def packed(choices: list[Choice | None]) -> tuple[Tensor, Tensor]:
+def packed(choices: list[SamplingParams | None]) -> tuple[Tensor, Tensor]:
     """Parameters and masks; masks that nobody writes hold rubbish."""
     params = np.zeros((len(choices), CHOICE_COLUMNS), np.int32)
     masks = np.full((len(choices), words(VOCAB)), 0x5A5A5A5A, np.int32)
@@ -106,7 +106,7 @@ def packed(choices: list[Choice | None]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(params), torch.from_numpy(masks)
 
 
-def scores_of(choices: list[Choice | None]) -> Scores:
+def scores_of(choices: list[SamplingParams | None]) -> Scores:
     ids = np.full((len(choices), MAX_SCORED), 3, np.int32)  # rubbish of an earlier step
     for choice, row in zip(choices, ids, strict=True):
         if choice is not None and choice.allowed.scored:
@@ -126,13 +126,13 @@ def choose(heads: Any, hidden: Tensor, params: Tensor, masks: Tensor, *, variant
     return results
 
 
-def chosen(hidden: Tensor, choices: list[Choice | None], heads: Any = None) -> list[Result]:
+def chosen(hidden: Tensor, choices: list[SamplingParams | None], heads: Any = None) -> list[Result]:
     variant, sampled = variant_of(choices)
     results = choose(heads or Heads(), hidden, *packed(choices), variant=variant, sampled=sampled)
     return read_results(results.numpy(), len(choices))
 
 
-def oracle(hidden: Tensor, choice: Choice | None) -> Token | None:
+def oracle(hidden: Tensor, choice: SamplingParams | None) -> Token | None:
     """What the plain loop chooses, bins for values; None where it fails."""
     if choice is None:
         return Token(0)
@@ -178,8 +178,8 @@ def test_every_row_of_a_batch_gets_what_the_plain_loop_gives_it(
     for _ in range(15):
         rows = rng.randint(1, 16)
         hidden = random_hidden(rng, rows, dtype)
-        choices = [Choice(rng.choice(kinds), *rng.choice(settings), rng.randrange(99), 2) for _ in range(rows)]
-        wanted: list[Choice | None] = [choice if rng.random() < 0.9 else None for choice in choices]
+        choices = [SamplingParams(rng.choice(kinds), *rng.choice(settings), rng.randrange(99), 2) for _ in range(rows)]
+        wanted: list[SamplingParams | None] = [choice if rng.random() < 0.9 else None for choice in choices]
 
         for result, row, choice in zip(chosen(hidden, wanted), hidden, wanted, strict=True):
             assert_same(result, oracle(row, choice))
@@ -191,8 +191,10 @@ def test_every_row_of_a_batch_gets_the_scores_that_the_plain_loop_gives_it() -> 
         rows = rng.randint(2, 16)
         hidden = random_hidden(rng, rows, torch.float64)
         settings = [rng.choice([GREEDY, WARM]) for _ in range(rows)]
-        choices: list[Choice | None] = [Choice(rng.choice(SCORED), *setting, 1, 2) for setting in settings]
-        choices[0] = Choice(SCORED[-1], *GREEDY, 1, 2)
+        choices: list[SamplingParams | None] = [
+            SamplingParams(rng.choice(SCORED), *setting, 1, 2) for setting in settings
+        ]
+        choices[0] = SamplingParams(SCORED[-1], *GREEDY, 1, 2)
         variant, sampled = variant_of(choices)
         target = Target(
             torch.empty(rows, RESULT_COLUMNS, dtype=torch.int32),
@@ -224,7 +226,7 @@ def test_every_row_of_a_batch_gets_the_scores_that_the_plain_loop_gives_it() -> 
 )
 def test_heads_outside_the_variant_are_not_read(kinds: list[Allowed], asked: list[str]) -> None:
     heads = Heads()
-    chosen(torch.zeros(len(kinds), DIM), [Choice(allowed, *GREEDY, 0, 0) for allowed in kinds], heads)
+    chosen(torch.zeros(len(kinds), DIM), [SamplingParams(allowed, *GREEDY, 0, 0) for allowed in kinds], heads)
 
     assert heads.asked == asked
 
@@ -234,7 +236,7 @@ def test_a_hidden_state_that_is_not_finite_is_reported_even_where_no_head_is_rea
     hidden = torch.zeros(3, DIM)
     hidden[1, 7] = math.nan
 
-    results = chosen(hidden, [allowed and Choice(allowed, *GREEDY, 0, 0)] * 3)
+    results = chosen(hidden, [allowed and SamplingParams(allowed, *GREEDY, 0, 0)] * 3)
 
     assert [result.finite for result in results] == [1, 0, 1]
 
@@ -244,10 +246,10 @@ def test_ties_of_a_decision_go_where_the_list_says_even_when_drawn() -> None:
     for temperature, top_p in (GREEDY, FIRST):
         for end in (END, 40):
             listed = (Allowed((X, end), coordinate=X, end=end), Allowed((end, X), coordinate=X, end=end))
-            ids = [chosen(hidden, [Choice(allowed, temperature, top_p, 0, 0)])[0].id for allowed in listed]
+            ids = [chosen(hidden, [SamplingParams(allowed, temperature, top_p, 0, 0)])[0].id for allowed in listed]
             assert ids == [X, end]
-    assert chosen(hidden, [Choice(ANY_DECIDES, *GREEDY, 0, 0)])[0].id == END
-    assert chosen(hidden, [Choice(Allowed(None, coordinate=X, end=40), *GREEDY, 0, 0)])[0].id == X
+    assert chosen(hidden, [SamplingParams(ANY_DECIDES, *GREEDY, 0, 0)])[0].id == END
+    assert chosen(hidden, [SamplingParams(Allowed(None, coordinate=X, end=40), *GREEDY, 0, 0)])[0].id == X
 
 
 def expected_shares(logits: Tensor, temperature: float, top_p: float) -> np.ndarray[Any, Any]:
@@ -263,7 +265,7 @@ def expected_shares(logits: Tensor, temperature: float, top_p: float) -> np.ndar
 def on_grid(logits: Tensor, allowed: Allowed, temperature: float, top_p: float, lane: int, variant: Variant) -> Tensor:
     """Results of one row for evenly spread random numbers in one lane."""
     count = 8192
-    params, masks = packed([Choice(allowed, temperature, top_p, 0, 0)])
+    params, masks = packed([SamplingParams(allowed, temperature, top_p, 0, 0)])
     params = params.repeat(count, 1)
     params.view(torch.float32)[:, lane] = (torch.arange(count) + 0.5) / count
     return choose(Heads(), logits.expand(count, -1), params, masks.expand(count, -1), variant=variant, sampled=True)
@@ -290,7 +292,7 @@ def with_numbers(
     allowed: Allowed, temperature: float, top_p: float, numbers: list[float], variant: Variant = "text"
 ) -> list[int]:
     """Ids of a row in which all logits are equal, for some random numbers."""
-    params, masks = packed([Choice(allowed, temperature, top_p, 0, 0)] * len(numbers))
+    params, masks = packed([SamplingParams(allowed, temperature, top_p, 0, 0)] * len(numbers))
     params.view(torch.float32)[:, U0] = torch.tensor(numbers)
     hidden = torch.zeros(len(numbers), DIM)
     return choose(Heads(), hidden, params, masks, variant=variant, sampled=True)[:, 0].tolist()
@@ -314,8 +316,8 @@ def test_double_precision_is_not_rounded_to_ties() -> None:
     hidden = torch.ones(1, DIM, dtype=torch.float64)
     hidden[0, [9, VOCAB + 4]] += 1e-12
 
-    assert chosen(hidden, [Choice(ANY, *GREEDY, 0, 0)])[0].id == 9
-    assert chosen(hidden, [Choice(FORCED_X, *GREEDY, 0, 0)])[0].bin0 == 4
+    assert chosen(hidden, [SamplingParams(ANY, *GREEDY, 0, 0)])[0].id == 9
+    assert chosen(hidden, [SamplingParams(FORCED_X, *GREEDY, 0, 0)])[0].bin0 == 4
 
 
 def test_a_decision_is_drawn_among_all_its_ids() -> None:
@@ -334,8 +336,8 @@ def test_the_ends_of_the_random_numbers_never_reach_what_is_not_allowed(number: 
     kinds = [kind for kind in KINDS if kind.forced is None and kind.end is None] * 40
     scale = torch.tensor([rng.choice([0.1, 1.0, 30.0, 1000.0]) for _ in kinds])[:, None]
     hidden = torch.randn(len(kinds), DIM, generator=torch.Generator().manual_seed(5)) * scale
-    choices: list[Choice | None] = [
-        Choice(kind, rng.choice([1e-60, 0.5, 1.0, 1e300]), rng.choice([0.0, 0.5, 1.0]), 0, 0) for kind in kinds
+    choices: list[SamplingParams | None] = [
+        SamplingParams(kind, rng.choice([1e-60, 0.5, 1.0, 1e300]), rng.choice([0.0, 0.5, 1.0]), 0, 0) for kind in kinds
     ]
     params, masks = packed(choices)
     params.view(torch.float32)[:, [U0, U1, U2]] = number
@@ -346,7 +348,7 @@ def test_the_ends_of_the_random_numbers_never_reach_what_is_not_allowed(number: 
     assert all(result.finite for result in results)
     if number == 0:
         # The most probable entry comes first.
-        greedy = chosen(hidden, [Choice(kind, *GREEDY, 0, 0) for kind in kinds])
+        greedy = chosen(hidden, [SamplingParams(kind, *GREEDY, 0, 0) for kind in kinds])
         cold = [choice is not None and choice.temperature < 1e200 for choice in choices]
         assert all(a.id == b.id or not order for a, b, order in zip(results, greedy, cold, strict=True))
 
@@ -355,7 +357,7 @@ def test_a_row_draws_the_same_in_any_company() -> None:
     rng = random.Random(6)
     rows = 24
     hidden = torch.randn(rows, DIM, generator=torch.Generator().manual_seed(6))
-    choices = [Choice(rng.choice(KINDS), rng.choice([0.0, 1.0]), 0.95, seed, 3) for seed in range(rows)]
+    choices = [SamplingParams(rng.choice(KINDS), rng.choice([0.0, 1.0]), 0.95, seed, 3) for seed in range(rows)]
     alone = [chosen(hidden[row : row + 1], [choices[row]])[0] for row in range(rows)]
 
     order = rng.sample(range(rows), 17)
@@ -367,7 +369,7 @@ def test_a_row_draws_the_same_in_any_company() -> None:
 
 
 def test_seed_and_index_decide_what_is_drawn() -> None:
-    choices = [Choice(ANY, 1.0, 1.0, seed, index) for seed in range(4) for index in range(4)]
+    choices = [SamplingParams(ANY, 1.0, 1.0, seed, index) for seed in range(4) for index in range(4)]
 
     ids = [result.id for result in chosen(torch.zeros(len(choices), DIM), list(choices))]
 
@@ -398,8 +400,8 @@ def test_a_captured_graph_chooses_what_the_cpu_chooses(kinds: tuple[Allowed, ...
     batches = []
     for _ in range(4):
         hidden = torch.randn(rows, DIM)
-        choices: list[Choice | None] = [
-            Choice(kind, temperature, 0.9, rng.randrange(99), 0)
+        choices: list[SamplingParams | None] = [
+            SamplingParams(kind, temperature, 0.9, rng.randrange(99), 0)
             for kind in (*kinds, *rng.choices(kinds, k=rows))[:rows]
         ]
         batches.append((hidden, choices))

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from photonlite.batch import CropGroup, PageCopy, Row
+from photonlite.batch import BatchItem, CropGroup, PageCopy
 from photonlite.config import KvDtype
 from photonlite.errors import NumericalError
 from photonlite.images.crops import Crops
-from photonlite.images.packing import pack_picture
+from photonlite.images.packing import pack_image
 from photonlite.images.rgb import rgb_bytes
 from photonlite.kernels.skinny import arrival_counters
 from photonlite.models.moondream.config import MoondreamConfig
@@ -23,8 +23,8 @@ from photonlite.request import Allowed, Token
 from photonlite.runner import torch_body
 from photonlite.runner.graphs import GraphOptions
 from photonlite.runner.sampling import choose_tokens
-from tests.kernels.pictures import noise, pillows
-from tests.runner.rig import COORDINATE, OBJECT_OR_END, SIZE, TEXT, Played, Rig, Story, picture, words_of
+from tests.kernels.images import noise, pillows
+from tests.runner.rig import COORDINATE, OBJECT_OR_END, SIZE, TEXT, Played, Rig, Story, make_image, words_of
 from tests.tiny import CPU, tiny_config
 
 SHAPES = [
@@ -47,10 +47,10 @@ both = pytest.mark.parametrize("packed", [False, True], ids=["padded-prompts", "
 def stories(config: MoondreamConfig) -> list[Story]:
     """A list of boxes, plain text, references to places, and points after a long prompt."""
     return [
-        Story(words_of(1, 77, 2, 40, 3), BOXES, picture(config, (1, 2))),
+        Story(words_of(1, 77, 2, 40, 3), BOXES, make_image(config, (1, 2))),
         Story(words_of(90, 41, 42, 43, 44, 45, 46), (TEXT,) * 9),
-        Story(REFERENCES, (TEXT, *BOXES[:6], TEXT, TEXT), picture(config, (1, 1), 1)),
-        Story(words_of(*range(40, 60)), (COORDINATE, COORDINATE, TEXT) * 3, picture(config, (2, 2), 2)),
+        Story(REFERENCES, (TEXT, *BOXES[:6], TEXT, TEXT), make_image(config, (1, 1), 1)),
+        Story(words_of(*range(40, 60)), (COORDINATE, COORDINATE, TEXT) * 3, make_image(config, (2, 2), 2)),
     ]
 
 
@@ -187,16 +187,16 @@ def test_a_cache_in_fp8_rounds_alike_in_every_launch(config: MoondreamConfig, pa
 
 
 @both
-def test_a_picture_that_is_cached_is_not_computed_again(packed: bool) -> None:
+def test_an_image_that_is_cached_is_not_computed_again(packed: bool) -> None:
     config = tiny_config()
     rig = Rig(config, torch.float64, packed=packed)
-    first, second = (Story(words_of(*prompt), BOXES, picture(config, (1, 2))) for prompt in ((1, 3), (1, 50, 60, 3)))
+    first, second = (Story(words_of(*prompt), BOXES, make_image(config, (1, 2))) for prompt in ((1, 3), (1, 50, 60, 3)))
     rig.prefill([first], [rig.fresh(first)])
     # 26 positions are six pages of four, shared, and two positions of a page that is copied.
     whole, rest = first.sequence.pages[:6], first.sequence.pages[6]
     sequence = rig.open(second, shared=whole)
 
-    rig.prefill([second], [Row(sequence, 26, sequence.known_length - 26, 0)], (PageCopy(rest, sequence.pages[6]),))
+    rig.prefill([second], [BatchItem(sequence, 26, sequence.num_tokens - 26, 0)], (PageCopy(rest, sequence.pages[6]),))
     run(rig, [second, first], 8)
 
     assert_same(rig, [first, second])
@@ -206,7 +206,7 @@ def test_a_picture_that_is_cached_is_not_computed_again(packed: bool) -> None:
 def test_rows_with_much_and_little_in_the_cache_run_together(packed: bool) -> None:
     config = tiny_config()
     rig = Rig(config, torch.float64, packed=packed)
-    seen = Story(words_of(1, 3), (TEXT,), picture(config, (1, 2)))
+    seen = Story(words_of(1, 3), (TEXT,), make_image(config, (1, 2)))
     said = Story(words_of(*range(40, 47)), (TEXT,))
     rig.prefill([seen, said], [rig.fresh(seen), rig.fresh(said)])
     told = [
@@ -217,7 +217,7 @@ def test_rows_with_much_and_little_in_the_cache_run_together(packed: bool) -> No
     # The second begins with the same 8 positions: two whole pages. The third has nothing in the cache.
     hit = rig.open(told[0], shared=seen.sequence.pages[:6])
     text = rig.open(told[1], shared=said.sequence.pages[:2])
-    rows = [Row(hit, 26, 4, 0), Row(text, 8, 5, 0), rig.fresh(told[2])]
+    rows = [BatchItem(hit, 26, 4, 0), BatchItem(text, 8, 5, 0), rig.fresh(told[2])]
 
     rig.prefill(told, rows, (PageCopy(seen.sequence.pages[6], hit.pages[6]),))
     run(rig, told, 8)
@@ -242,17 +242,17 @@ def test_a_preempted_sequence_is_recomputed_from_its_tokens(packed: bool) -> Non
 
 
 @both
-def test_a_picture_may_be_prefilled_for_nobody(packed: bool) -> None:
+def test_an_image_may_be_prefilled_for_nobody(packed: bool) -> None:
     config = tiny_config()
     rig = Rig(config, torch.float64, packed=packed)
-    nobody = Story((), (), picture(config, (1, 2)))
+    nobody = Story((), (), make_image(config, (1, 2)))
     story = Story(words_of(1, 50, 3), BOXES, nobody.crops)
     row = rig.fresh(nobody)
 
     assert rig.prefill([nobody], [dataclasses.replace(row, index=None)]) == [None]
 
     sequence = rig.open(story, shared=nobody.sequence.pages[:6])
-    rig.prefill([story], [Row(sequence, 26, 3, 0)], (PageCopy(nobody.sequence.pages[6], sequence.pages[6]),))
+    rig.prefill([story], [BatchItem(sequence, 26, 3, 0)], (PageCopy(nobody.sequence.pages[6], sequence.pages[6]),))
     run(rig, [story], 8)
     assert_same(rig, [story])
 
@@ -262,7 +262,7 @@ def test_a_picture_may_be_prefilled_for_nobody(packed: bool) -> None:
 def test_a_launch_writes_its_own_positions_and_the_scratch_page(sizes: tuple[int, ...], packed: bool) -> None:
     config = tiny_config()
     rig = Rig(config, torch.float64, sizes=sizes, packed=packed)
-    told = [story for index, story in enumerate(stories(config)) if index != 2]  # two pictures, tails of 5 and 20
+    told = [story for index, story in enumerate(stories(config)) if index != 2]  # two images, tails of 5 and 20
     rig.prefill(told, [rig.fresh(story) for story in told])
     written = {
         story.sequence.pages[position // 4] * 4 + position % 4
@@ -276,7 +276,7 @@ def test_a_launch_writes_its_own_positions_and_the_scratch_page(sizes: tuple[int
             assert torch.equal(places[0, 1:], places[1, 1:])
         rig.decode(told)
         for sequence in (story.sequence for story in told):
-            position = sequence.known_length - 2
+            position = sequence.num_tokens - 2
             written.add(sequence.pages[position // 4] * 4 + position % 4)
 
 
@@ -310,11 +310,11 @@ def test_a_crop_group_at_a_time_equals_all_at_once() -> None:
 
 
 @pytest.mark.parametrize(("device", "dtype"), DEVICES)
-def test_pictures_that_the_body_cuts_equal_those_cut_before(device: torch.device, dtype: torch.dtype) -> None:
+def test_images_that_the_body_cuts_equal_those_cut_before(device: torch.device, dtype: torch.dtype) -> None:
     rig = Rig(tiny_config(), dtype, device=device)
     spec = rig.model.crop_spec
     images = [noise(50, 40), noise(15, 18, seed=1), noise(30, 45, seed=2)]
-    uncut = [pack_picture(rgb_bytes(one), one.size, spec, lambda shape: np.zeros(shape, np.uint8)) for one in images]
+    uncut = [pack_image(rgb_bytes(one), one.size, spec, lambda shape: np.zeros(shape, np.uint8)) for one in images]
     told = [
         Story(words_of(1, number, 3), BOXES, Crops(pillows(image, spec).numpy(), packed.tiling))
         for number, image, packed in zip((77, 50, 60), images, uncut, strict=True)
@@ -331,7 +331,7 @@ def test_pictures_that_the_body_cuts_equal_those_cut_before(device: torch.device
 
 @both
 @pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
-def test_a_picture_that_was_not_encoded_spoils_its_own_row_alone(packed: bool, kv_dtype: KvDtype) -> None:
+def test_an_image_that_was_not_encoded_spoils_its_own_row_alone(packed: bool, kv_dtype: KvDtype) -> None:
     config = tiny_config()
     rig = Rig(config, torch.float64, packed=packed, kv_dtype=kv_dtype)
     told = stories(config)
@@ -387,7 +387,7 @@ def test_a_rehearsal_runs_the_largest_launches_on_the_scratch_page(packed: bool)
     rig = Rig(tiny_config(), torch.float32, packed=packed)
 
     for positions in (10, 200):
-        rig.body.rehearse(positions, pictures=2)
+        rig.body.rehearse(positions, images=2)
 
     assert rig.body.cache.keys[:, 1:].isnan().all()
     assert not rig.body.cache.keys[:, 0].isnan().all()
@@ -402,7 +402,7 @@ def test_a_closed_body_holds_no_cache() -> None:
 @both
 def test_a_closed_body_holds_neither_graphs_nor_what_they_were_made_of(packed: bool) -> None:
     rig = Rig(tiny_config(), torch.float32, sizes=(1, 2), packed=packed)
-    parts = [weakref.ref(part) for part in (rig.body._pictures, rig.body._feed, rig.body._prefill)]
+    parts = [weakref.ref(part) for part in (rig.body._images, rig.body._feed, rig.body._prefill)]
     if packed:
         parts.append(weakref.ref(rig.body._prefill._decoder))  # type: ignore[attr-defined]
 
@@ -441,7 +441,7 @@ def test_masks_and_scores_of_mixed_rows_are_those_of_the_plain_runner(sizes: tup
     place = Allowed((5, 40, 41), coordinate=5, scored=(5, 41))
     either = Allowed(mask=bits | 0x60, coordinate=5, size=6)
     told = [
-        Story(words_of(1, 77, 2, 40, 3), (fork, TEXT, fork, place, COORDINATE), picture(config, (1, 2))),
+        Story(words_of(1, 77, 2, 40, 3), (fork, TEXT, fork, place, COORDINATE), make_image(config, (1, 2))),
         Story(words_of(90, 41, 42), (TEXT, Allowed(mask=bits), either, either, SIZE)),
         Story(words_of(91, 44), (either, place, Allowed(mask=bits, scored=(4, 6)), TEXT, Allowed((7,), scored=(7,)))),
     ]

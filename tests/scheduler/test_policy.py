@@ -2,15 +2,15 @@ import math
 
 import pytest
 
-from photonlite.batch import CropGroup, EncodeJob, Plan, Step
+from photonlite.batch import CropGroup, EncodeJob, ScheduledBatch, Step
 from photonlite.scheduler.policy import Allowance, Limits, Rates, Slope
-from tests.engine.fakes import FakePicture
+from tests.engine.fakes import FakeImage
 
 
 def encoded(crops: int, seconds: float) -> Step:
-    picture = FakePicture("a").crops
-    assert picture is not None
-    step = Step(0, Plan("encode", groups=(CropGroup(EncodeJob(0, "a", picture), 0, crops),)), 0)
+    image = FakeImage("a").crops
+    assert image is not None
+    step = Step(0, ScheduledBatch("encode", groups=(CropGroup(EncodeJob(0, "a", image), 0, crops),)), 0)
     step.device_s = seconds
     return step
 

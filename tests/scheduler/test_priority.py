@@ -9,7 +9,7 @@ from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.policy import REALTIME_JOBS
 from photonlite.scheduler.priority import BULK_STEP, BULK_TURN, Queue, Turns, rank
 from photonlite.sequence import Sequence
-from tests.engine.fakes import Bench, FakePicture, FakeSink, Words, ends_at
+from tests.engine.fakes import Bench, FakeImage, FakeSink, Words, ends_at
 
 
 def sequence(number: int, realtime: bool, prompt: int = 2, budget: int = 9) -> Sequence:
@@ -71,8 +71,8 @@ def test_a_realtime_request_is_admitted_before_bulk_ones_that_came_earlier() -> 
 
 def test_realtime_crops_and_prompts_go_in_launches_of_their_own() -> None:
     bench = Bench(ends_at(2))
-    bench.ask(picture=FakePicture("bulk"))
-    bench.ask(picture=FakePicture("robot"), realtime=True)
+    bench.ask(image=FakeImage("bulk"))
+    bench.ask(image=FakeImage("robot"), realtime=True)
     bench.run()
 
     launched = [[group.job.key for group in step.plan.groups] for step in bench.runner.steps if step.kind == "encode"]
@@ -94,42 +94,42 @@ def test_realtime_prompts_that_never_end_leave_bulk_one_launch_in_nine() -> None
     assert runs[:4] == [(True, BULK_TURN), (False, 1), (True, BULK_TURN), (False, 1)]
 
 
-def test_a_bulk_picture_gets_its_turn_though_realtime_pictures_never_end() -> None:
+def test_a_bulk_image_gets_its_turn_though_realtime_images_never_end() -> None:
     bench = Bench(ends_at(1))
-    waits = bench.ask(picture=FakePicture("bulk"))
+    waits = bench.ask(image=FakeImage("bulk"))
     for number in range(40):
-        bench.ask(picture=FakePicture(str(number)), realtime=True)
+        bench.ask(image=FakeImage(str(number)), realtime=True)
         bench.core.tick()
         bench.core.tick()
 
     assert waits.ends
 
 
-def test_a_realtime_request_about_a_picture_that_bulk_waits_for_takes_the_lead() -> None:
+def test_a_realtime_request_about_an_image_that_bulk_waits_for_takes_the_lead() -> None:
     bench = Bench(ends_at(60), max_pause_s=0.035)
     bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.003
     decoding(bench)
-    bench.ask(picture=FakePicture("same"))
+    bench.ask(image=FakeImage("same"))
     while not bench.scheduler.jobs:
         bench.core.tick()
-    bench.ask(picture=FakePicture("first"), realtime=True)
-    bench.ask(picture=FakePicture("same"), realtime=True)
+    bench.ask(image=FakeImage("first"), realtime=True)
+    bench.ask(image=FakeImage("same"), realtime=True)
     bench.core.tick()
 
     assert [job.leader is not None and job.leader.number for job in bench.scheduler.jobs.values()] == [3, 2]
 
 
-def test_pictures_of_realtime_requests_have_places_when_bulk_has_taken_all_of_its_own() -> None:
+def test_images_of_realtime_requests_have_places_when_bulk_has_taken_all_of_its_own() -> None:
     bench = Bench(ends_at(60))
     bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.01  # one crop a launch
     decoding(bench)
     for number in range(12):
-        bench.ask(picture=FakePicture(f"bulk {number}"))
+        bench.ask(image=FakeImage(f"bulk {number}"))
     for _ in range(6):
         bench.core.tick()
     assert len(bench.scheduler.jobs) == 8
     for number in range(REALTIME_JOBS + 1):
-        bench.ask(picture=FakePicture(f"robot {number}"), realtime=True)
+        bench.ask(image=FakeImage(f"robot {number}"), realtime=True)
     most = 0
     for _ in range(6):
         bench.core.tick()
@@ -197,13 +197,13 @@ def test_at_bulks_turn_a_full_batch_takes_the_oldest_bulk_ones() -> None:
     assert max(map(len, rows)) == 2
 
 
-def test_bulk_pictures_wait_while_a_realtime_request_is_decoded_but_for_their_turns() -> None:
+def test_bulk_images_wait_while_a_realtime_request_is_decoded_but_for_their_turns() -> None:
     bench = measured(Bench(ends_at(90)))
     bench.ask(realtime=True)
     for _ in range(3):
         bench.core.tick()
     for number in range(3):
-        bench.ask(picture=FakePicture(str(number)))
+        bench.ask(image=FakeImage(str(number)))
     bench.run()
     kinds = [step.kind for step in bench.runner.steps if step.kind == "decode" or step.plan.groups]
     alone = [len(list(run)) for kind, run in groupby(kinds) if kind == "decode"]
@@ -258,10 +258,10 @@ def measured(bench: Bench) -> Bench:
     return bench
 
 
-def test_a_realtime_picture_is_encoded_and_read_in_one_pause_however_short_those_of_bulk_are() -> None:
+def test_a_realtime_image_is_encoded_and_read_in_one_pause_however_short_those_of_bulk_are() -> None:
     bench = decoding(measured(Bench(ends_at(60), max_pause_s=0.035)))
-    bench.ask(picture=FakePicture("bulk"))
-    bench.ask(picture=FakePicture("robot"), realtime=True)
+    bench.ask(image=FakeImage("bulk"))
+    bench.ask(image=FakeImage("robot"), realtime=True)
     bench.run()
 
     urgent = next(steps for steps in pauses(bench) if any(row.sequence.number > 1 for s in steps for row in s.rows))
@@ -271,7 +271,7 @@ def test_a_realtime_picture_is_encoded_and_read_in_one_pause_however_short_those
 
 def test_a_realtime_request_does_not_wait_until_the_pause_of_bulk_is_over() -> None:
     bench = decoding(measured(Bench(ends_at(60), max_pause_s=0.035)))
-    bench.ask(picture=FakePicture("bulk"))
+    bench.ask(image=FakeImage("bulk"))
     bench.runner.steps.clear()
     while not bench.runner.steps or bench.runner.steps[-1].kind != "encode":
         bench.core.tick()  # bulk has had its pause: a decode step would come now
@@ -287,7 +287,7 @@ def test_pauses_of_bulk_do_not_grow_while_realtime_requests_are_near(near: bool)
     bench = decoding(measured(Bench(ends_at(60), max_pause_s=0.035)))
     bench.core.requests.realtime_near = lambda: near  # type: ignore[method-assign]
     for number in range(20):
-        bench.ask(picture=FakePicture(str(number)))
+        bench.ask(image=FakeImage(str(number)))
     bench.run()
 
     longest = max(sum(step.device_s for step in steps) for steps in pauses(bench)[1:])
@@ -299,7 +299,7 @@ def test_bulk_launches_are_short_while_realtime_requests_are_near_though_nobody_
     bench = measured(Bench(ends_at(2)))
     bench.core.requests.realtime_near = lambda: True  # type: ignore[method-assign]
     for number in range(4):
-        bench.ask(picture=FakePicture(str(number)))
+        bench.ask(image=FakeImage(str(number)))
     bench.core.tick()
 
     assert sum(group.count for group in bench.runner.steps[0].plan.groups) == 2  # of 2 ms each, and 4 ms are allowed
@@ -310,7 +310,7 @@ def test_realtime_work_keeps_to_the_launch_budget_while_others_of_its_kind_are_d
     bench.ask(realtime=True)
     for _ in range(3):
         bench.core.tick()
-    bench.ask(picture=FakePicture("robot"), realtime=True)
+    bench.ask(image=FakeImage("robot"), realtime=True)
     bench.run()
 
     lengths = [sum(step.device_s for step in steps) for steps in pauses(bench)[1:]]
@@ -320,8 +320,8 @@ def test_realtime_work_keeps_to_the_launch_budget_while_others_of_its_kind_are_d
 def test_time_in_which_the_device_is_kept_free_counts_as_one_launch_that_overtakes_bulk() -> None:
     now = 100.0
     bench = Bench(ends_at(3), clock=lambda: now)
-    bench.ask(picture=FakePicture("bulk"))
-    bench.ask(picture=FakePicture("robot", cut=False), realtime=True)
+    bench.ask(image=FakeImage("bulk"))
+    bench.ask(image=FakeImage("robot", cut=False), realtime=True)
     for _ in range(3):
         bench.core.tick()
         now += 0.0009

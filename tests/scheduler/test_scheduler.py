@@ -3,15 +3,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from photonlite.batch import EncodeJob, Plan, Step
+from photonlite.batch import EncodeJob, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.errors import CapacityError
 from photonlite.images.crops import Crops
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.encoding import Encodings
-from photonlite.sequence import Sequence, UncutPicture
-from tests.engine.fakes import Bench, FakePicture, FakeSink, Words, ends_at
+from photonlite.sequence import Sequence, UncutImage
+from tests.engine.fakes import Bench, FakeImage, FakeSink, Words, ends_at
 
 
 def launched(bench: Bench) -> list[str]:
@@ -67,7 +67,7 @@ def test_decoding_takes_turns_with_encoding_and_prompts() -> None:
     for _ in range(3):
         bench.core.tick()
     for name in "abc":
-        bench.ask(picture=FakePicture(name))
+        bench.ask(image=FakeImage(name))
     bench.run()
 
     kinds = [step.kind for step in bench.runner.steps[3:]]
@@ -83,23 +83,23 @@ def test_encoding_keeps_to_the_time_budget_while_others_are_decoded() -> None:
     bench.ask()
     for _ in range(3):
         bench.core.tick()
-    bench.ask(picture=FakePicture("a"))
+    bench.ask(image=FakeImage("a"))
     bench.run()
     groups = [[group.count for group in step.plan.groups] for step in bench.runner.steps if step.kind == "encode"]
     assert groups == [[2], [1]]
 
-    bench.ask(picture=FakePicture("b"))  # nobody is decoded: all at once
+    bench.ask(image=FakeImage("b"))  # nobody is decoded: all at once
     bench.run()
     last = [step for step in bench.runner.steps if step.kind == "encode"][-1]
     assert [group.count for group in last.plan.groups] == [3]
 
 
 def uncut(*sizes: int, room: int, tiling: tuple[int, int] = (1, 1)) -> Encodings:
-    """Encodings of pictures of so many bytes, of which a launch may copy `room`."""
-    encodings = Encodings(CacheManager(PagePool(100, 4), 10), max_jobs=8, max_picture_bytes=room)
+    """Encodings of images of so many bytes, of which a launch may copy `room`."""
+    encodings = Encodings(CacheManager(PagePool(100, 4), 10), max_jobs=8, max_image_bytes=room)
     for number, size in enumerate(sizes):
-        picture = UncutPicture(np.zeros(size, np.uint8), (1, 1), tiling, (), ())
-        encodings.jobs[str(number)] = EncodeJob(number, str(number), picture)
+        image = UncutImage(np.zeros(size, np.uint8), (1, 1), tiling, (), ())
+        encodings.jobs[str(number)] = EncodeJob(number, str(number), image)
     return encodings
 
 
@@ -108,7 +108,7 @@ def parts(encodings: Encodings, room: int, enough: int) -> list[tuple[int, int, 
     return [(group.job.number, group.first, group.count) for group in groups]
 
 
-def test_a_launch_begins_as_many_uncut_pictures_as_there_is_room_for_and_nobody_overtakes() -> None:
+def test_a_launch_begins_as_many_uncut_images_as_there_is_room_for_and_nobody_overtakes() -> None:
     encodings = uncut(40, 70, 10, 20, 500, 10, room=100)
 
     found = [[group.job.number for group in encodings.groups(16, 8, realtime=False)] for _ in range(5)]
@@ -116,7 +116,7 @@ def test_a_launch_begins_as_many_uncut_pictures_as_there_is_room_for_and_nobody_
     assert found == [[0], [1, 2, 3], [4], [5], []]
 
 
-def test_pictures_that_have_begun_need_no_more_room() -> None:
+def test_images_that_have_begun_need_no_more_room() -> None:
     encodings = uncut(40, 60, 70, room=60, tiling=(1, 2))
 
     found = [parts(encodings, 2, 8) for _ in range(6)]
@@ -124,17 +124,17 @@ def test_pictures_that_have_begun_need_no_more_room() -> None:
     assert found == [[(0, 0, 2)], [(0, 2, 1), (1, 0, 1)], [(1, 1, 2)], [(2, 0, 2)], [(2, 2, 1)], []]
 
 
-def test_crops_of_several_pictures_share_a_launch_that_splits_none_once_it_is_half_full() -> None:
+def test_crops_of_several_images_share_a_launch_that_splits_none_once_it_is_half_full() -> None:
     bench = Bench(ends_at(2))
     for name in "abc":
-        bench.ask(picture=FakePicture(name))
+        bench.ask(image=FakeImage(name))
     bench.run()
 
     first = bench.runner.steps[0]
     assert [(group.job.key, group.first, group.count) for group in first.plan.groups] == [("a", 0, 3), ("b", 0, 3)]
 
 
-def test_a_launch_that_is_not_half_full_takes_what_there_is_room_for_of_the_next_picture() -> None:
+def test_a_launch_that_is_not_half_full_takes_what_there_is_room_for_of_the_next_image() -> None:
     encodings = uncut(1, 1, 1, room=100, tiling=(1, 4))  # five crops each
 
     found = [parts(encodings, 8, 6) for _ in range(3)]
@@ -154,7 +154,7 @@ def pauses(bench: Bench) -> list[list[Step]]:
 
 
 def loaded(max_pause_s: float) -> Bench:
-    """One sequence that is decoded, and twenty that wait with pictures of three crops, of 1 ms each."""
+    """One sequence that is decoded, and twenty that wait with images of three crops, of 1 ms each."""
     bench = Bench(ends_at(60), max_pause_s=max_pause_s)
     bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.001
     bench.scheduler.rates.positions.per_unit = bench.runner.per_position = 0.0002
@@ -162,7 +162,7 @@ def loaded(max_pause_s: float) -> Bench:
     for _ in range(3):
         bench.core.tick()
     for number in range(20):
-        bench.ask(picture=FakePicture(str(number)))
+        bench.ask(image=FakeImage(str(number)))
     bench.run()
     return bench
 
@@ -206,7 +206,7 @@ def test_a_victim_keeps_its_pages_until_its_step_has_committed() -> None:
     seen: list[tuple[int, bool]] = []
     plan = bench.scheduler.plan
 
-    def watched() -> Plan | None:
+    def watched() -> ScheduledBatch | None:
         found = plan()
         if victim.preempting:
             seen.append((victim.inflight_refs, bool(victim.pages)))
@@ -240,7 +240,7 @@ def test_an_encoding_that_nobody_waits_for_any_more_is_forgotten() -> None:
     bench.ask()
     for _ in range(3):
         bench.core.tick()
-    bench.ask(picture=FakePicture("a"))
+    bench.ask(image=FakeImage("a"))
     while not bench.scheduler.jobs:
         bench.core.tick()
     bench.core.cancel(bench.sequences[1])
@@ -250,8 +250,8 @@ def test_an_encoding_that_nobody_waits_for_any_more_is_forgotten() -> None:
     assert bench.everything_is_free()
 
 
-def test_a_picture_that_is_dropped_while_the_engine_looks_at_it_is_encoded_all_the_same() -> None:
-    class Dropping(FakePicture):
+def test_an_image_that_is_dropped_while_the_engine_looks_at_it_is_encoded_all_the_same() -> None:
+    class Dropping(FakeImage):
         looks = 0
 
         @property
@@ -260,7 +260,7 @@ def test_a_picture_that_is_dropped_while_the_engine_looks_at_it_is_encoded_all_t
             return None if self.looks > 1 else super().crops
 
     bench = Bench(ends_at(2))
-    asked = bench.ask(picture=Dropping("a"))
+    asked = bench.ask(image=Dropping("a"))
     bench.run()
 
     assert len(asked.tokens) == 2
@@ -273,10 +273,10 @@ def test_a_request_beyond_the_models_context_is_refused_though_the_cache_has_roo
     bench.ask(budget=10)
 
 
-def test_a_stream_of_prompts_does_not_keep_a_picture_from_being_encoded() -> None:
+def test_a_stream_of_prompts_does_not_keep_an_image_from_being_encoded() -> None:
     bench = Bench(ends_at(2))
     bench.ask()
-    seen = bench.ask(picture=FakePicture("a"))
+    seen = bench.ask(image=FakeImage("a"))
     for _ in range(30):
         bench.core.tick()
         bench.core.tick()

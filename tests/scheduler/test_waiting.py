@@ -1,4 +1,4 @@
-"""Sequences that wait: found by rank and by picture, and looked at only where they may be ready."""
+"""Sequences that wait: found by rank and by image, and looked at only where they may be ready."""
 
 from random import Random
 
@@ -7,18 +7,18 @@ import pytest
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.waiting import Waiting
 from photonlite.sequence import Sequence
-from tests.engine.fakes import FakePicture, FakeSink, Words
+from tests.engine.fakes import FakeImage, FakeSink, Words
 
 
-def sequence(number: int, picture: str | None = None, *, realtime: bool = False) -> Sequence:
+def sequence(number: int, image: str | None = None, *, realtime: bool = False) -> Sequence:
     request = Request("query", (Token(1),), Words(9), 9, SamplingSettings(), realtime=realtime)
-    return Sequence(number, request, FakeSink(), 1, None if picture is None else FakePicture(picture))
+    return Sequence(number, request, FakeSink(), 1, None if image is None else FakeImage(image))
 
 
-def filled(*pictures: str | None) -> Waiting:
+def filled(*images: str | None) -> Waiting:
     waiting = Waiting()
-    for number, picture in enumerate(pictures):
-        waiting.add(sequence(number, picture))
+    for number, image in enumerate(images):
+        waiting.add(sequence(number, image))
     return waiting
 
 
@@ -30,7 +30,7 @@ def test_candidates_of_all_lines_come_in_the_order_of_their_numbers() -> None:
     assert numbers(filled("a", None, "b", "a", None, "b", "a")) == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_who_is_not_ready_hides_all_who_wait_for_the_same_picture_until_the_line_is_opened() -> None:
+def test_who_is_not_ready_hides_all_who_wait_for_the_same_image_until_the_line_is_opened() -> None:
     waiting = filled("a", None, "b", "a", None)
     waiting.close(next(waiting.candidates(realtime=False)))
     assert numbers(waiting) == [1, 2, 4]
@@ -47,7 +47,7 @@ def test_a_newcomer_opens_its_line() -> None:
     assert numbers(waiting) == [0, 5]
 
 
-def test_opening_the_line_of_a_picture_that_nobody_waits_for_changes_nothing() -> None:
+def test_opening_the_line_of_an_image_that_nobody_waits_for_changes_nothing() -> None:
     waiting = filled("a")
     waiting.open("b")
 
@@ -58,7 +58,7 @@ def test_a_walk_goes_on_when_those_it_has_given_are_taken_out_or_closed() -> Non
     waiting, seen = filled("a", "b", "a", None, "b", "a"), []
     for one in waiting.candidates(realtime=False):
         seen.append(one.number)
-        if one.picture_key == "b":
+        if one.image_key == "b":
             waiting.close(one)
         elif one.number != 2:
             waiting.remove(one)
@@ -67,7 +67,7 @@ def test_a_walk_goes_on_when_those_it_has_given_are_taken_out_or_closed() -> Non
     assert [one.number for one in waiting] == [1, 2, 4]
 
 
-def test_the_first_about_a_picture_is_a_realtime_one_if_there_is_any() -> None:
+def test_the_first_about_an_image_is_a_realtime_one_if_there_is_any() -> None:
     waiting = filled("a", "b", "a")
     assert (first := waiting.about("a")) is not None
     assert first.number == 0
@@ -111,19 +111,19 @@ def test_whatever_happens_candidates_are_those_of_open_lines_in_order(seed: int)
             one = sequence(number, draw.choice([None, "a", "b", "c", "d"]), realtime=draw.random() < 0.5)
             waiting.add(one)
             inside[number] = one
-            closed.discard((one.realtime, one.picture_key))
+            closed.discard((one.realtime, one.image_key))
         elif deed < 0.7:
             waiting.remove(inside.pop(draw.choice(list(inside))))
         elif deed < 0.9:
             one = draw.choice(list(inside.values()))
             waiting.close(one)
-            closed.add((one.realtime, one.picture_key))
+            closed.add((one.realtime, one.image_key))
         else:
             waiting.open(key := draw.choice("abcd"))
             closed -= {(True, key), (False, key)}
-        closed &= {(one.realtime, one.picture_key) for one in inside.values()}  # an empty line is forgotten
+        closed &= {(one.realtime, one.image_key) for one in inside.values()}  # an empty line is forgotten
         for realtime in (True, False):
             of_class = [one for one in inside.values() if one.realtime == realtime]
-            able = [one.number for one in of_class if (realtime, one.picture_key) not in closed]
+            able = [one.number for one in of_class if (realtime, one.image_key) not in closed]
             assert numbers(waiting, realtime=realtime) == sorted(able)
         assert len(waiting) == len(inside)

@@ -3,8 +3,8 @@ import itertools
 
 import pytest
 
+from bench.serve.images import Stock
 from bench.serve.load import Level, Visit, arrivals, play
-from bench.serve.pictures import Stock
 from bench.serve.wire import Client
 from tests.serve.servers import BUSY, OK, request, serving
 

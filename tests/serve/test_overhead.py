@@ -1,13 +1,13 @@
 import pytest
 
+from bench.serve.images import jpegs, json_request
 from bench.serve.overhead import OverheadError, waits
-from bench.serve.pictures import jpegs, json_request
 from tests.server.fake import METRICS, FakeBackend
 from tests.server.live import live
 
 
 def requests(count):
-    return [json_request("/v1/detect", picture, {"object": "mug"}) for picture in jpegs((64, 48), count)]
+    return [json_request("/v1/detect", image, {"object": "mug"}) for image in jpegs((64, 48), count)]
 
 
 def test_the_overhead_is_what_a_client_waits_beyond_the_engines_time():

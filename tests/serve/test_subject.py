@@ -9,11 +9,11 @@ from photonlite.results import Metrics
 def test_a_closed_loop_keeps_so_many_open_and_counts_behind_the_first_answers():
     open_now, most, asked = 0, 0, []
 
-    async def ask(picture):
+    async def ask(image):
         nonlocal open_now, most
         open_now += 1
         most = max(most, open_now)
-        asked.append(picture)
+        asked.append(image)
         await asyncio.sleep(0)
         open_now -= 1
 
@@ -27,8 +27,8 @@ def test_a_closed_loop_keeps_so_many_open_and_counts_behind_the_first_answers():
 def test_a_closed_loop_that_is_slow_goes_on_until_it_has_some_answers():
     asked = []
 
-    async def ask(picture):
-        asked.append(picture)
+    async def ask(image):
+        asked.append(image)
         await asyncio.sleep(0)
 
     found = asyncio.run(subject.closed_loop(ask, itertools.repeat(b""), clients=4, seconds=1e-9))
@@ -37,7 +37,7 @@ def test_a_closed_loop_that_is_slow_goes_on_until_it_has_some_answers():
 
 
 def test_the_hand_over_is_what_a_call_takes_beyond_the_engine():
-    async def ask(picture):
+    async def ask(image):
         return Metrics(time_to_first_token_s=-5.0, decode_s=-2.0)
 
     rest = asyncio.run(subject.hand_over(ask, itertools.repeat(b""), times=5, pause_s=0.0))

@@ -1,4 +1,4 @@
-"""A corpus of broken pictures: valid ones of every format that were cut, flipped and patched, and what is none."""
+"""A corpus of broken images: valid ones of every format that were cut, flipped and patched, and what is none."""
 
 import io
 import random
@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 HUGE = (0, 1, 65_535, 30_000, 2**31 - 1, 2**32 - 1)
-"""What is written where a header tells a side of the picture."""
+"""What is written where a header tells a side of the image."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Format:
-    """A valid picture, and where in its bytes the header tells width and height.
+    """A valid image, and where in its bytes the header tells width and height.
 
     Attributes:
         name: Of the variant.
@@ -41,17 +41,17 @@ class Format:
 def corpus(seed: int = 0) -> Iterator[Broken]:
     """Give all of it, the same for the same seed."""
     chance = random.Random(seed)
-    formats = valid_pictures()
+    formats = valid_images()
     for form in formats:
         others = [other.media_type for other in formats if other.media_type != form.media_type]
         yield Broken(f"{form.name} named {others[0]}", form.data, chance.choice(others))
         for name, data in _mutations(form, chance):
             yield Broken(f"{form.name}: {name}", data, form.media_type)
-    for name, data in (*_no_pictures(formats), *_bombs()):
+    for name, data in (*_no_images(formats), *_bombs()):
         yield Broken(name, data, chance.choice(["image/png", "image/jpeg", "application/octet-stream"]))
 
 
-def valid_pictures() -> list[Format]:
+def valid_images() -> list[Format]:
     pixels = np.random.default_rng(3).integers(0, 256, (24, 32, 3), dtype=np.uint8)
     rgb = Image.fromarray(pixels).resize((96, 72))
     grey, palette, alpha = rgb.convert("L"), rgb.convert("P"), rgb.convert("RGBA")
@@ -134,7 +134,7 @@ def _overwritten(data: bytes, share: float, fill: bytes | None, chance: random.R
     return data[:start] + (chance.randbytes(size) if fill is None else fill * size) + data[start + size :]
 
 
-def _no_pictures(formats: list[Format]) -> Iterator[tuple[str, bytes]]:
+def _no_images(formats: list[Format]) -> Iterator[tuple[str, bytes]]:
     yield "nothing", b""
     texts = (
         "hello",

@@ -15,7 +15,7 @@ PIECES = ("two ", "of ", "them")
 
 
 class FakeBackend:
-    """Finds one object in the middle of every picture, and says "two of them" in three pieces.
+    """Finds one object in the middle of every image, and says "two of them" in three pieces.
 
     Attributes:
         calls: What it was asked, in order.

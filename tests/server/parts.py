@@ -1,4 +1,4 @@
-"""A picture in the forms in which clients send it, and a server around a fake model."""
+"""An image in the forms in which clients send it, and a server around a fake model."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""Sends broken pictures to a server by every way in, through the real decoder, and tells what became of them.
+"""Sends broken images to a server by every way in, through the real decoder, and tells what became of them.
 
 A program: in a process of its own what is left in memory is what the server has left there. Run it with the limits of
 `photonlite serve`; it prints one JSON object.
@@ -38,7 +38,7 @@ WAYS = 4
 
 @dataclass
 class Report:
-    """What became of the pictures.
+    """What became of the images.
 
     Attributes:
         wrong: Name, path and status of what was answered as no client should be.
@@ -62,7 +62,7 @@ class Report:
 
 
 class Decoding(FakeBackend):
-    """A fake engine behind the real threads that decode, hash and cut pictures."""
+    """A fake engine behind the real threads that decode, hash and cut images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Decoding(FakeBackend):
 
 
 async def send(app: Starlette, broken: Broken, way: int) -> tuple[str, Exchange]:
-    """Send a picture by one of `WAYS`; gives the path, too."""
+    """Send an image by one of `WAYS`; gives the path, too."""
     path, body, headers = _ways(broken)[way]
     return path.partition("?")[0], await post(app, path, body, headers)
 
@@ -113,16 +113,16 @@ def _ways(broken: Broken) -> list[tuple[str, Any, dict[str, str]]]:
 
 
 async def send_all() -> Report:
-    pictures = list(corpus())
+    images = list(corpus())
     backend = Decoding()
     app = create_app(backend, CONFIG)
-    await _everything(app, pictures, Report())  # what is loaded and pooled once is no leak
+    await _everything(app, images, Report())  # what is loaded and pooled once is no leak
     tracemalloc.start()
-    await _everything(app, pictures[::5], Report())
+    await _everything(app, images[::5], Report())
     before, objects = _held(), _traced()
     (PROCESS / "clear_refs").write_text("5")  # forgets the peak
     report = Report()
-    await _everything(app, pictures, report)
+    await _everything(app, images, report)
     report.most, report.left, report.objects = _peak() - before, _held() - before, _traced() - objects
     report.charged = app.state.ingress.open_bytes
     backend.close()
@@ -131,9 +131,9 @@ async def send_all() -> Report:
     return report
 
 
-async def _everything(app: Starlette, pictures: list[Broken], report: Report) -> None:
+async def _everything(app: Starlette, images: list[Broken], report: Report) -> None:
     allowed = _documented()
-    for index, broken in enumerate(pictures):
+    for index, broken in enumerate(images):
         path, exchange = await send(app, broken, index % WAYS)
         report.statuses[exchange.status] += 1
         if exchange.status not in allowed[path] or exchange.status >= 500:

@@ -7,7 +7,7 @@ import pytest
 from photonlite.api import VisionModel
 from photonlite.errors import ImageDecodeError
 from photonlite.server.backend import Call, ModelBackend
-from tests.serving import arguments, counters, picture, run, serve
+from tests.serving import arguments, counters, make_image, run, serve
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def model() -> Iterator[VisionModel]:
 
 def png() -> bytes:
     buffer = io.BytesIO()
-    picture(3).save(buffer, "PNG")
+    make_image(3).save(buffer, "PNG")
     return buffer.getvalue()
 
 
@@ -64,7 +64,7 @@ def test_closing_a_stream_cancels_its_request() -> None:
 
 def test_what_the_model_raises_is_raised(model: VisionModel) -> None:
     with pytest.raises(ImageDecodeError):
-        run(ModelBackend(model).run(Call("detect", b"no picture", {"object": "mug"})))
+        run(ModelBackend(model).run(Call("detect", b"no image", {"object": "mug"})))
 
 
 def test_it_tells_what_the_model_is(model: VisionModel) -> None:

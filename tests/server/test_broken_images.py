@@ -1,4 +1,4 @@
-"""Broken pictures, by every way in and through the real decoder: a client gets an answer or an error of its own making,
+"""Broken images, by every way in and through the real decoder: a client gets an answer or an error of its own making,
 and the server's memory stays what it was.
 """
 
@@ -10,27 +10,27 @@ import pytest
 
 from photonlite.server.app import create_app
 from tests.beside import Ended
-from tests.server.broken_images import Broken, corpus, valid_pictures
+from tests.server.broken_images import Broken, corpus, valid_images
 from tests.server.send_broken import CONFIG, WAYS, Decoding, send
 
 MIB = 2**20
 
 
 @pytest.fixture(scope="module")
-def pictures() -> list[Broken]:
+def images() -> list[Broken]:
     return list(corpus())
 
 
-def test_the_corpus_is_large_and_no_picture_comes_twice_for_nothing(pictures: list[Broken]) -> None:
-    assert len({picture.data for picture in pictures}) >= 1000
-    assert len({picture.name.split(":")[0] for picture in pictures if ":" in picture.name}) >= len(valid_pictures())
+def test_the_corpus_is_large_and_no_image_comes_twice_for_nothing(images: list[Broken]) -> None:
+    assert len({image.data for image in images}) >= 1000
+    assert len({image.name.split(":")[0] for image in images if ":" in image.name}) >= len(valid_images())
 
 
-def test_whole_pictures_of_every_format_are_answered() -> None:
+def test_whole_images_of_every_format_are_answered() -> None:
     async def main() -> list[tuple[str, int]]:
         backend = Decoding()
         app = create_app(backend, CONFIG)
-        whole = [Broken(form.name, form.data, form.media_type) for form in valid_pictures()]
+        whole = [Broken(form.name, form.data, form.media_type) for form in valid_images()]
         statuses = [(one.name, (await send(app, one, way))[1].status) for one in whole for way in range(WAYS)]
         backend.close()
         return statuses
@@ -40,19 +40,19 @@ def test_whole_pictures_of_every_format_are_answered() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="tells memory by Linux' /proc")
 @pytest.mark.beside("tests.server.send_broken")
-def test_broken_ones_are_answered_or_refused_and_leave_nothing_behind(ended: Ended, pictures: list[Broken]) -> None:
+def test_broken_ones_are_answered_or_refused_and_leave_nothing_behind(ended: Ended, images: list[Broken]) -> None:
     assert ended.returncode == 0, ended.stderr[-4000:]
     report = json.loads(ended.stdout)
 
     assert report["wrong"] == []
     assert report["mute"] == []
-    assert sum(report["statuses"].values()) == len(pictures)
+    assert sum(report["statuses"].values()) == len(images)
     assert set(report["statuses"]) <= {"200", "400", "413"}
     assert min(report["statuses"][status] for status in ("200", "400", "413")) > 100
     assert report["charged"] == 0
     most, left, objects = (report[name] for name in ("most", "left", "objects"))
     assert most < 128 * MIB, f"{most / MIB:.0f} MiB more at the peak"
-    assert left < 48 * MIB, f"{left / MIB:.0f} MiB more after {len(pictures)} pictures"
-    assert objects < MIB / 4, f"{objects / MIB:.1f} MiB of objects more after {len(pictures)} pictures"
+    assert left < 48 * MIB, f"{left / MIB:.0f} MiB more after {len(images)} images"
+    assert objects < MIB / 4, f"{objects / MIB:.1f} MiB of objects more after {len(images)} images"
     assert report["remembered"] == 0
     assert "Warning" not in ended.stderr

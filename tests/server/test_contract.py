@@ -38,7 +38,7 @@ schema = schemathesis.openapi.from_asgi(
 
 @schema.hook  # type: ignore[untyped-decorator]
 def map_body(context: Any, body: Any) -> Any:
-    """Put good pictures and questions where the document says "text" in three of four bodies: some are answered."""
+    """Put good images and questions where the document says "text" in three of four bodies: some are answered."""
     if not isinstance(body, dict) or len(str(body)) % 4 == 0:
         return body
     if isinstance(body.get("image_url"), str):

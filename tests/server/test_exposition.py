@@ -9,7 +9,7 @@ from photonlite.server import exposition
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig, fingerprint
 from photonlite.server.exposition import HttpMetrics
-from photonlite.server.pictures import Pictures
+from photonlite.server.request_images import RequestImages
 from tests.server.fake import FakeBackend
 
 KEY = "a-good-key"
@@ -185,8 +185,8 @@ class Pool:
 
 
 def test_the_processes_that_decode_and_compile_are_there() -> None:
-    pictures = Pictures(Pool())  # type: ignore[arg-type]
-    samples = scrape(TestClient(create_app(FakeBackend(), ServerConfig(), pictures)))
+    images = RequestImages(Pool())  # type: ignore[arg-type]
+    samples = scrape(TestClient(create_app(FakeBackend(), ServerConfig(), images)))
 
     counted = [value(samples, f"photonlite_decode_{name}") for name in ("workers", "running", "waiting")]
     assert counted == [3, 2, 5]

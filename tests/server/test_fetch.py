@@ -60,7 +60,7 @@ class Host:
         return bytes(run(asked))
 
 
-def test_a_picture_of_a_named_host_is_fetched_from_the_address_that_was_checked() -> None:
+def test_an_image_of_a_named_host_is_fetched_from_the_address_that_was_checked() -> None:
     host = Host(f"{HEAD}picture".encode())
     assert host.get() == b"picture"
     assert host.connected == [("93.184.216.34", "pictures.example")]
@@ -142,7 +142,7 @@ def test_addresses_of_the_internet_are_known(address: str) -> None:
         b"",
     ],
 )
-def test_a_host_that_does_not_give_the_picture_itself_is_an_error_of_the_request(answer: bytes) -> None:
+def test_a_host_that_does_not_give_the_image_itself_is_an_error_of_the_request(answer: bytes) -> None:
     host = Host(answer)
     with pytest.raises(HttpError) as error:
         host.get()
@@ -155,7 +155,7 @@ def test_a_redirect_is_told_as_what_it_is() -> None:
         Host(b"HTTP/1.1 301 Moved\r\nContent-Length: 0\r\n\r\n").get()
 
 
-def test_a_picture_over_the_limit_is_not_read_to_its_end() -> None:
+def test_an_image_over_the_limit_is_not_read_to_its_end() -> None:
     for answer in (HEAD, "HTTP/1.1 200 OK\r\n\r\npicture"):
         with pytest.raises(HttpError) as error:
             Host(answer.encode(), stays=True).get(max_bytes=6)

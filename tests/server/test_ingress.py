@@ -75,12 +75,12 @@ def test_tenants_share_nothing_that_was_computed_for_them() -> None:
     app = server(fake, api_keys=("first", "second"))
     for key in ("first", "second", "first"):
         run(post(app, "/v1/caption", ASK, {"x-moondream-auth": key}))
-    first, second, again = (call.salt for call in fake.calls)
+    first, second, again = (call.cache_salt for call in fake.calls)
     assert first == again != second
     assert first is not None
     assert "first" not in first
     run(post(server(fake), "/v1/caption", ASK))
-    assert fake.calls[-1].salt is None
+    assert fake.calls[-1].cache_salt is None
 
 
 def test_pages_of_other_sites_are_refused_unless_named() -> None:
@@ -189,7 +189,7 @@ def test_the_memory_of_open_requests_is_limited() -> None:
     run(main())
 
 
-def test_a_picture_that_is_small_only_until_it_is_decoded_counts_as_what_it_becomes() -> None:
+def test_an_image_that_is_small_only_until_it_is_decoded_counts_as_what_it_becomes() -> None:
     async def main() -> None:
         fake = FakeBackend()
         fake.hang()
@@ -263,7 +263,7 @@ def test_a_websockets_calls_count_their_deadline_from_the_call_and_are_cancelled
     run(main())
 
 
-def test_pictures_are_taken_raw_or_as_data_uri_up_to_the_limit() -> None:
+def test_images_are_taken_raw_or_as_data_uri_up_to_the_limit() -> None:
     door = ingress(max_body_bytes=len(PNG))
     assert door.image(PNG) == door.image(DATA_URI) == PNG
     with pytest.raises(HttpError) as error:
@@ -273,9 +273,9 @@ def test_pictures_are_taken_raw_or_as_data_uri_up_to_the_limit() -> None:
 
 def test_a_url_is_fetched_only_where_its_host_is_named() -> None:
     async def main() -> None:
-        door = ingress(url_hosts=("pictures.example",))
+        door = ingress(url_hosts=("images.example",))
         async with await door.admit(request()) as ticket:
-            for url in ("https://other.example/a.png", "http://pictures.example/a.png"):
+            for url in ("https://other.example/a.png", "http://images.example/a.png"):
                 error = await refusal(door.load_image(url, ticket))
                 assert (error.status, error.code) == (422, "remote_image_refused")
 

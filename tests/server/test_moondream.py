@@ -85,7 +85,7 @@ def test_strict_reaches_the_model_and_an_answer_that_was_cut_short_is_told(skill
 
 
 @pytest.mark.parametrize("skill", ASKED)
-def test_a_form_and_a_raw_picture_ask_for_the_same_as_json(skill: str) -> None:
+def test_a_form_and_a_raw_image_ask_for_the_same_as_json(skill: str) -> None:
     fake = FakeBackend()
     app = server(fake)
     settings = {"temperature": 0.5}
@@ -107,7 +107,7 @@ def test_a_form_and_a_raw_picture_ask_for_the_same_as_json(skill: str) -> None:
     assert [call.arguments for call in fake.calls] == [fake.calls[0].arguments] * 4
 
 
-def test_a_query_needs_no_picture_and_everything_else_does() -> None:
+def test_a_query_needs_no_image_and_everything_else_does() -> None:
     fake = FakeBackend()
     app = server(fake)
 
@@ -292,12 +292,12 @@ def test_what_cannot_be_used_is_refused(skill: str, body: Any, status: int, code
         ("file:///etc/passwd", 400, "invalid_image_url"),
     ],
 )
-def test_what_is_no_picture_is_refused(image_url: str, status: int, code: str) -> None:
+def test_what_is_no_image_is_refused(image_url: str, status: int, code: str) -> None:
     answer = run(post(server(), "/v1/caption", {"image_url": image_url}))
     assert (answer.status, answer.code) == (status, code)
 
 
-def test_two_pictures_are_one_too_many() -> None:
+def test_two_images_are_one_too_many() -> None:
     body, headers = form({"image_url": DATA_URI})
     answer = run(post(server(), "/v1/caption", body, headers))
     assert (answer.status, answer.code) == (422, "too_many_images")

@@ -68,7 +68,7 @@ def test_an_answer_has_every_field(app: Starlette, backend: FakeBackend) -> None
     assert call.arguments["settings"]["temperature"] == 0.5
 
 
-def test_a_question_without_a_picture_is_asked_without_one(app: Starlette, backend: FakeBackend) -> None:
+def test_a_question_without_an_image_is_asked_without_one(app: Starlette, backend: FakeBackend) -> None:
     assert ask(app).status == 200
     assert backend.calls[0].image is None
 

@@ -135,13 +135,13 @@ def test_an_error_within_a_stream_is_raised_while_it_is_read() -> None:
 
 
 def test_the_shipped_model_counts_through_it() -> None:
-    picture = f"data:image/png;base64,{base64.b64encode(DESK.read_bytes()).decode()}"
+    image = f"data:image/png;base64,{base64.b64encode(DESK.read_bytes()).decode()}"
     messages: Any = [
         {
             "role": "user",
             "content": [
                 {"type": "text", "text": "How many bananas are there?"},
-                {"type": "image_url", "image_url": {"url": picture}},
+                {"type": "image_url", "image_url": {"url": image}},
             ],
         }
     ]

@@ -1,4 +1,4 @@
-"""A conversation becomes one question about one picture."""
+"""A conversation becomes one question about one image."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def test_a_single_question_stays_as_it_is() -> None:
     assert conversation.images == ()
 
 
-def test_parts_are_joined_and_the_picture_is_found() -> None:
+def test_parts_are_joined_and_the_image_is_found() -> None:
     conversation = read_conversation([user(text("Look."), image(), text("How many?"))])
 
     assert conversation.question == "Look.\nHow many?"
@@ -61,7 +61,7 @@ def test_turns_without_text_leave_no_trace() -> None:
     assert read_conversation(turns).question == "And now?"
 
 
-def test_a_picture_that_is_sent_again_counts_once_and_others_count() -> None:
+def test_an_image_that_is_sent_again_counts_once_and_others_count() -> None:
     turns = [user(text("a"), image()), says("assistant", "b"), user(text("c"), image(), image("https://x/y.png"))]
 
     assert read_conversation(turns).images == (URI, "https://x/y.png")

@@ -101,7 +101,7 @@ def test_files_are_only_read(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("name", ["desk", "street", "market"])
-def test_examples_show_what_the_project_s_own_pictures_show(name: str) -> None:
+def test_examples_show_what_the_project_s_own_images_show(name: str) -> None:
     example_path = playground.STATIC / f"examples/{name}.webp"
     with Image.open(ASSETS / f"{name}.png") as original, Image.open(example_path) as example:
         same = original.convert("RGB").resize(example.size)

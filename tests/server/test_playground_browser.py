@@ -90,7 +90,7 @@ class Page:
         return self.script(read, list(selectors))
 
     def place(self, element: WebElement) -> list[float]:
-        """Where an element lies on the picture, in the picture's own pixels."""
+        """Where an element lies on the image, in the image's own pixels."""
         left, top, right, bottom = self.rect(self["picture"])
         across, down = SIZE[0] / (right - left), SIZE[1] / (bottom - top)
         x0, y0, x1, y1 = self.rect(element)
@@ -141,7 +141,7 @@ def page(driver: webdriver.Chrome, server: Live) -> Iterator[Page]:
 
 
 @pytest.fixture
-def picture(tmp_path: Path) -> Path:
+def image(tmp_path: Path) -> Path:
     path = tmp_path / "grey.png"
     Image.new("RGB", SIZE, GREY).save(path)
     return path
@@ -159,29 +159,29 @@ def objects(*boxes: tuple[float, float, float, float]) -> Detections:
     return Detections(found, metrics=METRICS, finish_reason="stop")
 
 
-def detect(page: Page, picture: Path, word: str = "mug") -> None:
-    page.upload(picture)
+def detect(page: Page, image: Path, word: str = "mug") -> None:
+    page.upload(image)
     page["object"].send_keys(word)
     page.run()
 
 
-def test_boxes_lie_on_the_pixels_that_they_are_about(page: Page, picture: Path) -> None:
+def test_boxes_lie_on_the_pixels_that_they_are_about(page: Page, image: Path) -> None:
     page.backend.results["detect"] = objects((0.1, 0.2, 0.3, 0.7), (0.5, 0.25, 1.0, 1.0))
 
-    detect(page, picture)
+    detect(page, image)
 
     first, second = page.all("#picture-overlay .mark.box")
     assert page.place(first) == pytest.approx([60, 80, 180, 280], abs=0.6)
     assert page.place(second) == pytest.approx([300, 100, 600, 400], abs=0.6)
     assert [mark.text for mark in (first, second)] == ["mug 0.90", "mug 0.80"]
-    assert page.backend.calls[0].image == picture.read_bytes()
+    assert page.backend.calls[0].image == image.read_bytes()
     assert page["status"].text.startswith("2 boxes in ")
 
 
-def test_a_box_is_seen_where_it_is(page: Page, picture: Path) -> None:
+def test_a_box_is_seen_where_it_is(page: Page, image: Path) -> None:
     page.backend.results["detect"] = objects((0.25, 0.25, 0.75, 0.75))
 
-    detect(page, picture)
+    detect(page, image)
 
     page.script("document.activeElement.blur()")
     seen = Image.open(io.BytesIO(page["picture-frame"].screenshot_as_png)).convert("RGB")
@@ -193,8 +193,8 @@ def test_a_box_is_seen_where_it_is(page: Page, picture: Path) -> None:
     assert seen.getpixel((round(width * 0.25) - 6, middle)) == GREY
 
 
-def test_points_and_outlines_lie_where_they_belong(page: Page, picture: Path) -> None:
-    page.upload(picture)
+def test_points_and_outlines_lie_where_they_belong(page: Page, image: Path) -> None:
+    page.upload(image)
     page.choose("point")
     page["object"].send_keys("mug")
     page.run()
@@ -215,10 +215,10 @@ def test_points_and_outlines_lie_where_they_belong(page: Page, picture: Path) ->
     assert box == pytest.approx([left + width / 4, top + height / 4, left + width * 3 / 4, top + height * 3 / 4], abs=1)
 
 
-def test_names_stay_inside_the_picture(page: Page, picture: Path) -> None:
+def test_names_stay_inside_the_image(page: Page, image: Path) -> None:
     page.backend.results["detect"] = objects((0.97, 0.5, 1.0, 0.6), (0.0, 0.0, 0.02, 0.02))
 
-    detect(page, picture)
+    detect(page, image)
 
     left, top, right, _ = page.rect(page["picture"])
     for tag in page.all("#picture-overlay .tag"):
@@ -228,9 +228,9 @@ def test_names_stay_inside_the_picture(page: Page, picture: Path) -> None:
         assert y0 >= top
 
 
-def test_the_list_picks_its_object_out_of_the_picture(page: Page, picture: Path) -> None:
+def test_the_list_picks_its_object_out_of_the_image(page: Page, image: Path) -> None:
     page.backend.results["detect"] = objects((0.1, 0.2, 0.3, 0.7), (0.5, 0.25, 1.0, 1.0))
-    detect(page, picture)
+    detect(page, image)
 
     rows, marks = page.all("#items button"), page.all("#picture-overlay .mark")
     assert [row.text.split("\n")[-1] for row in rows] == ["0.90", "0.80"]
@@ -239,16 +239,16 @@ def test_the_list_picks_its_object_out_of_the_picture(page: Page, picture: Path)
     assert ["active" in str(mark.get_attribute("class")) for mark in marks] == [False, True]
 
 
-def test_nothing_found_is_said(page: Page, picture: Path) -> None:
+def test_nothing_found_is_said(page: Page, image: Path) -> None:
     page.backend.results["detect"] = objects()
 
-    detect(page, picture, "unicorn")
+    detect(page, image, "unicorn")
 
     assert page["status"].text.startswith("No unicorn found in ")
 
 
-def test_times_of_every_stage_are_shown(page: Page, picture: Path) -> None:
-    detect(page, picture)
+def test_times_of_every_stage_are_shown(page: Page, image: Path) -> None:
+    detect(page, image)
 
     times = dict(row.text.split("\n") for row in page.all("#times div"))
     assert list(times) == ["Preprocess", "Queue", "Encode", "Prefill", "Decode", "Network"]
@@ -267,7 +267,7 @@ def test_a_large_photograph_is_sent_smaller(page: Page, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("event", ["drop", "paste"])
-def test_pictures_can_be_dropped_and_pasted(page: Page, event: str) -> None:
+def test_images_can_be_dropped_and_pasted(page: Page, event: str) -> None:
     page.script(
         """
         const canvas = Object.assign(document.createElement("canvas"), {width: 30, height: 20});
@@ -295,9 +295,9 @@ def test_an_example_brings_its_word(page: Page) -> None:
     assert page.arguments() == {"object": "banana"}
 
 
-def test_text_comes_while_it_is_made(page: Page, picture: Path) -> None:
+def test_text_comes_while_it_is_made(page: Page, image: Path) -> None:
     page.server.call(page.backend.hang)
-    page.upload(picture)
+    page.upload(image)
     page.choose("query")
     page["question"].send_keys("How many?")
     page["run"].click()
@@ -311,9 +311,9 @@ def test_text_comes_while_it_is_made(page: Page, picture: Path) -> None:
     assert page["text"].get_attribute("aria-busy") == "false"
 
 
-def test_stop_cancels_what_runs(page: Page, picture: Path) -> None:
+def test_stop_cancels_what_runs(page: Page, image: Path) -> None:
     page.server.call(page.backend.hang)
-    page.upload(picture)
+    page.upload(image)
     page.choose("caption")
     page["run"].click()
     page.until(lambda: page["text"].text.strip() == "two")
@@ -325,8 +325,8 @@ def test_stop_cancels_what_runs(page: Page, picture: Path) -> None:
     assert page["run"].text == "Run"
 
 
-def test_each_skill_sends_what_it_takes(page: Page, picture: Path) -> None:
-    page.upload(picture)
+def test_each_skill_sends_what_it_takes(page: Page, image: Path) -> None:
+    page.upload(image)
     page.choose("caption")
     page.driver.find_element(By.CSS_SELECTOR, "label:has(> [value=long])").click()
     page.run()
@@ -339,7 +339,7 @@ def test_each_skill_sends_what_it_takes(page: Page, picture: Path) -> None:
     assert page.arguments() == {"question": "How many?", "reasoning": True}
 
 
-def test_missing_words_and_pictures_are_said_at_their_place(page: Page, picture: Path) -> None:
+def test_missing_words_and_images_are_said_at_their_place(page: Page, image: Path) -> None:
     page["run"].click()
     assert page.errors() == {"object-error": "Name what to look for."}
     assert page.driver.switch_to.active_element == page["object"]
@@ -348,7 +348,7 @@ def test_missing_words_and_pictures_are_said_at_their_place(page: Page, picture:
     page["object"].send_keys("mug", Keys.ENTER)
     assert page.errors() == {"picture-error": "Choose a picture first."}
 
-    page.upload(picture)
+    page.upload(image)
     assert page.errors() == {}
     assert page.backend.calls == []
 
@@ -362,18 +362,18 @@ def test_missing_words_and_pictures_are_said_at_their_place(page: Page, picture:
     ],
 )
 def test_the_server_s_errors_are_shown_where_they_belong(
-    page: Page, picture: Path, error: Exception, place: str
+    page: Page, image: Path, error: Exception, place: str
 ) -> None:
     page.backend.error = error
 
-    detect(page, picture)
+    detect(page, image)
 
     (shown,) = page.errors().items()
     assert shown[0] == place
     assert (str(error) in shown[1]) == (place != "run-error")
 
 
-def test_a_file_that_is_no_picture_is_refused(page: Page, tmp_path: Path) -> None:
+def test_a_file_that_is_no_image_is_refused(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("no picture")
 
@@ -382,11 +382,11 @@ def test_a_file_that_is_no_picture_is_refused(page: Page, tmp_path: Path) -> Non
     page.until(lambda: "notes.txt is not a picture" in page.errors().get("picture-error", ""))
 
 
-def test_a_key_is_asked_for_and_kept_in_the_tab(driver: webdriver.Chrome, picture: Path) -> None:
+def test_a_key_is_asked_for_and_kept_in_the_tab(driver: webdriver.Chrome, image: Path) -> None:
     with live(api_keys=("open-sesame",)) as server:
         page = Page(driver, server)
         page.open()
-        detect(page, picture)
+        detect(page, image)
         assert list(page.errors()) == ["key-error"]
         assert driver.switch_to.active_element == page["key"]
 
@@ -399,8 +399,8 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(driver: webdriver.Chrome, pictur
         assert "$PHOTONLITE_API_KEY" in page["code-text"].text
 
 
-def test_a_click_says_which_one_is_meant(page: Page, picture: Path) -> None:
-    page.upload(picture)
+def test_a_click_says_which_one_is_meant(page: Page, image: Path) -> None:
+    page.upload(image)
     page.choose("point")
     page["object"].send_keys("mug")
     left, top, right, bottom = page.rect(page["picture"])
@@ -421,8 +421,8 @@ def test_a_click_says_which_one_is_meant(page: Page, picture: Path) -> None:
     assert page.arguments() == {"object": "mug"}
 
 
-def test_everything_works_from_the_keyboard(page: Page, picture: Path) -> None:
-    page.upload(picture)
+def test_everything_works_from_the_keyboard(page: Page, image: Path) -> None:
+    page.upload(image)
     press(page, "#object", Keys.TAB, start="#tab-picture")
     page.driver.switch_to.active_element.send_keys("mug")
     press(page, "[name=skill]:checked", Keys.SHIFT + Keys.TAB)
@@ -460,8 +460,8 @@ def shifted(page: Page) -> None:
     ActionChains(page.driver).key_down(Keys.SHIFT).send_keys(Keys.TAB).key_up(Keys.SHIFT).perform()
 
 
-def test_every_control_has_a_name(page: Page, picture: Path) -> None:
-    detect(page, picture)
+def test_every_control_has_a_name(page: Page, image: Path) -> None:
+    detect(page, image)
     controls = page.all("button, input:not([type=file]), textarea, summary, a, [role=tab], [tabindex='0']")
     shown = [control for control in controls if control.is_displayed()]
 
@@ -472,11 +472,11 @@ def test_every_control_has_a_name(page: Page, picture: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 768, 1200])
-def test_nothing_is_wider_than_the_screen(page: Page, picture: Path, width: int) -> None:
+def test_nothing_is_wider_than_the_screen(page: Page, image: Path, width: int) -> None:
     page.backend.results["detect"] = objects(*[(0.1, 0.1, 0.2, 0.2)] * 3)
     resize(page.driver, width, 740)
 
-    detect(page, picture, "a mug with a very long name, " * 8)
+    detect(page, image, "a mug with a very long name, " * 8)
 
     assert page.script("return document.scrollingElement.scrollWidth") <= width
 
@@ -505,24 +505,24 @@ def test_copied_curl_asks_the_same(page: Page, tmp_path: Path) -> None:
     assert (first.arguments, first.image) == (second.arguments, second.image)
 
 
-def test_copied_python_asks_the_same(page: Page, picture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_python_asks_the_same(page: Page, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("requests", reason="the copied code uses requests")
-    page.upload(picture)
+    page.upload(image)
     page.choose("query")
     page["question"].send_keys('Is it a "mug"?')
     page["reasoning"].click()
     page.run()
     page["code-python"].click()
 
-    monkeypatch.chdir(picture.parent)
+    monkeypatch.chdir(image.parent)
     exec(compile(page["code-text"].text, "copied", "exec"), {})
 
     first, second = page.backend.calls
     assert (first.arguments, first.image) == (second.arguments, second.image)
 
 
-def test_the_answer_can_be_copied_as_json(page: Page, picture: Path) -> None:
-    detect(page, picture)
+def test_the_answer_can_be_copied_as_json(page: Page, image: Path) -> None:
+    detect(page, image)
     page["code-json"].click()
     origin = page.server.url
     for name in ("clipboardReadWrite", "clipboardSanitizedWrite"):
@@ -534,12 +534,12 @@ def test_the_answer_can_be_copied_as_json(page: Page, picture: Path) -> None:
     assert '"label": "mug"' in page.script("return document.getElementById('code-text').textContent")
 
 
-def test_the_page_says_when_the_server_is_gone(driver: webdriver.Chrome, picture: Path) -> None:
+def test_the_page_says_when_the_server_is_gone(driver: webdriver.Chrome, image: Path) -> None:
     with live() as server:
         page = Page(driver, server)
         page.open()
         assert page["ready"].text == "Ready"
-    detect(page, picture)
+    detect(page, image)
 
     assert page.errors() == {"run-error": "The server cannot be reached. Check that it runs, and try again."}
     page.until(lambda: page["ready"].text == "Offline")

@@ -33,7 +33,7 @@ def test_a_body_that_is_not_as_long_as_announced_is_refused(announced: str) -> N
     assert fake.calls == []
 
 
-def test_a_body_in_many_pieces_is_one_picture() -> None:
+def test_a_body_in_many_pieces_is_one_image() -> None:
     fake = FakeBackend()
     pieces = [PNG[start : start + 7] for start in range(0, len(PNG), 7)]
     assert run(post(server(fake), "/v1/caption", pieces, KIND | {"content-length": str(len(PNG))})).status == 200

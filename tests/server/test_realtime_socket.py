@@ -187,8 +187,8 @@ def test_a_failing_frame_is_told_with_its_number(server: Live) -> None:
     assert isinstance(backend, FakeBackend)
     with client(server) as robot:
         robot.ask(**DETECT)
-        backend.error = ImageDecodeError("no picture at all")
-        robot.show(b"no picture at all")
+        backend.error = ImageDecodeError("no image at all")
+        robot.show(b"no image at all")
         assert robot.code() == (0, "invalid_image")
         backend.error = None
         robot.show(encoded())

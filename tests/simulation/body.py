@@ -8,11 +8,11 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from photonlite.batch import CropGroup, EncodeJob, PageCopy, Plan, Row
+from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.kernels.columns import RESULT_COLUMNS
 from photonlite.runner.choices import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
-from photonlite.sequence import UncutPicture
+from photonlite.sequence import UncutImage
 from tests.simulation.model import (
     BOS_CELL,
     COORDINATE_BITS,
@@ -27,10 +27,10 @@ from tests.simulation.model import (
     choose_coordinate,
     choose_id,
     choose_size,
-    embed_picture,
+    embed_image,
     goes_on,
+    image_cell,
     nucleus,
-    picture_cell,
     probability_of,
 )
 
@@ -64,7 +64,7 @@ class Twin:
         self.results: list[float] = []
         self.scored: Rows = []
         self.scores: list[list[float]] = []
-        self.prefill: Plan | None = None
+        self.prefill: ScheduledBatch | None = None
 
 
 class SymbolicBody:
@@ -72,7 +72,7 @@ class SymbolicBody:
 
     Args:
         shape: Of the slots.
-        prefix_length: Positions of BOS and picture.
+        prefix_length: Positions of BOS and image.
         pages: Of the KV cache.
         sizes: Batch sizes that decode steps are padded to; larger ones and, without any, all run as they are.
         spoils: Tells whether the numbers of a row that needs them turn into NaNs, given the slot and the row of its
@@ -82,7 +82,7 @@ class SymbolicBody:
         cells: The KV cache.
         features: Crops that were encoded for each job, until forgotten.
         embeddings: What they made when they were all there, until forgotten.
-        uncut: Crops that the device has made of whole pictures, for launches to come.
+        uncut: Crops that the device has made of whole images, for launches to come.
     """
 
     vocab_size = VOCAB_SIZE
@@ -121,7 +121,7 @@ class SymbolicBody:
         twin.rows = slot.rows[:count].tolist()
         twin.prefill = None
 
-    def upload_prompts(self, slot: Slot, plan: Plan, count: int) -> None:
+    def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
         self._twins[slot.index].tokens = list(map(tuple, slot.tokens[:count].tolist()))
 
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
@@ -133,15 +133,15 @@ class SymbolicBody:
             if job.failed:
                 self.forget(job)
                 continue
-            if isinstance(job.crops, UncutPicture):
+            if isinstance(job.crops, UncutImage):
                 crops = self._cut(group, crops)
             features = self.features.setdefault(job.number, [])
             features += crops
             if len(features) == job.total:
-                self.embeddings[job.number] = embed_picture(features)
+                self.embeddings[job.number] = embed_image(features)
                 del self.features[job.number]
 
-    def prefill(self, slot: Slot, plan: Plan) -> None:
+    def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
         twin, cells, size = self._twins[slot.index], self.cells, self.shape.page_size
         tokens = iter(twin.tokens)
         twin.hidden = []
@@ -256,7 +256,7 @@ class SymbolicBody:
         self.closed = True
 
     def _cut(self, group: CropGroup, uploaded: tuple[int, ...]) -> tuple[int, ...]:
-        """Make a group's crops of a picture that its first launch has copied whole; later ones read what is kept."""
+        """Make a group's crops of an image that its first launch has copied whole; later ones read what is kept."""
         number, end = group.job.number, group.first + group.count
         if group.first == 0:
             self.uncut[number] = uploaded
@@ -265,14 +265,14 @@ class SymbolicBody:
             self.uncut.pop(number, None)
         return crops
 
-    def _leading(self, row: Row) -> list[int]:
-        """Give the cells of BOS and picture; NaNs where crops of it are missing."""
+    def _leading(self, row: BatchItem) -> list[int]:
+        """Give the cells of BOS and image; NaNs where crops of it are missing."""
         if row.job is None:
             return [BOS_CELL]
-        picture = self.embeddings.get(row.job.number, NAN)
-        if picture == NAN:
+        image = self.embeddings.get(row.job.number, NAN)
+        if image == NAN:
             return [NAN] * self._prefix_length
-        return [picture_cell(picture, position) for position in range(self._prefix_length)]
+        return [image_cell(image, position) for position in range(self._prefix_length)]
 
     def _spoil(self, twin: Twin, index: int) -> None:
         """Make a row's hidden state and all that it wrote NaNs, and what was copied from there."""
@@ -287,9 +287,9 @@ class SymbolicBody:
 
 
 def _uploaded(group: CropGroup) -> tuple[int, ...]:
-    """Read what a launch copies for a group: its crops, or at the first crop of an uncut picture the whole of it."""
+    """Read what a launch copies for a group: its crops, or at the first crop of an uncut image the whole of it."""
     crops = group.job.crops
-    if isinstance(crops, UncutPicture):
+    if isinstance(crops, UncutImage):
         data = crops.packed.tobytes() if group.first == 0 else b""
         return tuple(int.from_bytes(data[at : at + 3], "little") for at in range(0, len(data), 3))
     chosen = crops.pixels[group.first : group.first + group.count]
@@ -316,9 +316,7 @@ def _look(cells: list[int], table: list[int], cell: int, position: int, size: in
     return hash((cell, seen)) if seen != NAN else NAN
 
 
-def _free(
-    hidden: int, params: tuple[Any, ...], words: list[int], draw: float, top_p: float, decides: bool
-) -> Choice:
+def _free(hidden: int, params: tuple[Any, ...], words: list[int], draw: float, top_p: float, decides: bool) -> Choice:
     """Choose an id among those that a mask allows."""
     key = tuple(words)
     permitted = _IDS.get(key)

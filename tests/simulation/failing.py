@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from photonlite.batch import CropGroup, Plan
+from photonlite.batch import CropGroup, ScheduledBatch
 from photonlite.runner.choices import Variant
 from photonlite.runner.slot import Slot, SlotShape
 from tests.simulation.body import SymbolicBody
@@ -84,7 +84,7 @@ class FailingBody(SymbolicBody):
     def upload_rows(self, slot: Slot, count: int) -> None:
         self._either("upload", slot, super().upload_rows, slot, count)
 
-    def upload_prompts(self, slot: Slot, plan: Plan, count: int) -> None:
+    def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
         self._either("upload", slot, super().upload_prompts, slot, plan, count)
 
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
@@ -96,7 +96,7 @@ class FailingBody(SymbolicBody):
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
         self._either("encode", slot, super().encode, slot, groups)
 
-    def prefill(self, slot: Slot, plan: Plan) -> None:
+    def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
         self._either("prefill", slot, super().prefill, slot, plan)
 
     def decode(self, slot: Slot, count: int) -> None:

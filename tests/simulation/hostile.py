@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 import photonlite
 from photonlite.request import Allowed, Grammar, Request, Token
-from photonlite.sequence import Crops, Picture, Sequence, Sink
+from photonlite.sequence import Crops, ImageRef, Sequence, Sink
 
 _PACKAGE = Path(photonlite.__file__).parent
 
@@ -23,7 +23,7 @@ MEMBERS = (
     *("request", "key", "crops", "pixels", "tiling", "failure", "request_crops", "drop_crops"),
     *("allowed", "forced", "permits", "ahead", "finish_reason", "accept", "on_token", "on_finish"),
 )
-"""What may raise: any field of the request; of the picture and its crops; of the grammar and what it allows; the sink's
+"""What may raise: any field of the request; of the image and its crops; of the grammar and what it allows; the sink's
 methods.
 """
 
@@ -119,12 +119,12 @@ class HostileCrops:
         return self._inner.tiling
 
 
-class HostilePicture:
-    """A picture that raises when it is asked for something."""
+class HostileImage:
+    """An image that raises when it is asked for something."""
 
     size = None
 
-    def __init__(self, inner: Picture, trap: Trap) -> None:
+    def __init__(self, inner: ImageRef, trap: Trap) -> None:
         self._inner = inner
         self._trap = trap
 

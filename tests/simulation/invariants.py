@@ -55,8 +55,10 @@ def check(simulation: "Simulation") -> None:
     for sequence in scheduler.zombies:
         if not sequence.finalized or sequence.inflight_refs == 0:
             raise Violation(f"zombie {sequence.number} is open, or no step carries it")
-        if sequence.filled > sequence.longest:
-            raise Violation(f"zombie {sequence.number} fills {sequence.filled} positions of {sequence.longest}")
+        if sequence.num_computed_tokens > sequence.longest:
+            raise Violation(
+                f"zombie {sequence.number} fills {sequence.num_computed_tokens} positions of {sequence.longest}"
+            )
         _check_ended(sequence)
     for sequence in core.open:
         if sequence.deadline is not None and sequence.deadline < simulation.now - 1:
@@ -64,8 +66,8 @@ def check(simulation: "Simulation") -> None:
     for sequence in scheduler.waiting:
         if sequence.finalized or sequence.inflight_refs or sequence.pages or sequence.row is not None:
             raise Violation(f"sequence {sequence.number} waits, and holds {sequence.pages} and row {sequence.row}")
-        if sequence.filled or sequence.preempting:
-            raise Violation(f"sequence {sequence.number} waits with {sequence.filled} positions filled")
+        if sequence.num_computed_tokens or sequence.preempting:
+            raise Violation(f"sequence {sequence.number} waits with {sequence.num_computed_tokens} positions filled")
     for sequence in simulation.doomed:
         if not sequence.finalized:
             raise Violation(f"sequence {sequence.number} goes on, though its step has failed")
@@ -108,13 +110,18 @@ def _check_step(simulation: "Simulation", step: Step, carried: dict[Sequence, in
 def _check_running(simulation: "Simulation", sequence: Sequence) -> None:
     if sequence.finalized:
         raise Violation(f"sequence {sequence.number} has ended and still runs")
-    if sequence.samples and sequence.filled != sequence.known_length + sequence.inflight_refs - 1:
+    if sequence.samples and sequence.num_computed_tokens != sequence.num_tokens + sequence.inflight_refs - 1:
         raise Violation(
-            f"sequence {sequence.number} has {sequence.filled} positions filled of {sequence.known_length} known ones, "
-            f"with {sequence.inflight_refs} steps in flight"
+            f"sequence {sequence.number} has {sequence.num_computed_tokens} computed tokens of {sequence.num_tokens} "
+            f"known ones, with {sequence.inflight_refs} steps in flight"
         )
-    if sequence.filled > len(sequence.pages) * simulation.scenario.page_size or sequence.filled > sequence.longest:
-        raise Violation(f"sequence {sequence.number} fills {sequence.filled} positions of {sequence.longest}")
+    if (
+        sequence.num_computed_tokens > len(sequence.pages) * simulation.scenario.page_size
+        or sequence.num_computed_tokens > sequence.longest
+    ):
+        raise Violation(
+            f"sequence {sequence.number} fills {sequence.num_computed_tokens} positions of {sequence.longest}"
+        )
 
 
 def _check_ended(sequence: Sequence) -> None:
@@ -158,7 +165,7 @@ def check_end(simulation: "Simulation") -> None:
     if simulation.dead:
         return
     if body.features or body.embeddings or body.uncut:
-        raise Violation(f"the device keeps features of pictures: {body.features} {body.embeddings} {body.uncut}")
+        raise Violation(f"the device keeps features of images: {body.features} {body.embeddings} {body.uncut}")
     _check_waste(simulation)
     simulation.cache.forget_all()
     if simulation.pages.free != simulation.pages.usable:
@@ -175,7 +182,7 @@ def _check_tables(simulation: "Simulation") -> None:
 
 
 def _check_waste(simulation: "Simulation") -> None:
-    """Check that each picture was encoded once, if nothing happened that makes its prefix get lost."""
+    """Check that each image was encoded once, if nothing happened that makes its prefix get lost."""
     seen, scenario = simulation.seen, simulation.scenario
     troubles = ("RequestCancelledError", "DeadlineError", "NumericalError", "StepError", "ValueError", "HostileFault")
     short = seen["launches without a free page"] or seen["memory was short"]
@@ -185,4 +192,4 @@ def _check_waste(simulation: "Simulation") -> None:
         seen["calm runs with a cache"] += 1
         crops, encoded = sum(simulation.crops.values()), simulation.core.metrics.crops_encoded
         if encoded > crops:
-            raise Violation(f"{encoded} crops were encoded, though the pictures have only {crops}")
+            raise Violation(f"{encoded} crops were encoded, though the images have only {crops}")

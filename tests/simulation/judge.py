@@ -17,8 +17,8 @@ from tests.simulation.grammar import GrammarFault
 from tests.simulation.oracle import Oracle
 
 
-class PictureFailure(Exception):  # noqa: N818 - what comes of a broken file
-    """A picture cannot be cut."""
+class ImageFailure(Exception):  # noqa: N818 - what comes of a broken file
+    """An image cannot be cut."""
 
 
 class Judge:
@@ -72,7 +72,7 @@ class Judge:
             raise Violation(f"{number} has a result made of NaNs")
 
     def _deserves(self, sequence: Sequence, oracle: Oracle, error: BaseException, now: int) -> bool:
-        number, picture = sequence.number, sequence.picture
+        number, image = sequence.number, sequence.image
         if isinstance(error, RequestCancelledError):
             return number in self.cancelled
         if isinstance(error, DeadlineError):
@@ -80,16 +80,16 @@ class Judge:
             return sequence.deadline is not None and (sequence.deadline <= now or hopeless)
         if isinstance(error, NumericalError):
             return number in self.spoiled
-        if isinstance(error, PictureFailure):
-            return picture is not None and picture.failure is error
+        if isinstance(error, ImageFailure):
+            return image is not None and image.failure is error
         if isinstance(error, StepError | OutOfMemoryError):
-            return number in self._struck or (picture is not None and self._pays(picture.key))
+            return number in self._struck or (image is not None and self._pays(image.key))
         if isinstance(error, GrammarFault | ValueError):
             return _breaks(oracle, type(error))
         return False
 
     def _pays(self, key: str) -> bool:
-        """Tell whether an encode step of a picture has failed for which nobody has paid: one sequence does."""
+        """Tell whether an encode step of an image has failed for which nobody has paid: one sequence does."""
         self._struck_keys[key] -= 1
         return self._struck_keys[key] >= 0
 

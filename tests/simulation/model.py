@@ -1,7 +1,7 @@
 """The fake model: a cell of its KV cache hashes all that came before, and its heads choose by such hashes.
 
 ```
-cell p     hash of (cell p - 1, what stands at p)            of BOS and picture: a function of the picture, all at once
+cell p     hash of (cell p - 1, what stands at p)            of BOS and image: a function of the image, all at once
 hidden p   hash of (cell p, an earlier cell)                 which one depends on cell p
 choice     hidden modulo the number of what is allowed
 ```
@@ -67,14 +67,14 @@ def embed(token: Token) -> Input:
     return (token.id, bits[0], NO_NUMBER) if len(bits) == 1 else (token.id, bits[0], bits[1])
 
 
-def embed_picture(crops: Iterable[int]) -> int:
-    """Give what a picture's crops make, in their order."""
+def embed_image(crops: Iterable[int]) -> int:
+    """Give what an image's crops make, in their order."""
     return hash(tuple(crops))
 
 
-def picture_cell(picture: int, position: int) -> int:
+def image_cell(image: int, position: int) -> int:
     """Give a cell of BOS and image tokens: they see one another in both directions."""
-    return hash((picture, position))
+    return hash((image, position))
 
 
 def choose_id(hidden: int, permitted: Sequence[int], draw: float) -> int:

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 from photonlite.request import Grammar, Token
 from photonlite.runner.choices import uniform
-from tests.simulation.model import BOS_CELL, choose, embed, embed_picture, picture_cell
+from tests.simulation.model import BOS_CELL, choose, embed, embed_image, image_cell
 
 
 class Oracle:
     """Says a request's tokens one by one.
 
     Args:
-        picture: Crops of the picture it is about, as numbers; None for text alone.
-        prefix_length: Positions of BOS and picture.
+        image: Crops of the image it is about, as numbers; None for text alone.
+        prefix_length: Positions of BOS and image.
         prompt: What follows them.
         grammar: Its own: nobody else moves it.
         temperature: Above 0, random numbers of `seed` take part in every choice.
@@ -22,7 +22,7 @@ class Oracle:
 
     def __init__(
         self,
-        picture: Sequence[int] | None,
+        image: Sequence[int] | None,
         prefix_length: int,
         prompt: Sequence[Token],
         grammar: Grammar,
@@ -30,11 +30,11 @@ class Oracle:
         top_p: float,
         seed: int,
     ) -> None:
-        if picture is None:
+        if image is None:
             self._cells = [BOS_CELL]
         else:
-            whole = embed_picture(picture)
-            self._cells = [picture_cell(whole, position) for position in range(prefix_length)]
+            whole = embed_image(image)
+            self._cells = [image_cell(whole, position) for position in range(prefix_length)]
         for token in prompt:
             self._cells.append(hash((self._cells[-1], embed(token))))
         self.grammar = grammar

@@ -68,7 +68,7 @@ class Priority:
             if len(running) > limit:
                 raise Violation(f"{len(running)} sequences of a class run, but a batch has {limit}")
         flying = [row for step in self._simulation.core.pipeline.in_flight for row in step.rows]
-        void = {row.sequence for row in flying if row.job is not None and row.job.failed}  # these lack their pictures
+        void = {row.sequence for row in flying if row.job is not None and row.job.failed}  # these lack their images
         gave = {one for one in scheduler.running if one.preempting} - void
         for one in gave - self._gave:
             if one.realtime and any(not other.realtime and not other.preempting for other in scheduler.running):
@@ -91,7 +91,7 @@ class Priority:
         for job in self._simulation.scheduler.jobs.values():
             led = job.leader is not None and job.leader.realtime and not job.leader.finalized
             if step.kind == "encode" and led and job.launched < job.total:
-                raise Violation(f"bulk crops overtake those of real-time picture {job.key}")
+                raise Violation(f"bulk crops overtake those of real-time image {job.key}")
 
     def _check_no_bulk(self, step: Step) -> None:
         """Check that it was for a reason that bulk work has not got its turn."""
@@ -99,7 +99,7 @@ class Priority:
         for job in scheduler.jobs.values():
             led = job.leader is not None and not job.leader.realtime and not job.leader.finalized
             if led and job.launched < job.total:
-                raise Violation(f"bulk picture {job.key} starves: {self._overtaken} launches have overtaken it")
+                raise Violation(f"bulk image {job.key} starves: {self._overtaken} launches have overtaken it")
         if any(one.times.preemptions for one in scheduler.waiting):
             return  # pages are so short that who has given some back waits until somebody finishes
         if len(scheduler.running) >= simulation.scenario.max_batch or not scheduler.free_rows:
@@ -107,7 +107,7 @@ class Priority:
         free = simulation.pages.free + simulation.cache.prefix.idle_pages
         ready = [one for one in scheduler_waiting(simulation, realtime=False) if self._could_run(one, step)]
         for sequence in ready[:1]:  # nobody behind it may take the pages that it lacks
-            if simulation.cache.pages_needed(sequence.longest, sequence.picture is not None) <= free:
+            if simulation.cache.pages_needed(sequence.longest, sequence.image is not None) <= free:
                 raise Violation(f"bulk sequence {sequence.number} starves: {self._overtaken} launches went first")
 
     def _check_decode(self, step: Step) -> None:
@@ -130,13 +130,13 @@ class Priority:
 
     def _could_run(self, sequence: Sequence, step: Step) -> bool:
         """Tell whether a waiting sequence lacked nothing but a row and pages when a step was planned."""
-        scheduler, picture = self._simulation.scheduler, sequence.picture
-        if picture is None:
+        scheduler, image = self._simulation.scheduler, sequence.image
+        if image is None:
             return True
-        state = scheduler.cache.picture_state(picture.key)
+        state = scheduler.cache.image_state(image.key)
         if state == "ready":
             return sequence.samples
-        job = scheduler.jobs.get(picture.key)
+        job = scheduler.jobs.get(image.key)
         encoded_now = any(group.job is job for group in step.plan.groups)
         return state == "missing" and job is not None and job.encoded and not encoded_now
 
@@ -149,4 +149,4 @@ def scheduler_waiting(simulation: "Simulation", *, realtime: bool) -> list[Seque
 def _could_decode(sequence: Sequence, page_size: int) -> bool:
     """Tell whether a running sequence has a position to fill and room for it."""
     more = sequence.samples and len(sequence.tokens) + sequence.inflight_refs < sequence.budget
-    return more and not sequence.preempting and sequence.filled < len(sequence.pages) * page_size
+    return more and not sequence.preempting and sequence.num_computed_tokens < len(sequence.pages) * page_size

@@ -1,4 +1,4 @@
-"""What launches share: pages only among requests of one tenant, and the room that uncut pictures are copied to."""
+"""What launches share: pages only among requests of one tenant, and the room that uncut images are copied to."""
 
 from typing import TYPE_CHECKING
 
@@ -23,26 +23,26 @@ class Sharing:
     def launching(self, step: Step) -> None:
         """Check a launch that has been planned and not yet done."""
         self._check_pages(step)
-        self._check_picture_bytes(step)
+        self._check_image_bytes(step)
 
     def _check_pages(self, step: Step) -> None:
         size, seen, salts = self._simulation.scenario.page_size, self._simulation.seen, self._salts
         copied = {copy.target: copy.source for copy in step.plan.copies}
         for row in step.rows:
-            number, salt, pages = row.sequence.number, row.sequence.request.salt, row.sequence.pages
+            number, cache_salt, pages = row.sequence.number, row.sequence.request.cache_salt, row.sequence.pages
             for page in pages[: -(-row.start // size)]:
                 source = copied.get(page, page)
-                if (owner := salts.get(source, salt)) != salt:
-                    raise Violation(f"sequence {number} of {salt!r} reads page {source}, written for {owner!r}")
+                if (owner := salts.get(source, cache_salt)) != cache_salt:
+                    raise Violation(f"sequence {number} of {cache_salt!r} reads page {source}, written for {owner!r}")
             for page in pages[row.start // size : -(-(row.start + row.count) // size)]:
-                salts[page] = salt
-            seen["prefix hits of tenants"] += row.start > 0 and step.kind == "prefill" and bool(salt)
+                salts[page] = cache_salt
+            seen["prefix hits of tenants"] += row.start > 0 and step.kind == "prefill" and bool(cache_salt)
         for save in step.plan.saves:
             salts[save.target] = salts[save.source]
 
-    def _check_picture_bytes(self, step: Step) -> None:
-        begun = [group.job.picture_bytes for group in step.plan.groups if group.first == 0]
+    def _check_image_bytes(self, step: Step) -> None:
+        begun = [group.job.image_bytes for group in step.plan.groups if group.first == 0]
         copied = [size for size in begun if size]
-        self._simulation.seen["uncut pictures together in a launch"] += len(copied) > 1
-        if len(copied) > 1 and sum(copied) > self._simulation.scenario.max_picture_bytes:
-            raise Violation(f"step {step.number} copies pictures of {copied} bytes together")
+        self._simulation.seen["uncut images together in a launch"] += len(copied) > 1
+        if len(copied) > 1 and sum(copied) > self._simulation.scenario.max_image_bytes:
+            raise Violation(f"step {step.number} copies images of {copied} bytes together")

@@ -25,10 +25,10 @@ from photonlite.engine.core import EngineCore
 from photonlite.engine.rhythm import Rhythm
 from photonlite.errors import CapacityError, EngineDiedError
 from photonlite.request import Request, SamplingSettings
-from photonlite.runner.runner import StreamRunner
+from photonlite.runner.runner import StepExecutor
 from photonlite.runner.slot import Slot
 from photonlite.scheduler.scheduler import Scheduler
-from photonlite.sequence import Picture, Sequence, Sink, UncutPicture
+from photonlite.sequence import ImageRef, Sequence, Sink, UncutImage
 from tests.growth import table_sizes
 from tests.simulation import invariants
 from tests.simulation.body import SymbolicBody, Violation
@@ -37,24 +37,24 @@ from tests.simulation.family import Family
 from tests.simulation.hostile import (
     HostileFault,
     HostileGrammar,
-    HostilePicture,
+    HostileImage,
     HostileRequest,
     HostileSink,
     Hostility,
     Trap,
 )
-from tests.simulation.judge import Judge, PictureFailure
+from tests.simulation.judge import ImageFailure, Judge
 from tests.simulation.oracle import Oracle
 from tests.simulation.priority import Priority
 from tests.simulation.sharing import Sharing
 from tests.simulation.trace import describe, name, standing, state
 from tests.simulation.watch import Watch, WatchedRunner
-from tests.simulation.workload import Ask, CutCrops, LatePicture, Scenario, draw_scenario, draw_workload
+from tests.simulation.workload import Ask, CutCrops, LateImage, Scenario, draw_scenario, draw_workload
 
 _SECOND = 1000.0
 """Ticks that pass for a second where it is a matter of milliseconds: when the next real-time request is expected."""
 _PATIENCE = 60
-"""Ticks that the engine may take for each token and picture of a workload before it counts as going in circles."""
+"""Ticks that the engine may take for each token and image of a workload before it counts as going in circles."""
 
 
 class Simulation:
@@ -75,11 +75,11 @@ class Simulation:
         failures: Says what fails.
         doomed: Sequences whose step has failed in this tick: they end with it.
         dead: Whether the engine died, as it was made to.
-        pictures: What requests are about.
+        images: What requests are about.
         traps: Of hostile requests, by number.
         priority: Watches who goes before whom.
         families: Requests that others follow.
-        crops: How many each picture has, by its key, which names its tenant too.
+        crops: How many each image has, by its key, which names its tenant too.
         sharing: Watches what launches share.
         tables: Sizes of the engine's tables before the first request.
     """
@@ -104,10 +104,10 @@ class Simulation:
         self.priority = Priority(self)
         self.sharing = Sharing(self)
         self.asks = workload.asks[::-1]
-        self.pictures = workload.pictures
+        self.images = workload.images
         self.traps: dict[int, Trap] = {}
-        self._crops = [picture.numbers for picture in workload.pictures]
-        self._cutting: list[tuple[int, LatePicture]] = []
+        self._crops = [image.numbers for image in workload.images]
+        self._cutting: list[tuple[int, LateImage]] = []
         self._work = sum(ask.work for ask in workload.asks)
         self._submitted = 0
         self._inbox: list[Callable[[], None]] = []  # what an engine thread reads before its next tick
@@ -179,8 +179,8 @@ class Simulation:
         self.seen[f"{step.kind} in depth {depth}"] += 1
         self.seen["page copies"] += len(plan.copies)
         self.seen["page saves"] += len(plan.saves)
-        self.seen["encode steps of several pictures"] += len(plan.groups) > 1
-        self.seen["pictures encoded in several steps"] += any(group.first > 0 for group in plan.groups)
+        self.seen["encode steps of several images"] += len(plan.groups) > 1
+        self.seen["images encoded in several steps"] += any(group.first > 0 for group in plan.groups)
 
     def finalizing(self, step: Step) -> None:
         """Note whether a step is sampled before those in front of it have been read."""
@@ -203,10 +203,10 @@ class Simulation:
             self.seen["rows of the pre-empted"] += row.sequence.preempting
 
     def doom(self, step: Step, error: Exception) -> None:
-        """Note who must end now: those whom a failed step carries, and those whose pictures it encodes.
+        """Note who must end now: those whom a failed step carries, and those whose images it encodes.
 
         Where memory was short for several crops or prompts, they may be tried again, a few at a time. So may a prompt
-        whose picture was among these, whatever became of its own step.
+        whose image was among these, whatever became of its own step.
         """
         if isinstance(error, MemoryError) and len(step.rows) + sum(group.count for group in step.plan.groups) > 1:
             return
@@ -250,7 +250,7 @@ class Simulation:
         self.pages = PagePool(scenario.pages, scenario.page_size)
         self.cache = CacheManager(self.pages, scenario.prefix_length, prefix_caching=scenario.prefix_caching)
         self.scheduler = Scheduler(self.cache, scenario.limits())
-        self.runner = StreamRunner(self.device, self.body, scenario.depth)
+        self.runner = StepExecutor(self.device, self.body, scenario.depth)
         runner = WatchedRunner(self.runner, self)
         self.core = EngineCore(self.scheduler, runner, scenario.depth, clock=lambda: float(self.now))
         self.core.requests.rhythm = Rhythm(_SECOND)
@@ -297,7 +297,13 @@ class Simulation:
         """Make the request that an `Ask` describes."""
         settings = SamplingSettings(temperature=ask.temperature, top_p=ask.top_p)
         return Request(
-            "simulated", ask.prompt, ask.grammar(), ask.budget, settings, salt=ask.salt, realtime=ask.realtime
+            "simulated",
+            ask.prompt,
+            ask.grammar(),
+            ask.budget,
+            settings,
+            cache_salt=ask.cache_salt,
+            realtime=ask.realtime,
         )
 
     def follow(self, request: Request, sink: Sink, ask: Ask) -> Sequence:
@@ -330,43 +336,43 @@ class Simulation:
     def _sequence(self, request: Request, ask: Ask, follower: Family | Sink | None) -> Sequence:
         number, scenario = self._submitted, self.scenario
         self._submitted += 1
-        picture: Picture | None = None
+        image: ImageRef | None = None
         crops, before = None, 1
-        if ask.picture is not None:
-            failure = PictureFailure(f"picture {ask.picture} of {number}") if ask.fails else None
-            crops, before = self._crops[ask.picture], scenario.prefix_length
-            key = f"picture {ask.picture} of {ask.salt!r}"
-            self.crops[key] = len(self.pictures[ask.picture].pixels)
-            picture = LatePicture(key, self._cut(ask), ask.delay, failure, self._begin_to_cut)
+        if ask.image is not None:
+            failure = ImageFailure(f"image {ask.image} of {number}") if ask.fails else None
+            crops, before = self._crops[ask.image], scenario.prefix_length
+            key = f"image {ask.image} of {ask.cache_salt!r}"
+            self.crops[key] = len(self.images[ask.image].pixels)
+            image = LateImage(key, self._cut(ask), ask.delay, failure, self._begin_to_cut)
         oracle = Oracle(crops, before, request.prompt, ask.grammar(), ask.temperature, ask.top_p, ask.seed)
         deadline = None if ask.deadline is None else self.now + ask.deadline
         sink: Any = Watch(self, number, oracle, follower)
         if self._trace is not None:
             kind = "real-time" if ask.realtime else "bulk"
-            what = f"picture {ask.picture}, {ask.hostility or 'peaceful'}"
+            what = f"image {ask.image}, {ask.hostility or 'peaceful'}"
             self._say(f"submit {kind} {number}: {before} + {len(ask.prompt)} + {ask.budget}, {what}")
         hostile: Any = request
         if ask.hostility is not None:
             trap = self.traps[number] = Trap(ask.hostility)
             hostile = HostileRequest(dataclasses.replace(request, grammar=HostileGrammar(request.grammar, trap)), trap)
             sink = HostileSink(sink, trap)
-            picture = None if picture is None else HostilePicture(picture, trap)
-        return Sequence(number, hostile, sink, before, picture, deadline, ask.seed)
+            image = None if image is None else HostileImage(image, trap)
+        return Sequence(number, hostile, sink, before, image, deadline, ask.seed)
 
-    def _cut(self, ask: Ask) -> CutCrops | UncutPicture:
-        """Give a picture's crops, or for every other picture that of which the device makes them."""
-        assert ask.picture is not None
-        cut = self.pictures[ask.picture]
-        # A whole picture of two crops cannot be written down.
-        if ask.picture % 2 == 0 or len(cut.pixels) == 2 or ask.hostility is not None:
+    def _cut(self, ask: Ask) -> CutCrops | UncutImage:
+        """Give an image's crops, or for every other image that of which the device makes them."""
+        assert ask.image is not None
+        cut = self.images[ask.image]
+        # A whole image of two crops cannot be written down.
+        if ask.image % 2 == 0 or len(cut.pixels) == 2 or ask.hostility is not None:
             return cut
-        self.seen["uncut pictures"] += 1
+        self.seen["uncut images"] += 1
         return cut.uncut()
 
     def _prepare(self, sequence: Sequence) -> None:
         """Prepare a sequence as its caller does, and check that it is refused if and only if it can never fit."""
-        positions = sequence.before + len(sequence.prompt) + max(0, sequence.budget - 1)
-        fits = self.scenario.fits(positions, with_picture=sequence.picture is not None)
+        positions = sequence.prefix_len + len(sequence.prompt) + max(0, sequence.budget - 1)
+        fits = self.scenario.fits(positions, with_image=sequence.image is not None)
         try:
             self.core.prepare(sequence)
         except CapacityError:
@@ -384,8 +390,8 @@ class Simulation:
             raise Violation(f"{name(sequence)} raises on the engine's thread when it is handed in") from fault
         self.sequences.append(sequence)
 
-    def _begin_to_cut(self, picture: LatePicture) -> None:
-        self._cutting.append((self.now + picture.delay, picture))
+    def _begin_to_cut(self, image: LateImage) -> None:
+        self._cutting.append((self.now + image.delay, image))
 
     def _deliver_crops(self) -> None:
         for entry in [entry for entry in self._cutting if entry[0] <= self.now]:

@@ -18,7 +18,7 @@ TOUCHED = {
     "tiling": {"sequence.py read_crops"},
     "failure": {"scheduler/encoding.py _ask_for_crops"},
     "request_crops": {"scheduler/encoding.py _ask_for_crops"},
-    "drop_crops": {"engine/core.py _let_go_of_pictures"},
+    "drop_crops": {"engine/core.py _let_go_of_images"},
     "allowed": {"engine/core.py _allowed"},
     "ahead": {"engine/core.py _sees_ahead", "engine/core.py _allowed"},
     "forced": {"runner/choices.py write_choice", "runner/choices.py _heads"},
@@ -42,15 +42,15 @@ def victims() -> tuple[tuple[int, int], ...]:
     for seed in itertools.count():
         simulation = Simulation(seed, calm=True)
         asks = simulation.asks[::-1]
-        pictured = [place for place, ask in enumerate(asks) if ask.picture is not None and ask.budget > 4 and ask.delay]
-        if simulation.scenario.depth == 1 or not pictured or len(asks) > 12:
+        imaged = [place for place, ask in enumerate(asks) if ask.image is not None and ask.budget > 4 and ask.delay]
+        if simulation.scenario.depth == 1 or not imaged or len(asks) > 12:
             continue
-        simulation.make_hostile(pictured[0], NOTHING)
+        simulation.make_hostile(imaged[0], NOTHING)
         simulation.run()
         [trap] = simulation.traps.values()
         # Grammars of words alone have no use for `permits`; the long simulation sees it.
         if simulation.seen["answered"] == len(asks) and trap.members >= {*MEMBERS} - {"permits"}:
-            found.append((seed, pictured[0]))
+            found.append((seed, imaged[0]))
             if len(found) == 2:
                 return tuple(found)
     raise AssertionError("seeds have no end")

@@ -7,7 +7,9 @@ from photonlite.sequence import Sequence
 
 def name(sequence: Sequence) -> str:
     """Name a sequence and where it stands."""
-    return f"{sequence.number} (row {sequence.row}, {len(sequence.tokens)} tokens, filled {sequence.filled})"
+    return (
+        f"{sequence.number} (row {sequence.row}, {len(sequence.tokens)} tokens, filled {sequence.num_computed_tokens})"
+    )
 
 
 def describe(step: Step) -> str:
@@ -37,9 +39,9 @@ def state(sequence: Sequence, scheduler: Scheduler) -> str:
         return "while decoding" if sequence.tokens or sequence.inflight_refs > 1 else "while prefilling"
     if sequence.times.preemptions:
         return "after pre-emption"
-    picture = sequence.picture
-    if picture is None or scheduler.cache.picture_state(picture.key) != "missing":
+    image = sequence.image
+    if image is None or scheduler.cache.image_state(image.key) != "missing":
         return "while waiting"
-    if picture.key in scheduler.jobs:
+    if image.key in scheduler.jobs:
         return "while encoding"
-    return "while cutting" if picture.crops is None else "while waiting"
+    return "while cutting" if image.crops is None else "while waiting"

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from photonlite.batch import Choice, EncodeJob, Step
+from photonlite.batch import EncodeJob, SamplingParams, Step
 from photonlite.request import Token
-from photonlite.runner.runner import StreamRunner
+from photonlite.runner.runner import StepExecutor
 from photonlite.sequence import Sequence as EngineSequence
 from photonlite.sequence import Sink
 from tests.simulation.body import Violation
@@ -65,7 +65,7 @@ class WatchedRunner:
         simulation: Whose.
     """
 
-    def __init__(self, inner: StreamRunner, simulation: "Simulation") -> None:
+    def __init__(self, inner: StepExecutor, simulation: "Simulation") -> None:
         self._inner = inner
         self._simulation = simulation
 
@@ -81,7 +81,7 @@ class WatchedRunner:
             raise
         simulation.moment()
 
-    def finalize(self, step: Step, choices: Sequence[Choice | None]) -> None:
+    def finalize(self, step: Step, choices: Sequence[SamplingParams | None]) -> None:
         self._simulation.finalizing(step)
         self._inner.finalize(step, choices)
         self._simulation.moment()

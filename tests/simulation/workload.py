@@ -13,7 +13,7 @@ from photonlite.grammar.mask import words
 from photonlite.request import Token
 from photonlite.runner.slot import SlotShape
 from photonlite.scheduler.policy import Limits
-from photonlite.sequence import UncutPicture
+from photonlite.sequence import UncutImage
 from tests.simulation.grammar import MakeGrammar, draw_grammar, with_fault
 from tests.simulation.hostile import Hostility, draw_hostility
 from tests.simulation.model import COORDINATE, COORDINATES, SIZE, SIZES, VOCAB_SIZE, WORDS
@@ -43,13 +43,13 @@ class Scenario:
         page_size: Positions of a page.
         pages: Of the KV cache, the scratch page among them.
         max_pages: Of a page table.
-        prefix_length: Positions of BOS and picture.
+        prefix_length: Positions of BOS and image.
         prefix_caching: Whether prefixes are kept.
         sizes: Batch sizes that decode steps are padded to.
         max_prefill_tokens: Of a launch.
         max_crops: Of a launch.
-        max_jobs: Pictures whose features are on the device at a time.
-        max_picture_bytes: Of uncut pictures that one launch copies.
+        max_jobs: Images whose features are on the device at a time.
+        max_image_bytes: Of uncut images that one launch copies.
         launch_budget_s: Of the virtual clock, for encode and prefill launches between two decode steps.
         max_pause_s: The same where many wait.
         cancels: Chance of a cancel at each of some ten moments of a tick.
@@ -71,7 +71,7 @@ class Scenario:
     max_prefill_tokens: int
     max_crops: int
     max_jobs: int
-    max_picture_bytes: int
+    max_image_bytes: int
     launch_budget_s: float
     max_pause_s: float
     cancels: float
@@ -88,7 +88,7 @@ class Scenario:
             self.max_prefill_tokens,
             self.max_crops,
             self.max_jobs,
-            self.max_picture_bytes,
+            self.max_image_bytes,
             launch_budget_s=self.launch_budget_s,
             max_pause_s=self.max_pause_s,
         )
@@ -104,9 +104,9 @@ class Scenario:
             pending_rows=self.pending_rows + 1,
         )
 
-    def fits(self, positions: int, *, with_picture: bool) -> bool:
+    def fits(self, positions: int, *, with_image: bool) -> bool:
         """Tell whether a request of so many positions can run when it is alone."""
-        keeps_tail = with_picture and self.prefix_caching and self.prefix_length % self.page_size != 0
+        keeps_tail = with_image and self.prefix_caching and self.prefix_length % self.page_size != 0
         return -(-positions // self.page_size) + keeps_tail < self.pages
 
 
@@ -122,14 +122,14 @@ class CutCrops:
         """The crops as the fake model sees them."""
         return [int.from_bytes(crop.tobytes(), "little") for crop in self.pixels]
 
-    def uncut(self) -> UncutPicture:
-        """The same as a picture of which the device makes the crops."""
+    def uncut(self) -> UncutImage:
+        """The same as an image of which the device makes the crops."""
         rows, columns = (1, max(1, len(self.pixels) - 1))
-        return UncutPicture(self.pixels.reshape(-1), (len(self.pixels), 1), (rows, columns), (), ())
+        return UncutImage(self.pixels.reshape(-1), (len(self.pixels), 1), (rows, columns), (), ())
 
 
-class LatePicture:
-    """A picture that is cut when somebody asks for it, and later than that.
+class LateImage:
+    """An image that is cut when somebody asks for it, and later than that.
 
     Args:
         key: Of its content.
@@ -144,18 +144,18 @@ class LatePicture:
     def __init__(
         self,
         key: str,
-        cut: CutCrops | UncutPicture,
+        cut: CutCrops | UncutImage,
         delay: int,
         failure: Exception | None,
-        ask: Callable[["LatePicture"], None],
+        ask: Callable[["LateImage"], None],
     ) -> None:
         self.key = key
         self.delay = delay
-        self.crops: CutCrops | UncutPicture | None = None
+        self.crops: CutCrops | UncutImage | None = None
         self.failure: Exception | None = None
         self._cut = cut
         self._failure = failure
-        self._ask: Callable[[LatePicture], None] | None = ask
+        self._ask: Callable[[LateImage], None] | None = ask
         self._asked = ask
 
     def request_crops(self) -> None:
@@ -181,30 +181,30 @@ class Ask:
 
     Attributes:
         at: Tick of its arrival.
-        picture: Number of its picture; None for text alone.
+        image: Number of its image; None for text alone.
         prompt: What follows it.
         budget: Tokens at most.
         grammar: Builds its grammar.
         temperature: Above 0, every choice draws.
         top_p: Share of the allowed ids that draws consider.
-        salt: Whose it is.
+        cache_salt: Whose it is.
         seed: Of its draws.
-        delay: Ticks that cutting its picture takes.
-        fails: Whether its picture cannot be cut.
+        delay: Ticks that cutting its image takes.
+        fails: Whether its image cannot be cut.
         deadline: Ticks after which its answer is worthless; None for never.
         realtime: Whether it comes before bulk work.
         hostility: Which of its own objects raises; None where none does.
-        further: What is asked about the same picture, by the same tenant, when it has ended.
+        further: What is asked about the same image, by the same tenant, when it has ended.
     """
 
     at: int
-    picture: int | None
+    image: int | None
     prompt: tuple[Token, ...]
     budget: int
     grammar: MakeGrammar
     temperature: float
     top_p: float
-    salt: str
+    cache_salt: str
     seed: int
     delay: int
     fails: bool
@@ -215,16 +215,16 @@ class Ask:
 
     @property
     def work(self) -> int:
-        """Tokens of it and all that follows, and something for each picture."""
+        """Tokens of it and all that follows, and something for each image."""
         return self.budget + 8 + sum(one.work for one in self.further)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """All requests of a simulation, in the order of their arrival, and the pictures they are about."""
+    """All requests of a simulation, in the order of their arrival, and the images they are about."""
 
     asks: list[Ask]
-    pictures: list[CutCrops] = field(default_factory=list)
+    images: list[CutCrops] = field(default_factory=list)
 
 
 def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
@@ -250,7 +250,7 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
         max_prefill_tokens=random.choice((8, 20, 60, 400)),
         max_crops=random.choice((1, 2, 3, 8)),
         max_jobs=random.choice((1, 2, 8)),
-        max_picture_bytes=random.choice((sys.maxsize, 9, 24)),
+        max_image_bytes=random.choice((sys.maxsize, 9, 24)),
         launch_budget_s=random.choice((0.0003, 0.002, 0.02)),
         max_pause_s=random.choice((0.0, 0.01, 0.1)),
         cancels=random.choice((0.0, 0.002, 0.006, 0.02)),
@@ -262,12 +262,12 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
 
 
 def draw_workload(random: Random) -> tuple[Workload, int, int]:
-    """Draw requests; gives the longest one's positions and the length of pictures' prefixes too."""
+    """Draw requests; gives the longest one's positions and the length of images' prefixes too."""
     prefix_length = random.randrange(2, 14)
-    pictures = [_draw_crops(random) for _ in range(random.randrange(1, 6))]
+    images = [_draw_crops(random) for _ in range(random.randrange(1, 6))]
     longest_prompt, longest_answer = random.choice((2, 6, 12)), random.choice((3, 8, 16, 40))
     openings = [[_draw_token(random) for _ in range(longest_prompt)] for _ in range(3)]
-    share_of_pictures = random.choice((0.0, 0.5, 0.8, 1.0))
+    share_of_images = random.choice((0.0, 0.5, 0.8, 1.0))
     faults, late = random.choice((0.0, 0.05, 0.2)), random.choice((0, 5, 40))
     hurried = random.choice((0.0, 0.0, 0.1))
     follow = random.choice((0.0, 0.0, 0.3))
@@ -279,8 +279,8 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
     at = 0
     for _ in range(random.choice((4, 8, 12, 24))):
         for _ in range(random.randrange(1, 20 if crowded else 6)):
-            picture = random.randrange(len(pictures)) if random.random() < share_of_pictures else None
-            alone = picture is not None and random.random() < 0.12
+            image = random.randrange(len(images)) if random.random() < share_of_images else None
+            alone = image is not None and random.random() < 0.12
             opening = random.choice(openings)
             prompt = opening[: random.randrange(1, longest_prompt + 1)]
             prompt += [_draw_token(random) for _ in range(random.randrange(longest_prompt - len(prompt) + 1))]
@@ -292,7 +292,7 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
             asks.append(
                 Ask(
                     at,
-                    picture,
+                    image,
                     () if alone else tuple(prompt),
                     budget,
                     grammar,
@@ -310,7 +310,7 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
             if not alone and asks[-1].hostility is None and random.random() < follow:
                 asks[-1] = _followed(random, asks[-1], depth=2)
         at += random.choice((0, 1, 4, 20))
-    return Workload(asks, pictures), prefix_length + longest_prompt + longest_answer, prefix_length
+    return Workload(asks, images), prefix_length + longest_prompt + longest_answer, prefix_length
 
 
 def _followed(random: Random, ask: Ask, depth: int) -> Ask:

@@ -44,7 +44,7 @@ def test_room_is_what_the_context_leaves() -> None:
 def test_a_prompt_over_the_context_is_refused_with_the_arithmetic() -> None:
     with pytest.raises(
         CapacityError,
-        match=r"needs 101 positions \(26 for BOS and the picture \+ 75 for the prompt\).*has 100.*by 1 tokens",
+        match=r"needs 101 positions \(26 for BOS and the image \+ 75 for the prompt\).*has 100.*by 1 tokens",
     ):
         room_after([Token(1)] * 75, FakePrompts(), with_image=True)
     with pytest.raises(CapacityError, match=r"needs 101 positions \(1 for BOS \+ 100"):
@@ -122,7 +122,7 @@ def test_a_score_stays_above_zero_and_at_most_one() -> None:
     assert 0 < score((coordinate(0.1, 0.0, probability=0.0), coordinate(0.2, 0.0))) < 1e-6
 
 
-def test_a_box_is_clamped_to_the_picture() -> None:
+def test_a_box_is_clamped_to_the_image() -> None:
     assert box((coordinate(0.1), coordinate(0.9), size(0.4, 0.1))) == pytest.approx(
         {"x_min": 0.0, "y_min": 0.85, "x_max": 0.3, "y_max": 0.95}
     )

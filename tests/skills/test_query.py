@@ -27,7 +27,7 @@ def test_a_question_is_stripped_and_asked() -> None:
     assert request.budget == 100 - 26 - 2 + 1
 
 
-def test_without_a_picture_there_is_more_room() -> None:
+def test_without_an_image_there_is_more_room() -> None:
     assert build(FakePrompts(), with_image=False).budget == 100 - 1 - 2 + 1
 
 
@@ -40,8 +40,8 @@ def test_reasoning_and_answer_have_a_budget_each_and_share_the_context() -> None
     assert isinstance(build(roomy, reasoning=True).grammar, ReasoningGrammar)
 
 
-def test_references_need_a_picture() -> None:
-    with pytest.raises(SpatialRefError, match="without a picture"):
+def test_references_need_an_image() -> None:
+    with pytest.raises(SpatialRefError, match="without an image"):
         build(FakePrompts(), with_image=False, refs=[(0.1, 0.2)])
     build(FakePrompts(), with_image=False, refs=[])
 

@@ -30,7 +30,7 @@ def test_a_point_is_spelled_out_when_what_follows_is_no_size() -> None:
     assert "".join(pieces(*point)) == POINT  # nothing follows at all
 
 
-def test_places_stay_in_the_picture_and_their_numbers_short() -> None:
+def test_places_stay_in_the_image_and_their_numbers_short() -> None:
     spelled = json.loads("".join(pieces(coordinate(1 / 3, 1e-30), coordinate(0.99), size(0.1, 0.1, (1e-30, 1e-30)))))
 
     assert spelled == {"x_min": 0.283333, "y_min": 0.94, "x_max": 0.383333, "y_max": 1.0, "score": spelled["score"]}

@@ -1,7 +1,7 @@
 import psutil
 
 from bench.threads.__main__ import DEFAULT, ONE, OURS, PASSIVE, Times, neighbours, table
-from bench.threads.worker import measure, new_picture
+from bench.threads.worker import measure, new_image
 
 
 def test_ratios_are_to_the_best_environment_set_by_hand_and_to_one_thread() -> None:
@@ -37,5 +37,5 @@ def test_a_measurement_has_one_call_at_least_and_one_before_that_does_not_count(
     assert len(found["wall"]) == len(found["cpu"]) == 1
 
 
-def test_no_two_pictures_are_the_same() -> None:
-    assert len({new_picture().tobytes() for _ in range(5)}) == 5
+def test_no_two_images_are_the_same() -> None:
+    assert len({new_image().tobytes() for _ in range(5)}) == 5

@@ -74,7 +74,7 @@ class VisionConfig:
         _divides("vision", "enc_patch_size", self.enc_patch_size, "crop_size", self.crop_size)
         _divides("vision", "enc_n_heads", self.enc_n_heads, "enc_dim", self.enc_dim)
         if self.in_channels != 3:
-            raise ConfigError(f"vision.in_channels is {self.in_channels}: pictures are read as RGB, set it to 3")
+            raise ConfigError(f"vision.in_channels is {self.in_channels}: images are read as RGB, set it to 3")
         if 2 * self.overlap_margin >= self.grid:
             raise ConfigError(
                 f"vision.overlap_margin {self.overlap_margin} on both sides leaves nothing of a grid of {self.grid}"
@@ -87,7 +87,7 @@ class VisionConfig:
 
     @property
     def n_patches(self) -> int:
-        """Patches of one crop, and embeddings of one picture."""
+        """Patches of one crop, and embeddings of one image."""
         return self.grid**2
 
     @property
@@ -185,12 +185,12 @@ class MoondreamConfig:
                 raise ConfigError(f"{name} is {dim} but text.dim is {self.text.dim}: they must be equal")
         if self.prefix_length >= self.text.max_context:
             raise ConfigError(
-                f"a picture takes {self.prefix_length} positions but text.max_context is {self.text.max_context}"
+                f"an image takes {self.prefix_length} positions but text.max_context is {self.text.max_context}"
             )
 
     @property
     def prefix_length(self) -> int:
-        """Positions of BOS and one picture: the bidirectional block at the start of a sequence."""
+        """Positions of BOS and one image: the bidirectional block at the start of a sequence."""
         return 1 + self.vision.n_patches
 
     @classmethod

@@ -109,7 +109,7 @@ class FusedEncoder:
         return rows[0].view(len(pixels), *self._positions.shape)
 
     def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Join global and local features of one picture and map them to embeddings; see `VisionEncoder.project`."""
+        """Join global and local features of one image and map them to embeddings; see `VisionEncoder.project`."""
         joined = join_views(features, tiling, self._config.grid, self._config.overlap_margin)
         return self._proj_fc2(self._proj_fc1.gelu(self._rows(joined)))
 

@@ -21,7 +21,7 @@ HEAD_MULTIPLE = 16
 """Tensor cores take so many numbers at a time."""
 
 CROPS = 8
-"""Crops that the sizes are compared with: a picture of average size."""
+"""Crops that the sizes are compared with: an image of average size."""
 
 REPEATS = 10
 """Runs of a way, one behind the other: the card, not the host, must be what takes the time."""

@@ -55,7 +55,7 @@ class MoondreamModel(nn.Module):
 
     @property
     def crop_spec(self) -> CropSpec:
-        """How a picture is cut for :meth:`encode_image`."""
+        """How an image is cut for :meth:`encode_image`."""
         vision = self.config.vision
         return CropSpec(vision.crop_size, vision.enc_patch_size, vision.overlap_margin, vision.max_crops)
 
@@ -94,7 +94,7 @@ class MoondreamModel(nn.Module):
         return FusedDecode(self.config.text, self.packed_blocks)
 
     def encode_image(self, pixels: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Map the crops of one picture, uint8 ``[n, C, C, 3]``, to embeddings ``[P, dim]``."""
+        """Map the crops of one image, uint8 ``[n, C, C, 3]``, to embeddings ``[P, dim]``."""
         return self.vision.project(self.vision.encode(pixels), tiling)
 
     def embed(self, ids: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ point      prefix  [references]  " " object  suffix
 segment    prefix  [references]  object  suffix
 ```
 
-BOS and the picture come before all of them and belong to the engine. The leading space of detect and point is what
+BOS and the image come before all of them and belong to the engine. The leading space of detect and point is what
 the checkpoints were trained with.
 """
 
@@ -54,7 +54,7 @@ class MoondreamPrompts:
 
     @property
     def prefix_length(self) -> int:
-        """Positions that BOS and one picture take."""
+        """Positions that BOS and one image take."""
         return self._config.prefix_length
 
     @functools.cached_property
@@ -112,7 +112,7 @@ class MoondreamPrompts:
 
         Raises:
             UnsupportedSkillError: The checkpoint answers no questions, or was not trained for reasoning or references.
-            SpatialRefError: A reference is neither a point nor a box inside the picture.
+            SpatialRefError: A reference is neither a point nor a box inside the image.
         """
         template = self._template("query", self._config.tokenizer.query)
         if reasoning and not self._config.tokenizer.reasoning:
@@ -139,7 +139,7 @@ class MoondreamPrompts:
 
         Raises:
             UnsupportedSkillError: The checkpoint lacks the skill, or its tokenizer cannot spell a path.
-            SpatialRefError: A reference is neither a point nor a box inside the picture.
+            SpatialRefError: A reference is neither a point nor a box inside the image.
         """
         template = self._template("segment", self._config.tokenizer.segment)
         path = self.path_ids
@@ -212,7 +212,7 @@ def check_reference(ref: Sequence[float]) -> tuple[float, ...]:
         The same as floats.
 
     Raises:
-        SpatialRefError: It is neither, lies outside the picture, or its corners are swapped.
+        SpatialRefError: It is neither, lies outside the image, or its corners are swapped.
     """
     what = "a point (x, y) or a box (x_min, y_min, x_max, y_max) with numbers from 0 to 1"
     if isinstance(ref, str | bytes) or not hasattr(ref, "__len__") or not hasattr(ref, "__iter__"):
@@ -224,7 +224,7 @@ def check_reference(ref: Sequence[float]) -> tuple[float, ...]:
     if not all(0 <= value <= 1 for value in ref):  # NaN is not
         shown = str(tuple(map(plain, ref)))[:60]
         raise SpatialRefError(
-            f"spatial reference {shown} leaves the picture: give {what}; divide pixels by the width and the height"
+            f"spatial reference {shown} leaves the image: give {what}; divide pixels by the width and the height"
         )
     values = tuple(float(value) for value in ref)
     if len(values) == 4 and (values[0] > values[2] or values[1] > values[3]):

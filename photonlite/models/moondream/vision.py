@@ -79,7 +79,7 @@ class VisionEncoder(nn.Module):
         return self.post_ln(x)
 
     def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Join global and local features of one picture and map them to embeddings for the text decoder.
+        """Join global and local features of one image and map them to embeddings for the text decoder.
 
         Args:
             features: ``[1 + th * tw, P, D]``, the global crop first; ``[1, P, D]`` for tiling (1, 1).
@@ -103,7 +103,7 @@ class VisionEncoder(nn.Module):
     def stitch(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
         """Paste local features ``[th * tw, P, D]`` into one map ``[rows, columns, D]``, each cell written once.
 
-        A crop gives up its margin on every side where another crop adjoins and keeps it at the picture's border.
+        A crop gives up its margin on every side where another crop adjoins and keeps it at the image's border.
         """
         grid, margin = self.config.grid, self.config.overlap_margin
         rows, columns = tiling

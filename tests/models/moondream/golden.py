@@ -1,4 +1,4 @@
-"""The golden case in memory: the model, its pictures, and what the public reference computes for them."""
+"""The golden case in memory: the model, its images, and what the public reference computes for them."""
 
 from functools import cache
 from typing import Any
@@ -45,7 +45,7 @@ def _embeddings(name: str) -> Tensor:
 
 
 def embeddings(case: dict[str, Any]) -> Tensor:
-    """The picture's embeddings as photonlite computes them, once in a test run."""
+    """The image's embeddings as photonlite computes them, once in a test run."""
     return _embeddings(case["image"])
 
 

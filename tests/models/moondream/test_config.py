@@ -99,7 +99,7 @@ def test_the_family_may_stand_in_either_place() -> None:
         ({"text": {"n_kv_heads": 5}}, r"n_kv_heads \(5\) must divide n_heads \(32\)"),
         ({"text": {"dim": 1024}}, "proj_out_dim is 2048 but text.dim is 1024"),
         ({"text": {"n_layers": "24"}}, "text.n_layers is '24'"),
-        ({"text": {"max_context": 730}}, "a picture takes 730 positions"),
+        ({"text": {"max_context": 730}}, "an image takes 730 positions"),
         ({"text": []}, "text in config.json is list"),
         ({"vision": {"crop_size": 380}}, r"enc_patch_size \(14\) must divide crop_size \(380\)"),
         ({"vision": {"overlap_margin": 14}}, "leaves nothing of a grid of 27"),

@@ -65,8 +65,8 @@ def test_those_of_the_shipped_checkpoint_are_within_a_factor_of_2() -> None:
     crops = cut_crops(Image.open(DESK).convert("RGB"), model.crop_spec)
     with torch.inference_mode():
         bos = model.embed(torch.tensor([model.shape.bos_id]))
-        picture = model.encode_image(torch.from_numpy(crops.pixels), crops.tiling)
-    check(model, torch.cat((bos, picture))[None], 2)
+        image = model.encode_image(torch.from_numpy(crops.pixels), crops.tiling)
+    check(model, torch.cat((bos, image))[None], 2)
 
 
 def test_half_precision_weights_are_summed_in_float32() -> None:

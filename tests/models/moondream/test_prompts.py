@@ -77,9 +77,9 @@ def test_the_spelling_of_a_special_token_is_only_text() -> None:
     [
         ((0.5,), "has 1 numbers"),
         ((0.1, 0.2, 0.3), "has 3 numbers"),
-        ((0.5, 1.01), "leaves the picture"),
-        ((-0.01, 0.5), "leaves the picture"),
-        ((0.5, float("nan")), "leaves the picture"),
+        ((0.5, 1.01), "leaves the image"),
+        ((-0.01, 0.5), "leaves the image"),
+        ((0.5, float("nan")), "leaves the image"),
         ((320, 240), "divide pixels by"),
         ((0.6, 0.1, 0.5, 0.2), "corners swapped"),
         ((0.1, 0.6, 0.5, 0.2), "corners swapped"),
@@ -90,7 +90,7 @@ def test_the_spelling_of_a_special_token_is_only_text() -> None:
         (None, "not a list of numbers"),
     ],
 )
-def test_a_reference_outside_the_picture_or_of_another_shape_is_refused(ref: Any, message: str) -> None:
+def test_a_reference_outside_the_image_or_of_another_shape_is_refused(ref: Any, message: str) -> None:
     with pytest.raises(SpatialRefError, match=message):
         PROMPTS.query("what?", reasoning=False, refs=[ref])
 

@@ -1,4 +1,4 @@
-"""Pictures on their way through the image encoder: features until the last crop is in, then embeddings."""
+"""Images on their way through the image encoder: features until the last crop is in, then embeddings."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,8 @@ from photonlite.batch import CropGroup, EncodeJob
 from photonlite.models.base import CropEncoder
 
 
-class PictureEncoder:
-    """Encodes crops of several pictures at once and keeps what comes of them, by the job's number.
+class ImageEncoder:
+    """Encodes crops of several images at once and keeps what comes of them, by the job's number.
 
     Args:
         encoder: Of the model.
@@ -36,7 +36,7 @@ class PictureEncoder:
                 del self._features[job.number]
 
     def embeddings(self, job: int) -> Tensor | None:
-        """Give a picture's embeddings ``[prefix_length - 1, dim]``; None where some of its crops were not encoded."""
+        """Give an image's embeddings ``[prefix_length - 1, dim]``; None where some of its crops were not encoded."""
         return self._embeddings.get(job)
 
     def forget(self, job: EncodeJob) -> None:

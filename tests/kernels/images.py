@@ -1,4 +1,4 @@
-"""Pictures to cut on a device, and what Pillow makes of them."""
+"""Images to cut on a device, and what Pillow makes of them."""
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ def orders(image: Image.Image, spec: CropSpec) -> Order:
 
 
 def case(image: Image.Image, spec: CropSpec, order: Order) -> Case:
-    """Give the arguments of `cut_picture`."""
+    """Give the arguments of `cut_image`."""
     width, height = image.size
     rows, columns = select_tiling(height, width, spec)
     filters, scratch = [], 0

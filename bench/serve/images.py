@@ -1,4 +1,4 @@
-"""Pictures to ask about, no two alike, and the requests that carry them."""
+"""Images to ask about, no two alike, and the requests that carry them."""
 
 import base64
 import io
@@ -18,12 +18,12 @@ _LONGEST_COMMENT: Final = 65533
 
 
 def jpegs(size: tuple[int, int], count: int, first: int = 0) -> list[bytes]:
-    """Make pictures that show the same scene and differ in a few pixels, so that no cache knows them.
+    """Make images that show the same scene and differ in a few pixels, so that no cache knows them.
 
     Args:
         size: Width and height in pixels.
         count: How many.
-        first: Number of the first one: pictures of different numbers differ.
+        first: Number of the first one: images of different numbers differ.
     """
     with Image.open(SCENE) as scene:
         base = np.asarray(scene.convert("RGB").resize(size))
@@ -45,8 +45,8 @@ def padded(jpeg: bytes, size: int) -> bytes:
     """Bring a JPEG to a size with comments, which decoders skip.
 
     Args:
-        jpeg: The picture.
-        size: Bytes wanted; the picture stays as it is where it has as many, or up to three less.
+        jpeg: The image.
+        size: Bytes wanted; the image stays as it is where it has as many, or up to three less.
     """
     head, rest = jpeg[:2], jpeg[2:]
     comments: list[bytes] = []
@@ -56,26 +56,26 @@ def padded(jpeg: bytes, size: int) -> bytes:
     return b"".join((head, *comments, rest))
 
 
-def json_request(path: str, picture: bytes, fields: Mapping[str, Any]) -> bytes:
-    """Write a request whose picture is a data URI in JSON.
+def json_request(path: str, image: bytes, fields: Mapping[str, Any]) -> bytes:
+    """Write a request whose image is a data URI in JSON.
 
     Args:
         path: Of the route.
-        picture: Bytes of the file.
+        image: Bytes of the file.
         fields: Beside it.
     """
-    url = "data:image/jpeg;base64," + base64.b64encode(picture).decode()
+    url = "data:image/jpeg;base64," + base64.b64encode(image).decode()
     return _request(path, "application/json", json.dumps({"image_url": url, **fields}).encode())
 
 
-def raw_request(path: str, picture: bytes) -> bytes:
-    """Write a request whose body is the picture.
+def raw_request(path: str, image: bytes) -> bytes:
+    """Write a request whose body is the image.
 
     Args:
         path: Of the route, with the query string.
-        picture: Bytes of the file.
+        image: Bytes of the file.
     """
-    return _request(path, "image/jpeg", picture)
+    return _request(path, "image/jpeg", image)
 
 
 class Stock:
@@ -100,14 +100,14 @@ class Stock:
             RuntimeError: All are.
         """
         if not (self._fresh or self._used):
-            raise RuntimeError("all requests are on their way at a time: make more pictures")
+            raise RuntimeError("all requests are on their way at a time: make more images")
         if not self._fresh:
             self._fresh, self._used = self._used, self._fresh
             self.rounds += 1
         return self._fresh.popleft()
 
     def give_back(self, request: bytes, *, answered: bool) -> None:
-        """Take one back: a refused one is as good as new, since no picture was looked at."""
+        """Take one back: a refused one is as good as new, since no image was looked at."""
         (self._used.append if answered else self._fresh.append)(request)
 
 

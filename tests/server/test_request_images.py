@@ -16,8 +16,8 @@ from photonlite.errors import ImageTimeoutError, RequestCancelledError
 from photonlite.images.decode import needed_bytes
 from photonlite.images.decode_pool import DecodePool
 from photonlite.server.errors import HttpError
-from photonlite.server.pictures import Hold, Pictures, _call_on, from_data_uri, is_remote
 from photonlite.server.places import Ticket
+from photonlite.server.request_images import Hold, RequestImages, _call_on, from_data_uri, is_remote
 from tests.images.bombs import BOMBS
 from tests.server.asgi import post
 from tests.server.parts import DATA_URI, PNG, encoded, server
@@ -45,7 +45,7 @@ def test_damaged_base64_is_refused(code: str) -> None:
     assert error.value.status == 400
 
 
-def test_what_must_be_fetched_is_told_from_what_holds_its_picture() -> None:
+def test_what_must_be_fetched_is_told_from_what_holds_its_image() -> None:
     assert is_remote("https://a.example/b")
     assert is_remote("HTTP://a.example/b")
     assert not is_remote(DATA_URI)
@@ -77,7 +77,7 @@ class Ledger:
 def opened(pool: DecodePool | None, data: bytes, ledger: Ledger) -> Any:
     async def main() -> Any:
         with Hold(cast(Ticket, ledger)) as hold:
-            return await Pictures(pool).open(data, hold)
+            return await RequestImages(pool).open(data, hold)
 
     return run(main())
 
@@ -92,14 +92,14 @@ def test_the_memory_of_decoding_is_held_before_it_is_taken_and_then_what_is_left
     assert (kept, end) == (7 * 300 * 200, 0)
 
 
-def test_a_picture_of_floats_counts_as_floats(pool: DecodePool) -> None:
+def test_an_image_of_floats_counts_as_floats(pool: DecodePool) -> None:
     buffer, ledger = io.BytesIO(), Ledger()
     Image.new("F", (300, 200), 0.5).save(buffer, "TIFF")
     opened(pool, buffer.getvalue(), ledger)
     assert max(ledger.held) >= 2 * len(buffer.getvalue()) + 16 * 300 * 200
 
 
-def test_a_picture_without_room_is_refused_before_it_is_decoded(pool: DecodePool) -> None:
+def test_an_image_without_room_is_refused_before_it_is_decoded(pool: DecodePool) -> None:
     data = encoded((300, 200))
     for most in (len(data), 2 * len(data) + 1000):
         ledger = Ledger(most)
@@ -110,14 +110,14 @@ def test_a_picture_without_room_is_refused_before_it_is_decoded(pool: DecodePool
 
 
 @pytest.mark.parametrize("name", ["jpeg_exif_segments", "jpeg_empty_scans"])
-def test_a_hostile_picture_holds_nothing_once_it_has_its_error(name: str, pool: DecodePool) -> None:
+def test_a_hostile_image_holds_nothing_once_it_has_its_error(name: str, pool: DecodePool) -> None:
     ledger = Ledger()
     with pytest.raises(ImageTimeoutError):
         opened(pool, BOMBS[name](), ledger)
     assert ledger.held[-1] == 0
 
 
-def test_without_a_pool_a_picture_holds_the_same_and_is_left_to_the_model() -> None:
+def test_without_a_pool_an_image_holds_the_same_and_is_left_to_the_model() -> None:
     data, ledger = encoded((300, 200)), Ledger()
     assert opened(None, data, ledger) is data
     assert max(ledger.held) == needed_bytes(data)
@@ -128,7 +128,7 @@ def test_a_hold_that_has_ended_takes_nothing_more() -> None:
     with Hold(cast(Ticket, ledger)) as hold:
         hold.resize(10)
     assert ledger.held[-1] == 0
-    with pytest.raises(HttpError) as error:  # the worker was at the picture when its client left
+    with pytest.raises(HttpError) as error:  # the worker was at the image when its client left
         hold.resize(20)
     assert (error.value.status, ledger.held[-1]) == (499, 0)
 
@@ -145,7 +145,7 @@ def test_a_thread_that_asks_an_event_loop_does_not_wait_for_one_that_has_ended()
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
-def test_the_memory_of_a_picture_counts(kind: str) -> None:
+def test_the_memory_of_an_image_counts(kind: str) -> None:
     data = encoded((800, 600), kind)
     needed = needed_bytes(data)
     for limit, status in ((2 * len(data) + needed, 200), (needed - 1, 413)):

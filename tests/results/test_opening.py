@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from photonlite.errors import ImageDecodeError, ImageNotFoundError, ImageShapeError, ImageTooLargeError
-from photonlite.results.picture import open_picture
+from photonlite.results.opening import open_image
 
 NOISE = np.random.default_rng(1).integers(0, 256, (6, 9, 3), dtype=np.uint8)
 
@@ -16,9 +16,9 @@ def png(image, **options):
     return buffer.getvalue()
 
 
-def test_every_kind_of_source_shows_the_same_picture(tmp_path):
+def test_every_kind_of_source_shows_the_same_image(tmp_path):
     data = png(Image.fromarray(NOISE))
-    (tmp_path / "picture.png").write_bytes(data)
+    (tmp_path / "image.png").write_bytes(data)
     used = io.BytesIO(data)
     used.read()
     sources = [
@@ -31,11 +31,11 @@ def test_every_kind_of_source_shows_the_same_picture(tmp_path):
         memoryview(data),
         io.BytesIO(data),
         used,
-        tmp_path / "picture.png",
-        str(tmp_path / "picture.png"),
+        tmp_path / "image.png",
+        str(tmp_path / "image.png"),
     ]
     for source in sources:
-        opened = open_picture(source)
+        opened = open_image(source)
         assert opened.mode == "RGB"
         assert np.array_equal(np.asarray(opened), NOISE)
 
@@ -44,8 +44,8 @@ def test_orientation_is_applied(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by a quarter: shown with its left side up
     data = png(Image.fromarray(NOISE), exif=exif)
-    assert np.array_equal(np.asarray(open_picture(data)), np.rot90(NOISE, -1))
-    assert np.array_equal(np.asarray(open_picture(Image.open(io.BytesIO(data)))), np.rot90(NOISE, -1))
+    assert np.array_equal(np.asarray(open_image(data)), np.rot90(NOISE, -1))
+    assert np.array_equal(np.asarray(open_image(Image.open(io.BytesIO(data)))), np.rot90(NOISE, -1))
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def test_orientation_is_applied(tmp_path):
     ],
 )
 def test_modes_look_as_they_should(image, expected):
-    assert open_picture(image).getpixel((0, 0)) == expected
+    assert open_image(image).getpixel((0, 0)) == expected
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 1), (4, 5, 4)])
-def test_arrays_of_grey_and_alpha_are_pictures(shape):
-    assert open_picture(np.full(shape, 255, np.uint8)).size == (5, 4)
+def test_arrays_of_grey_and_alpha_are_images(shape):
+    assert open_image(np.full(shape, 255, np.uint8)).size == (5, 4)
 
 
 @pytest.mark.parametrize(
@@ -81,17 +81,17 @@ def test_arrays_of_grey_and_alpha_are_pictures(shape):
 )
 def test_other_arrays_are_refused(array):
     with pytest.raises(ImageShapeError, match="uint8"):
-        open_picture(array)
+        open_image(array)
 
 
 def test_bad_files_are_typed_errors(tmp_path, monkeypatch):
     data = png(Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)))
     with pytest.raises(ImageNotFoundError, match="nowhere"):
-        open_picture(tmp_path / "nowhere.png")
+        open_image(tmp_path / "nowhere.png")
     with pytest.raises(ImageDecodeError):
-        open_picture(b"no picture")
+        open_image(b"no image")
     with pytest.raises(ImageDecodeError):
-        open_picture(data[: len(data) // 2])
+        open_image(data[: len(data) // 2])
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(ImageTooLargeError):
-        open_picture(data)
+        open_image(data)

@@ -1,4 +1,4 @@
-"""A hostile picture on every route: its sender gets an error, the model never sees it, and nothing of it is left."""
+"""A hostile image on every route: its sender gets an error, the model never sees it, and nothing of it is left."""
 
 import asyncio
 import base64
@@ -14,7 +14,7 @@ from photonlite.images.decode import DecodedImage
 from photonlite.images.decode_pool import DecodePool
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
-from photonlite.server.pictures import Pictures
+from photonlite.server.request_images import RequestImages
 from photonlite.server.run import decoding
 from tests.images.bombs import BOMBS
 from tests.server.asgi import Exchange, post
@@ -42,36 +42,36 @@ def bomb() -> bytes:
     return BOMBS["jpeg_scans"]()
 
 
-def uri(picture: bytes) -> str:
-    return "data:image/jpeg;base64," + base64.b64encode(picture).decode()
+def uri(image: bytes) -> str:
+    return "data:image/jpeg;base64," + base64.b64encode(image).decode()
 
 
-def raw(picture: bytes) -> tuple[str, bytes, dict[str, str]]:
-    return "/v1/detect?object=mug", picture, {"content-type": "image/jpeg"}
+def raw(image: bytes) -> tuple[str, bytes, dict[str, str]]:
+    return "/v1/detect?object=mug", image, {"content-type": "image/jpeg"}
 
 
-def as_json(picture: bytes) -> tuple[str, bytes, dict[str, str]]:
-    return "/v1/detect", json.dumps({"object": "mug", "image_url": uri(picture)}).encode(), JSON
+def as_json(image: bytes) -> tuple[str, bytes, dict[str, str]]:
+    return "/v1/detect", json.dumps({"object": "mug", "image_url": uri(image)}).encode(), JSON
 
 
-def form(picture: bytes) -> tuple[str, bytes, dict[str, str]]:
+def form(image: bytes) -> tuple[str, bytes, dict[str, str]]:
     head = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
-    return "/v1/caption", head + picture + b"\r\n--x--\r\n", FORM
+    return "/v1/caption", head + image + b"\r\n--x--\r\n", FORM
 
 
-def stream(picture: bytes) -> tuple[str, bytes, dict[str, str]]:
-    return "/v1/caption", json.dumps({"stream": True, "image_url": uri(picture)}).encode(), JSON
+def stream(image: bytes) -> tuple[str, bytes, dict[str, str]]:
+    return "/v1/caption", json.dumps({"stream": True, "image_url": uri(image)}).encode(), JSON
 
 
-def chat(picture: bytes) -> tuple[str, bytes, dict[str, str]]:
-    parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": uri(picture)}}]
+def chat(image: bytes) -> tuple[str, bytes, dict[str, str]]:
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": uri(image)}}]
     return "/v1/chat/completions", json.dumps({"messages": [{"role": "user", "content": parts}]}).encode(), JSON
 
 
 @pytest.mark.parametrize("route", [raw, as_json, form, stream, chat])
 def test_its_sender_gets_an_error_and_others_their_answers(route: Route, pool: DecodePool, bomb: bytes) -> None:
     backend = FakeBackend()
-    app = create_app(backend, ServerConfig(), Pictures(pool))
+    app = create_app(backend, ServerConfig(), RequestImages(pool))
     refused = run(post(app, *route(bomb)))
     assert (refused.status, refused.code) == (400, "image_too_costly")
     assert "PHOTONLITE_DECODE_CPU_S" in json.loads(refused.body)["error"]["message"]
@@ -85,7 +85,7 @@ def test_its_sender_gets_an_error_and_others_their_answers(route: Route, pool: D
 
 def test_a_frame_of_a_socket_gets_its_error(pool: DecodePool, bomb: bytes) -> None:
     backend = FakeBackend()
-    app = create_app(backend, ServerConfig(port=0), Pictures(pool))
+    app = create_app(backend, ServerConfig(port=0), RequestImages(pool))
     with live(backend, app) as server, client(server) as robot:
         robot.ask(task="detect", object="mug")
         robot.show(bomb)
@@ -96,7 +96,7 @@ def test_a_frame_of_a_socket_gets_its_error(pool: DecodePool, bomb: bytes) -> No
 
 def test_a_client_that_leaves_frees_the_worker(bomb: bytes) -> None:
     async def main(pool: DecodePool) -> None:
-        app = create_app(FakeBackend(), ServerConfig(), Pictures(pool))
+        app = create_app(FakeBackend(), ServerConfig(), RequestImages(pool))
         async with Exchange(app, *raw(bomb)) as exchange:
             while not pool.running:
                 await asyncio.sleep(0)
@@ -112,11 +112,11 @@ def test_a_client_that_leaves_frees_the_worker(bomb: bytes) -> None:
         pool.close()
 
 
-def test_stopping_ends_hostile_pictures_that_are_being_decoded(bomb: bytes) -> None:
+def test_stopping_ends_hostile_images_that_are_being_decoded(bomb: bytes) -> None:
     backend = FakeBackend()
     pool = DecodePool(ImageLimits(decode_cpu_s=600.0), 1)
     try:
-        app = create_app(backend, ServerConfig(port=0), Pictures(pool))
+        app = create_app(backend, ServerConfig(port=0), RequestImages(pool))
         with live(backend, app, drain_s=0.0) as server, server.connect() as connection:
             head = f"POST /v1/caption HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(bomb)}\r\n"
             connection.sendall(head.encode() + b"Content-Type: image/jpeg\r\n\r\n" + bomb)
@@ -128,16 +128,16 @@ def test_stopping_ends_hostile_pictures_that_are_being_decoded(bomb: bytes) -> N
 
 
 def test_workers_are_ready_when_the_server_begins_and_gone_when_it_has_ended() -> None:
-    with decoding(ServerConfig(image_workers=1), LIMITS) as pictures:
-        assert pictures._pool is not None
-        (pid,) = pictures._pool.pids
+    with decoding(ServerConfig(image_workers=1), LIMITS) as images:
+        assert images._pool is not None
+        (pid,) = images._pool.pids
         os.kill(pid, signal.SIGTERM)  # of a service manager that stops all processes of a group
         os.kill(pid, signal.SIGINT)
-        assert pictures._pool.decode(encoded()).size == (8, 6)
-        assert pictures._pool.pids == [pid]
+        assert images._pool.decode(encoded()).size == (8, 6)
+        assert images._pool.pids == [pid]
     assert not os.path.exists(f"/proc/{pid}")
 
 
 def test_isolation_can_be_turned_off() -> None:
-    with decoding(ServerConfig(image_workers=0), LIMITS) as pictures:
-        assert pictures._pool is None
+    with decoding(ServerConfig(image_workers=0), LIMITS) as images:
+        assert images._pool is None

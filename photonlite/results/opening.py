@@ -1,4 +1,4 @@
-"""Whatever shows a picture, opened as people see it: RGB, upright, on a copy."""
+"""Whatever shows an image, opened as people see it: RGB, upright, on a copy."""
 
 import io
 import os
@@ -11,11 +11,11 @@ from PIL import Image, ImageOps
 
 from photonlite.errors import ImageDecodeError, ImageNotFoundError, ImageShapeError, ImageTooLargeError
 
-Picture = Image.Image | NDArray[Any] | str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
+PlotImage = Image.Image | NDArray[Any] | str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
 
 
-def open_picture(image: Picture) -> Image.Image:
-    """Opens a picture to draw on; what was handed in stays as it is.
+def open_image(image: PlotImage) -> Image.Image:
+    """Opens an image to draw on; what was handed in stays as it is.
 
     Args:
         image: A PIL image, an array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4] of uint8 or of floats in [0, 1], a path,
@@ -39,9 +39,9 @@ def open_picture(image: Picture) -> Image.Image:
         with Image.open(source) as opened:
             return _rgb(opened)
     except FileNotFoundError as error:
-        raise ImageNotFoundError(f"There is no picture at {image!r}. Check the path.") from error
+        raise ImageNotFoundError(f"There is no image at {image!r}. Check the path.") from error
     except Image.DecompressionBombError as error:
-        raise ImageTooLargeError(f"{error} Scale the picture down before it is drawn on.") from error
+        raise ImageTooLargeError(f"{error} Scale the image down before it is drawn on.") from error
     except (OSError, SyntaxError) as error:
         name = repr(str(source)) if isinstance(source, str | Path) else "The data"
         raise ImageDecodeError(
@@ -55,7 +55,7 @@ def _from_array(array: NDArray[Any]) -> Image.Image:
         array = np.rint(array * 255).astype(np.uint8)
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or channels not in (1, 3, 4) or array.size == 0:
         raise ImageShapeError(
-            f"An array of shape {array.shape} and type {array.dtype} is not a picture. Give uint8, or floats in [0, "
+            f"An array of shape {array.shape} and type {array.dtype} is not an image. Give uint8, or floats in [0, "
             "1], with 1, 3 or 4 channels: [height, width] or [height, width, channels]."
         )
     return Image.fromarray(array[:, :, 0] if array.ndim == 3 and channels == 1 else array)

@@ -10,21 +10,21 @@ from photonlite.observe.idle import step_starts
 from photonlite.observe.timeline import draw_timeline
 
 PERIODS = 4
-"""Periods of blocking decoding that a picture shows."""
+"""Periods of blocking decoding that an image shows."""
 
 
 def save_timelines(found: Comparison, folder: Path) -> Path:
-    """Draw both depths into one picture; returns its path."""
+    """Draw both depths into one image; returns its path."""
     length = PERIODS * found.block.period
-    pictures = [
+    images = [
         _draw(depth, length, f"{title}: {found.workload}, {many(found.streams)}")
         for depth, title in ((found.block, "blocking (depth 1)"), (found.pipe, "pipelined (depth 2)"))
     ]
-    whole = Image.new("RGB", (pictures[0].width, sum(picture.height for picture in pictures)), "white")
+    whole = Image.new("RGB", (images[0].width, sum(image.height for image in images)), "white")
     top = 0
-    for picture in pictures:
-        whole.paste(picture, (0, top))
-        top += picture.height
+    for image in images:
+        whole.paste(image, (0, top))
+        top += image.height
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"timeline-{found.workload}-{found.streams}.png"
     whole.save(path, "PNG", dpi=(144, 144), optimize=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bench.serve.pictures import Stock, jpegs, json_request, padded, raw_request
+from bench.serve.images import Stock, jpegs, json_request, padded, raw_request
 
 
 def pixels(jpeg):
@@ -14,7 +14,7 @@ def pixels(jpeg):
         return np.asarray(image.convert("RGB"))
 
 
-def test_pictures_show_one_scene_and_no_two_are_alike():
+def test_images_show_one_scene_and_no_two_are_alike():
     made = jpegs((320, 240), 20) + jpegs((320, 240), 3, first=1 << 19)
     decoded = [pixels(one) for one in made]
     assert all(one.shape == (240, 320, 3) for one in decoded)
@@ -24,7 +24,7 @@ def test_pictures_show_one_scene_and_no_two_are_alike():
 
 
 @pytest.mark.parametrize("size", [1, 20_000, 70_000, 200_000, 200_001, 200_002, 200_003])
-def test_padding_gives_the_size_and_leaves_the_picture_as_it_is(size):
+def test_padding_gives_the_size_and_leaves_the_image_as_it_is(size):
     jpeg = jpegs((320, 240), 1)[0]
     result = padded(jpeg, size)
     assert max(size, len(jpeg)) - 3 <= len(result) <= max(size, len(jpeg))

@@ -1,4 +1,4 @@
-"""Pictures on their way in: base64 to bytes, bytes to pixels, and the memory that each step takes."""
+"""Images on their way in: base64 to bytes, bytes to pixels, and the memory that each step takes."""
 
 import asyncio
 import binascii
@@ -25,7 +25,7 @@ _SPACE = "\r\n\t "
 
 
 KEPT_BYTES: Final = 7
-"""Bytes that a pixel of a decoded picture takes until its request ends: 4 for Pillow, and 3 while it is read."""
+"""Bytes that a pixel of a decoded image takes until its request ends: 4 for Pillow, and 3 while it is read."""
 
 
 class Hold:
@@ -50,7 +50,7 @@ class Hold:
             HttpError: 413 or 429, there is no room for more; it holds what it held before.
         """
         if self._ended:
-            raise HttpError(CLIENT_CLOSED, "nobody waits for the picture any more", code="client_closed")
+            raise HttpError(CLIENT_CLOSED, "nobody waits for the image any more", code="client_closed")
         if size > self.size:
             self._ticket.charge(size - self.size)
         else:
@@ -73,8 +73,8 @@ class Hold:
         self._ended = True
 
 
-class Pictures:
-    """Opens the pictures of requests. Belongs to one event loop.
+class RequestImages:
+    """Opens the images of requests. Belongs to one event loop.
 
     Args:
         pool: Decodes them in other processes; None leaves the bytes to the model, which decodes them in this one.
@@ -85,20 +85,20 @@ class Pictures:
 
     @property
     def gauges(self) -> dict[str, int]:
-        """How the processes stand: how many there are, and the pictures that they are at or that wait for them."""
+        """How the processes stand: how many there are, and the images that they are at or that wait for them."""
         pool = self._pool
         workers, running, waiting = (0, 0, 0) if pool is None else (len(pool.pids), pool.running, pool.waiting)
         return {"decode_workers": workers, "decode_running": running, "decode_waiting": waiting}
 
     async def open(self, data: bytes, hold: Hold) -> bytes | DecodedImage:
-        """Open a picture. Cancelling the task ends the work at once.
+        """Open an image. Cancelling the task ends the work at once.
 
         Args:
             data: A file.
             hold: Is made to hold what decoding takes before it begins, and what is left after it.
 
         Raises:
-            HttpError: 413 or 429, there is no room for the picture.
+            HttpError: 413 or 429, there is no room for the image.
             ImageError: It cannot be decoded, or takes more CPU time or memory than its size allows.
         """
         if self._pool is None:
@@ -135,7 +135,7 @@ def _call_on(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
 
 
 def is_remote(value: str) -> bool:
-    """Tell a URL that must be fetched from one that holds its picture."""
+    """Tell a URL that must be fetched from one that holds its image."""
     return re.match(r"https?://", value, re.IGNORECASE) is not None
 
 

@@ -1,0 +1,34 @@
+"""Bugs to seed into photonlite/cache/."""
+
+from tests.mutants.mutant import SIMULATION, Mutant
+
+MUTANTS = [
+    Mutant(
+        "page leaked: the last one stays",
+        "cache/manager.py",
+        "        self.pages.release_all(sequence.pages)\n",
+        "        self.pages.release_all(sequence.pages[:-1])\n",
+        "tests/cache",
+    ),
+    Mutant(
+        "the source of a copy is not held",
+        "cache/manager.py",
+        "            self.pages.retain(source)\n",
+        "",
+        "tests/cache",
+    ),
+    Mutant(
+        "images are told apart by nothing",
+        "cache/prefix.py",
+        "return blake2b(_bytes(image), digest_size",
+        "return blake2b(_bytes(image[:0]), digest_size",
+        "tests/cache",
+    ),
+    Mutant(
+        "tenants: prompts without an image are shared",
+        "cache/manager.py",
+        "text_root(sequence.cache_salt)",
+        "text_root()",
+        SIMULATION,
+    ),
+]

@@ -1,0 +1,449 @@
+"""Bugs to seed into photonlite/engine/."""
+
+from tests.mutants.mutant import CORE, SIMULATION, Mutant
+
+MUTANTS = [
+    Mutant(
+        "a request is handed in before its grammar is there",
+        "engine/preparation.py",
+        "        return self.automaton is None or self.automaton.done()\n",
+        "        return True\n",
+        "tests/engine/test_preparation.py",
+    ),
+    Mutant(
+        "a grammar that nobody waits for is compiled to its end",
+        "engine/preparation.py",
+        "    automaton.cancel()\n",
+        "    automaton.done()\n",
+        "tests/engine/test_preparation.py",
+    ),
+    Mutant(
+        "a draining engine refuses what completes an answer",
+        "engine/loop.py",
+        "            if self._refusal is not None and not completes:\n",
+        "            if self._refusal is not None:\n",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "further requests run on when the answer is given up",
+        "engine/sequel.py",
+        "        for sequence in list(self._sequences):\n            self._cancel(sequence)\n",
+        "        return\n",
+        "tests/engine/test_sequel.py",
+    ),
+    Mutant(
+        "blocking at depth 2: the commit before the launch",
+        "engine/core.py",
+        """        self.requests.expire()
+        step = self._launch()
+""",
+        """        self.requests.expire()
+        if self.pipeline.oldest is not None:
+            self._commit(self.pipeline.oldest)
+        step = self._launch()
+""",
+        CORE,
+    ),
+    Mutant(
+        "stale mask: the grammar has not seen the last token",
+        "engine/core.py",
+        """        allowed = grammar.allowed if outstanding == 0 else grammar.ahead if outstanding == 1 else None
+""",
+        """        allowed = grammar.allowed
+""",
+        f"{CORE} {SIMULATION}",
+    ),
+    Mutant(
+        "predicted mask: every batch is sampled before the commit",
+        "engine/core.py",
+        'if step is not None and step.state == "launched" and self._knows_masks(step):',
+        'if step is not None and step.state == "launched":',
+        CORE,
+    ),
+    Mutant(
+        "one poisoned image kills the engine",
+        "engine/core.py",
+        "if not images or images != self._struck:",
+        "if True:",
+        CORE,
+    ),
+    Mutant(
+        "prompts are hashed by the engine's thread",
+        "engine/loop.py",
+        """        self._core.prepare(sequence)
+        with self._gate:""",
+        """        with self._gate:""",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "a shortage of memory counts towards the engine's death",
+        "engine/core.py",
+        "        if is_shortage(error):\n            for job",
+        "        if False:\n            for job",
+        CORE,
+    ),
+    Mutant(
+        "what memory was short for together is not tried apart",
+        "engine/core.py",
+        'return plan.kind != "decode" and several and is_shortage(error)',
+        "return False",
+        CORE,
+    ),
+    Mutant(
+        "reference dropped: a launch does not count",
+        "engine/core.py",
+        "            row.sequence.retain()\n",
+        "",
+        CORE,
+    ),
+    Mutant(
+        "a zombie gets another token",
+        "engine/core.py",
+        """        if sequence.finalized:
+            self._accounts.zombie()
+            return
+""",
+        """        if sequence.finalized:
+            self._accounts.zombie()
+""",
+        CORE,
+    ),
+    Mutant(
+        "a request ends twice",
+        "engine/requests.py",
+        """        if sequence.finalized:
+            return
+        self._finalize(sequence, None if error is None else _reported(sequence, error))
+""",
+        """        self._finalize(sequence, None if error is None else _reported(sequence, error))
+""",
+        CORE,
+    ),
+    Mutant(
+        "a launch that raised keeps its pages",
+        "engine/core.py",
+        "        self.scheduler.abandon(plan)\n",
+        "",
+        CORE,
+    ),
+    Mutant(
+        "one request's encode failure spares it and hits nobody",
+        "engine/core.py",
+        """                if error is not None and not spared:
+                    self.requests.end(leader, error)
+""",
+        "",
+        f"{CORE} {SIMULATION}",
+    ),
+    Mutant(
+        "a cancelled request goes on",
+        "engine/core.py",
+        """        self.requests.end(sequence, RequestCancelledError("the request was cancelled"))
+""",
+        "        return\n",
+        CORE,
+    ),
+    Mutant(
+        "a deadline passes unnoticed",
+        "engine/core.py",
+        "        self.requests.expire()\n",
+        "",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "a dead engine leaves requests waiting",
+        "engine/loop.py",
+        "        self._core.bury(error)\n",
+        "",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "closing drops what is in flight",
+        "engine/loop.py",
+        "if self._stopping and core.idle and not self._inbox:",
+        "if self._stopping:",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "a forked process waits for a lock that nobody releases",
+        "engine/loop.py",
+        "        self._gate = threading.RLock()\n        self._wake = queue.SimpleQueue()\n",
+        "        self._wake = queue.SimpleQueue()\n",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "a forked process cancels a request of another one",
+        "engine/generation.py",
+        "    if os.getpid() == process:\n",
+        "    if True:\n",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "what follows a request goes on though nothing is drained",
+        "engine/loop.py",
+        "completes = self._drains and threading",
+        "completes = threading",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "a call that has left the queue keeps its image",
+        "engine/window.py",
+        "            place.forget()\n            self._uncount(place)\n",
+        "            self._uncount(place)\n",
+        "tests/engine/test_window.py",
+    ),
+    Mutant(
+        "requests that have ended are kept until their deadlines",
+        "engine/requests.py",
+        "            self._deadlines.discard(sequence)\n",
+        "            pass\n",
+        "tests/engine/test_core.py tests/engine/test_requests.py",
+    ),
+    Mutant(
+        "work is spent on the expired while others of them are ended",
+        "engine/requests.py",
+        "self._scheduler.admits = not self._expired(now)",
+        "self._scheduler.admits = True",
+        "tests/engine/test_requests.py",
+    ),
+    Mutant(
+        "all notes are read before a step",
+        "engine/loop.py",
+        "min(_NOTES, len(self._inbox))",
+        "len(self._inbox)",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "the engine sleeps over notes that it has not read",
+        "engine/loop.py",
+        "if core.tick() or self._inbox:",
+        "if core.tick():",
+        "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "priority: the device is not kept free for the next frame",
+        "engine/core.py",
+        "self.requests.realtime_soon()",
+        "False",
+        "tests/engine/test_requests.py",
+    ),
+    Mutant(
+        "priority: nobody looks again when the frame did not come",
+        "engine/requests.py",
+        "            times.append(self.kept_free_until)\n",
+        "            pass\n",
+        "tests/engine/test_requests.py",
+    ),
+    Mutant(
+        "priority: the next frame is not expected",
+        "engine/requests.py",
+        "self._realtime_until = sequence.times.finished + _NEAR_S",
+        "pass",
+        "tests/engine/test_requests.py",
+    ),
+    Mutant(
+        "priority: the device is kept free for ever for those who are never ready",
+        "engine/rhythm.py",
+        "now + self._limit - self._spent",
+        "now + self._limit",
+        "tests/engine/test_rhythm.py",
+    ),
+    Mutant(
+        "priority: each bulk launch pays for time in which nobody came",
+        "engine/rhythm.py",
+        "elif self._served:",
+        "else:",
+        "tests/engine/test_rhythm.py",
+    ),
+    Mutant(
+        "priority: no launch pays for time that the device was kept free",
+        "engine/core.py",
+        "self.requests.rhythm.launched(realtime=plan.realtime)",
+        "pass",
+        "tests/engine/test_requests.py tests/policy",
+    ),
+    Mutant(
+        "deadline: a hopeless request is worked for",
+        "engine/requests.py",
+        "            self._give_up(now)\n",
+        "            pass\n",
+        "tests/engine/test_requests.py",
+    ),
+    Mutant(
+        "deadline: old rates are believed for ever",
+        "engine/trust.py",
+        "        self._left -= 1\n",
+        "",
+        "tests/engine/test_requests.py",
+    ),
+    Mutant(
+        "deadline: an image is decoded for nobody",
+        "engine/delivery.py",
+        """        if self.has_ended():
+            return False
+        try:
+""",
+        """        if self.future.done():
+            return False
+        try:
+""",
+        "tests/engine/test_generation.py",
+    ),
+    Mutant(
+        "deadline: a header is read for nobody",
+        "engine/preparation.py",
+        "if self._measure is None or delivery.has_ended():",
+        "if self._measure is None:",
+        "tests/engine/test_preparation.py",
+    ),
+    Mutant(
+        "shortage of memory: a prompt in flight speaks of an image that is not there",
+        "engine/core.py",
+        "    return row.job is not None and row.job.failed and row.sequence.preempting\n",
+        "    return False\n",
+        "tests/engine/test_core.py",
+    ),
+    Mutant(
+        "tenants: further requests forget whose they are",
+        "engine/delivery.py",
+        "dataclasses.replace(request, cache_salt=self.request.cache_salt, realtime=self.request.realtime)",
+        "dataclasses.replace(request, realtime=self.request.realtime)",
+        "tests/engine/test_generation.py",
+    ),
+    Mutant(
+        "tenants: further requests are bulk work",
+        "engine/delivery.py",
+        "dataclasses.replace(request, cache_salt=self.request.cache_salt, realtime=self.request.realtime)",
+        "dataclasses.replace(request, cache_salt=self.request.cache_salt)",
+        "tests/engine/test_generation.py",
+    ),
+    Mutant(
+        "deadline: counted from the hand-in",
+        "engine/delivery.py",
+        "            submitted=self._begun,\n",
+        "",
+        "tests/engine/test_generation.py",
+    ),
+    Mutant(
+        "deadline: counted from the engine's side of the hand-in",
+        "engine/engine.py",
+        "deadline=None if deadline_s is None else begun + deadline_s,",
+        "deadline=None if deadline_s is None else time.perf_counter() + deadline_s,",
+        "tests/engine/test_engine.py",
+    ),
+    Mutant(
+        "follow-ups: a failed one leaves the others running",
+        "engine/sequel.py",
+        "        self._end(error)\n        self.cancel()\n",
+        "        self._end(error)\n",
+        "tests/engine/test_sequel.py",
+    ),
+    Mutant(
+        "tables: the times of last tokens are kept for ever",
+        "engine/accounting.py",
+        "        self._last_token.pop(sequence, None)\n",
+        "",
+        SIMULATION,
+    ),
+    Mutant(
+        "sampling: top_p is lost on its way",
+        "engine/core.py",
+        "sequence.temperature, sequence.top_p, sequence.seed",
+        "sequence.temperature, 1.0, sequence.seed",
+        SIMULATION,
+    ),
+    Mutant(
+        "threads: wake-ups are forgotten after the inbox was read",
+        "engine/loop.py",
+        "            self._forget_wakes()\n            self._read_inbox()\n",
+        "            self._read_inbox()\n            self._forget_wakes()\n",
+        "tests/engine/test_interleavings.py",
+    ),
+    Mutant(
+        "threads: requests are submitted without the gate",
+        "engine/loop.py",
+        "        with self._gate:  # a note is either refused here or read",
+        "        with contextlib.nullcontext():  # a note is either refused here or read",
+        "tests/engine/test_interleavings.py",
+    ),
+    Mutant(
+        "threads: a cancel is dropped while the engine drains",
+        "engine/loop.py",
+        "            if self._refusal is None or self._thread.is_alive():\n",
+        "            if self._refusal is None:\n",
+        "tests/engine/test_interleavings.py",
+    ),
+    Mutant(
+        "threads: a request cancelled while it is handed in goes on",
+        "engine/delivery.py",
+        "            if self.future.done():  # it was cancelled while it was handed in\n",
+        "            if False:\n",
+        "tests/engine/test_interleavings.py",
+    ),
+    Mutant(
+        "threads: a cancelled call waits for room",
+        "engine/preparation.py",
+        "                delivery.when_computed(room.set)",
+        "                delivery.when_computed(room.is_set)",
+        "tests/engine/test_interleavings.py",
+    ),
+    Mutant(
+        "threads: the usher is not woken by those who leave",
+        "engine/window.py",
+        "            self._uncount(place)\n        if self._ushered:\n            self._wakes.put(None)\n",
+        "            self._uncount(place)\n",
+        "tests/engine/test_interleavings.py",
+    ),
+    Mutant(
+        "window: everybody enters",
+        "engine/window.py",
+        "return not self.held or self.held + place.size <= self._limit",
+        "return True",
+        "tests/engine/test_window.py",
+    ),
+    Mutant(
+        "window: a large image waits for ever",
+        "engine/window.py",
+        "return not self.held or self.held",
+        "return self.held",
+        "tests/engine/test_window.py",
+    ),
+    Mutant(
+        "window: small images overtake",
+        "engine/window.py",
+        "if not self._queue and self._fits(place):",
+        "if self._fits(place):",
+        "tests/engine/test_window.py",
+    ),
+    Mutant(
+        "window: who left is let in",
+        "engine/window.py",
+        """                if not place.left:
+                    self._take(place)
+""",
+        """                if True:
+                    self._take(place)
+""",
+        "tests/engine/test_window.py",
+    ),
+    Mutant(
+        "window: room is not given back at the first token",
+        "engine/delivery.py",
+        """        if self._computed:
+            _ring(self._computed)
+        _ring(self.bells)
+
+    def on_finish""",
+        """        _ring(self.bells)
+
+    def on_finish""",
+        "tests/engine/test_preparation.py",
+    ),
+    Mutant(
+        "an idle engine gives no sign of life",
+        "engine/loop.py",
+        "            self._last_tick = time.perf_counter()\n            self._forget",
+        "            self._forget",
+        "tests/engine/test_loop.py",
+    ),
+]

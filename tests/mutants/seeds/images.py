@@ -1,0 +1,62 @@
+"""Bugs to seed into photonlite/images/."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "decoding: the header of an image may take any CPU time",
+        "images/decode_worker.py",
+        "    limit_cpu(limits.decode_cpu_s)\n",
+        "",
+        "tests/images/test_decode_process.py",
+    ),
+    Mutant(
+        "decoding: pixels may take any CPU time",
+        "images/decode_worker.py",
+        "            limit_cpu(max(0.001, allowed - spent))\n",
+        "",
+        "tests/images/test_decode_process.py",
+    ),
+    Mutant(
+        "decoding: memory is taken before it is admitted",
+        "images/decode_process.py",
+        "                admit(needed)\n",
+        "                pass\n",
+        "tests/images/test_decode_process.py",
+    ),
+    Mutant(
+        "decoding: a slow image keeps its place",
+        "images/decode_process.py",
+        "        self._on_slow()\n",
+        "",
+        "tests/images/test_decode_pool.py",
+    ),
+    Mutant(
+        "decoding: a cancelled image keeps its worker",
+        "images/decode_pool.py",
+        "            if worker is not None:\n                worker.kill()\n",
+        "",
+        "tests/images/test_decode_pool.py",
+    ),
+    Mutant(
+        "deadline: decoding goes on after it",
+        "images/pool.py",
+        "        check()\n        pixels",
+        "        pixels",
+        "tests/images/test_pool.py",
+    ),
+    Mutant(
+        "tables: jobs of the pool that are done are kept",
+        "images/pool.py",
+        "        future.add_done_callback(self._jobs.discard)\n",
+        "",
+        "tests/test_growth.py",
+    ),
+    Mutant(
+        "threads: an urgent job is left where every thread is busy",
+        "images/pool.py",
+        "        self.submit(_nothing)\n",
+        "",
+        "tests/engine/test_interleavings.py",
+    ),
+]

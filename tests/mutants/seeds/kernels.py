@@ -1,0 +1,48 @@
+"""Bugs to seed into photonlite/kernels/."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "scores of the ids before the mask",
+        "kernels/scoring.py",
+        "masked(wide(logits), masks).softmax(dim=-1)",
+        "wide(logits).softmax(dim=-1)",
+        "tests/kernels/test_scoring.py",
+    ),
+    Mutant(
+        "a masked id can be chosen",
+        "kernels/reference_choosing.py",
+        "return torch.where(allowed, logits, -math.inf)",
+        "return torch.where(allowed, logits, logits - 1)",
+        "tests/runner/test_sampling.py",
+    ),
+    Mutant(
+        "NaN of foreign pages reaches a result",
+        "kernels/reference.py",
+        "return dequantise(found, dtype, scale).masked_fill(unseen[..., None, None], 0.0)",
+        "return dequantise(found, dtype, scale)",
+        "tests/runner/test_attention.py tests/runner/test_torch_body.py",
+    ),
+    Mutant(
+        "FP8 wraps where it should saturate",
+        "kernels/reference.py",
+        "(x / scale).clamp(-largest, largest).to(FP8)",
+        "(x / scale).fmod(largest).to(FP8)",
+        "tests/kernels/test_paged_attention.py",
+    ),
+    Mutant(
+        "engines on one card count arrivals together",
+        "kernels/skinny.py",
+        "    token = _counters.set(counters)\n",
+        "    token = _counters.set(_shared)\n",
+        "tests/kernels/test_skinny.py",
+    ),
+    Mutant(
+        "a new position does not see itself",
+        "kernels/reference_decode.py",
+        "q, cos, sin), keys, values, page_table, positions + 1,",
+        "q, cos, sin), keys, values, page_table, positions,",
+        "tests/kernels/test_decode_attention.py",
+    ),
+]

@@ -1,0 +1,49 @@
+"""Bugs to seed into photonlite/skills/."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "a branch left aside is taken for its likeliest choice",
+        "skills/typed_choices.py",
+        "        if ended or len(choices) == 1:\n            self._credit(ids, share, *choices)\n",
+        "        if ended or len(choices) >= 1:\n            self._credit(ids, share, *list(choices)[:1])\n",
+        "tests/skills/test_typed_choices.py",
+    ),
+    Mutant(
+        "a branch begins with the odds of the whole",
+        "skills/typed_choices.py",
+        "        self._open[ids] = share\n",
+        "        self._open[ids] = 1.0\n",
+        "tests/skills/test_typed_choices.py tests/test_typed_answers.py",
+    ),
+    Mutant(
+        "further requests forget the reasoning",
+        "skills/typed_choices.py",
+        "*(Token(token.id, token.values) for token in tokens[:thought])",
+        "",
+        "tests/skills/test_typed_choices.py",
+    ),
+    Mutant(
+        "a point is spelled out before it is known to be none of a box",
+        "skills/typed_reading.py",
+        '            self._place.append(token)\n            return ""\n',
+        "            self._place.append(token)\n            if len(self._place) == 2:\n"
+        "                return self._spelled()\n",
+        "tests/skills/test_typed_reading.py",
+    ),
+    Mutant(
+        "reasoning leaves no room for its answer",
+        "skills/typed.py",
+        "question.room - 1 - budget",
+        "question.room - 1",
+        "tests/skills/test_typed.py",
+    ),
+    Mutant(
+        "the self-test never looks at sizes",
+        "skills/selftest.py",
+        "[word, place, place, size, word]",
+        "[word, place, place, word]",
+        "tests/skills/test_selftest.py",
+    ),
+]
