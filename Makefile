@@ -8,13 +8,13 @@ PICTURE := assets/desk.png
 OBJECT  := banana
 RESULT  := desk-detected.png
 
-.PHONY: help demo test test-slow lint clean
+.PHONY: help demo test test-all lint clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo       find every $(OBJECT) in $(PICTURE) and draw the boxes"
-	@echo "make test       run the tests (PYTEST_ARGS='-k crops' picks some)"
-	@echo "make test-slow  run the tests that take minutes: full corpora, thousands of requests"
+	@echo "make test       run the tests of every commit (PYTEST_ARGS='-k crops' picks some)"
+	@echo "make test-all   run these and all others: a million ticks, thousands of requests, browser, packaging"
 	@echo "make lint       ruff and mypy"
 	@echo "make clean      remove $(VENV) and everything that was built"
 
@@ -27,9 +27,9 @@ test: $(VENV)/.installed-test
 	@echo "==> running the tests"
 	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
 
-test-slow: $(VENV)/.installed-test
-	@echo "==> running the slow tests"
-	@$(VENV)/bin/python -m pytest -m slow $(PYTEST_ARGS)
+test-all: test
+	@echo "==> running all other tests"
+	@$(VENV)/bin/python -m pytest -m "long or slow" $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	@echo "==> ruff"

@@ -11,7 +11,8 @@ from tests.server.live import live_model
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = "http://127.0.0.1:2020"
-LINES = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+READMES = ("README.md", "photonlite/server/README.md")
+LINES = [line for name in READMES for line in (ROOT / name).read_text(encoding="utf-8").splitlines()]
 COMMANDS = [line for line in LINES if re.match(f"curl .*{ADDRESS}", line)]
 
 
