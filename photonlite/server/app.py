@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from photonlite.server import exposition, health, moondream, openai, openapi, playground, realtime_socket
+from photonlite.server import exposition, health, realtime_socket
 from photonlite.server.access import AccessLog
 from photonlite.server.backend import Backend
 from photonlite.server.config import ServerConfig
@@ -17,6 +17,7 @@ from photonlite.server.exposition import HttpMetrics
 from photonlite.server.hosts import OwnNames
 from photonlite.server.ingress import Ingress
 from photonlite.server.request_images import RequestImages
+from photonlite.server.routes import moondream, openai, openapi, playground
 from photonlite.server.sending import Failures, Heading
 from photonlite.server.wrong_keys import WrongKeys
 

@@ -7,7 +7,6 @@ from typing import Any, Literal, Protocol, cast
 from photonlite.api import VisionModel
 from photonlite.images.decode import DecodedImage
 from photonlite.options import OPTIONS
-from photonlite.results import Metrics
 
 Skill = Literal["caption", "query", "detect", "point", "segment"]
 SKILLS: tuple[Skill, ...] = ("caption", "query", "detect", "point", "segment")
@@ -41,21 +40,7 @@ class Call:
     strict: bool = False
 
 
-class Outcome(Protocol):
-    """What is known about an answer beside it; results of photonlite have it."""
-
-    @property
-    def metrics(self) -> Metrics | None:
-        """Where the time went."""
-        ...
-
-    @property
-    def finish_reason(self) -> str | None:
-        """Why the answer ended where it did."""
-        ...
-
-
-class TextStream(Protocol):
+class BackendStream(Protocol):
     """Pieces of text as they come. Closing it cancels the request."""
 
     @property
@@ -112,7 +97,7 @@ class Backend(Protocol):
         """
         ...
 
-    async def stream(self, call: Call) -> TextStream:
+    async def stream(self, call: Call) -> BackendStream:
         """Begin to answer a caption or a query.
 
         Raises:
@@ -192,7 +177,7 @@ class ModelStream:
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """The answer; see `TextStream`."""
+        """The answer; see `BackendStream`."""
         return self._result
 
     def __aiter__(self) -> "ModelStream":

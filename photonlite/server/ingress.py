@@ -23,7 +23,8 @@ from starlette.websockets import WebSocket
 
 from photonlite.errors import DeadlineError
 from photonlite.server import callers, fetch
-from photonlite.server.backend import Backend, Call, TextStream
+from photonlite.server.backend import Backend, BackendStream, Call
+from photonlite.server.bodies.reading import read_body
 from photonlite.server.callers import Caller
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
@@ -31,7 +32,6 @@ from photonlite.server.estimates import Kind, kind_of
 from photonlite.server.limits import bounded, check_images
 from photonlite.server.places import Places, Ticket
 from photonlite.server.rate import RateLimit
-from photonlite.server.reading import read_body
 from photonlite.server.request_images import Hold, RequestImages, from_data_uri, is_remote
 from photonlite.server.turns import Turn, Turns
 from photonlite.server.usage import note_result, note_stream
@@ -301,7 +301,7 @@ class Ingress:
             with Hold(ticket) as hold:
                 return await self.backend.run(self._due(await self._opened(call, hold), until, goes_first))
 
-    async def _open(self, call: Call, ticket: Ticket, until: float, turn: Turn) -> TextStream:
+    async def _open(self, call: Call, ticket: Ticket, until: float, turn: Turn) -> BackendStream:
         goes_first = await turn.granted
         with Hold(ticket) as hold:
             stream = await self.backend.stream(self._due(await self._opened(call, hold), until, goes_first))

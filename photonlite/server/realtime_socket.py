@@ -22,7 +22,7 @@ from photonlite.server.ingress import Ingress
 from photonlite.server.limits import bounded
 from photonlite.server.logs import LOGGER
 from photonlite.server.places import Ticket
-from photonlite.server.realtime_messages import (
+from photonlite.server.routes.realtime_messages import (
     counts,
     error_message,
     read_frame,

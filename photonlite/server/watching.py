@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from photonlite.errors import DeadlineError
-from photonlite.server.backend import TextStream
+from photonlite.server.backend import BackendStream
 from photonlite.server.errors import CLIENT_CLOSED, HttpError
 
 R = TypeVar("R")
@@ -73,7 +73,9 @@ class Pieces:
         on_end: Called as soon as the source has no more to do; told as `answered` whether it has given everything.
     """
 
-    def __init__(self, source: TextStream, watch: Watch, on_end: Callable[..., object] = lambda answered: None) -> None:
+    def __init__(
+        self, source: BackendStream, watch: Watch, on_end: Callable[..., object] = lambda answered: None
+    ) -> None:
         self._source = source
         self._watch = watch
         self._on_end = on_end
@@ -117,7 +119,7 @@ class Pieces:
         await self._watch.close()
 
 
-async def _next(source: TextStream) -> str | None:
+async def _next(source: BackendStream) -> str | None:
     # A task cannot end with StopAsyncIteration.
     async for piece in source:
         return piece

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from photonlite.results import Answer
-from photonlite.server.backend import Call, TextStream
+from photonlite.server.backend import BackendStream, Call
 from tests.server.fake import FakeBackend
 
 
@@ -77,7 +77,7 @@ class EngineBackend(FakeBackend):
             self._go_on()
         return Answer("yes")
 
-    async def stream(self, call: Call) -> TextStream:
+    async def stream(self, call: Call) -> BackendStream:
         raise NotImplementedError
 
     def _advance(self) -> None:

@@ -82,7 +82,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: the same name twice in JSON is let through",
-        "server/asking.py",
+        "server/bodies/parsing.py",
         ", object_pairs_hook=_object",
         "",
         "tests/server/test_ingress.py",

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from photonlite.server import schema_parts as parts
-from photonlite.server.schema_parts import TEXT, Json, described, record, ref
+from photonlite.server.bodies import schema_parts as parts
+from photonlite.server.bodies.schema_parts import TEXT, Json, described, record, ref
 
 
 def paths() -> Json:

@@ -12,16 +12,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from photonlite.results import Metrics
-from photonlite.server import openai_reply
-from photonlite.server.asking import read_json
 from photonlite.server.backend import Call
+from photonlite.server.bodies import completion
+from photonlite.server.bodies.chat import ChatRequest, read_chat
+from photonlite.server.bodies.completion import Heading
+from photonlite.server.bodies.parsing import read_json
 from photonlite.server.errors import HttpError
 from photonlite.server.ingress import Ingress
-from photonlite.server.openai_reply import Heading
-from photonlite.server.openai_request import ChatRequest, read_chat
-from photonlite.server.openai_stop import StopSequences
 from photonlite.server.places import Ticket
-from photonlite.server.sse import EventResponse, event, failure_event
+from photonlite.server.routes.sse import EventResponse, event, failure_event
+from photonlite.server.routes.stop_sequences import StopSequences
 from photonlite.server.watching import Pieces
 
 
@@ -44,13 +44,13 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 
     async def models(request: Request) -> Response:
         async with await ingress.admit(request):
-            return JSONResponse({"object": "list", "data": [openai_reply.model(ingress.backend.name, started)]})
+            return JSONResponse({"object": "list", "data": [completion.model(ingress.backend.name, started)]})
 
     async def model(request: Request) -> Response:
         async with await ingress.admit(request):
             name = request.path_params["model"]
             ingress.check_model(name)
-            return JSONResponse(openai_reply.model(name, started))
+            return JSONResponse(completion.model(name, started))
 
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),

@@ -14,11 +14,11 @@ from starlette.routing import Route, WebSocketRoute
 from photonlite.request import SamplingSettings
 from photonlite.results import Metrics
 from photonlite.server.app import create_app
-from photonlite.server.asking import COMMON, FIELDS
+from photonlite.server.bodies.chat import KNOWN
+from photonlite.server.bodies.parsing import COMMON, FIELDS
+from photonlite.server.bodies.schema import document
 from photonlite.server.config import ServerConfig
-from photonlite.server.openai_request import KNOWN
-from photonlite.server.openapi_page import page
-from photonlite.server.schema import document
+from photonlite.server.routes.docs_page import page
 from tests.server.asgi import Exchange, post
 from tests.server.fake import FakeBackend
 from tests.serving import run

@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from photonlite.server.asking import read_asked
 from photonlite.server.backend import SKILLS, Call, Skill
+from photonlite.server.bodies.parsing import read_asked
 from photonlite.server.ingress import Ingress
 from photonlite.server.places import Ticket
-from photonlite.server.sse import EventResponse, event, failure_event
+from photonlite.server.routes.sse import EventResponse, event, failure_event
 from photonlite.server.watching import Pieces
 
 

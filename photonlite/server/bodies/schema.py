@@ -1,9 +1,9 @@
 """The OpenAPI document: every route, with a schema for every body, written by hand as data."""
 
 from photonlite import __version__
-from photonlite.server import schema_openai, schema_service, schema_skills
+from photonlite.server.bodies import schema_openai, schema_service, schema_skills
+from photonlite.server.bodies.schema_parts import Json
 from photonlite.server.config import ServerConfig
-from photonlite.server.schema_parts import Json
 
 _TAGS = {
     "Skills": "Moondream's interface. Coordinates run from 0 to 1, with (0, 0) in the top-left corner of the image.",

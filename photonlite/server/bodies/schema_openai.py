@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from photonlite.server import schema_chat
-from photonlite.server import schema_parts as parts
+from photonlite.server.bodies import schema_chat
+from photonlite.server.bodies import schema_parts as parts
+from photonlite.server.bodies.schema_parts import COUNT, TEXT, Json, array, described, nullable, record, ref
 from photonlite.server.config import ServerConfig
-from photonlite.server.schema_parts import COUNT, TEXT, Json, array, described, nullable, record, ref
 
 _REASON: Final[Json] = {"type": "string", "enum": ["stop", "length"]}
 

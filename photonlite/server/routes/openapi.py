@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from photonlite.server import openapi_page
+from photonlite.server.bodies.schema import document
 from photonlite.server.ingress import Ingress
-from photonlite.server.schema import document
+from photonlite.server.routes import docs_page
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:
@@ -21,8 +21,8 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
     """
     described = document(ingress.config)
     data = json.dumps(described, ensure_ascii=False).encode()
-    page = openapi_page.page(described).encode()
-    style = base64.b64encode(hashlib.sha256(openapi_page.STYLE.encode()).digest()).decode()
+    page = docs_page.page(described).encode()
+    style = base64.b64encode(hashlib.sha256(docs_page.STYLE.encode()).digest()).decode()
     headers = {
         "Content-Security-Policy": (
             f"default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'; "

@@ -31,7 +31,7 @@ from typing import Any, Final
 from photonlite.realtime.outcomes import FrameResult
 from photonlite.realtime.question import Question
 from photonlite.realtime.stats import LoopStats
-from photonlite.server.asking import read_json
+from photonlite.server.bodies.parsing import read_json
 from photonlite.server.errors import HttpError
 
 MAX_TEXT: Final = 65_536

@@ -14,8 +14,8 @@ Grammars in other notations, and options of their backends, are refused by name.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from photonlite.server.bodies.conversation import malformed, unusable
 from photonlite.server.errors import HttpError
-from photonlite.server.openai_messages import malformed, unusable
 
 PARAMETERS: Final = ("response_format", "structured_outputs")
 _FORMATS: Final = ("text", "json_object", "json_schema")

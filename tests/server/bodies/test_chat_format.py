@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from photonlite.server.bodies.chat_format import read_format
 from photonlite.server.errors import HttpError
-from photonlite.server.openai_format import read_format
 
 SCHEMA = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
 

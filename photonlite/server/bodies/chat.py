@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from photonlite.server.bodies.chat_format import PARAMETERS, read_format
+from photonlite.server.bodies.conversation import Conversation, malformed, read_conversation, unusable
 from photonlite.server.errors import HttpError
-from photonlite.server.openai_format import PARAMETERS, read_format
-from photonlite.server.openai_messages import Conversation, malformed, read_conversation, unusable
 
 _SETTINGS: Final = ("temperature", "top_p", "seed")
 _LIMITS: Final = ("max_completion_tokens", "max_tokens")

@@ -10,9 +10,9 @@ pytest.importorskip("starlette", reason="the server is an extra: photonlite[serv
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from photonlite.server import playground
+from photonlite.server.routes import playground
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
+ASSETS = Path(__file__).resolve().parents[3] / "assets"
 TEXTS = (".html", ".js", ".css", ".svg")
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from photonlite.server.bodies.conversation import read_conversation
 from photonlite.server.errors import HttpError
-from photonlite.server.openai_messages import read_conversation
 
 URI = "data:image/png;base64,AAAA"
 

@@ -3,10 +3,9 @@
 from typing import Final
 
 from photonlite.grammar.choices import MAX_CHOICES
-from photonlite.server.config import ServerConfig
-from photonlite.server.openai_messages import INSTRUCTIONS
-from photonlite.server.openai_request import IGNORED, NEUTRAL
-from photonlite.server.schema_parts import (
+from photonlite.server.bodies.chat import IGNORED, NEUTRAL
+from photonlite.server.bodies.conversation import INSTRUCTIONS
+from photonlite.server.bodies.schema_parts import (
     COUNT,
     FLAG,
     NUMBER,
@@ -19,6 +18,7 @@ from photonlite.server.schema_parts import (
     record,
     ref,
 )
+from photonlite.server.config import ServerConfig
 
 _NEUTRAL: Final = "Taken with a value that changes nothing, refused with any other."
 

@@ -3,11 +3,10 @@
 from typing import Any, Final
 
 from photonlite.grammar.choices import MAX_CHOICES
-from photonlite.server import schema_parts as parts
-from photonlite.server.asking import FIELDS, JSON_FIELDS, LENGTHS, REQUIRED, STREAMED
 from photonlite.server.backend import Skill
-from photonlite.server.config import ServerConfig
-from photonlite.server.schema_parts import (
+from photonlite.server.bodies import schema_parts as parts
+from photonlite.server.bodies.parsing import FIELDS, JSON_FIELDS, LENGTHS, REQUIRED, STREAMED
+from photonlite.server.bodies.schema_parts import (
     COUNT,
     FLAG,
     NUMBER,
@@ -21,6 +20,7 @@ from photonlite.server.schema_parts import (
     record,
     ref,
 )
+from photonlite.server.config import ServerConfig
 from photonlite.skills.base import MAX_OBJECT_CHARACTERS, MAX_QUESTION_CHARACTERS
 
 _OPTIONAL: Final = ("text", "scores", "reasoning")

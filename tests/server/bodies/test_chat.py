@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from photonlite.server.bodies.chat import IGNORED, NEUTRAL, read_chat
 from photonlite.server.errors import HttpError
-from photonlite.server.openai_request import IGNORED, NEUTRAL, read_chat
 
 MESSAGES = [{"role": "user", "content": "How many?"}]
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from photonlite.server.bodies.multipart import read_form
 from photonlite.server.errors import HttpError
-from photonlite.server.multipart import read_form
 
 LONG = "b" * 71
 MARK = f"--{LONG}".encode()

@@ -19,8 +19,8 @@ from starlette.requests import Request
 
 from photonlite.hints import did_you_mean
 from photonlite.server.backend import Skill
+from photonlite.server.bodies.multipart import read_form
 from photonlite.server.errors import HttpError
-from photonlite.server.multipart import read_form
 
 LENGTHS: Final = ("short", "normal", "long")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, Final
 
-from photonlite.server.schema_parts import Json
+from photonlite.server.bodies.schema_parts import Json
 
 STYLE: Final = """
 :root { color-scheme: light dark; --text: #1d2129; --quiet: #5b6472; --line: #d9dee6; --back: #fff; --panel: #f5f7fa;

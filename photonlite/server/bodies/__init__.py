@@ -1,0 +1,1 @@
+"""Bodies of requests and answers: read, checked and described by one model each."""

@@ -1,0 +1,1 @@
+"""Routes: what answers each path."""
