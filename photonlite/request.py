@@ -151,7 +151,7 @@ class Allowed:
         size: The same for a size.
         end: Where set, the position decides between this id and one more object: any other id counts as `coordinate`,
             and the probability of going on is wanted.
-        mask: Where set, the ids to choose from as bits, int32 ``[words]`` as `grammar.mask` lays them out; `ids` and
+        mask: Where set, the ids to choose from as bits, int32 ``[words]``, see `grammar.automata.mask`; `ids` and
             `suppressed` are left out then. It never changes.
         scored: Ids whose probabilities are wanted, at temperature 1 and among those that may stand here; at most
             `MAX_SCORED`.

@@ -30,16 +30,16 @@ from photonlite.engine.engine import Engine
 from photonlite.engine.generation import Generation
 from photonlite.engine.preparation import Binding, Preparation
 from photonlite.errors import ModelError, NumericalError
-from photonlite.grammar.automaton import Automaton
-from photonlite.grammar.compiler import COUNTERS, GAUGES, GrammarCompiler, Language
-from photonlite.grammar.tables import Ids
+from photonlite.grammar.automata.tables import Automaton, SpecialIds
+from photonlite.grammar.compiler.client import COUNTERS, GAUGES, GrammarCompiler
+from photonlite.grammar.spec import GrammarSpec
 from photonlite.images.decode_pool import DecodePool
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.options import Chosen, Options, chosen
 from photonlite.request import Completion, Request
 from photonlite.skills import encode, selftest
-from photonlite.skills.typed import Late
+from photonlite.skills.typed.question import DeferredRequest
 from photonlite.tasks import EncodedImage, ImageInput, Task, Tasks
 
 R = TypeVar("R")
@@ -231,14 +231,14 @@ class Session:
 
     def _bind(
         self,
-        late: Late,
+        late: DeferredRequest,
         delivery: Delivery,
         mark: Callable[[Request], Request],
-        compiling: Callable[[Language], "Future[Automaton]"],
+        compiling: Callable[[GrammarSpec], "Future[Automaton]"],
         encodes: bool,
     ) -> Binding:
         """Begin to compile what a question needs."""
-        language = late.language
+        spec = late.spec
         started = delivery.started
         self._unbound.add(started)
         started.add_done_callback(self._unbound.discard)
@@ -246,17 +246,17 @@ class Session:
         def bind(automaton: Automaton | None) -> Request:
             return mark(late.bind(automaton))
 
-        if language is None:
+        if spec is None:
             return Binding(bind)
         # Without a prefix cache nobody would find the image that was encoded before its question.
         meanwhile = encode.build() if encodes and self._config.prefix_caching else None
-        return Binding(bind, compiling(language), meanwhile)
+        return Binding(bind, compiling(spec), meanwhile)
 
-    def _compile(self, language: Language, *, cache_salt: str, caller: str) -> "Future[Automaton]":
-        return self._grammars().compile(language, cache_salt=cache_salt, caller=caller)
+    def _compile(self, spec: GrammarSpec, *, cache_salt: str, caller: str) -> "Future[Automaton]":
+        return self._grammars().compile(spec, cache_salt=cache_salt, caller=caller)
 
     def _grammars(self) -> GrammarCompiler:
-        """Give what compiles languages; it starts with the first one."""
+        """Give what compiles specs; it starts with the first one."""
         with self._lock:
             if self._compiler is None:
                 if self._state != "open":
@@ -264,7 +264,7 @@ class Session:
                 ids, vocab_size = self._prompts.vocabulary, self._prompts.vocab_size
                 self._compiler = GrammarCompiler(
                     self._prompts.pieces,
-                    Ids(ids.end, ids.coordinate, ids.size, vocab_size),
+                    SpecialIds(ids.end, ids.coordinate, ids.size, vocab_size),
                     workers=self._config.grammar_workers,
                     limit_s=self._config.grammar_limit_s,
                     cache_bytes=self._config.grammar_cache_bytes,

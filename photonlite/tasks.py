@@ -19,10 +19,10 @@ from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments
 from photonlite.skills import caption, detect, encode, point, query, segment
 from photonlite.skills.base import OnEnd, Prompts, SpatialRefs
-from photonlite.skills.query import Question
-from photonlite.skills.typed import Late, TypedQuestion
-from photonlite.skills.typed_choices import ChoiceQuestion
-from photonlite.skills.typed_forms import Chosen, Form, form_of
+from photonlite.skills.query import CheckedQuestion
+from photonlite.skills.typed.choices import ChoiceQuestion
+from photonlite.skills.typed.forms import ChoicesForm, Form, form_of
+from photonlite.skills.typed.question import DeferredRequest, TypedQuestion
 
 R = TypeVar("R")
 Settings: TypeAlias = Mapping[str, Any]
@@ -83,7 +83,7 @@ class Task(Generic[R]):
     finish: Callable[[Completion], R]
     stream: Callable[[Iterator[Token], OnEnd], R] | None = None
     astream: Callable[[AsyncIterator[Token], OnEnd], R] | None = None
-    late: Late | None = None
+    late: DeferredRequest | None = None
     further: Further | None = None
 
 
@@ -171,8 +171,8 @@ class Tasks:
         streams = (partial(query.stream, request, prompts), partial(query.astream, request, prompts)) if stream else ()
         return Task(request, image, partial(query.finish, request, prompts), *streams)
 
-    def _typed(self, asked: Question, form: Form, image: ImageInput | None, stream: bool) -> Task[Answer]:
-        if isinstance(form, Chosen):
+    def _typed(self, asked: CheckedQuestion, form: Form, image: ImageInput | None, stream: bool) -> Task[Answer]:
+        if isinstance(form, ChoicesForm):
             late: ChoiceQuestion | TypedQuestion = ChoiceQuestion(self._prompts, asked, form)
         else:
             late = TypedQuestion(self._prompts, asked, form)

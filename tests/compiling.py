@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from photonlite import session
-from photonlite.grammar.automaton import Automaton, Ids
-from photonlite.grammar.building import prepare
-from photonlite.grammar.compiler import COUNTERS, GAUGES
-from photonlite.grammar.language import Language
-from photonlite.grammar.trie import Pieces
+from photonlite.grammar.automata.tables import Automaton, SpecialIds
+from photonlite.grammar.automata.trie import TokenBytes
+from photonlite.grammar.compiler.building import prepare
+from photonlite.grammar.compiler.client import COUNTERS, GAUGES
+from photonlite.grammar.spec import GrammarSpec
 
 
 class Workshop:
@@ -24,46 +24,46 @@ class Workshop:
         ids: Those that are no text.
     """
 
-    def __init__(self, pieces: Sequence[bytes], ids: Ids) -> None:
-        self._pieces = Pieces(pieces)
+    def __init__(self, pieces: Sequence[bytes], ids: SpecialIds) -> None:
+        self._pieces = TokenBytes(pieces)
         self._build = lru_cache(prepare(pieces, ids))
 
-    def automaton(self, language: Language) -> Automaton:
-        return replace(self._build(language), pieces=self._pieces)
+    def automaton(self, spec: GrammarSpec) -> Automaton:
+        return replace(self._build(spec), pieces=self._pieces)
 
 
 class FakeCompiler:
     """Takes the place of a `GrammarCompiler`.
 
     Attributes:
-        asked: The languages so far, and their futures.
+        asked: The specs so far, and their futures.
         callers: The cache_salt and the caller of each.
         slow: Whether a test settles the futures itself; else they are settled at once.
         closed: How often it was closed.
         options: What it was made with.
     """
 
-    def __init__(self, pieces: Callable[[], Sequence[bytes]], ids: Ids, **options: Any) -> None:
+    def __init__(self, pieces: Callable[[], Sequence[bytes]], ids: SpecialIds, **options: Any) -> None:
         self.workshop = Workshop(pieces(), ids)
-        self.asked: list[tuple[Language, Future[Automaton]]] = []
+        self.asked: list[tuple[GrammarSpec, Future[Automaton]]] = []
         self.callers: list[tuple[str, str]] = []
         self.slow = False
         self.closed = 0
         self.options = options
 
-    def compile(self, language: Language, *, cache_salt: str = "", caller: str = "") -> "Future[Automaton]":
+    def compile(self, spec: GrammarSpec, *, cache_salt: str = "", caller: str = "") -> "Future[Automaton]":
         future: Future[Automaton] = Future()
         self.callers.append((cache_salt, caller))
-        self.asked.append((language, future))
+        self.asked.append((spec, future))
         if not self.slow:
             self.finish()
         return future
 
     def finish(self) -> None:
         """Settle the newest future."""
-        language, future = self.asked[-1]
+        spec, future = self.asked[-1]
         try:
-            automaton = self.workshop.automaton(language)
+            automaton = self.workshop.automaton(spec)
         except Exception as error:
             future.set_exception(error)
         else:

@@ -19,8 +19,8 @@ import torch
 from photonlite.config import EngineConfig, KvDtype
 from photonlite.engine.engine import Engine
 from photonlite.errors import RequestCancelledError
-from photonlite.grammar.automaton import Automaton, Ids
-from photonlite.grammar.language import Language
+from photonlite.grammar.automata.tables import Automaton, SpecialIds
+from photonlite.grammar.spec import GrammarSpec
 from photonlite.images.crops import Crops
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
@@ -29,9 +29,9 @@ from photonlite.runner.kv_format import kv_format
 from photonlite.runner.memory import bytes_of_page
 from photonlite.sequence import Sequence
 from photonlite.skills import caption, detect, point, query, segment
-from photonlite.skills.typed import TypedQuestion
-from photonlite.skills.typed_choices import ChoiceQuestion
-from photonlite.skills.typed_forms import Chosen, Written, form_of
+from photonlite.skills.typed.choices import ChoiceQuestion
+from photonlite.skills.typed.forms import ChoicesForm, TextForm, form_of
+from photonlite.skills.typed.question import TypedQuestion
 from tests.compiling import Workshop
 from tests.plain import PlainEngine
 from tests.tiny import CPU, tiny_config, tiny_model, tiny_prompts
@@ -199,17 +199,17 @@ class Asked:
             settings=dataclasses.replace(self.settings, max_tokens=40),
         )
         if self.kind == "choices":
-            return ChoiceQuestion(prompts, asked, Chosen(("yes", "no", "now", "nowhere"))).bind(None)
+            return ChoiceQuestion(prompts, asked, ChoicesForm(("yes", "no", "now", "nowhere"))).bind(None)
         form = form_of(_SCHEMA, None, None)
-        assert isinstance(form, Written)
-        return TypedQuestion(prompts, asked, form).bind(_automaton(form.language))
+        assert isinstance(form, TextForm)
+        return TypedQuestion(prompts, asked, form).bind(_automaton(form.spec))
 
 
 @functools.cache
-def _automaton(language: Language) -> Automaton:
+def _automaton(spec: GrammarSpec) -> Automaton:
     """Compile for the vocabulary that all scenes share."""
     prompts = tiny_prompts(tiny_config())
-    return Workshop(prompts.pieces(), Ids(_END, _COORDINATE, _SIZE, _VOCABULARY)).automaton(language)
+    return Workshop(prompts.pieces(), SpecialIds(_END, _COORDINATE, _SIZE, _VOCABULARY)).automaton(spec)
 
 
 class Scene:

@@ -36,7 +36,7 @@ from photonlite.errors import (
     SettingsError,
     StepError,
 )
-from photonlite.grammar.compiler import COUNTERS, GAUGES
+from photonlite.grammar.compiler.client import COUNTERS, GAUGES
 from photonlite.images import pool
 from photonlite.request import Request
 from photonlite.sequence import Sequence

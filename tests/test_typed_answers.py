@@ -24,14 +24,14 @@ from photonlite.errors import (
     SchemaError,
     UnsupportedSkillError,
 )
-from photonlite.grammar.automaton import Ids
+from photonlite.grammar.automata.tables import SpecialIds
 from photonlite.images.crops import cut_crops
 from photonlite.images.decode import load_image
 from photonlite.request import Allowed, SamplingSettings, Token
 from photonlite.skills.query import read_question
-from photonlite.skills.typed import TypedQuestion
-from photonlite.skills.typed_choices import ChoiceQuestion
-from photonlite.skills.typed_forms import Written, form_of
+from photonlite.skills.typed.choices import ChoiceQuestion
+from photonlite.skills.typed.forms import TextForm, form_of
+from photonlite.skills.typed.question import TypedQuestion
 from tests.compiling import FakeCompiler, Workshop, fake_compilers
 from tests.plain import PlainEngine, Sampler
 from tests.serving import GUARD, IMAGE, Gate, counters, double, make_image, network, on_thread, run, serve
@@ -125,12 +125,14 @@ def test_blocking_pipelined_awaited_batched_and_streamed_answers_are_the_same(
 def test_answers_are_those_of_the_plain_oracle(compilers: list[FakeCompiler]) -> None:
     loaded = double()
     ids = loaded.prompts.vocabulary
-    workshop = Workshop(loaded.prompts.pieces(), Ids(ids.end, ids.coordinate, ids.size, loaded.prompts.vocab_size))
+    workshop = Workshop(
+        loaded.prompts.pieces(), SpecialIds(ids.end, ids.coordinate, ids.size, loaded.prompts.vocab_size)
+    )
     oracle = PlainEngine(loaded.model, CPU, torch.float64)
     with serve(loaded) as model:
         for form in FORMS[:5]:
             form_asked = form_of(form.get("schema"), None, form.get("regex"))
-            assert isinstance(form_asked, Written)
+            assert isinstance(form_asked, TextForm)
             question = read_question(
                 loaded.prompts,
                 "why?",
@@ -140,7 +142,7 @@ def test_answers_are_those_of_the_plain_oracle(compilers: list[FakeCompiler]) ->
                 settings=SamplingSettings.from_dict(form.get("settings", SETTINGS)),
             )
             typed = TypedQuestion(loaded.prompts, question, form_asked)
-            request = typed.bind(workshop.automaton(form_asked.language))
+            request = typed.bind(workshop.automaton(form_asked.spec))
             crops = cut_crops(load_image(IMAGE), loaded.model.crop_spec)
             wanted = typed.finish(oracle.generate(request, crops).complete())
             assert near(model.query(**asked(form))) == near(wanted)
@@ -329,9 +331,7 @@ def test_cancelling_while_further_requests_run_gives_them_up(
     assert model.metrics()["gauges"]["running"] == 0
 
 
-def test_closing_finishes_what_waits_for_its_grammar(
-    slow: list[FakeCompiler], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_finishes_what_waits_for_its_grammar(slow: list[FakeCompiler], monkeypatch: pytest.MonkeyPatch) -> None:
     model = serve()
     waiting = on_thread(lambda: run(model.aquery(**asked({"schema": Thing}))))
     while not slow or not slow[0].asked:

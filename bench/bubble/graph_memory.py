@@ -9,7 +9,7 @@ import torch
 
 from bench.bubble.report import table
 from bench.bubble.subjects import Subject
-from photonlite.grammar.mask import words
+from photonlite.grammar.automata.mask import words
 from photonlite.runner.graphs import Capturer, CudaCapturer, GraphOptions, GraphReport
 from photonlite.runner.slot import SlotShape
 from photonlite.runner.torch_body import TorchModelRunner

@@ -17,7 +17,7 @@ from bench.bubble.subjects import Subject, Workload, requests
 from photonlite.batch import SamplingParams
 from photonlite.device.base import Device
 from photonlite.device.bodies import open_device
-from photonlite.grammar.mask import MaskCache, words
+from photonlite.grammar.automata.mask import MaskCache, words
 from photonlite.request import Allowed
 from photonlite.runner.choices import Variant, write_choice
 from photonlite.runner.graphs import GraphOptions

@@ -11,8 +11,9 @@ from torch import nn
 
 from bench.bubble.stops import StopModel
 from photonlite.config import EngineConfig
-from photonlite.grammar.base import Vocabulary
-from photonlite.grammar.spatial import DetectGrammar, TextGrammar
+from photonlite.grammar.decoding.base import Vocabulary
+from photonlite.grammar.decoding.spatial import DetectGrammar
+from photonlite.grammar.decoding.text import TextGrammar
 from photonlite.models.base import Model
 from photonlite.models.loading import resolve
 from photonlite.models.moondream.config import MoondreamConfig

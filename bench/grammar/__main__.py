@@ -13,10 +13,10 @@ from dataclasses import replace
 from bench.bubble.subjects import PROMPT, SPREAD, STOP, Subject
 from bench.gpu.command import Bench, Options, parse
 from bench.gpu.models import NEVER, endless_model, prompts_of
-from bench.grammar.languages import Vocabulary, large, shipped
 from bench.grammar.masks import measure
+from bench.grammar.samples import Vocabulary, large, shipped
 from bench.grammar.speed import Speed
-from photonlite.grammar.tables import Ids
+from photonlite.grammar.automata.tables import SpecialIds
 from photonlite.models.loading import resolve
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
@@ -28,7 +28,7 @@ NOTES = """\
 - Compile: median, nothing remembered, the vocabulary already read. "In its worker": from asking `GrammarCompiler` to
   the automaton in this process. llguidance only checks a grammar when it compiles, and makes its tables as states are
   met; xgrammar works with one thread.
-- Mask of one row: median over the positions of a text that belongs to the language, once its states have been met; the
+- Mask of one row: median over the positions of a text that belongs to the spec, once its states have been met; the
   next table has the longest while they are met the first time. For photonlite it is the lookup of what is allowed and
   the copy of the row into the batch's.
 - Take a token: the grammar's move from one position to the next.
@@ -67,7 +67,7 @@ def _moondream2(bench: Bench) -> None:
     lengths = (40, 5, 120) if options.tiny else (PROMPT, SPREAD, STOP)
     special = model.config.tokenizer
     vocabulary = shipped() if options.tiny else large()
-    ids = Ids(special.eos_id, special.coord_id, special.size_id, vocabulary.ids.vocab_size)
+    ids = SpecialIds(special.eos_id, special.coord_id, special.size_id, vocabulary.ids.vocab_size)
     vocabulary = replace(vocabulary, ids=ids)
     streams = (1, 2) if options.tiny else (1, 8, 32)
     subject = _endless("Moondream 2's shape, random weights", model, options, lengths)

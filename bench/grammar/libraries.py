@@ -1,7 +1,7 @@
 """photonlite's grammars and those of other libraries behind one face, each as its own documentation uses it.
 
 The others are optional: xgrammar (which wants transformers at its import, though nothing here uses it) and llguidance.
-All write JSON without spaces, so that the same text belongs to the language of each.
+All write JSON without spaces, so that the same text belongs to the spec of each.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.grammar.languages import Vocabulary
-from photonlite.grammar.building import prepare
-from photonlite.grammar.language import Language
-from photonlite.grammar.mask import MaskCache, words
-from photonlite.grammar.trie import Pieces
-from photonlite.grammar.typed import TypedGrammar
+from bench.grammar.samples import Vocabulary
+from photonlite.grammar.automata.mask import MaskCache, words
+from photonlite.grammar.automata.trie import TokenBytes
+from photonlite.grammar.compiler.building import prepare
+from photonlite.grammar.decoding.typed import TypedGrammar
+from photonlite.grammar.spec import GrammarSpec
 from photonlite.request import Token
 
 BUDGET = 4096
@@ -43,7 +43,7 @@ class Answer(ABC):
 
 
 class Library(ABC):
-    """Compiles languages for one vocabulary.
+    """Compiles specs for one vocabulary.
 
     Attributes:
         name: For the report.
@@ -52,8 +52,8 @@ class Library(ABC):
     name: str
 
     @abstractmethod
-    def compile(self, language: Language) -> Any:
-        """Compile a language from the start: nothing is remembered."""
+    def compile(self, spec: GrammarSpec) -> Any:
+        """Compile a spec from the start: nothing is remembered."""
 
     @abstractmethod
     def begin(self, compiled: Any) -> Answer:
@@ -67,12 +67,12 @@ class Own(Library):
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._build = prepare(vocabulary.pieces, vocabulary.ids)
-        self._pieces = Pieces(vocabulary.pieces)
+        self._pieces = TokenBytes(vocabulary.pieces)
         self._masks = MaskCache(vocabulary.ids.vocab_size)
 
-    def compile(self, language: Language) -> Any:
+    def compile(self, spec: GrammarSpec) -> Any:
         """Give the automaton."""
-        return dataclasses.replace(self._build(language), pieces=self._pieces)
+        return dataclasses.replace(self._build(spec), pieces=self._pieces)
 
     def begin(self, compiled: Any) -> Answer:
         """Begin an answer."""
@@ -103,11 +103,11 @@ class XGrammar(Library):
         self._compiler = self._module.GrammarCompiler(info, max_threads=1, cache_enabled=False)
         self._size = len(vocabulary.pieces)
 
-    def compile(self, language: Language) -> Any:
+    def compile(self, spec: GrammarSpec) -> Any:
         """Give the compiled grammar."""
-        if language.kind == "regex":
-            return self._compiler.compile_regex(language.source)
-        return self._compiler.compile_json_schema(language.source, any_whitespace=False, separators=(",", ":"))
+        if spec.kind == "regex":
+            return self._compiler.compile_regex(spec.source)
+        return self._compiler.compile_json_schema(spec.source, any_whitespace=False, separators=(",", ":"))
 
     def begin(self, compiled: Any) -> Answer:
         """Begin an answer."""
@@ -139,13 +139,13 @@ class LLGuidance(Library):
             str(vocabulary.path), n_vocab=self._size, eos_token=vocabulary.ids.end
         )
 
-    def compile(self, language: Language) -> Any:
+    def compile(self, spec: GrammarSpec) -> Any:
         """Give the grammar, checked; its tables are made as answers need them."""
         matcher = self._module.LLMatcher
-        if language.kind == "regex":
-            return matcher(self._tokenizer, matcher.grammar_from_regex(language.source))
+        if spec.kind == "regex":
+            return matcher(self._tokenizer, matcher.grammar_from_regex(spec.source))
         options = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
-        schema = json.dumps({**json.loads(language.source), "x-guidance": options})
+        schema = json.dumps({**json.loads(spec.source), "x-guidance": options})
         return matcher(self._tokenizer, matcher.grammar_from_json_schema(schema))
 
     def begin(self, compiled: Any) -> Answer:

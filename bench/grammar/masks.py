@@ -1,4 +1,4 @@
-"""Compiling and masks: each language, each library, in turns, and the same in photonlite's worker process."""
+"""Compiling and masks: each spec, each library, in turns, and the same in photonlite's worker process."""
 
 import gc
 import math
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from bench.bubble.report import table
 from bench.gpu.command import say
-from bench.grammar.languages import Sample, Vocabulary, samples
 from bench.grammar.libraries import Library, libraries
-from photonlite.grammar.compiler import GrammarCompiler
+from bench.grammar.samples import Sample, Vocabulary, samples
+from photonlite.grammar.compiler.client import GrammarCompiler
 
 _PATIENCE_S = 300.0
 
@@ -31,7 +31,7 @@ class Walk:
 
 @dataclass
 class Figures:
-    """What one library takes for one language, in seconds; NaN where it was not measured.
+    """What one library takes for one spec, in seconds; NaN where it was not measured.
 
     Attributes:
         compile_s: Median of compiling.
@@ -91,11 +91,11 @@ class _Worker:
     def _make(self) -> GrammarCompiler:
         pieces, ids = self._vocabulary.pieces, self._vocabulary.ids
         compiler = GrammarCompiler(lambda: pieces, ids, limit_s=_PATIENCE_S, cache_bytes=0)
-        compiler.compile(samples()[0].language).result(_PATIENCE_S)
+        compiler.compile(samples()[0].spec).result(_PATIENCE_S)
         return compiler
 
     def _ask(self, sample: Sample) -> None:
-        self._compiler.compile(sample.language).result(_PATIENCE_S)
+        self._compiler.compile(sample.spec).result(_PATIENCE_S)
 
 
 def _attempt(library: Library, vocabulary: Vocabulary, sample: Sample, rounds: int) -> Figures:
@@ -108,10 +108,10 @@ def _attempt(library: Library, vocabulary: Vocabulary, sample: Sample, rounds: i
 
 
 def _measure(library: Library, vocabulary: Vocabulary, sample: Sample, rounds: int) -> Figures:
-    compile_s = statistics.median(_seconds(lambda: library.compile(sample.language)) for _ in range(rounds))
+    compile_s = statistics.median(_seconds(lambda: library.compile(sample.spec)) for _ in range(rounds))
     if not sample.text:
         return Figures(compile_s)
-    compiled, ids = library.compile(sample.language), vocabulary.encode(sample.text)
+    compiled, ids = library.compile(sample.spec), vocabulary.encode(sample.text)
     first = _walk(library, compiled, ids)
     later = [_walk(library, compiled, ids) for _ in range(rounds)]
     fills = [seconds for walk in later for seconds in walk.fills]

@@ -15,13 +15,14 @@ from bench.bubble.report import table
 from bench.bubble.rounds import Rig
 from bench.bubble.subjects import Subject, engine_config, prompt_lengths, requests
 from bench.gpu.command import Bench
-from bench.grammar.languages import Vocabulary
-from photonlite.grammar.automaton import Automaton, build_automaton
-from photonlite.grammar.dfa import compile_dfa
-from photonlite.grammar.letters import BOX
-from photonlite.grammar.spatial import TextGrammar
-from photonlite.grammar.trie import TokenTrie
-from photonlite.grammar.typed import TypedGrammar
+from bench.grammar.samples import Vocabulary
+from photonlite.grammar.automata.alphabet import BOX
+from photonlite.grammar.automata.builder import build_automaton
+from photonlite.grammar.automata.dfa import compile_dfa
+from photonlite.grammar.automata.tables import Automaton
+from photonlite.grammar.automata.trie import TokenTrie
+from photonlite.grammar.decoding.text import TextGrammar
+from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.request import Grammar, Request
 
 # Patterns that can always go on.

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from photonlite.engine.delivery import Delivery, Submitter
 from photonlite.engine.window import Lane, Place
-from photonlite.grammar.automaton import Automaton
+from photonlite.grammar.automata.tables import Automaton
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Request, Token
 from photonlite.sequence import Sequence

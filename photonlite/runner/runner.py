@@ -21,7 +21,7 @@ import numpy as np
 from photonlite.batch import EncodeJob, SamplingParams, ScheduledBatch, Step
 from photonlite.device.base import Device, Event, Stream
 from photonlite.errors import NumericalError
-from photonlite.grammar.mask import MaskCache
+from photonlite.grammar.automata.mask import MaskCache
 from photonlite.observe.trace import Tracer, Track
 from photonlite.request import Token
 from photonlite.runner.body import ModelRunner

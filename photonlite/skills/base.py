@@ -5,16 +5,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, cast
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
-from photonlite.grammar.base import PathIds, Vocabulary
+from photonlite.grammar.decoding.base import PathIds, Vocabulary
 from photonlite.request import Token
 from photonlite.results import Box, Detections, Metrics, Point, Points, Segments
 
 MAX_OBJECT_CHARACTERS = 1_000
 MAX_QUESTION_CHARACTERS = 4_000
 
-SpatialRefs: TypeAlias = (
-    Sequence[Sequence[float] | Mapping[str, Any] | Box | Point] | Mapping[str, Any] | Box | Point
-)
+SpatialRefs: TypeAlias = Sequence[Sequence[float] | Mapping[str, Any] | Box | Point] | Mapping[str, Any] | Box | Point
 """Points (x, y) and boxes (x_min, y_min, x_max, y_max), normalised to [0, 1], as numbers or as results hold them.
 
 Also a whole result of `detect`, `point` or `segment`, or one of its entries.
@@ -28,7 +26,7 @@ OnEnd = Callable[[], tuple[Metrics | None, str | None]]
 """Called when a stream ends: gives its metrics and finish reason."""
 
 
-class Detokenizer(Protocol):
+class TokenDecoder(Protocol):
     """Turns ids into text one by one, never half a character."""
 
     def feed(self, token_id: int, /) -> str:
@@ -96,7 +94,7 @@ class Prompts(Protocol):
         """Give the text of ids; special ones vanish."""
         ...
 
-    def detokenizer(self) -> Detokenizer:
+    def detokenizer(self) -> TokenDecoder:
         """Start reading the text of a stream of ids."""
         ...
 

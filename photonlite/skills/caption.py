@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 
-from photonlite.grammar.spatial import TextGrammar
+from photonlite.grammar.decoding.text import TextGrammar
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Caption
 from photonlite.skills.base import AsyncTextPieces, OnEnd, Prompts, TextPieces, TextReader, room_after

@@ -1,6 +1,6 @@
 """Find every instance of an object: boxes."""
 
-from photonlite.grammar.spatial import DetectGrammar
+from photonlite.grammar.decoding.spatial import DetectGrammar
 from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Detections
 from photonlite.skills.base import MAX_OBJECT_CHARACTERS, Prompts, box, clean_text, groups, room_after, score

@@ -3,7 +3,7 @@
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 
 
-class Silence:
+class EmptyGrammar:
     """The grammar of an answer that has no tokens; nobody asks it what may follow."""
 
     allowed = Allowed()
@@ -17,4 +17,4 @@ class Silence:
 
 def build() -> Request:
     """Make the request: no prompt, and a budget of no tokens."""
-    return Request("encode", (), Silence(), 0, SamplingSettings())
+    return Request("encode", (), EmptyGrammar(), 0, SamplingSettings())

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from photonlite.errors import SpatialRefError
-from photonlite.grammar.base import Vocabulary
-from photonlite.grammar.spatial import ReasoningGrammar, TextGrammar
+from photonlite.grammar.decoding.base import Vocabulary
+from photonlite.grammar.decoding.text import ReasoningGrammar, TextGrammar
 from photonlite.request import Completion, Grammar, Request, SamplingSettings, Token
 from photonlite.results import Answer
 from photonlite.skills.base import (
@@ -33,7 +33,7 @@ from photonlite.skills.base import (
 
 
 @dataclass(frozen=True)
-class Question:
+class CheckedQuestion:
     """A question that has been checked.
 
     Attributes:
@@ -63,7 +63,7 @@ def read_question(
     reasoning: bool,
     refs: SpatialRefs | None,
     settings: SamplingSettings,
-) -> Question:
+) -> CheckedQuestion:
     """Check a question and write its prompt.
 
     Args:
@@ -85,7 +85,7 @@ def read_question(
     if places and not with_image:
         raise SpatialRefError("spatial references were given without an image: hand in the image they belong to")
     prompt = prompts.query(subject, reasoning=reasoning, refs=places)
-    return Question(subject, prompt, reasoning, room_after(prompt, prompts, with_image=with_image), settings)
+    return CheckedQuestion(subject, prompt, reasoning, room_after(prompt, prompts, with_image=with_image), settings)
 
 
 def build(

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from photonlite.grammar.base import PATH_GRID, PathIds
-from photonlite.grammar.spatial import SegmentGrammar
+from photonlite.grammar.decoding.base import PATH_GRID, PathIds
+from photonlite.grammar.decoding.spatial import SegmentGrammar
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Segments
 from photonlite.results.svg import path_to_polygon

@@ -1,14 +1,14 @@
 """A tiny question through every skill and every head, to see before anybody asks that a checkpoint computes numbers."""
 
 from photonlite.errors import UnsupportedSkillError
-from photonlite.grammar.base import Vocabulary
+from photonlite.grammar.decoding.base import Vocabulary
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 from photonlite.skills.base import Prompts
 
 _LENGTHS = ("short", "normal", "long")
 
 
-class EveryHead:
+class AllHeadsGrammar:
     """The grammar of an answer for which each head chooses once.
 
     A word, x, y, a size, a word: the last one follows from what the model makes of coordinates and sizes as inputs.
@@ -67,7 +67,7 @@ def build(prompts: Prompts) -> dict[str, Request]:
                 asked[skill] = prompts.segment("it", refs=())
     requests = {}
     for skill, prompt in asked.items():
-        grammar = EveryHead(prompts.vocabulary)
+        grammar = AllHeadsGrammar(prompts.vocabulary)
         requests[skill] = Request(skill, prompt, grammar, grammar.budget, SamplingSettings())
     return requests
 

@@ -9,8 +9,8 @@ import torch
 
 from photonlite.batch import Step
 from photonlite.errors import EngineDiedError, NumericalError, OutOfMemoryError, RequestCancelledError, StepError
-from photonlite.grammar.base import Vocabulary
-from photonlite.grammar.spatial import DetectGrammar
+from photonlite.grammar.decoding.base import Vocabulary
+from photonlite.grammar.decoding.spatial import DetectGrammar
 from photonlite.request import Token
 from photonlite.runner.pipeline import Pipeline
 from photonlite.sequence import Sequence

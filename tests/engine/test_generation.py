@@ -22,7 +22,7 @@ from photonlite.images.crops import CropSpec
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.sequence import Sequence
-from photonlite.skills.encode import Silence
+from photonlite.skills.encode import EmptyGrammar
 
 GUARD = 30.0
 TOKENS = [Token(1), Token(2), Token(3)]
@@ -30,7 +30,7 @@ POOL = ImagePool(CropSpec(20, 4, 1, 6), ImageLimits(), 1)
 
 
 def request() -> Request:
-    return Request("caption", (Token(9),) * 4, Silence(), 8, SamplingSettings())
+    return Request("caption", (Token(9),) * 4, EmptyGrammar(), 8, SamplingSettings())
 
 
 @dataclass(eq=False)
@@ -264,7 +264,7 @@ def test_one_error_that_ends_many_requests_is_raised_as_copies() -> None:
 
 
 def test_a_fault_of_a_plug_in_reaches_the_caller_as_it_is_and_not_the_engine() -> None:
-    class Broken(Silence):
+    class Broken(EmptyGrammar):
         @property
         def finish_reason(self) -> str:  # type: ignore[override]
             raise ZeroDivisionError

@@ -15,7 +15,7 @@ from photonlite.errors import DeadlineError, EngineDiedError, ModelError, Reques
 from photonlite.images.crops import CropSpec
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.skills.encode import Silence
+from photonlite.skills.encode import EmptyGrammar
 from tests.engine.test_generation import FakeEngine, on_thread
 
 GUARD = 30.0
@@ -60,7 +60,7 @@ class Asked:
         realtime: bool = False,
         binding: Binding | None = None,
     ) -> None:
-        request = Request("caption", (Token(9),), Silence(), 8, SamplingSettings(), realtime=realtime)
+        request = Request("caption", (Token(9),), EmptyGrammar(), 8, SamplingSettings(), realtime=realtime)
         self.generation = Generation(request, deadline_s)
         self.prepared = self.measured = 0
         self.preparation = Preparation(self.generation.delivery, engine, lane, self._measure, self._prepare, binding)
@@ -192,7 +192,7 @@ def test_whatever_a_realtime_callers_file_raises_does_not_reach_the_thread_that_
     def prepare() -> None:
         raise Panic
 
-    generation = Generation(Request("caption", (Token(9),), Silence(), 8, SamplingSettings(), realtime=True))
+    generation = Generation(Request("caption", (Token(9),), EmptyGrammar(), 8, SamplingSettings(), realtime=True))
     threads = Threads()
     Preparation(generation.delivery, FakeEngine(), Lane(9), None, prepare).on(threads)
     threads.work()
@@ -202,18 +202,18 @@ def test_whatever_a_realtime_callers_file_raises_does_not_reach_the_thread_that_
 
 
 def test_work_for_a_request_that_has_ended_stops_at_the_next_checkpoint() -> None:
-    generation = Generation(Request("caption", (Token(9),), Silence(), 8, SamplingSettings()))
+    generation = Generation(Request("caption", (Token(9),), EmptyGrammar(), 8, SamplingSettings()))
     generation.delivery.check()
     generation.cancel()
     with pytest.raises(RequestCancelledError):
         generation.delivery.check()
-    late = Generation(Request("caption", (Token(9),), Silence(), 8, SamplingSettings()), 0.0)
+    late = Generation(Request("caption", (Token(9),), EmptyGrammar(), 8, SamplingSettings()), 0.0)
     with pytest.raises(DeadlineError):
         late.delivery.check()
 
 
-WHOLE = Request("query", (Token(9), Token(8)), Silence(), 5, SamplingSettings())
-ENCODE = Request("encode", (), Silence(), 0, SamplingSettings())
+WHOLE = Request("query", (Token(9), Token(8)), EmptyGrammar(), 5, SamplingSettings())
+ENCODE = Request("encode", (), EmptyGrammar(), 0, SamplingSettings())
 
 
 def bound(future: Any, *, meanwhile: Request | None = None) -> tuple[Binding, list[Any]]:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from photonlite.batch import SamplingParams
-from photonlite.grammar.automaton import Automaton, Ids
-from photonlite.grammar.language import Language
-from photonlite.grammar.mask import MaskCache, words
-from photonlite.grammar.typed import TypedGrammar
+from photonlite.grammar.automata.mask import MaskCache, words
+from photonlite.grammar.automata.tables import Automaton, SpecialIds
+from photonlite.grammar.decoding.typed import TypedGrammar
+from photonlite.grammar.spec import GrammarSpec
 from photonlite.kernels.columns import CHOICE_COLUMNS
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.runner.choices import write_choice
@@ -57,8 +57,8 @@ def automaton(vocab_size: int, length: int) -> tuple[Automaton, list[bytes]]:
     dice = random.Random(1)
     while len(pieces) < vocab_size:
         pieces.append(bytes(dice.choices(b"abcdefghijklmnopqrstuvwxyz", k=4)))
-    workshop = Workshop(pieces, Ids(END, COORDINATE, SIZE, vocab_size))
-    return workshop.automaton(Language("schema", TEXT % length)), pieces
+    workshop = Workshop(pieces, SpecialIds(END, COORDINATE, SIZE, vocab_size))
+    return workshop.automaton(GrammarSpec("schema", TEXT % length)), pieces
 
 
 def operations(vocab_size: int, length: int, told: bytes) -> int:
@@ -89,8 +89,8 @@ def test_a_token_takes_as_many_operations_in_a_large_vocabulary_and_a_large_gram
 
 def test_a_long_token_takes_a_few_operations_for_each_of_its_bytes() -> None:
     pieces = [b""] * 3 + [bytes([byte]) for byte in range(256)] + [b"a" * 10, b"a" * 100]
-    workshop = Workshop(pieces, Ids(END, COORDINATE, SIZE, len(pieces)))
-    made = workshop.automaton(Language("regex", "a*"))
+    workshop = Workshop(pieces, SpecialIds(END, COORDINATE, SIZE, len(pieces)))
+    made = workshop.automaton(GrammarSpec("regex", "a*"))
     taken = []
     for index in (259, 260):
         grammar = TypedGrammar(made, 5000)

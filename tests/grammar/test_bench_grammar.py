@@ -6,8 +6,8 @@ import pytest
 
 from bench.grammar import __main__ as command
 from bench.grammar import libraries, masks
-from bench.grammar.languages import samples, shipped
-from photonlite.grammar.tables import DEAD_END
+from bench.grammar.samples import samples, shipped
+from photonlite.grammar.automata.tables import DEAD_END
 
 
 def test_a_rehearsal_writes_all_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_every_text_belongs_to_its_language() -> None:
     vocabulary = shipped()
     own = libraries.Own(vocabulary)
     for sample in samples():
-        automaton = own.compile(sample.language)
+        automaton = own.compile(sample.spec)
         state = automaton.start
         for token_id in vocabulary.encode(sample.text) if sample.text else ():
             state = automaton.guide.after(state, token_id)

@@ -2,10 +2,10 @@
 
 from hypothesis import strategies as st
 
-from photonlite.grammar.dfa import Dfa
-from photonlite.grammar.letters import RESERVED
-from photonlite.grammar.tables import Ids
-from photonlite.grammar.trie import TokenTrie
+from photonlite.grammar.automata.alphabet import RESERVED
+from photonlite.grammar.automata.dfa import Dfa
+from photonlite.grammar.automata.tables import SpecialIds
+from photonlite.grammar.automata.trie import TokenTrie
 
 END, COORDINATE, SIZE = 0, 1, 2
 SPECIAL = (b"", b"", b"")
@@ -34,14 +34,14 @@ class Vocabulary:
 
     def __init__(self, pieces: tuple[bytes, ...]) -> None:
         self.pieces = (*SPECIAL, *pieces)
-        self.ids = Ids(END, COORDINATE, SIZE, len(self.pieces))
+        self.ids = SpecialIds(END, COORDINATE, SIZE, len(self.pieces))
         self.trie = TokenTrie(self.pieces)
 
     def letters(self, token_id: int) -> bytes:
         return {END: b"", COORDINATE: b"\x04", SIZE: b"\x05"}.get(token_id, self.pieces[token_id])
 
     def spelled(self) -> list[int]:
-        """Ids that text may be made of."""
+        """SpecialIds that text may be made of."""
         return [
             index
             for index, piece in enumerate(self.pieces)
@@ -49,7 +49,7 @@ class Vocabulary:
         ]
 
     def permitted(self, dfa: Dfa, state: int) -> set[int]:
-        """Ids that may stand in a state, each followed byte by byte."""
+        """SpecialIds that may stand in a state, each followed byte by byte."""
         found = {index for index in self.spelled() if follow(dfa, state, self.pieces[index]) >= 0}
         found |= {index for index in (COORDINATE, SIZE) if follow(dfa, state, self.letters(index)) >= 0}
         return found | ({END} if dfa.accepts[state] else set())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from photonlite.batch import SamplingParams
-from photonlite.grammar.mask import MaskCache, words
+from photonlite.grammar.automata.mask import MaskCache, words
 from photonlite.kernels.columns import CHOICE_COLUMNS, FINITE, PENDING_COLUMNS, RESULT_COLUMNS
 from photonlite.kernels.reference_choosing import Logits, Target
 from photonlite.request import Allowed

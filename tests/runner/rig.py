@@ -16,7 +16,7 @@ from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, Sampling
 from photonlite.config import KvDtype
 from photonlite.device.base import Array, zeros
 from photonlite.device.cuda import CudaDevice
-from photonlite.grammar.mask import words
+from photonlite.grammar.automata.mask import words
 from photonlite.images.crops import Crops
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused_decode import FusedDecode

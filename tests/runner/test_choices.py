@@ -6,7 +6,7 @@ import numpy.typing as npt
 import pytest
 
 from photonlite.batch import SamplingParams
-from photonlite.grammar.mask import MaskCache, words
+from photonlite.grammar.automata.mask import MaskCache, words
 from photonlite.kernels.columns import (
     BIN0,
     BIN1,

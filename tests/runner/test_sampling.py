@@ -9,7 +9,7 @@ from torch import Tensor
 
 from photonlite.batch import SamplingParams
 from photonlite.errors import NumericalError
-from photonlite.grammar.mask import MaskCache, words
+from photonlite.grammar.automata.mask import MaskCache, words
 from photonlite.kernels.columns import CHOICE_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS, U0, U1, U2
 from photonlite.kernels.reference_choosing import Target
 from photonlite.request import MAX_SCORED, Allowed, SamplingSettings, Token

@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from photonlite.grammar.mask import words
+from photonlite.grammar.automata.mask import words
 from photonlite.request import Token
 from photonlite.runner.slot import SlotShape
 from photonlite.scheduler.policy import Limits

@@ -18,7 +18,7 @@ from numbers import Real
 from typing import TypeVar
 
 from photonlite.errors import SettingsError, SpatialRefError, UnsupportedSkillError
-from photonlite.grammar.base import PATH_GRID, PathIds, Vocabulary
+from photonlite.grammar.decoding.base import PATH_GRID, PathIds, Vocabulary
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.tokenizer import Detokenizer, Tokenizer
 from photonlite.numeric import plain

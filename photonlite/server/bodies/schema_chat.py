@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from photonlite.grammar.choices import MAX_CHOICES
+from photonlite.grammar.decoding.choices import MAX_CHOICES
 from photonlite.server.bodies.chat import IGNORED, NEUTRAL
 from photonlite.server.bodies.conversation import INSTRUCTIONS
 from photonlite.server.bodies.schema_parts import (

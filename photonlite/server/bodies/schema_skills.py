@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from photonlite.grammar.choices import MAX_CHOICES
+from photonlite.grammar.decoding.choices import MAX_CHOICES
 from photonlite.server.backend import Skill
 from photonlite.server.bodies import schema_parts as parts
 from photonlite.server.bodies.parsing import FIELDS, JSON_FIELDS, LENGTHS, REQUIRED, STREAMED

@@ -1,0 +1,1 @@
+"""Compiles grammars in worker processes."""

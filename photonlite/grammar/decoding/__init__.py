@@ -1,0 +1,1 @@
+"""The grammars that the engine steps through, token by token."""

@@ -1,0 +1,142 @@
+"""The state machines of the skills.
+
+```
+point    x ─ y ─┐            detect   x ─ y ─ size ─┐          segment   x ─ y ─ size ─ path ... end
+         ^──────┴─ end                ^─────────────┴─ end               └─ end
+
+text     any ... end         reasoning   any ... answer ─ any ... end
+```
+
+`x` is the one place where a list of objects may end, and the first place of all: a list may be empty. What is not a
+choice is forced: nobody samples it. An object that the budget cuts short is left unfinished, and skills drop it.
+"""
+
+import functools
+from typing import ClassVar
+
+from photonlite.grammar.decoding.base import BudgetedGrammar, PathIds, Vocabulary
+from photonlite.request import Allowed, Token
+
+ARITY = {"M": 2, "L": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Q": 4, "T": 2, "Z": 0}
+"""Integers that each path command takes. Arcs (A) are left out: flags and angles have no place on a grid to 960."""
+
+
+class PointGrammar(BudgetedGrammar):
+    """Points: x, y, then x of the next one or the end.
+
+    Args:
+        vocabulary: The checkpoint's ids.
+        budget: Tokens at most.
+        max_objects: Points at most.
+    """
+
+    fields: ClassVar[tuple[str, ...]] = ("x", "y")
+
+    def __init__(self, vocabulary: Vocabulary, budget: int, max_objects: int) -> None:
+        super().__init__(budget)
+        coordinate, size, end = vocabulary.coordinate, vocabulary.size, vocabulary.end
+        self._end = end
+        self._allowed = {
+            # The coordinate comes first because ties go on.
+            "x": Allowed(None if vocabulary.any_id_continues else (coordinate, end), coordinate=coordinate, end=end),
+            "y": Allowed((coordinate,), coordinate=coordinate),
+            "size": Allowed((size,), size=size),
+        }
+        self._field = 0
+        self._objects_left = max_objects
+
+    @property
+    def allowed(self) -> Allowed:
+        """What may stand at the next position."""
+        return self._allowed[self.fields[self._field]]
+
+    def _advance(self, token: Token) -> str | None:
+        if self._field == 0 and token.id == self._end:
+            return "stop"
+        self._field = (self._field + 1) % len(self.fields)
+        if self._field == 0:
+            self._objects_left -= 1
+        return "max_objects" if self._objects_left == 0 else None
+
+
+class DetectGrammar(PointGrammar):
+    """Boxes: centre x, centre y, size, then x of the next one or the end; arguments as for points."""
+
+    fields = ("x", "y", "size")
+
+
+class SegmentGrammar(BudgetedGrammar):
+    """One outline: centre x (or the end: there is nothing), centre y, size, then SVG path tokens and the end.
+
+    Args:
+        vocabulary: The checkpoint's ids.
+        path_ids: What spells the path.
+        budget: Tokens at most.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, path_ids: PathIds, budget: int) -> None:
+        super().__init__(budget)
+        # The box and the path share one budget: this one.
+        self._box = DetectGrammar(vocabulary, budget, max_objects=1)
+        self._path = PathState(path_ids, vocabulary.end)
+
+    @property
+    def allowed(self) -> Allowed:
+        """What may stand at the next position."""
+        return self._path.allowed if self._box.finished else self._box.allowed
+
+    def _advance(self, token: Token) -> str | None:
+        if self._box.finished:
+            return "stop" if self._path.advance(token.id) else None
+        self._box.accept(token)
+        return "stop" if self._box.finish_reason == "stop" else None
+
+
+class PathState:
+    """What may follow in an outline: a command, then its integers in whole groups, each perhaps after a minus.
+
+    Args:
+        ids: What spells the path.
+        end: Ends it; allowed where a command is complete.
+    """
+
+    def __init__(self, ids: PathIds, end: int) -> None:
+        self._ids = ids
+        self._end = end
+        self._arity = 0
+        self._filled = 0
+        self._begun = False
+        self._negative = False
+
+    @property
+    def allowed(self) -> Allowed:
+        """What may stand at the next position."""
+        whole = self._arity == 0 or (self._filled > 0 and self._filled % self._arity == 0)
+        return _path_choices(self._ids, self._end, self._begun, self._negative, self._arity > 0, whole)
+
+    def advance(self, token_id: int) -> bool:
+        """Take the next id; returns whether it ended the path."""
+        if token_id == self._end:
+            return True
+        if token_id in self._ids.minus:
+            self._negative = True
+        elif (letter := self._ids.commands.get(token_id)) is not None:
+            self._begun, self._arity, self._filled = True, ARITY[letter.upper()], 0
+        else:
+            self._filled, self._negative = self._filled + 1, False
+        return False
+
+
+# Choices at every token of an outline: the handful of different ones are built once.
+@functools.lru_cache(maxsize=64)
+def _path_choices(ids: PathIds, end: int, begun: bool, negative: bool, takes_integers: bool, whole: bool) -> Allowed:
+    chosen: list[int] = []
+    if not begun:
+        chosen += [token_id for token_id, letter in ids.commands.items() if letter in "Mm"]
+    else:
+        if takes_integers:
+            chosen += ids.integers
+            chosen += [] if negative else sorted(ids.minus)
+        if whole and not negative:
+            chosen += [*ids.commands, end]
+    return Allowed(tuple(chosen))

@@ -1,0 +1,193 @@
+"""Ranges of numbers as patterns over their digits.
+
+An integer has at most 18 digits, so that it fits 64 bits. A number has at most 15 digits before the point and 15 behind
+it, and no exponent. Where it has bounds, it has no more than 15 significant digits near them: a binary64 tells such
+numbers apart, so that none is rounded onto a bound that it must not reach. A bounded zero has no sign.
+"""
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from photonlite.grammar.regex.fragment import EMPTY, Fragment, either, literal, optional, repeated, sequence
+
+INTEGER_DIGITS = 18
+NUMBER_DIGITS = 15
+
+_DIGIT = Fragment("[0-9]", 1)
+_POINT, _MINUS = literal("."), literal("-")
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A bound; exclusive where the value itself is left out."""
+
+    value: Decimal
+    exclusive: bool = False
+
+
+def integers(low: int | None, high: int | None) -> Fragment | None:
+    """Match the integers from one to another, both included; None where there are none that short."""
+    limit = 10**INTEGER_DIGITS - 1
+    low, high = max(-limit, -limit if low is None else low), min(limit, limit if high is None else high)
+    parts = []
+    if low < 0 and low <= high:
+        parts.append(sequence(_MINUS, _natural(max(1, -high), -low)))
+    if max(0, low) <= high:
+        parts.append(_natural(max(0, low), high))
+    return either(parts) if parts else None
+
+
+def numbers(low: Edge | None, high: Edge | None) -> Fragment | None:
+    """Match the decimal numbers from one to another; None where there are none that short."""
+    if low is None and high is None:
+        return _UNBOUNDED
+    zero = Edge(Decimal(0))
+    edges = [edge for edge in (low, high) if edge is not None]
+    whole = max((len(str(abs(int(_clipped(edge.value))))) for edge in edges if abs(edge.value) >= 1), default=0)
+    digits = max(0, NUMBER_DIGITS - whole)
+    parts = []
+    if low is None or low.value < 0:
+        # The range of the part behind the sign: turned round, and without zero.
+        nearest = Edge(Decimal(0), exclusive=True) if high is None or high.value >= 0 else _turned(high)
+        parts.append((_MINUS, _magnitude(nearest, None if low is None else _turned(low), digits)))
+    if high is None or high.value >= 0:
+        parts.append((EMPTY, _magnitude(low if low is not None and low.value >= 0 else zero, high, digits)))
+    spelled = [sequence(sign, part) for sign, part in parts if part is not None]
+    return either(spelled) if spelled else None
+
+
+_FRACTION = sequence(_POINT, repeated(_DIGIT, 1, NUMBER_DIGITS))
+_ABOVE_ZERO = sequence(Fragment("[1-9]", 1), repeated(_DIGIT, 0, NUMBER_DIGITS - 1))
+_UNBOUNDED = either(
+    [
+        sequence(optional(_MINUS), either([_ABOVE_ZERO, literal("0")]), _FRACTION),
+        sequence(optional(_MINUS), _ABOVE_ZERO),
+        literal("0"),
+    ]
+)
+
+
+def _turned(edge: Edge) -> Edge:
+    return Edge(-edge.value, edge.exclusive)
+
+
+def _clipped(value: Decimal) -> Decimal:
+    limit = Decimal(10) ** NUMBER_DIGITS
+    return max(-limit, min(limit, value))
+
+
+def _natural(low: int, high: int) -> Fragment:
+    """Match the integers from one to another that is no smaller, from 0 up."""
+    shortest, longest = len(str(low)), len(str(high))
+    # Lengths of which all numbers match, 0 aside, take one part together.
+    first = shortest if low == 10 ** (shortest - 1) else shortest + 1
+    last = longest if high == 10**longest - 1 else longest - 1
+    whole = [sequence(_one_of(1, 9), repeated(_DIGIT, first - 1, last - 1))] if first <= last else []
+    lengths = [length for length in (shortest, longest) if not first <= length <= last]
+    parts = [
+        _same_length(str(max(low, 10 ** (length - 1) if length > 1 else 0)), str(min(high, 10**length - 1)))
+        for length in dict.fromkeys(lengths)
+    ]
+    return either([*parts, *whole])
+
+
+def _same_length(low: str, high: str) -> Fragment:
+    if low == high:
+        return literal(low)
+    if low[0] == high[0]:
+        return sequence(literal(low[0]), _same_length(low[1:], high[1:]))
+    rest = len(low) - 1
+    first, last, parts = int(low[0]), int(high[0]), []
+    if low[1:].strip("0"):
+        parts.append(sequence(literal(low[0]), _same_length(low[1:], "9" * rest)))
+        first += 1
+    behind = []
+    if high[1:].strip("9"):
+        behind.append(sequence(literal(high[0]), _same_length("0" * rest, high[1:])))
+        last -= 1
+    if first <= last:
+        parts.append(sequence(_one_of(first, last), repeated(_DIGIT, rest, rest)))
+    return either([*parts, *behind])
+
+
+def _one_of(first: int, last: int) -> Fragment:
+    return literal(str(first)) if first == last else Fragment(f"[{first}-{last}]", 1)
+
+
+def _magnitude(low: Edge, high: Edge | None, digits: int) -> Fragment | None:
+    """Match numbers from 0 up without a sign; with so many digits behind the point at most."""
+    limit = Edge(Decimal(10) ** NUMBER_DIGITS, exclusive=True)
+    high = limit if high is None or high.value >= limit.value else high
+    if low.value > high.value:
+        return None
+    first, last = int(low.value), int(high.value)
+    above, below = (_digits_of(low), low.exclusive), (_digits_of(high), high.exclusive)
+    if first == last:
+        return _with_fraction(literal(str(first)), _fraction(above, below, digits))
+    parts = [
+        _with_fraction(literal(str(first)), _fraction(above, None, digits)),
+        _with_fraction(literal(str(last)), _fraction(None, below, digits)),
+    ]
+    if first + 1 < last:
+        parts.append(_with_fraction(_natural(first + 1, last - 1), _fraction(None, None, digits)))
+    kept = [part for part in parts if part is not None]
+    return either(kept) if kept else None
+
+
+def _digits_of(edge: Edge) -> str:
+    """Give the digits behind the point."""
+    _, _, digits = f"{edge.value:f}".partition(".")
+    return digits.rstrip("0")
+
+
+@dataclass(frozen=True, slots=True)
+class _Digits:
+    """Digits behind the point.
+
+    Attributes:
+        none: Whether there may be none.
+        some: One or more; None where no such digits match.
+    """
+
+    none: bool
+    some: Fragment | None
+
+
+_Bound = tuple[str, bool] | None
+"""Digits behind the point, and whether just these are left out."""
+
+
+def _with_fraction(whole: Fragment, digits: _Digits) -> Fragment | None:
+    if digits.some is None:
+        return whole if digits.none else None
+    part = sequence(_POINT, digits.some)
+    return sequence(whole, optional(part) if digits.none else part)
+
+
+def _fraction(low: _Bound, high: _Bound, left: int) -> _Digits:
+    """Match digits that are no less than `low` and no more than `high` when read behind a point; at most `left`."""
+    if low is None and high is None:
+        return _Digits(True, repeated(_DIGIT, 1, left) if left else None)
+    none = (low is None or low == ("", False)) and (high is None or high != ("", True))
+    if not left:
+        return _Digits(none, None)
+    following: dict[tuple[_Bound, _Bound], list[int]] = {}
+    for digit in range(10):
+        if (low is None or digit >= _first(low)) and (high is None or digit <= _first(high)):
+            following.setdefault((_next(low, digit), _next(high, digit)), []).append(digit)
+    parts = []
+    for (below, above), digits in following.items():
+        rest = _fraction(None if below == ("", False) else below, above, left - 1)
+        some = [optional(rest.some) if rest.none else rest.some] if rest.some is not None else []
+        if some or rest.none:
+            parts.append(sequence(_one_of(digits[0], digits[-1]), *some))
+    return _Digits(none, either(parts) if parts else None)
+
+
+def _first(bound: tuple[str, bool]) -> int:
+    return int(bound[0][:1] or 0)
+
+
+def _next(bound: _Bound, digit: int) -> _Bound:
+    """Give what holds behind a digit: nothing more, if it is not the bound's own."""
+    return None if bound is None or digit != _first(bound) else (bound[0][1:], bound[1])

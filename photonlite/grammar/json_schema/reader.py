@@ -1,0 +1,259 @@
+"""JSON Schema as a pattern: what it holds an answer to, and a typed error for everything that it would not.
+
+The subset is of draft 2020-12. An object has the properties of its schema in their order and no others; those that are
+not required may be left out. Values that no schema describes (`true`, `{}`, an object without properties) may be
+anything down to a few levels. Boxes and points are objects with the format "box" or "point": two or three tokens that
+carry numbers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from photonlite.errors import GrammarError, GrammarTooLargeError, SchemaError
+from photonlite.grammar.automata.alphabet import BOX, POINT
+from photonlite.grammar.json_schema.disjoint import disjoint, tags_of
+from photonlite.grammar.json_schema.keywords import (
+    ANNOTATIONS,
+    BY_TYPE,
+    WHOLE,
+    below,
+    check_known,
+    mapping_of,
+    named,
+    names_of,
+    range_of,
+    refuse,
+    resolved,
+    sequence_of,
+    types_of,
+)
+from photonlite.grammar.json_schema.scalars import MAX_ENUM, number_of, string_of, values_of
+from photonlite.grammar.json_schema.text import anything, bracketed, entries, entry, items, mapping
+from photonlite.grammar.regex.fragment import Fragment, either, literal
+
+MAX_NESTING = 32
+"""Schemas inside one another, references followed."""
+
+_FREE_DEPTH = 2
+"""Lists and objects inside one another in a value that nothing describes."""
+
+_NATIVE = {"box": literal(BOX), "point": literal(POINT)}
+
+_FIELDS = {"box": ("x_min", "y_min", "x_max", "y_max", "score"), "point": ("x", "y", "score")}
+
+ANY_OBJECT = mapping(anything(3)).text
+"""The pattern of any object of JSON, with lists and objects at most four deep."""
+
+
+def pattern_of(schema: Mapping[str, Any]) -> str:
+    """Give the pattern of the answers that a schema allows.
+
+    Args:
+        schema: As `json.loads` gives it.
+
+    Returns:
+        For `dfa.compile_dfa` with `native=True`.
+
+    Raises:
+        SchemaError: It is malformed, or holds something that an answer would not be held to.
+        GrammarTooLargeError: It is nested too deeply, has too many values, or allows answers that are too long.
+    """
+    return read_schema(schema)[0]
+
+
+def read_schema(schema: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the pattern of a schema, and whether there are objects whose names it leaves open; errors as above."""
+    reader = _Reader(schema)
+    return reader.read(schema, "", 0).text, reader.free_names
+
+
+class _Reader:
+    """Reads one schema.
+
+    Args:
+        root: The outermost schema, where references begin.
+
+    Attributes:
+        free_names: Whether an object has been read whose names the schema leaves open.
+    """
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self.free_names = False
+        self._root = root
+        self._open: list[str] = []
+        self._known: dict[tuple[str, tuple[str, ...]], Fragment] = {}
+        self._kinds: dict[str, Callable[[Mapping[str, Any], str, int], Fragment]] = {
+            "string": lambda schema, where, _: string_of(schema, where),
+            "integer": lambda schema, where, _: number_of(schema, where, whole=True),
+            "number": lambda schema, where, _: number_of(schema, where, whole=False),
+            "object": self._object,
+            "array": self._array,
+            "boolean": lambda *_: either([literal("true"), literal("false")]),
+            "null": lambda *_: literal("null"),
+        }
+
+    def read(self, schema: Any, where: str, depth: int, tags: tuple[str, ...] = ()) -> Fragment:
+        """Return what a schema allows.
+
+        Args:
+            schema: As `json.loads` gives it.
+            where: JSON pointer to it.
+            depth: Schemas around it.
+            tags: Properties that its objects must have even if they have defaults: discriminators of the `oneOf`s
+                around it, without which nobody could tell which branch was meant.
+        """
+        if depth > MAX_NESTING:
+            raise GrammarTooLargeError(
+                f"the schema is nested more than {MAX_NESTING} deep at {named(where)}: make it flatter"
+            )
+        if schema is True:
+            return self._anything(_FREE_DEPTH)
+        if not isinstance(schema, Mapping):
+            refuse("nothing may stand here, or it is not a schema: give an object with keywords, or true", "", where)
+        check_known(schema, where)
+        for keyword in ("$defs", "definitions"):
+            mapping_of(schema, keyword, where)
+        whole = [keyword for keyword in WHOLE if keyword in schema]
+        if not whole:
+            return self._typed(schema, where, depth, tags)
+        others = schema.keys() - ANNOTATIONS - {"$id", whole[0]}
+        if whole[0] in ("enum", "const"):
+            others -= {"type"}
+        if others:
+            refuse(f"stands beside {whole[0]!r}, and cannot be combined with it: give one of them", min(others), where)
+        return self._whole(whole[0], schema, where, depth, tags)
+
+    def _whole(
+        self, keyword: str, schema: Mapping[str, Any], where: str, depth: int, tags: tuple[str, ...]
+    ) -> Fragment:
+        if keyword == "$ref":
+            return self._reference(schema, where, depth, tags)
+        if keyword == "const":
+            return values_of([schema["const"]], schema, keyword, where)
+        branches = sequence_of(schema, keyword, where)
+        if not branches:
+            refuse("is empty, and nothing would be allowed", keyword, where)
+        if keyword == "enum":
+            return values_of(list(branches), schema, keyword, where)
+        if keyword == "allOf" and len(branches) > 1:
+            refuse("several schemas cannot be held at once: write them as one", keyword, where)
+        if len(branches) > MAX_ENUM:
+            raise GrammarTooLargeError(
+                f"{keyword!r} at {named(where)} has {len(branches)} schemas: the limit is {MAX_ENUM}"
+            )
+        tag = None
+        if keyword == "oneOf":
+            named_by = mapping_of(schema, "discriminator", where).get("propertyName")
+            tag = named_by if isinstance(named_by, str) else None
+            self._tell_apart(branches, tag, where)
+        inner = tags if tag is None else (*tags, tag)
+        return either([self.read(each, below(where, keyword, k), depth + 1, inner) for k, each in enumerate(branches)])
+
+    def _tell_apart(self, branches: Sequence[Any], tag: str | None, where: str) -> None:
+        limit = 64
+        if len(branches) > limit:
+            raise GrammarTooLargeError(
+                f"'oneOf' at {named(where)} has {len(branches)} schemas: the limit is {limit}; use anyOf"
+            )
+        tags = [None if tag is None else tags_of(self._root, each, tag, where) for each in branches]
+        for second in range(len(branches)):
+            for first in range(second):
+                one, other = tags[first], tags[second]
+                if one is not None and other is not None and not one & other:
+                    continue
+                if not disjoint(self._root, branches[first], branches[second], below(where, "oneOf", second)):
+                    refuse(f"schemas {first} and {second} may hold for one value both: use anyOf", "oneOf", where)
+
+    def _reference(self, schema: Mapping[str, Any], where: str, depth: int, tags: tuple[str, ...]) -> Fragment:
+        target, place = resolved(self._root, schema, where)
+        if place in self._open:
+            refuse(
+                f"{schema['$ref']!r} leads back to itself, and answers would have no end: write it out", "$ref", where
+            )
+        if (place, tags) not in self._known:
+            self._open.append(place)
+            self._known[place, tags] = self.read(target, place, depth + 1, tags)
+            self._open.pop()
+        return self._known[place, tags]
+
+    def _typed(self, schema: Mapping[str, Any], where: str, depth: int, tags: tuple[str, ...]) -> Fragment:
+        if named_tags := [tag for tag in tags if tag in mapping_of(schema, "properties", where)]:
+            schema = {**schema, "required": [*names_of(schema, "required", where), *named_tags]}
+        used = schema.keys() - ANNOTATIONS - {"type", "$id"}
+        types = types_of(schema, where)
+        if not types:
+            if not used:
+                return self._anything(_FREE_DEPTH)
+            # Keywords hold for values of their type only; that type alone is a part of what may stand.
+            types = tuple(name for name in ("string", "number", "object", "array") if used <= set(BY_TYPE[name]))[:1]
+        for keyword in sorted(used):
+            if not any(keyword in BY_TYPE[name] for name in types):
+                refuse("is about none of the types here: leave it out, or name the type", keyword, where)
+        return either([self._kinds[name](schema, where, depth) for name in types])
+
+    def _anything(self, depth: int) -> Fragment:
+        self.free_names = True
+        return anything(depth)
+
+    def _object(self, schema: Mapping[str, Any], where: str, depth: int) -> Fragment:
+        if "format" in schema:
+            native = schema["format"]
+            if not isinstance(native, str) or native not in _NATIVE:
+                refuse(f"{native!r:.100} is not a format of an object: there are {', '.join(_NATIVE)}", "format", where)
+            self._check_native(schema, native, where)
+            return _NATIVE[native]
+        properties = mapping_of(schema, "properties", where)
+        required = set(names_of(schema, "required", where))
+        others = schema.get("additionalProperties")
+        if not isinstance(others, bool | Mapping | None):
+            refuse("must be a schema", "additionalProperties", where)
+        if missing := sorted(required - properties.keys()):
+            refuse(f"{missing[0]!r} is required but has no schema in properties", "required", where)
+        if "properties" not in schema and others is not False:
+            place = below(where, "additionalProperties")
+            self.free_names = True
+            return mapping(
+                anything(_FREE_DEPTH - 1) if others in (None, True, {}) else self.read(others, place, depth + 1)
+            )
+        if others not in (None, False, True, {}):
+            refuse("an answer would hold the named properties only: leave it out", "additionalProperties", where)
+        return bracketed(
+            "{", entries([(self._property(schema, n, where, depth), n in required) for n in properties]), "}"
+        )
+
+    def _check_native(self, schema: Mapping[str, Any], native: str, where: str) -> None:
+        """Refuse what a box or a point does not have; it may be said what it has."""
+        fields = _FIELDS[native]
+        for keyword in ("properties", "required"):
+            names = (mapping_of if keyword == "properties" else names_of)(schema, keyword, where)
+            if others := [name for name in names if name not in fields]:
+                refuse(f"a {native} has {', '.join(fields)}, and no {others[0]!r:.60}", keyword, where)
+        for name, inner in mapping_of(schema, "properties", where).items():
+            place = below(where, "properties", name)
+            if not isinstance(inner, Mapping) or types_of(inner, place) not in ((), ("number",)):
+                refuse(f"of a {native} all are numbers", "type", place)
+
+    def _property(self, schema: Mapping[str, Any], name: str, where: str, depth: int) -> Fragment:
+        place = below(where, "properties", name)
+        try:
+            return entry(name, self.read(schema["properties"][name], place, depth + 1))
+        except SchemaError:
+            raise
+        except GrammarTooLargeError:
+            raise
+        except GrammarError as cause:
+            refuse(f"the name cannot be spelled: {cause}", "properties", where, cause)
+
+    def _array(self, schema: Mapping[str, Any], where: str, depth: int) -> Fragment:
+        low, high = range_of(schema, "minItems", "maxItems", where)
+        first = sequence_of(schema, "prefixItems", where)
+        if not isinstance(schema.get("uniqueItems", False), bool) or (schema.get("uniqueItems") and high not in (0, 1)):
+            refuse("no automaton remembers all items: leave it out", "uniqueItems", where)
+        given = schema.get("items", "prefixItems" not in schema)
+        if given is False:
+            if low > len(first):
+                refuse(f"{low} items are wanted, but there are schemas for {len(first)}", "minItems", where)
+            high = len(first) if high is None else min(high, len(first))
+        prefix = [self.read(each, below(where, "prefixItems", k), depth + 1) for k, each in enumerate(first)]
+        item = None if given is False else self.read(given, below(where, "items"), depth + 1)
+        return items(prefix, item, low, high)

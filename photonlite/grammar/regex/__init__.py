@@ -1,0 +1,1 @@
+"""Users' regular expressions to patterns of outlines-core."""

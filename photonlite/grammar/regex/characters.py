@@ -1,0 +1,139 @@
+r"""Sets of characters in patterns.
+
+Dialects disagree on what `\d`, `\w`, `\s` and `.` stand for beyond ASCII. Here they stand for what is in all dialects,
+so that an answer also matches by the rules of Python and of ECMA-262; what is not, is neither in `\d` nor in `\D`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from photonlite.errors import GrammarError
+from photonlite.grammar.automata.alphabet import RESERVED
+from photonlite.grammar.regex.fragment import Fragment, code, either, literal
+
+_BYTES = 8
+"""What a set counts that holds more than ASCII: states of the bytes of UTF-8."""
+
+_ASCII = frozenset(range(128))
+
+
+@dataclass(frozen=True)
+class Item:
+    """A part of a set.
+
+    Attributes:
+        text: As it stands inside brackets.
+        ascii: Which ASCII characters it holds; None where that is not known.
+        single: The character, where it is just one.
+        wide: Whether it may hold others than ASCII.
+    """
+
+    text: str
+    ascii: frozenset[int] | None
+    single: int | None = None
+    wide: bool = True
+
+
+@dataclass(frozen=True)
+class Characters:
+    """A set of characters: one of the items, or none of them."""
+
+    items: tuple[Item, ...]
+    negated: bool = False
+
+    @property
+    def ascii(self) -> frozenset[int]:
+        """The ASCII characters that it is known to hold."""
+        known = [item.ascii for item in self.items]
+        if self.negated:
+            return frozenset() if None in known else _ASCII.difference(*(each or () for each in known))
+        return frozenset().union(*(each or () for each in known))
+
+    @property
+    def single(self) -> int | None:
+        """The character, where it is just one."""
+        return self.items[0].single if len(self.items) == 1 and not self.negated else None
+
+    def without(self, codes: Iterable[int]) -> Fragment:
+        """Match one of the set but none of these ASCII characters."""
+        left_out = sorted(codes)
+        inner = f"[{'^' if self.negated else ''}{''.join(item.text for item in self.items)}]"
+        size = _BYTES if self.negated or any(item.wide for item in self.items) else 1
+        return Fragment(f"[{inner}--[{''.join(map(code, left_out))}]]" if left_out else inner, size)
+
+
+def span(low: int, high: int) -> Item:
+    """Give the characters from one code point to another."""
+    single = low if low == high else None
+    text = code(low) if low == high else f"{code(low)}-{code(high)}"
+    return Item(text, frozenset(range(low, min(high, 127) + 1)), single, high > 127)
+
+
+def _named(text: str, *spans: tuple[int, int], wide: bool = True) -> Item:
+    return Item(text, frozenset().union(*(range(low, high + 1) for low, high in spans)), wide=wide)
+
+
+_DIGITS, _WORDS, _SPACES = [(48, 57)], [(48, 57), (65, 90), (95, 95), (97, 122)], [(9, 13), (32, 32)]
+_NARROW = {
+    "d": _named("0-9", *_DIGITS, wide=False),
+    "w": _named("0-9A-Za-z_", *_WORDS, wide=False),
+    "s": _named(r"\t-\r\x{20}", *_SPACES, wide=False),
+}
+# What any dialect takes for a digit, a letter or a space.
+_WIDE = {
+    "d": _named(r"\p{N}", *_DIGITS),
+    "w": _named(r"\w\p{N}\p{M}", *_WORDS),
+    "s": _named(r"\s\x{1c}-\x{1f}\x{180e}\x{feff}", *_SPACES, (28, 31)),
+}
+
+
+def shorthand(letter: str, negated: bool) -> Item:
+    r"""Give what `\d`, `\D`, `\w`, `\W`, `\s` or `\S` stands for.
+
+    Args:
+        letter: One of dDwWsS.
+        negated: Whether it is for a set of the other characters: then it holds what any dialect has in it.
+    """
+    kind = letter.lower()
+    if letter.islower():
+        return _WIDE[kind] if negated else _NARROW[kind]
+    others = _NARROW[kind] if negated else _WIDE[kind]
+    return Item(f"[^{others.text}]", _ASCII - (others.ascii or frozenset()))
+
+
+ANY = Characters((span(0, 0x10FFFF),))
+DOT = Characters(tuple(span(each, each) for each in (10, 13, 0x85, 0x2028, 0x2029)), negated=True)
+
+
+def in_text(characters: Characters) -> Fragment:
+    """Match one of a set in plain text, where the letters that stand for something else never are.
+
+    Raises:
+        GrammarError: The set is just such a letter.
+    """
+    if characters.single in RESERVED:
+        raise GrammarError(f"the pattern spells the control character 0x{characters.single:02x}: no answer holds it")
+    return characters.without(set(RESERVED) & characters.ascii if _known(characters) else RESERVED)
+
+
+_ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
+ESCAPED = {
+    number: f"\\{_ESCAPES[number]}" if number in _ESCAPES else f"\\u{number:04x}" for number in (*range(32), 34, 92)
+}
+"""How JSON spells the characters that do not stand for themselves, one way each."""
+
+
+_EVERY_ESCAPE = Fragment(r'\\(?:["\\bfnrt]|u00(?:0[0-7bef]|1[0-9a-f]))', 8)
+
+
+def in_json(characters: Characters) -> Fragment:
+    """Match one of a set inside a string of JSON."""
+    special = sorted(characters.ascii & ESCAPED.keys())
+    spelled = [literal(ESCAPED[number]) for number in special] if len(special) < len(ESCAPED) else [_EVERY_ESCAPE]
+    if characters.single is not None and spelled:
+        return spelled[0]
+    return either([characters.without(special if _known(characters) else ESCAPED), *spelled])
+
+
+def _known(characters: Characters) -> bool:
+    return all(item.ascii is not None for item in characters.items)

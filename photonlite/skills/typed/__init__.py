@@ -1,0 +1,1 @@
+"""Answers held to a schema, a pattern or a list of choices."""

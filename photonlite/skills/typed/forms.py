@@ -1,0 +1,254 @@
+"""What a typed answer may be asked to be, in all the ways in which Python spells that.
+
+```
+schema   a pydantic model, dataclass, TypedDict, Enum, Literal[...], list[...], X | None ...    objects of that type
+         a JSON Schema as a dict or as text; `dict` for any JSON object                         plain values
+regex    a pattern                                                                              text
+choices  a list of texts                                                                        one of them
+```
+
+Terms of outlines (`outlines.regex`, `outlines.json_schema`, `outlines.types.Choice` and what they combine to) are
+known by their attributes, wherever they are handed in.
+"""
+
+import functools
+import inspect
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUndefinedAnnotation
+from pydantic_core import SchemaError as CoreSchemaError
+
+from photonlite.errors import GrammarError, GrammarTooLargeError, SchemaError
+from photonlite.grammar.decoding.choices import MAX_CHOICES
+from photonlite.grammar.spec import GrammarSpec
+
+MAX_SCHEMA_CHARACTERS = 1_000_000
+"""Of a JSON Schema's text."""
+
+MAX_CHOICE_CHARACTERS = 1_000
+"""Of one choice."""
+
+MAX_CHOICES_CHARACTERS = 200_000
+"""Of all choices together: their tree takes a second and a hundred megabytes."""
+
+_UNUSABLE = (PydanticUndefinedAnnotation, CoreSchemaError)
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """An answer that is written letter by letter.
+
+    Attributes:
+        spec: What it keeps to.
+        read: Gives what its text means.
+        spelled: Whether the text itself is the answer; else it is handed out beside what it means.
+    """
+
+    spec: GrammarSpec
+    read: Callable[[str], Any]
+    spelled: bool = False
+
+
+@dataclass(frozen=True)
+class ChoicesForm:
+    """An answer that is one of some texts.
+
+    Attributes:
+        choices: These texts, all different.
+    """
+
+    choices: tuple[str, ...]
+
+
+Form: TypeAlias = TextForm | ChoicesForm
+
+
+def form_of(schema: Any, choices: Any, regex: Any) -> Form | None:
+    """Tell what an answer has to be.
+
+    Args:
+        schema: See the module; None for no schema.
+        choices: The texts to choose from; None for no choices.
+        regex: A pattern; None for no pattern.
+
+    Returns:
+        The form, or None where an answer is just words.
+
+    Raises:
+        SchemaError: The schema is malformed, or a type has none.
+        GrammarError: More than one is given, or one is of no use.
+        GrammarTooLargeError: There are too many choices, or they or the schema are too long.
+    """
+    given = {"schema": schema, "choices": choices, "regex": regex}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise GrammarError(f"{' and '.join(names)} were given: an answer keeps to one of schema, choices and regex")
+    if not names:
+        return None
+    name, value = names[0], given[names[0]]
+    if type(value).__module__.partition(".")[0] == "outlines":
+        name, value = _unwrapped(value)
+    return {"schema": _schema, "choices": _choices, "regex": _regex}[name](value)
+
+
+def _unwrapped(term: Any) -> tuple[str, Any]:
+    """Give the argument that a term of outlines stands for, and what it says."""
+    for name, attribute, kind in (("regex", "pattern", str), ("schema", "schema", str), ("choices", "items", list)):
+        if isinstance(said := getattr(term, attribute, None), kind):
+            return name, said
+    to_regex = getattr(sys.modules.get(type(term).__module__), "to_regex", None)
+    try:
+        if to_regex is not None:
+            return "regex", to_regex(term)
+    except (TypeError, NotImplementedError, ValueError) as cause:
+        raise GrammarError(f"outlines cannot write the term {term!r:.80} as a pattern: {cause}") from cause
+    raise GrammarError(f"{term!r:.80} is neither a schema nor a pattern nor choices: give one of these")
+
+
+def _regex(pattern: Any) -> Form:
+    if isinstance(pattern, re.Pattern):
+        if not isinstance(pattern.pattern, str) or pattern.flags & ~re.UNICODE:
+            raise GrammarError(
+                "regex was compiled for bytes or with flags, which cannot be enforced: give the pattern as "
+                "text without flags, with both cases written out, such as [aA]"
+            )
+        pattern = pattern.pattern
+    if not isinstance(pattern, str):
+        raise GrammarError(f"regex is of type {type(pattern).__name__}: give a pattern as text")
+    return TextForm(GrammarSpec("regex", pattern), _itself, spelled=True)
+
+
+def _choices(choices: Any) -> Form:
+    if isinstance(choices, str | bytes | Mapping) or not isinstance(choices, Iterable):
+        raise GrammarError(f"choices is of type {type(choices).__name__}: give a list of texts such as ['yes', 'no']")
+    texts = tuple(choices)
+    if not texts:
+        raise GrammarError("choices is empty: give at least one text")
+    if len(texts) > MAX_CHOICES:
+        raise GrammarTooLargeError(f"there are {len(texts)} choices, over the limit of {MAX_CHOICES}: give fewer")
+    for text in texts:
+        if not isinstance(text, str):
+            raise GrammarError(f"a choice is of type {type(text).__name__}: give texts")
+        if not text.strip():
+            raise GrammarError("a choice is empty: give texts with a character that is not white space")
+        if len(text) > MAX_CHOICE_CHARACTERS:
+            raise GrammarTooLargeError(
+                f"a choice has {len(text)} characters, over the limit of {MAX_CHOICE_CHARACTERS}: shorten it"
+            )
+    if len(set(texts)) < len(texts):
+        twice = Counter(texts).most_common(1)[0][0]
+        raise GrammarError(f"the choice {twice[:60]!r} is given twice: give each once")
+    if (together := sum(map(len, texts))) > MAX_CHOICES_CHARACTERS:
+        raise GrammarTooLargeError(
+            f"the choices have {together} characters together, over the limit of {MAX_CHOICES_CHARACTERS}: give fewer, "
+            "or shorten them"
+        )
+    # Enumerations of text are text; what comes back is plain.
+    return ChoicesForm(tuple(map(str.__str__, texts)))
+
+
+def _schema(schema: Any) -> Form:
+    if schema is dict:
+        return TextForm(GrammarSpec("object"), json.loads)
+    if isinstance(schema, str):
+        return TextForm(_language(_parsed(schema)), json.loads)
+    if isinstance(schema, Mapping):
+        return TextForm(_language(schema), json.loads)
+    try:
+        hash(schema)
+    except TypeError:
+        return _of_type(schema)
+    return _of_known_type(schema)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    read = dict(pairs)
+    if len(read) < len(pairs):
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise SchemaError(f"the name {name!r:.60} stands twice in an object of the schema: take one of them out")
+    return read
+
+
+def _parsed(text: str) -> Mapping[str, Any]:
+    if len(text) > MAX_SCHEMA_CHARACTERS:
+        raise _too_long(len(text))
+    try:
+        schema = json.loads(text, object_pairs_hook=_object)
+    except RecursionError as cause:
+        raise GrammarTooLargeError("the schema is nested too deeply to be read: make it flatter") from cause
+    except json.JSONDecodeError as cause:
+        raise SchemaError(f"the schema is not JSON: {cause}; give a JSON Schema, a dict or a type") from cause
+    if not isinstance(schema, dict):
+        raise SchemaError(f"the schema is a JSON {type(schema).__name__}: give an object")
+    return schema
+
+
+def _language(schema: Mapping[str, Any]) -> GrammarSpec:
+    """Write a schema as text; the order of its properties is that of answers, and stays."""
+    try:
+        text = json.dumps(dict(schema), separators=(",", ":"), allow_nan=False)
+    except RecursionError as cause:
+        raise GrammarTooLargeError("the schema is nested too deeply, or in itself: make it flatter") from cause
+    except (TypeError, ValueError) as cause:
+        raise SchemaError(f"the schema cannot be written as JSON: {cause}") from cause
+    if len(text) > MAX_SCHEMA_CHARACTERS:
+        raise _too_long(len(text))
+    return GrammarSpec("schema", text)
+
+
+def _too_long(length: int) -> GrammarTooLargeError:
+    return GrammarTooLargeError(
+        f"the schema has {length} characters, over the limit of {MAX_SCHEMA_CHARACTERS}: make it smaller"
+    )
+
+
+def _of_type(kind: Any) -> TextForm:
+    if inspect.isroutine(kind):  # pydantic would validate arguments for it, and call it with them
+        raise _no_schema(kind, "it is a function.")
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        schema = adapter.json_schema()
+    except PydanticUserError as cause:
+        if cause.code != "typed-dict-version":
+            raise _no_schema(kind, str(cause).splitlines()[0]) from cause
+        raise SchemaError(
+            f"{kind!r:.80} is a TypedDict of typing, which pydantic cannot read before Python 3.12: write `from "
+            "typing_extensions import TypedDict` where it is defined"
+        ) from cause
+    except _UNUSABLE as cause:
+        raise _no_schema(kind, str(cause).splitlines()[0]) from cause
+    return TextForm(_language(schema), functools.partial(_validated, adapter))
+
+
+def _no_schema(kind: Any, reason: str) -> SchemaError:
+    return SchemaError(
+        f"{kind!r:.80} has no JSON schema: {reason} Give a pydantic model, a dataclass, a TypedDict, an Enum, a type "
+        "such as list[int] or Literal['a', 'b'], or a JSON Schema"
+    )
+
+
+# Loops ask for the same type again and again, and pydantic takes milliseconds for it.
+_of_known_type = functools.lru_cache(maxsize=128)(_of_type)
+
+
+def _validated(adapter: TypeAdapter[Any], text: str) -> Any:
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as cause:
+        # What the schema says is kept: this is a rule that the schema cannot say.
+        first = cause.errors(include_url=False)[0]
+        raise SchemaError(
+            f"the answer {text[:200]} keeps to the type's JSON schema, but not to its validators: {first['msg']} (at "
+            f"{'.'.join(map(str, first['loc'])) or 'the top'}); state the rule in the schema, or drop it"
+        ) from cause
+
+
+def _itself(text: str) -> str:
+    return text

@@ -1,0 +1,139 @@
+"""A worker whose build function does what the source of a regex tells it: `python fake_worker.py`, or with "broken"."""
+
+import gc
+import os
+import signal
+import sys
+from dataclasses import fields
+from typing import Any
+
+from photonlite.errors import GrammarTooLargeError
+from photonlite.grammar.automata.tables import Automaton
+from photonlite.grammar.compiler.worker import serve
+
+
+class Ring:
+    """Refers to itself."""
+
+    itself: Any
+
+
+class Panic(BaseException):
+    """Like those of Rust, which are no exceptions."""
+
+
+def prepare(pieces: Any, ids: Any) -> Any:
+    if "broken" in sys.argv:
+        raise RuntimeError("no such vocabulary")
+    if "deaf" in sys.argv:
+        signal.pause()
+
+    def build(spec: Any) -> Any:
+        what, _, rest = spec.source.partition(" ")
+        answer = getattr(Deeds, what)(rest, pieces, ids)
+        # An automaton like no other, whose ids are the answer.
+        return Automaton(answer, *[None] * (len(fields(Automaton)) - 1))
+
+    return build
+
+
+class Deeds:
+    """What a source may ask for."""
+
+    @staticmethod
+    def give(text: str, pieces: Any, ids: Any) -> Any:
+        return text
+
+    @staticmethod
+    def vocabulary(text: str, pieces: Any, ids: Any) -> Any:
+        return pieces, ids
+
+    @staticmethod
+    def process(text: str, pieces: Any, ids: Any) -> Any:
+        return os.getpid()
+
+    @staticmethod
+    def modules(text: str, pieces: Any, ids: Any) -> Any:
+        return sorted(sys.modules)
+
+    @staticmethod
+    def state(text: str, pieces: Any, ids: Any) -> Any:
+        import resource
+
+        stops = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+        alarm = signal.getitimer(signal.ITIMER_REAL)[0]
+        return stops, alarm, resource.getrlimit(resource.RLIMIT_AS)[0], os.getsid(0) == os.getpid()
+
+    @staticmethod
+    def garbage(text: str, pieces: Any, ids: Any) -> Any:
+        """Leave a ring of objects behind; give whether they are searched for now, and how many of earlier jobs live."""
+        left = sum(isinstance(one, Ring) for one in gc.get_objects())
+        ring = Ring()
+        ring.itself = ring
+        return gc.isenabled(), left
+
+    @staticmethod
+    def large(text: str, pieces: Any, ids: Any) -> Any:
+        return bytes(int(text))
+
+    @staticmethod
+    def wait(text: str, pieces: Any, ids: Any) -> Any:
+        """Wait until somebody opens a named pipe for writing; say so first through another, if there are two."""
+        if " " in text:
+            text, begun = text.split()
+            os.close(os.open(begun, os.O_WRONLY))
+        with open(text) as pipe:
+            return pipe.read()
+
+    @staticmethod
+    def hold(text: str, pieces: Any, ids: Any) -> Any:
+        """Keep a named pipe open: whoever reads it sees when this process ends."""
+        return os.open(text, os.O_WRONLY)
+
+    @staticmethod
+    def ever(text: str, pieces: Any, ids: Any) -> Any:
+        signal.pause()
+
+    @staticmethod
+    def die(text: str, pieces: Any, ids: Any) -> Any:
+        os.kill(os.getpid(), int(text))
+
+    @staticmethod
+    def die_once(text: str, pieces: Any, ids: Any) -> Any:
+        """Die of a signal, unless a file is there that says that this has happened."""
+        path, number = text.split()
+        if os.path.exists(path):
+            return "done"
+        with open(path, "w"):
+            pass
+        os.kill(os.getpid(), int(number))
+
+    @staticmethod
+    def talk(text: str, pieces: Any, ids: Any) -> Any:
+        print("this would be read as a result")
+        os.write(1, b"and so would this")
+        return sys.stdin.read()
+
+    @staticmethod
+    def refuse(text: str, pieces: Any, ids: Any) -> Any:
+        raise GrammarTooLargeError(text)
+
+    @staticmethod
+    def starve(text: str, pieces: Any, ids: Any) -> Any:
+        return bytes(3 << 30)
+
+    @staticmethod
+    def recurse(text: str, pieces: Any, ids: Any) -> Any:
+        return Deeds.recurse(text, pieces, ids)
+
+    @staticmethod
+    def panic(text: str, pieces: Any, ids: Any) -> Any:
+        raise Panic(text)
+
+    @staticmethod
+    def unpickled(text: str, pieces: Any, ids: Any) -> Any:
+        return lambda: None
+
+
+if __name__ == "__main__":
+    serve(prepare)

@@ -1,0 +1,394 @@
+import contextlib
+import json
+import random
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from photonlite.errors import GrammarError, GrammarTooLargeError, SchemaError
+from photonlite.grammar.automata.builder import build_automaton
+from photonlite.grammar.automata.dfa import Dfa, compile_dfa
+from photonlite.grammar.automata.tables import Automaton
+from photonlite.grammar.decoding.typed import TypedGrammar
+from photonlite.grammar.json_schema.reader import ANY_OBJECT, pattern_of
+from photonlite.request import Token
+from tests.grammar.schemas import SCHEMAS, Pair
+from tests.grammar.vocabularies import COORDINATE, END, EVERYTHING, accepts
+
+TEXT: dict[str, Any] = {"type": "string"}
+WHOLE: dict[str, Any] = {"type": "integer"}
+BOX: dict[str, Any] = {
+    "type": "object",
+    "format": "box",
+    "properties": {"x_min": {"type": "number"}},
+    "required": ["x_min"],
+}
+CASES = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+
+
+def compiled(schema: Any) -> Dfa:
+    return compile_dfa(pattern_of(schema), native=True)
+
+
+def fits(schema: Any, *texts: str) -> list[bool]:
+    dfa = compiled(schema)
+    return [accepts(dfa, text.encode()) for text in texts]
+
+
+def judge(value: Any, schema: Any) -> None:
+    kind = jsonschema.Draft202012Validator
+    jsonschema.validate(value, schema, cls=kind, format_checker=kind.FORMAT_CHECKER)
+
+
+def answer(automaton: Automaton, budget: int, draw: random.Random) -> str:
+    grammar, written = TypedGrammar(automaton, budget), b""
+    while not grammar.finished:
+        allowed = grammar.allowed
+        ids = allowed.ids or tuple(n for n in range(automaton.ids.vocab_size) if allowed.permits(n))
+        chosen = draw.choice(ids)
+        written += b"<number>" if chosen in (COORDINATE, COORDINATE + 1) else EVERYTHING.letters(chosen)
+        grammar.accept(Token(chosen))
+    return written.decode()
+
+
+def against_the_validator(pair: Pair, data: st.DataObject) -> None:
+    """Right values can be written, and whatever is written is right, under any budget."""
+    schema, values = pair
+    dfa = compiled(schema)
+    value = data.draw(values)
+    for separators in ((",", ":"), (", ", ": ")):
+        assert accepts(dfa, json.dumps(value, ensure_ascii=False, separators=separators).encode())
+
+    automaton = build_automaton(dfa, EVERYTHING.trie, EVERYTHING.ids)
+    draw = random.Random(data.draw(st.integers(0, 2**32)))
+    for over in (0, draw.randrange(12), 60):
+        judge(json.loads(answer(automaton, automaton.shortest + over, draw)), schema)
+
+
+@settings(CASES, max_examples=120)
+@given(SCHEMAS, st.data())
+def test_answers_are_right_and_right_answers_can_be_written(pair: Pair, data: st.DataObject) -> None:
+    against_the_validator(pair, data)
+
+
+TAGGED: dict[str, Any] = {
+    "$defs": {
+        "Cat": {
+            "type": "object",
+            "properties": {"kind": {"const": "cat", "default": "cat"}, "lives": {"type": "integer", "default": 9}},
+        },
+        "Dog": {"type": "object", "properties": {"kind": {"enum": ["dog", "puppy"], "default": "dog"}, "name": TEXT}},
+    },
+    "discriminator": {"propertyName": "kind"},
+    "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+}
+
+
+def test_a_discriminator_with_a_default_is_always_written() -> None:
+    texts = ('{"kind":"cat"}', '{"kind":"puppy","name":"x"}', '{"lives":9}', "{}", '{"kind":"dog","lives":9}')
+
+    assert fits(TAGGED, *texts) == [True, True, False, False, False]
+    # The same objects elsewhere need not have it.
+    beside = {"$defs": TAGGED["$defs"], "type": "array", "prefixItems": [{"$ref": "#/$defs/Cat"}], "items": False}
+    assert fits(beside, "[{}]") == [True]
+
+
+def test_discriminators_may_stand_inside_one_another() -> None:
+    kinds = {name: {**TAGGED["$defs"][name]} for name in ("Cat", "Dog")}
+    kinds["Car"] = {"type": "object", "properties": {"kind": {"const": "car", "default": "car"}}}
+    nested = {"$defs": kinds, "discriminator": {"propertyName": "kind"}}
+    inner = {key: TAGGED[key] for key in ("oneOf", "discriminator")}
+    schema = nested | {"oneOf": [inner, {"$ref": "#/$defs/Car"}]}
+
+    assert fits(schema, '{"kind":"car"}', '{"kind":"dog"}', "{}") == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"Dog": {"type": "object", "properties": {"kind": {"const": "cat"}}}},
+        {"Dog": {"type": "object", "properties": {"kind": TEXT}}},
+        {"Dog": {"type": "object", "properties": {"name": TEXT}}},
+    ],
+    ids=["same", "any", "none"],
+)
+def test_branches_that_a_discriminator_does_not_tell_apart_are_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError, match="may hold for one value both"):
+        pattern_of(TAGGED | {"$defs": TAGGED["$defs"] | changed})
+
+
+def test_a_discriminated_union_that_holds_itself_is_refused() -> None:
+    pups = {"type": "array", "items": {"$ref": "#"}}
+    loop = {"type": "object", "properties": {"kind": {"const": "dog"}, "pups": pups}}
+    with pytest.raises(SchemaError, match="leads back to itself"):
+        pattern_of(TAGGED | {"$defs": TAGGED["$defs"] | {"Dog": loop}})
+
+
+@pytest.mark.slow
+@settings(CASES, max_examples=3000)
+@given(SCHEMAS, st.data())
+def test_thousands_of_schemas(pair: Pair, data: st.DataObject) -> None:
+    against_the_validator(pair, data)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *(
+            {"type": "string", "format": name}
+            for name in ("date", "time", "date-time", "uuid", "email", "ipv4", "duration")
+        ),
+        {"type": "object"},
+        {"type": "array"},
+        {},
+        True,
+        {"type": "object", "additionalProperties": WHOLE},
+        {"type": "object", "properties": {name: TEXT for name in "abcdefg"}},
+        {"type": "array", "prefixItems": [TEXT, WHOLE]},
+        {"type": "array", "prefixItems": [TEXT, WHOLE], "items": {"type": "null"}, "minItems": 1, "maxItems": 4},
+        {"type": "string", "pattern": "a.c"},
+        {"type": "string", "pattern": "^[a-z]+$", "minLength": 2, "maxLength": 4},
+        {"oneOf": [TEXT, WHOLE, {"type": "null"}]},
+        {"type": "number", "exclusiveMinimum": -1.5, "exclusiveMaximum": 0.1 + 0.2},
+        {"minimum": 3},
+        {"items": TEXT},
+        {"const": {"k": [1, "é\u2028"]}},
+    ],
+)
+def test_answers_of_each_kind_are_right(schema: Any) -> None:
+    automaton, draw = build_automaton(compiled(schema), EVERYTHING.trie, EVERYTHING.ids), random.Random(1)
+
+    for over in (0, 3, 10, 30, 60, 90):
+        judge(json.loads(answer(automaton, automaton.shortest + over, draw)), schema)
+
+
+def test_properties_come_in_order_and_may_be_left_out_unless_required() -> None:
+    schema = {"properties": {"a": WHOLE, "b": WHOLE, "c": WHOLE}, "required": ["b"], "title": "ignored"}
+
+    assert fits(schema, '{"a":1,"b":2,"c":3}', '{"b":2}', '{"a": 1, "b": 2}', '{"b":2,"c":3}') == [True] * 4
+    assert (
+        fits(schema, "{}", '{"a":1}', '{"b":2,"a":1}', '{"b":2,}', '{"b":2,"d":1}', '{"b" :2}', '{"b":  2}')
+        == [False] * 7
+    )
+    free = {"type": "object", "properties": {name: WHOLE for name in "abc"}}
+    assert fits(free, "{}", '{"c":1}', '{"a":1,"c":1}', '{"b":1}', '{"a":1,"b":1,"c":1}') == [True] * 5
+    assert fits(free, "{,}", '{"a":1,}', '{"c":1,"a":1}', '{"a":1"b":1}') == [False] * 4
+
+
+def test_boxes_and_points_are_letters() -> None:
+    schema = {"properties": {"box": {"anyOf": [BOX, {"type": "null"}]}, "at": {"type": "object", "format": "point"}}}
+
+    assert fits(schema, '{"box":\x04\x04\x05}', '{"box":null,"at":\x04\x04}', '{"at": \x04\x04}') == [True] * 3
+    assert fits(schema, '{"box":\x04\x04}', '{"at":\x04\x04\x05}', '{"box":{}}') == [False] * 3
+
+
+def test_references_are_followed() -> None:
+    schema = {
+        "$defs": {"F": {"properties": {"n": {"$ref": "#/$defs/a~1b%20~0"}}}, "a/b ~": WHOLE},
+        "type": "array",
+        "items": {"$ref": "#/$defs/F"},
+    }
+
+    assert fits(schema, '[{"n":1},{}]', '[{"n":"x"}]') == [True, False]
+    assert fits({"prefixItems": [WHOLE, {"$ref": "#/prefixItems/0"}]}, "[1,2]", '[1,"2"]') == [True, False]
+
+
+def test_integers_may_be_spelled_as_multiples_of_one_and_lists_of_one_as_unique() -> None:
+    assert fits({"type": "integer", "multipleOf": 1, "minimum": 1.5, "maximum": 3.5}, "1", "2", "3", "4") == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert fits({"type": "array", "uniqueItems": True, "maxItems": 1, "items": WHOLE}, "[]", "[1]") == [True, True]
+    assert fits({"allOf": [WHOLE]}, "1", '"1"') == [True, False]
+    assert fits({"type": "integer", "enum": [1, 2.0, "a", True]}, "1", "2.0", '"a"', "true") == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_any_object() -> None:
+    dfa = compile_dfa(ANY_OBJECT, native=True)
+
+    for text in ("{}", '{"a":1.5,"b":[{"c":[null,true]}]}', '{"a": {"b": {"c": {}}}}'):
+        assert accepts(dfa, text.encode())
+    for text in ("[]", "1", '{"a":[[[[]]]]}', '{"a":01}', '{"a"}', '{"a":\x04\x04}'):
+        assert not accepts(dfa, text.encode())
+
+
+def deep(count: int, inner: Any) -> Any:
+    for _ in range(count):
+        inner = {"type": "array", "items": inner}
+    return inner
+
+
+def lists(count: int) -> Any:
+    inner: Any = 1
+    for _ in range(count):
+        inner = [inner]
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword", "where"),
+    [
+        ({"type": "array", "items": {"not": TEXT}}, "not", "/items"),
+        *(
+            ({"type": "object", keyword: {}}, keyword, "")
+            for keyword in ("if", "patternProperties", "propertyNames", "$anchor")
+        ),
+        *(({"type": "object", keyword: 1}, keyword, "") for keyword in ("minProperties", "maxProperties", "nullable")),
+        ({"type": "array", "contains": TEXT}, "contains", ""),
+        ({"type": "strin"}, "type", ""),
+        ({"type": []}, "type", ""),
+        ({"type": 3}, "type", ""),
+        ({"properties": {"a/b": {"type": "integer", "multipleOf": 2}}}, "multipleOf", "/properties/a~1b"),
+        ({"type": "number", "multipleOf": 1}, "multipleOf", ""),
+        ({"type": "array", "uniqueItems": True}, "uniqueItems", ""),
+        ({"type": "array", "items": False, "minItems": 1}, "minItems", ""),
+        ({"oneOf": [WHOLE, {"type": "number"}]}, "oneOf", ""),
+        ({"allOf": [TEXT, TEXT]}, "allOf", ""),
+        ({"anyOf": []}, "anyOf", ""),
+        ({"anyOf": 3}, "anyOf", ""),
+        ({"anyOf": [TEXT], "type": "string"}, "type", ""),
+        ({"$ref": "#/$defs/a", "$defs": {"a": TEXT}, "minLength": 1}, "minLength", ""),
+        ({"enum": []}, "enum", ""),
+        ({"type": "integer", "enum": ["a"]}, "enum", ""),
+        ({"const": float("nan")}, "const", ""),
+        ({"const": "\ud800"}, "const", ""),
+        ({"const": {1: 2}}, "const", ""),
+        ({"const": 10**5000}, "const", ""),
+        ({"properties": {"\ud800": TEXT}}, "properties", ""),
+        ({"properties": [1]}, "properties", ""),
+        ({"properties": {}, "required": "ab"}, "required", ""),
+        ({"properties": {"a": TEXT}, "required": ["b"]}, "required", ""),
+        ({"properties": {"a": TEXT}, "additionalProperties": TEXT}, "additionalProperties", ""),
+        ({"type": "object", "additionalProperties": 1}, "additionalProperties", ""),
+        ({"properties": {"a": False}}, "", "/properties/a"),
+        (False, "", ""),
+        (3, "", ""),
+        ({"type": "string", "format": "uri"}, "format", ""),
+        ({"type": "object", "format": "boxes"}, "format", ""),
+        ({"type": "object", "format": "box", "properties": {"count": WHOLE}}, "properties", ""),
+        ({"type": "object", "format": "point", "required": ["x_min"]}, "required", ""),
+        ({"type": "object", "format": "point", "properties": {"x": TEXT}}, "type", "/properties/x"),
+        ({"type": "string", "format": "date", "pattern": "a"}, "pattern", ""),
+        ({"type": "string", "format": "date", "maxLength": 5}, "maxLength", ""),
+        ({"type": "string", "pattern": r"\bfoo"}, "pattern", ""),
+        ({"type": "string", "pattern": "\udc80"}, "pattern", ""),
+        ({"type": "string", "pattern": 3}, "pattern", ""),
+        ({"type": "string", "pattern": "(?:ab)+", "minLength": 3}, "minLength", ""),
+        ({"type": "string", "minLength": -1}, "minLength", ""),
+        ({"type": "string", "minLength": True}, "minLength", ""),
+        ({"type": "string", "minLength": 1.5}, "minLength", ""),
+        ({"type": "string", "maxLength": float("nan")}, "maxLength", ""),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, "minLength", ""),
+        ({"type": "string", "minimum": 2}, "minimum", ""),
+        ({"minLength": 1, "minimum": 2}, "minLength", ""),
+        ({"type": "integer", "minimum": 5, "maximum": 4}, "minimum", ""),
+        ({"type": "integer", "minimum": 10**5000}, "minimum", ""),
+        ({"type": "number", "maximum": float("inf")}, "maximum", ""),
+        ({"$ref": "#"}, "$ref", ""),
+        (
+            {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"},
+            "$ref",
+            "/$defs/b/items",
+        ),
+        ({"$ref": "#/nowhere"}, "$ref", ""),
+        ({"$ref": "http://example.com"}, "$ref", ""),
+        ({"$ref": 3}, "$ref", ""),
+        ({"$defs": 3}, "$defs", ""),
+        ({"properties": {"a": {"$id": "y"}}}, "$id", "/properties/a"),
+    ],
+)
+def test_what_would_not_be_enforced_is_refused_by_keyword_and_place(schema: Any, keyword: str, where: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        pattern_of(schema)
+
+    assert (caught.value.keyword, caught.value.where) == (keyword, where)
+
+
+def test_a_place_with_half_a_character_is_named_in_text_that_can_be_sent() -> None:
+    with pytest.raises(SchemaError, match=r"at /properties/\\ud800: ") as caught:
+        pattern_of({"properties": {"\ud800": {"not": {}}}})
+
+    assert caught.value.where == "/properties/\ud800"
+
+
+DOUBLING = {f"d{n}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        deep(200, TEXT),
+        {"const": lists(200)},
+        {"enum": list(range(5001))},
+        {"anyOf": [WHOLE] * 5001},
+        {"oneOf": [{"const": n} for n in range(65)]},
+        {"type": "string", "maxLength": 10**9},
+        {"type": "string", "minLength": 10**300},
+        {"type": "array", "minItems": 10**6},
+        deep(10, {"type": "string", "maxLength": 20000}),
+        {"type": "string", "pattern": "((x{100}){100}){100}"},
+        {"$defs": DOUBLING | {"d30": TEXT}, "$ref": "#/$defs/d0"},
+        {
+            "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 9} for n in range(9)} | {"d9": TEXT},
+            "$ref": "#/$defs/d0",
+        },
+    ],
+)
+def test_what_is_too_large_is_refused_before_it_is_compiled(schema: Any) -> None:
+    with pytest.raises(GrammarTooLargeError):
+        pattern_of(schema)
+
+
+def test_thousands_of_listed_values() -> None:
+    names = [f"value {n * 7919 % 10007}" for n in range(5000)]
+    automaton = build_automaton(compiled({"enum": names}), EVERYTHING.trie, EVERYTHING.ids)
+
+    assert json.loads(answer(automaton, 40, random.Random(0))) in names
+
+
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=3)
+    | st.sampled_from(["string", "#", "#/items"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "enum", "items", "prefixItems", "properties", "required", "anyOf", "oneOf", "$ref", "pattern"]
+            )
+            | st.sampled_from(
+                ["minItems", "maxLength", "minimum", "exclusiveMaximum", "const", "additionalProperties", "format"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(CASES, max_examples=400)
+@given(JUNK)
+def test_whatever_comes_is_read_or_refused_by_type(schema: Any) -> None:
+    with contextlib.suppress(GrammarError):
+        pattern_of(schema)
+
+
+def test_an_end_is_never_asked_for_behind_an_object() -> None:
+    automaton = build_automaton(compiled({"properties": {}}), EVERYTHING.trie, EVERYTHING.ids)
+
+    assert automaton.shortest == 2
+    assert not any(END in automaton.rows.ids(row) for row in automaton.row_of[~automaton.complete, 0])

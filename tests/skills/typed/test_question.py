@@ -1,0 +1,187 @@
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from photonlite.errors import GrammarError, UnsupportedSkillError
+from photonlite.grammar.automata.tables import SpecialIds
+from photonlite.request import Allowed, Completion, Request, SamplingSettings, Token
+from photonlite.results import Point
+from photonlite.skills.query import read_question
+from photonlite.skills.typed.forms import TextForm, form_of
+from photonlite.skills.typed.question import TypedQuestion
+from tests.compiling import Workshop
+from tests.skills.fake import METRICS, FakePrompts, awaited
+
+END, ANSWER, COORDINATE, SIZE = 0, 3, 5, 6
+PIECES = [b""] * 20 + [bytes([byte]) for byte in range(256)] + [b'"at":', b"ab", b"{"]
+WORKSHOP = Workshop(PIECES, SpecialIds(END, COORDINATE, SIZE, len(PIECES)))
+PLACE = {"type": "object", "properties": {"at": {"type": "object", "format": "point"}}, "required": ["at"]}
+AT = {"x": 0.25, "y": 0.75, "score": 1.0}
+
+
+class SpellingPrompts(FakePrompts):
+    """Reads the ids of `PIECES`."""
+
+    skills: tuple[str, ...] = ("query", "detect", "point")
+
+    def decode(self, ids: Any) -> str:
+        return b"".join(PIECES[index] for index in ids).decode()
+
+    def detokenizer(self) -> Any:
+        return Spelling()
+
+
+class Spelling:
+    def feed(self, token_id: int, /) -> str:
+        return PIECES[token_id].decode()
+
+    def flush(self) -> str:
+        return ""
+
+
+def question(
+    schema: Any = PLACE, regex: str | None = None, prompts: FakePrompts | None = None, **changes: Any
+) -> TypedQuestion:
+    prompts = prompts or SpellingPrompts(max_context=1000)
+    arguments = {"with_image": True, "reasoning": False, "refs": None, "settings": SamplingSettings()} | changes
+    form = form_of(schema if regex is None else None, None, regex)
+    assert isinstance(form, TextForm)
+    return TypedQuestion(prompts, read_question(prompts, "where?", **arguments), form)
+
+
+def bound(one: TypedQuestion) -> Request:
+    assert one.spec is not None
+    return one.bind(WORKSHOP.automaton(one.spec))
+
+
+def spell(text: str) -> list[Token]:
+    """Letters as ids; x and y stand for coordinates, s for a size."""
+    native = {"x": Token(COORDINATE, (0.25,), 1.0, (1.0,)), "y": Token(COORDINATE, (0.75,), 1.0, (1.0,))}
+    native["s"] = Token(SIZE, (0.5, 0.5), 1.0, (1.0, 1.0))
+    return [native.get(letter) or Token(20 + ord(letter)) for letter in text]
+
+
+def told(request: Request, tokens: list[Token], reason: str = "stop") -> Completion:
+    for token in tokens:
+        request.grammar.accept(token)
+    assert request.grammar.finish_reason == reason
+    return Completion(tuple(tokens), reason, METRICS)
+
+
+def test_an_answer_is_read_from_its_text_in_which_places_are_spelled_out() -> None:
+    one = question()
+    answer = one.finish(told(bound(one), spell('{"at":xy}')))
+
+    assert answer["answer"] == {"at": AT}
+    assert json.loads(answer["text"]) == {"at": AT}
+    assert (answer.metrics, answer.finish_reason) == (METRICS, "stop")
+
+
+def test_a_type_gives_objects() -> None:
+    one = question(Point)
+    assert one.finish(told(bound(one), spell("xy"))) == {
+        "answer": Point(0.25, 0.75, 1.0),
+        "text": json.dumps(AT, separators=(",", ":")),
+    }
+
+
+def test_a_pattern_gives_its_text_alone() -> None:
+    one = question(regex="[a-b]{2}-[0-9]")
+    assert one.finish(told(bound(one), spell("ab-7"))) == {"answer": "ab-7"}
+
+
+def test_the_budget_is_that_of_the_settings_and_the_context() -> None:
+    assert bound(question(settings=SamplingSettings(max_tokens=30))).budget == 30
+    assert bound(question(prompts=SpellingPrompts(max_context=100))).budget == 100 - 26 - 1 + 1
+
+
+def test_a_budget_for_which_every_answer_is_too_long_is_refused() -> None:
+    shortest = len('{"at":xy}')
+    assert bound(question(settings=SamplingSettings(max_tokens=shortest))).grammar.finish_reason is None
+    with pytest.raises(GrammarError, match=f"takes {shortest} tokens, and {shortest - 1} are left"):
+        bound(question(settings=SamplingSettings(max_tokens=shortest - 1)))
+
+
+@pytest.mark.parametrize(
+    ("skills", "schema", "missing"),
+    [
+        (("query",), PLACE, "points"),
+        (("query", "point"), PLACE, None),
+        (("query", "detect"), PLACE, None),
+        (("query", "point"), {"type": "object", "format": "box"}, "boxes"),
+        (("query", "detect"), {"type": "object", "format": "box"}, None),
+        (("query",), {"type": "boolean"}, None),
+    ],
+)
+def test_places_need_a_checkpoint_that_draws_them(skills: tuple[str, ...], schema: Any, missing: str | None) -> None:
+    prompts = SpellingPrompts(max_context=1000)
+    prompts.skills = skills
+    one = question(schema, prompts=prompts)
+    if missing is None:
+        bound(one)
+        return
+    with pytest.raises(UnsupportedSkillError, match=f"hold {missing}, for which this checkpoint was not trained"):
+        bound(one)
+
+
+def test_an_answer_that_must_be_empty_is_asked_for_nothing() -> None:
+    one = question(regex="")
+    request = bound(one)
+    assert (request.prompt, request.budget, request.grammar.finish_reason) == ((), 0, "stop")
+    assert one.finish(Completion((), "stop", METRICS)) == {"answer": ""}
+
+
+THOUGHT = [Token(20 + ord("h")), Token(20 + ord("m")), Token(ANSWER)]
+
+
+def test_reasoning_comes_first_and_leaves_room_for_the_answer() -> None:
+    one = question(reasoning=True, settings=SamplingSettings(max_tokens=12))
+    request = bound(one)
+    assert request.budget == 12 + 1 + 12
+    answer = one.finish(told(request, [*THOUGHT, *spell('{"at":xy}')]))
+
+    assert answer["answer"] == {"at": AT}
+    assert answer["reasoning"]["text"] == "hm"
+
+
+def test_reasoning_ends_in_time_for_an_answer() -> None:
+    room = 40
+    request = bound(question(reasoning=True, prompts=SpellingPrompts(max_context=26 + 1 + room - 1)))
+    assert request.budget == room
+    thinking = 0
+    while request.grammar.allowed.forced != ANSWER:
+        request.grammar.accept(Token(100))
+        thinking += 1
+    told(request, [Token(ANSWER), *spell('{"at":xy}')], "length")
+    assert thinking == room - 1 - (room - 1) // 2
+
+
+def test_a_stream_gives_the_text_and_then_what_it_means() -> None:
+    one = question()
+    tokens = told(bound(one), spell('{"at":xy}')).tokens
+    answer = one.stream(iter(tokens), lambda: (METRICS, "stop"))
+    pieces = list(answer["answer"])
+
+    assert pieces[:2] == ["{", '"']
+    assert pieces[-1].startswith('{"x":0.25,')
+    assert answer.value == json.loads("".join(pieces)) == {"at": AT}
+    assert "text" not in answer
+
+
+def test_an_awaited_stream_is_the_same() -> None:
+    one = question(Point, reasoning=True)
+    tokens = told(bound(one), [*THOUGHT, *spell("xy")]).tokens
+
+    async def main() -> Any:
+        answer = one.astream(awaited(*tokens), lambda: (METRICS, "stop"))
+        return await answer.avalue(), answer["reasoning"]["text"]
+
+    assert asyncio.run(main()) == (Point(0.25, 0.75, 1.0), "hm")
+
+
+def test_a_draft_has_no_grammar_and_no_budget() -> None:
+    one = question()
+    assert (one.draft.budget, one.draft.subject, one.draft.skill) == (0, "where?", "query")
+    assert one.draft.grammar.allowed == Allowed()
