@@ -11,10 +11,10 @@ import photonlite
 from photonlite.cli.serve_settings import read_settings
 from photonlite.errors import MissingDependencyError
 from photonlite.server.config import ServerConfig
-from photonlite.server.key_file import read_keys
+from photonlite.server.limits.key_file import read_keys
 
 # Imported for this command alone: what they need comes with an extra, and takes time to import.
-_SERVER = {"listening": "photonlite.server.listening", "run": "photonlite.server.run"}
+_SERVER = {"listening": "photonlite.server.transport.listening", "run": "photonlite.server.run"}
 
 
 def run_server(options: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ from typing import Any, Final
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.errors import InputError
 from photonlite.server.config import ServerConfig
-from photonlite.server.key_file import read_keys
+from photonlite.server.limits.key_file import read_keys
 from photonlite.settings import (
     PREFIX,
     Given,

@@ -8,18 +8,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from photonlite.server import exposition, health, realtime_socket
-from photonlite.server.access import AccessLog
+from photonlite.server import metrics
 from photonlite.server.backend import Backend
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import to_http
-from photonlite.server.exposition import HttpMetrics
-from photonlite.server.hosts import OwnNames
+from photonlite.server.images import RequestImages
 from photonlite.server.ingress import Ingress
-from photonlite.server.request_images import RequestImages
-from photonlite.server.routes import moondream, openai, openapi, playground
-from photonlite.server.sending import Failures, Heading
-from photonlite.server.wrong_keys import WrongKeys
+from photonlite.server.limits.wrong_keys import WrongKeyDelay
+from photonlite.server.metrics import HttpMetrics
+from photonlite.server.routes import health, moondream, openai, openapi, playground, realtime_socket
+from photonlite.server.transport.access_log import AccessLog
+from photonlite.server.transport.hosts import HostCheck
+from photonlite.server.transport.middleware import ErrorResponses, ResponseHeaders
 
 
 def create_app(backend: Backend, config: ServerConfig, images: RequestImages | None = None) -> Starlette:
@@ -39,11 +39,11 @@ def create_app(backend: Backend, config: ServerConfig, images: RequestImages | N
         routes=_routes(ingress, http),
         middleware=[
             Middleware(AccessLog, config=config, http=http),
-            Middleware(Heading),
+            Middleware(ResponseHeaders),
             *_cors(config),
-            Middleware(Failures),
-            Middleware(WrongKeys),
-            Middleware(OwnNames, config=config),
+            Middleware(ErrorResponses),
+            Middleware(WrongKeyDelay),
+            Middleware(HostCheck, config=config),
         ],
         exception_handlers={HTTPException: _refuse},
     )
@@ -58,7 +58,7 @@ def _routes(ingress: Ingress, http: HttpMetrics) -> list[BaseRoute]:
         *openai.routes(ingress),
         *realtime_socket.routes(ingress),
         *health.routes(ingress),
-        *exposition.routes(ingress, http),
+        *metrics.routes(ingress, http),
         *openapi.routes(ingress),
         *playground.routes(),
     ]

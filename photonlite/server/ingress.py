@@ -1,10 +1,10 @@
 """The one way in: whatever route a request takes, it is admitted, read, limited and answered here.
 
 ```
-async with await ingress.admit(request) as ticket:
-    data = await ingress.body(request, ticket)
-    image = await ingress.load_image(value, ticket)
-    result = await ingress.answer(Call(...), ticket, request)
+async with await ingress.admit(request) as permit:
+    data = await ingress.body(request, permit)
+    image = await ingress.load_image(value, permit)
+    result = await ingress.answer(Call(...), permit, request)
 ```
 """
 
@@ -22,20 +22,21 @@ from starlette.types import Scope
 from starlette.websockets import WebSocket
 
 from photonlite.errors import DeadlineError
-from photonlite.server import callers, fetch
 from photonlite.server.backend import Backend, BackendStream, Call
 from photonlite.server.bodies.reading import read_body
-from photonlite.server.callers import Caller
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
-from photonlite.server.estimates import Kind, kind_of
-from photonlite.server.limits import bounded, check_images
-from photonlite.server.places import Places, Ticket
-from photonlite.server.rate import RateLimit
-from photonlite.server.request_images import Hold, RequestImages, from_data_uri, is_remote
-from photonlite.server.turns import Turn, Turns
+from photonlite.server.images import Hold, RequestImages, from_data_uri, is_remote
+from photonlite.server.limits import callers
+from photonlite.server.limits.bounds import bounded, check_images
+from photonlite.server.limits.callers import Caller
+from photonlite.server.limits.estimates import Kind, kind_of
+from photonlite.server.limits.limiter import Permit, RequestLimiter
+from photonlite.server.limits.rate import RateLimit
+from photonlite.server.limits.turns import EngineTurns, Turn
+from photonlite.server.transport import fetch
+from photonlite.server.transport.disconnect import ClientWatch, WatchedStream
 from photonlite.server.usage import note_result, note_stream
-from photonlite.server.watching import Pieces, Watch
 
 _LEAST_S = 1e-6
 """Seconds that a call gets whose time is over: it ends with the error of its deadline."""
@@ -70,19 +71,19 @@ class Ingress:
         self.draining = False
         self.clock = clock
         self.images = images or RequestImages()
-        self._turns = Turns(backend.max_batch, clock)
-        self._places = Places(config.max_open, config.max_sockets, config.max_open_bytes, self._retry_s)
+        self._turns = EngineTurns(backend.max_batch, clock)
+        self._limiter = RequestLimiter(config.max_open, config.max_sockets, config.max_open_bytes, self._retry_s)
         self._rate = RateLimit(config.requests_per_minute, clock) if config.requests_per_minute else None
 
     @property
     def open(self) -> int:
         """Requests that are admitted and not answered."""
-        return self._places.open
+        return self._limiter.open
 
     @property
     def open_bytes(self) -> int:
         """What their bodies and images take."""
-        return self._places.bytes.used
+        return self._limiter.bytes.used
 
     def drain(self) -> None:
         """Admit nothing from now on."""
@@ -90,9 +91,9 @@ class Ingress:
 
     async def settled(self) -> None:
         """Wait until nothing is open."""
-        await self._places.settled()
+        await self._limiter.settled()
 
-    async def admit(self, request: HTTPConnection) -> Ticket:
+    async def admit(self, request: HTTPConnection) -> Permit:
         """Let a request in, or a WebSocket before it is accepted.
 
         Returns:
@@ -110,9 +111,9 @@ class Ingress:
         socket = request.scope["type"] == "websocket"
         if not socket:
             self._check_time(caller, None, self.config.deadline_s)
-        return self._places.begin(caller, request_id(request.scope), self.clock(), socket=socket)
+        return self._limiter.begin(caller, request_id(request.scope), self.clock(), socket=socket)
 
-    async def body(self, request: Request, ticket: Ticket) -> bytes:
+    async def body(self, request: Request, permit: Permit) -> bytes:
         """Read a request's body, and take its place among open requests.
 
         Raises:
@@ -120,21 +121,21 @@ class Ingress:
                 long; 415 where it is compressed; 429 where open requests hold too much memory, or the caller has its
                 share of places.
         """
-        with Hold(ticket) as hold:
+        with Hold(permit) as hold:
             # Each piece is there twice when they are put together.
             data = await read_body(request, self.config, lambda size: hold.grow(2 * size))
             hold.resize(len(data))
             hold.keep()
-        ticket.enter()
+        permit.enter()
         return data
 
-    def count_frame(self, ticket: Ticket) -> None:
+    def count_frame(self, permit: Permit) -> None:
         """Count a frame of a socket as a request.
 
         Raises:
             HttpError: 429 over the rate limit.
         """
-        self._check_rate(ticket.caller)
+        self._check_rate(permit.caller)
 
     def image(self, value: str | bytes) -> bytes:
         """Give the bytes of an image that came with the request: raw, or as a data URI.
@@ -151,15 +152,15 @@ class Ingress:
             raise HttpError(413, message, code="image_too_large", limit="max_body_bytes")
         return value
 
-    async def load_image(self, value: str | bytes, ticket: Ticket) -> bytes:
+    async def load_image(self, value: str | bytes, permit: Permit) -> bytes:
         """Give the bytes of an image, fetched if need be and allowed; the request holds them before they are there.
 
         Raises:
             HttpError: As `image` and `fetch`; 429 where open requests hold too much memory.
         """
         if isinstance(value, str) and is_remote(value):
-            return await self.fetch(value, ticket)
-        with Hold(ticket) as hold:
+            return await self.fetch(value, permit)
+        with Hold(permit) as hold:
             # Of a data URI there are, at its peak, itself, its code, that without white space, and what it stands for.
             hold.resize(4 * len(value) if isinstance(value, str) else len(value))
             data = self.image(value)
@@ -167,14 +168,14 @@ class Ingress:
             hold.keep()
         return data
 
-    async def fetch(self, url: str, ticket: Ticket) -> bytes:
+    async def fetch(self, url: str, permit: Permit) -> bytes:
         """Fetch an image over https from a host that the server's owner has named.
 
         Raises:
             HttpError: 422 for any other URL, and where the host does not give an image of at most the limit in time;
                 429 where open requests hold too much memory.
         """
-        with Hold(ticket) as hold:
+        with Hold(permit) as hold:
             data = await fetch.fetch(
                 url,
                 hosts=self.config.url_hosts,
@@ -187,7 +188,7 @@ class Ingress:
         return self.image(data)
 
     @contextmanager
-    def parsing(self, request: Request, body: bytes, ticket: Ticket) -> Iterator[None]:
+    def parsing(self, request: Request, body: bytes, permit: Permit) -> Iterator[None]:
         """Hold what taking a body apart takes, while a block does it.
 
         Raises:
@@ -199,7 +200,7 @@ class Ingress:
             copies = 2 if body.isascii() else 8  # the text and its values; any character may widen all others to four
         elif kind == "multipart/form-data":
             copies = 3
-        with ticket.holding(copies * len(body)):
+        with permit.holding(copies * len(body)):
             yield
 
     def take_arriving(self, network: str, size: int, own: int) -> bool:
@@ -210,11 +211,11 @@ class Ingress:
             size: Bytes that have come.
             own: Those of the same message that are counted already.
         """
-        return self._places.bytes.take(Caller(network), size, own)
+        return self._limiter.bytes.take(Caller(network), size, own)
 
     def give_arriving(self, network: str, size: int) -> None:
         """Count them no more."""
-        self._places.bytes.give(Caller(network), size)
+        self._limiter.bytes.give(Caller(network), size)
 
     def check_model(self, name: str | None) -> None:
         """Check which model a request means; None means the one that is served.
@@ -234,12 +235,12 @@ class Ingress:
         """
         check_images(count, self.config)
 
-    async def answer(self, call: Call, ticket: Ticket, request: Request | WebSocket | None) -> Mapping[str, Any]:
+    async def answer(self, call: Call, permit: Permit, request: Request | WebSocket | None) -> Mapping[str, Any]:
         """Ask the model, and wait. A client that disconnects cancels its call.
 
         Args:
             call: What to ask; the server's limits are written into it.
-            ticket: The request's.
+            permit: The request's.
             request: Whose client is watched, its body read; whoever reads from a WebSocket, or hands in None, watches
                 by itself and cancels the task.
 
@@ -248,62 +249,62 @@ class Ingress:
                 not be in time, 499 for a client that went away, 503 with a dead engine.
             PhotonliteError: Why there is no answer; see `to_http`.
         """
-        call, watch, until = self._begin(call, ticket, request)
+        call, watch, until = self._begin(call, permit, request)
         try:
-            result = await watch.run(self._run(call, ticket, until))
+            result = await watch.run(self._run(call, permit, until))
         finally:
             await watch.close()
         note_result(request, result)
         return result
 
-    async def stream(self, call: Call, ticket: Ticket, request: Request | None) -> Pieces:
+    async def stream(self, call: Call, permit: Permit, request: Request | None) -> WatchedStream:
         """Ask the model for a caption or an answer as it comes; returns with the first piece.
 
-        The ticket stays open beyond the handler: the response closes it, and the pieces; see `EventResponse`.
+        The permit stays open beyond the handler: the response closes it, and the pieces; see `EventResponse`.
 
         Raises:
             HttpError: As `answer`.
             PhotonliteError: Why there is no answer; the pieces raise what goes wrong later.
         """
-        call, watch, until = self._begin(call, ticket, request)
+        call, watch, until = self._begin(call, permit, request)
         turn: Turn | None = None
         try:
-            turn = self._turns.join(ticket.caller, kind_of(call))
-            source = await watch.run(self._open(call, ticket, until, turn))
+            turn = self._turns.join(permit.caller, kind_of(call))
+            source = await watch.run(self._open(call, permit, until, turn))
         except BaseException:
             if turn is not None:
                 self._turns.leave(turn, answered=False)
             await watch.close()
             raise
-        pieces = Pieces(source, watch, partial(self._turns.leave, turn))
+        pieces = WatchedStream(source, watch, partial(self._turns.leave, turn))
         note_stream(request, pieces)
         await pieces.begin()
-        ticket.keep()
+        permit.keep()
         return pieces
 
-    def _begin(self, call: Call, ticket: Ticket, request: HTTPConnection | None) -> tuple[Call, Watch, float]:
+    def _begin(self, call: Call, permit: Permit, request: HTTPConnection | None) -> tuple[Call, ClientWatch, float]:
         """Check a call and write its limits into it; returns also who watches its client, and when its time is over."""
         self._check_alive()
         call = bounded(call, self.config, self.backend.skills)
         watched = request if isinstance(request, Request) else None
         now = self.clock()
-        passed = 0.0 if watched is None else now - ticket.admitted
+        passed = 0.0 if watched is None else now - permit.admitted
         seconds = max(_LEAST_S, (call.deadline_s or self.config.deadline_s) - passed)
         if not call.realtime:  # frames that come too late are dropped without an error
-            self._check_time(ticket.caller, kind_of(call), seconds)
-        cache_salt = call.cache_salt or ticket.cache_salt
-        call = dataclasses.replace(call, deadline_s=seconds, cache_salt=cache_salt, caller=ticket.caller.id)
-        return call, Watch(watched, now + seconds, self.clock), now + seconds
+            self._check_time(permit.caller, kind_of(call), seconds)
+        cache_salt = call.cache_salt or permit.cache_salt
+        call = dataclasses.replace(call, deadline_s=seconds, cache_salt=cache_salt, caller=permit.caller.id)
+        return call, ClientWatch(watched, now + seconds, self.clock), now + seconds
 
-    async def _run(self, call: Call, ticket: Ticket, until: float) -> Mapping[str, Any]:
+    async def _run(self, call: Call, permit: Permit, until: float) -> Mapping[str, Any]:
         # An image is decoded in its caller's own turn, so that one with costly images holds up nobody else.
-        async with self._turns.turn(ticket.caller, kind_of(call), realtime=call.realtime) as goes_first:
-            with Hold(ticket) as hold:
+        async with self._turns.turn(permit.caller, kind_of(call), realtime=call.realtime) as goes_first:
+            with Hold(permit) as hold:
                 return await self.backend.run(self._due(await self._opened(call, hold), until, goes_first))
 
-    async def _open(self, call: Call, ticket: Ticket, until: float, turn: Turn) -> BackendStream:
+    async def _open(self, call: Call, permit: Permit, until: float, turn: Turn) -> BackendStream:
         goes_first = await turn.granted
-        with Hold(ticket) as hold:
+        with Hold(permit) as hold:
             stream = await self.backend.stream(self._due(await self._opened(call, hold), until, goes_first))
             hold.keep()
         return stream

@@ -36,13 +36,13 @@ from photonlite.images.quiet import ignore_pillow_warnings
 from photonlite.server.app import create_app
 from photonlite.server.backend import ModelBackend
 from photonlite.server.config import ServerConfig
-from photonlite.server.connections import LimitedConfig
-from photonlite.server.exposition import HttpMetrics
+from photonlite.server.images import RequestImages
 from photonlite.server.ingress import Ingress
-from photonlite.server.library_messages import library_messages
-from photonlite.server.listening import allow_files, listen
-from photonlite.server.logs import LOGGER, json_lines, log
-from photonlite.server.request_images import RequestImages
+from photonlite.server.metrics import HttpMetrics
+from photonlite.server.transport.connections import LimitedConfig
+from photonlite.server.transport.library_messages import library_messages
+from photonlite.server.transport.listening import allow_files, listen
+from photonlite.server.transport.logs import LOGGER, json_lines, log
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ENGINE_DIED = 70

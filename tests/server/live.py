@@ -22,8 +22,8 @@ from photonlite.server.app import create_app
 from photonlite.server.backend import Backend, ModelBackend
 from photonlite.server.config import ServerConfig
 from photonlite.server.ingress import Ingress
-from photonlite.server.listening import listen
 from photonlite.server.run import DrainingServer
+from photonlite.server.transport.listening import listen
 from tests.server.fake import FakeBackend
 
 ROOT = Path(__file__).resolve().parents[2]

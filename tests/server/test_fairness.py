@@ -43,9 +43,9 @@ class Site:
         request = Request({**SCOPE, "headers": [(b"x-moondream-auth", key.encode())]}, stay)
         call = Call("query", None, {"question": f"{seconds}", "settings": {"max_tokens": 512}})
         try:
-            async with await self.door.admit(request) as ticket:
-                ticket.enter()
-                await self.door.answer(call, ticket, request)
+            async with await self.door.admit(request) as permit:
+                permit.enter()
+                await self.door.answer(call, permit, request)
         except Exception as error:
             failure = to_http(error)
             status, retry = failure.status, failure.headers.get("Retry-After")

@@ -14,14 +14,14 @@ from photonlite.images.decode import DecodedImage
 from photonlite.images.decode_pool import DecodePool
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
-from photonlite.server.request_images import RequestImages
+from photonlite.server.images import RequestImages
 from photonlite.server.run import decoding
 from tests.images.bombs import BOMBS
 from tests.server.asgi import Exchange, post
 from tests.server.fake import FakeBackend
 from tests.server.live import live
 from tests.server.parts import encoded
-from tests.server.test_realtime_socket import client, wait_until
+from tests.server.routes.test_realtime_socket import client, wait_until
 from tests.serving import run
 
 LIMITS = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)

@@ -11,7 +11,7 @@ from photonlite.server.backend import Call
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError, to_http
 from photonlite.server.ingress import Ingress
-from photonlite.server.wrong_keys import WrongKeys
+from photonlite.server.limits.wrong_keys import WrongKeyDelay
 from tests.server.asgi import post
 from tests.server.fake import FakeBackend
 from tests.server.parts import DATA_URI, PNG, encoded, server
@@ -122,10 +122,10 @@ def test_slow_uploads_of_one_caller_take_no_place_of_a_request_and_leave_room_fo
         uploads[0].enter()
         other.enter()
         (await door.admit(request(x_moondream_auth="greedy"))).close()
-        for ticket in (*uploads, other):
-            ticket.close()
+        for permit in (*uploads, other):
+            permit.close()
         assert door.open == 0
-        assert door._places.uploads.used == door._places.requests.used == 0
+        assert door._limiter.uploads.used == door._limiter.requests.used == 0
 
     run(main())
 
@@ -133,15 +133,15 @@ def test_slow_uploads_of_one_caller_take_no_place_of_a_request_and_leave_room_fo
 def test_a_draining_server_admits_nothing_and_settles_when_the_last_one_is_answered() -> None:
     async def main() -> None:
         door = ingress()
-        ticket = await door.admit(request())
+        permit = await door.admit(request())
         door.drain()
         error = await refusal(door.admit(request()))
         assert (error.status, error.code) == (503, "draining")
         waiting = asyncio.ensure_future(door.settled())
         await asyncio.sleep(0)
         assert not waiting.done()
-        ticket.close()
-        ticket.close()  # a second time changes nothing
+        permit.close()
+        permit.close()  # a second time changes nothing
         await waiting
         assert door.open == 0
 
@@ -198,8 +198,8 @@ def test_an_image_that_is_small_only_until_it_is_decoded_counts_as_what_it_becom
         assert needed > 7 * 1000 * 1000
         door = ingress(fake, max_open_bytes=needed + 10)
         call = Call("caption", data, {})
-        async with await door.admit(request()) as ticket, await door.admit(request()) as second:
-            first = asyncio.ensure_future(door.answer(call, ticket, request()))
+        async with await door.admit(request()) as permit, await door.admit(request()) as second:
+            first = asyncio.ensure_future(door.answer(call, permit, request()))
             await fake.begun.wait()
             assert door.open_bytes == needed
             assert (await refusal(door.answer(call, second, request()))).code == "memory_full"
@@ -217,11 +217,11 @@ def test_the_deadline_is_the_servers_where_the_client_asks_for_more_or_for_none(
     async def main() -> None:
         fake, clock = FakeBackend(), Clock()
         door = ingress(fake, clock, deadline_s=10)
-        async with await door.admit(request()) as ticket:
+        async with await door.admit(request()) as permit:
             for wanted in (None, 60.0, 3.0):
-                await door.answer(Call("caption", PNG, {}, deadline_s=wanted), ticket, request())
+                await door.answer(Call("caption", PNG, {}, deadline_s=wanted), permit, request())
             clock.now += 4  # counted from when the request was admitted
-            await door.answer(Call("caption", PNG, {}), ticket, request())
+            await door.answer(Call("caption", PNG, {}), permit, request())
         assert [call.deadline_s for call in fake.calls] == [10, 10, 3, 6]
 
     run(main())
@@ -232,14 +232,14 @@ def test_a_backend_that_does_not_keep_the_deadline_is_given_up() -> None:
         fake, clock = FakeBackend(), Clock()
         fake.hang()
         door = ingress(fake, clock, deadline_s=10)
-        async with await door.admit(request()) as ticket:
-            answer = asyncio.ensure_future(door.answer(Call("caption", PNG, {}), ticket, request()))
+        async with await door.admit(request()) as permit:
+            answer = asyncio.ensure_future(door.answer(Call("caption", PNG, {}), permit, request()))
             await fake.begun.wait()
             answer.cancel()
             await asyncio.wait([answer])
             assert fake.cancelled == 1
             clock.now += 10
-            assert (await refusal(door.answer(Call("caption", PNG, {}), ticket, request()))).status == 504
+            assert (await refusal(door.answer(Call("caption", PNG, {}), permit, request()))).status == 504
 
     run(main())
 
@@ -248,13 +248,13 @@ def test_a_websockets_calls_count_their_deadline_from_the_call_and_are_cancelled
     async def main() -> None:
         fake, clock = FakeBackend(), Clock()
         door = ingress(fake, clock, deadline_s=10)
-        async with await door.admit(request()) as ticket:
+        async with await door.admit(request()) as permit:
             clock.now += 1000
-            await door.answer(Call("caption", PNG, {}, realtime=True), ticket, None)
+            await door.answer(Call("caption", PNG, {}, realtime=True), permit, None)
             assert (fake.calls[0].deadline_s, fake.calls[0].realtime) == (10, True)
             fake.hang()
             fake.begun.clear()
-            task = asyncio.ensure_future(door.answer(Call("caption", PNG, {}), ticket, None))
+            task = asyncio.ensure_future(door.answer(Call("caption", PNG, {}), permit, None))
             await fake.begun.wait()
             task.cancel()
             await asyncio.wait([task])
@@ -274,9 +274,9 @@ def test_images_are_taken_raw_or_as_data_uri_up_to_the_limit() -> None:
 def test_a_url_is_fetched_only_where_its_host_is_named() -> None:
     async def main() -> None:
         door = ingress(url_hosts=("images.example",))
-        async with await door.admit(request()) as ticket:
+        async with await door.admit(request()) as permit:
             for url in ("https://other.example/a.png", "http://images.example/a.png"):
-                error = await refusal(door.load_image(url, ticket))
+                error = await refusal(door.load_image(url, permit))
                 assert (error.status, error.code) == (422, "remote_image_refused")
 
     run(main())
@@ -284,8 +284,8 @@ def test_a_url_is_fetched_only_where_its_host_is_named() -> None:
 
 def test_a_handler_that_fails_keeps_no_place_for_a_response_that_never_comes() -> None:
     async def fail(door: Ingress) -> None:
-        async with await door.admit(request()) as ticket:
-            ticket.keep()
+        async with await door.admit(request()) as permit:
+            permit.keep()
             raise KeyError
 
     async def main() -> None:
@@ -321,7 +321,7 @@ def test_repeated_wrong_keys_are_slowed_on_every_route() -> None:
         waited.append(seconds)
 
     for middleware in app.user_middleware:
-        if middleware.cls is WrongKeys:
+        if middleware.cls is WrongKeyDelay:
             middleware.kwargs["sleep"] = sleep
     for path in ("/v1/caption", "/v1/detect", "/v1/chat/completions", "/v1/query", "/v1/point"):
         assert run(post(app, path, ASK, {"x-moondream-auth": "wrong"})).status == 401

@@ -17,9 +17,9 @@ import pytest
 from photonlite.api import VisionModel
 from photonlite.errors import EngineDiedError
 from photonlite.server.config import ServerConfig
-from photonlite.server.listening import ListenError
-from photonlite.server.logs import json_lines
 from photonlite.server.run import ENGINE_DIED, serve
+from photonlite.server.transport.listening import ListenError
+from photonlite.server.transport.logs import json_lines
 from tests.server.fake import FakeBackend
 from tests.server.live import GUARD, Live, ServerProcess, live, live_model
 from tests.serving import network, on_thread
@@ -266,7 +266,7 @@ import asyncio, sys, threading
 from photonlite.server import run as module
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
-from photonlite.server.listening import listen
+from photonlite.server.transport.listening import listen
 from tests.server.fake import FakeBackend
 from tests.server.told import say
 
@@ -300,9 +300,9 @@ import dataclasses, sys
 from pathlib import Path
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
-from photonlite.server.key_file import read_keys
-from photonlite.server.listening import listen
-from photonlite.server.logs import json_lines
+from photonlite.server.limits.key_file import read_keys
+from photonlite.server.transport.listening import listen
+from photonlite.server.transport.logs import json_lines
 from photonlite.server.run import run
 from tests.server.fake import FakeBackend
 from tests.server.told import say

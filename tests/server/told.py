@@ -13,9 +13,9 @@ from typing import Any
 from photonlite.server.app import create_app
 from photonlite.server.backend import Call
 from photonlite.server.config import ServerConfig
-from photonlite.server.listening import listen
-from photonlite.server.logs import json_lines
 from photonlite.server.run import run
+from photonlite.server.transport.listening import listen
+from photonlite.server.transport.logs import json_lines
 from tests.server.fake import FakeBackend
 
 

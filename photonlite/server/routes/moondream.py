@@ -11,9 +11,9 @@ from starlette.routing import BaseRoute, Route
 from photonlite.server.backend import SKILLS, Call, Skill
 from photonlite.server.bodies.parsing import read_asked
 from photonlite.server.ingress import Ingress
-from photonlite.server.places import Ticket
+from photonlite.server.limits.limiter import Permit
 from photonlite.server.routes.sse import EventResponse, event, failure_event
-from photonlite.server.watching import Pieces
+from photonlite.server.transport.disconnect import WatchedStream
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:
@@ -26,46 +26,46 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 
 
 async def _handle(ingress: Ingress, skill: Skill, request: Request) -> Response:
-    async with await ingress.admit(request) as ticket:
-        call = await _read_call(ingress, skill, request, ticket)
+    async with await ingress.admit(request) as permit:
+        call = await _read_call(ingress, skill, request, permit)
         if call.stream and skill != "segment":
-            pieces = await ingress.stream(call, ticket, request)
-            return EventResponse(_text_events(pieces, ticket), pieces, ticket)
-        answer = _body(skill, await ingress.answer(call, ticket, request), ticket)
+            pieces = await ingress.stream(call, permit, request)
+            return EventResponse(_text_events(pieces, permit), pieces, permit)
+        answer = _body(skill, await ingress.answer(call, permit, request), permit)
         if call.stream:
             return Response(b"".join(_outline_events(answer)), media_type=EventResponse.media_type)
         return JSONResponse(answer)
 
 
-async def _read_call(ingress: Ingress, skill: Skill, request: Request, ticket: Ticket) -> Call:
-    body = await ingress.body(request, ticket)
-    with ingress.parsing(request, body, ticket):
+async def _read_call(ingress: Ingress, skill: Skill, request: Request, permit: Permit) -> Call:
+    body = await ingress.body(request, permit)
+    with ingress.parsing(request, body, permit):
         asked = read_asked(skill, request, body)
     ingress.check_model(asked.model)
     ingress.check_images(len(asked.images))
-    images = [await ingress.load_image(image, ticket) for image in asked.images]
+    images = [await ingress.load_image(image, permit) for image in asked.images]
     return Call(skill, images[0] if images else None, asked.arguments, asked.stream, strict=asked.strict)
 
 
-def _body(skill: Skill, result: Mapping[str, Any], ticket: Ticket) -> dict[str, Any]:
-    outcome = _outcome(result, ticket)
+def _body(skill: Skill, result: Mapping[str, Any], permit: Permit) -> dict[str, Any]:
+    outcome = _outcome(result, permit)
     if skill == "segment":  # Moondream's client reads one outline, beside the list that photonlite gives
         outline: Mapping[str, Any] = next(iter(result["segments"]), {})
         result = {**result, "path": outline.get("path", ""), "bbox": outline.get("bbox")}
     return {**result, **outcome}
 
 
-def _outcome(result: Mapping[str, Any], ticket: Ticket) -> dict[str, Any]:
+def _outcome(result: Mapping[str, Any], permit: Permit) -> dict[str, Any]:
     metrics = getattr(result, "metrics", None)
     return {
-        "request_id": ticket.id,
+        "request_id": permit.id,
         "metrics": None if metrics is None else metrics.to_dict(),
         "finish_reason": getattr(result, "finish_reason", None),
         "truncated": getattr(result, "truncated", None),
     }
 
 
-async def _text_events(pieces: Pieces, ticket: Ticket) -> AsyncGenerator[bytes, None]:
+async def _text_events(pieces: WatchedStream, permit: Permit) -> AsyncGenerator[bytes, None]:
     try:
         async for piece in pieces:
             yield event({"chunk": piece, "completed": False})
@@ -73,7 +73,7 @@ async def _text_events(pieces: Pieces, ticket: Ticket) -> AsyncGenerator[bytes, 
         yield failure_event(error)
         return
     beside = {name: pieces.result[name] for name in ("reasoning", "scores") if name in pieces.result}
-    yield event({"chunk": "", "completed": True, **beside, **_outcome(pieces.result, ticket)})
+    yield event({"chunk": "", "completed": True, **beside, **_outcome(pieces.result, permit)})
 
 
 def _outline_events(answer: Mapping[str, Any]) -> list[bytes]:

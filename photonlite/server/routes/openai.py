@@ -19,10 +19,10 @@ from photonlite.server.bodies.completion import Heading
 from photonlite.server.bodies.parsing import read_json
 from photonlite.server.errors import HttpError
 from photonlite.server.ingress import Ingress
-from photonlite.server.places import Ticket
+from photonlite.server.limits.limiter import Permit
 from photonlite.server.routes.sse import EventResponse, event, failure_event
 from photonlite.server.routes.stop_sequences import StopSequences
-from photonlite.server.watching import Pieces
+from photonlite.server.transport.disconnect import WatchedStream
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:
@@ -34,13 +34,13 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
     started = int(time.time())
 
     async def chat(request: Request) -> Response:
-        async with await ingress.admit(request) as ticket:
+        async with await ingress.admit(request) as permit:
             _check_content_type(request)
-            body = await ingress.body(request, ticket)
-            with ingress.parsing(request, body, ticket):
+            body = await ingress.body(request, permit)
+            with ingress.parsing(request, body, permit):
                 asked = read_chat(read_json(body))
             ingress.check_model(asked.model)
-            return await _answer(ingress, request, ticket, asked)
+            return await _answer(ingress, request, permit, asked)
 
     async def models(request: Request) -> Response:
         async with await ingress.admit(request):
@@ -59,23 +59,23 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
     ]
 
 
-async def _answer(ingress: Ingress, request: Request, ticket: Ticket, asked: ChatRequest) -> Response:
+async def _answer(ingress: Ingress, request: Request, permit: Permit, asked: ChatRequest) -> Response:
     images = asked.conversation.images
     ingress.check_images(len(images))
-    image = await ingress.load_image(images[0], ticket) if images else None
+    image = await ingress.load_image(images[0], permit) if images else None
     arguments = {"question": asked.conversation.question, "settings": asked.settings, **asked.form}
     call = Call("query", image, arguments, stream=asked.stream)
-    heading = Heading(f"chatcmpl-{ticket.id}", int(time.time()), ingress.backend.name, asked.include_usage)
+    heading = Heading(f"chatcmpl-{permit.id}", int(time.time()), ingress.backend.name, asked.include_usage)
     if asked.stream:
-        pieces = await ingress.stream(call, ticket, request)
-        return EventResponse(_events(pieces, asked, heading), pieces, ticket)
-    result = await ingress.answer(call, ticket, request)
+        pieces = await ingress.stream(call, permit, request)
+        return EventResponse(_events(pieces, asked, heading), pieces, permit)
+    result = await ingress.answer(call, permit, request)
     stop = StopSequences(asked.stop)
     text = stop.feed(result.get("text", result["answer"])) + stop.flush()  # of an object, the JSON
     return JSONResponse(heading.completion(text, _reason(stop, result), _metrics(result)))
 
 
-async def _events(pieces: Pieces, asked: ChatRequest, heading: Heading) -> AsyncGenerator[bytes, None]:
+async def _events(pieces: WatchedStream, asked: ChatRequest, heading: Heading) -> AsyncGenerator[bytes, None]:
     yield event(heading.chunk({"role": "assistant", "content": ""}))
     stop = StopSequences(asked.stop)
     try:

@@ -8,9 +8,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from photonlite.server.errors import UNFORESEEN, to_http
-from photonlite.server.logs import LOGGER
-from photonlite.server.places import Ticket
-from photonlite.server.watching import Pieces
+from photonlite.server.limits.limiter import Permit
+from photonlite.server.transport.disconnect import WatchedStream
+from photonlite.server.transport.logs import LOGGER
 
 
 def event(data: Mapping[str, Any] | str) -> bytes:
@@ -30,12 +30,12 @@ def failure_event(error: Exception) -> bytes:
 class EventResponse(Response):
     """Sends events as they come.
 
-    However that ends, the pieces are closed, which cancels what is not done, and the ticket gives its place back.
+    However that ends, the pieces are closed, which cancels what is not done, and the permit gives its place back.
 
     Args:
         events: Each from `event`; they handle what the pieces raise.
         pieces: Where they come from.
-        ticket: Of the request.
+        permit: Of the request.
         headers: More headers.
     """
 
@@ -44,8 +44,8 @@ class EventResponse(Response):
     def __init__(
         self,
         events: AsyncGenerator[bytes, None],
-        pieces: Pieces,
-        ticket: Ticket,
+        pieces: WatchedStream,
+        permit: Permit,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         # A proxy that gathers events before it passes them on would make a stream pointless.
@@ -54,7 +54,7 @@ class EventResponse(Response):
         self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
         self._events = events
         self._pieces = pieces
-        self._ticket = ticket
+        self._permit = permit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything."""
@@ -68,4 +68,4 @@ class EventResponse(Response):
                 await self._events.aclose()
                 await self._pieces.aclose()
             finally:
-                self._ticket.close()
+                self._permit.close()

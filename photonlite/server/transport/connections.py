@@ -1,0 +1,292 @@
+"""Connections with deadlines: a client that sends or reads too slowly, or has silently gone, holds nothing for long.
+
+An address may hold its share of `max_connections`; see `shares`.
+
+| what a connection waits for | limit | then |
+|---|---|---|
+| the headers of its first or next request | `header_timeout_s` | 408, closed |
+| the rest of a body whose answer has been sent | `body_timeout_s` | closed |
+| that the client reads what it was sent | `send_timeout_s` | dropped |
+| the headers, beyond `max_connections` | 1 s, of the last 16 such connections | 503, closed |
+| a sign of life of the client's machine | TCP keepalive and `TCP_USER_TIMEOUT` | dropped by the kernel |
+
+Connections beyond `max_connections` are for those who look after the server: only its probes are answered on them. A
+connection of the 16 that has not asked for anything gives way to a newer one, so that a probe gets through a flood.
+
+While a body is wanted and while an answer is computed, the ingress keeps the time.
+"""
+
+import asyncio
+import functools
+import math
+import sys
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from photonlite.server.config import ServerConfig
+from photonlite.server.errors import HttpError
+from photonlite.server.limits.callers import network_of
+from photonlite.server.limits.shares import may_hold
+from photonlite.server.transport.reserve import ProbeReserve, ProbesOnly, too_many
+
+MAX_HEADER_BYTES = 32 * 1024
+"""Of a request line and headers that come in pieces; a block that arrives at once may be a little longer."""
+
+_NO_UTF8: Final = 1007
+_TRY_LATER: Final = 1013
+"""Of WebSocket's close codes: a message was not what its type says; there is no room for it."""
+
+_RESERVE_S: Final = 1.0
+"""Seconds that a connection of the reserve may take for headers."""
+
+Awaited = Literal["headers", "rest of the body"]
+
+
+class LimitedConfig(uvicorn.Config):
+    """uvicorn's settings, and the server's own for the connections.
+
+    Args:
+        app: An ASGI application.
+        limits: The server's settings.
+        refused: Told of the status of every connection that is refused before the application has seen a request.
+
+    Attributes:
+        limits: As given.
+        refused: As given.
+        reserve: Connections beyond the limit, which only probes may use.
+    """
+
+    def __init__(self, app: Any, limits: ServerConfig, refused: Callable[[int, str], None] | None = None) -> None:
+        self.limits = limits
+        self.refused = refused or _ignore
+        self.reserve = ProbeReserve()
+        super().__init__(
+            app,
+            loop="asyncio",
+            http=HttpConnection,
+            ws=SocketConnection,
+            ws_max_size=limits.max_body_bytes,
+            ws_per_message_deflate=False,  # images are compressed already
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # whoever connects could claim any address
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_keep_alive=math.ceil(limits.header_timeout_s),
+        )
+
+
+class _SendDeadline(asyncio.Protocol):
+    """Drops a client that does not read; goes before one of uvicorn's protocols."""
+
+    config: Any  # a LimitedConfig, where uvicorn declares its base class
+    connections: Any  # all that are open, of this class
+    client: tuple[str, int] | None
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    _unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Anything that the kernel does not take at once counts as unread, so that the deadline covers all of it.
+        transport.set_write_buffer_limits(high=0)  # type: ignore[attr-defined]
+        super().connection_made(transport)
+
+    @functools.cached_property
+    def _network(self) -> str:
+        """What its client's address counts as."""
+        return network_of(self.client[0] if self.client else "")
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.config.limits.send_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_unread()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_unread()
+        super().connection_lost(exc)
+
+    def _stop_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+
+class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
+    """A WebSocket whose client must read what it is sent, and answer pings.
+
+    Pieces of a message count against the memory of open requests from the moment they come; once the application has
+    the message, it counts it itself.
+    """
+
+    _arriving = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, if there is room for them."""
+        ingress = self.config.app.state.ingress
+        size = 2 * len(data)  # pieces are there twice when a message is put together
+        if not ingress.take_arriving(self._network, size, self._arriving):
+            self.conn.fail(_TRY_LATER, "there is no memory for the message now (max_open_bytes): try again later")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+            return
+        self._arriving += size
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of what has come."""
+        self._let_go()
+        super().connection_lost(exc)
+
+    async def receive(self) -> Any:
+        """Give the application the next message."""
+        message = await super().receive()
+        self._let_go()  # reading pauses while a message waits: nothing of the next one has come
+        return message
+
+    def _let_go(self) -> None:
+        size, self._arriving = self._arriving, 0
+        if size:
+            self.config.app.state.ingress.give_arriving(self._network, size)
+
+    def send_receive_event_to_app(self) -> None:
+        """Pass a message on; one whose text is no UTF-8 closes the connection (1007), without uvicorn's traceback."""
+        if self.curr_msg_data_type == "text":
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.send_close(_NO_UTF8, "a text message is no UTF-8")
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
+
+
+class HttpConnection(_SendDeadline, H11Protocol):
+    """An HTTP connection with deadlines, and refusals in the form of the server's other errors."""
+
+    _crowd: HttpError | None = None
+    _awaited: Awaited | None = None
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a connection, or refuse it when there are too many."""
+        super().connection_made(transport)
+        limit = self.config.limits.max_connections
+        network = self._network
+        mine = sum(other._network == network for other in self.connections)
+        held = len(self.connections) - len(self.config.reserve)
+        free = limit - held
+        if free >= 0 and (mine == 1 or may_hold(mine, free)):
+            self._await("headers")
+        else:
+            self._join_reserve(too_many(held - 1, limit, mine - 1))
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of requests."""
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        """Go on to the next request."""
+        super().on_response_complete()
+        if self.conn.their_state is not h11.IDLE:  # until a byte of the next request, uvicorn's timer runs
+            self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of what waits for the client."""
+        self._await(None)
+        self.config.reserve.leave(self)
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Hand the connection over to the protocol of WebSockets."""
+        if self._crowd is not None:
+            self.refuse_crowd()
+        else:
+            super().handle_websocket_upgrade(event)
+
+    def _join_reserve(self, refusal: HttpError) -> None:
+        self._crowd = refusal
+        self.app = ProbesOnly(self.app, refusal, self.config.refused)
+        self._await("headers")
+        self.config.reserve.join(self)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing has been asked on it yet."""
+        return self.cycle is None
+
+    def refuse_crowd(self) -> None:
+        """Answer that there are too many connections, and close."""
+        if self._crowd is not None:
+            self._refuse(self._crowd.status, self._crowd.message, self._crowd.code)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP."""
+        cause = sys.exception()
+        if isinstance(cause, h11.RemoteProtocolError) and cause.error_status_hint == 431:
+            limit = f"the headers are longer than {MAX_HEADER_BYTES // 1024} KiB"
+            self._refuse(431, f"{limit}: send text in the body", "headers_too_large")
+        else:
+            self._refuse(400, msg.rstrip(".").lower().capitalize() + ": it is not HTTP/1.1", "invalid_http")
+
+    def _look(self) -> None:
+        """See what the connection waits for now. uvicorn's keep-alive timer ends with the first byte that comes."""
+        if self.transport.is_closing():
+            self._await(None)
+        elif self.conn.their_state is h11.IDLE:
+            self._await("headers")
+        elif self.conn.their_state is h11.SEND_BODY and self.cycle is not None and self.cycle.response_complete:
+            self._await("rest of the body")
+        else:
+            self._await(None)
+
+    def _await(self, awaited: Awaited | None) -> None:
+        if awaited == self._awaited:
+            return  # the clock runs on: a byte now and then wins no time
+        if self._deadline is not None:
+            self._deadline.cancel()
+        limits: ServerConfig = self.config.limits
+        seconds = limits.header_timeout_s if awaited == "headers" else limits.body_timeout_s
+        seconds = min(seconds, _RESERVE_S) if self._crowd is not None else seconds
+        self._awaited = awaited
+        self._deadline = self.loop.call_later(seconds, self._give_up) if awaited else None
+
+    def _give_up(self) -> None:
+        if self._crowd is not None:
+            self.refuse_crowd()
+        elif self._awaited == "headers" and self.conn.trailing_data[0]:
+            seconds = self.config.limits.header_timeout_s
+            message = f"the headers took longer than {seconds:g} seconds: send them at once"
+            self._refuse(408, message, "header_timeout", limit="header_timeout_s")
+        elif self._awaited == "headers":
+            self.transport.close()  # a browser's connection in reserve: nothing was asked
+        else:
+            self.transport.abort()
+
+    def _refuse(self, status: int, message: str, code: str, limit: str | None = None) -> None:
+        """Answer in the place of the application, and close."""
+        self._await(None)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            refusal = HttpError(status, message, code=code, limit=limit).response()
+            headers = [*refusal.raw_headers, (b"connection", b"close")]
+            start = h11.Response(status_code=status, headers=headers)
+            self.config.refused(status, code)
+            for event in (start, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+def _ignore(status: int, code: str) -> None:
+    """Note nothing."""

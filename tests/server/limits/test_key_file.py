@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import pytest
+
+from photonlite.errors import InputError
+from photonlite.server.limits.key_file import read_keys
+
+KEY = "0123456789abcdef"
+
+
+@pytest.mark.parametrize("mode", [0o660, 0o606, 0o622, 0o602])
+def test_a_file_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "keys"
+    path.write_text(KEY)
+    path.chmod(mode)
+
+    with pytest.raises(InputError, match=rf"can be written by other users \(mode {mode:o}\): chmod 600") as caught:
+        read_keys(path)
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o644])
+def test_a_file_that_others_may_at_most_read_is_taken(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# of the robots\n{KEY}\n")
+    path.chmod(mode)
+
+    assert read_keys(path) == {KEY: 1}
+
+
+def test_a_key_may_have_a_weight(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{KEY} weight=2\n{KEY[::-1]}\tweight=0.5\n{KEY}x\n")
+    path.chmod(0o600)
+
+    assert read_keys(path) == {KEY: 2, KEY[::-1]: 0.5, f"{KEY}x": 1}
+
+
+@pytest.mark.parametrize("rest", ["weight=0", "weight=-1", "weight=two", "weight=inf", "wait=2", "weight=1 weight=2"])
+def test_what_is_no_weight_is_refused_and_not_quoted(tmp_path: Path, rest: str) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{KEY * 2}\n{KEY} {rest}\n")
+    path.chmod(0o600)
+
+    with pytest.raises(InputError, match=r"key 2 of .* write KEY, or KEY weight=2") as caught:
+        read_keys(path)
+    assert KEY not in str(caught.value)

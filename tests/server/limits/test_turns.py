@@ -1,0 +1,264 @@
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from photonlite.server.limits import turns as module
+from photonlite.server.limits.callers import Caller
+from photonlite.server.limits.estimates import Kind
+from photonlite.server.limits.turns import EngineTurns, Turn
+from tests.serving import run
+
+A, B, C, TWICE = Caller("a"), Caller("b"), Caller("c"), Caller("twice", weight=2)
+KIND = Kind("query", False, False, False, 9)
+LONG = KIND._replace(length=10)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def checked(test: Callable[[EngineTurns, Clock], None]) -> Callable[[], None]:
+    """Run a test on an event loop, with an engine that works on four at a time."""
+
+    async def main() -> None:
+        clock = Clock()
+        test(EngineTurns(4, clock), clock)
+
+    def test_run() -> None:
+        run(main())
+
+    test_run.__name__ = test.__name__
+    return test_run
+
+
+def inside(turns: list[Turn]) -> list[Turn]:
+    return [turn for turn in turns if turn.granted.done() and not turn.left]
+
+
+def oldest(*asked: list[Turn]) -> Turn:
+    """Of those inside, the one that went in first."""
+    return min((turn for listed in asked for turn in inside(listed)), key=lambda turn: turn.begun)
+
+
+def answer(turns: EngineTurns, clock: Clock, turn: Turn, seconds: float = 1.0) -> None:
+    clock.now += seconds
+    turns.leave(turn, answered=True)
+
+
+def learn(turns: EngineTurns, clock: Clock, kind: Kind = KIND, cost: float = 1.0, times: int = 4) -> None:
+    """Answer lone requests of a caller that is forgotten afterwards."""
+    for _ in range(times):
+        answer(turns, clock, turns.join(C, kind), cost)
+    clock.now += 1000
+
+
+@checked
+def test_a_caller_alone_fills_the_engine_and_a_little_more(turns: EngineTurns, clock: Clock) -> None:
+    asked = [turns.join(A, KIND) for _ in range(20)]
+    assert inside(asked) == asked[:5]
+    answer(turns, clock, asked[0])
+    assert inside(asked) == asked[1:6]
+
+
+@checked
+def test_another_caller_enters_a_full_engine_at_once_and_it_empties_for_both(turns: EngineTurns, clock: Clock) -> None:
+    greedy = [turns.join(A, KIND) for _ in range(50)]
+    assert turns.join(B, KIND).granted.done()
+    for turn in greedy[:4]:
+        answer(turns, clock, turn)
+    assert len(inside(greedy)) == 1
+
+
+@checked
+def test_a_caller_that_has_just_left_keeps_its_room(turns: EngineTurns, clock: Clock) -> None:
+    greedy = [turns.join(A, KIND) for _ in range(50)]
+    light = turns.join(B, KIND)
+    for turn in greedy[:4]:
+        answer(turns, clock, turn)
+    answer(turns, clock, light)
+    assert len(inside(greedy)) == 1
+    clock.now += module._PRESENT_S + 1
+    answer(turns, clock, inside(greedy)[0])
+    assert len(inside(greedy)) == 5
+
+
+@checked
+def test_callers_that_all_wait_fill_the_engine_and_take_turns(turns: EngineTurns, clock: Clock) -> None:
+    asked = {caller: [turns.join(caller, KIND) for _ in range(40)] for caller in (A, B)}
+    for _ in range(40):
+        answer(turns, clock, oldest(*asked.values()))
+    assert sum(len(inside(listed)) for listed in asked.values()) == 4
+    assert abs(sum(turn.left for turn in asked[A]) - 20) <= 2
+
+
+@checked
+def test_a_weight_is_a_part_of_the_turns(turns: EngineTurns, clock: Clock) -> None:
+    asked = {caller: [turns.join(caller, KIND) for _ in range(100)] for caller in (A, TWICE)}
+    for _ in range(60):
+        answer(turns, clock, oldest(*asked.values()))
+    assert sum(turn.left for turn in asked[TWICE]) == pytest.approx(40, abs=3)
+
+
+@checked
+def test_turns_are_paid_in_seconds_not_in_requests(turns: EngineTurns, clock: Clock) -> None:
+    learn(turns, clock, KIND, 1.0)
+    learn(turns, clock, LONG, 5.0)
+    asked = {A: [turns.join(A, KIND) for _ in range(99)], B: [turns.join(B, LONG) for _ in range(99)]}
+    done = {A: 0, B: 0}
+    while sum(done.values()) < 60:
+        caller = A if inside(asked[A]) and (done[A] < 5 * done[B] or not inside(asked[B])) else B
+        next_one = inside(asked[caller])[0]
+        entered, count = next_one.entered, sum(len(inside(listed)) for listed in asked.values())
+        assert entered is not None
+        left = (1.0 if caller is A else 5.0) - (turns._work - entered)
+        answer(turns, clock, next_one, max(0.0, left) * count)
+        done[caller] += 1
+    assert done[A] / done[B] == pytest.approx(5, rel=0.35)
+
+
+@checked
+def test_a_pause_saves_nothing_up(turns: EngineTurns, clock: Clock) -> None:
+    learn(turns, clock)
+    first = turns.join(B, KIND)
+    answer(turns, clock, first)
+    for _ in range(100):
+        answer(turns, clock, turns.join(A, KIND))
+    greedy = [turns.join(A, KIND) for _ in range(20)]
+    back = [turns.join(B, KIND) for _ in range(20)]
+    for _ in range(16):
+        answer(turns, clock, oldest(greedy, back))
+    assert sum(turn.left for turn in greedy) >= 6
+
+
+@checked
+def test_one_who_was_alone_for_long_owes_nothing_to_a_newcomer(turns: EngineTurns, clock: Clock) -> None:
+    for _ in range(100):
+        answer(turns, clock, turns.join(A, KIND))
+    new = [turns.join(B, KIND) for _ in range(20)]
+    old = [turns.join(A, KIND) for _ in range(20)]
+    for _ in range(16):
+        answer(turns, clock, oldest(new, old))
+    assert sum(turn.left for turn in old) + len(inside(old)) >= 4
+
+
+@checked
+def test_real_time_goes_first_until_its_caller_has_had_its_lead(turns: EngineTurns, clock: Clock) -> None:
+    learn(turns, clock)
+    bulk = [turns.join(B, KIND) for _ in range(20)]
+    at_once = []
+    for _ in range(12):
+        frame = turns.join(A, KIND, realtime=True)
+        at_once.append(frame.granted.done())
+        while not frame.granted.done():
+            answer(turns, clock, oldest(bulk))
+        assert frame.granted.result() is True
+        answer(turns, clock, frame, 6.0)
+    assert at_once[:5] == [True] * 5
+    assert False in at_once
+    assert sum(turn.left for turn in bulk) >= 2
+
+
+@checked
+def test_many_sockets_of_a_caller_are_bulk_work_beyond_its_lead(turns: EngineTurns, clock: Clock) -> None:
+    learn(turns, clock, cost=0.2)
+    turns.join(B, KIND)
+    frames = [turns.join(A, KIND, realtime=True) for _ in range(6)]
+    assert [frame.granted.result() for frame in inside(frames)] == [True] * 4 + [False] * 2
+
+
+@checked
+def test_a_caller_alone_always_has_its_real_time_first(turns: EngineTurns, clock: Clock) -> None:
+    for _ in range(50):
+        frame = turns.join(A, KIND, realtime=True)
+        assert frame.granted.result() is True
+        answer(turns, clock, frame)
+
+
+@checked
+def test_one_that_leaves_while_it_waits_is_forgotten(turns: EngineTurns, clock: Clock) -> None:
+    asked = [turns.join(A, KIND) for _ in range(7)]
+    turns.leave(asked[5], answered=False)
+    turns.leave(asked[5], answered=False)
+    answer(turns, clock, asked[0])
+    assert inside(asked) == [*asked[1:5], asked[6]]
+    for turn in asked:
+        turns.leave(turn, answered=False)
+    assert not turns._busy
+    assert not turns._inside
+    assert not turns._entered
+
+
+def test_a_task_that_is_cancelled_as_its_turn_comes_keeps_nothing() -> None:
+    async def main() -> None:
+        turns = EngineTurns(1, Clock())
+        asked = [turns.join(A, KIND) for _ in range(2)]
+
+        async def wait() -> None:
+            async with turns.turn(A, KIND):
+                pytest.fail("it was cancelled")
+
+        task = asyncio.ensure_future(wait())
+        await asyncio.sleep(0)
+        task.cancel()
+        turns.leave(asked[0], answered=True)  # its turn comes between its cancellation and its end
+        with suppress(asyncio.CancelledError):
+            await task
+        turns.leave(asked[1], answered=True)
+        assert not turns._busy
+
+    run(main())
+
+
+@checked
+def test_callers_who_left_are_remembered_in_bounds(turns: EngineTurns, clock: Clock) -> None:
+    for number in range(module._MOST_ABSENT + 50):
+        answer(turns, clock, turns.join(Caller(str(number)), KIND), 0.0)
+    assert len(turns._absent) == module._MOST_ABSENT
+
+
+@checked
+def test_the_wait_is_that_of_ones_own_queue_and_of_others_up_to_as_much(turns: EngineTurns, clock: Clock) -> None:
+    learn(turns, clock, cost=1.0, times=64)
+    assert turns.expected_s(A, KIND) == 0
+    for _ in range(20):
+        turns.join(A, KIND)
+    alone = turns.expected_s(A, KIND)
+    assert alone == pytest.approx(1.1 * (15 + 6))  # 15 wait, and then it is one of six inside
+    assert turns.expected_s(A) < alone
+    for _ in range(8):
+        turns.join(B, KIND)
+    assert turns.expected_s(A, KIND) == pytest.approx(1.1 * (15 + 7 + 7))
+    assert turns.expected_s(B, KIND) == pytest.approx(1.1 * (7 + 8 + 7))
+    assert turns.expected_s(C, KIND) == 0
+
+
+@checked
+def test_without_an_answer_nothing_is_expected_until_time_passes(turns: EngineTurns, clock: Clock) -> None:
+    for _ in range(45):
+        turns.join(A, KIND)
+    assert turns.expected_s(A, KIND) == 0
+    clock.now += 10  # five are inside: each has had two seconds
+    assert turns.expected_s(A, KIND) == pytest.approx(1.1 * 2 * (40 + 6))
+
+
+@checked
+def test_after_a_slow_moment_a_caller_with_nothing_open_is_tried(turns: EngineTurns, clock: Clock) -> None:
+    learn(turns, clock, cost=1000.0)
+    first = turns.join(A, KIND)
+    assert turns.expected_s(A, KIND) > 1000
+    answer(turns, clock, first, 0.1)
+    tried = 0
+    while turns.expected_s(A, KIND) == 0:
+        turn = turns.join(A, KIND)
+        if turns.expected_s(A, KIND) < 60:
+            break
+        answer(turns, clock, turn, 0.1)
+        tried += 1
+    assert tried < 500
+
+

@@ -1,0 +1,105 @@
+"""Refusals of wrong keys wait; the clock and the waiting are the test's."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from photonlite.server.errors import HttpError
+from photonlite.server.limits import wrong_keys as module
+from photonlite.server.limits.wrong_keys import WrongKeyDelay
+
+
+class Door:
+    """Refuses every request whose path is not /right; notes how long each refusal had to wait."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.waited: list[float] = []
+        self.open: asyncio.Event | None = None
+        self.keys = WrongKeyDelay(self.answer, lambda: self.now, self.sleep)
+
+    async def answer(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] != "/right":
+            raise HttpError(401, "no", code="missing_api_key" if scope["path"] == "/none" else "invalid_api_key")
+
+    async def sleep(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        if self.open is not None:
+            await self.open.wait()
+
+    async def ask(self, path: str = "/wrong", host: str = "203.0.113.7", kind: str = "http") -> int:
+        scope = {"type": kind, "path": path, "headers": [], "client": (host, 1)}
+        try:
+            await self.keys(scope, None, None)  # type: ignore[arg-type]
+        except HttpError as error:
+            return error.status
+        return 200
+
+
+def run(door: Door, *requests: dict[str, Any]) -> list[int]:
+    async def ask() -> list[int]:
+        return [await door.ask(**request) for request in requests]
+
+    return asyncio.run(ask())
+
+
+def test_wrong_keys_of_one_address_wait_longer_and_longer() -> None:
+    door = Door()
+
+    assert set(run(door, *[{}] * 12)) == {401}
+    assert door.waited == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0]
+
+
+def test_right_keys_and_other_addresses_never_wait() -> None:
+    door = Door()
+    run(door, *[{}] * 9)
+    door.waited.clear()
+
+    statuses = run(door, {"path": "/right"}, {"host": "203.0.113.8"}, {"path": "/none"}, {"path": "/right"})
+
+    assert (statuses, door.waited) == ([200, 401, 401, 200], [])
+
+
+def test_all_addresses_of_an_ipv6_network_are_one_and_sockets_count_too() -> None:
+    door = Door()
+    run(door, *({"host": f"2001:db8:1:1::{number}", "kind": "websocket"} for number in range(4)))
+
+    assert door.waited == [0.25]
+
+
+def test_an_address_that_was_silent_begins_anew() -> None:
+    door = Door()
+    run(door, *[{}] * 9)
+    door.waited.clear()
+    door.now += module._FORGOTTEN_S + 1
+
+    run(door, {})
+    assert door.waited == []
+
+
+def test_so_many_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ADDRESSES", 3)
+    door = Door()
+    run(door, *({"host": f"203.0.113.{number}"} for number in range(100)))
+
+    assert len(door.keys._tried) == 3
+
+
+def test_more_than_so_many_that_wait_are_refused_at_once() -> None:
+    async def ask() -> tuple[list[int], dict[str, int]]:
+        door = Door()
+        door.open = asyncio.Event()
+        tasks = [asyncio.create_task(door.ask()) for _ in range(30)]
+        others = [asyncio.create_task(door.ask("/right"))]
+        while not (others[0].done() and sum(task.done() for task in tasks) == 30 - module._WAITING):
+            await asyncio.sleep(0)
+        tasks[-1].cancel()
+        door.open.set()
+        statuses = await asyncio.gather(*tasks, return_exceptions=True)
+        return [status for status in statuses if isinstance(status, int)], door.keys._waiting
+
+    statuses, waiting = asyncio.run(ask())
+    assert statuses.count(401) >= module._WAITING
+    assert statuses.count(429) >= 10
+    assert waiting == {}

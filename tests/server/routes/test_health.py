@@ -1,0 +1,72 @@
+import pytest
+from starlette.testclient import TestClient
+
+from photonlite.server.app import create_app
+from photonlite.server.config import ServerConfig
+from photonlite.server.routes.health import STALLED_S
+from tests.server.fake import FakeBackend
+
+KEYS = ("a-good-key",)
+
+
+def client(backend: FakeBackend, **settings: tuple[str, ...]) -> TestClient:
+    return TestClient(create_app(backend, ServerConfig(**settings)))  # type: ignore[arg-type]
+
+
+def test_a_good_server_is_alive_and_ready() -> None:
+    asked = client(FakeBackend())
+
+    assert asked.get("/health").json() == {"status": "alive"}
+    answer = asked.get("/ready")
+    assert answer.status_code == 200
+    assert answer.json() == {"status": "ready", "model": "fake"}
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ({"skills": ()}, "no skill"),
+        ({"last_tick_s": STALLED_S + 1}, "no sign of life for 31 seconds"),
+    ],
+)
+def test_a_server_that_cannot_answer_says_why_and_is_alive_still(state: dict[str, object], reason: str) -> None:
+    backend = FakeBackend()
+    for name, value in state.items():
+        setattr(backend, name, value)
+    asked = client(backend)
+
+    answer = asked.get("/ready")
+    assert answer.status_code == 503
+    assert answer.json()["status"] == "unavailable"
+    assert reason in answer.json()["reason"]
+    assert asked.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/ready", "/health"])
+def test_a_server_whose_engine_has_died_is_neither_ready_nor_alive(path: str) -> None:
+    backend = FakeBackend()
+    backend.alive = False
+    answer = client(backend).get(path)
+
+    assert answer.status_code == 503
+    assert "the engine has stopped" in answer.json()["reason"]
+
+
+def test_a_server_that_stops_is_not_ready() -> None:
+    asked = client(FakeBackend())
+    asked.app.state.ingress.drain()  # type: ignore[attr-defined]
+
+    assert asked.get("/ready").json()["reason"] == "the server is stopping"
+
+
+def test_an_engine_that_was_silent_for_a_moment_is_ready() -> None:
+    backend = FakeBackend()
+    backend.last_tick_s = STALLED_S
+
+    assert client(backend).get("/ready").status_code == 200
+
+
+def test_neither_needs_a_key() -> None:
+    asked = client(FakeBackend(), api_keys=KEYS)
+
+    assert [asked.get(path).status_code for path in ("/health", "/ready")] == [200, 200]

@@ -1,0 +1,193 @@
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+
+from photonlite.observe.metrics import EngineMetrics
+from photonlite.server import metrics
+from photonlite.server.app import create_app
+from photonlite.server.config import ServerConfig, fingerprint
+from photonlite.server.images import RequestImages
+from photonlite.server.metrics import HttpMetrics
+from tests.server.fake import FakeBackend
+
+KEY = "a-good-key"
+
+
+class Busy(FakeBackend):
+    """A backend whose engine has done something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine = EngineMetrics(requests_finished=3, tokens=41, running=2)
+        self.engine.steps["decode"] = 7
+        for seconds in (0.0004, 0.5, 0.5):
+            self.engine.decode_s.observe(seconds)
+        self.engine.batch_size.observe(8)
+
+    def metrics(self) -> dict[str, Any]:
+        return self.engine.snapshot()
+
+
+def client(backend: FakeBackend | None = None, **settings: Any) -> TestClient:
+    return TestClient(create_app(backend or FakeBackend(), ServerConfig(**settings)))
+
+
+def scrape(asked: TestClient) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    answer = asked.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def value(samples: dict[Any, float], name: str, **labels: str) -> float:
+    return samples[name, tuple(sorted(labels.items()))]
+
+
+def test_every_number_of_the_engine_is_there() -> None:
+    backend = Busy()
+    samples = scrape(client(backend))
+
+    snapshot = backend.metrics()
+    names = {name for name, _ in samples}
+    for name in snapshot["counters"]:
+        assert f"photonlite_engine_{name}_total" in names
+    for name in snapshot["gauges"]:
+        assert f"photonlite_engine_{with_unit(name)}" in names
+    for name in snapshot["histograms"]:
+        assert f"photonlite_engine_{with_unit(name)}_sum" in names
+
+
+def with_unit(name: str) -> str:
+    return name.removesuffix("_s") + "_seconds" if name.endswith("_s") else name
+
+
+def test_the_numbers_are_those_of_this_moment() -> None:
+    backend = Busy()
+    asked = client(backend)
+    assert value(scrape(asked), "photonlite_engine_tokens_total") == 41
+
+    backend.engine.tokens += 1
+    backend.alive = False
+    samples = scrape(asked)
+
+    assert value(samples, "photonlite_engine_tokens_total") == 42
+    assert value(samples, "photonlite_engine_steps_total", kind="decode") == 7
+    assert value(samples, "photonlite_engine_running") == 2
+    assert value(samples, "photonlite_engine_alive") == 0
+
+
+def test_histograms_count_up_to_each_bound() -> None:
+    samples = scrape(client(Busy()))
+
+    decode = "photonlite_engine_decode_seconds"
+    assert value(samples, f"{decode}_bucket", le="0.0005") == 1
+    assert value(samples, f"{decode}_bucket", le="0.5") == 3
+    assert value(samples, f"{decode}_bucket", le="+Inf") == value(samples, f"{decode}_count") == 3
+    assert value(samples, f"{decode}_sum") == 1.0004
+    assert value(samples, "photonlite_engine_batch_size_bucket", le="8.0") == 1
+
+
+def test_requests_are_counted_by_route_and_status() -> None:
+    asked = client()
+    asked.post("/v1/query", json={"question": "why?"})
+    asked.post("/v1/query", content=b"broken", headers={"Content-Type": "application/json"})
+    asked.get("/health")
+    samples = scrape(asked)
+
+    assert value(samples, "photonlite_http_requests_total", route="/v1/query", status="200") == 1
+    assert value(samples, "photonlite_http_requests_total", route="/v1/query", status="400") == 1
+    assert value(samples, "photonlite_http_request_duration_seconds_count", route="/v1/query") == 2
+    assert value(samples, "photonlite_http_received_bytes_total") == len(b'{"question":"why?"}') + len(b"broken")
+    assert value(samples, "photonlite_http_open") == 1  # this very one
+
+
+def test_what_clients_make_up_adds_no_series() -> None:
+    asked = client()
+
+    def make_up(name: str) -> None:
+        asked.get(f"/{name}?question={name}", headers={"X-Name": name})
+        asked.request(name, "/health")
+
+    make_up("first")
+    scrape(asked)
+    before = set(scrape(asked))
+    for number in range(20):
+        make_up(f"MADEUP{number}")
+
+    assert set(scrape(asked)) == before
+
+
+def test_the_state_of_the_server_is_there() -> None:
+    asked = client()
+    asked.app.state.ingress.drain()  # type: ignore[attr-defined]
+    samples = scrape(asked)
+
+    assert value(samples, "photonlite_draining") == 1
+    assert value(samples, "photonlite_open_requests") == 0
+    assert value(samples, "process_open_fds") > 0
+
+
+def test_where_there_are_keys_it_takes_one() -> None:
+    asked = client(api_keys=(KEY,))
+
+    refused = asked.get("/metrics")
+    assert refused.status_code == 401
+    assert "photonlite_engine" not in refused.text
+    assert asked.get("/metrics", headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
+
+
+def test_requests_and_tokens_are_counted_by_key() -> None:
+    other = KEY[::-1]
+    asked = client(api_keys=(KEY, other))
+    for key in (KEY, KEY, other, "made-up"):
+        asked.post("/v1/query", json={"question": "why?"}, headers={"X-Moondream-Auth": key})
+    answer = asked.get("/metrics", headers={"X-Moondream-Auth": KEY})
+    samples = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+    counted = "photonlite_key_requests_total"
+    assert value(samples, counted, key=fingerprint(KEY), status="200") == 2
+    assert value(samples, counted, key=fingerprint(other), status="200") == 1
+    assert value(samples, counted, key="(none)", status="401") == 1
+    assert value(samples, "photonlite_key_tokens_total", key=fingerprint(KEY), kind="prompt") == 2 * 740
+    assert value(samples, "photonlite_key_tokens_total", key=fingerprint(other), kind="answer") == 3
+    assert "made-up" not in answer.text
+    assert KEY not in answer.text
+
+
+def test_only_so_many_keys_have_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_MOST_KEYS", 2)
+    http = HttpMetrics()
+    for key in ("a", "b", "c", "d", "a", None):
+        http.began()
+        http.ended("/v1/query", 200, 0.1, 1, 1, key)
+
+    labels = [sample.labels["key"] for family in http.registry.collect() if family.name == "photonlite_key_requests"
+              for sample in family.samples if sample.name.endswith("_total")]
+    assert sorted(labels) == ["(none)", "(other)", "a", "b"]
+
+
+class Pool:
+    """What metrics are told of the processes that decode."""
+
+    pids = (11, 12, 13)
+    running = 2
+    waiting = 5
+
+
+def test_the_processes_that_decode_and_compile_are_there() -> None:
+    images = RequestImages(Pool())  # type: ignore[arg-type]
+    samples = scrape(TestClient(create_app(FakeBackend(), ServerConfig(), images)))
+
+    counted = [value(samples, f"photonlite_decode_{name}") for name in ("workers", "running", "waiting")]
+    assert counted == [3, 2, 5]
+    assert value(scrape(client()), "photonlite_decode_workers") == 0

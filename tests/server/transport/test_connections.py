@@ -1,0 +1,377 @@
+"""Clients that send, read or leave too slowly, on real sockets."""
+
+import asyncio
+import contextlib
+import io
+import json
+import select
+import socket
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from photonlite.server.config import ServerConfig
+from photonlite.server.ingress import Ingress
+from photonlite.server.transport.connections import MAX_HEADER_BYTES
+from photonlite.server.transport.logs import json_lines
+from tests.server.fake import FakeBackend
+from tests.server.live import GUARD, Live, live
+
+SOON = 0.1
+GET = b"GET /short HTTP/1.1\r\nHost: localhost\r\n\r\n"
+UPGRADE = (
+    b"GET /socket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+class Endless:
+    """Routes that answer shortly, or send until nobody takes it any more."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    async def short(self, request: Request) -> Response:
+        return PlainTextResponse("short")
+
+    async def stream(self, request: Request) -> Response:
+        return StreamingResponse(self._chunks())
+
+    async def socket(self, websocket: WebSocket) -> None:
+        await websocket.accept()
+        try:
+            async for chunk in self._chunks():
+                await websocket.send_bytes(chunk)
+        finally:
+            self.ended.set()
+
+    async def _chunks(self) -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield bytes(65536)
+                await asyncio.sleep(0)  # uvicorn swallows what is sent to nobody, without ever giving way
+        finally:
+            self.ended.set()
+
+    def app(self) -> Starlette:
+        app = Starlette(
+            routes=[
+                Route("/short", self.short, methods=["GET", "POST"]),
+                Route("/stream", self.stream),
+                WebSocketRoute("/socket", self.socket),
+            ]
+        )
+        app.state.ingress = Ingress(ServerConfig(), FakeBackend())
+        return app
+
+
+@contextlib.contextmanager
+def serving(endless: Endless | None = None, **settings: Any) -> Iterator[Live]:
+    with live(app=(endless or Endless()).app(), **settings) as server:
+        yield server
+
+
+def pour(client: socket.socket, data: bytes, every_s: float, times: int) -> None:
+    """Send the same again and again until the server says something."""
+    with contextlib.suppress(ConnectionError):
+        for _ in range(times):
+            if select.select([client], [], [], every_s)[0]:
+                return
+            client.sendall(data)
+        if not select.select([client], [], [], GUARD)[0]:  # what was sent may still be on its way
+            pytest.fail("the server takes it all without a word")
+
+
+def read_all(client: socket.socket) -> bytes:
+    """Everything up to the end of the connection."""
+    data = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := client.recv(65536):
+            data += chunk
+    return data
+
+
+def read_response(client: socket.socket) -> bytes:
+    data = b""
+    while b"short" not in data:
+        data += client.recv(65536)
+    return data
+
+
+def refusal(answer: bytes) -> tuple[int, Any]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]
+
+
+def test_headers_that_come_drop_by_drop_are_refused() -> None:
+    with serving(header_timeout_s=SOON) as server, server.connect() as client:
+        client.sendall(b"GET /short HTTP/1.1\r\n")
+        pour(client, b"X-More: 1\r\n", every_s=0.01, times=int(GUARD / 0.01))
+
+        status, error = refusal(read_all(client))
+
+    assert status == 408
+    assert error["code"] == "header_timeout"
+    assert "0.1 seconds" in error["message"]
+
+
+def test_a_client_that_says_nothing_is_let_go_without_a_word() -> None:
+    with serving(header_timeout_s=SOON) as server, server.connect() as client:
+        assert read_all(client) == b""
+
+
+def test_the_next_request_of_a_connection_has_the_same_time() -> None:
+    with serving(header_timeout_s=SOON) as server, server.connect() as client:
+        client.sendall(GET)
+        read_response(client)
+        client.sendall(b"GET /short HT")
+
+        assert refusal(read_all(client))[0] == 408
+
+
+def test_a_connection_without_a_next_request_is_closed() -> None:
+    with serving(header_timeout_s=SOON) as server, server.connect() as client:
+        client.sendall(GET)
+        read_response(client)
+
+        assert read_all(client) == b""
+
+
+def test_a_client_in_time_is_answered_again_and_again() -> None:
+    with serving(header_timeout_s=GUARD) as server, server.connect() as client:
+        for _ in range(3):
+            client.sendall(GET[:20])
+            client.sendall(GET[20:])
+            assert b" 200 " in read_response(client)
+
+
+def test_two_requests_at_once_are_both_answered() -> None:
+    with serving() as server, server.connect() as client:
+        client.sendall(GET + GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+
+        assert read_all(client).count(b" 200 ") == 2
+
+
+def test_a_body_that_nobody_waits_for_any_more_has_its_time() -> None:
+    with serving(body_timeout_s=SOON) as server, server.connect() as client:
+        client.sendall(b"POST /short HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nsome")
+        read_response(client)
+
+        assert read_all(client) == b""
+
+
+@pytest.fixture
+def no_kernel_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel would drop such clients as well, where it can; here it does not come first."""
+    monkeypatch.delattr(socket, "TCP_USER_TIMEOUT", raising=False)
+
+
+def test_a_client_that_does_not_read_is_dropped(no_kernel_timeout: None) -> None:
+    endless = Endless()
+    with serving(endless, send_timeout_s=SOON) as server, server.connect() as client:
+        client.sendall(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        assert endless.ended.wait(GUARD)
+
+
+def test_a_websocket_whose_client_does_not_read_is_dropped(no_kernel_timeout: None) -> None:
+    endless = Endless()
+    with serving(endless, send_timeout_s=SOON) as server, server.connect() as client:
+        client.sendall(UPGRADE)
+
+        assert endless.ended.wait(GUARD)
+
+
+def test_a_websocket_outlives_the_time_for_headers() -> None:
+    class Echo(Endless):
+        async def socket(self, websocket: WebSocket) -> None:
+            await websocket.accept()
+            assert await websocket.receive_bytes() == b"late"
+            await websocket.send_bytes(b"heard")
+
+    with serving(Echo(), header_timeout_s=SOON) as server, server.connect() as client:
+        client.sendall(UPGRADE)
+        with server.connect() as other:  # its end tells that the time is over
+            assert read_all(other) == b""
+        client.sendall(b"\x82\x84\x00\x00\x00\x00late")
+
+        assert b"heard" in read_all(client)
+
+
+def test_a_websocket_is_told_that_the_server_stops() -> None:
+    class Waiting(Endless):
+        async def socket(self, websocket: WebSocket) -> None:
+            await websocket.accept()
+            assert (await websocket.receive())["type"] == "websocket.disconnect"
+            self.ended.set()
+
+    waiting = Waiting()
+    with serving(waiting) as server, server.connect() as client:
+        client.sendall(UPGRADE)
+        while b"\r\n\r\n" not in (head := client.recv(65536)):
+            assert head
+        assert server.stop() == 0
+
+        assert read_all(client) == b"\x88\x02" + (1012).to_bytes(2, "big")
+    assert waiting.ended.is_set()
+
+
+def test_headers_without_an_end_are_refused() -> None:
+    with serving() as server, server.connect() as client:
+        client.sendall(b"GET /short HTTP/1.1\r\n")
+        pour(client, b"X-More: " + b"x" * 1000 + b"\r\n", every_s=0, times=1000)
+
+        status, error = refusal(read_all(client))
+
+    assert status == 431
+    assert f"{MAX_HEADER_BYTES // 1024} KiB" in error["message"]
+
+
+def test_what_is_no_http_is_refused_as_json() -> None:
+    with serving() as server, server.connect() as client:
+        client.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+
+        status, error = refusal(read_all(client))
+
+    assert (status, error["code"]) == (400, "invalid_http")
+
+
+def test_broken_chunks_end_the_request() -> None:
+    backend = FakeBackend()
+    with live(backend) as server, server.connect() as client:
+        head = b"POST /v1/detect HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nTransfer-Encoding: chunked"
+        client.sendall(head + b"\r\n\r\nnot a size\r\n")
+
+        assert refusal(read_all(client))[0] == 400
+        server.wait(server.ingress.settled())
+
+    assert backend.calls == []
+
+
+def test_an_address_with_its_share_of_the_connections_gets_no_more() -> None:
+    with serving(max_connections=3) as server, server.connect() as first, server.connect() as second:
+        for client in (first, second):
+            client.sendall(GET)
+            read_response(client)
+        with server.connect() as third:
+            status, error = refusal(read_all(third))
+        second.sendall(GET)
+
+        assert (status, error["type"]) == (503, "unavailable_error")
+        assert b" 200 " in read_response(second)
+
+
+def crowd(server: Live, most: int) -> contextlib.ExitStack:
+    """Open so many connections and have each of them answered, so that the server knows them."""
+    clients = contextlib.ExitStack()
+    for _ in range(most):
+        client = clients.enter_context(server.connect())
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" in client.recv(65536)
+    return clients
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/health", 200), ("/ready", 200), ("/metrics", 200), ("/v1/models", 503), ("/", 503), ("/health/", 503)],
+)
+def test_probes_are_answered_when_no_connection_is_left(path: str, status: int) -> None:
+    with live(max_connections=2) as server, crowd(server, 2):
+        assert server.get(path)[0] == status
+
+
+def test_a_websocket_is_refused_when_no_connection_is_left() -> None:
+    with live(max_connections=1) as server, crowd(server, 1), server.connect() as client:
+        client.sendall(UPGRADE.replace(b"/socket", b"/v1/realtime"))
+
+        assert refusal(read_all(client))[0] == 503
+
+
+def test_a_crowd_that_says_nothing_does_not_keep_a_probe_out() -> None:
+    with live(max_connections=1) as server, crowd(server, 1), contextlib.ExitStack() as silent:
+        for _ in range(40):
+            silent.enter_context(server.connect())
+
+        assert server.get("/ready")[0] == 200
+
+
+def test_refusals_before_the_application_are_counted_and_logged() -> None:
+    stream = io.StringIO()
+    with json_lines(stream), live(max_connections=1) as server, crowd(server, 1):
+        assert server.get("/v1/models")[0] == 503
+        with server.connect() as client:
+            client.sendall(b"no HTTP at all\r\n\r\n")
+            assert refusal(read_all(client))[0] == 400
+        numbers = server.get("/metrics")[1].decode()
+
+    assert 'photonlite_http_requests_total{route="(none)",status="503"} 1.0' in numbers
+    assert 'photonlite_http_requests_total{route="(none)",status="400"} 1.0' in numbers
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    refused = [(line["status"], line["code"]) for line in lines if line["event"] == "refused"]
+    assert refused == [(503, "too_many"), (400, "invalid_http")]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        b"\x81\x82\x00\x00\x00\x00\xff\xfe",
+        b"\x01\x81\x00\x00\x00\x00\xe4" + b"\x80\x81\x00\x00\x00\x00a",  # in two fragments
+    ],
+)
+def test_text_that_is_no_utf_8_closes_a_websocket_without_a_traceback(frames: bytes) -> None:
+    class Listening(Endless):
+        async def socket(self, websocket: WebSocket) -> None:
+            await websocket.accept()
+            assert (await websocket.receive())["type"] == "websocket.disconnect"
+            self.ended.set()
+
+    listening, stream = Listening(), io.StringIO()
+    with json_lines(stream), serving(listening) as server, server.connect() as client:
+        client.sendall(UPGRADE)
+        while b"\r\n\r\n" not in (head := client.recv(65536)):
+            assert head
+        client.sendall(frames)
+        closing = read_all(client)
+
+        assert closing[0] == 0x88
+        assert closing[2:4] == (1007).to_bytes(2, "big")
+        assert listening.ended.wait(GUARD)
+    assert all("exception" not in json.loads(line) for line in stream.getvalue().splitlines())
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="a Linux socket option")
+def test_the_kernel_watches_for_clients_that_vanished() -> None:
+    with serving(send_timeout_s=7) as server, server.connect() as client:
+        client.sendall(GET)
+        read_response(client)
+
+        def options() -> tuple[int, int, int]:
+            [connection] = server.server.server_state.connections
+            accepted = connection.transport.get_extra_info("socket")
+            keepalive = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            idle = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+            return keepalive, idle, accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+
+        assert server.call(options) == (1, 30, 7000)
+
+
+def test_a_client_that_hangs_up_halfway_cancels_its_request() -> None:
+    backend = FakeBackend()
+    backend.hang()
+    with live(backend) as server, server.connect() as client:
+        body = b'{"question": "why?"}'
+        head = b"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d"
+        client.sendall(head % len(body) + b"\r\n\r\n" + body)
+        server.wait(asyncio.wait_for(backend.begun.wait(), GUARD))
+        client.shutdown(socket.SHUT_WR)
+
+        server.wait(asyncio.wait_for(server.ingress.settled(), GUARD))
+
+    assert backend.cancelled == 1

@@ -1,0 +1,49 @@
+import io
+import json
+import os
+import sys
+
+from photonlite.server.transport.library_messages import library_messages
+from photonlite.server.transport.logs import json_lines
+from tests.server.live import ServerProcess
+
+
+def test_what_is_written_to_descriptor_2_becomes_lines_of_the_log() -> None:
+    stream = io.StringIO()
+    before = sys.stderr
+    with json_lines(stream), library_messages():
+        os.write(2, b"TIFFReadDirectory: Warning, Unknown field \xff.\n\n" + b"x" * 5000 + b"\n")
+        print("of Python's own", file=sys.stderr)
+
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert {line["event"] for line in lines} == {"library message"}
+    assert lines[0]["text"] == "TIFFReadDirectory: Warning, Unknown field \\xff."
+    assert lines[0]["level"] == "warning"
+    assert all(len(line["text"]) <= 300 for line in lines)
+    assert "of Python" not in stream.getvalue()
+    assert sys.stderr is before
+
+
+CODE = """
+import os, sys
+from photonlite.server.transport.library_messages import library_messages
+from photonlite.server.transport.logs import json_lines
+with json_lines(sys.stdout), library_messages():
+    os.system("echo of a child >&2")
+    print("of Python", file=sys.stderr)
+os.write(2, b"afterwards\\n")
+"""
+
+
+def test_children_are_heard_and_afterwards_all_is_as_it_was() -> None:
+    with ServerProcess("-c", CODE) as process:
+        assert process.wait() == 0
+
+    assert [line["text"] for line in process.lines] == ["of a child"]
+    assert process.err == ["of Python\n", "afterwards\n"]
+
+
+def test_without_a_standard_error_nothing_is_heard() -> None:
+    code = "import os; os.close(2)\n" + CODE.rpartition("os.write")[0].replace("print(", "(lambda *a, **k: 0)(")
+    with ServerProcess("-c", code) as process:
+        assert process.wait() == 0

@@ -1,0 +1,51 @@
+from photonlite.server.transport.reserve import _MOST, ProbeReserve, too_many
+
+
+class Connection:
+    def __init__(self, is_silent: bool) -> None:
+        self.is_silent = is_silent
+        self.refused = False
+
+    def refuse_crowd(self) -> None:
+        self.refused = True
+
+
+def test_the_oldest_connection_that_has_asked_for_nothing_gives_way() -> None:
+    reserve = ProbeReserve()
+    asking = [Connection(is_silent=False) for _ in range(2)]
+    silent = [Connection(is_silent=True) for _ in range(_MOST)]
+    for connection in (*asking, *silent):
+        reserve.join(connection)
+
+    assert [connection.refused for connection in silent] == [True, True, *[False] * (_MOST - 2)]
+    assert not any(connection.refused for connection in asking)
+    assert len(reserve) == _MOST
+
+
+def test_where_all_have_asked_the_newest_gives_way() -> None:
+    reserve = ProbeReserve()
+    connections = [Connection(is_silent=False) for _ in range(_MOST + 1)]
+    for connection in connections:
+        reserve.join(connection)
+
+    assert [connection.refused for connection in connections] == [*[False] * _MOST, True]
+
+
+def test_who_leaves_makes_room() -> None:
+    reserve = ProbeReserve()
+    connections = [Connection(is_silent=True) for _ in range(_MOST + 1)]
+    for connection in connections[:-1]:
+        reserve.join(connection)
+    reserve.leave(connections[0])
+    reserve.leave(connections[0])
+    reserve.join(connections[-1])
+
+    assert not any(connection.refused for connection in connections)
+
+
+def test_the_refusal_names_the_limit() -> None:
+    failure = too_many(5, 7, 3)
+
+    assert (failure.status, failure.code) == (503, "too_many")
+    assert "5 of 7 connections are open, 3 of them from your address" in failure.message
+    assert "--max-connections" in failure.message
