@@ -12,7 +12,7 @@ from rich.color import Color as TerminalColor
 from rich.style import Style
 from rich.text import Text
 
-from photonlite.results.style import Color, label_colors
+from photonlite.results.drawing.style import Color, label_colors
 
 _HALF: Final = "▀"
 _SHADE: Final = 0.62

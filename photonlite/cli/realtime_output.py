@@ -12,7 +12,7 @@ from PIL import Image
 from photonlite.errors import ImageError, InputError
 from photonlite.realtime.outcomes import FrameResult
 from photonlite.realtime.video import opencv
-from photonlite.results.opening import open_image
+from photonlite.results.drawing.open import open_image
 
 ANIMATIONS: Final[dict[str, dict[str, Any]]] = {".gif": {}, ".webp": {"quality": 80, "method": 2}}
 CODECS: Final = {".mp4": "mp4v", ".avi": "MJPG"}

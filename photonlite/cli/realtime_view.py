@@ -15,7 +15,7 @@ from photonlite.observe.units import format_seconds
 from photonlite.realtime.outcomes import FrameFailure, FrameResult, Outcome
 from photonlite.realtime.question import Question
 from photonlite.realtime.stats import LoopStats
-from photonlite.results.opening import open_image
+from photonlite.results.drawing.open import open_image
 
 _FIGURES = 40
 """Columns of the figures."""

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from photonlite.observe.trace import Span
-from photonlite.results.style import Color
+from photonlite.results.drawing.style import Color
 
 
 class Piece(NamedTuple):

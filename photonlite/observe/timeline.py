@@ -26,7 +26,7 @@ from photonlite.observe.idle import Interval, busy_share, idle_gaps, idle_interv
 from photonlite.observe.lanes import Bars, Piece, visible_pieces
 from photonlite.observe.trace import TRACKS, Span, Track
 from photonlite.observe.units import format_seconds
-from photonlite.results.style import Color, load_font, text_color
+from photonlite.results.drawing.style import Color, load_font, text_color
 
 __all__ = ["busy_share", "draw_timeline", "idle_gaps"]
 

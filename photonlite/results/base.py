@@ -1,4 +1,4 @@
-"""What all results share: a mapping of plain values, with what is known about how it came to be beside it."""
+"""Base of all results: a mapping of plain values with metrics and finish reason as attributes."""
 
 import copy
 from collections.abc import Mapping
@@ -8,14 +8,14 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Metrics:
-    """Where one request's time went, and its tokens.
+    """Time and tokens of one request.
 
     Attributes:
         preprocess_s: Decoding and hashing the image and cutting crops, in seconds.
         encode_s: The vision encoder, in seconds.
         prefill_s: The prompt's forward pass, in seconds.
         decode_s: All later tokens, in seconds.
-        prompt_tokens: Tokens of the prompt, those of the image among them.
+        prompt_tokens: Tokens of the prompt, including those of the image.
         output_tokens: Tokens produced.
         time_to_first_token_s: From the call to the first token, in seconds.
         queue_s: From the prepared image to the first step that carried the prompt, in seconds.
@@ -41,8 +41,11 @@ class Metrics:
 
 
 @dataclass
-class Outcome:
-    """How a request ended. A streamed result gets its outcome when the stream does."""
+class ResultMetadata:
+    """Metrics and finish reason of a result; its text stream shares the object and fills it in at its end.
+
+    The stream holds this instead of the result: a reference cycle would delay the cancellation of a dropped stream.
+    """
 
     metrics: Metrics | None = None
     finish_reason: str | None = None
@@ -54,18 +57,18 @@ class Result(dict[str, Any]):
     `metrics` and `finish_reason` are attributes, not keys, and do not take part in comparisons.
     """
 
-    def __init__(self, values: Mapping[str, Any], outcome: Outcome) -> None:
+    def __init__(self, values: Mapping[str, Any], metadata: ResultMetadata) -> None:
         super().__init__(values)
-        self._outcome = outcome
+        self._metadata = metadata
 
     @property
     def metrics(self) -> Metrics | None:
-        """Where the time went; None where it was not measured, or the stream has not ended yet."""
-        return self._outcome.metrics
+        """Time and tokens; None where they were not measured, or the stream has not ended yet."""
+        return self._metadata.metrics
 
     @metrics.setter
     def metrics(self, metrics: Metrics | None) -> None:
-        self._outcome.metrics = metrics
+        self._metadata.metrics = metrics
 
     @property
     def finish_reason(self) -> str | None:
@@ -73,11 +76,11 @@ class Result(dict[str, Any]):
 
         "length" means that `max_tokens` or the model's context cut it short, see `truncated`.
         """
-        return self._outcome.finish_reason
+        return self._metadata.finish_reason
 
     @finish_reason.setter
     def finish_reason(self, reason: str | None) -> None:
-        self._outcome.finish_reason = reason
+        self._metadata.finish_reason = reason
 
     @property
     def truncated(self) -> bool | None:
@@ -93,8 +96,8 @@ class Result(dict[str, Any]):
         """A shallow copy of the same type, with its metrics."""
         return copy.copy(self)
 
-    def _note(self) -> str:
-        """What a repr adds about the outcome."""
+    def _suffix(self) -> str:
+        """Time and finish reason, as a repr shows them."""
         notes = [f"{self.metrics.total_s:.3f} s"] if self.metrics else []
         notes += [f"finish_reason={self.finish_reason!r}"] if self.finish_reason not in (None, "stop") else []
         return f" ({', '.join(notes)})" if notes else ""

@@ -1,45 +1,40 @@
-"""Curves to points: Bézier curves and elliptical arcs, as finely as a tolerance asks."""
+"""Bézier curves and elliptical arcs as polygons within a tolerance.
+
+Both functions return the points after the start, up to and including the end. The tolerance is the greatest distance
+between curve and polygon, in the points' unit.
+"""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
-Point = tuple[float, float]
+from photonlite.results.rings import XY
 
-# Curves whose control points lie far outside the image would otherwise ask for millions of points.
-_MOST_PIECES = 256
+# Curves whose control points lie far outside the image would otherwise need millions of points.
+_MAX_PIECES = 256
 
 
-def bezier_points(controls: Sequence[Point], tolerance: float) -> list[Point]:
-    """Points along a Bézier curve, without its start and with its end.
+def bezier_points(controls: Sequence[XY], tolerance: float) -> list[XY]:
+    """Return points along a Bézier curve through start, 1 or 2 control points, and end.
 
     The number of pieces is Wang's bound: a curve of degree d whose second differences of control points are at most
     m strays at most d (d - 1) m / (8 n²) from a polygon of n pieces.
-
-    Args:
-        controls: Start, control points and end: 3 points of a quadratic, 4 of a cubic curve.
-        tolerance: Greatest distance between the curve and the polygon, in the points' unit.
     """
     points = np.asarray(controls, dtype=np.float64)  # [d + 1, 2]
     degree = len(points) - 1
     bend = float(np.hypot(*np.diff(points, n=2, axis=0).T).max())
     pieces = math.ceil(math.sqrt(degree * (degree - 1) * bend / (8 * tolerance)))
-    t = np.linspace(0.0, 1.0, min(max(pieces, 1), _MOST_PIECES) + 1)[1:, None]
+    t = np.linspace(0.0, 1.0, min(max(pieces, 1), _MAX_PIECES) + 1)[1:, None]
     basis = [math.comb(degree, k) * t**k * (1 - t) ** (degree - k) for k in range(degree + 1)]
     curve = np.hstack(basis) @ points
     return [*((float(x), float(y)) for x, y in curve[:-1]), controls[-1]]
 
 
-def arc_points(start: Point, arguments: Sequence[float], tolerance: float) -> list[Point]:
-    """Points along an elliptical arc, without its start and with its end.
+def arc_points(start: XY, arguments: Sequence[float], tolerance: float) -> list[XY]:
+    """Return points along an elliptical arc: rx, ry, rotation in degrees, large-arc flag, sweep flag, x, y of the end.
 
     Follows SVG 2, appendix B.2.4 (endpoint to centre form) and B.2.5 (radii that are zero or too small).
-
-    Args:
-        start: Where the arc begins.
-        arguments: rx, ry, rotation in degrees, large-arc flag, sweep flag, x and y of the end.
-        tolerance: Greatest distance between the arc and the polygon, in the points' unit.
     """
     rx, ry, degrees, large, sweep, *rest = arguments
     end = (rest[0], rest[1])
@@ -60,7 +55,7 @@ def arc_points(start: Point, arguments: Sequence[float], tolerance: float) -> li
     turn = turn % math.tau if sweep else -(-turn % math.tau)
     # A chord over the angle a lies r (1 - cos(a / 2)) inside a circle of radius r.
     step = 2 * math.acos(max(1 - tolerance / max(rx, ry), 0.0))
-    pieces = min(max(math.ceil(abs(turn) / max(step, 1e-9)), 1), _MOST_PIECES)
+    pieces = min(max(math.ceil(abs(turn) / max(step, 1e-9)), 1), _MAX_PIECES)
     middle_x = cos * centre_x - sin * centre_y + (start[0] + end[0]) / 2
     middle_y = sin * centre_x + cos * centre_y + (start[1] + end[1]) / 2
     points = []

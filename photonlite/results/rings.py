@@ -1,4 +1,4 @@
-"""Closed outlines in the plane: clipped, joined, grouped and filled."""
+"""Closed outlines in the plane: clipping, joining, grouping, filling."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,35 +7,37 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from photonlite.results.curves import Point
-
-Ring = list[Point]
+XY = tuple[float, float]
+Ring = list[XY]
 
 
 def clip_ring(ring: Ring) -> Ring:
-    """The part of a ring inside the unit square (Sutherland and Hodgman 1974), without repeated vertices."""
+    """Return the part inside the unit square (Sutherland and Hodgman 1974), without repeated vertices."""
     for axis in (0, 1):
         ring = _clip_side(ring, axis, 0.0, lambda value: value >= 0.0)
         ring = _clip_side(ring, axis, 1.0, lambda value: value <= 1.0)
-    return [point for before, point in pairwise([ring[-1], *ring]) if point != before] if ring else []
+    return [end for start, end in _edges(ring) if end != start]
+
+
+def _edges(ring: Ring) -> Sequence[tuple[XY, XY]]:
+    """Edges of a ring, each ending at a vertex, in the order of the vertices."""
+    return list(pairwise([ring[-1], *ring])) if ring else []
 
 
 def _clip_side(ring: Ring, axis: int, limit: float, inside: Callable[[float], bool]) -> Ring:
-    if not ring:
-        return []
     clipped: Ring = []
-    for before, after in pairwise([ring[-1], *ring]):
-        if inside(before[axis]) != inside(after[axis]):
-            share = (limit - before[axis]) / (after[axis] - before[axis])
-            other = before[1 - axis] + share * (after[1 - axis] - before[1 - axis])
+    for start, end in _edges(ring):
+        if inside(start[axis]) != inside(end[axis]):
+            share = (limit - start[axis]) / (end[axis] - start[axis])
+            other = start[1 - axis] + share * (end[1 - axis] - start[1 - axis])
             clipped.append((limit, other) if axis == 0 else (other, limit))
-        if inside(after[axis]):
-            clipped.append(after)
+        if inside(end[axis]):
+            clipped.append(end)
     return clipped
 
 
 def join_rings(rings: Sequence[Ring]) -> Ring:
-    """One ring that fills what the rings fill: bridges of no width lead from the first ring to each other one."""
+    """Return one ring that fills what the rings fill: zero-width bridges from the first ring to each other one."""
     if len(rings) < 2:
         return list(rings[0]) if rings else []
     hub = rings[0][0]
@@ -48,13 +50,13 @@ def join_rings(rings: Sequence[Ring]) -> Ring:
 
 
 def group_rings(rings: Sequence[Ring]) -> list[Ring]:
-    """Polygons that together fill what the rings fill, none with a hole: a hole is joined to a ring around it.
+    """Return polygons without holes that together fill what the rings fill: holes are joined to a ring around them.
 
-    A ring is a hole where the directions of the rings around it and its own add up to nothing.
+    A ring is a hole where its direction and those of the rings around it add up to zero.
     """
     areas = [signed_area(ring) for ring in rings]
     groups: dict[int, list[Ring]] = {}
-    # Large rings first: when a hole comes, what is around it is there already.
+    # Large rings first: the rings around a hole are grouped before the hole.
     for index in sorted(range(len(rings)), key=lambda i: -abs(areas[i])):
         around = [
             i for i in range(len(rings)) if abs(areas[i]) > abs(areas[index]) and _contains(rings[i], rings[index][0])
@@ -69,11 +71,11 @@ def group_rings(rings: Sequence[Ring]) -> list[Ring]:
 
 
 def signed_area(ring: Ring) -> float:
-    """The area inside a ring (the shoelace formula), positive where it turns clockwise on an image (y down)."""
+    """Return the area (shoelace formula), positive where the ring turns clockwise on an image (y down)."""
     return sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in pairwise([*ring, ring[0]])) / 2
 
 
-def _contains(ring: Ring, point: Point) -> bool:
+def _contains(ring: Ring, point: XY) -> bool:
     x, y = point
     inside = False
     for (x0, y0), (x1, y1) in pairwise([*ring, ring[0]]):
@@ -83,18 +85,10 @@ def _contains(ring: Ring, point: Point) -> bool:
 
 
 def fill_mask(rings: Sequence[Ring], width: int, height: int) -> NDArray[np.bool_]:
-    """The pixels whose centres the rings enclose, by non-zero winding number.
+    """Return the pixels whose centres the rings (in pixels) enclose, by non-zero winding number: bool [height, width].
 
     Every edge adds its direction to the winding number of all pixels to its right, row by row: the edges' crossings
     with the rows' centre lines are counted into a table, and a running sum along the rows fills it.
-
-    Args:
-        rings: Closed outlines in pixels; parts outside the image count for nothing.
-        width: Of the image, in pixels.
-        height: Of the image, in pixels.
-
-    Returns:
-        bool [height, width].
     """
     mask = np.zeros((height, width), dtype=np.bool_)
     edges = np.array([(*a, *b) for ring in rings for a, b in pairwise([*ring, ring[0]])], dtype=np.float64)

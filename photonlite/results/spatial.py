@@ -1,4 +1,4 @@
-"""Objects, points and segments: mappings that know where things are."""
+"""Results with locations: objects, points and segments."""
 
 from collections.abc import Mapping
 from os import PathLike
@@ -9,24 +9,24 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from photonlite.errors import InputError
-from photonlite.results.base import Metrics, Outcome, Result
-from photonlite.results.convert import (
+from photonlite.results.base import Metrics, Result, ResultMetadata
+from photonlite.results.drawing.items import draw_items
+from photonlite.results.drawing.open import PlotImage, open_image
+from photonlite.results.drawing.style import Style
+from photonlite.results.export import (
     Item,
-    check_size,
     coco_annotations,
+    label_of,
     scale_item,
     segment_masks,
     supervision_detections,
 )
-from photonlite.results.opening import PlotImage, open_image
-from photonlite.results.plot import draw_items
-from photonlite.results.style import Style
 
 _ROWS_SHOWN = 20
 
 
 class _Spatial(Result):
-    """A result whose value is a list of places in the image."""
+    """A result whose value is a list of items with locations in the image."""
 
     _key: ClassVar[str]
     _noun: ClassVar[str]
@@ -41,8 +41,8 @@ class _Spatial(Result):
         finish_reason: str | None,
         picture_size: tuple[int, int] | None,
     ) -> None:
-        super().__init__({self._key: items}, Outcome(metrics, finish_reason))
-        #: (width, height) of the upright image that was asked about; None where it is not known.
+        super().__init__({self._key: items}, ResultMetadata(metrics, finish_reason))
+        #: (width, height) of the upright image of the request; None where it is not known.
         self.picture_size = picture_size
 
     def plot(
@@ -56,10 +56,10 @@ class _Spatial(Result):
         font: str | PathLike[str] | None = None,
         colors: str | Mapping[str, str] | None = None,
     ) -> Image.Image:
-        """Draws what was found on a copy of the image.
+        """Draw the items on a copy of the image.
 
-        Labels move so that they stay inside the image and off each other. In an image with too little room for
-        them they get shorter, and what still has no place is left out. Where nothing was found a label says so.
+        Labels are moved to stay inside the image and off each other. Where there is too little room they are
+        shortened, and then left out. A result without items gets the label "nothing found".
 
         Args:
             image: A PIL image, an array, a path, bytes or a file object; it stays as it is.
@@ -110,11 +110,11 @@ class _Spatial(Result):
     ) -> list[dict[str, Any]]:
         """COCO annotations, in pixels: boxes as x, y, width, height; segments as polygons; points as one keypoint.
 
-        For several results there is `photonlite.to_coco`, which gives them ids that differ.
+        `photonlite.to_coco` joins several results and gives their annotations unique ids.
 
         Args:
-            width: Of the image, in pixels; that of the image that was asked about by default.
-            height: Of the image, in pixels; likewise.
+            width: Of the image, in pixels; that of the request's image by default.
+            height: Of the image, in pixels; that of the request's image by default.
             image_id: Goes into every annotation.
             category_ids: The id of each label; without it labels are numbered from 1 as they come.
             first_id: The id of the first annotation; the others count on from it.
@@ -133,12 +133,12 @@ class _Spatial(Result):
     ) -> Any:
         """`supervision.Detections` in pixels, for that package's annotators, trackers and counters.
 
-        Labels are in `data["class_name"]`. Points become boxes of no size; segments carry masks. For several results
-        there is `photonlite.to_supervision`.
+        Labels are in `data["class_name"]`. Points become boxes of no size; segments carry masks.
+        `photonlite.to_supervision` converts several results with common class ids.
 
         Args:
-            width: Of the image, in pixels; that of the image that was asked about by default.
-            height: Of the image, in pixels; likewise.
+            width: Of the image, in pixels; that of the request's image by default.
+            height: Of the image, in pixels; that of the request's image by default.
             class_ids: The id of each label; without it labels are numbered from 0 as they come.
 
         Raises:
@@ -151,10 +151,10 @@ class _Spatial(Result):
     @property
     def labels(self) -> list[str]:
         """The label of each item, in order; empty texts for those without one."""
-        return [str(item.get("label", "")) for item in self._items]
+        return [label_of(item) for item in self._items]
 
     def size(self, width: int | None = None, height: int | None = None) -> tuple[int, int]:
-        """Return width and height in pixels: those given; else those the coordinates are in; else the image's own.
+        """Return width and height in pixels: those given, else those of the coordinates, else the image's own.
 
         Raises:
             InputError: One side was given without the other, or the image's size is not known.
@@ -173,7 +173,8 @@ class _Spatial(Result):
 
     def _items_in(self, width: int, height: int) -> list[Item]:
         """The items with coordinates in pixels of an image of that size."""
-        check_size(width, height)
+        if not (width > 0 and height > 0):
+            raise InputError(f"An image of {width} x {height} pixels has no area. Give its width and height in pixels.")
         own_width, own_height = self.pixel_size or (1, 1)
         return [scale_item(item, width / own_width, height / own_height) for item in self._items]
 
@@ -184,21 +185,21 @@ class _Spatial(Result):
         count = len(self._items)
         unit = "in pixels of {} x {}".format(*self.pixel_size) if self.pixel_size else ""
         noun = self._noun if count == 1 else f"{self._noun}s"
-        lines = [f"{type(self).__name__}: {count} {noun} {unit}".rstrip() + self._note()]
-        labels = [str(item.get("label", "")) for item in self._items[:_ROWS_SHOWN]]
+        lines = [f"{type(self).__name__}: {count} {noun} {unit}".rstrip() + self._suffix()]
+        labels = self.labels[:_ROWS_SHOWN]
         widest = min(max(map(len, labels), default=0), 40)
         for label, item in zip(labels, self._items, strict=False):
             score = f"{item['score']:.2f}" if "score" in item else ""
-            lines.append(f"  {label:{widest}}  {score:4}  {self._place(item)}".rstrip())
+            lines.append(f"  {label:{widest}}  {score:4}  {self._location(item)}".rstrip())
         if count > _ROWS_SHOWN:
             lines.append(f"  ... and {count - _ROWS_SHOWN} more")
         return "\n".join(lines)
 
-    def _place(self, item: Item) -> str:
+    def _location(self, item: Item) -> str:
         box = item.get("bbox", item)
-        return f"{self._pair(box['x_min'], box['y_min'])} to {self._pair(box['x_max'], box['y_max'])}"
+        return f"{self._xy(box['x_min'], box['y_min'])} to {self._xy(box['x_max'], box['y_max'])}"
 
-    def _pair(self, x: float, y: float) -> str:
+    def _xy(self, x: float, y: float) -> str:
         return f"({x:.1f}, {y:.1f})" if self.pixel_size else f"({x:.3f}, {y:.3f})"
 
 
@@ -207,7 +208,7 @@ class Detections(_Spatial):
 
     Args:
         objects: The boxes; label and score may be missing.
-        metrics: Where the time went.
+        metrics: Time and tokens of the request.
         finish_reason: Why the list ended.
         picture_size: Width and height of the image, in pixels.
     """
@@ -231,7 +232,7 @@ class Points(_Spatial):
 
     Args:
         points: The points; label and score may be missing.
-        metrics: Where the time went.
+        metrics: Time and tokens of the request.
         finish_reason: Why the list ended.
         picture_size: Width and height of the image, in pixels.
     """
@@ -249,8 +250,8 @@ class Points(_Spatial):
     ) -> None:
         super().__init__(points, metrics, finish_reason, picture_size)
 
-    def _place(self, item: Item) -> str:
-        return self._pair(item["x"], item["y"])
+    def _location(self, item: Item) -> str:
+        return self._xy(item["x"], item["y"])
 
 
 class Segments(_Spatial):
@@ -260,7 +261,7 @@ class Segments(_Spatial):
 
     Args:
         segments: The outlines; label and score may be missing, and either the path or the polygon.
-        metrics: Where the time went.
+        metrics: Time and tokens of the request.
         finish_reason: Why the list ended.
         picture_size: Width and height of the image, in pixels.
     """

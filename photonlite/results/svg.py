@@ -1,4 +1,4 @@
-"""SVG path data read, flattened to polygons and placed into an image.
+"""SVG path data: parsing, flattening to polygons, placing into an image.
 
 The grammar is that of SVG 2, section 9.3 (https://www.w3.org/TR/SVG2/paths.html): commands M L H V C S Q T A Z in
 absolute (capital) and relative form, repeated argument groups, compact numbers and arc flags. The coordinates of a
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from photonlite.errors import InputError
-from photonlite.results.curves import Point, arc_points, bezier_points
-from photonlite.results.rings import Ring, clip_ring, join_rings
+from photonlite.results.curves import arc_points, bezier_points
+from photonlite.results.rings import XY, Ring, clip_ring, join_rings
 
 # A curve may stray this far from its polygon, in units of the box: under a third of a pixel in a box of 1000 pixels.
 TOLERANCE = 2.5e-4
@@ -21,28 +21,24 @@ _ARITY = {"M": 2, "L": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Q": 4, "T": 2, "A": 7
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _FLAG = re.compile(r"[01]")
 _SEPARATOR = re.compile(r"[\s,]*", re.ASCII)
-# Past this a number is no place in an image, and squares of it would overflow.
-_LARGEST = 1e6
+# Larger numbers are no coordinates of an image, and their squares would overflow.
+_MAX_NUMBER = 1e6
 
 
 class Command(NamedTuple):
-    """One drawing command: its letter (capital: absolute, small: relative) and its numbers."""
+    """A drawing command; a capital letter is absolute, a small one relative."""
 
     letter: str
     arguments: tuple[float, ...]
 
 
 def parse_path(path: str) -> list[Command]:
-    """Reads path data into commands, one per argument group.
+    """Parse path data such as "M 0 0 L 1 0.5 .2-.1 Z" into commands, one per argument group.
 
-    Args:
-        path: SVG path data such as `"M 0 0 L 1 0.5 .2-.1 Z"`.
-
-    Returns:
-        The commands in order. A repeated group keeps its letter, but a group that follows M (m) is an L (l).
+    A repeated group keeps its letter, but a group that follows M (m) is an L (l).
 
     Raises:
-        InputError: The text is empty or not path data; the message quotes the place.
+        InputError: The text is empty or not path data; the message quotes the position.
     """
     if not isinstance(path, str) or _skip(path, 0) == len(path):
         raise InputError("The path is empty. Give SVG path data, for example 'M 0 0 L 1 0 L 1 1 Z'.")
@@ -53,7 +49,7 @@ def parse_path(path: str) -> list[Command]:
 
 
 def path_to_rings(path: str, bbox: Mapping[str, float], tolerance: float = TOLERANCE) -> list[Ring]:
-    """Flattens a box-relative path to the closed outlines it draws, in image coordinates.
+    """Flatten a box-relative path to the closed outlines it draws, in image coordinates.
 
     Args:
         path: SVG path data, relative to the box.
@@ -70,8 +66,11 @@ def path_to_rings(path: str, bbox: Mapping[str, float], tolerance: float = TOLER
     """
     left, top, right, bottom = _sides(bbox)
     width, height = right - left, bottom - top
+    pen = _Pen(tolerance)
+    for command in parse_path(path):
+        pen.draw(command)
     rings = []
-    for subpath in _flatten(parse_path(path), tolerance):
+    for subpath in pen.rings:
         placed = clip_ring([(left + x * width, top + y * height) for x, y in subpath])
         if len(placed) >= 3:
             rings.append(placed)
@@ -79,7 +78,7 @@ def path_to_rings(path: str, bbox: Mapping[str, float], tolerance: float = TOLER
 
 
 def path_to_polygon(path: str, bbox: Mapping[str, float], tolerance: float = TOLERANCE) -> list[list[float]]:
-    """Flattens a box-relative path to one polygon in image coordinates.
+    """Flatten a box-relative path to one polygon in image coordinates.
 
     A path of several subpaths (holes, separate pieces) becomes one polygon too: bridges of no width join the
     pieces, so that filling the polygon fills what the path fills.
@@ -122,8 +121,8 @@ def _arguments(path: str, position: int, letter: str, arity: int) -> tuple[tuple
         if match is None:
             raise _bad(path, position, f"{letter} takes {arity} numbers, and number {index + 1} belongs here")
         value = float(match.group())
-        if not abs(value) <= _LARGEST:
-            raise _bad(path, position, f"the largest number of a path is {_LARGEST:g}")
+        if not abs(value) <= _MAX_NUMBER:
+            raise _bad(path, position, f"the largest number of a path is {_MAX_NUMBER:g}")
         values.append(value)
         position = _skip(path, match.end())
     return tuple(values), position
@@ -150,14 +149,14 @@ def _sides(bbox: Mapping[str, float]) -> tuple[float, float, float, float]:
 
 
 class _Pen:
-    """Draws commands: where the pen is, where its subpath began, and the last curve's control point."""
+    """State of drawing: current point, start of the subpath, and the last curve's control point."""
 
     def __init__(self, tolerance: float) -> None:
         self.tolerance = tolerance
         self.rings: list[Ring] = []
-        self.at: Point = (0.0, 0.0)
-        self.start: Point = (0.0, 0.0)
-        self.control: Point | None = None
+        self.at: XY = (0.0, 0.0)
+        self.start: XY = (0.0, 0.0)
+        self.control: XY | None = None
         self.previous = ""
         self.drawing = False
 
@@ -165,11 +164,8 @@ class _Pen:
         kind = command.letter.upper()
         numbers = self._absolute(command)
         points = list(zip(numbers[0::2], numbers[1::2], strict=True)) if kind in "MLCSQT" else []
-        if kind == "M":
-            self.at = self.start = points[0]
-            self.drawing = False
-        elif kind == "Z":
-            self.at = self.start
+        if kind in "MZ":
+            self.at = self.start = points[0] if points else self.start
             self.drawing = False
         elif kind == "H":
             self._extend([(numbers[0], self.at[1])])
@@ -183,20 +179,19 @@ class _Pen:
             self._curve(kind, points)
         self.previous = kind
 
-    def _curve(self, kind: str, points: list[Point]) -> None:
+    def _curve(self, kind: str, points: list[XY]) -> None:
         if kind in "ST":
             points = [self._reflected("CS" if kind == "S" else "QT"), *points]
-        curve = bezier_points([self.at, *points], self.tolerance)
         self.control = points[-2]
-        self._extend(curve)
+        self._extend(bezier_points([self.at, *points], self.tolerance))
 
-    def _reflected(self, family: str) -> Point:
-        # A smooth curve starts without a bend only after a curve of its own family.
+    def _reflected(self, family: str) -> XY:
+        # S reflects the control point of a preceding C or S, T that of Q or T; after others it is the current point.
         if self.control is None or self.previous not in family:
             return self.at
         return 2 * self.at[0] - self.control[0], 2 * self.at[1] - self.control[1]
 
-    def _extend(self, points: list[Point]) -> None:
+    def _extend(self, points: list[XY]) -> None:
         if not self.drawing:
             self.rings.append([self.at])
             self.drawing = True
@@ -215,10 +210,3 @@ class _Pen:
             case letter if letter.islower():
                 return [number + (y if index % 2 else x) for index, number in enumerate(numbers)]
         return numbers
-
-
-def _flatten(commands: list[Command], tolerance: float) -> list[Ring]:
-    pen = _Pen(tolerance)
-    for command in commands:
-        pen.draw(command)
-    return pen.rings

@@ -1,4 +1,4 @@
-"""Captions and answers: text at once, or as a stream of pieces."""
+"""Captions and answers: a whole text, or a stream of pieces."""
 
 import reprlib
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -8,26 +8,23 @@ from typing import Any, ClassVar
 from PIL import Image
 
 from photonlite.errors import InputError
-from photonlite.results.base import Metrics, Outcome, Result
-from photonlite.results.opening import PlotImage, open_image
-from photonlite.results.strip import with_strip
+from photonlite.results.base import Metrics, Result, ResultMetadata
+from photonlite.results.drawing.open import PlotImage, open_image
+from photonlite.results.drawing.strip import append_text_strip
 
-# Called once when a stream ends: tells what was measured and why it ended.
+# Called once when a stream ends; returns metrics and finish reason.
 OnEnd = Callable[[], tuple[Metrics | None, str | None]]
 
 
-class TextStream(Iterator[str]):
-    """The pieces of a text as they come; remembers them, so that the whole text can be had as well.
+class TextIterator(Iterator[str]):
+    """The pieces of a text as they come; keeps them, so that the whole text can be read as well.
 
-    Args:
-        pieces: Where the pieces come from; closed with the stream if it can be.
-        outcome: Filled in when the pieces end.
-        on_end: Asked for the outcome at that moment.
+    `on_end` is called when the pieces end, and what it returns is written to `metadata`.
     """
 
-    def __init__(self, pieces: Iterator[str], outcome: Outcome, on_end: OnEnd | None) -> None:
+    def __init__(self, pieces: Iterator[str], metadata: ResultMetadata, on_end: OnEnd | None) -> None:
         self._pieces = pieces
-        self._outcome = outcome
+        self._metadata = metadata
         self._on_end = on_end
         self._received: list[str] = []
 
@@ -35,13 +32,15 @@ class TextStream(Iterator[str]):
         try:
             piece = next(self._pieces)
         except StopIteration:
-            self._end()
+            on_end, self._on_end = self._on_end, None
+            if on_end is not None:
+                self._metadata.metrics, self._metadata.finish_reason = on_end()
             raise
         self._received.append(piece)
         return piece
 
     def close(self) -> None:
-        """Stops early: the source is closed, no more pieces come, and the outcome stays unknown."""
+        """Stop early: the source is closed, no more pieces come, and the metadata stays unknown."""
         self._on_end = None
         close = getattr(self._pieces, "close", None)
         if close is not None:
@@ -49,40 +48,29 @@ class TextStream(Iterator[str]):
         self._pieces = iter(())
 
     def read(self) -> str:
-        """The whole text: what has been received, and then the rest, for which it waits."""
+        """The whole text; waits for the pieces that have not come yet."""
         for _ in self:
             pass
         return "".join(self._received)
 
-    def _end(self) -> None:
-        on_end, self._on_end = self._on_end, None
-        if on_end is not None:
-            self._outcome.metrics, self._outcome.finish_reason = on_end()
 
+class AsyncTextIterator(AsyncIterator[str]):
+    """A `TextIterator` for pieces that are awaited; `on_end` must not block."""
 
-class AsyncTextStream(AsyncIterator[str]):
-    """The same for pieces that are awaited.
-
-    Args:
-        pieces: Where the pieces come from.
-        outcome: Filled in when the pieces end.
-        on_end: Asked for the outcome at that moment; it must not wait.
-    """
-
-    def __init__(self, pieces: AsyncIterator[str], outcome: Outcome, on_end: OnEnd | None) -> None:
+    def __init__(self, pieces: AsyncIterator[str], metadata: ResultMetadata, on_end: OnEnd | None) -> None:
         self._pieces: AsyncIterator[str] | None = pieces
-        self._outcome = outcome
+        self._metadata = metadata
         self._on_end = on_end
         self._received: list[str] = []
 
     @property
     def received(self) -> str:
-        """What has come so far."""
+        """The text received so far."""
         return "".join(self._received)
 
     @property
     def ended(self) -> bool:
-        """Whether no more will come."""
+        """Whether no more pieces will come."""
         return self._pieces is None
 
     async def __anext__(self) -> str:
@@ -93,24 +81,24 @@ class AsyncTextStream(AsyncIterator[str]):
         except StopAsyncIteration:
             self._pieces, on_end, self._on_end = None, self._on_end, None
             if on_end is not None:
-                self._outcome.metrics, self._outcome.finish_reason = on_end()
+                self._metadata.metrics, self._metadata.finish_reason = on_end()
             raise
         self._received.append(piece)
         return piece
 
     async def aclose(self) -> None:
-        """Stops early: lets go of the source, no more pieces come, and the outcome stays unknown."""
+        """Stop early: the source is dropped, no more pieces come, and the metadata stays unknown."""
         self._pieces = self._on_end = None
 
     async def read(self) -> str:
-        """The whole text: what has been received, and then the rest, for which it waits."""
+        """The whole text; waits for the pieces that have not come yet."""
         async for _ in self:
             pass
         return self.received
 
 
 class _Text(Result):
-    """A result whose value is text, or while it streams an iterator of str, asynchronous where it was awaited."""
+    """A result whose value is text, or an iterator of str while it streams, an asynchronous one of an async method."""
 
     _key: ClassVar[str]
 
@@ -123,13 +111,13 @@ class _Text(Result):
         on_end: OnEnd | None,
         more: dict[str, Any] | None = None,
     ) -> None:
-        outcome, more = Outcome(metrics, finish_reason), more or {}
-        # What a text means may be an iterator itself: pydantic gives one for `Iterable[int]`.
+        metadata, more = ResultMetadata(metrics, finish_reason), more or {}
+        # The value of a typed answer may be an iterator itself: pydantic gives one for `Iterable[int]`.
         if "text" not in more and isinstance(value, AsyncIterator):
-            value = AsyncTextStream(value, outcome, on_end)
+            value = AsyncTextIterator(value, metadata, on_end)
         elif "text" not in more and isinstance(value, Iterator):
-            value = TextStream(value, outcome, on_end)
-        super().__init__({self._key: value, **more}, outcome)
+            value = TextIterator(value, metadata, on_end)
+        super().__init__({self._key: value, **more}, metadata)
 
     @property
     def text(self) -> str:
@@ -139,21 +127,21 @@ class _Text(Result):
             InputError: The stream must be awaited: see `atext`.
         """
         value = self.get("text", self[self._key])
-        if isinstance(value, AsyncTextStream):
+        if isinstance(value, AsyncTextIterator):
             if not value.ended:
                 raise InputError("this text is still on its way to a coroutine: `await result.atext()` gives all of it")
             return value.received
-        return value.read() if isinstance(value, TextStream) else str(value)
+        return value.read() if isinstance(value, TextIterator) else str(value)
 
     async def atext(self) -> str:
         """The whole text; of a stream made by an async method, waits for the rest of it."""
         value = self[self._key]
-        return await value.read() if isinstance(value, AsyncTextStream) else self.text
+        return await value.read() if isinstance(value, AsyncTextIterator) else self.text
 
     def plot(
         self, image: PlotImage, *, font_size: int | None = None, font: str | PathLike[str] | None = None
     ) -> Image.Image:
-        """Writes the text into a strip below the image. A stream is read to its end first.
+        """Write the text into a strip below the image. A stream is read to its end first.
 
         Args:
             image: A PIL image, an array, a path, bytes or a file object; it stays as it is.
@@ -167,13 +155,13 @@ class _Text(Result):
             ImageError: The image cannot be opened.
             InputError: The font cannot be read, or the stream must be awaited: see `atext`.
         """
-        return with_strip(open_image(image), self.text, font_size, font)
+        return append_text_strip(open_image(image), self.text, font_size, font)
 
     def __repr__(self) -> str:
         value = self[self._key]
-        shown = "<stream>" if isinstance(value, TextStream | AsyncTextStream) else repr(value)
+        shown = "<stream>" if isinstance(value, TextIterator | AsyncTextIterator) else repr(value)
         more = "".join(f", {key}={reprlib.repr(self[key])}" for key in self if key not in (self._key, "text"))
-        return f"{type(self).__name__}({shown}{more}){self._note()}"
+        return f"{type(self).__name__}({shown}{more}){self._suffix()}"
 
 
 class Caption(_Text):
@@ -181,9 +169,9 @@ class Caption(_Text):
 
     Args:
         caption: The text, or the pieces of it as they come.
-        metrics: Where the time went.
+        metrics: Time and tokens of the request.
         finish_reason: Why the text ended.
-        on_end: For a stream: called once when the pieces end, and gives `(metrics, finish_reason)`.
+        on_end: For a stream: called once when the pieces end, and returns `(metrics, finish_reason)`.
     """
 
     _key = "caption"
@@ -205,14 +193,14 @@ class Answer(_Text):
     A typed one is `{"answer": object, "text": str}`, and one out of choices `{"answer": str, "scores"?: {...}}`.
 
     Args:
-        answer: The text, or the pieces of it as they come; or what it means, where it is typed.
+        answer: The text, or the pieces of it as they come; of a typed answer, its value.
         reasoning: `{"text": str, "grounding": [...]}`; None leaves the key out.
         text: Of a typed answer, its JSON; None leaves the key out.
         scores: The probability of each choice; None leaves the key out. Of a stream they come with the end.
-        read: Of a stream, gives what its whole text means.
-        metrics: Where the time went.
+        read: Of a stream, converts its whole text to the answer's value.
+        metrics: Time and tokens of the request.
         finish_reason: Why the text ended.
-        on_end: For a stream: called once when the pieces end, and gives `(metrics, finish_reason)`.
+        on_end: For a stream: called once when the pieces end, and returns `(metrics, finish_reason)`.
     """
 
     _key = "answer"
@@ -236,18 +224,18 @@ class Answer(_Text):
 
     @property
     def value(self) -> Any:
-        """What the answer means: of a typed question, the object; of a stream, waits for the rest of it.
+        """The answer's value: of a typed question, the object; of a stream, waits for the rest of it.
 
         Raises:
             InputError: The stream must be awaited: see `avalue`.
         """
         value = self["answer"]
-        return self._meaning(self.text) if isinstance(value, TextStream | AsyncTextStream) else value
+        return self._value_of(self.text) if isinstance(value, TextIterator | AsyncTextIterator) else value
 
     async def avalue(self) -> Any:
-        """The same; of a stream made by an async method, waits for the rest of it."""
+        """The answer's value; of a stream made by an async method, waits for the rest of it."""
         value = self["answer"]
-        return self._meaning(await self.atext()) if isinstance(value, TextStream | AsyncTextStream) else value
+        return self._value_of(await self.atext()) if isinstance(value, TextIterator | AsyncTextIterator) else value
 
-    def _meaning(self, text: str) -> Any:
+    def _value_of(self, text: str) -> Any:
         return text if self._read is None else self._read(text)

@@ -1,4 +1,4 @@
-"""Places in an image as fields of typed answers: boxes and points that a model draws with its own heads.
+"""Boxes and points as fields of typed answers, written by the model's coordinate and size heads.
 
 ```python
 class Fruit(pydantic.BaseModel):
@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-_SHARE: Any = core_schema.float_schema(ge=0.0, le=1.0, allow_inf_nan=False)
+_UNIT_INTERVAL: Any = core_schema.float_schema(ge=0.0, le=1.0, allow_inf_nan=False)
 
 
-class _Place:
-    """What both share: numbers from 0 to 1, of which the score may be missing in a text."""
+class _SpatialField:
+    """Numbers in [0, 1] with a JSON Schema format; the score may be absent from the JSON."""
 
     _format: ClassVar[str]
 
@@ -27,33 +27,32 @@ class _Place:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Read an object of that many numbers; Python code may hand in an instance as well."""
-        numbers = {name: core_schema.typed_dict_field(_SHARE, required=name != "score") for name in _names(cls)}
-        from_text = core_schema.no_info_after_validator_function(
+        """Validate an object of numbers; Python code may also pass an instance."""
+        numbers = {name: core_schema.typed_dict_field(_UNIT_INTERVAL, required=name != "score") for name in _names(cls)}
+        from_object = core_schema.no_info_after_validator_function(
             lambda values: cls(**values), core_schema.typed_dict_schema(numbers, extra_behavior="forbid")
         )
         return core_schema.json_or_python_schema(
-            json_schema=from_text,
-            python_schema=core_schema.union_schema([core_schema.is_instance_schema(cls), from_text]),
+            json_schema=from_object,
+            python_schema=core_schema.union_schema([core_schema.is_instance_schema(cls), from_object]),
             serialization=core_schema.plain_serializer_function_ser_schema(cls.to_dict),
         )
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Name the format by which grammars know that the model's heads write the numbers, not its words."""
-        share = {"type": "number", "minimum": 0, "maximum": 1}
+        """Name the format: it tells grammars that the model's heads produce the numbers, not its tokens."""
         names = _names(cls)
         return {
             "type": "object",
             "format": cls._format,
-            "properties": {name: dict(share) for name in names},
+            "properties": {name: {"type": "number", "minimum": 0, "maximum": 1} for name in names},
             "required": [name for name in names if name != "score"],
             "additionalProperties": False,
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Box(_Place):
+class Box(_SpatialField):
     """A box, normalised to [0, 1] with (0, 0) in the top-left corner of the upright image.
 
     Attributes:
@@ -61,7 +60,7 @@ class Box(_Place):
         y_min: Upper edge.
         x_max: Right edge.
         y_max: Lower edge.
-        score: How sure the model was of the place, in (0, 1]; see `photonlite.skills.base.score`.
+        score: Confidence in the location, in (0, 1]; see `photonlite.skills.base.score`.
     """
 
     x_min: float
@@ -74,13 +73,13 @@ class Box(_Place):
 
 
 @dataclass(frozen=True, slots=True)
-class Point(_Place):
+class Point(_SpatialField):
     """A point; coordinates and score are those of :class:`Box`.
 
     Attributes:
         x: From the left.
         y: From the top.
-        score: How sure the model was of the place.
+        score: Confidence in the location.
     """
 
     x: float
@@ -90,5 +89,5 @@ class Point(_Place):
     _format: ClassVar[str] = "point"
 
 
-def _names(place: type) -> list[str]:
-    return [field.name for field in fields(place)]
+def _names(kind: type) -> list[str]:
+    return [field.name for field in fields(kind)]

@@ -1,4 +1,4 @@
-"""How things are drawn: sizes that follow the image, fonts, and colours that everybody can tell apart."""
+"""Sizes that follow the image, fonts, and colours that people with any colour vision can tell apart."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -15,8 +15,8 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 BLACK: Color = (0, 0, 0)
 WHITE: Color = (255, 255, 255)
 
-# The palette of M. Okabe and K. Ito, "Color Universal Design" (2008), without black: told apart with any of the
-# common forms of colour vision. Ordered so that the first ones differ most.
+# The palette of M. Okabe and K. Ito, "Color Universal Design" (2008), without black: distinct under the common forms
+# of colour vision. Ordered so that the first ones differ most.
 PALETTE: tuple[Color, ...] = (
     (213, 94, 0),
     (0, 114, 178),
@@ -26,25 +26,18 @@ PALETTE: tuple[Color, ...] = (
     (86, 180, 233),
     (230, 159, 0),
 )
-# Further labels get the palette again, mixed with white, then with black: lightness tells the rounds apart.
+# Further labels get the palette again, mixed with white, then with black.
 _ROUNDS: tuple[tuple[Color, float], ...] = ((WHITE, 0.0), (WHITE, 0.55), (BLACK, 0.5))
 
-# So many things have room for full-sized labels.
+# Up to this many items have room for full-sized labels.
 _CROWD = 12
-# Under this diagonal, in pixels, lines beside lines would hide the image.
+# In images with a smaller diagonal, in pixels, halos would hide the image.
 _TINY = 100
 
 
 @dataclass(frozen=True)
 class Style:
-    """Sizes in pixels, and the font.
-
-    Attributes:
-        line: Width of a coloured line.
-        halo: Width of the white and of the dark line beside it; 0 in the tiniest images.
-        font: For all labels.
-        font_size: Its size.
-    """
+    """Sizes in pixels, and the font. `halo` is the width of the white and of the dark line beside a coloured line."""
 
     line: int
     halo: int
@@ -61,14 +54,7 @@ class Style:
         font_size: int | None = None,
         font: str | PathLike[str] | None = None,
     ) -> "Style":
-        """The style for an image; what is given is taken, the rest follows the image's diagonal.
-
-        Args:
-            size: Width and height of the image, in pixels.
-            count: Things to draw; many get thinner lines and smaller labels.
-            line_width: In pixels.
-            font_size: In pixels.
-            font: A font file.
+        """Return the style of an image of `size`: what is not given follows its diagonal and the number of items.
 
         Raises:
             InputError: A size is not positive, or the font cannot be read.
@@ -84,7 +70,11 @@ class Style:
 
 
 def load_font(size: int, font: str | PathLike[str] | None) -> Font:
-    """Pillow's own font, or a font file, at a size in pixels. Raises InputError where the file is no font."""
+    """Return Pillow's own font, or that of a font file, at a size in pixels.
+
+    Raises:
+        InputError: The file is no font.
+    """
     if font is None:
         return ImageFont.load_default(size)
     try:
@@ -94,14 +84,12 @@ def load_font(size: int, font: str | PathLike[str] | None) -> Font:
 
 
 def label_colors(labels: Iterable[str], chosen: str | Mapping[str, str] | None = None) -> dict[str, Color]:
-    """One colour per label, in the order in which the labels come; 21 differ, then they repeat.
+    """Return one colour per label, in order of appearance; after 21 they repeat.
 
-    Args:
-        labels: What is drawn.
-        chosen: One colour for all labels, or the colours of some by label.
+    `chosen` is one colour for all labels, or the colours of some by label.
 
     Raises:
-        InputError: `chosen` is neither, or Pillow knows no colour of that name.
+        InputError: `chosen` is neither, or Pillow does not know the colour.
     """
     if isinstance(chosen, str):
         return dict.fromkeys(labels, _color(chosen))
@@ -115,9 +103,7 @@ def label_colors(labels: Iterable[str], chosen: str | Mapping[str, str] | None =
         base = PALETTE[index % len(PALETTE)]
         red, green, blue = (round(c * (1 - share) + m * share) for c, m in zip(base, mixed_with, strict=True))
         colors[label] = (red, green, blue)
-    for label, name in (chosen or {}).items():
-        colors[label] = _color(name)
-    return colors
+    return colors | {label: _color(name) for label, name in (chosen or {}).items()}
 
 
 def _color(name: object) -> Color:

@@ -1,17 +1,17 @@
-"""What was found, drawn on an image: shapes first, the largest below, then labels above all of them."""
+"""Items of a result drawn on an image: shapes first, the largest below, then labels above all of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PIL import Image
 
-from photonlite.results.convert import box_of, segment_rings
-from photonlite.results.labels import Label, draw_labels, one_line
+from photonlite.results.drawing.labels import Label, draw_labels, one_line
+from photonlite.results.drawing.shapes import PixelBox, draw_box, draw_dot, draw_outline
+from photonlite.results.drawing.style import Color, Style, label_colors
+from photonlite.results.export import box_of, label_of, segment_rings
 from photonlite.results.rings import fill_mask
-from photonlite.results.shapes import Box, draw_box, draw_dot, draw_outline
-from photonlite.results.style import Color, Style, label_colors
 
-_NOTHING: Color = (70, 70, 74)
+_GREY: Color = (70, 70, 74)
 
 
 def draw_items(
@@ -23,36 +23,24 @@ def draw_items(
     scores: bool,
     colors: str | Mapping[str, str] | None,
 ) -> None:
-    """Draws objects, points and segments with their labels.
-
-    Args:
-        image: Drawn upon; mode RGB.
-        items: With coordinates in pixels.
-        style: Sizes and font.
-        labels: Whether to write labels.
-        scores: Whether to write the score behind the label.
-        colors: One colour for all, or the colours of labels that shall not come from the palette.
-
-    Raises:
-        InputError: A colour is unknown or a path is not SVG path data.
-    """
-    palette = label_colors((str(item.get("label", "")) for item in items), colors)
+    """Draw items with coordinates in pixels on an RGB image; `colors` is one colour, or colours by label."""
+    palette = label_colors(map(label_of, items), colors)
     wanted = []
     for item in sorted(items, key=_area, reverse=True):
-        color = palette[str(item.get("label", ""))]
+        color = palette[label_of(item)]
         top = _draw_item(image, item, color, style)
         texts = _texts(item, scores)
         if texts:
-            wanted.append(Label(texts, _place(item, image, style), color, beside="x" in item, top=top))
+            wanted.append(Label(texts, _label_target(item, image, style), color, beside="x" in item, top=top))
     if not items:
-        wanted.append(Label(("nothing found",), (0, 0, *image.size), _NOTHING))
+        wanted.append(Label(("nothing found",), (0, 0, *image.size), _GREY))
     if labels:
-        # Small things have the fewest places for a label near them: they choose first.
+        # Small items have the fewest positions for a label near them: they choose first.
         draw_labels(image, wanted[::-1], style)
 
 
 def _draw_item(image: Image.Image, item: Mapping[str, Any], color: Color, style: Style) -> float | None:
-    """Draws one thing; says where across the image an outline's highest point is."""
+    """Draw one item; return the x of an outline's highest point."""
     if "x" in item:
         draw_dot(image, _dot_centre(item, image, style), _dot_radius(style), color, style)
     elif "bbox" in item:
@@ -65,14 +53,14 @@ def _draw_item(image: Image.Image, item: Mapping[str, Any], color: Color, style:
 
 
 def _texts(item: Mapping[str, Any], scores: bool) -> tuple[str, ...]:
-    """The label's text, whole and shorter."""
-    label = one_line(str(item.get("label", "")))
+    """Texts of the label: the whole one first, then shorter ones."""
+    label = one_line(label_of(item))
     score = f"{item['score']:.2f}" if scores and "score" in item else ""
     return tuple(text for text in dict.fromkeys((f"{label} {score}".strip(), label, score)) if text)
 
 
-def _place(item: Mapping[str, Any], image: Image.Image, style: Style) -> Box:
-    """Where the label belongs: the visible part of a box, a segment's outline, the whole of a dot."""
+def _label_target(item: Mapping[str, Any], image: Image.Image, style: Style) -> PixelBox:
+    """What the label is placed at: the visible part of a box or of a segment's box, the whole of a dot."""
     if "x" in item:
         (x, y), reach = _dot_centre(item, image, style), _dot_radius(style) + 3 * style.halo
         return x - reach, y - reach, x + reach, y + reach
@@ -86,7 +74,7 @@ def _area(item: Mapping[str, Any]) -> float:
 
 
 def _dot_centre(item: Mapping[str, Any], image: Image.Image, style: Style) -> tuple[float, float]:
-    """The point, moved so far inside the image that the whole disc can be seen."""
+    """The point, moved inside the image until the whole disc is visible."""
     radius = _dot_radius(style)
     x, y = (min(max(item[key], radius), side - radius) for key, side in zip("xy", image.size, strict=True))
     return x, y

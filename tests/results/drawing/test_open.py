@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from photonlite.errors import ImageDecodeError, ImageNotFoundError, ImageShapeError, ImageTooLargeError
-from photonlite.results.opening import open_image
+from photonlite.results.drawing.open import open_image
 
 NOISE = np.random.default_rng(1).integers(0, 256, (6, 9, 3), dtype=np.uint8)
 

@@ -1,4 +1,4 @@
-"""Several results as one data set: ids that differ, and classes that mean the same everywhere.
+"""Several results as one data set: unique ids, and the same class ids in all of them.
 
 ```python
 results = model.batch([{"skill": "detect", "image": path, "object": "mug"} for path in paths])
@@ -12,13 +12,14 @@ from os import PathLike, fspath
 from typing import Any, TypeAlias
 
 from photonlite.errors import InputError
+from photonlite.results.export import number_labels
 from photonlite.results.spatial import Detections, Points, Segments
 
-Spatial: TypeAlias = Detections | Points | Segments
+SpatialResult: TypeAlias = Detections | Points | Segments
 
 
 def to_coco(
-    results: Iterable[Spatial | Exception],
+    results: Iterable[SpatialResult | Exception],
     *,
     file_names: Sequence[str | PathLike[str]] | None = None,
     category_ids: Mapping[str, int] | None = None,
@@ -40,25 +41,30 @@ def to_coco(
         InputError: Something else is among the results, the number of file names differs, a label has no category id,
             or the size of an image is not known.
     """
-    listed = _checked(results)
-    if file_names is not None and len(file_names) != len(listed):
-        raise InputError(f"There are {len(listed)} results and {len(file_names)} file names. Give one for each result.")
-    categories = dict(category_ids) if category_ids is not None else _numbered(listed, first=1)
+    checked = _check_results(results)
+    if file_names is not None and len(file_names) != len(checked):
+        raise InputError(
+            f"There are {len(checked)} results and {len(file_names)} file names. Give one for each result."
+        )
+    categories = dict(category_ids) if category_ids is not None else _number_classes(checked, first=1)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    for place, result in enumerate(listed):
+    for index, result in enumerate(checked):
         if isinstance(result, Exception):
             continue
         width, height = result.size()
-        name = {} if file_names is None else {"file_name": fspath(file_names[place])}
-        images.append({"id": place + 1, "width": width, "height": height, **name})
-        annotations += result.to_coco(image_id=place + 1, category_ids=categories, first_id=len(annotations) + 1)
-    named = [{"id": number, "name": label} for label, number in categories.items()]
-    return {"images": images, "annotations": annotations, "categories": named}
+        file_name = {} if file_names is None else {"file_name": fspath(file_names[index])}
+        images.append({"id": index + 1, "width": width, "height": height, **file_name})
+        annotations += result.to_coco(image_id=index + 1, category_ids=categories, first_id=len(annotations) + 1)
+    return {
+        "images": images,
+        "annotations": annotations,
+        "categories": [{"id": number, "name": label} for label, number in categories.items()],
+    }
 
 
 def to_supervision(
-    results: Iterable[Spatial | Exception], *, class_ids: Mapping[str, int] | None = None
+    results: Iterable[SpatialResult | Exception], *, class_ids: Mapping[str, int] | None = None
 ) -> list[Any]:
     """Return one `supervision.Detections` for each result, in pixels, with the same class id for a label everywhere.
 
@@ -70,24 +76,23 @@ def to_supervision(
         MissingDependencyError: The package `supervision` is not installed.
         InputError: Something else is among the results, a label has no class id, or the size of an image is not known.
     """
-    listed = _checked(results)
-    classes = dict(class_ids) if class_ids is not None else _numbered(listed, first=0)
-    return [None if isinstance(result, Exception) else result.to_supervision(class_ids=classes) for result in listed]
+    checked = _check_results(results)
+    classes = dict(class_ids) if class_ids is not None else _number_classes(checked, first=0)
+    return [None if isinstance(result, Exception) else result.to_supervision(class_ids=classes) for result in checked]
 
 
-def _checked(results: Iterable[Spatial | Exception]) -> list[Spatial | Exception]:
+def _check_results(results: Iterable[SpatialResult | Exception]) -> list[SpatialResult | Exception]:
     if isinstance(results, Mapping):
         raise InputError("One result was given. Give a list of results, or call the method of the same name on it.")
-    listed = list(results)
-    for place, result in enumerate(listed):
+    checked = list(results)
+    for index, result in enumerate(checked):
         if not isinstance(result, Detections | Points | Segments | Exception):
             raise InputError(
-                f"Result {place} is of type {type(result).__name__}. Give results of detect, point or segment."
+                f"Result {index} is of type {type(result).__name__}. Give results of detect, point or segment."
             )
-    return listed
+    return checked
 
 
-def _numbered(results: Iterable[Spatial | Exception], *, first: int) -> dict[str, int]:
-    spatial = (result for result in results if not isinstance(result, Exception))
-    labels = dict.fromkeys(label for result in spatial for label in result.labels)
-    return {label: number for number, label in enumerate(labels, start=first)}
+def _number_classes(results: Iterable[SpatialResult | Exception], *, first: int) -> dict[str, int]:
+    labels = [label for result in results if not isinstance(result, Exception) for label in result.labels]
+    return number_labels(labels, None, "", first=first)

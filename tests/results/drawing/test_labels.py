@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from photonlite.results import Detections, Points, labels
-from photonlite.results.labels import Label, draw_labels, one_line
-from photonlite.results.style import Style
+from photonlite.results import Detections, Points
+from photonlite.results.drawing import labels
+from photonlite.results.drawing.labels import Label, draw_labels, one_line
+from photonlite.results.drawing.style import Style
 
 RED = (200, 30, 30)
 
@@ -88,7 +89,7 @@ def test_chips_keep_off_dots(monkeypatch):
     wanted = [Label(("mug 0.90",), (x, 95, x + 10, 105), RED, beside=True) for x in (100, 140)]
     _, chips = drawn(wanted, monkeypatch=monkeypatch)
     assert len(chips) == 2
-    assert all(common(box, label.place) == 0 for box, _ in chips for label in wanted)
+    assert all(common(box, label.target) == 0 for box, _ in chips for label in wanted)
 
 
 def test_a_label_over_an_outline_is_above_its_highest_point(monkeypatch):

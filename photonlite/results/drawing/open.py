@@ -1,4 +1,4 @@
-"""Whatever shows an image, opened as people see it: RGB, upright, on a copy."""
+"""Opening an image to draw on: RGB, upright, on a copy."""
 
 import io
 import os
@@ -15,29 +15,25 @@ PlotImage = Image.Image | NDArray[Any] | str | os.PathLike[str] | bytes | bytear
 
 
 def open_image(image: PlotImage) -> Image.Image:
-    """Opens an image to draw on; what was handed in stays as it is.
+    """Return a new upright RGB image, with transparency laid over white.
 
-    Args:
-        image: A PIL image, an array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4] of uint8 or of floats in [0, 1], a path,
-            bytes or a file object (read from its start).
-
-    Returns:
-        A new image of mode RGB with its EXIF orientation applied; transparency is laid over white.
+    Arrays are [H, W], [H, W, 1], [H, W, 3] or [H, W, 4] of uint8, or of floats in [0, 1]. File objects are read from
+    their start.
 
     Raises:
-        ImageNotFoundError: The path leads to no file.
+        ImageNotFoundError: No file is at the path.
         ImageDecodeError: The bytes are not an image, or end too early.
         ImageTooLargeError: The file is over Pillow's limit against decompression bombs.
         ImageShapeError: The array has another shape, type or range.
     """
     if isinstance(image, np.ndarray):
-        return _rgb(_from_array(image))
+        return _to_rgb(_from_array(image))
     if isinstance(image, Image.Image):
-        return _rgb(image)
+        return _to_rgb(image)
     source = io.BytesIO(image) if isinstance(image, bytes | bytearray | memoryview) else image
     try:
         with Image.open(source) as opened:
-            return _rgb(opened)
+            return _to_rgb(opened)
     except FileNotFoundError as error:
         raise ImageNotFoundError(f"There is no image at {image!r}. Check the path.") from error
     except Image.DecompressionBombError as error:
@@ -61,12 +57,12 @@ def _from_array(array: NDArray[Any]) -> Image.Image:
     return Image.fromarray(array[:, :, 0] if array.ndim == 3 and channels == 1 else array)
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image) -> Image.Image:
     upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I;16"):
         upright = upright.convert("I")
     if upright.mode == "I":
-        # 16-bit grey: convert() would cut every value above 255 to white.
+        # 16-bit grey: convert() would clip every value above 255 to white.
         upright = Image.fromarray((np.asarray(upright).clip(0, 65535) // 257).astype(np.uint8))
     if upright.has_transparency_data:
         layer = upright.convert("RGBA")

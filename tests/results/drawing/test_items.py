@@ -6,7 +6,7 @@ from PIL import Image
 
 from photonlite.errors import ImageNotFoundError, InputError
 from photonlite.results import Detections, Points, Segments
-from photonlite.results.style import PALETTE
+from photonlite.results.drawing.style import PALETTE
 
 COLOR = np.array(PALETTE[0])
 

@@ -3,7 +3,7 @@ from itertools import combinations
 import pytest
 
 from photonlite.errors import InputError
-from photonlite.results.style import BLACK, PALETTE, WHITE, Style, label_colors, luminance, text_color
+from photonlite.results.drawing.style import BLACK, PALETTE, WHITE, Style, label_colors, luminance, text_color
 
 # Matrices of Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision
 # Deficiency" (2009), severity 1.0, applied to linear RGB.

@@ -11,27 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageDraw
 
-from photonlite.results.rings import Ring
-from photonlite.results.style import BLACK, WHITE, Color, Style
+from photonlite.results.drawing.style import BLACK, WHITE, Color, Style
+from photonlite.results.rings import XY, Ring
 
 _DARK_OPACITY = 0.6
 _FILL_OPACITY = 0.38
-# The enlarged drawing of one shape takes at most this many bytes; larger shapes are smoothed less.
-_LARGEST_DRAWING = 64 * 2**20
+# Bytes of the enlarged drawing of one shape; larger shapes are smoothed less.
+_MAX_DRAWING = 64 * 2**20
 
-Box = tuple[float, float, float, float]
+PixelBox = tuple[float, float, float, float]
+"""x_min, y_min, x_max, y_max in pixels."""
 
 
-def draw_box(image: Image.Image, box: Box, color: Color, style: Style) -> None:
-    """Draws a rectangle whose line is centred on the box; at the image's border the line moves inside.
-
-    Args:
-        image: Drawn upon; mode RGB.
-        box: x_min, y_min, x_max, y_max in pixels.
-        color: Of the line.
-        style: Line and halo width.
-    """
-    left, top, right, bottom = (round(side) for side in _inside(box, image.size, style.line))
+def draw_box(image: Image.Image, box: PixelBox, color: Color, style: Style) -> None:
+    """Draw a rectangle whose line is centred on the box; at the image's border the line moves inside."""
+    left, top, right, bottom = (round(side) for side in _clamp(box, image.size, style.line))
     # The larger half of an odd line lies inside the box.
     outside = style.line // 2
     inside = outside - style.line
@@ -44,26 +38,18 @@ def draw_box(image: Image.Image, box: Box, color: Color, style: Style) -> None:
 def draw_outline(
     image: Image.Image, rings: Sequence[Ring], mask: NDArray[np.bool_], color: Color, style: Style
 ) -> None:
-    """Draws closed outlines, smoothly, and lays a translucent colour over what they enclose.
-
-    Args:
-        image: Drawn upon; mode RGB.
-        rings: In pixels.
-        mask: The pixels that the rings enclose, bool [height, width].
-        color: Of the line.
-        style: Line and halo width.
-    """
+    """Draw closed outlines (in pixels) smoothly, with a translucent colour over `mask`, the pixels they enclose."""
     if not rings:
         return
     enclosed = Image.fromarray(mask.astype(np.uint8) * 255)
     image.paste(color, (0, 0), _dimmed(enclosed, _FILL_OPACITY))
-    margin = style.line + 2 * style.halo + 2
-    drawing = _SmoothDrawing(image, _grown(_bounds(rings), margin))
+    xs, ys = ([point[axis] for ring in rings for point in ring] for axis in (0, 1))
+    drawing = _SmoothDrawing(image, (min(xs), min(ys), max(xs), max(ys)), style.line + 2 * style.halo + 2)
 
     def stroke(width: int) -> Image.Image:
         def paint(draw: ImageDraw.ImageDraw) -> None:
             for ring in rings:
-                points = [drawing.place(x, y) for x, y in ring]
+                points = [drawing.enlarge(x, y) for x, y in ring]
                 draw.line([*points, *points[:2]], fill=255, width=width * drawing.scale, joint="curve")
 
         return drawing.alpha(paint)
@@ -75,21 +61,12 @@ def draw_outline(
     drawing.paste(color, stroke(style.line))
 
 
-def draw_dot(image: Image.Image, centre: tuple[float, float], radius: float, color: Color, style: Style) -> None:
-    """Draws a disc in a white ring with a dark edge, smoothly.
-
-    Args:
-        image: Drawn upon; mode RGB.
-        centre: In pixels.
-        radius: Of the coloured disc, in pixels.
-        color: Of the disc.
-        style: Halo width.
-    """
-    margin = radius + 3 * style.halo + 2
-    drawing = _SmoothDrawing(image, _grown((*centre, *centre), margin))
+def draw_dot(image: Image.Image, centre: XY, radius: float, color: Color, style: Style) -> None:
+    """Draw a disc (in pixels) in a white ring with a dark edge, smoothly."""
+    drawing = _SmoothDrawing(image, (*centre, *centre), radius + 3 * style.halo + 2)
 
     def disc(reach: float) -> Image.Image:
-        (x, y), reach = drawing.place(*centre), reach * drawing.scale
+        (x, y), reach = drawing.enlarge(*centre), reach * drawing.scale
         return drawing.alpha(lambda draw: draw.ellipse((x - reach, y - reach, x + reach - 1, y + reach - 1), fill=255))
 
     if style.halo:
@@ -99,23 +76,27 @@ def draw_dot(image: Image.Image, centre: tuple[float, float], radius: float, col
 
 
 class _SmoothDrawing:
-    """A part of an image that is drawn upon through enlarged and reduced alpha masks."""
+    """The part of an image within `margin` of `bounds`, painted through enlarged and reduced alpha masks."""
 
-    def __init__(self, image: Image.Image, bounds: Box) -> None:
-        left, top = (min(max(math.floor(side), 0), limit) for side, limit in zip(bounds[:2], image.size, strict=True))
-        right, bottom = (min(math.ceil(side), limit) for side, limit in zip(bounds[2:], image.size, strict=True))
+    def __init__(self, image: Image.Image, bounds: PixelBox, margin: float) -> None:
+        left, top = (
+            min(max(math.floor(side - margin), 0), limit) for side, limit in zip(bounds[:2], image.size, strict=True)
+        )
+        right, bottom = (
+            min(math.ceil(side + margin), limit) for side, limit in zip(bounds[2:], image.size, strict=True)
+        )
         self.region = (left, top, max(right, left), max(bottom, top))
         self.size = (self.region[2] - left, self.region[3] - top)
         area = self.size[0] * self.size[1]
-        self.scale = next((scale for scale in (4, 3, 2) if scale * scale * area <= _LARGEST_DRAWING), 1)
+        self.scale = next((scale for scale in (4, 3, 2) if scale * scale * area <= _MAX_DRAWING), 1)
         self._image = image
 
-    def place(self, x: float, y: float) -> tuple[float, float]:
-        """Where a place of the image is in the enlarged drawing."""
+    def enlarge(self, x: float, y: float) -> XY:
+        """Map a point of the image to the enlarged drawing."""
         return (x - self.region[0]) * self.scale, (y - self.region[1]) * self.scale
 
     def alpha(self, paint: Callable[[ImageDraw.ImageDraw], None]) -> Image.Image:
-        """What `paint` draws with the value 255 at the enlarged size, as a mask at the region's own size."""
+        """Return what `paint` draws with the value 255 at the enlarged size, as a mask of the region's size."""
         if not all(self.size):
             return Image.new("L", self.size)
         large = Image.new("L", (self.size[0] * self.scale, self.size[1] * self.scale))
@@ -123,14 +104,14 @@ class _SmoothDrawing:
         return large.reduce(self.scale)
 
     def paste(self, color: Color, alpha: Image.Image) -> None:
-        """Lays a colour over the region."""
+        """Lay a colour over the region."""
         self._image.paste(color, self.region[:2], alpha)
 
 
 def _frame(
     image: Image.Image, box: tuple[int, int, int, int], outer: int, inner: int, color: Color, opacity: float
 ) -> None:
-    """Colours what lies between the box grown by `outer` and the box grown by `inner` pixels."""
+    """Colour what lies between the box grown by `outer` and the box grown by `inner` pixels."""
     left, top, right, bottom = box[0] - outer, box[1] - outer, box[2] + outer, box[3] + outer
     if left >= right or top >= bottom:
         return
@@ -148,22 +129,12 @@ def _frame(
             image.paste(color, (x0, y0), Image.new("L", (x1 - x0, y1 - y0), round(255 * opacity)))
 
 
-def _inside(box: Box, size: tuple[int, int], line: int) -> Box:
-    """The box cut to the image, so far from its border that the line can be seen whole."""
+def _clamp(box: PixelBox, size: tuple[int, int], line: int) -> PixelBox:
+    """Move a box's sides inside the image, so far from its border that the whole line is visible."""
     near, far = line // 2, line - line // 2
     left, right = (min(max(x, near), max(size[0] - near, near)) for x in (box[0], box[2]))
     top, bottom = (min(max(y, near), max(size[1] - near, near)) for y in (box[1], box[3]))
     return left, top, max(right, left + far), max(bottom, top + far)
-
-
-def _bounds(rings: Sequence[Ring]) -> Box:
-    xs = [x for ring in rings for x, _ in ring]
-    ys = [y for ring in rings for _, y in ring]
-    return min(xs), min(ys), max(xs), max(ys)
-
-
-def _grown(box: Box, margin: float) -> Box:
-    return box[0] - margin, box[1] - margin, box[2] + margin, box[3] + margin
 
 
 def _dimmed(alpha: Image.Image, opacity: float) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Label chips: made to fit, placed off each other, drawn."""
+"""Label chips: shortened to fit, placed off each other, drawn."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,54 +8,49 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from photonlite.results.shapes import Box
-from photonlite.results.style import BLACK, WHITE, Color, Font, Style, text_color
+from photonlite.results.drawing.shapes import PixelBox
+from photonlite.results.drawing.style import BLACK, WHITE, Color, Font, Style, text_color
+from photonlite.results.rings import XY
 
 _ELLIPSIS = "..."
-# A chip of which others would cover more than this share is left out: two labels in one place read as none.
-_MOST_COVERED = 0.1
-# A chip that would take a larger share of the image than this is left out: the image matters more.
-_LARGEST_SHARE = 0.25
+# A chip of which others would cover a larger share is left out: overlapping labels are unreadable.
+_MAX_COVERED = 0.1
+# A chip that would take a larger share of the image is left out.
+_MAX_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class Label:
-    """What to write beside which place.
+    """A label to draw.
 
     Attributes:
-        texts: The first that has room is written; shorter ones follow longer ones.
-        place: x_min, y_min, x_max, y_max in pixels of what is labelled.
+        texts: Alternatives, longest first; the first that fits is written.
+        target: Bounding box, in pixels, of what is labelled.
         color: Of the chip.
-        beside: Whether the chip prefers the right of the place (points) to the top of it (boxes).
-        top: Where the place's highest pixel is across the image, if that is not all of its upper side.
+        beside: Whether the chip prefers the right of the target (points) to its top (boxes).
+        top: The x of the target's highest pixel, for targets that do not fill their box.
     """
 
     texts: tuple[str, ...]
-    place: Box
+    target: PixelBox
     color: Color
     beside: bool = False
     top: float | None = None
 
 
 def draw_labels(image: Image.Image, labels: Sequence[Label], style: Style) -> None:
-    """Draws as many of the labels as have room, in their order, and off what they label where that is possible.
-
-    Args:
-        image: Drawn upon; mode RGB.
-        labels: The most important first.
-        style: Font and line width.
-    """
-    places = np.array([label.place for label in labels])
-    # A dot under a chip is lost; a box is larger than its chips.
+    """Draw as many of the labels as have room, the most important first, off the targets where possible."""
+    targets = np.array([label.target for label in labels])
+    # A chip hides a whole dot, but only a small part of a box.
     weights = np.array([1.0 if label.beside else 0.1 for label in labels])
-    chips: list[Box] = []
+    chips: list[PixelBox] = []
     for label in labels:
-        for text in _fitting(label.texts, style, image.width):
+        for text in _fitting_texts(label.texts, style, image.width):
             size = _chip_size(text, style)
-            if size[1] > image.height or size[0] * size[1] > _LARGEST_SHARE * image.width * image.height:
+            if size[1] > image.height or size[0] * size[1] > _MAX_SHARE * image.width * image.height:
                 continue
-            corners, cost = _movable(label, size, image.size, style)
-            cost = cost + _overlaps(corners, size, places) @ weights
+            corners, cost = _candidates(label, size, image.size, style)
+            cost = cost + _overlaps(corners, size, targets) @ weights
             box = _cheapest(corners, cost, size, chips)
             if box is not None:
                 chips.append(box)
@@ -64,22 +59,22 @@ def draw_labels(image: Image.Image, labels: Sequence[Label], style: Style) -> No
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks and control characters, which a font draws as boxes or not at all."""
+    """Replace line breaks and control characters, which fonts draw as boxes or not at all, with spaces."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def _fitting(texts: Sequence[str], style: Style, image_width: int) -> Iterator[str]:
-    """Those of the texts that are not too wide; where that leaves the shortest alone, a name is cut to fit first."""
+def _fitting_texts(texts: Sequence[str], style: Style, image_width: int) -> Iterator[str]:
+    """Yield the texts that are not too wide; if only the shortest is left, a shortened name comes before it."""
     width = min(max(image_width / 2, 14 * style.font_size), image_width - 2 * _padding(style)[0])
     names = texts[:-1] or texts
-    fitting = [text for text in names if _is_narrow(text, style.font, width)]
-    yield from fitting or filter(None, [_shortened(names[-1], style.font, width)])
-    if texts[-1] not in fitting and _is_narrow(texts[-1], style.font, width):
+    fitting = [text for text in names if _fits(text, style.font, width)]
+    yield from fitting or filter(None, [_shorten(names[-1], style.font, width)])
+    if texts[-1] not in fitting and _fits(texts[-1], style.font, width):
         yield texts[-1]
 
 
-def _shortened(text: str, font: Font, width: float) -> str:
-    """The beginning of a text and an ellipsis; empty where that would leave nothing to read."""
+def _shorten(text: str, font: Font, width: float) -> str:
+    """The beginning of a text and an ellipsis; empty where fewer than three characters would be left."""
     low, high = 0, min(len(text), max(int(width), 0))
     while low < high:
         middle = (low + high + 1) // 2
@@ -90,13 +85,13 @@ def _shortened(text: str, font: Font, width: float) -> str:
     return text[:low].rstrip() + _ELLIPSIS if low >= 3 else ""
 
 
-def _is_narrow(text: str, font: Font, width: float) -> bool:
-    # Hardly any character is narrower than a pixel: endless texts need no measuring.
+def _fits(text: str, font: Font, width: float) -> bool:
+    # Hardly any character is narrower than a pixel: this avoids measuring very long texts.
     return len(text) <= width and font.getlength(text) <= width
 
 
 def _padding(style: Style) -> tuple[int, int]:
-    """Room beside, and above and below the capitals; descenders hang into it."""
+    """Space beside, and above and below the capitals; descenders reach into it."""
     return max(3, round(style.font_size * 0.4)), max(3, round(style.font_size * 0.33))
 
 
@@ -112,34 +107,34 @@ def _chip_size(text: str, style: Style) -> tuple[int, int]:
     return math.ceil(style.font.getlength(text)) + 2 * across, math.ceil(bottom - top) + 2 * down
 
 
-def _movable(
+def _candidates(
     label: Label, size: tuple[int, int], image: tuple[int, int], style: Style
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Top-left corners for a chip, moved inside the image [n, 2], and what each costs [n].
+    """Top-left corners for a chip, clamped to the image [n, 2], and the cost of each [n].
 
-    Candidates come in order of preference, and one that the border moves loses as it moves, in chip heights.
+    The cost grows with the order of preference and with the distance, in chip heights, of the clamping.
     """
-    corners = np.array(list(_candidates(label, size, style)))
-    moved = np.clip(np.round(corners), 0, np.array(image) - size)
-    cost = 0.02 * np.arange(len(corners)) + 0.1 * np.abs(moved - corners).sum(axis=1) / size[1]
-    return moved, cost
+    corners = np.array(list(_preferred_corners(label, size, style)))
+    clamped = np.clip(np.round(corners), 0, np.array(image) - size)
+    cost = 0.02 * np.arange(len(corners)) + 0.1 * np.abs(clamped - corners).sum(axis=1) / size[1]
+    return clamped, cost
 
 
 def _cheapest(
-    corners: NDArray[np.float64], cost: NDArray[np.float64], size: tuple[int, int], chips: Sequence[Box]
+    corners: NDArray[np.float64], cost: NDArray[np.float64], size: tuple[int, int], chips: Sequence[PixelBox]
 ) -> tuple[int, int, int, int] | None:
-    """The cheapest place for a chip; None where other chips would hide too much of it, or it of them."""
+    """The cheapest box for a chip; None where it and other chips would cover too much of each other."""
     hidden = _overlaps(corners, size, np.array(chips)).sum(axis=1)
     best = int((cost + 4 * hidden).argmin())
-    if hidden[best] > _MOST_COVERED:
+    if hidden[best] > _MAX_COVERED:
         return None
     left, top = (int(value) for value in corners[best])
     return left, top, left + size[0], top + size[1]
 
 
-def _candidates(label: Label, size: tuple[int, int], style: Style) -> Iterator[tuple[float, float]]:
+def _preferred_corners(label: Label, size: tuple[int, int], style: Style) -> Iterator[XY]:
     """Top-left corners for a chip, the best first."""
-    x_min, y_min, x_max, y_max = label.place
+    x_min, y_min, x_max, y_max = label.target
     width, height = size
     gap = style.line // 2 + style.halo
     above, below = y_min - gap - height, y_max + gap
@@ -153,7 +148,7 @@ def _candidates(label: Label, size: tuple[int, int], style: Style) -> Iterator[t
     if label.top is not None:
         yield label.top - width / 2, above
     left, right = x_min - gap, x_max + gap - width
-    # At the image's border the line lies inside the place with its whole width.
+    # At the image's border the whole line lies inside the target.
     inset = style.line + style.halo
     inner_left, inner_right = x_min + inset, x_max - inset - width
     inner_top, inner_bottom = y_min + inset, y_max - inset - height
@@ -165,7 +160,7 @@ def _candidates(label: Label, size: tuple[int, int], style: Style) -> Iterator[t
 
 
 def _overlaps(corners: NDArray[np.float64], size: tuple[int, int], boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What a chip at each corner has in common with each box, as a share of the smaller one: [corners, boxes]."""
+    """Intersection of a chip at each corner with each box, as a share of the smaller one: [corners, boxes]."""
     others = boxes.reshape(1, -1, 4)
     near = np.maximum(corners[:, None], others[..., :2])
     far = np.minimum(corners[:, None] + size, others[..., 2:])

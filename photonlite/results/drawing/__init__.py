@@ -1,0 +1,1 @@
+"""Results drawn on images."""
