@@ -1,4 +1,4 @@
-"""The contract between scheduler, engine and runner: plans and steps, in plain values. No torch.
+"""The contract between scheduler, engine and runner: batches and steps, in plain values. No torch.
 
 ```
 scheduler.plan ──> ScheduledBatch(kind, rows) ──launch──> Step(plan, slot) ──collect──> a Token or an error for each row
@@ -19,23 +19,14 @@ Kind = Literal["encode", "prefill", "decode"]
 
 @dataclass(eq=False, slots=True)
 class EncodeJob:
-    """An image on its way through the vision encoder, crop group by crop group.
+    """An image on its way through the vision encoder, crop group by crop group."""
 
-    Attributes:
-        number: Unique; names its features on the device.
-        key: Of the image.
-        crops: Of the image, or what the device makes them of.
-        leader: The sequence it is encoded for; others may wait for it too.
-        launched: Crops that launched steps have taken.
-        failed: A step failed; what it has computed is worth nothing.
-    """
-
-    number: int
+    number: int  # unique; names its features on the device
     key: str
     crops: CutImage | UncutImage
-    leader: Sequence | None = None
-    launched: int = 0
-    failed: bool = False
+    leader: Sequence | None = None  # the sequence it is encoded for; others may wait for it too
+    launched: int = 0  # crops that launched steps have taken
+    failed: bool = False  # a step failed: what it has computed is void
 
     @property
     def total(self) -> int:
@@ -70,67 +61,53 @@ class PageCopy:
     target: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+# Neither is frozen: thousands are made a second, and a frozen dataclass takes five times as long to construct.
+@dataclass(eq=False, slots=True)
 class BatchItem:
-    """One sequence in a launch.
-
-    Attributes:
-        sequence: Whose.
-        start: First position that gets keys and values.
-        count: How many do; 1 when decoding.
-        index: Which token of the sequence is sampled; None where none is.
-        job: Where the image's embeddings come from, when `start` is 0 and there is an image.
-    """
+    """One sequence in a launch; never changed once made."""
 
     sequence: Sequence
-    start: int
-    count: int
-    index: int | None
-    job: EncodeJob | None = None
+    start: int  # first position that gets keys and values
+    count: int  # how many do; 1 when decoding
+    index: int | None  # which token of the sequence is sampled; None where none is
+    job: EncodeJob | None = None  # has the image's embeddings, when `start` is 0 and there is an image
+
+
+@dataclass(slots=True)
+class SamplingParams:
+    """How one row's token is chosen; never changed once made."""
+
+    allowed: Allowed
+    temperature: float  # 0 is greedy
+    top_p: float
+    seed: int
+    index: int  # of the token: seed and index give the random numbers, whatever the batch
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ScheduledBatch:
-    """What the next launch does.
-
-    Attributes:
-        kind: Which path it takes.
-        rows: Sequences of a prefill or decode launch, in the order of the batch.
-        groups: Crops of an encode launch.
-        copies: Pages to copy before the forward pass.
-        saves: Pages to copy after it.
-    """
+    """What the next launch does."""
 
     kind: Kind
-    rows: tuple[BatchItem, ...] = ()
-    groups: tuple[CropGroup, ...] = ()
-    copies: tuple[PageCopy, ...] = ()
-    saves: tuple[PageCopy, ...] = ()
+    rows: tuple[BatchItem, ...] = ()  # of a prefill or decode launch, in the order of the batch
+    groups: tuple[CropGroup, ...] = ()  # of an encode launch
+    copies: tuple[PageCopy, ...] = ()  # before the forward pass
+    saves: tuple[PageCopy, ...] = ()  # after it
+
+    @property
+    def crops(self) -> int:
+        """Crops that an encode launch holds."""
+        return sum(group.count for group in self.groups)
+
+    @property
+    def leaders(self) -> list[Sequence]:
+        """The sequences that an encode launch is for."""
+        return [group.job.leader for group in self.groups if group.job.leader is not None]
 
     @property
     def realtime(self) -> bool:
         """Whether an encode or prefill launch is for real-time requests: none is for both classes."""
-        leaders = [group.job.leader for group in self.groups] + [row.sequence for row in self.rows]
-        return any(leader is not None and leader.realtime for leader in leaders)
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How one row's token is chosen.
-
-    Attributes:
-        allowed: What may stand there.
-        temperature: 0 is greedy.
-        top_p: Probability mass to consider.
-        seed: Of the sequence.
-        index: Which token of the sequence: seed and index give the random numbers, whatever the batch.
-    """
-
-    allowed: Allowed
-    temperature: float
-    top_p: float
-    seed: int
-    index: int
+        return any(leader.realtime for leader in [*self.leaders, *(row.sequence for row in self.rows)])
 
 
 State = Literal["launched", "pending", "committing", "free"]
@@ -138,70 +115,54 @@ State = Literal["launched", "pending", "committing", "free"]
 
 @dataclass(eq=False, slots=True)
 class Step:
-    """A launch, from its forward pass to its commit.
+    """A launch, from its forward pass to its commit."""
 
-    Attributes:
-        number: In order of launch.
-        plan: What it does.
-        slot: Whose buffers it uses.
-        state: Launched (the forward pass is queued), pending (sampled, on its way back), committing, free (committed).
-        failure: What went wrong with it as a whole, on the device or before.
-        faults: What was wrong with single rows before they reached the device, by index.
-        scored: How many probabilities come back for single rows, by index; most want none.
-        device_s: Seconds that its forward pass took on the device; known once collected.
-        graphed: Whether it ran as a CUDA graph.
-        padded: Rows of the batch that ran, the unused ones included.
-    """
-
-    number: int
+    number: int  # in order of launch
     plan: ScheduledBatch
-    slot: int
-    state: State = "launched"
-    failure: BaseException | None = None
-    faults: dict[int, Exception] = field(default_factory=dict)
-    scored: dict[int, int] = field(default_factory=dict)
-    device_s: float = 0.0
-    graphed: bool = False
-    padded: int = 0
+    slot: int  # whose buffers it uses
+    state: State = "launched"  # forward pass queued; "pending": sampling queued; "committing"; "free": committed
+    failure: BaseException | None = None  # of the step as a whole, on the device or before
+    faults: dict[int, Exception] = field(default_factory=dict)  # of single rows before they reached the device
+    scored: dict[int, int] = field(default_factory=dict)  # probabilities that come back, by row; most rows want none
+    device_s: float = 0.0  # of the forward pass; known once collected
+    graphed: bool = False  # ran as a CUDA graph
+    padded: int = 0  # rows of the batch that ran, the unused ones included
 
     @property
     def kind(self) -> Kind:
-        """Of the plan."""
         return self.plan.kind
 
     @property
     def rows(self) -> tuple[BatchItem, ...]:
-        """Of the plan."""
         return self.plan.rows
 
 
 class Executor(Protocol):
-    """Does the work of steps on a device; none of its methods waits for the device but `collect` and `close`."""
+    """Runs steps on a device; none of its methods waits for the device but `collect` and `close`."""
 
     def launch(self, step: Step) -> None:
         """Queue copies and the forward pass; raises where the launch itself fails."""
         ...
 
     def finalize(self, step: Step, choices: ListLike[SamplingParams | None]) -> None:
-        """Queue heads, masks, sampling and the copy of the results; None for rows whose token nobody wants."""
+        """Queue heads, masks, sampling and the copy of the results; None for rows whose token is not wanted."""
         ...
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
-        """Wait for the results: a token for each row, why it has none, or None where none was sampled.
+        """Wait for the results: for each row a token, why it has none, or None where none was sampled.
 
-        Raises:
-            Exception: The step failed as a whole.
+        An exception raised means that the step failed as a whole.
         """
         ...
 
     def forget(self, job: EncodeJob) -> None:
-        """Let go of an image's features once the work queued so far is done."""
+        """Free an image's features once the work queued so far is done."""
         ...
 
     def free_memory(self) -> None:
-        """Give memory back that is kept for later work only."""
+        """Free memory that is kept for later work only."""
         ...
 
     def close(self) -> None:
-        """Wait for all work and let go of the device's memory."""
+        """Wait for all work and free the device's memory."""
         ...

@@ -1,8 +1,8 @@
-"""Sequences: requests on their way through the engine, and what they know of their images and sinks. No torch.
+"""Sequences: the engine-side state of requests, and what they need of images and sinks. No torch.
 
-A sequence reads its request and the name of its image once, when it is made, on the thread that asks. The engine's
-thread calls a request's own objects in few places, each of which confines what they raise to that request: the grammar
-(`engine.core`, `engine.requests`), the image (`scheduler.encoding`, `engine.core`) and the sink (`engine.requests`).
+A sequence reads its request and the key of its image once, on the calling thread. The engine thread calls a request's
+own objects in few places, each of which confines what they raise to that request: the grammar (`engine.core`,
+`engine.requests`), the image (`scheduler.encoding`, `engine.core`) and the sink (`engine.requests`).
 
 A sequence through its life, with a pipeline of depth 2:
 
@@ -25,7 +25,7 @@ MAX_INFLIGHT = 2
 """Steps in flight that may carry one sequence: as many as the pipeline has slots."""
 
 
-class Crops(Protocol):
+class CropsLike(Protocol):
     """The crops of one image, as `images.crops` cuts them."""
 
     @property
@@ -41,11 +41,7 @@ class Crops(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CutImage:
-    """An image's crops, read once from its `Crops`; see there.
-
-    Raises:
-        ValueError: The pixels are no uint8 ``[n, C, C, 3]`` with n of at least 1.
-    """
+    """An image's crops, read once from a `CropsLike`, which may be a plug-in; checks shape and type."""
 
     pixels: npt.NDArray[np.uint8]
     tiling: tuple[int, int]
@@ -57,7 +53,6 @@ class CutImage:
 
     @property
     def count(self) -> int:
-        """Crops that there are."""
         return len(self.pixels)
 
 
@@ -82,17 +77,13 @@ class UncutImage:
 
     @property
     def count(self) -> int:
-        """Crops that it becomes."""
+        """Crops that the image becomes."""
         rows, columns = self.tiling
         return 1 if self.tiling == (1, 1) else 1 + rows * columns
 
 
-def read_crops(crops: Crops | UncutImage) -> CutImage | UncutImage:
-    """Read crops once, into plain values.
-
-    Raises:
-        ValueError: They are no crops; reading those of a plug-in may raise anything.
-    """
+def read_crops(crops: CropsLike | UncutImage) -> CutImage | UncutImage:
+    """Read crops once, into plain values; those of a plug-in may raise anything."""
     return crops if isinstance(crops, UncutImage) else CutImage(crops.pixels, crops.tiling)
 
 
@@ -101,7 +92,7 @@ class ImageRef(Protocol):
 
     @property
     def key(self) -> str:
-        """Tells images apart: a hash of pixels, adapter and tenant."""
+        """Hash of pixels, adapter and tenant: tells images apart."""
         ...
 
     @property
@@ -110,7 +101,7 @@ class ImageRef(Protocol):
         ...
 
     @property
-    def crops(self) -> Crops | UncutImage | None:
+    def crops(self) -> CropsLike | UncutImage | None:
         """The crops, or what the device makes them of; None until they are there."""
         ...
 
@@ -120,36 +111,37 @@ class ImageRef(Protocol):
         ...
 
     def request_crops(self) -> None:
-        """Begin to make them on another thread, unless that has been done; returns at once."""
+        """Begin to cut on another thread, unless that has been done; returns at once."""
         ...
 
     def drop_crops(self) -> None:
-        """Let go of them: the image has been encoded. They may be asked for again."""
+        """Free the crops: the image has been encoded. They may be requested again."""
         ...
 
 
 class Sink(Protocol):
-    """Where a sequence's output goes; called on the engine thread in the middle of a tick.
+    """Receives a sequence's output, on the engine thread in the middle of a tick.
 
     It must neither block nor call the engine core; what an `EngineLoop` offers may be called.
     """
 
     def on_token(self, token: Token) -> None:
-        """Take a token as soon as it is certain."""
+        """Receive a token as soon as it is certain."""
         ...
 
     def on_finish(self, sequence: "Sequence") -> None:
-        """Take the end: `sequence.error` tells whether it failed. Called exactly once."""
+        """Receive the end, exactly once; `sequence.error` says why it failed."""
         ...
 
 
 @dataclass(slots=True)
 class Timeline:
-    """When things happened to a sequence, in seconds of `time.perf_counter`; 0 where they have not."""
+    """When things happened to a sequence, in seconds of the engine's clock; 0 where they have not."""
 
     submitted: float = 0.0
-    admitted: float = 0.0
+    admitted: float = 0.0  # first planned in a prefill
     first_token: float = 0.0
+    last_token: float = 0.0
     finished: float = 0.0
     preprocess_s: float = 0.0
     encode_s: float = 0.0
@@ -164,54 +156,27 @@ class Timeline:
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """A request on its way through the engine.
+    """A request on its way through the engine."""
 
-    Attributes:
-        number: Unique; later ones are larger.
-        request: What was asked. A budget of 0 asks for nothing but the image's place in the prefix cache.
-        sink: Where the output goes.
-        prefix_len: Positions before the prompt: BOS, and the image if there is one.
-        image: What it is about; None for text alone.
-        deadline: When the answer is worthless, in seconds of `time.perf_counter`; None for never.
-        seed: Of its random numbers.
-        prefix_keys: Names of the prefix blocks that its prompt consists of; see `cache.manager.CacheManager.name`.
-        row: Its row of the pending table, from admission to release.
-        pages: Its page table.
-        num_computed_tokens: Positions that launched steps have given keys and values.
-        tokens: What it has produced, as far as committed.
-        inflight_refs: Launched and uncommitted steps that carry it.
-        finalized: It has ended; it changes no more.
-        preempting: It gives its pages back as soon as its steps have committed, and starts again.
-        error: Why it failed.
-        times: When things happened to it.
-        prompt: Of the request, as are the next six.
-        budget: Tokens at most.
-        realtime: Whether it comes before bulk work.
-        temperature: 0 is greedy.
-        top_p: Probability mass to consider.
-        grammar: What may follow the prompt.
-        cache_salt: A tenant's own text.
-        image_key: The image's key; None for text alone.
-        prompt_length: Positions of BOS, image and prompt.
-    """
-
-    number: int
+    number: int  # unique; later ones are larger
     request: Request
     sink: Sink
-    prefix_len: int
+    prefix_len: int  # positions before the prompt: BOS, and the image if there is one
     image: ImageRef | None = None
-    deadline: float | None = None
+    deadline: float | None = None  # when the answer is worthless, on the engine's clock
     seed: int = 0
-    prefix_keys: tuple[bytes, ...] | None = None
-    row: int | None = None
+    prefix_keys: tuple[bytes, ...] | None = None  # of the prefix blocks its prompt consists of; see `CacheManager.name`
+    row: int | None = None  # of the pending table, from admission to release
     pages: list[int] = field(default_factory=list)
-    num_computed_tokens: int = 0
-    tokens: list[Token] = field(default_factory=list)
-    inflight_refs: int = 0
-    finalized: bool = False
-    preempting: bool = False
+    num_computed_tokens: int = 0  # positions that launched steps have given keys and values
+    tokens: list[Token] = field(default_factory=list)  # committed
+    inflight_refs: int = 0  # launched and uncommitted steps that carry it
+    finalized: bool = False  # it has ended, and changes no more
+    preempting: bool = False  # releases its pages as soon as its steps have committed, and starts again
     error: BaseException | None = None
     times: Timeline = field(default_factory=Timeline)
+
+    # Read once from the request. A budget of 0 asks for nothing but the image's place in the prefix cache.
     prompt: tuple[Token, ...] = field(init=False)
     budget: int = field(init=False)
     realtime: bool = field(init=False)
@@ -220,7 +185,7 @@ class Sequence:
     grammar: Grammar = field(init=False)
     cache_salt: str = field(init=False)
     image_key: str | None = field(init=False)
-    prompt_length: int = field(init=False)
+    prompt_length: int = field(init=False)  # positions of BOS, image and prompt
 
     def __post_init__(self) -> None:
         request = self.request
@@ -248,7 +213,7 @@ class Sequence:
         return self.prompt_length + max(0, self.budget - 1)
 
     def tokens_after_image(self, start: int) -> tuple[Token, ...]:
-        """Give prompt and committed tokens from position `start` on; it lies behind BOS and image."""
+        """Return prompt and committed tokens from position `start` on, which lies behind BOS and image."""
         return (*self.prompt, *self.tokens)[start - self.prefix_len :]
 
     def retain(self) -> None:
@@ -258,7 +223,7 @@ class Sequence:
         self.inflight_refs += 1
 
     def release(self) -> None:
-        """Count a step that carried it and was committed, or was not launched after all."""
+        """Count down after a step that carried it was committed, or failed to launch."""
         if self.inflight_refs <= 0:
             raise AssertionError(f"sequence {self.number} is in no step")
         self.inflight_refs -= 1

@@ -1,12 +1,12 @@
-"""Pages for sequences, and as much of their prefix as the cache has: what the scheduler calls.
+"""Pages for sequences, and as much of their prefix as the cache has: the scheduler's interface to the KV cache.
 
 ```
-name      on the thread that asks: hashes the prompt, and changes nothing of the manager
-admit ──launch──> confirm ──grow, grow ...──> release        the blocks it built stay, for whoever comes next
-           └────> withdraw ─────────────────> release        the step failed: what it was building is no more
+name      on the calling thread: hashes the prompt, and changes nothing of the manager
+admit ──launch──> confirm ──grow, grow ...──> release        the blocks it built stay, for later sequences
+           └────> withdraw ─────────────────> release        the step failed: the blocks it was building are removed
 ```
 
-Whose pages a sequence with an image has, where the image prefix ends inside a page:
+Which pages a sequence with an image shares, where the image prefix ends inside a page:
 
 ```
 position   0               prefix_length          prompt_length
@@ -24,52 +24,35 @@ from typing import Literal
 
 from photonlite.batch import PageCopy
 from photonlite.cache.pages import PagePool
-from photonlite.cache.prefix import Block, PrefixCache, image_key, page_key, text_root
+from photonlite.cache.prefix import PrefixBlock, PrefixCache, image_key, page_key, text_root
 from photonlite.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a sequence that has got its pages must compute.
+    """What a sequence that has got its pages must compute."""
 
-    Attributes:
-        start: First position to compute: 0, the end of the image prefix, or a page boundary behind it.
-        copies: To make before the forward pass.
-        saves: To make after it.
-    """
-
-    start: int
-    copies: tuple[PageCopy, ...] = ()
-    saves: tuple[PageCopy, ...] = ()
+    start: int  # first position to compute: 0, the end of the image prefix, or a page boundary behind it
+    copies: tuple[PageCopy, ...] = ()  # before the forward pass
+    saves: tuple[PageCopy, ...] = ()  # after it
 
 
 @dataclass(eq=False, slots=True)
 class _Lease:
-    """What an admitted sequence uses of the prefix cache.
+    """What an admitted sequence uses of the prefix cache."""
 
-    Attributes:
-        chain: Blocks it uses, from the root; its page table has their pages.
-        hold: The source of its copy, until confirmed or withdrawn.
-        building: Those at the chain's end that it computes itself, until confirmed or withdrawn.
-    """
-
-    chain: list[Block]
-    hold: int | None
-    building: list[Block] = field(default_factory=list)
+    chain: list[PrefixBlock]  # from the root; the sequence's page table has their pages
+    hold: int | None  # the source of its copy, until confirmed or withdrawn
+    building: list[PrefixBlock] = field(default_factory=list)  # the chain's end that it computes itself, until then
 
 
 class CacheManager:
-    """Admits sequences to the cache, lets them grow and takes their pages back.
+    """Gives sequences pages, shares prefixes among them, and takes pages back.
 
     Args:
         pages: All pages there are.
         prefix_length: Positions of BOS and image tokens, for a sequence with an image.
         prefix_caching: Whether prefixes are kept for later sequences.
-
-    Attributes:
-        pages: As given.
-        prefix: The cached blocks and their counts.
-        prefix_length: As given.
     """
 
     def __init__(self, pages: PagePool, prefix_length: int, *, prefix_caching: bool = True) -> None:
@@ -80,7 +63,7 @@ class CacheManager:
         self._leases: dict[int, _Lease] = {}
 
     def pages_needed(self, positions: int, with_image: bool) -> int:
-        """Tell how many pages a request that fills so many positions needs when it is alone in the machine.
+        """Return how many pages a request of so many positions needs when it runs alone.
 
         One page more than its page table has where the cache keeps a copy of the page in which the image ends: that
         one cannot be evicted while the sequence uses the image's other pages.
@@ -89,7 +72,7 @@ class CacheManager:
         return self.pages.pages_for(positions) + keeps_tail
 
     def fits(self, positions: int, with_image: bool) -> bool:
-        """Tell whether a request can ever fill so many positions; if so it can as soon as the others are gone."""
+        """Whether a request can ever fill so many positions; if so it can as soon as it runs alone."""
         return self.pages_needed(positions, with_image) <= self.pages.usable
 
     def name(self, sequence: Sequence) -> None:
@@ -100,7 +83,7 @@ class CacheManager:
         sequence.prefix_keys = tuple(self._keys(sequence)) if self._caching else ()
 
     def image_state(self, key: str) -> Literal["missing", "building", "ready"]:
-        """Tell whether the image block of an image is there, or on its way in a step that is not yet committed."""
+        """Return the state of an image's block; "building" until the step that computes it has committed."""
         block = self.prefix.lookup(image_key(key))
         return "missing" if block is None else block.state
 
@@ -114,9 +97,6 @@ class CacheManager:
 
         Returns:
             What to compute, or None, with nothing changed, if pages are short.
-
-        Raises:
-            AssertionError: The sequence has pages already, its image has another length, or it was not named.
         """
         keys = self._check_new(sequence)
         chain = self.prefix.ready_chain(keys, sequence.num_tokens - sequence.samples) if keys else []
@@ -130,9 +110,9 @@ class CacheManager:
             return None
 
         self.prefix.touch(chain)
-        self.pages.retain_all(shared)
+        self.pages.retain(shared)
         saves_tail = spare > 0 and self._builds_tail(sequence, keys)
-        taken = self._take(fresh + saves_tail)
+        taken = self._allocate(fresh + saves_tail)
         own_tail = taken.pop() if saves_tail else None
         sequence.pages = shared + taken
         if keys:
@@ -142,14 +122,14 @@ class CacheManager:
             self._register(sequence, keys, lease, own_tail)
         last = self.prefix_length // self.pages.page_size
         if source is not None:
-            self.pages.retain(source)
+            self.pages.retain((source,))
             return Admission(start, copies=(PageCopy(source, sequence.pages[last]),))
         if own_tail is not None:
             return Admission(start, saves=(PageCopy(sequence.pages[last], own_tail),))
         return Admission(start)
 
     def confirm(self, sequence: Sequence) -> None:
-        """Note that the step which computed a sequence's blocks has committed well: they are ready for others."""
+        """Make the blocks that a sequence has built ready for others: its step has committed."""
         lease = self._leases.get(sequence.number)
         if lease is None:
             return
@@ -159,12 +139,12 @@ class CacheManager:
         self._end_hold(lease)
 
     def withdraw(self, sequence: Sequence) -> None:
-        """Note that the step failed: the blocks that the sequence was building are removed, those of others stay."""
+        """Remove the blocks that a sequence was building: its step failed. Blocks of others stay."""
         lease = self._leases.get(sequence.number)
         if lease is None:
             return
         while lease.building:
-            # From the end, and nobody else goes on behind a block that is not ready: so there are no descendants.
+            # From the end; a block that is not ready has no children of others: so there are no descendants.
             self.prefix.remove(lease.building.pop())
             lease.chain.pop()
         self._end_hold(lease)
@@ -176,15 +156,11 @@ class CacheManager:
             return True
         if missing > self.pages.free + self.prefix.idle_pages:
             return False
-        sequence.pages.extend(self._take(missing))
+        sequence.pages.extend(self._allocate(missing))
         return True
 
     def release(self, sequence: Sequence) -> None:
-        """Take a sequence's pages back; the blocks it used stay as long as their pages are not needed.
-
-        Raises:
-            AssertionError: Its blocks are neither confirmed nor withdrawn.
-        """
+        """Release a sequence's pages; the blocks it used stay as long as their pages are not needed."""
         lease = self._leases.get(sequence.number)
         if lease is not None:
             if lease.building or lease.hold is not None:
@@ -194,16 +170,12 @@ class CacheManager:
                 )
             del self._leases[sequence.number]
             self.prefix.leave(lease.chain)
-        self.pages.release_all(sequence.pages)
+        self.pages.release(sequence.pages)
         sequence.pages = []
 
     def forget_all(self) -> None:
-        """Evict every block that nobody uses."""
+        """Evict every unused block."""
         self.prefix.evict(self.prefix.idle_pages)
-
-    def held_pages(self) -> int:
-        """Tell how many pages the cache keeps, shared with sequences or not."""
-        return self.prefix.held_pages
 
     def owners(self) -> Counter[int]:
         """Count the references of blocks and holds by page: with the sequences' pages, these are all there are."""
@@ -237,8 +209,8 @@ class CacheManager:
         missing = self._caching and sequence.image is not None and self.prefix.lookup(keys[0]) is None
         return missing and self.prefix_length % self.pages.page_size != 0
 
-    def _take(self, count: int) -> list[int]:
-        """Hand out pages, evicting for them; the caller knows that there are enough."""
+    def _allocate(self, count: int) -> list[int]:
+        """Allocate pages that the caller knows to be there, evicting for them."""
         self.prefix.evict(count - self.pages.free)
         pages = self.pages.allocate(count)
         if pages is None:
@@ -254,30 +226,28 @@ class CacheManager:
             if self.prefix.lookup(keys[place]) is not None or (is_image and inside and own_tail is None):
                 return
             page = full + place - images
-            block = Block(
+            block = PrefixBlock(
                 keys[place],
                 parent=lease.chain[-1] if lease.chain else None,
                 pages=tuple(sequence.pages[:full] if is_image else sequence.pages[page : page + 1]),
                 tail=own_tail if is_image else None,
                 end=self.prefix_length if is_image else (page + 1) * size,
             )
-            self.pages.retain_all(block.pages)
+            self.pages.retain(block.pages)
             self.prefix.insert(block)
             lease.chain.append(block)
             lease.building.append(block)
 
     def _end_hold(self, lease: _Lease) -> None:
         if lease.hold is not None:
-            self.pages.release(lease.hold)
+            self.pages.release((lease.hold,))
             lease.hold = None
 
 
-def _reused(chain: list[Block], copies: bool) -> tuple[list[int], int | None]:
-    """Give the pages that a sequence shares with a chain, and the one that it copies for itself, if any.
+def _reused(chain: list[PrefixBlock], copies: bool) -> tuple[list[int], int | None]:
+    """Return the pages that a sequence shares with a chain, and the one that it copies, if any.
 
-    Args:
-        chain: What it reuses, from the root.
-        copies: Whether it goes on behind the chain: else it never writes, and shares the image's tail as well.
+    It copies the image's tail where it goes on behind the chain; else it never writes, and shares the tail as well.
     """
     shared = [page for block in chain for page in block.pages]
     tail = chain[-1].tail if chain else None

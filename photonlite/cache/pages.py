@@ -10,16 +10,9 @@ from collections.abc import Iterable, Mapping
 
 
 class PagePool:
-    """Hands out pages and takes them back when their last owner lets go.
+    """Allocates pages, and frees each when its last reference is released.
 
-    Page 0 is scratch: padding rows of a batch write there, and nobody ever owns it.
-
-    Args:
-        total: Pages in the device's cache, the scratch page included.
-        page_size: Positions in a page.
-
-    Raises:
-        AssertionError: There is no usable page, or a page holds no position.
+    Page 0 is scratch: padding rows of a batch write there, and it is never owned.
     """
 
     def __init__(self, total: int, page_size: int) -> None:
@@ -28,7 +21,7 @@ class PagePool:
         self.total = total
         self.page_size = page_size
         self._counts = [0] * total
-        # Handed out from the end: the page that came back last goes first, so that runs can be replayed.
+        # Allocated from the end: the page that was freed last is used first, so that runs can be replayed.
         self._free = list(range(total - 1, 0, -1))
 
     @property
@@ -38,19 +31,17 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """Pages that nobody owns."""
         return len(self._free)
 
     def refcount(self, page: int) -> int:
-        """Tell how many owners a page has."""
         return self._counts[page]
 
     def pages_for(self, positions: int) -> int:
-        """Tell how many pages hold that many positions."""
+        """Return how many pages hold that many positions."""
         return -(-positions // self.page_size)
 
     def allocate(self, count: int) -> list[int] | None:
-        """Hand out pages with one owner each; None, with nothing changed, if there are not so many."""
+        """Take pages with one owner each; None, with nothing changed, if there are not enough."""
         left = len(self._free) - count
         if left < 0:
             return None
@@ -61,32 +52,16 @@ class PagePool:
             self._counts[page] = 1
         return pages
 
-    def retain(self, page: int) -> None:
-        """Count one more owner.
-
-        Raises:
-            AssertionError: Nobody owns the page.
-        """
-        self.retain_all((page,))
-
-    def release(self, page: int) -> None:
-        """Count one owner less; the page is free when there is none left.
-
-        Raises:
-            AssertionError: Nobody owns the page.
-        """
-        self.release_all((page,))
-
-    def retain_all(self, pages: Iterable[int]) -> None:
-        """Count one more owner of each page; raises as `retain` does."""
+    def retain(self, pages: Iterable[int]) -> None:
+        """Count one more owner of each page."""
         counts = self._counts
         for page in pages:
             if counts[page] < 1:
                 raise AssertionError(f"page {page} is retained, but nobody owns it")
             counts[page] += 1
 
-    def release_all(self, pages: Iterable[int]) -> None:
-        """Count one owner less of each page; raises as `release` does."""
+    def release(self, pages: Iterable[int]) -> None:
+        """Count one owner less of each page; a page without owners is free."""
         counts = self._counts
         for page in pages:
             left = counts[page] - 1
@@ -97,27 +72,17 @@ class PagePool:
                 self._free.append(page)
 
     def check(self, owners: Mapping[int, int]) -> None:
-        """Compare the counts with what the owners themselves say.
-
-        Args:
-            owners: For each page, how many references its owners hold; pages left out have none.
-
-        Raises:
-            AssertionError: A page has other owners than its count says, or is free and owned at once, or neither.
-        """
+        """Raise unless `owners`, the references that owners hold by page, agree with the counts and the free list."""
         for page in owners:
             if not 0 < page < self.total:
                 raise AssertionError(f"page {page} is owned, but only 1 to {self.usable} are handed out")
-        said = [0] * self.total
-        for page, count in owners.items():
-            said[page] = count
-        if said != self._counts:
-            page = next(page for page in range(self.total) if said[page] != self._counts[page])
-            raise AssertionError(f"page {page} has {said[page]} owners, but its count is {self._counts[page]}")
+        for page, count in enumerate(self._counts):
+            if owners.get(page, 0) != count:
+                raise AssertionError(f"page {page} has {owners.get(page, 0)} owners, but its count is {count}")
         free = set(self._free)
         for page in free:
-            if page == 0 or said[page]:
-                raise AssertionError(f"page {page} is in the free list, but has {said[page]} owners")
-        owned = self.total - said.count(0)
+            if page == 0 or self._counts[page]:
+                raise AssertionError(f"page {page} is in the free list, but has {self._counts[page]} owners")
+        owned = self.total - self._counts.count(0)
         if len(free) != len(self._free) or len(free) + owned != self.usable:
             raise AssertionError(f"{self.free} free + {owned} owned pages are not {self.usable} usable ones")

@@ -8,7 +8,7 @@ text root ──── page [0, 4) ─── page [4, 8)                    text
 ```
 
 The image block attends in both directions, so it is reused whole or not at all. A block in use keeps its whole chain
-in use; the others wait, least recently used first, to be evicted.
+in use; the others can be evicted, least recently used first.
 """
 
 import functools
@@ -29,19 +29,18 @@ _KEY_BYTES = 32
 
 @functools.lru_cache(maxsize=4096)
 def text_root(cache_salt: str = "") -> bytes:
-    """Give the key that prompts without an image begin behind; those of another cache_salt have another."""
+    """Return the key that prompts without an image begin behind; each cache salt has its own."""
     return blake2b(_bytes(cache_salt), digest_size=_KEY_BYTES, person=b"text").digest()
 
 
-# Asked for every waiting request at every tick.
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)  # looked up at every tick for waiting requests
 def image_key(image: str) -> bytes:
-    """Give the key of an image's image block."""
+    """Return the key of an image's block."""
     return blake2b(_bytes(image), digest_size=_KEY_BYTES, person=b"image").digest()
 
 
 def page_key(parent: bytes, tokens: ListLike[Token]) -> bytes:
-    """Give the key of a page of prompt tokens behind a chain.
+    """Return the key of a page of prompt tokens behind a chain.
 
     Equal keys mean equal inputs at all positions up to the page's end: how many tokens a page holds follows from where
     its chain begins, and everything that is embedded (ids and values) is hashed with its place.
@@ -55,33 +54,22 @@ def page_key(parent: bytes, tokens: ListLike[Token]) -> bytes:
 
 
 def _bytes(text: str) -> bytes:
-    """Encode any text, half characters too: two texts never become the same bytes."""
+    """Encode any text, lone surrogates too: two texts never become the same bytes."""
     return text.encode("utf-8", "surrogatepass")
 
 
 @dataclass(eq=False, slots=True)
-class Block:
-    """Positions whose keys and values are, or are just being, computed.
+class PrefixBlock:
+    """Positions whose keys and values are computed, or are being computed."""
 
-    Attributes:
-        key: Of the whole chain up to here.
-        parent: The block before; None at a root.
-        pages: Full pages that the sequences using the block have in their page tables, in order.
-        tail: The image block's own copy of the page in which the image ends; None where it ends with a page.
-        end: Positions that the chain covers, this block included.
-        state: "building" until the step that computes it has committed, then "ready".
-        users: Sequences that use the block: while there are any, it stays.
-        children: Blocks right behind it.
-    """
-
-    key: bytes
-    parent: "Block | None"
-    pages: tuple[int, ...]
-    tail: int | None
-    end: int
-    state: Literal["building", "ready"] = "building"
-    users: int = 1
-    children: int = 0
+    key: bytes  # of the whole chain up to here
+    parent: "PrefixBlock | None"  # None at a root
+    pages: tuple[int, ...]  # full pages that sequences using the block have in their page tables, in order
+    tail: int | None  # the image block's own copy of the page in which the image ends; None where it ends with a page
+    end: int  # positions that the chain covers, this block included
+    state: Literal["building", "ready"] = "building"  # ready once the step that computes it has committed
+    users: int = 1  # sequences that use the block: it cannot be evicted while there are any
+    children: int = 0  # blocks right behind it
 
     @property
     def owned(self) -> tuple[int, ...]:
@@ -90,48 +78,31 @@ class Block:
 
     @property
     def size(self) -> int:
-        """How many pages that are."""
         return len(self.pages) + (self.tail is not None)
 
 
 class PrefixCache:
-    """All blocks by their keys, and the order in which those that nobody uses are evicted.
-
-    Args:
-        pool: Where the blocks' references are counted.
-
-    Attributes:
-        hits: Admissions that reused at least one block.
-        misses: Admissions that could have, had it been there.
-        evictions: Blocks given up for their pages.
-        held_pages: Pages that blocks own.
-        idle_pages: Those of them that `evict` can free: of blocks without users.
-    """
+    """All blocks by their keys, and the order in which unused ones are evicted."""
 
     def __init__(self, pool: PagePool) -> None:
-        self.hits = 0
-        self.misses = 0
+        self.hits = 0  # admissions that reused at least one block
+        self.misses = 0  # admissions that found none
         self.evictions = 0
-        self.held_pages = 0
-        self.idle_pages = 0
+        self.held_pages = 0  # that blocks own
+        self.idle_pages = 0  # those of them that `evict` can free: of blocks without users
         self._pool = pool
-        self._blocks: dict[bytes, Block] = {}
+        self._blocks: dict[bytes, PrefixBlock] = {}
         # Least recently used first. A chain is left from its end, and using a block is using those before it: so a
         # block always comes behind its descendants, and the first one is a leaf.
-        self._idle: OrderedDict[bytes, Block] = OrderedDict()
+        self._idle: OrderedDict[bytes, PrefixBlock] = OrderedDict()
 
-    def lookup(self, key: bytes) -> Block | None:
-        """Find a block in whatever state."""
+    def lookup(self, key: bytes) -> PrefixBlock | None:
+        """Return the block of a key in whatever state."""
         return self._blocks.get(key)
 
-    def ready_chain(self, keys: Iterable[bytes], limit: int) -> list[Block]:
-        """Find the longest chain of ready blocks that covers at most `limit` positions.
-
-        Args:
-            keys: Of a chain, from its root on.
-            limit: In positions.
-        """
-        chain: list[Block] = []
+    def ready_chain(self, keys: Iterable[bytes], limit: int) -> list[PrefixBlock]:
+        """Return the longest chain of ready blocks, from the root, that covers at most `limit` positions."""
+        chain: list[PrefixBlock] = []
         for key in keys:
             block = self._blocks.get(key)
             if block is None or block.state != "ready" or block.end > limit:
@@ -139,11 +110,11 @@ class PrefixCache:
             chain.append(block)
         return chain
 
-    def idle_pages_without(self, chain: Iterable[Block]) -> int:
-        """Tell how many pages `evict` can free once `chain` is in use."""
+    def idle_pages_without(self, chain: Iterable[PrefixBlock]) -> int:
+        """Return how many pages `evict` can free once `chain` is in use."""
         return self.idle_pages - sum(block.size for block in chain if block.users == 0)
 
-    def touch(self, chain: Iterable[Block]) -> None:
+    def touch(self, chain: Iterable[PrefixBlock]) -> None:
         """Count one more user of a chain, given from its root: it cannot be evicted until `leave`."""
         for block in chain:
             if block.users == 0:
@@ -151,20 +122,16 @@ class PrefixCache:
                 self.idle_pages -= block.size
             block.users += 1
 
-    def leave(self, chain: ListLike[Block]) -> None:
-        """Count one user of a chain less; blocks that have none left become the most recently used ones."""
+    def leave(self, chain: ListLike[PrefixBlock]) -> None:
+        """Count one user of a chain less; blocks without users become the most recently used ones."""
         for block in reversed(chain):
             block.users -= 1
             if block.users == 0:
                 self._idle[block.key] = block
                 self.idle_pages += block.size
 
-    def insert(self, block: Block) -> None:
-        """Take in a new block, used by the sequence that builds it, and with it one reference to each of its pages.
-
-        Raises:
-            AssertionError: There is a block of this key.
-        """
+    def insert(self, block: PrefixBlock) -> None:
+        """Enter a new block, used by the sequence that builds it, which has retained its pages for it."""
         if block.key in self._blocks:
             raise AssertionError(f"a block up to position {block.end} is in the cache twice")
         self._blocks[block.key] = block
@@ -172,12 +139,8 @@ class PrefixCache:
         if block.parent is not None:
             block.parent.children += 1
 
-    def remove(self, block: Block) -> None:
-        """Drop a block that nobody uses, or that is withdrawn by its builder; its references go back.
-
-        Raises:
-            AssertionError: Blocks behind it are still there, or somebody else uses it.
-        """
+    def remove(self, block: PrefixBlock) -> None:
+        """Remove a block that is unused, or withdrawn by its builder; releases its pages."""
         if block.children or block.users > (block.state == "building"):
             raise AssertionError(
                 f"a {block.state} block with {block.users} users and {block.children} children is removed"
@@ -188,17 +151,10 @@ class PrefixCache:
         self.held_pages -= block.size
         if block.parent is not None:
             block.parent.children -= 1
-        self._pool.release_all(block.owned)
+        self._pool.release(block.owned)
 
     def evict(self, pages_needed: int) -> None:
-        """Remove blocks without users, least recently used first, until so many more pages are free.
-
-        Args:
-            pages_needed: At most `idle_pages`; nothing happens where it is not above 0.
-
-        Raises:
-            AssertionError: There are not enough pages to evict, or a page to be freed has another owner.
-        """
+        """Remove unused blocks, least recently used first, until so many more pages are free."""
         if pages_needed > self.idle_pages:
             raise AssertionError(f"{pages_needed} pages are to be evicted, but only {self.idle_pages} are idle")
         goal = self._pool.free + pages_needed

@@ -123,7 +123,7 @@ class World:
     def contents(self, one: Sequence) -> list[int]:
         """What must stand at each position of a sequence."""
         name = 0 if one.image is None else self.name(("image", one.image.key))
-        names = [name] * one.before
+        names = [name] * one.prefix_len
         for token in (*one.request.prompt, *one.tokens):
             name = self.name((name, token.id, token.values))
             names.append(name)
@@ -142,7 +142,7 @@ class World:
         """Every page has its owners, and every position of a good sequence holds what it would have computed."""
         everyone = self.pending + self.running
         check(self.manager, everyone)
-        assert self.manager.held_pages() == self.manager.prefix.owners().total()
+        assert self.manager.prefix.held_pages == self.manager.prefix.owners().total()
         for one in everyone:
             if one.error is None:
                 found = [self.memory[page][place] for page in one.pages for place in range(self.size)]

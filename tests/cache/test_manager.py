@@ -114,7 +114,7 @@ def test_generated_tokens_are_not_cached():
     first.tokens = [Token(number) for number in (4, 5, 6, 7, 8)]
     second.tokens = [Token(number) for number in (9, 9, 9, 9, 9)]
     served(manager, first)
-    assert manager.held_pages() == 1
+    assert manager.prefix.held_pages == 1
     assert admitted(manager, second).start == 4
     assert admitted(manager, sequence((1, 2, 3, 4, 5, 6, 7, 8))).start == 4
 
@@ -136,11 +136,11 @@ def test_what_is_being_built_is_neither_reused_nor_registered_again():
     served(manager, about("a", (0,)))
     builder, follower = about("a", range(10)), about("a", range(10))
     admitted(manager, builder)
-    held = manager.held_pages()
+    held = manager.prefix.held_pages
     assert admitted(manager, follower).start == PREFIX
-    assert manager.held_pages() == held
+    assert manager.prefix.held_pages == held
     manager.withdraw(follower)
-    assert manager.held_pages() == held
+    assert manager.prefix.held_pages == held
     manager.confirm(builder)
     third = about("a", range(10))
     assert admitted(manager, third).start == 12
@@ -152,9 +152,9 @@ def test_a_failed_step_takes_its_blocks_with_it_and_leaves_those_of_others():
     served(manager, about("a", range(2)))
     failing = about("a", range(10))
     assert admitted(manager, failing).start == 8
-    assert manager.held_pages() == 5
+    assert manager.prefix.held_pages == 5
     manager.withdraw(failing)
-    assert manager.held_pages() == 3
+    assert manager.prefix.held_pages == 3
     check(manager, [failing])
     manager.release(failing)
     assert admitted(manager, about("a", range(10))).start == 8
@@ -224,7 +224,7 @@ def test_an_image_without_room_for_its_tail_is_served_but_not_cached():
     admitted(manager, other)
     assert admitted(manager, first) == Admission(0)
     assert manager.image_state("a") == "missing"
-    assert manager.held_pages() == 0
+    assert manager.prefix.held_pages == 0
     check(manager, [other, first])
 
 
@@ -232,7 +232,7 @@ def test_without_caching_nothing_is_kept_and_no_page_is_set_aside():
     manager = manager_of(8, prefix_caching=False)
     assert served(manager, about("a")) == served(manager, about("a")) == Admission(0)
     assert manager.image_state("a") == "missing"
-    assert manager.held_pages() == 0
+    assert manager.prefix.held_pages == 0
     assert manager.pages_needed(12, with_image=True) == 3
 
 

@@ -12,7 +12,7 @@ def test_the_scratch_page_is_never_handed_out_and_never_freed():
     assert sorted(pool.allocate(pool.usable) or []) == [1, 2, 3]
     for change in (pool.retain, pool.release):
         with pytest.raises(AssertionError, match="page 0"):
-            change(0)
+            change([0])
     assert pool.free == 0
 
 
@@ -26,20 +26,20 @@ def test_too_large_an_allocation_takes_nothing():
 def test_a_page_is_free_when_its_last_owner_lets_go():
     pool = PagePool(4, 8)
     (page,) = pool.allocate(1) or []
-    pool.retain(page)
-    pool.release(page)
+    pool.retain([page])
+    pool.release([page])
     assert (pool.refcount(page), pool.free) == (1, 2)
-    pool.release(page)
+    pool.release([page])
     assert (pool.refcount(page), pool.free) == (0, 3)
 
 
 def test_a_free_page_can_be_neither_released_nor_retained():
     pool = PagePool(4, 8)
     (page,) = pool.allocate(1) or []
-    pool.release(page)
+    pool.release([page])
     for change in (pool.retain, pool.release):
         with pytest.raises(AssertionError, match=f"page {page}"):
-            change(page)
+            change([page])
     pool.check({})
 
 
@@ -91,7 +91,7 @@ def test_after_any_history_every_page_has_the_owners_that_were_counted(history: 
             owners.update(pages or [])
         elif held:
             page = held[number % len(held)]
-            getattr(pool, action)(page)
+            getattr(pool, action)([page])
             owners[page] += 1 if action == "retain" else -1
             owners += Counter()
         pool.check(owners)

@@ -3,17 +3,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photonlite.cache.pages import PagePool
-from photonlite.cache.prefix import Block, PrefixCache, image_key, page_key, text_root
+from photonlite.cache.prefix import PrefixBlock, PrefixCache, image_key, page_key, text_root
 from photonlite.request import Token
 
 tokens = st.builds(Token, st.integers(0, 2), st.lists(st.sampled_from((0.0, 0.5, 1.0)), max_size=2).map(tuple))
 
 
-def add(cache: PrefixCache, pool: PagePool, name: bytes, parent: Block | None = None, pages: int = 1) -> Block:
+def add(
+    cache: PrefixCache, pool: PagePool, name: bytes, parent: PrefixBlock | None = None, pages: int = 1
+) -> PrefixBlock:
     """A ready block that one sequence uses and whose pages only the cache owns."""
     taken = pool.allocate(pages)
     assert taken is not None
-    block = Block(name, parent, tuple(taken), None, end=(parent.end if parent else 0) + 4, state="ready")
+    block = PrefixBlock(name, parent, tuple(taken), None, end=(parent.end if parent else 0) + 4, state="ready")
     cache.insert(block)
     return block
 
@@ -105,7 +107,7 @@ def test_an_evicted_page_with_another_owner_is_reported():
     cache = PrefixCache(pool)
     block = add(cache, pool, b"block")
     cache.leave([block])
-    pool.retain(block.pages[0])
+    pool.retain([block.pages[0]])
     with pytest.raises(AssertionError, match="in use"):
         cache.evict(1)
 
@@ -140,7 +142,7 @@ def test_owners_are_every_blocks_pages_and_tails():
     cache = PrefixCache(pool)
     pages = pool.allocate(3)
     assert pages is not None
-    cache.insert(Block(b"image", None, tuple(pages[:2]), pages[2], end=10))
+    cache.insert(PrefixBlock(b"image", None, tuple(pages[:2]), pages[2], end=10))
     add(cache, pool, b"text")
     pool.check(cache.owners())
     assert cache.held_pages == 4

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 import photonlite
 from photonlite.request import Allowed, Grammar, Request, Token
-from photonlite.sequence import Crops, ImageRef, Sequence, Sink
+from photonlite.sequence import CropsLike, ImageRef, Sequence, Sink
 
 _PACKAGE = Path(photonlite.__file__).parent
 
@@ -104,7 +104,7 @@ class HostileRequest:
 class HostileCrops:
     """Crops that raise when they are looked at."""
 
-    def __init__(self, inner: Crops, trap: Trap) -> None:
+    def __init__(self, inner: CropsLike, trap: Trap) -> None:
         self._inner = inner
         self._trap = trap
 

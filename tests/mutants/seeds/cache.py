@@ -6,14 +6,14 @@ MUTANTS = [
     Mutant(
         "page leaked: the last one stays",
         "cache/manager.py",
-        "        self.pages.release_all(sequence.pages)\n",
-        "        self.pages.release_all(sequence.pages[:-1])\n",
+        "        self.pages.release(sequence.pages)\n",
+        "        self.pages.release(sequence.pages[:-1])\n",
         "tests/cache",
     ),
     Mutant(
         "the source of a copy is not held",
         "cache/manager.py",
-        "            self.pages.retain(source)\n",
+        "            self.pages.retain((source,))\n",
         "",
         "tests/cache",
     ),
