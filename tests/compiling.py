@@ -11,8 +11,8 @@ import pytest
 from photonlite import session
 from photonlite.grammar.automata.tables import Automaton, SpecialIds
 from photonlite.grammar.automata.trie import TokenBytes
-from photonlite.grammar.compiler.building import prepare
 from photonlite.grammar.compiler.client import COUNTERS, GAUGES
+from photonlite.grammar.compiler.worker import compile_with
 from photonlite.grammar.spec import GrammarSpec
 
 
@@ -26,7 +26,7 @@ class Workshop:
 
     def __init__(self, pieces: Sequence[bytes], ids: SpecialIds) -> None:
         self._pieces = TokenBytes(pieces)
-        self._build = lru_cache(prepare(pieces, ids))
+        self._build = lru_cache(compile_with(pieces, ids))
 
     def automaton(self, spec: GrammarSpec) -> Automaton:
         return replace(self._build(spec), pieces=self._pieces)

@@ -17,7 +17,7 @@ import numpy as np
 from bench.grammar.samples import Vocabulary
 from photonlite.grammar.automata.mask import MaskCache, words
 from photonlite.grammar.automata.trie import TokenBytes
-from photonlite.grammar.compiler.building import prepare
+from photonlite.grammar.compiler.worker import compile_with
 from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.request import Token
@@ -66,7 +66,7 @@ class Own(Library):
     name = "photonlite"
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._build = prepare(vocabulary.pieces, vocabulary.ids)
+        self._build = compile_with(vocabulary.pieces, vocabulary.ids)
         self._pieces = TokenBytes(vocabulary.pieces)
         self._masks = MaskCache(vocabulary.ids.vocab_size)
 

@@ -1,8 +1,4 @@
-"""What has been compiled, the least recently used forgotten first; and which specs cost too much the last time.
-
-Entries belong to a cache salt: requests with another cache salt neither get them nor can tell from timing that they
-exist. Where memory is short, the cache salt with the most automata loses its oldest one.
-"""
+"""Compiled automata, least recently used forgotten first, and specs that were refused a short while ago."""
 
 import threading
 import time
@@ -18,31 +14,25 @@ REFUSED_S: Final = 30.0
 
 _REFUSALS: Final = 256
 _REFUSED_LETTERS: Final = 4 << 20
-"""Refusals that are remembered, and letters of their sources, at most; the oldest goes first."""
-
-_Key = tuple[str, GrammarSpec]
 
 
 class AutomatonCache:
-    """Automata and refusals by cache_salt and spec; used from any thread.
+    """Automata and refusals by cache salt and spec; used from any thread.
 
-    Args:
-        limit: Bytes of automata, as they came from the workers, and of their specs.
-
-    Attributes:
-        limit: As given.
+    Salts share nothing: timing does not tell a tenant what another one compiled. Over `limit` bytes of automata and
+    specs, the salt with the most bytes loses its least recently used automaton.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._automata: dict[str, OrderedDict[GrammarSpec, tuple[Automaton, int]]] = {}
         self._held: Counter[str] = Counter()
-        self._refusals: OrderedDict[_Key, tuple[GrammarError, float]] = OrderedDict()
+        self._refusals: OrderedDict[tuple[str, GrammarSpec], tuple[GrammarError, float]] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
     def held(self) -> int:
-        """Bytes that there are."""
+        """Bytes held."""
         return self._held.total()
 
     def get(self, spec: GrammarSpec, cache_salt: str = "") -> Automaton | GrammarError | None:
@@ -56,7 +46,7 @@ class AutomatonCache:
             return error if time.monotonic() < until else None
 
     def keep(self, spec: GrammarSpec, automaton: Automaton, size: int, cache_salt: str = "") -> None:
-        """Keep an automaton of so many bytes; one that is over the limit by itself is not kept."""
+        """Keep an automaton of `size` bytes; one over the limit by itself is not kept."""
         size += len(spec.source)
         with self._lock:
             self._refusals.pop((cache_salt, spec), None)
@@ -68,7 +58,7 @@ class AutomatonCache:
                 self._drop()
 
     def refuse(self, spec: GrammarSpec, error: GrammarError, cache_salt: str = "") -> None:
-        """Remember for a while that a spec cannot be had."""
+        """Remember for a while that a spec cannot be compiled."""
         with self._lock:
             self._refusals.pop((cache_salt, spec), None)
             self._refusals[cache_salt, spec] = error, time.monotonic() + REFUSED_S

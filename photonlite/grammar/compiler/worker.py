@@ -1,26 +1,35 @@
 """The process that compiles: `python -m photonlite.grammar.compiler.worker`, with a pipe for jobs and one for results.
 
 ```
-stdin    (pieces, ids, limit_s, memory)          GrammarSpec               GrammarSpec       ...  end: it ends as well
-stdout                                   READY       TAKEN  Automaton         TAKEN  an error
+stdin    (pieces, ids, limit_s, memory)       GrammarSpec                    GrammarSpec       ...  end: it exits
+stdout                                  READY            TAKEN  Automaton              TAKEN  error
 ```
 
-Compiling may take seconds and memory without bounds, and holds Python's global lock meanwhile: nothing else would run
-in a process that did it itself. PyTorch is not imported here. Whoever started this process kills it when a job takes
-too long; should there be nobody left to do so, an alarm does it.
+Compiling may take seconds and much memory, and holds Python's global lock meanwhile: in the engine's own process
+nothing else would run. PyTorch is not imported here. The client kills this process when a job takes too long; an alarm
+does so should the client be gone.
+
+A message is its length in 8 bytes and a pickle. File descriptors are used unbuffered: a buffer has a lock, which a
+fork of the client may copy while it is held.
 """
 
 import contextlib
 import gc
+import json
 import os
+import pickle
 import signal
+import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
-from photonlite.grammar.automata.tables import SpecialIds
-from photonlite.grammar.compiler.building import prepare
-from photonlite.grammar.compiler.frames import decode, encode, read_frame, write_frame
+from photonlite.grammar.automata.builder import build_automaton
+from photonlite.grammar.automata.dfa import compile_dfa
+from photonlite.grammar.automata.tables import Automaton, SpecialIds
+from photonlite.grammar.automata.trie import TokenBytes, TokenTrie
+from photonlite.grammar.json_schema.reader import ANY_OBJECT, read_schema
 from photonlite.grammar.spec import GrammarSpec
 
 try:
@@ -32,25 +41,80 @@ READY: Final = "ready"
 """The first message: everything is imported, the vocabulary has been read."""
 
 TAKEN: Final = "taken"
-"""Says that a job has been read: if the process ends now, it may be the job's fault."""
+"""A job has been read: if the process ends now, the job may be the cause."""
 
 Build = Callable[[GrammarSpec], Any]
-"""Gives the automaton of a spec."""
+
+_LENGTH = struct.Struct(">Q")
+_CHUNK = 1 << 20
+_NO_BYTES: Final = TokenBytes(())
+
+
+def compile_with(pieces: Sequence[bytes], ids: SpecialIds) -> Callable[[GrammarSpec], Automaton]:
+    """Read a vocabulary; returns what compiles specs for it.
+
+    Automata come without the vocabulary, which is large and the same in all of them: the client adds its own copy.
+    """
+    trie = TokenTrie(pieces)
+
+    def build(spec: GrammarSpec) -> Automaton:
+        if spec.kind == "schema":
+            pattern, free_names = read_schema(json.loads(spec.source))
+        else:
+            pattern, free_names = (spec.source, False) if spec.kind == "regex" else (ANY_OBJECT, True)
+        dfa = compile_dfa(pattern, native=spec.kind != "regex")
+        return replace(build_automaton(dfa, trie, ids), pieces=_NO_BYTES, free_names=free_names)
+
+    return build
+
+
+def encode(message: object) -> bytes:
+    return pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def decode(data: bytes) -> object:
+    """Unpickle a message of this program's own processes; a pickle from elsewhere could run anything."""
+    return pickle.loads(data)
+
+
+def write_frame(pipe: int, data: bytes) -> None:
+    """Write all of some bytes; raises an OSError where the other side is gone."""
+    for part in (_LENGTH.pack(len(data)), data):
+        left = memoryview(part)
+        while left:
+            left = left[os.write(pipe, left) :]
+
+
+def read_frame(pipe: int) -> bytes:
+    """Read what `write_frame` wrote; raises an EOFError where the pipe is closed, perhaps within a frame."""
+    (size,) = _LENGTH.unpack(_read_exactly(pipe, _LENGTH.size))
+    return _read_exactly(pipe, size)
+
+
+def _read_exactly(pipe: int, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = os.read(pipe, min(_CHUNK, size - len(data)))
+        if not part:
+            raise EOFError(f"the pipe was closed after {len(data)} of {size} bytes")
+        data += part
+    return bytes(data)
 
 
 def serve(prepare: Callable[[Sequence[bytes], SpecialIds], Build]) -> None:
-    """Compile what comes, until the pipe is closed.
-
-    Args:
-        prepare: Is told the tokens' bytes and the ids that grammars speak of, once, and gives what compiles.
-    """
-    _ignore_signals()
+    """Compile one spec after the other until the pipe is closed."""
+    # Ctrl-C, and service managers that stop a whole group, mean the client: it may still have answers to finish.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     jobs, results = _claim_pipes()
-    with contextlib.suppress(EOFError, BrokenPipeError):  # nobody is there any more
-        pieces, ids, limit_s, memory = _setup(read_frame(jobs))
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the client is gone
+        setup: Any = decode(read_frame(jobs))
+        pieces, ids, limit_s, memory = setup
         build = prepare(pieces, ids)
         _limit_memory(memory)
-        _collect_garbage_later()
+        # Garbage is collected between jobs: tables of millions of numbers hold none, and take long to search for it.
+        gc.freeze()
+        gc.disable()
         write_frame(results, encode(READY))
         while True:
             spec = decode(read_frame(jobs))
@@ -62,14 +126,8 @@ def serve(prepare: Callable[[Sequence[bytes], SpecialIds], Build]) -> None:
             gc.collect()
 
 
-def _setup(data: bytes) -> tuple[Sequence[bytes], SpecialIds, float, int]:
-    setup: Any = decode(data)
-    pieces, ids, limit_s, memory = setup
-    return pieces, ids, limit_s, memory
-
-
 def _outcome(build: Build, spec: GrammarSpec, memory: int) -> bytes:
-    """Give the automaton or the error, encoded: what is wrong with a spec is no reason to end."""
+    """Return the automaton or the error, encoded: what is wrong with a spec does not end the process."""
     try:
         return encode(build(spec))
     except BaseException as error:  # a panic of the compiler's Rust is no Exception
@@ -88,30 +146,14 @@ def _typed(error: BaseException, spec: GrammarSpec, memory: int) -> GrammarError
     return GrammarError(f"the {spec.kind} cannot be compiled: {type(error).__name__}: {error!s:.300}")
 
 
-def _ignore_signals() -> None:
-    """Leave it to the process at the other end when to stop.
-
-    Ctrl-C, and service managers that stop all processes of a group at once, mean that one. It may still have answers to
-    finish; when it is gone, the pipe is closed.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
 def _claim_pipes() -> tuple[int, int]:
-    """Keep both pipes to oneself: what a library prints goes to stderr, and nothing else reads jobs."""
+    """Move both pipes aside: what a library prints goes to stderr, and nothing else reads jobs."""
     jobs, results = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
     return jobs, results
-
-
-def _collect_garbage_later() -> None:
-    """Leave it to the time between jobs: tables of millions of numbers hold none, and take long to search for it."""
-    gc.freeze()
-    gc.disable()
 
 
 def _limit_memory(size: int) -> None:
@@ -125,10 +167,10 @@ def _limit_memory(size: int) -> None:
 
 
 def _alarm(seconds: float) -> None:
-    """Have the process killed after so many seconds, even inside a library; 0 takes that back."""
+    """Have the process killed after some seconds, even inside a library; 0 takes that back."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 if __name__ == "__main__":
-    serve(prepare)
+    serve(compile_with)

@@ -24,7 +24,7 @@ from photonlite.errors import (
     ModelError,
 )
 from photonlite.grammar.automata.tables import SpecialIds
-from photonlite.grammar.compiler import pool as module
+from photonlite.grammar.compiler import client as module
 from photonlite.grammar.compiler import process
 from photonlite.grammar.compiler.client import GrammarCompiler
 from photonlite.grammar.compiler.process import WorkerProcess
@@ -225,7 +225,7 @@ def test_a_job_whose_workers_are_killed_from_outside_is_not_blamed_for_it() -> N
 
         assert type(error) is GrammarWorkerError
         assert "were killed from outside: try again later" in str(error)
-        assert compiler._pool.compiled.get(spec(source)) is None  # nor is it refused the next time
+        assert compiler._pool.cache.get(spec(source)) is None  # nor is it refused the next time
         assert ask(compiler, "give x") == "x"
 
 
@@ -329,7 +329,7 @@ def test_quick_refusals_are_found_out_again_and_slow_ones_remembered(monkeypatch
     with compiling() as compiler:
         errors = [ask(compiler, "refuse it") for _ in range(2)]
         assert [(type(error), str(error)) for error in errors] == [(GrammarTooLargeError, "it")] * 2
-        assert compiler._pool.compiled.get(spec("refuse it")) is None
+        assert compiler._pool.cache.get(spec("refuse it")) is None
 
         monkeypatch.setattr(module, "COSTLY_S", 0.0)
         ask(compiler, "refuse it")
@@ -401,6 +401,24 @@ def test_a_vocabulary_that_cannot_be_had_fails_what_waits() -> None:
         assert "KeyError('tokens')" in str(error)
     finally:
         compiler.close()
+
+
+def test_a_vocabulary_that_could_not_be_had_is_asked_for_again() -> None:
+    answers: list[Any] = [None, PIECES]
+    compiler = GrammarCompiler(lambda: answers.pop(0), IDS, limit_s=LONG, command=COMMAND)
+    try:
+        assert type(ask(compiler, "give x")) is EngineError
+        assert ask(compiler, "give x") == "x"
+    finally:
+        compiler.close()
+
+
+def test_workers_are_told_the_limits() -> None:
+    with compiling(limit_s=100.0) as compiler:
+        _, alarm, memory, _ = ask(compiler, "state")
+
+    assert 195 < alarm <= 205
+    assert memory == process.MEMORY
 
 
 def test_a_bug_fails_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,21 +548,21 @@ def test_a_program_that_is_killed_takes_its_workers_along(tmp_path: Path) -> Non
     assert program.returncode == -signal.SIGKILL
 
 
-def test_a_fork_gets_workers_of_its_own_and_leaves_the_others_alone() -> None:
+def test_a_fork_compiles_nothing_and_leaves_the_workers_alone() -> None:
     code, output, complaints = script(
         "pid = ask(compiler, 'process')\n"
         "running = compiler.compile(spec('ever'))\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    own = ask(compiler, 'process')\n"
-        "    print(own not in (pid, os.getppid()), flush=True)\n"
+        "    print(type(ask(compiler, 'process')).__name__, compiler.compile(spec('process')).done(), flush=True)\n"
+        "    compiler.close()\n"
         "    sys.exit(0)\n"  # with all that is done at an interpreter's exit
         "print(os.waitpid(child, 0)[1], gone(pid), running.done())\n"
         "compiler.close()\n"
         "print(gone(pid))"
     )
 
-    assert (code, output.split(), complaints) == (0, ["True", "0", "False", "False", "True"], "")
+    assert (code, output.split(), complaints) == (0, ["ModelError", "True", "0", "False", "False", "True"], "")
 
 
 def test_a_fork_does_not_keep_the_workers_of_a_program_that_was_killed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from photonlite.errors import GrammarError, SchemaError
 from photonlite.grammar.automata.tables import Automaton, SpecialIds
 from photonlite.grammar.automata.trie import TokenBytes
-from photonlite.grammar.compiler.building import prepare
+from photonlite.grammar.compiler.worker import compile_with
 from photonlite.grammar.spec import GrammarSpec, Kind
 
 BYTES = [bytes([byte]) for byte in range(256)]
@@ -18,7 +18,7 @@ IDS = SpecialIds(END, COORDINATE, SIZE, len(PIECES))
 
 @pytest.fixture(scope="module")
 def build() -> Any:
-    return prepare(PIECES, IDS)
+    return compile_with(PIECES, IDS)
 
 
 def permits(automaton: Automaton, *ids: int) -> bool:
