@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from photonlite.errors import GrammarError
 from photonlite.grammar.automata.tables import Automaton
 from photonlite.grammar.automata.trie import TokenBytes
-from photonlite.grammar.compiler.building import prepare
+from photonlite.grammar.compiler.worker import compile_with
 from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.grammar.decoding.unique_names import JsonPosition, UniqueNamesGrammar
 from photonlite.grammar.spec import GrammarSpec
@@ -21,7 +21,7 @@ from tests.grammar.vocabularies import SINGLES, Vocabulary
 WORDS = (b'a"', b'":', b'","', b',"', b'{"', b'":{"', b'a":0,"a', b'\\"', b'"a"', b"ab", b'b":', b'a":1,"b":', b'""')
 VOCABULARY = Vocabulary((*SINGLES, *WORDS, "é".encode(), b'\xa9"'))
 PLAIN = Vocabulary(SINGLES)
-BUILD = prepare(VOCABULARY.pieces, VOCABULARY.ids)
+BUILD = compile_with(VOCABULARY.pieces, VOCABULARY.ids)
 DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}
 MAP = {"type": "object", "additionalProperties": DIGIT}
 NESTED = {"type": "object", "additionalProperties": MAP}
@@ -32,7 +32,7 @@ MAPS = {"map": MAP, "nested": NESTED, "mixed": MIXED, "free": {"type": "object"}
 @functools.cache
 def compiled(name: str, *, plain: bool = False) -> Automaton:
     pieces = (PLAIN if plain else VOCABULARY).pieces
-    build = prepare(pieces, PLAIN.ids) if plain else BUILD
+    build = compile_with(pieces, PLAIN.ids) if plain else BUILD
     return dataclasses.replace(build(GrammarSpec("schema", json.dumps(MAPS[name]))), pieces=TokenBytes(pieces))
 
 
