@@ -10,10 +10,10 @@ from PIL import Image, ImageOps
 from pydantic import BaseModel, Field
 
 import photonlite
-from bench.nano.objects import index_of, load_objects
-from bench.nano.scoring import iou
-from bench.nano.sprites import FONT, render_sprites
-from bench.nano.subjects import mask_iou
+from bench.nano.evaluation.asking.subjects import mask_iou
+from bench.nano.evaluation.scoring import iou
+from bench.nano.scenes.objects import index_of, load_objects
+from bench.nano.scenes.sprites import FONT, render_sprites
 
 ASSETS = Path(__file__).parents[1] / "assets"
 STILLS = json.loads((ASSETS / "stills.json").read_text(encoding="utf-8"))

@@ -19,9 +19,9 @@ from bench.gpu.machine import describe
 from bench.gpu.page import Page
 from bench.kv_fp8.answers import Comparison, compare_answers
 from bench.kv_fp8.rounding import LayerFigures, LogitFigures, Prompt, compare_logits, watch_layers
-from bench.nano.evaluate import FIRST_SEED, find_sprites
-from bench.nano.objects import load_objects
-from bench.nano.scenes import make_scene
+from bench.nano.evaluation.evaluate import FIRST_SEED, find_sprites
+from bench.nano.scenes.held_out.scene import make_scene
+from bench.nano.scenes.objects import load_objects
 from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.errors import SettingsError
 from photonlite.images.crops import Crops, cut_crops

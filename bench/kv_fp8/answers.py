@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from bench.nano.evaluate import Job, evaluate
-from bench.nano.figures import summarize
-from bench.nano.figures_spatial import Figures
-from bench.nano.records import SKILLS, Located, Record
-from bench.nano.scoring import match_boxes
+from bench.nano.evaluation.evaluate import Job, evaluate
+from bench.nano.evaluation.figures.spatial import Figures
+from bench.nano.evaluation.figures.summary import summarize
+from bench.nano.evaluation.records import SKILLS, Located, Record
+from bench.nano.evaluation.scoring import match_boxes
 
 SHOWN = (
     ("detect, F1 at IoU 0.5", "detect", "f1"),

@@ -1,1 +1,5 @@
-"""The nano checkpoint: its objects, words, tokenizer, scenes, training and evaluation."""
+"""The nano checkpoint. Imports go scenes <- questions <- training <- evaluation <- demo."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]

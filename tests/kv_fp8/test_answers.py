@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from bench.kv_fp8.answers import SHOWN, Agreement, compare_records
-from bench.nano.records import Asked, Captioned, Located, Record
+from bench.nano.evaluation.records import Asked, Captioned, Located, Record
 
 LEFT, RIGHT = (0.1, 0.1, 0.4, 0.4), (0.6, 0.6, 0.9, 0.9)
 

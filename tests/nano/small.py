@@ -4,10 +4,10 @@ from functools import cache
 
 import torch
 
-from bench.nano.compose import Composer, Difficulty, Scenes
-from bench.nano.config import config_dict
-from bench.nano.questions import QuestionMaker
-from bench.nano.tokenizer import TOKENIZER_JSON, load_answer_tokenizer, load_tokenizer
+from bench.nano.questions.maker import QuestionMaker
+from bench.nano.questions.tokenizer import TOKENIZER_JSON, load_answer_tokenizer, load_tokenizer
+from bench.nano.scenes.batched.compose import Composer, Difficulty, Scenes
+from bench.nano.training.config import config_dict
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.prompts import MoondreamPrompts
 from photonlite.models.tokenizer import Tokenizer

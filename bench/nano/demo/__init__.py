@@ -1,0 +1,1 @@
+"""The images of the README and the clip."""

@@ -1,0 +1,199 @@
+"""Frames of things that move on a desk, seen by a camera that sways, with the truth about each frame."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from bench.nano.demo.backdrops import DESK_EDGE, desk_backdrop
+from bench.nano.demo.light import crisp, shade_standing
+from bench.nano.scenes.objects import index_of, load_objects
+from bench.nano.scenes.pasting import Box, Canvas, visible_bounds
+from bench.nano.scenes.sprites import render_sprites
+
+# The backdrop reaches this far beyond the frame on both sides, as a share of its width.
+_MARGIN = 0.08
+# How far the camera sways, and how much of that the wall moves: it is farther away than the desk's front edge.
+_SWAY, _FAR = 0.028, 0.35
+_LEAN = (0.55, -0.2)
+# Visible pixels that make an object part of the truth.
+_FEWEST = 24
+
+
+@dataclass(frozen=True)
+class Pose:
+    """Where a thing is: x of its middle and y of its foot in fractions, degrees anticlockwise, whether it flies."""
+
+    x: float
+    foot: float
+    angle: float = 0.0
+    flies: bool = False
+
+
+@dataclass(frozen=True)
+class Actor:
+    """A thing of the clip.
+
+    Attributes:
+        id: Unlike all others.
+        name: Of the vocabulary.
+        size: Longer side of what is visible, as a share of the frame's height.
+        pose: Where it is at a time from 0 to 1 of the clip; it may be outside the frame.
+        mirror: Whether left and right are swapped.
+    """
+
+    id: int
+    name: str
+    size: float
+    pose: Callable[[float], Pose]
+    mirror: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What can be seen of an object in a frame.
+
+    Attributes:
+        id: Of the actor.
+        name: Of the vocabulary.
+        box: (x_min, y_min, x_max, y_max) of its visible pixels, in fractions of the frame.
+        visible: Share of its pixels that can be seen; the others are covered or outside the frame.
+    """
+
+    id: int
+    name: str
+    box: Box
+    visible: float
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An image, what is visible in it, and which place in `seen` owns each pixel (-1: none), int8 [height, width]."""
+
+    image: Image.Image
+    seen: tuple[Seen, ...]
+    owner: npt.NDArray[np.int8]
+
+
+def draw_frames(cast: Sequence[Actor], size: tuple[int, int], count: int, seed: int) -> Iterator[Frame]:
+    """Draw a clip in which the camera sways once; the same arguments give the same frames. Needs the font.
+
+    Args:
+        cast: What appears, from back to front.
+        size: Width and height of a frame, pixels.
+        count: Frames, spread evenly over the clip.
+        seed: Of the desk's wood and the light on the wall.
+
+    Raises:
+        ValueError: A name is not in the vocabulary.
+    """
+    sprites = _sprites(cast)
+    width, height = size
+    backdrop = desk_backdrop(round(width * (1 + 2 * _MARGIN)) * 2, height * 2, seed)
+    for number in range(count):
+        yield _draw(cast, sprites, backdrop, number / count, size)
+
+
+def _sprites(cast: Sequence[Actor]) -> list[Image.Image]:
+    objects = load_objects()
+    places = [index_of(actor.name, objects) for actor in cast]
+    known = [objects[place] for place in places if place is not None]
+    if len(known) < len(cast):
+        raise ValueError(f"no object is called {cast[places.index(None)].name!r}")
+    return [crisp(sprite) for sprite in render_sprites(known, 111)]
+
+
+def _draw(
+    cast: Sequence[Actor], sprites: Sequence[Image.Image], backdrop: Image.Image, time: float, size: tuple[int, int]
+) -> Frame:
+    width, height = size
+    sway = _SWAY * math.sin(2 * math.pi * time)
+    canvas = Canvas.on(_look(backdrop, sway, size))
+    whole = []
+    for place, (actor, sprite) in enumerate(zip(cast, sprites, strict=True)):
+        pose = actor.pose(time)
+        x = (pose.x + sway * _nearness(pose.foot)) * width
+        tile, left, top = _tile(sprite, actor, pose.angle, (x, pose.foot * height), height)
+        whole.append(_pixels(tile))
+        if not pose.flies:
+            shade_standing(canvas.image, tile, left, top, _LEAN)
+        _paste(canvas, place, tile, left, top)
+    seen, owner = list[Seen](), np.full_like(canvas.owner, -1)
+    for pasted, (place, *_) in enumerate(canvas.items):
+        mask = canvas.owner == pasted
+        if (pixels := int(mask.sum())) >= _FEWEST:
+            owner[mask] = len(seen)
+            seen.append(Seen(cast[place].id, cast[place].name, _bounds(mask), pixels / whole[place]))
+    return Frame(canvas.image, tuple(seen), owner)
+
+
+def _pixels(tile: Image.Image) -> int:
+    return int((np.asarray(tile.getchannel("A")) > 127).sum())
+
+
+def _nearness(foot: float) -> float:
+    """How much of the camera's movement a place shows: on a plane that grows evenly down the image."""
+    return _FAR + (1 - _FAR) * max(foot - DESK_EDGE, 0) / (1 - DESK_EDGE)
+
+
+def _look(backdrop: Image.Image, sway: float, size: tuple[int, int]) -> Image.Image:
+    """Show the part of the backdrop that the camera sees: the wall moved, the desk sheared, reduced by two."""
+    width, height = (2 * side for side in size)
+    margin = (backdrop.width - width) / 2
+    edge = round(height * DESK_EDGE)
+    view = Image.new("RGB", (width, height))
+    for top, bottom in ((0, edge), (edge, height)):
+        near, far = _nearness(top / height), _nearness((bottom if bottom > edge else top) / height)
+        slope = -sway * width * (far - near) / (bottom - top)
+        matrix = (1.0, slope, margin - sway * width * near, 0.0, 1.0, float(top))
+        part = backdrop.transform((width, bottom - top), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
+        view.paste(part, (0, top))
+    return view.reduce(2)
+
+
+def _tile(
+    sprite: Image.Image, actor: Actor, angle: float, foot: tuple[float, float], height: int
+) -> tuple[Image.Image, int, int]:
+    """Turn, scale and place an object to fractions of a pixel, so that slow movement is smooth.
+
+    Returns:
+        Straight RGBA, and where its left and upper edges are, whole pixels.
+    """
+    image = sprite.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if actor.mirror else sprite
+    x0, y0, x1, y1 = visible_bounds(image)
+    scale = actor.size * height / max(x1 - x0, y1 - y0)
+    # It turns about the middle of what is visible of it, and stands on its own lower edge whatever its angle.
+    middle = ((x0 + x1) / 2, (y0 + y1) / 2)
+    room = math.ceil(math.hypot(x1 - x0, y1 - y0) / 2 + 2 / scale)
+    square = Image.new("RGBA", (2 * room, 2 * room))
+    square.paste(image.crop((x0, y0, x1, y1)), (round(room + x0 - middle[0]), round(room + y0 - middle[1])))
+    if angle:
+        square = square.rotate(angle, Image.Resampling.BICUBIC)
+    centre = foot[1] - (visible_bounds(square)[3] - room) * scale
+    reach = math.floor(room * scale) - 1
+    left, top = math.floor(foot[0]) - reach, math.floor(centre) - reach
+    # What of the enlarged square the whole pixels of the tile show.
+    start = (room + (left - foot[0]) / scale, room + (top - centre) / scale)
+    span = 2 * reach / scale
+    window = (max(start[0], 0), max(start[1], 0), min(start[0] + span, 2 * room), min(start[1] + span, 2 * room))
+    tile = square.resize((2 * reach, 2 * reach), Image.Resampling.LANCZOS, box=window)
+    inside = visible_bounds(tile)
+    return tile.crop(inside), left + inside[0], top + inside[1]
+
+
+def _paste(canvas: Canvas, place: int, tile: Image.Image, left: int, top: int) -> None:
+    """Paste what lies inside the image of a tile."""
+    x0, y0 = max(left, 0), max(top, 0)
+    x1, y1 = min(left + tile.width, canvas.image.width), min(top + tile.height, canvas.image.height)
+    if x0 < x1 and y0 < y1:
+        canvas.paste(place, tile.crop((x0 - left, y0 - top, x1 - left, y1 - top)), x0, y0)
+
+
+def _bounds(mask: npt.NDArray[np.bool_]) -> Box:
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    height, width = mask.shape
+    x0, x1 = int(columns[0]) / width, (int(columns[-1]) + 1) / width
+    return x0, int(rows[0]) / height, x1, (int(rows[-1]) + 1) / height

@@ -1,0 +1,1 @@
+"""Judges a checkpoint on held-out scenes: `python -m bench.nano.evaluation`."""

@@ -1,0 +1,1 @@
+"""Questions about held-out scenes and how their answers are read."""

@@ -1,0 +1,120 @@
+"""What held-out scenes are asked about: which things, in which words, and marked by which points and boxes."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.nano.evaluation.records import Place, Wanted
+from bench.nano.questions.text import language
+from bench.nano.scenes.held_out.scene import Scene
+from bench.nano.scenes.objects import load_objects
+
+EDGE_SHIFT = 0.06
+"""Each edge of a box that marks an object is off by up to this share of the box's side."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One thing to ask.
+
+    Attributes:
+        task: For `photonlite`'s `model.batch`, but for the image.
+        read: Turns the result into what the record keeps.
+    """
+
+    task: dict[str, Any]
+    read: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A thing to ask for: class index (None for an unknown word), how, and the words (singular, plural)."""
+
+    kind: int | None
+    wanted: Wanted
+    pair: tuple[str, str]
+
+
+def targets(scene: Scene, rng: random.Random) -> list[Target]:
+    """Choose words for each kind of a scene, and then for one that is not in it and one that is in none."""
+    present = [named(rng, index) for index in sorted({item.index for item in scene.objects})]
+    return [*present, absent_target(scene, rng), unknown_target(rng)]
+
+
+def named(rng: random.Random, index: int) -> Target:
+    """Choose words for a class that is in the scene."""
+    pair = language.name_pair(rng, index)
+    return Target(index, "name" if pair[0] == load_objects()[index].name else "synonym", pair)
+
+
+def absent_target(scene: Scene, rng: random.Random) -> Target:
+    """Choose a class that is not in the scene, and words for it."""
+    present = {item.index for item in scene.objects}
+    kind = rng.choice([index for index in range(len(load_objects())) if index not in present])
+    return Target(kind, "absent", language.name_pair(rng, kind))
+
+
+def unknown_target(rng: random.Random) -> Target:
+    """Choose a word that names no object."""
+    return Target(None, "unknown", language.unknown_pair(rng, "held_out"))
+
+
+def instances(scene: Scene) -> list[language.Instance]:
+    """Give class index and centre of each object, in the order of `scene.objects`."""
+    return [(item.index, (item.box[0] + item.box[2]) / 2, (item.box[1] + item.box[3]) / 2) for item in scene.objects]
+
+
+def several(scene: Scene) -> list[int]:
+    """Give the places of objects that are not the only ones of their kind; all places where there are none."""
+    counts = Counter(item.index for item in scene.objects)
+    places = [place for place, item in enumerate(scene.objects) if counts[item.index] > 1]
+    return places or list(range(len(scene.objects)))
+
+
+def places_of(scene: Scene, kind: int | None) -> list[int]:
+    """Give the places of all objects of a class."""
+    return [place for place, item in enumerate(scene.objects) if item.index == kind]
+
+
+def mark(rng: random.Random, scene: Scene, place: int) -> Place:
+    """Mark an object: by a random visible pixel of it, or by its box with each edge a little off."""
+    return spot(rng, scene, place) if rng.random() < 0.5 else loose_box(rng, scene.objects[place].box)
+
+
+def spot(rng: random.Random, scene: Scene, place: int) -> Place:
+    """Choose a random visible pixel of an object, or of the background for place -1, and give its centre.
+
+    Raises:
+        ValueError: There is no such pixel.
+    """
+    found = np.flatnonzero(scene.mask(place))
+    if not len(found):
+        raise ValueError(f"no pixel shows object {place}")
+    height, width = scene.owner.shape
+    row, column = divmod(int(found[rng.randrange(len(found))]), width)
+    return (column + 0.5) / width, (row + 0.5) / height
+
+
+def loose_box(rng: random.Random, box: Sequence[float]) -> Place:
+    """Move each edge of a box by up to `EDGE_SHIFT` of its side, within the image."""
+    wide, high = box[2] - box[0], box[3] - box[1]
+    moved = (edge + rng.uniform(-EDGE_SHIFT, EDGE_SHIFT) * (wide, high)[i % 2] for i, edge in enumerate(box))
+    return tuple(min(1.0, max(0.0, edge)) for edge in moved)
+
+
+def shown_at(scene: Scene, point: Sequence[float]) -> int:
+    """Tell which object the image shows at a point: its place, -1 for the background."""
+    height, width = scene.owner.shape
+    row, column = (min(side - 1, max(0, int(part * side))) for part, side in ((point[1], height), (point[0], width)))
+    return int(scene.owner[row, column])
+
+
+def mask_iou(first: npt.NDArray[np.bool_], second: npt.NDArray[np.bool_]) -> float:
+    """Intersection over union of two masks of one shape; 0 where both are empty."""
+    union = int(np.count_nonzero(first | second))
+    return int(np.count_nonzero(first & second)) / union if union else 0.0

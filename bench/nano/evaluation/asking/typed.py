@@ -1,0 +1,235 @@
+"""Questions that are answered with JSON: about one thing, a kind, a group, all things, and what is outermost."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, get_args
+
+from bench.nano.evaluation.asking.judge_typed import Wanted, read_items, read_object, read_value
+from bench.nano.evaluation.asking.subjects import (
+    Question,
+    Target,
+    absent_target,
+    instances,
+    named,
+    places_of,
+    unknown_target,
+)
+from bench.nano.evaluation.records import Typed
+from bench.nano.questions.text import language, typed
+from bench.nano.questions.text.colours import COLOUR_NOUNS
+from bench.nano.scenes.held_out.scene import Scene
+from bench.nano.scenes.objects import COLOURS, load_objects
+
+Case = Literal["thing", "kind", "missing", "group", "outermost", "objects", "kinds", "value"]
+CASES: tuple[Case, ...] = get_args(Case)
+"""The largest thing; a kind that is there, or not; the largest of a group; what is leftmost and so on; all objects in
+a list; all kinds in a list; a value without a property."""
+
+MAX_ITEMS = 12
+_MAX_COUNT = 20
+_MOST_PROPERTIES = 4
+_LISTED_SHARE = 0.5
+_SCHEMAS: dict[str, dict[str, Any]] = {
+    "name": {"type": "string", "maxLength": 40},
+    "count": {"type": "integer", "minimum": 0, "maximum": _MAX_COUNT},
+    "present": {"type": "boolean"},
+    "colour": {"enum": [*COLOURS]},
+    "zone": {"enum": [zone for row in language.ZONES for zone in row]},
+    "box": {"type": "object", "format": "box"},
+    "point": {"type": "object", "format": "point"},
+}
+
+
+@dataclass(frozen=True)
+class TypedQuestion(Question):
+    """A question with what its answer should be: a `Wanted`, a list of them, or one such list an item."""
+
+    wanted: Any
+
+
+def typed_questions(scene: Scene, rng: random.Random) -> Iterator[Question]:
+    """Ask about everything that `CASES` lists, as far as the scene has it."""
+    largest = _largest(scene, range(len(scene.objects)))
+    if largest is not None:
+        yield _of_thing(scene, rng, "thing", "scene" if rng.random() < 0.5 else "main", largest, ("red", "red"))
+    yield _of_kind(scene, rng, named(rng, rng.choice(scene.objects).index))
+    yield _of_kind(scene, rng, absent_target(scene, rng) if rng.random() < 0.5 else unknown_target(rng))
+    yield from _of_group(scene, rng)
+    yield from _of_outermost(scene, rng)
+    yield _of_list(scene, rng, each=True)
+    yield _of_list(scene, rng, each=False)
+    yield _of_value(scene, rng, named(rng, rng.choice(scene.objects).index))
+
+
+def schema_of(kind: str, nullable: bool = False) -> dict[str, Any]:
+    """Give the JSON Schema of a property's value."""
+    schema = _SCHEMAS[kind]
+    return {"anyOf": [schema, {"type": "null"}]} if nullable else schema
+
+
+def object_of(wanted: Sequence[Wanted], nullable: bool = False) -> dict[str, Any]:
+    """Give the JSON Schema of an object with such properties."""
+    properties = {one.key: schema_of(one.kind, nullable and one.kind not in ("count", "present")) for one in wanted}
+    return {"type": "object", "properties": properties, "required": [*properties]}
+
+
+def _worded(rng: random.Random, group: str, pair: tuple[str, str]) -> str:
+    templates = list(typed.TYPED_QUESTIONS[group])
+    if language.has_no_singular(pair):
+        templates = [one for one in templates if "{0}" not in one and "{2}" not in one]
+    return language.asked(rng, language.filled(rng.choice(templates), pair))
+
+
+def _asked(
+    case: Case, question: str, schema: dict[str, Any], read: Callable[..., list[Any]], wanted: object
+) -> TypedQuestion:
+    def kept(result: Any) -> Typed:
+        return Typed(case, question, str(result["text"]), schema, read(wanted, result["answer"]))
+
+    return TypedQuestion({"skill": "query", "question": question, "schema": schema}, kept, wanted)
+
+
+def _key(rng: random.Random, role: typed.Role) -> str:
+    return rng.choice(typed.NAMES[role])
+
+
+def _largest(scene: Scene, places: Sequence[int]) -> int | None:
+    """Give the place of the clearly largest of some things."""
+    boxes = [scene.objects[place].box for place in places]
+    found = typed.clearly_first([(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes], ratio=typed.CLEARLY_LARGEST)
+    return None if found is None else places[found]
+
+
+def _colour(kind: int) -> str | None:
+    return next((kinds[kind] for kinds in COLOUR_NOUNS.values() if kind in kinds), None)
+
+
+def _told(scene: Scene, rng: random.Random, place: int) -> dict[typed.Role, Wanted]:
+    """Everything that can be told of an instance by itself."""
+    item = scene.objects[place]
+    x0, y0, x1, y1 = item.box
+    spot = rng.random() < 0.75
+    zone = typed.zone_of((x0 + x1) / 2, (y0 + y1) / 2)
+    told: dict[typed.Role, Wanted] = {
+        "name": Wanted(_key(rng, "name"), "name", load_objects()[item.index].name),
+        "count": Wanted(_key(rng, "count"), "count", len(places_of(scene, item.index))),
+        "box": Wanted(_key(rng, "box"), "box", item.box),
+        "where": Wanted(_key(rng, "where"), "point" if spot else "zone", item.box if spot else zone, place),
+    }
+    if colour := _colour(item.index):
+        told["colour"] = Wanted(_key(rng, "colour"), "colour", colour)
+    return told
+
+
+def _some(rng: random.Random, told: dict[typed.Role, Wanted], first: typed.Role | None = None) -> list[Wanted]:
+    """Choose one to four properties and their order."""
+    roles = rng.sample([*told], min(len(told), rng.randint(1, _MOST_PROPERTIES)))
+    if first:
+        roles = [first, *(role for role in roles if role != first)]
+    return [told[role] for role in roles]
+
+
+def _of_thing(scene: Scene, rng: random.Random, case: Case, group: str, place: int, pair: tuple[str, str]) -> Question:
+    # A count means all things where no name comes before it.
+    wanted = _some(rng, _told(scene, rng, place), "name")
+    return _asked(case, _worded(rng, group, pair), object_of(wanted), partial(read_object, scene), wanted)
+
+
+def _of_kind(scene: Scene, rng: random.Random, target: Target) -> Question:
+    """Ask about a kind; answers may be null."""
+    places = places_of(scene, target.kind)
+    largest = _largest(scene, places)
+    told: dict[typed.Role, Wanted] = {
+        "count": Wanted(_key(rng, "count"), "count", len(places)),
+        "present": Wanted(_key(rng, "present"), "present", bool(places)),
+    }
+    if places:
+        of_any = _told(scene, rng, places[0] if largest is None else largest)
+        told |= of_any if largest is not None else {role: of_any[role] for role in ("name",)}
+    else:
+        told |= {"name": Wanted(_key(rng, "name"), "name", None), "box": Wanted(_key(rng, "box"), "box", None)}
+    wanted = _some(rng, told)
+    question = _worded(rng, "kind", target.pair)
+    case: Case = "kind" if places else "missing"
+    return _asked(case, question, object_of(wanted, nullable=True), partial(read_object, scene), wanted)
+
+
+def _of_group(scene: Scene, rng: random.Random) -> Iterator[Question]:
+    """Ask for the largest of a group that is there, by the question or by the name of the first property."""
+    present = {item.index for item in scene.objects}
+    clear = [pair for pair in typed.GROUPS if not present & typed.unclear(pair[0])]
+    for pair in rng.sample(clear, len(clear)):
+        members = typed.members(pair[0])
+        largest = _largest(scene, [place for place, item in enumerate(scene.objects) if item.index in members])
+        if largest is None:
+            continue
+        if rng.random() < 0.5:
+            yield _of_thing(scene, rng, "group", "group", largest, pair)
+        else:
+            told = _told(scene, rng, largest)
+            told["name"] = Wanted(pair[0], "name", told["name"].value)
+            wanted = _some(rng, told, "name")
+            question = _worded(rng, "scene", pair)
+            yield _asked("group", question, object_of(wanted), partial(read_object, scene), wanted)
+        return
+
+
+def _of_outermost(scene: Scene, rng: random.Random) -> Iterator[Question]:
+    everything = instances(scene)
+    sides: dict[typed.Role, list[float]] = {
+        "left": [-x for _, x, _ in everything],
+        "right": [x for _, x, _ in everything],
+        "above": [-y for _, _, y in everything],
+        "below": [y for _, _, y in everything],
+    }
+    found = {role: typed.clearly_first(values, margin=typed.CLEARLY_OUTERMOST) for role, values in sides.items()}
+    found["largest"] = _largest(scene, range(len(everything)))
+    clear = {role: place for role, place in found.items() if place is not None}
+    if clear:
+        names = {**typed.NAMES, **typed.OUTER_NAMES}
+        wanted = [
+            Wanted(rng.choice(names[role]), "name", load_objects()[everything[clear[role]][0]].name)
+            for role in rng.sample([*clear], rng.randint(1, min(3, len(clear))))
+        ]
+        question = _worded(rng, "scene", ("red", "red"))
+        yield _asked("outermost", question, object_of(wanted), partial(read_object, scene), wanted)
+
+
+def _of_list(scene: Scene, rng: random.Random, *, each: bool) -> Question:
+    """Ask for a list of all objects with their boxes, or of all kinds with how many there are."""
+    everything = instances(scene)
+    order = language.centre_order([centre for _, *centre in everything])  # type: ignore[misc]
+    kinds = Counter(everything[place][0] for place in order)
+    keys = (_key(rng, "name"), _key(rng, "box" if each else "count"))
+    objects, second = load_objects(), "box" if each else "count"
+    if each:
+        rows = [(objects[everything[place][0]].name, scene.objects[place].box) for place in order]
+    else:
+        rows = [(objects[kind].name, count) for kind, count in kinds.items()]  # type: ignore[misc]
+    wanted = [[Wanted(keys[0], "name", name), Wanted(keys[1], second, value)] for name, value in rows]
+    listing = {"type": "array", "items": object_of(wanted[0]), "maxItems": MAX_ITEMS}
+    question = _worded(rng, "list boxes" if each and rng.random() < _LISTED_SHARE else "list", ("red", "red"))
+    key = rng.choice(typed.LIST_NAMES["items"]) if rng.random() < 0.7 else ""
+    schema = {"type": "object", "properties": {key: listing}, "required": [key]} if key else listing
+    return _asked("objects" if each else "kinds", question, schema, partial(read_items, key), wanted)
+
+
+def _of_value(scene: Scene, rng: random.Random, target: Target) -> Question:
+    """Ask for a value alone: how many, whether there is one, or where it is."""
+    places = places_of(scene, target.kind)
+    largest = _largest(scene, places)
+    chosen = rng.choice(("count", "present", "box", "point") if largest is not None else ("count", "present"))
+    if chosen == "count":
+        question = language.count_question(rng, target.pair)
+    elif chosen == "present":
+        question = language.existence_question(rng, target.pair)
+    else:
+        question = _worded(rng, "kind place", target.pair)
+    value: Any = {"count": len(places), "present": True}.get(chosen)
+    if value is None and largest is not None:
+        value = scene.objects[largest].box
+    wanted = Wanted("", chosen, value, largest)
+    return _asked("value", question, schema_of(chosen), partial(read_value, scene), wanted)

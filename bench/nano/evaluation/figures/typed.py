@@ -1,0 +1,90 @@
+"""Figures of answers that are JSON."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from bench.nano.evaluation.asking.typed import CASES
+from bench.nano.evaluation.records import Field, Typed
+from bench.nano.evaluation.scoring import mean
+
+Figures = dict[str, Any]
+
+_PLACES = {"box": {"x_min", "y_min", "x_max", "y_max", "score"}, "point": {"x", "y", "score"}}
+_TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+
+
+def typed_figures(answers: Sequence[Typed]) -> Figures:
+    """Give the share of values that are right, of answers that are so as a whole, and of those that keep to the schema.
+
+    `asking.judge_typed` compares values; they are also grouped by what they are and by what was asked.
+    """
+    kinds, cases = defaultdict(list), defaultdict(list)
+    for answer in answers:
+        cases[answer.case].append(answer)
+        for field in answer.fields:
+            kinds[field.kind].append(field)
+    everything = [field for answer in answers for field in answer.fields]
+    return {
+        "fields_right": _right(everything),
+        "fields": len(everything),
+        "whole_answers": _whole(answers),
+        "valid": mean(map(is_valid, answers)),
+        **{f"{kind}_right": _right(kinds[kind]) for kind in sorted(kinds)},
+        "by_case": {
+            case: {
+                "fields_right": _right([field for answer in cases[case] for field in answer.fields]),
+                "whole": _whole(cases[case]),
+                "answers": len(cases[case]),
+            }
+            for case in CASES
+            if case in cases
+        },
+    }
+
+
+def _right(fields: Iterable[Field]) -> float:
+    return mean(field.right for field in fields)
+
+
+def _whole(answers: Iterable[Typed]) -> float:
+    return mean(all(field.right for field in answer.fields) for answer in answers)
+
+
+def is_valid(answer: Typed) -> bool:
+    """Tell whether the text of an answer is JSON that keeps to its schema."""
+    try:
+        return conforms(json.loads(answer.text), answer.schema)
+    except ValueError:
+        return False
+
+
+def conforms(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Tell whether a value keeps to one of the schemas of `examine_typed`; other keywords are not known here."""
+    if "anyOf" in schema:
+        return any(conforms(value, one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return value in schema["enum"]
+    if not _TYPES[schema["type"]](value):
+        return False
+    if "format" in schema:
+        return set(value) == _PLACES[schema["format"]] and all(0 <= number <= 1 for number in value.values())
+    match schema["type"]:
+        case "integer":
+            return bool(schema["minimum"] <= value <= schema["maximum"])
+        case "string":
+            return len(value) <= schema["maxLength"]
+        case "array":
+            return len(value) <= schema["maxItems"] and all(conforms(one, schema["items"]) for one in value)
+        case "object":
+            properties = schema["properties"]
+            return [*value] == [*properties] and all(conforms(value[key], one) for key, one in properties.items())
+    return True

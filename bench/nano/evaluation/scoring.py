@@ -1,0 +1,163 @@
+"""How answers are compared with the truth: small pure functions that the evaluation adds up."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.nano.questions.text.language import reading_order
+
+Box = Sequence[float]
+"""x_min, y_min, x_max, y_max."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """An answer that belongs to a true box: their places in the two lists, and their overlap."""
+
+    answer: int
+    truth: int
+    iou: float
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Right answers, wrong answers, and true things that no answer found; they add up with `+`."""
+
+    right: int = 0
+    wrong: int = 0
+    missed: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(self.right + other.right, self.wrong + other.wrong, self.missed + other.missed)
+
+    @property
+    def precision(self) -> float:
+        """Share of the answers that are right; NaN without answers."""
+        return ratio(self.right, self.right + self.wrong)
+
+    @property
+    def recall(self) -> float:
+        """Share of the truth that was found; NaN where there was nothing to find."""
+        return ratio(self.right, self.right + self.missed)
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall; NaN with neither answers nor truth."""
+        return ratio(2 * self.right, 2 * self.right + self.wrong + self.missed)
+
+
+def ratio(part: float, whole: float) -> float:
+    """Divide, NaN by nothing."""
+    return part / whole if whole else float("nan")
+
+
+def iou(a: Box, b: Box) -> float:
+    """Intersection over union of two boxes; 0 where both are empty."""
+    wide = min(a[2], b[2]) - max(a[0], b[0])
+    high = min(a[3], b[3]) - max(a[1], b[1])
+    shared = max(wide, 0.0) * max(high, 0.0)
+    union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared
+    return shared / union if union > 0 else 0.0
+
+
+def match_boxes(answers: Sequence[Box], truths: Sequence[Box], threshold: float = 0.5) -> list[Match]:
+    """Pair answers with true boxes, one to one, greedily by the largest overlap.
+
+    Returns:
+        The pairs whose overlap reaches the threshold, in the order of the answers.
+    """
+    pairs = [Match(i, j, iou(answer, truth)) for i, answer in enumerate(answers) for j, truth in enumerate(truths)]
+    taken_answers: set[int] = set()
+    taken_truths: set[int] = set()
+    matches: list[Match] = []
+    for pair in sorted(pairs, key=lambda pair: -pair.iou):
+        if pair.iou >= threshold and pair.answer not in taken_answers and pair.truth not in taken_truths:
+            taken_answers.add(pair.answer)
+            taken_truths.add(pair.truth)
+            matches.append(pair)
+    return sorted(matches, key=lambda pair: pair.answer)
+
+
+def count_matches(answers: Sequence[Box], truths: Sequence[Box], threshold: float = 0.5) -> Counts:
+    """Count what `match_boxes` pairs and what it leaves over."""
+    right = len(match_boxes(answers, truths, threshold))
+    return Counts(right, len(answers) - right, len(truths) - right)
+
+
+def average_precision(scores: Sequence[float], right: Sequence[bool], total: int) -> float:
+    """Area under the precision-recall curve, precision made monotone, all points (as PASCAL VOC since 2010).
+
+    Args:
+        scores: Of every answer; equal scores share one point of the curve.
+        right: Whether the answer was paired with a true box.
+        total: How many true boxes there are; NaN is given where there are none.
+    """
+    if not total:
+        return float("nan")
+    return float(average_precisions(scores, right, np.ones((1, len(scores))), np.array([total]))[0])
+
+
+def average_precisions(
+    scores: Sequence[float], right: Sequence[bool], weights: npt.NDArray[np.float64], totals: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Give `average_precision` once for each row of weights of the answers.
+
+    Args:
+        scores: Of every answer.
+        right: Whether the answer was paired with a true box.
+        weights: How often each answer counts, [rows, answers].
+        totals: How many true boxes there are, [rows], at least one.
+    """
+    order = np.argsort(-np.asarray(scores), kind="stable")
+    ranked = np.asarray(scores)[order]
+    last = np.append(ranked[1:] != ranked[:-1], True)[: len(ranked)]
+    hit = np.asarray(right, bool)[order]
+    found = np.zeros(len(weights))
+    for row, (weight, total) in enumerate(zip(weights, totals, strict=True)):
+        counted = weight[order]
+        hits, answers = np.cumsum(counted * hit)[last], np.cumsum(counted)[last]
+        precision = hits / np.maximum(answers, 1e-12)
+        highest = np.maximum.accumulate(precision[::-1])[::-1]
+        found[row] = np.sum(np.diff(hits / total, prepend=0.0) * highest)
+    return found
+
+
+def auc(right: Sequence[float], wrong: Sequence[float]) -> float:
+    """Probability that a right answer outscores a wrong one, ties counted half; NaN without one of each."""
+    if not len(right) or not len(wrong):
+        return float("nan")
+    lower = np.sort(np.asarray(wrong, float))
+    below = np.searchsorted(lower, right, side="left")
+    upto = np.searchsorted(lower, right, side="right")
+    return float(np.mean(below + upto) / 2 / len(lower))
+
+
+def inside(point: Sequence[float], box: Box) -> bool:
+    """Tell whether a point (x, y) lies in a box, its edges included."""
+    return box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]
+
+
+def pairs_in_order(matches: Sequence[Match], truths: Sequence[Box]) -> tuple[int, int]:
+    """Count consecutive right answers that come in reading order of their true boxes.
+
+    Returns:
+        Pairs in order, pairs.
+    """
+    rank = {place: position for position, place in enumerate(reading_order(truths))}
+    positions = [rank[match.truth] for match in matches]
+    ordered = sum(first < second for first, second in itertools.pairwise(positions))
+    return ordered, max(0, len(positions) - 1)
+
+
+def same_answer(answer: str, expected: str) -> bool:
+    """Compare short answers without regard to case, spaces around, or a full stop."""
+    return answer.strip().rstrip(".").lower() == expected.lower()
+
+
+def mean(values: Iterable[float]) -> float:
+    """Mean of numbers; NaN of none."""
+    numbers = list(values)
+    return ratio(sum(numbers), len(numbers))

@@ -1,0 +1,128 @@
+"""Rows of questions: parts laid side by side, gaps closed, padded to a fixed length.
+
+Every part has its full width in every row; places that a row does not use hold NONE.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.nano.scenes.batched.painting import constant
+
+BOS, SKILL, ARGUMENT, ANSWER, THINK, COORD, SIZE, GROUND, GROUND_END = 0, 1, 2, 3, 4, 5, 6, 7, 9
+NONE = -1
+
+
+@dataclass(frozen=True)
+class Questions:
+    """A batch of questions of one length.
+
+    Attributes:
+        ids: input and target ids, ``[B, L]``; coordinate and size places hold their special ids.
+        values: what those places stand for, ``[B, L, 2]``: a coordinate in the first, or width and height; at integers
+            of outlines the first holds the integer as a share of the grid.
+        weight: how much a place counts in the loss, ``[B, L]``; 0 where it is no part of the answer.
+        outline: True at the integers of an outline, ``[B, L]``.
+    """
+
+    ids: Tensor
+    values: Tensor
+    weight: Tensor
+    outline: Tensor
+
+
+@dataclass(frozen=True)
+class Part:
+    """Neighbouring places of all rows.
+
+    Attributes:
+        ids: ``[R, W]``.
+        values: ``[R, W, 2]``; None for zeros.
+        weight: of all its places, or of each.
+        outline: whether they are integers of an outline.
+    """
+
+    ids: Tensor
+    values: Tensor | None = None
+    weight: float | tuple[float, ...] = 0.0
+    outline: bool = False
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Of each place."""
+        return self.weight if isinstance(self.weight, tuple) else (self.weight,) * self.ids.shape[1]
+
+
+def number(value: int, device: torch.device) -> Tensor:
+    """Give a whole number on the device, for `torch.where`: a Python number would be written anew each time."""
+    return constant(value, torch.long, device)
+
+
+def counted(count: int, device: torch.device) -> Tensor:
+    """Give 0, 1, 2 ... ``[count]`` on the device."""
+    return constant(tuple(range(count)), torch.long, device)
+
+
+def token(id_: int, like: Tensor) -> Tensor:
+    """Repeat one id for every row of ``like [R, ...]``: ``[R, 1]``."""
+    return number(id_, like.device).expand(len(like), 1)
+
+
+def only(mask: Tensor, ids: Tensor | int) -> Tensor:
+    """Keep ids where the mask says so, NONE elsewhere; both broadcast."""
+    kept = number(ids, mask.device) if isinstance(ids, int) else ids
+    return torch.where(mask, kept, number(NONE, mask.device))
+
+
+def lay(parts: Sequence[Part], length: int) -> Questions:
+    """Join parts, close the gaps and pad to `length`; a row that does not fit loses its end."""
+    device, rows = parts[0].ids.device, len(parts[0].ids)
+    zeros = constant(0.0, torch.float32, device)
+    widths = [part.ids.shape[1] for part in parts]
+    width = sum(widths)
+    # One place more, which stands for padding.
+    ids = torch.cat([*(part.ids for part in parts), number(BOS, device).expand(rows, 1)], 1)
+    values = [zeros.expand(*part.ids.shape, 2) if part.values is None else part.values for part in parts]
+    used = ids[:, :-1] != NONE
+    # Place 0 takes what is not used, and what does not fit.
+    place = used.cumsum(1) * used
+    place = place * (place <= length)
+    source = torch.full((rows, length + 1), width, device=device)
+    source = source.scatter(1, place, counted(width, device).expand(rows, -1))[:, 1:]
+
+    def column(of: Iterable[float], dtype: torch.dtype) -> Tensor:
+        return constant((*of, 0.0), dtype, device)[source]
+
+    return Questions(
+        ids.gather(1, source),
+        torch.cat([*values, zeros.expand(rows, 1, 2)], 1).gather(1, source[..., None].expand(-1, -1, 2)),
+        column(itertools.chain.from_iterable(part.weights for part in parts), torch.float32),
+        column([part.outline for part, n in zip(parts, widths, strict=True) for _ in range(n)], torch.bool),
+    )
+
+
+def either(first: Questions, second: Questions, choose_first: Tensor) -> Questions:
+    """Take each row from one of two layouts of the same length; ``choose_first [B]``."""
+    row = choose_first[:, None]
+    return Questions(
+        torch.where(row, first.ids, second.ids),
+        torch.where(row[..., None], first.values, second.values),
+        torch.where(row, first.weight, second.weight),
+        torch.where(row, first.outline, second.outline),
+    )
+
+
+def slots(questions: Questions, lengths: Sequence[int]) -> list[Questions]:
+    """Split rows ``[slots * B, L]`` into one batch a slot, each cut to its own length."""
+    columns = (questions.ids, questions.values, questions.weight, questions.outline)
+    chunks = zip(*(column.chunk(len(lengths)) for column in columns), strict=True)
+    return [Questions(*(x[:, :length] for x in chunk)) for chunk, length in zip(chunks, lengths, strict=True)]
+
+
+def padded(rows: Sequence[Sequence[int]], device: torch.device, width: int | None = None) -> Tensor:
+    """Put rows of ids into a table ``[rows, W]``, NONE behind each."""
+    width = width or max(map(len, rows))
+    return torch.tensor([[*row, *[NONE] * (width - len(row))] for row in rows], dtype=torch.long, device=device)

@@ -1,0 +1,172 @@
+"""Questions with short answers: which of them a row gets, what it asks about, how it is worded and answered.
+
+Several slots are made at once: S slots of B scenes each. A question that a scene does not allow is replaced by another.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.nano.questions.answers import Answers
+from bench.nano.questions.choices import Colours, Relations, any_of, chance, weighted
+from bench.nano.questions.layout import NONE, Part, counted, number
+from bench.nano.questions.names import Names
+from bench.nano.questions.references import REFERENCE_TOKENS, reference
+from bench.nano.questions.wording import Wording
+from bench.nano.scenes.batched.compose import Scenes
+from bench.nano.scenes.batched.painting import constant
+
+COUNT, EXISTENCE, TOTAL, RELATION, PLACE, COMPARISON, COLOUR, REFERENCE = QUESTIONS = (
+    "count", "existence", "total", "relation", "place", "comparison", "colour", "reference",
+)  # fmt: skip
+Mix = Mapping[str, float]
+_NAMES_OBJECT = (RELATION, COMPARISON, REFERENCE)
+_FREE_SHARE = 0.15
+_FALLBACK = 1e-9  # so rare that it comes only where nothing else can be asked
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Rows of questions, ``[S * B]`` of them.
+
+    Attributes:
+        reference: ids before the question, ``[S * B, 3]``.
+        words: of the question, with gaps, ``[S * B, W]``.
+        answer: rows of the answers.
+        question: places in `QUESTIONS`.
+        kind: what it asks about, NONE for an unknown word.
+    """
+
+    reference: Part
+    words: Tensor
+    answer: Tensor
+    question: Tensor
+    kind: Tensor
+
+    def rows(self, start: int, stop: int | None = None) -> "Queries":
+        """Give some of the rows."""
+        mark, part = self.reference, slice(start, stop)
+        assert mark.values is not None
+        return Queries(
+            Part(mark.ids[part], mark.values[part]),
+            self.words[part],
+            self.answer[part],
+            self.question[part],
+            self.kind[part],
+        )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One question of all slots: numbers of its group, what it speaks of, its answer, and whether it can be asked."""
+
+    group: Tensor
+    answer: Tensor
+    valid: Tensor
+    first: Tensor
+    second: Tensor
+
+
+class QueryMaker:
+    """Asks questions with short answers.
+
+    Args:
+        names: of what is asked about.
+        wording: of the questions.
+        answers: of all.
+        mixes: odds of each question for every slot; where none can be asked it is one for number or existence.
+        device: of the scenes.
+    """
+
+    def __init__(
+        self, names: Names, wording: Wording, answers: Answers, mixes: Sequence[Mix], device: torch.device
+    ) -> None:
+        self._names, self._wording, self._answers = names, wording, answers
+        self._colours = Colours(device)
+        least = {name: _FALLBACK if name in (COUNT, EXISTENCE) else 0.0 for name in QUESTIONS}
+        odds = [list((least | dict(mix)).values()) for mix in mixes]
+        self._odds = torch.tensor(odds, device=device)[:, None]  # [S, 1, questions]
+
+    def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Queries:
+        """Ask about scenes, which have such relations; ``kind [S, B]`` is what counting and existence ask for."""
+        shape, device = kind.shape, kind.device
+        instance = any_of((scenes.labels >= 0).expand(*shape, -1))
+        point = chance(0.5, shape, device)
+        free = scenes.free_ok & (chance(_FREE_SHARE, shape, device) & point | (scenes.labels < 0).all(1))
+        marked = self._marked(scenes, instance, point | free, free)
+        spatial = self._spatial(scenes, relations, shape)
+        asked = [*self._counting(scenes, kind), *spatial, self._colour(scenes, shape), marked]
+        chosen = weighted(torch.stack([one.valid for one in asked], 2), self._odds)
+        columns = [(one.group, one.answer, one.first, one.second) for one in asked]
+        stacked = torch.stack([x for column in columns for x in column]).view(len(asked), -1, *shape)
+        picked = stacked.gather(0, chosen.expand(1, stacked.shape[1], *shape))[0].flatten(1)
+        group, answer, first, second = picked.unbind()
+        # Rows of nouns stand behind the kinds.
+        noun = (chosen == QUESTIONS.index(COLOUR)).flatten()
+        names = self._names(torch.stack((first * ~noun, second)))
+        words = self._wording(group, torch.where(noun, self._names.nouns + first, names[0]), names[1])
+        refers = chosen == QUESTIONS.index(REFERENCE)
+        mark = reference(scenes, instance, ~(point | free), free, refers)
+        return Queries(mark, words, answer, chosen.flatten(), first)
+
+    def longest(self, question: str) -> int:
+        """Most tokens of a question with its reference and its answer."""
+        answer = self._answers.longest if question in _NAMES_OBJECT else self._answers.longest_fixed
+        if question == REFERENCE:
+            return REFERENCE_TOKENS + max(map(self._wording.longest, ("point", "box"))) + answer
+        return self._wording.longest(question) + answer
+
+    def _of(self, group: str, like: Tensor) -> Tensor:
+        return number(self._wording.group[group], like.device).expand_as(like)
+
+    def _counting(self, scenes: Scenes, kind: Tensor) -> list[_Asked]:
+        """Count, existence and total."""
+        always, no_yes = constant(True, torch.bool, kind.device).expand_as(kind), self._answers.no_yes
+        count = ((scenes.labels == kind[..., None]) & (kind >= 0)[..., None]).sum(2)
+        total = (scenes.labels >= 0).sum(1).expand_as(kind)
+        return [
+            _Asked(self._of("count", kind), self._answers.number + count, always, kind, kind),
+            _Asked(self._of("existence", kind), no_yes + (count > 0).long(), always, kind, kind),
+            _Asked(self._of("total", kind), self._answers.number + total, always, kind, kind),
+        ]
+
+    def _spatial(self, scenes: Scenes, relations: Relations, shape: torch.Size) -> list[_Asked]:
+        """What is in a direction of something, whether it is there, and which of two is further."""
+        labels = scenes.labels
+        n, scene = labels.shape[1], counted(len(labels), labels.device)
+        clear = relations.clear.flatten(1)
+        at = any_of(clear.expand(*shape, -1))
+        nearest = relations.nearest.flatten(1)[scene, at]
+        origin = labels[scene, at % n]
+        answer = torch.where(nearest == NONE, number(self._answers.nothing, at.device), self._answers.name + nearest)
+        what = self._of("relation left", at) + at // n
+        relation = _Asked(what, answer, clear.any(1).expand(shape), origin, origin)
+        return [relation, *(self._pair(relations, labels, shape, question) for question in (PLACE, COMPARISON))]
+
+    def _pair(self, relations: Relations, labels: Tensor, shape: torch.Size, question: str) -> _Asked:
+        n, scene = labels.shape[1], counted(len(labels), labels.device)
+        at = any_of(relations.apart.flatten(1).expand(*shape, -1))
+        valid = relations.apart.flatten(1).any(1).expand(shape)
+        holds = relations.lies.flatten(1)[scene, at]
+        first, second = labels[scene, at // n % n], labels[scene, at % n]
+        if question == PLACE:
+            group, answer = self._of("place left", at), self._answers.no_yes + holds.long()
+        else:
+            group, answer = self._of("comparison left", at), self._answers.name + torch.where(holds, first, second)
+        return _Asked(group + at // (n * n), answer, valid, first, second)
+
+    def _colour(self, scenes: Scenes, shape: torch.Size) -> _Asked:
+        colour = self._colours(scenes.labels)
+        noun = any_of((colour != NONE).expand(*shape, -1))
+        scene = counted(len(colour), colour.device)
+        valid = (colour != NONE).any(1).expand(shape)
+        return _Asked(self._of("colour", noun), self._answers.colour + colour[scene, noun], valid, noun, noun)
+
+    def _marked(self, scenes: Scenes, instance: Tensor, point: Tensor, free: Tensor) -> _Asked:
+        scene = counted(instance.shape[1], instance.device)
+        kind = scenes.labels[scene, instance]
+        answer = torch.where(free, number(self._answers.nothing, kind.device), self._answers.name + kind)
+        group = torch.where(point, self._of("point", kind), self._of("box", kind))
+        return _Asked(group, answer, free | (kind >= 0), kind, kind)

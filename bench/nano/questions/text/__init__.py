@@ -1,0 +1,1 @@
+"""Questions and answers as text: templates, rules, and what is right."""

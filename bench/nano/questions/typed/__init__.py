@@ -1,0 +1,1 @@
+"""Batches of questions that are answered with JSON."""

@@ -1,0 +1,203 @@
+"""What typed answers are about, for batches: the form, the things that are meant, and which properties are told.
+
+The rules are those of `questions.text.typed`, for B scenes of N places; R is the number of `typed.ROLES`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.nano.questions.choices import Relations, chance, weighted
+from bench.nano.questions.layout import NONE, counted, number
+from bench.nano.questions.names import below
+from bench.nano.questions.text import typed
+from bench.nano.questions.typed.tables import (
+    ABOUT_ODDS,
+    BARE,
+    BOX,
+    CALLED,
+    COLOUR,
+    COUNT,
+    FORM_ODDS,
+    GROUP,
+    KIND,
+    LIST,
+    NAME,
+    OBJECT,
+    SCALAR,
+    SCENE,
+    WHERE,
+    colours_of_kinds,
+    groups_of_kinds,
+    odds,
+)
+from bench.nano.scenes.batched.compose import Scenes
+from bench.nano.scenes.batched.painting import constant
+
+PROPERTIES = 4
+"""Of an object at most."""
+_LISTED_PROPERTIES = 3
+_LARGER = math.log(typed.CLEARLY_LARGEST)  # between logarithms of areas
+_ABSENT_GROUP_ODDS = 0.03  # of each that is not there, against one that is
+_NAME_FIRST = 0.85  # of objects in lists
+_TOP_SHARE, _COUNTED_SHARE = 0.3, 0.2  # of the lists: with nothing around them; with their count before them
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is asked of B scenes.
+
+    Attributes:
+        form: SCALAR, OBJECT, LIST or BARE, ``[B]``.
+        about: SCENE, KIND, GROUP, OUTER or CALLED, ``[B]``.
+        kind: asked for, NONE for an unknown word, ``[B]``; also where it is about something else.
+        group: asked for, ``[B]``; likewise.
+        match: the instances that are meant, ``[B, N]``.
+        target: the largest of them, ``[B]``.
+        outer: the leftmost, rightmost, topmost, lowest, largest and smallest instance of all, ``[B, 6]``.
+        roles: the properties in their order, ``[B, PROPERTIES]``.
+        properties: how many of them are told, ``[B]``.
+        wrapped: whether a list is the value of a property, ``[B]``.
+        counted: whether a list that is has its length before it, ``[B]``.
+    """
+
+    form: Tensor
+    about: Tensor
+    kind: Tensor
+    group: Tensor
+    match: Tensor
+    target: Tensor
+    outer: Tensor
+    roles: Tensor
+    properties: Tensor
+    wrapped: Tensor
+    counted: Tensor
+
+    @property
+    def single(self) -> Tensor:
+        """Whether it is about one thing, not about a list, ``[B]``."""
+        return self.form <= OBJECT
+
+    @property
+    def told(self) -> Tensor:
+        """Which places of `roles` are told, ``[B, PROPERTIES]``."""
+        return counted(PROPERTIES, self.roles.device) < self.properties[:, None]
+
+    def has(self, role: int) -> Tensor:
+        """Whether a property is told, ``[B]``."""
+        return ((self.roles == role) & self.told).any(1)
+
+    @property
+    def counts_all(self) -> Tensor:
+        """Whether a count is of everything that is meant: nothing was asked for or named before it, ``[B]``."""
+        place = counted(PROPERTIES, self.roles.device)
+        name, count = (
+            torch.where((self.roles == role) & self.told, place, number(PROPERTIES, place.device)).amin(1)
+            for role in (NAME, COUNT)
+        )
+        return self.single & (self.about != KIND) & (count < name)
+
+
+class Chooser:
+    """Chooses what is asked.
+
+    Args:
+        device: of the scenes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.colours = colours_of_kinds(device)
+        self._members, self._unclear = groups_of_kinds(device)
+        self._forms = torch.tensor(FORM_ODDS, device=device)
+        self._abouts = torch.tensor(ABOUT_ODDS, device=device)
+        self._odds = odds(device)
+
+    def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Choice:
+        """Choose for every scene; ``kind [B]`` is what may be asked for."""
+        labels, device = scenes.labels, scenes.labels.device
+        there = labels >= 0
+        form = weighted(torch.ones_like(self._forms, dtype=torch.bool).expand(len(labels), -1), self._forms)
+        about = weighted(self._abouts[form] > 0, self._abouts[form])
+        askable = ~self._unclear[:, labels].any(2).T  # [B, groups]
+        present = self._members[:, labels].any(2).T
+        group = weighted(askable, torch.where(present, 1.0, _ABSENT_GROUP_ODDS))
+        grouped = ((about == GROUP) | (about == CALLED)) & askable.any(1)
+        about = torch.where(((about == GROUP) | (about == CALLED)) & ~grouped, number(SCENE, device), about)
+        alike = (labels == kind[:, None]) & (kind >= 0)[:, None]
+        member = self._members[group[:, None], labels] & there
+        match = torch.where((about == KIND)[:, None], alike, torch.where(grouped[:, None], member, there))
+        area = scenes.boxes[..., 2:].prod(2).clamp(min=1e-9).log()
+        target, clear = _first(area, match, _LARGER)
+        # A property can ask for the largest of a group only where there is one, or none of them.
+        vague = (about == CALLED) & (form == OBJECT) & match.any(1) & ~clear
+        about = torch.where(vague, number(SCENE, device), about)
+        match = torch.where(vague[:, None], there, match)
+        of_all = _first(area, there, _LARGER)
+        target, clear = (torch.where(vague, all_, one) for all_, one in zip(of_all, (target, clear), strict=True))
+        outer, outermost = self._outer(scenes, area)
+        valid = self._valid(labels, relations, about, match, target, clear, outermost)
+        single = form <= OBJECT
+        valid = torch.where(single[:, None], valid, self._listed(labels, match))
+        roles, properties = self._roles(form, about, valid)
+        wrapped = (about == CALLED) | ~chance(_TOP_SHARE, form.shape, device)
+        told_first = chance(_COUNTED_SHARE, form.shape, device)
+        return Choice(form, about, kind, group, match, target, outer, roles, properties, wrapped, told_first)
+
+    @staticmethod
+    def _outer(scenes: Scenes, area: Tensor) -> tuple[Tensor, Tensor]:
+        """Find the leftmost, rightmost, topmost, lowest, largest and smallest, and tell whether they are clearly so."""
+        x, y = scenes.boxes[..., 0], scenes.boxes[..., 1]
+        values = torch.stack((-x, x, -y, y, area, -area), 1)
+        margins = constant((*[typed.CLEARLY_OUTERMOST] * 4, *[_LARGER] * 2), torch.float32, area.device)
+        return _first(values, (scenes.labels >= 0)[:, None], margins)
+
+    def _valid(
+        self,
+        labels: Tensor,
+        relations: Relations,
+        about: Tensor,
+        match: Tensor,
+        target: Tensor,
+        clear: Tensor,
+        outermost: Tensor,
+    ) -> Tensor:
+        """Tell which properties of one thing can be told, ``[B, R]``."""
+        scene = counted(len(labels), labels.device)
+        of_kind, empty = about == KIND, ~match.any(1)
+        known = clear | empty
+        named = known | of_kind
+        coloured = (self.colours[labels[scene, target]] != NONE) & (clear | of_kind) & ~empty
+        sided = torch.where(of_kind[:, None], relations.clear[scene, :, target] & ~empty[:, None], outermost[:, :4])
+        columns = [named, torch.ones_like(empty), of_kind, coloured, known, known, *sided.unbind(1)]
+        return torch.stack([*columns, outermost[:, 4], outermost[:, 5]], 1)
+
+    def _listed(self, labels: Tensor, match: Tensor) -> Tensor:
+        """Tell which properties of several things can be told, ``[B, R]``."""
+        yes, no = torch.ones_like(match[:, 0]), torch.zeros_like(match[:, 0])
+        coloured = (~match | (self.colours[labels] != NONE)).all(1)
+        told = {NAME: yes, COUNT: yes, COLOUR: coloured, BOX: yes, WHERE: yes}
+        return torch.stack([told.get(role, no) for role in range(len(typed.ROLES))], 1)
+
+    def _roles(self, form: Tensor, about: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose properties in an order, those of larger odds earlier."""
+        of_list = form == LIST
+        named_list = of_list & (about != KIND)
+        first = (about == CALLED) & (form == OBJECT) | named_list & chance(_NAME_FIRST, form.shape, form.device)
+        role = counted(valid.shape[1], valid.device)
+        valid = valid & ~((role == COUNT) & (named_list & ~first)[:, None])
+        rate = self._odds[form, about] * valid
+        rings = torch.rand(rate.shape, device=rate.device).clamp(min=1e-30).log().neg() / rate
+        rings = torch.where((role == NAME) & first[:, None] & (rate > 0), -1.0, rings)
+        order = rings.argsort(1)[:, :PROPERTIES]
+        most = torch.where(of_list, number(_LISTED_PROPERTIES, form.device), number(PROPERTIES, form.device))
+        alone = (form == SCALAR) | (form == BARE)
+        most = torch.minimum((rate > 0).sum(1), torch.where(alone, number(1, form.device), most))
+        return order, 1 + below(most)
+
+
+def _first(values: Tensor, match: Tensor, margin: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Find the place of the largest of ``values [..., N]``, and tell whether it is larger than the next by a margin."""
+    best = torch.where(match, values, -torch.inf).topk(2, -1)
+    return best.indices[..., 0], match.any(-1) & (best.values[..., 0] >= best.values[..., 1] + margin)

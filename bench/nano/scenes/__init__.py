@@ -1,0 +1,1 @@
+"""Objects, their sprites, and the two generators of images with known contents."""

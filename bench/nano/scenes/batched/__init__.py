@@ -1,0 +1,1 @@
+"""Training scenes, composed on the device by the hundred."""

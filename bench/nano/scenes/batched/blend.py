@@ -1,0 +1,138 @@
+"""Laying sprites over a canvas: the plain truth in PyTorch, and the choice of the Triton kernel where there is one.
+
+Sprites are premultiplied RGBA at several levels of blur, float ``[2 * levels, classes, side, side, 4]``: half of the
+levels with a dark rim. A transform says where the scene's pixels, x and y in [-1, 1], fall in a sprite, same units.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bench.nano.scenes.batched import blend_kernel
+from bench.nano.scenes.batched.blend_kernel import UNSEEN, Objects
+
+
+class Seen(NamedTuple):
+    """What can be seen of every object, in pixels: int32 ``[B, N]`` each; senseless where `pixels` is 0.
+
+    Attributes:
+        pixels: how many.
+        first: the first of them in reading order, as row * width + column.
+        left: the first column.
+        right: the last column.
+        bottom: the last row; the first is that of `first`.
+    """
+
+    pixels: Tensor
+    first: Tensor
+    left: Tensor
+    right: Tensor
+    bottom: Tensor
+
+
+class Blended(NamedTuple):
+    """An image ``[B, 3, H, W]``, who owns each pixel (int8 ``[B, H, W]``, -1 for nobody), and what is seen."""
+
+    canvas: Tensor
+    owner: Tensor
+    seen: Seen
+
+
+def blend(canvas: Tensor, texels: Tensor, objects: Objects) -> Blended:
+    """Lay objects over a canvas one after another, each with its shadow.
+
+    Args:
+        canvas: ``[B, 3, H, W]`` in [0, 1]; on a GPU float16, and overwritten.
+        texels: see the module; on a GPU float16.
+        objects: what to lay.
+    """
+    if canvas.is_cuda and blend_kernel.HAS_TRITON:
+        bounds = reach(objects, canvas.shape, texels.shape[2])
+        owner, tallies = blend_kernel.triton_blend(canvas, texels, objects, bounds)
+        return Blended(canvas, owner, Seen(*tallies))
+    canvas, owner = plain_blend(canvas, texels, objects)
+    return Blended(canvas, owner, measure(owner, objects.label.shape[1]))
+
+
+def plain_blend(canvas: Tensor, texels: Tensor, objects: Objects) -> tuple[Tensor, Tensor]:
+    """Blend with PyTorch alone: the image and its owners as in :class:`Blended`."""
+    _, classes, side, _, _ = texels.shape
+    flat = texels.flatten(0, 3)
+    height, width = canvas.shape[2:]
+    x = ((torch.arange(width, device=canvas.device) + 0.5) * (2 / width) - 1)[None, None, :]
+    y = ((torch.arange(height, device=canvas.device) + 0.5) * (2 / height) - 1)[None, :, None]
+    owner = torch.full((len(canvas), height, width), -1, dtype=torch.int8, device=canvas.device)
+    out = canvas.float()
+    shift = (objects.drop * side)[..., None]
+    for n in range(objects.label.shape[1]):
+        present = (objects.label[:, n] >= 0)[:, None, None]
+        kind = objects.label[:, n].clamp(min=0)
+        m = objects.transform[:, n, :, :, None, None]
+        u = m[:, 0, 0] * x + m[:, 0, 1] * y + m[:, 0, 2]
+        v = m[:, 1, 0] * x + m[:, 1, 1] * y + m[:, 1, 2]
+        column, row = ((u + 1) * side - 1) / 2, ((v + 1) * side - 1) / 2  # [B, H, W]
+        softest = ((texels.shape[0] - 1) * classes + kind)[:, None, None] * (side * side)
+        near = (row - shift + 0.5).floor().long(), (column - shift + 0.5).floor().long()
+        shadow = flat[softest + _flat_index(*near, side)][..., 3].float()
+        shadow = shadow * (present & _inside(*near, side)) * objects.darkness[..., None]
+        base = (objects.level[:, n] * classes + kind)[:, None, None] * (side * side)
+        sprite = _bilinear(flat, base, row, column, side) * present[..., None]
+        alpha = sprite[..., 3]
+        colour = torch.einsum("bhwk,bck->bchw", sprite, objects.tint[:, n])
+        colour = torch.minimum(colour.clamp(min=0), alpha[:, None])
+        out = colour + out * ((1 - shadow) * (1 - alpha))[:, None]
+        owner = torch.where(alpha > 0.5, n, owner)
+    return out.to(canvas.dtype), owner
+
+
+def measure(owner: Tensor, count: int) -> Seen:
+    """Measure what can be seen of each of `count` objects from the owners of pixels ``[B, H, W]``."""
+    height, width = owner.shape[1:]
+    mine = owner[:, None] == torch.arange(count, device=owner.device, dtype=torch.int8)[:, None, None]
+    rows = torch.arange(height, device=owner.device, dtype=torch.int32)[:, None]
+    columns = torch.arange(width, device=owner.device, dtype=torch.int32)
+
+    def least(values: Tensor) -> Tensor:
+        return torch.where(mine, values, UNSEEN).amin((2, 3))
+
+    def most(values: Tensor) -> Tensor:
+        return torch.where(mine, values, -1).amax((2, 3))
+
+    return Seen(mine.sum((2, 3)).int(), least(rows * width + columns), least(columns), most(columns), most(rows))
+
+
+def reach(objects: Objects, shape: torch.Size, side: int) -> Tensor:
+    """Bound what each object and its shadow can touch: left, top, right, bottom (exclusive), int32 ``[B, N, 4]``."""
+    height, width = shape[2:]
+    m, offset = objects.transform[..., :2], objects.transform[..., 2]
+    det = m[..., 0, 0] * m[..., 1, 1] - m[..., 0, 1] * m[..., 1, 0]
+    adjoint = torch.stack((m[..., 1, 1], -m[..., 0, 1], -m[..., 1, 0], m[..., 0, 0]), -1)
+    inverse = (adjoint / det[..., None]).view(m.shape)
+    shadow = objects.drop * (objects.darkness > 0)  # half of the way, in units of half a sprite
+    centre = (inverse * (shadow[..., None] - offset)[..., None, :]).sum(-1)
+    half = (1 + 2 / side + shadow)[..., None] * inverse.abs().sum(-1)
+    scale = torch.cat((half.new_full((1,), width / 2), half.new_full((1,), height / 2)))
+    low, high = (1 + centre - half) * scale - 1, (1 + centre + half) * scale + 1
+    return torch.cat((low.floor(), high.ceil()), -1).clamp(-1e6, 1e6).int()
+
+
+def _inside(row: Tensor, column: Tensor, side: int) -> Tensor:
+    return (row >= 0) & (row < side) & (column >= 0) & (column < side)
+
+
+def _flat_index(row: Tensor, column: Tensor, side: int) -> Tensor:
+    return row.clamp(0, side - 1) * side + column.clamp(0, side - 1)
+
+
+def _bilinear(texels: Tensor, base: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
+    """Sample ``[B, H, W, 4]``; zero outside the sprite."""
+    top, left = row.floor(), column.floor()
+    down, right = row - top, column - left
+    r, c = top.long(), left.long()
+    out = torch.zeros((), device=texels.device)
+    for dr, wr in ((0, 1 - down), (1, down)):
+        for dc, wc in ((0, 1 - right), (1, right)):
+            weight = wr * wc * _inside(r + dr, c + dc, side)
+            out = out + texels[base + _flat_index(r + dr, c + dc, side)].float() * weight[..., None]
+    return out

@@ -1,0 +1,149 @@
+"""What is true of composed scenes, from who owns each pixel: points, free spots, outlines, dense targets.
+
+`owner` is int8 ``[B, H, W]``, -1 for nobody; labels ``[B, N]`` are -1 where there is no visible object; boxes hold
+centre and size as fractions of the image.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.nano.scenes.batched.blend import Seen
+from bench.nano.scenes.batched.painting import constant
+
+LEAD = 2
+"""Vertices that an outline begins with: they say how its thing is mirrored and turned."""
+
+_LATTICE = 31  # a side of the lattice over a box on which to point; odd, so that the centre is on it
+_DEEP = 0.6  # of the way from an object's edge to its innermost place
+_ASIDE = (0.05, 0.1)  # of a box, left and up: of two places as near to the centre, one is always the nearer
+_SPOT_TRIES, _FREE_TRIES = 8, 16
+_LEVEL = 0.05  # of half a sprite: heights that differ by less are ties, as those of two ears do
+
+
+def _own(owner: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Give the owner of the pixel at fractions x and y, each ``[B, ...]``."""
+    height, width = owner.shape[1:]
+    column, row = (x * width).long().clamp(0, width - 1), (y * height).long().clamp(0, height - 1)
+    return owner.flatten(1).gather(1, (row * width + column).flatten(1)).view(x.shape)
+
+
+def _numbers(labels: Tensor) -> Tensor:
+    return torch.arange(labels.shape[1], device=labels.device)
+
+
+def find_points(owner: Tensor, labels: Tensor, boxes: Tensor, seen: Seen) -> Tensor:
+    """Find where to point: the centre of the box if that lies well inside the object, else the nearest place that does.
+
+    Well inside means far from the edge of what is visible: a point on it is missed by the smallest error. It is sought
+    on a lattice over the box; an object that has none of its places gets its first pixel.
+    """
+    width, device = owner.shape[2], owner.device
+    steps = (torch.arange(_LATTICE, device=device) + 0.5) / _LATTICE - 0.5
+    y, x = torch.meshgrid(steps, steps, indexing="ij")
+    spots = torch.stack((x, y), -1).flatten(0, 1) * boxes[:, :, None, 2:] + boxes[:, :, None, :2]  # [B, N, places, 2]
+    mine = _own(owner, spots[..., 0], spots[..., 1]) == _numbers(labels)[:, None]
+    depth = _depth(mine.view(*mine.shape[:2], _LATTICE, _LATTICE)).flatten(2)
+    deep = mine & (depth >= _DEEP * depth.amax(2, keepdim=True))
+    aside = boxes[:, :, None, :2] - boxes[:, :, None, 2:] * constant(_ASIDE, boxes.dtype, device)
+    away = (spots - aside).square().sum(-1)
+    away[..., _LATTICE**2 // 2] = -1.0
+    nearest, place = torch.where(deep, away, torch.inf).min(2)
+    found = spots.gather(2, place[..., None, None].expand(-1, -1, 1, 2))[:, :, 0]
+    row = torch.div(seen.first, width, rounding_mode="floor")
+    first = torch.stack(((seen.first - row * width + 0.5) / width, (row + 0.5) / owner.shape[1]), -1)
+    found = torch.where(nearest.isfinite()[..., None], found, first)
+    return torch.where((labels >= 0)[..., None], found, 0.0)
+
+
+def _depth(mine: Tensor) -> Tensor:
+    """Count how often a shape ``[..., S, S]`` can lose its edge before it loses a place; 0 outside of it."""
+    left = mine.flatten(0, 1).float()
+    depth = left.clone()
+    for _ in range(mine.shape[-1] // 2):
+        left = 1 - functional.max_pool2d(functional.pad(1 - left, (1, 1, 1, 1), value=1.0), 3, 1)
+        depth += left
+    return depth.view(mine.shape)
+
+
+def find_spots(owner: Tensor, labels: Tensor, boxes: Tensor, points: Tensor) -> Tensor:
+    """Find a random visible pixel of each object: the first hit of a few tries in its box, else `points`."""
+    tries = torch.rand(*labels.shape, _SPOT_TRIES, 2, device=owner.device) - 0.5
+    tries = boxes[..., None, :2] + tries * boxes[..., None, 2:]
+    hit = _own(owner, tries[..., 0], tries[..., 1]) == _numbers(labels)[:, None]
+    first = hit.int().argmax(-1)[..., None, None].expand(-1, -1, 1, 2)
+    return torch.where((hit.any(-1) & (labels >= 0))[..., None], tries.gather(2, first)[..., 0, :], points)
+
+
+def find_free(owner: Tensor) -> tuple[Tensor, Tensor]:
+    """Find a random place of the background, ``[B, 2]``, and whether a few tries hit one, bool ``[B]``."""
+    tries = torch.rand(len(owner), _FREE_TRIES, 2, device=owner.device)
+    hit = _own(owner, tries[..., 0], tries[..., 1]) < 0
+    first = hit.int().argmax(1)[:, None, None].expand(-1, 1, 2)
+    return tries.gather(1, first)[:, 0], hit.any(1)
+
+
+def place_outlines(
+    outline: Tensor, count: Tensor, transform: Tensor, labels: Tensor, boxes: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Express outlines of sprites in the visible boxes: clockwise as seen, from the vertex that is topmost upright.
+
+    Upright means mirrored as the thing is, but not turned; of vertices equally high it is the leftmost. So where an
+    outline begins does not jump as the thing turns, and symmetric things begin at the same place when mirrored.
+
+    Args:
+        outline: vertices in sprite units, clockwise, ``[B, N, V, 2]``.
+        count: how many of them count, ``[B, N]``.
+        transform: from the scene to the sprites, ``[B, N, 2, 3]``.
+        labels: -1 where nothing is visible.
+        boxes: visible extent.
+
+    Returns:
+        Vertices in [0, 1] of the box, 0 past the count, and the count, 0 without a label.
+    """
+    m, offset = transform[..., :2], transform[..., 2]
+    det = m[..., 0, 0] * m[..., 1, 1] - m[..., 0, 1] * m[..., 1, 0]
+    u, v = (outline - offset[..., None, :]).unbind(-1)
+    x = (m[..., 1, 1, None] * u - m[..., 0, 1, None] * v) / det[..., None]
+    y = (m[..., 0, 0, None] * v - m[..., 1, 0, None] * u) / det[..., None]
+    scene = (torch.stack((x, y), -1) + 1) / 2
+    low = boxes[..., None, :2] - boxes[..., None, 2:] / 2
+    inside = ((scene - low) / boxes[..., None, 2:].clamp(min=1e-6)).clamp(0, 1)
+    place = torch.arange(outline.shape[2], device=outline.device)
+    used = place < count[..., None]
+    step = torch.where(det < 0, -1, 1)[..., None]  # a mirror turns clockwise into anticlockwise
+    height = torch.where(used, outline[..., 1], torch.inf)
+    topmost = height <= height.amin(-1, keepdim=True) + _LEVEL
+    start = torch.where(topmost, step * outline[..., 0], torch.inf).argmin(-1, keepdim=True)
+    order = (start + step * place).remainder(count[..., None].clamp(min=1))
+    ordered = inside.gather(2, order[..., None].expand(-1, -1, -1, 2))
+    there = used & (labels >= 0)[..., None]
+    return torch.where(there[..., None], ordered, 0.0), torch.where(labels >= 0, count, 0)
+
+
+def dense(
+    owner: Tensor, labels: Tensor, boxes: Tensor, outlines: Tensor, grid: int, classes: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Targets for every patch of a grid: the object at its centre, and each object once at the patch of its centre.
+
+    Returns:
+        Labels ``[B, grid * grid]``, `classes` for background, boxes ``[B, grid * grid, 4]``, and where the objects'
+        outlines begin, ``[B, grid * grid, 2 * LEAD]``.
+    """
+    batch, height, width = owner.shape
+    rows = torch.arange(batch, device=owner.device)[:, None]
+    centre = torch.arange(grid, device=owner.device) * 2 + 1
+    down, across = (torch.div(centre * side, 2 * grid, rounding_mode="floor") for side in (height, width))
+    at = owner[:, down[:, None], across].flatten(1).long()
+    # Empty places write to a cell of their own behind the last patch.
+    at = functional.pad(at, (0, 1), value=-1)
+    cell = (boxes[..., :2] * grid).long().clamp(0, grid - 1)
+    cell = torch.where(labels >= 0, cell[..., 1] * grid + cell[..., 0], grid * grid)  # [B, N]
+    index = torch.arange(labels.shape[1], device=owner.device).expand_as(labels)
+    index = torch.where((labels >= 0) & (at.gather(1, cell) < 0), index, at.gather(1, cell))
+    at[rows, cell] = index
+    at = at[:, :-1]
+    at = torch.where(labels.gather(1, at.clamp(min=0)) >= 0, at, -1)
+    label = torch.where(at >= 0, labels.gather(1, at.clamp(min=0)), classes)
+    leads = outlines[:, :, :LEAD].flatten(2)
+    return label, boxes[rows, at.clamp(min=0)], leads[rows, at.clamp(min=0)]

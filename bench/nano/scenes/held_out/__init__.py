@@ -1,0 +1,1 @@
+"""Scenes on which the checkpoint is judged; shares only the sprites with the training generator."""

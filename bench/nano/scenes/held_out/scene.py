@@ -1,0 +1,226 @@
+"""Held-out scenes: images with known contents on which the checkpoint is judged.
+
+Drawn at full image resolution on the CPU with numpy and Pillow, by code that shares nothing with the training
+generator but the sprites: other layouts, other backgrounds, real rotation and resampling, real JPEG files.
+"""
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFilter
+
+from bench.nano.scenes.held_out.backgrounds import HELD_OUT_BACKGROUNDS, TRAINED_BACKGROUNDS, paint_background
+from bench.nano.scenes.objects import SceneObject
+from bench.nano.scenes.pasting import Canvas, Placed, make_tile
+from bench.nano.scenes.sprites import Sprites
+
+MAX_OBJECTS = 10
+MIN_SIDE, MAX_SIDE = 160, 1600  # of an image, pixels
+MIN_SHARE, MAX_SHARE = 0.08, 0.45  # of the image's short side
+MIN_PIXELS = 24
+MAX_OVERLAP = 0.3
+MAX_ANGLE = 25.0
+
+# Of an object, at least this share of pixels must differ this much (of 255) from what is behind, or it cannot be seen.
+_MIN_CONTRAST, _MIN_DISTINCT = 20, 0.5
+_TRIES = 40
+_SHRINKS = 4
+_COLOUR_WORDS = frozenset(["red", "orange", "yellow", "green", "blue", "purple", "brown", "black", "white"])
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An image and the truth about it.
+
+    Attributes:
+        image: RGB, decoded from `jpeg`.
+        objects: In the order in which they were painted; later ones cover earlier ones.
+        background: A key of `BACKGROUNDS`.
+        jpeg: The image's file.
+        owner: Which of `objects` each pixel shows, -1 for the background; int8 [height, width].
+    """
+
+    image: Image.Image
+    objects: tuple[Placed, ...]
+    background: str
+    jpeg: bytes
+    owner: npt.NDArray[np.int8]
+
+    def mask(self, place: int) -> npt.NDArray[np.bool_]:
+        """Give the visible pixels of `objects[place]`, bool [height, width]."""
+        return np.equal(self.owner, place)
+
+
+def make_scene(
+    seed: int,
+    objects: Sequence[SceneObject],
+    sprites: Sprites,
+    *,
+    background: str | None = None,
+    size: tuple[int, int] | None = None,
+    count: int | None = None,
+) -> Scene:
+    """Compose one scene; the same arguments give the same scene.
+
+    Args:
+        seed: Any non-negative integer.
+        objects: The classes; those named by a colour keep their hue.
+        sprites: Straight RGBA in the order of `objects`, uint8 [n, s, s, 4].
+        background: A key of `BACKGROUNDS`; None chooses, held-out kinds half of the time.
+        size: Width and height in pixels; None chooses within the limits of the domain.
+        count: Objects wanted, 1 to 10; None chooses. Fewer are placed where no more fit.
+
+    Raises:
+        ValueError: `objects` and `sprites` differ in length.
+    """
+    if len(objects) != len(sprites):
+        raise ValueError(f"{len(objects)} objects, but {len(sprites)} sprites")
+    rng = np.random.default_rng(seed)
+    width, height = size or _picture_size(rng)
+    kind = background or _background_kind(rng)
+    canvas = Canvas.on(Image.fromarray(paint_background(kind, rng, width, height)))
+    layout = _Layout(width, height)
+    wanted = count or int(rng.integers(1, MAX_OBJECTS + 1))
+    for index in _kinds(rng, len(objects), wanted):
+        steady = not _COLOUR_WORDS.isdisjoint(objects[index].name.split())
+        _add(rng, canvas, layout, index, _jitter(rng, sprites[index], steady))
+    while not canvas.items:  # nothing stood out against this background: try other kinds
+        index = int(rng.integers(len(objects)))
+        _add(rng, canvas, layout, index, sprites[index])
+    jpeg = _photograph(rng, canvas.image)
+    with Image.open(io.BytesIO(jpeg)) as file:
+        image = file.convert("RGB")
+    return Scene(image, canvas.placed(), kind, jpeg, canvas.owner)
+
+
+def _picture_size(rng: np.random.Generator) -> tuple[int, int]:
+    """Choose a size: the longer side log-uniform, half of the images with a common aspect."""
+    common = (1.0, 4 / 3, 3 / 2, 16 / 9)
+    aspect = float(rng.choice(common)) if rng.random() < 0.5 else float(2 ** rng.uniform(0, 1))
+    longer = math.exp(rng.uniform(math.log(MIN_SIDE * aspect), math.log(MAX_SIDE)))
+    sides = min(MAX_SIDE, round(longer)), max(MIN_SIDE, math.ceil(longer / aspect))
+    return sides if rng.random() < 0.6 else sides[::-1]
+
+
+def _background_kind(rng: np.random.Generator) -> str:
+    kinds = [*(HELD_OUT_BACKGROUNDS if rng.random() < 0.5 else TRAINED_BACKGROUNDS)]
+    return kinds[rng.integers(len(kinds))]
+
+
+def _kinds(rng: np.random.Generator, classes: int, count: int) -> list[int]:
+    """Choose a class for each object; about half of the scenes repeat one or two of them."""
+    distinct = rng.choice(classes, min(count, classes), replace=False).tolist()
+    if count == 1 or rng.random() > 0.62:
+        return [int(index) for index in distinct]
+    repeated = distinct[: 1 if rng.random() < 0.7 else 2]
+    copies = int(rng.integers(2, count + 1))
+    chosen = [repeated[i % len(repeated)] for i in range(copies)] + distinct[len(repeated) :]
+    return [int(index) for index in rng.permutation(chosen[:count])]
+
+
+class _Layout:
+    """Finds free places; keeps the boxes (left, top, right, bottom in pixels) that are taken."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self.boxes = np.zeros((0, 4))
+        self.covered = np.zeros(0)  # share of each box that later boxes cover
+
+    def smallest(self) -> int:
+        return math.ceil(max(MIN_PIXELS, MIN_SHARE * min(self.width, self.height))) + 2
+
+    def largest(self) -> int:
+        return max(self.smallest(), math.floor(MAX_SHARE * min(self.width, self.height)) - 1)
+
+    def fits(self, box: npt.NDArray[np.float64]) -> bool:
+        """Tell whether a box overlaps no other too much, and leaves enough of each uncovered."""
+        cover = self._cover(box)
+        area = np.prod(self.boxes[:, 2:] - self.boxes[:, :2], axis=1)
+        smaller = np.minimum(area, (box[2] - box[0]) * (box[3] - box[1]))
+        return bool(np.all(cover <= MAX_OVERLAP * smaller) and np.all(self.covered + cover / area <= MAX_OVERLAP))
+
+    def take(self, box: npt.NDArray[np.float64]) -> None:
+        area = np.prod(self.boxes[:, 2:] - self.boxes[:, :2], axis=1)
+        self.covered = np.append(self.covered + self._cover(box) / area, 0.0)
+        self.boxes = np.vstack([self.boxes, box])
+
+    def _cover(self, box: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        sides = np.minimum(self.boxes[:, 2:], box[2:]) - np.maximum(self.boxes[:, :2], box[:2])
+        shared: npt.NDArray[np.float64] = np.prod(np.maximum(sides, 0), axis=1)
+        return shared
+
+
+def _add(rng: np.random.Generator, canvas: Canvas, layout: _Layout, index: int, sprite: Sprites) -> None:
+    """Place one object where it fits and stands out, smaller and smaller; leave it out where it never does."""
+    smallest, largest = layout.smallest(), layout.largest()
+    share = rng.random()
+    # Half of the sizes are drawn evenly, half by ratio: small objects are neither rare nor the rule.
+    side = smallest + share * (largest - smallest) if rng.random() < 0.5 else smallest * (largest / smallest) ** share
+    angle = rng.uniform(-MAX_ANGLE, MAX_ANGLE) if rng.random() < 0.8 else 0.0
+    mirror = bool(rng.random() < 0.5)
+    for _ in range(_SHRINKS):
+        tile = make_tile(sprite, round(side), angle, mirror)
+        spots = rng.random((_TRIES, 2)) * (layout.width - tile.width, layout.height - tile.height)
+        for left, top in spots.astype(int).tolist():
+            box = np.array([left, top, left + tile.width, top + tile.height], np.float64)
+            if layout.fits(box) and _distinct(canvas.image, tile, left, top) >= _MIN_DISTINCT:
+                layout.take(box)
+                canvas.paste(index, tile, left, top)
+                return
+        side = max(smallest, side * 0.65)
+
+
+def _distinct(image: Image.Image, tile: Image.Image, left: int, top: int) -> float:
+    """Give the share of a tile's pixels that stand out, in some channel, from what they would cover."""
+    behind = np.asarray(image.crop((left, top, left + tile.width, top + tile.height)), np.int16)
+    step = max(1, max(tile.size) // 64)
+    front = np.asarray(tile, np.int16)[::step, ::step]
+    difference = np.abs(front[..., :3] - behind[::step, ::step]).max(axis=2)
+    return float((difference[front[..., 3] > 127] >= _MIN_CONTRAST).mean())
+
+
+def _jitter(rng: np.random.Generator, sprite: Sprites, steady_hue: bool) -> Sprites:
+    """Vary saturation, contrast, brightness and a little hue of one sprite."""
+    colour = sprite[..., :3].astype(np.float32)
+    if not steady_hue:
+        colour = colour @ _hue_matrix(math.radians(rng.uniform(-8, 8)))
+    grey = colour @ np.array([[0.299], [0.587], [0.114]], np.float32)
+    colour = grey + (colour - grey) * rng.uniform(0.75, 1.25)
+    colour = 128 + (colour - 128) * rng.uniform(0.85, 1.15)
+    colour *= rng.uniform(0.8, 1.2)
+    return np.dstack([np.clip(colour, 0, 255).astype(np.uint8), sprite[..., 3:]])
+
+
+def _hue_matrix(angle: float) -> npt.NDArray[np.float32]:
+    """Rotate colours around the grey axis (Rodrigues' formula), for rows of RGB."""
+    cos, sin = math.cos(angle), math.sin(angle)
+    third, skew = (1 - cos) / 3, sin / math.sqrt(3)
+    return np.array(
+        [
+            [cos + third, third + skew, third - skew],
+            [third - skew, cos + third, third + skew],
+            [third + skew, third - skew, cos + third],
+        ],
+        np.float32,
+    )
+
+
+def _photograph(rng: np.random.Generator, image: Image.Image) -> bytes:
+    """Spoil an image as a camera and a file do (light, tint, blur, noise) and give it as JPEG."""
+    ramp = (np.arange(256) / 255) ** (2 ** rng.uniform(-0.35, 0.35))
+    gains = rng.uniform(0.85, 1.12) * rng.uniform(0.94, 1.06, 3)
+    curves = np.clip(ramp * gains[:, None] * 255, 0, 255).round().astype(int)
+    image = image.point(curves.ravel().tolist())
+    if rng.random() < 0.35:
+        image = image.filter(ImageFilter.GaussianBlur(rng.uniform(0.3, 0.0028 * min(image.size) + 0.3)))
+    if rng.random() < 0.35:
+        pixels = np.asarray(image, np.float32)
+        pixels = pixels + rng.standard_normal(pixels.shape, np.float32) * np.float32(rng.uniform(1, 13))
+        image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=int(rng.integers(40, 101)), subsampling=int(rng.choice([0, 2])))
+    return file.getvalue()

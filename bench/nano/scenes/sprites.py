@@ -1,0 +1,105 @@
+"""Objects as images: emoji drawn once with Noto Color Emoji, and a sheet for machines without the font."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from bench.nano import ROOT
+from bench.nano.scenes.objects import SceneObject, load_objects
+
+FONT = Path("/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf")
+SHEET = ROOT / ".nano" / "sprites.png"
+# The font holds bitmaps of this size only.
+_STRIKE = 109
+_CANVAS = 160
+_BORDER = 1
+
+Sprites = npt.NDArray[np.uint8]
+
+
+def render_sprites(objects: Sequence[SceneObject], size: int = 128) -> Sprites:
+    """Draw every object, cut to its visible pixels, centred, its longer side filling the square but for the border.
+
+    Args:
+        objects: What to draw, in the order of the result.
+        size: Side of a sprite in pixels.
+
+    Returns:
+        Straight (not premultiplied) RGBA, uint8 [n, size, size, 4].
+
+    Raises:
+        FileNotFoundError: The font (Debian package fonts-noto-color-emoji) is not installed.
+        ValueError: The font draws nothing for an object.
+    """
+    if not FONT.exists():
+        raise FileNotFoundError(f"{FONT} is missing; install the Debian package fonts-noto-color-emoji")
+    font = ImageFont.truetype(str(FONT), _STRIKE, layout_engine=ImageFont.Layout.BASIC)
+    return np.stack([_render(item, font, size) for item in objects])
+
+
+def _render(item: SceneObject, font: ImageFont.FreeTypeFont, size: int) -> Sprites:
+    canvas = Image.new("RGBA", (_CANVAS, _CANVAS))
+    # The variation selector only asks for colour, which this font has anyway; alone it would take a place of its own.
+    ImageDraw.Draw(canvas).text((8, 8), item.emoji[0], font=font, embedded_color=True)
+    bounds = canvas.getchannel("A").getbbox()
+    if bounds is None:
+        raise ValueError(f"{item.codepoint} ({item.name}) has no picture in {FONT.name}")
+    glyph = canvas.crop(bounds)
+    scale = (size - 2 * _BORDER) / max(glyph.size)
+    width, height = (max(1, round(side * scale)) for side in glyph.size)
+    # Drawing on a transparent canvas blends colours with its black, which is what premultiplying does: scaled as such,
+    # and only then made straight, edges keep their colour.
+    premultiplied = Image.frombytes("RGBa", glyph.size, glyph.tobytes()).resize(
+        (width, height), Image.Resampling.LANCZOS
+    )
+    sprite = Image.new("RGBa", (size, size))
+    sprite.paste(premultiplied, ((size - width) // 2, (size - height) // 2))
+    return np.asarray(sprite.convert("RGBA"))
+
+
+def save_sheet(path: Path = SHEET, size: int = 128) -> None:
+    """Draw all objects and write them as one square-ish PNG, row by row in class order."""
+    sprites = render_sprites(load_objects(), size)
+    columns = math.isqrt(len(sprites) - 1) + 1
+    rows = -(-len(sprites) // columns)
+    sheet = np.zeros((rows * columns, size, size, 4), np.uint8)
+    sheet[: len(sprites)] = sprites
+    pixels = sheet.reshape(rows, columns, size, size, 4).swapaxes(1, 2).reshape(rows * size, columns * size, 4)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, optimize=True)
+
+
+def load_sheet(path: Path = SHEET, size: int = 128) -> Sprites:
+    """Read the sprites of all objects back from `save_sheet`'s file.
+
+    Returns:
+        Straight RGBA, uint8 [objects, size, size, 4], equal to `render_sprites(load_objects(), size)`.
+
+    Raises:
+        FileNotFoundError: There is no sheet yet.
+        ValueError: The sheet was made for other objects or another size.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} is missing: `python -m bench.nano.scenes.sprites` draws it where {FONT.name} is"
+        )
+    count = len(load_objects())
+    columns = math.isqrt(count - 1) + 1
+    rows = -(-count // columns)
+    with Image.open(path) as image:
+        pixels = np.asarray(image)
+    if pixels.shape != (rows * size, columns * size, 4):
+        raise ValueError(
+            f"{path} is {pixels.shape}, not {rows}x{columns} sprites of {size}; make it anew with save_sheet"
+        )
+    return np.ascontiguousarray(
+        pixels.reshape(rows, size, columns, size, 4).swapaxes(1, 2).reshape(-1, size, size, 4)[:count]
+    )
+
+
+if __name__ == "__main__":
+    save_sheet()

@@ -1,0 +1,1 @@
+"""Training of the checkpoint and what comes before and after it."""

@@ -1,0 +1,301 @@
+"""What training minimises: answers of packed questions, bins with soft targets, and a dense loss on the image tokens.
+
+One row holds the image once and all of its questions:
+
+```
+BOS  image tokens ...  | question 1 ... | question 2 ... | ...
+└─ see one another ──┘   each sees the prefix and, causally, itself; each starts at the position after the image
+```
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.nano.questions.maker import BOS, COORD, SIZE, Questions
+from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
+from bench.nano.scenes.batched.compose import Scenes
+from bench.nano.scenes.batched.truth import LEAD
+from photonlite.models.layers import attend, layer_norm
+from photonlite.models.moondream.config import VisionConfig
+from photonlite.models.moondream.model import MoondreamModel
+from photonlite.models.moondream.region import SIZE_OCTAVES
+
+_SOFT_BINS = 2.0
+_SOFT_STEPS = 8.0  # of an outline's grid of 960
+_BACKGROUND_WEIGHT = 0.1
+
+
+class PackedAttention:
+    """Attention over one prefix and several questions that do not see one another.
+
+    Args:
+        prefix: positions of the bidirectional block.
+        lengths: of the questions.
+        device: of the mask.
+    """
+
+    def __init__(self, prefix: int, lengths: Sequence[int], device: torch.device) -> None:
+        self.prefix = prefix
+        owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+        own = (owner[:, None] == owner[None, :]).tril()
+        self.mask = torch.cat((torch.ones(len(owner), prefix, dtype=torch.bool), own), 1).to(device)
+        self.positions = torch.cat([torch.arange(prefix), *(prefix + torch.arange(n) for n in lengths)]).to(device)
+        last = torch.zeros(len(owner), dtype=torch.bool)
+        last[torch.tensor(lengths).cumsum(0) - 1] = True
+        self.last = last.to(device)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend; see :class:`photonlite.models.layers.Attention`."""
+        n = self.prefix
+        image = attend(q[:, :n], k[:, :n], v[:, :n], None)
+        return torch.cat((image, attend(q[:, n:], k, v, self.mask)), 1)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much each part of the loss counts; the defaults are those of the shipped checkpoint's last run."""
+
+    decision: float = 2.0
+    text: float = 1.5
+    coord: float = 1.0
+    size: float = 1.0
+    path: float = 1.0
+    lead: float = 3.0
+    start: float = 4.0
+    typed: float = 2.0
+    patch_class: float = 1.0
+    patch_box: float = 4.0
+    patch_lead: float = 6.0
+
+
+class DenseHeads(nn.Module):
+    """Throw-away heads on the image tokens: the object at the patch's centre, its box, its outline's beginning."""
+
+    def __init__(self, dim: int, classes: int) -> None:
+        super().__init__()
+        self.ln = layer_norm(dim)
+        self.label = nn.Linear(dim, classes + 1)
+        self.box = nn.Linear(dim, 4)
+        self.lead = nn.Linear(dim, 2 * LEAD)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Map image tokens ``[B, P, dim]`` to class logits ``[B, P, classes + 1]``, boxes and leads ``[B, P, 4]``."""
+        n = self.ln(tokens)
+        return self.label(n), self.box(n), self.lead(n)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where in a row of packed questions numbers may be answers.
+
+    Attributes:
+        numbers: in the first so many places coordinates and sizes may stand.
+        outlines: from this one of them on, integers of outlines.
+        typed: in the places from the first of these to before the second, JSON: its ids count apart from decisions,
+            which are few and would be drowned by it.
+    """
+
+    numbers: int
+    outlines: int
+    typed: tuple[int, int] = (0, 0)
+
+
+class Learner(nn.Module):
+    """A model under training with its throw-away heads; `forward` gives the parts of the loss."""
+
+    def __init__(self, model: MoondreamModel, classes: int, places: Places, attention: PackedAttention) -> None:
+        super().__init__()
+        self.model = model
+        self.heads = DenseHeads(model.config.text.dim, classes)
+        self.start = nn.Sequential(layer_norm(model.config.text.dim), nn.Linear(model.config.text.dim, 2 * LEAD))
+        self.classes, self.places, self.attention = classes, places, attention
+        self.class_weight: Tensor
+        self.register_buffer("class_weight", torch.tensor([*[1.0] * classes, _BACKGROUND_WEIGHT]))
+
+    def forward(
+        self,
+        pixels: Tensor,
+        patch_labels: Tensor,
+        patch_boxes: Tensor,
+        patch_leads: Tensor,
+        ids: Tensor,
+        values: Tensor,
+        weight: Tensor,
+        outline: Tensor,
+    ) -> dict[str, Tensor]:
+        """Compute the parts of the loss.
+
+        Args:
+            pixels: uint8 ``[B, H, W, 3]``: one crop, or the sheet that a tiling's local crops are cut from.
+            patch_labels: see :class:`Scenes`.
+            patch_boxes: see :class:`Scenes`.
+            patch_leads: see :class:`Scenes`.
+            ids: packed questions ``[B, L]``.
+            values: ``[B, L, 2]``.
+            weight: ``[B, L]``.
+            outline: ``[B, L]``.
+
+        Returns:
+            Scalars by the names of :class:`Weights`.
+        """
+        images = image_tokens(self.model, pixels)
+        bos = self.model.text.embed(torch.full_like(ids[:, :1], BOS))
+        x = torch.cat((bos, images, self._embed(ids, values)), 1)
+        hidden = self.model(x, self.attention.positions, self.attention)[:, self.attention.prefix :]
+        # Place i answers for place i + 1 of its own question.
+        target, value, outline = ids.roll(-1, 1), values.roll(-1, 1), outline.roll(-1, 1)
+        weight = weight.roll(-1, 1) * ~self.attention.last
+        answers = self._answers(hidden, target, value, weight, outline)
+        return answers | self._dense(images, patch_labels, patch_boxes, patch_leads)
+
+    def _embed(self, ids: Tensor, values: Tensor) -> Tensor:
+        """Embed text, and numbers with a little noise: at inference they come from bins that may be one off.
+
+        Fourier features keep float32, as they have when the model serves: half the digits of an angle of hundreds of
+        radians say nothing about its cosine.
+        """
+        x = self.model.text.embed(ids)
+        coord = (values[..., 0] + 0.003 * torch.randn_like(values[..., 0])).flatten()
+        size = (values * (1 + 0.03 * torch.randn_like(values))).flatten(0, 1)
+        with torch.autocast(ids.device.type, enabled=False):
+            coords = self.model.region.encode_coord(coord).reshape(x.shape).to(x.dtype)
+            sizes = self.model.region.encode_size(size).reshape(x.shape).to(x.dtype)
+        x = torch.where((ids == COORD)[..., None], coords, x)
+        return torch.where((ids == SIZE)[..., None], sizes, x)
+
+    def _answers(
+        self, hidden: Tensor, target: Tensor, value: Tensor, weight: Tensor, outline: Tensor
+    ) -> dict[str, Tensor]:
+        logits = self.model.text.logits(hidden).float()
+        token = functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
+        n, o = self.places.numbers, self.places.outlines
+        region, config = self.model.region, self.model.config.region
+        coord = _soft_cross_entropy(region.coord_logits(hidden[:, :n]), value[:, :n, 0] * config.coord_out_dim)
+        octave = (value[:, :n].clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES) / SIZE_OCTAVES
+        size = _soft_cross_entropy(region.size_logits(hidden[:, :n]), octave * (config.size_bins - 1)).sum(-1)
+        step = _soft_integer(logits[:, o:n], value[:, o:n, 0] * (INTEGERS - 1))
+        # Where an outline begins says which way round the thing is, and what follows hardly needs the image any more:
+        # as a few numbers among thirty-six they were not learned.
+        path = weight[:, o:n] * outline[:, o:n]
+        number = outline[:, o:n].cumsum(1)
+        lead = path * (number <= 2 * LEAD)
+        json = slice(*self.places.typed)
+        decides = weight[:, :n] * ~outline[:, :n]
+        typed = decides[:, json].clone()
+        decides[:, json] = 0
+        return {
+            "decision": _mean(token[:, :n], decides),
+            "typed": _mean(token[:, json], typed),
+            "text": _mean(token[:, n:], weight[:, n:]),
+            "coord": _mean(coord, weight[:, :n] * (target[:, :n] == COORD)),
+            "size": _mean(size, weight[:, :n] * (target[:, :n] == SIZE)),
+            "path": _mean(step, path - lead),
+            "lead": _mean(step, lead),
+            "start": _mean(self._astray(hidden[:, o:n], value[:, o:n, 0]), path * (number == 1)),
+        }
+
+    def _astray(self, hidden: Tensor, value: Tensor) -> Tensor:
+        """Tell how far an outline's beginning is from what can be read off the state that precedes it, ``[B, L]``."""
+        # The second vertex stands behind the L.
+        ahead = [shift + (shift >= 2) for shift in range(2 * LEAD)]
+        begins = torch.stack([value.roll(-shift, 1) for shift in ahead], -1)
+        return (self.start(hidden).float() - begins).abs().mean(-1)
+
+    def _dense(self, images: Tensor, labels: Tensor, boxes: Tensor, leads: Tensor) -> dict[str, Tensor]:
+        logits, box, lead = self.heads(images)
+        label = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), weight=self.class_weight)
+        some = labels < self.classes
+        distance, astray = ((found.float() - true).abs().mean(-1) for found, true in ((box, boxes), (lead, leads)))
+        return {"patch_class": label, "patch_box": _mean(distance, some), "patch_lead": _mean(astray, some)}
+
+
+def image_tokens(model: MoondreamModel, pixels: Tensor) -> Tensor:
+    """Give what the text decoder reads of scenes: ``[B, P, dim]`` for one crop each, or the sheet of a tiling."""
+    vision = model.vision
+    if pixels.shape[1:3] == (vision.config.crop_size,) * 2:
+        features = vision.encode(pixels)
+        tokens: Tensor = vision.proj_mlp(torch.cat((features, features), -1))
+        return tokens
+    crops, tiling = cut_sheet(pixels, vision.config)
+    features = vision.encode(crops.flatten(0, 1))
+    features = features.view(*crops.shape[:2], *features.shape[1:])  # [n, B, P, D]
+    overall, local = features[0], features[1:].transpose(1, 2).flatten(2)  # a scene's features side by side
+    pooled = vision.pool(vision.stitch(local, tiling))  # [P, B * D]
+    pooled = pooled.view(*pooled.shape[:1], *overall.shape[::2]).transpose(0, 1)
+    tokens = vision.proj_mlp(torch.cat((overall, pooled), -1))
+    return tokens
+
+
+def cut_sheet(pixels: Tensor, config: VisionConfig) -> tuple[Tensor, tuple[int, int]]:
+    """Cut sheets ``[B, H, W, 3]`` as `photonlite.images` cuts an image: crops ``[1 + r * c, B, C, C, 3]`` and (r, c).
+
+    Neighbouring crops share their margins; the first crop is the whole sheet, made smaller.
+
+    Raises:
+        ValueError: No tiling has sheets of this size.
+    """
+    size, margin = config.crop_size, config.overlap_margin * config.enc_patch_size
+    window = size - 2 * margin
+    if any((side - 2 * margin) % window for side in pixels.shape[1:3]):
+        raise ValueError(f"sheets are {tuple(pixels.shape[1:3])}: no whole number of windows of {window} and margins")
+    rows, columns = ((side - 2 * margin) // window for side in pixels.shape[1:3])
+    small = functional.interpolate(
+        pixels.permute(0, 3, 1, 2).float(), size=(size, size), mode="bicubic", antialias=True, align_corners=False
+    )
+    whole = small.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+    local = pixels.unfold(1, size, window).unfold(2, size, window)  # [B, r, c, 3, C, C]
+    return torch.cat((whole[None], local.permute(1, 2, 0, 4, 5, 3).flatten(0, 1))), (rows, columns)
+
+
+def pack(questions: Sequence[Questions]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Lay questions side by side: ids, values, weights and outline flags ``[B, L, ...]``."""
+    return (
+        torch.cat([q.ids for q in questions], 1),
+        torch.cat([q.values for q in questions], 1),
+        torch.cat([q.weight for q in questions], 1),
+        torch.cat([q.outline for q in questions], 1),
+    )
+
+
+def dense_targets(scenes: Scenes) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the dense targets of scenes in the order :meth:`Learner.forward` takes them."""
+    return scenes.patch_labels, scenes.patch_boxes, scenes.patch_leads
+
+
+def _soft_cross_entropy(logits: Tensor, position: Tensor) -> Tensor:
+    """Cross entropy against a Gaussian two bins wide around a fractional bin.
+
+    Args:
+        logits: ``[..., bins]``.
+        position: ``[...]``, in bins.
+
+    Returns:
+        ``[...]``.
+    """
+    bins = torch.arange(logits.shape[-1], device=logits.device)
+    target = (-0.5 * ((bins - position[..., None]) / _SOFT_BINS) ** 2).softmax(-1)
+    return -(target * logits.float().log_softmax(-1)).sum(-1)
+
+
+def _soft_integer(logits: Tensor, step: Tensor) -> Tensor:
+    """Cross entropy of ids against a Gaussian over the integers around `step`, as an outline's points tolerate.
+
+    Args:
+        logits: of all ids, ``[..., vocabulary]``.
+        step: ``[...]``, 0 to 960.
+
+    Returns:
+        ``[...]``.
+    """
+    integers = torch.arange(INTEGERS, device=logits.device)
+    target = (-0.5 * ((integers - step[..., None]) / _SOFT_STEPS) ** 2).softmax(-1)
+    chosen = logits[..., FIRST_INTEGER : FIRST_INTEGER + INTEGERS]
+    return logits.logsumexp(-1) - (target * chosen).sum(-1)
+
+
+def _mean(values: Tensor, weight: Tensor) -> Tensor:
+    return (values * weight).sum() / weight.sum().clamp(min=1)

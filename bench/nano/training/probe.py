@@ -1,0 +1,160 @@
+"""A quick look at detection while training: batched greedy decoding by full recomputation, F1 on composed scenes."""
+
+import torch
+from torch import Tensor
+
+from bench.nano.questions.maker import BOS, COORD, DETECT_LENGTH, QuestionMaker
+from bench.nano.scenes.batched.compose import Scenes
+from bench.nano.training.loss import PackedAttention, image_tokens
+from photonlite.models.layers import MaskedAttention
+from photonlite.models.moondream.model import MoondreamModel
+from photonlite.models.moondream.region import coord_from_bin, size_from_bin
+
+
+class Prefix:
+    """Keys and values of BOS and image, computed once; later calls attend to them and, causally, to themselves."""
+
+    def __init__(self, prefix: int, length: int, device: torch.device) -> None:
+        self.prefix, self.cache = prefix, dict[int, tuple[Tensor, Tensor]]()
+        self.question = PackedAttention(prefix, [length], device)
+
+    def remember(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend among the image and keep its keys and values."""
+        self.cache[layer] = (k, v)
+        return MaskedAttention()(layer, q, k, v)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend from questions of the full length."""
+        kept_k, kept_v = self.cache[layer]
+        return MaskedAttention(self.question.mask)(layer, q, torch.cat((kept_k, k), 1), torch.cat((kept_v, v), 1))
+
+
+@torch.inference_mode()
+def detect(
+    model: MoondreamModel, pixels: Tensor, prompt: Tensor, length: Tensor, limit: int = 10
+) -> tuple[Tensor, Tensor]:
+    """Detect greedily, a batch at a time.
+
+    Args:
+        model: under evaluation.
+        pixels: uint8 ``[B, S, S, 3]``.
+        prompt: ids ``[B, DETECT_LENGTH]``, padded.
+        length: ids in each prompt, ``[B]``.
+        limit: objects at most.
+
+    Returns:
+        Boxes (centre, size) ``[B, limit, 4]`` and how many of them count, ``[B]``.
+    """
+    device, batch = pixels.device, len(pixels)
+    images = image_tokens(model, pixels)
+    prefix = Prefix(model.config.prefix_length, DETECT_LENGTH, device)
+    bos = model.text.embed(torch.full((batch, 1), BOS, device=device))
+    model(torch.cat((bos, images), 1), torch.arange(prefix.prefix, device=device), prefix.remember)
+    x = model.text.embed(prompt)
+    rows, at = torch.arange(batch, device=device), length - 1
+    alive, count = (
+        torch.ones(batch, dtype=torch.bool, device=device),
+        torch.zeros(batch, dtype=torch.long, device=device),
+    )
+    boxes = torch.zeros(batch, limit, 4, device=device)
+    region, config = model.region, model.config.region
+
+    def hidden() -> Tensor:
+        out: Tensor = model(x, prefix.question.positions[prefix.prefix :], prefix)
+        return out[rows, at.clamp(max=DETECT_LENGTH - 1)]
+
+    def put(embedding: Tensor) -> None:
+        nonlocal at
+        at = (at + 1).clamp(max=DETECT_LENGTH - 1)
+        x[rows, at] = embedding.to(x.dtype)
+
+    for n in range(limit):
+        h = hidden()
+        logits = model.text.logits(h)
+        alive = alive & (logits[:, COORD] >= logits[:, BOS])
+        if not bool(alive.any()):
+            break
+        for axis in range(2):
+            if axis:
+                h = hidden()
+            value = coord_from_bin(region.coord_logits(h).argmax(-1), config.coord_out_dim)
+            boxes[:, n, axis] = value
+            put(region.encode_coord(value))
+        size = size_from_bin(region.size_logits(hidden()).argmax(-1), config.size_bins)
+        boxes[:, n, 2:] = size
+        put(region.encode_size(size))
+        count += alive
+    return boxes, count
+
+
+@torch.inference_mode()
+def f1(model: MoondreamModel, scenes: Scenes, maker: QuestionMaker, chunk: int = 128) -> dict[str, float]:
+    """Ask for every kind in every scene and for one that is absent; match at IoU 0.5.
+
+    Returns:
+        f1, precision, recall, the mean IoU of matches, and the share of absent kinds answered with none.
+    """
+    asked, truth = _cases(scenes, len(maker.objects))
+    totals = torch.zeros(5)  # matched, answered, true, IoU, absent answered with none
+    for start in range(0, len(asked), chunk):
+        part = asked[start : start + chunk]
+        scene = torch.tensor([s for s, _ in part], device=scenes.pixels.device)
+        kind = torch.tensor([k for _, k in part], device=scenes.pixels.device)
+        prompt, length = _prompts(maker, kind)
+        boxes, count = detect(model, scenes.pixels[scene], prompt, length)
+        for i, (s, k) in enumerate(part):
+            answered = boxes[i, : int(count[i])].cpu()
+            matched, iou = _match(answered, truth[s].get(k, torch.zeros(0, 4)))
+            if k in truth[s]:
+                totals += torch.tensor([matched, len(answered), len(truth[s][k]), iou, 0.0])
+            else:
+                totals += torch.tensor([0.0, len(answered), 0.0, 0.0, float(len(answered) == 0)])
+    matched, answered_n, true_n, iou, none = totals.tolist()
+    return {
+        "f1": 2 * matched / max(1.0, answered_n + true_n),
+        "precision": matched / max(1.0, answered_n),
+        "recall": matched / max(1.0, true_n),
+        "iou": iou / max(1.0, matched),
+        "none": none / len(scenes.pixels),
+    }
+
+
+def _cases(scenes: Scenes, classes: int) -> tuple[list[tuple[int, int]], list[dict[int, Tensor]]]:
+    truth: list[dict[int, Tensor]] = []
+    asked: list[tuple[int, int]] = []
+    for s, (labels, boxes) in enumerate(zip(scenes.labels.cpu(), scenes.boxes.cpu(), strict=True)):
+        kinds = {int(k) for k in labels if k >= 0}
+        truth.append({k: boxes[labels == k] for k in kinds})
+        absent = next(k for k in ((s * 37 + i) % classes for i in range(classes)) if k not in kinds)
+        asked += [(s, k) for k in (*sorted(kinds), absent)]
+    return asked, truth
+
+
+def _prompts(maker: QuestionMaker, kind: Tensor) -> tuple[Tensor, Tensor]:
+    """Prompts with the plain name: the first spelling of the table is random, so the name is encoded anew."""
+    rows = []
+    for k in kind.tolist():
+        frame = maker.prompts["detect"]
+        rows.append([*frame["prefix"], *maker.encode_prompt(" " + maker.objects[k].name), *frame["suffix"]])
+    length = torch.tensor([len(row) for row in rows], device=kind.device)
+    padded = [[*row, *[BOS] * (DETECT_LENGTH - len(row))] for row in rows]
+    return torch.tensor(padded, device=kind.device), length
+
+
+def _match(answered: Tensor, true: Tensor) -> tuple[int, float]:
+    """Match greedily by IoU; give how many matched at 0.5 and the sum of their IoU."""
+    if not len(answered) or not len(true):
+        return 0, 0.0
+    a, b = answered[:, None], true[None]
+    low = torch.maximum(a[..., :2] - a[..., 2:] / 2, b[..., :2] - b[..., 2:] / 2)
+    high = torch.minimum(a[..., :2] + a[..., 2:] / 2, b[..., :2] + b[..., 2:] / 2)
+    inter = (high - low).clamp(min=0).prod(-1)
+    iou = inter / (a[..., 2:].prod(-1) + b[..., 2:].prod(-1) - inter)
+    matched, total = 0, 0.0
+    while iou.numel() and float(iou.max()) >= 0.5:
+        best = int(iou.argmax())
+        total += float(iou.max())
+        matched += 1
+        iou[best // iou.shape[1]] = 0
+        iou[:, best % iou.shape[1]] = 0
+    return matched, total

@@ -1,0 +1,281 @@
+"""Train the nano checkpoint: ``torchrun --nproc-per-node 2 -m bench.nano.training --minutes 16 --out DIR``.
+
+The run is measured in minutes: learning rate and curriculum follow the clock, so it ends where it should on any card.
+It writes weights (float16, the public key names), a log of JSON lines, and images of what it was shown. A run that
+was cut short goes on with ``--resume``, at the minute of its last checkpoint; without torchrun it trains on one card.
+"""
+
+import argparse
+import copy
+import dataclasses
+import fcntl
+import json
+import math
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from bench.nano.questions.maker import QuestionMaker
+from bench.nano.questions.tokenizer import TOKENIZER_JSON, load_answer_tokenizer, load_tokenizer
+from bench.nano.scenes.batched.compose import Composer, Difficulty, Scenes, steady_hues
+from bench.nano.scenes.objects import load_objects
+from bench.nano.scenes.sprites import SHEET, load_sheet
+from bench.nano.training.config import Shape, config_dict, initialise
+from bench.nano.training.feed import Feed, Tiling, sheet_size, tiling_shares
+from bench.nano.training.loss import Learner, PackedAttention, Places, Weights
+from bench.nano.training.muon import BatchedMuon
+from bench.nano.training.probe import f1
+from bench.nano.training.ranks import Ranks
+from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.model import MoondreamModel
+
+T = TypeVar("T", Shape, Weights)
+
+_EMA = 0.9995
+_WARM_STEPS = 400
+_AGREE_EVERY = 10  # steps between two looks at the clock
+_MODEL, _RAW, _PROGRESS = "model.safetensors", "raw.safetensors", "progress.json"
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Give the options of a run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in the folder")
+    parser.add_argument("--sheet", type=Path, default=SHEET)
+    parser.add_argument("--batch", type=int, default=192, help="scenes a step on each card")
+    parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
+    parser.add_argument("--optimizer", choices=("adamw", "muon"), default="muon")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ramp", type=float, default=0.2, help="share of the run that the curriculum takes")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--eval-minutes", type=float, default=5.0)
+    parser.add_argument("--turn", type=Path, help="lock file: runs that share a card start together and train in turn")
+    for name, of in (("shape", "config.Shape"), ("weights", "loss.Weights")):
+        parser.add_argument(f"--{name}", nargs="*", default=[], metavar="NAME=VALUE", help=f"fields of {of}")
+    return parser
+
+
+def main() -> None:
+    """Parse arguments and train."""
+    options = arguments().parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    ranks = Ranks(options.device)
+    Trainer(options, ranks).run()
+    ranks.close()
+
+
+class Trainer:
+    """One run: scenes in, weights out.
+
+    Args:
+        options: see :func:`arguments`.
+        ranks: the processes that share the run.
+    """
+
+    def __init__(self, options: argparse.Namespace, ranks: Ranks) -> None:
+        self.options, self.ranks, self.device = options, ranks, ranks.device
+        torch.set_float32_matmul_precision("high")
+        self._seed(0)
+        tokenizer = load_tokenizer()
+        self.raw_config = config_dict(tokenizer, changed(Shape(), options.shape))
+        self.weights = changed(Weights(), options.weights)
+        config = MoondreamConfig.from_dict(self.raw_config)
+        self.maker = QuestionMaker(tokenizer, load_answer_tokenizer(), self.device, options.seed)
+        self.model = MoondreamModel(config)
+        with torch.no_grad():
+            initialise(self.model)
+        self.model.to(self.device)
+        self.average = copy.deepcopy(self.model).requires_grad_(False)
+        self.minutes, self.steps, self.scenes = 0.0, 0, 0
+        if options.resume:
+            self._resume()
+        self.composers = self._composers()
+        self.shares = tiling_shares(self.model.crop_spec)
+        self.held_out = self._held_out()
+        self._seed(1 + ranks.rank + 1000 * self.steps)
+        self.feeds = {tiling: Feed(composer, self.maker, options.batch) for tiling, composer in self.composers.items()}
+        self.learner = self._learner(config)
+        self.forward = torch.compile(self.learner, dynamic=False) if self.device.type == "cuda" else self.learner
+        self.optimizers = list(self._optimizers())
+        self.log = options.out / "log.jsonl"
+
+    def _seed(self, offset: int) -> None:
+        """Seed everything that draws: the same on all ranks for weights, another on each for scenes."""
+        torch.manual_seed(1_000_003 * self.options.seed + offset)
+        random.seed(1_000_003 * self.options.seed + offset)
+
+    def _composers(self) -> dict[Tiling, Composer]:
+        sprites, spec = torch.from_numpy(load_sheet(self.options.sheet)), self.model.crop_spec
+        sizes = {tiling: sheet_size(spec, tiling) for tiling in tiling_shares(spec)}
+        # The largest comes first: its backgrounds serve all.
+        largest = Composer(sprites, max(sizes.values()), spec.grid, self.device, steady=steady_hues(load_objects()))
+        return {tiling: largest.resized(size) for tiling, size in sizes.items()}
+
+    def _learner(self, config: MoondreamConfig) -> Learner:
+        lengths, numbers = self.maker.lengths, self.maker.grounding
+        last = next(n for n in range(len(lengths)) if sum(lengths[: n + 1]) == numbers)
+        attention = PackedAttention(config.prefix_length, lengths, self.device)
+        classes = next(iter(self.composers.values())).classes
+        places = Places(numbers, numbers - lengths[last], self.maker.typed)
+        return Learner(self.model, classes, places, attention).to(self.device)
+
+    def _held_out(self) -> Scenes:
+        """Scenes of another seed, the full range of difficulty, in the commonest tiling."""
+        torch.manual_seed(987_654_321)
+        return self.composers[self._commonest()](192, Difficulty().tensor(self.device))
+
+    def _commonest(self) -> Tiling:
+        return max(self.shares, key=lambda tiling: self.shares[tiling])
+
+    def _resume(self) -> None:
+        """Go on where the last checkpoint was written; the optimizers' moments begin anew."""
+        out = self.options.out
+        for module, file in ((self.model, _RAW), (self.average, _MODEL)):
+            module.load_state_dict({k.removeprefix("model."): v for k, v in load_file(out / file).items()})
+        progress = json.loads((out / _PROGRESS).read_text())
+        self.minutes, self.steps, self.scenes = progress["minutes"], progress["steps"], progress["scenes"]
+
+    def _optimizers(self) -> Iterator[torch.optim.Optimizer]:
+        """AdamW for all, or Muon for the matrices inside blocks and AdamW for the rest."""
+        named = list(self.learner.named_parameters())
+        inner = {n for n, p in named if ".blocks." in n and p.ndim == 2} if self.options.optimizer == "muon" else set()
+        rate = self.options.rate
+        # Frequencies and embeddings are no maps to be kept small: decay would only pull them together.
+        tables = ("_features", "wte", "pos_emb")
+        matrices = [p for n, p in named if n not in inner and p.ndim >= 2 and not n.endswith(tables)]
+        vectors = [p for n, p in named if p.ndim < 2 or n.endswith(tables)]
+        groups: list[dict[str, Any]] = [
+            {"params": matrices, "weight_decay": 0.05},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+        yield torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=self.device.type == "cuda")
+        if inner:
+            yield BatchedMuon([p for n, p in named if n in inner], lr=rate, weight_decay=0.05)
+
+    def run(self) -> None:
+        """Train until the time is up."""
+        if self.ranks.leads:
+            self._save_samples()
+        self._warm_up()
+        begun, began_steps, minutes = self.minutes, self.steps, self.minutes
+        start, next_eval = time.monotonic(), self.minutes + self.options.eval_minutes
+        while minutes < self.options.minutes:
+            progress = minutes / self.options.minutes
+            rate = self._rate(progress, self.steps - began_steps)
+            parts = self._step(Difficulty.at(progress, self.options.ramp), rate)
+            if self.steps % _AGREE_EVERY == 0:
+                minutes = self.minutes = self.ranks.agree(begun + (time.monotonic() - start) / 60)
+            if self.steps % 100 == 0:
+                self._report({}, parts)
+            if minutes > next_eval:
+                next_eval += self.options.eval_minutes
+                self._evaluate()
+        self._evaluate()
+
+    def _warm_up(self) -> None:
+        """Compile for every tiling, which is not training time; wait for the other ranks, and for the card's turn."""
+        for feed in self.feeds.values():
+            torch.autograd.backward(self._loss(feed(Difficulty()))[0])
+            self.learner.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.ranks.wait()
+        if self.options.turn:
+            # Closing the file, at the end of the process at the latest, gives the turn to the next one.
+            self.turn = self.options.turn.open("w")
+            fcntl.flock(self.turn, fcntl.LOCK_EX)
+
+    def _rate(self, progress: float, step: int) -> float:
+        warm = min(1.0, (step + 1) / _WARM_STEPS)
+        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+        return float(self.options.rate) * warm * (0.01 + 0.99 * cosine)
+
+    def _step(self, difficulty: Difficulty, rate: float) -> dict[str, Tensor]:
+        # The same draw on every rank: a step's work is the same for all.
+        tiling = random.Random(self.steps).choices([*self.shares], [*self.shares.values()])[0]
+        loss, parts = self._loss(self.feeds[tiling](difficulty))
+        torch.autograd.backward(loss)
+        self.ranks.average([p.grad for p in self.learner.parameters() if p.grad is not None])
+        nn.utils.clip_grad_norm_(self.learner.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            # Early on the average forgets faster: it must not drag the random start along.
+            keep = min(_EMA, (1 + self.steps) / (10 + self.steps))
+            torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - keep)
+        self.steps, self.scenes = self.steps + 1, self.scenes + self.ranks.count * self.options.batch
+        return {name: value.detach() for name, value in parts.items()}
+
+    def _loss(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        with torch.autocast(self.device.type, torch.bfloat16):
+            parts: dict[str, Tensor] = self.forward(*batch)
+            weighted = [getattr(self.weights, name) * value for name, value in parts.items()]
+            return torch.stack(weighted).sum(), parts
+
+    def _report(self, line: dict[str, Any], parts: dict[str, Tensor]) -> None:
+        if not self.ranks.leads:
+            return
+        line = {"step": self.steps, "minutes": round(self.minutes, 2), "scenes": self.scenes} | line
+        line |= {name: round(float(value), 4) for name, value in parts.items()}
+        with self.log.open("a") as log:
+            print(json.dumps(line), file=log)
+        if self.steps % 500 == 0 or "f1" in line:
+            print(json.dumps(line), flush=True)
+
+    def _evaluate(self) -> None:
+        """Judge and save; the other ranks go on to the next step and wait there."""
+        if self.ranks.leads:
+            self._save()
+            scores = f1(self.average, self.held_out, self.maker)
+            self._report({k: round(v, 4) for k, v in scores.items()}, {})
+
+    def _save(self) -> None:
+        for module, name in ((self.average, _MODEL), (self.model, _RAW)):
+            weights = {f"model.{k}": v.detach().half().contiguous() for k, v in module.state_dict().items()}
+            save_file(weights, self.options.out / f"new-{name}")
+        progress = {"minutes": self.minutes, "steps": self.steps, "scenes": self.scenes}
+        (self.options.out / f"new-{_PROGRESS}").write_text(json.dumps(progress) + "\n")
+        # A checkpoint is replaced only by a whole one.
+        for name in (_MODEL, _RAW, _PROGRESS):
+            (self.options.out / f"new-{name}").replace(self.options.out / name)
+        (self.options.out / "config.json").write_text(json.dumps(self.raw_config, indent=1) + "\n")
+        shutil.copy(TOKENIZER_JSON, self.options.out)
+
+    def _save_samples(self) -> None:
+        scenes = self.held_out.pixels[:24].cpu().numpy()
+        sheet = Image.new("RGB", (6 * scenes.shape[2], 4 * scenes.shape[1]))
+        for i, scene in enumerate(scenes):
+            sheet.paste(Image.fromarray(scene), (i % 6 * scenes.shape[2], i // 6 * scenes.shape[1]))
+        sheet.save(self.options.out / "samples.jpg", quality=80)
+
+
+def changed(defaults: T, assignments: list[str]) -> T:
+    """Change fields of a dataclass by texts such as "text_layers=6".
+
+    Raises:
+        ValueError: No field has that name, or the value is no number of its kind.
+    """
+    kinds = {field.name: type(getattr(defaults, field.name)) for field in dataclasses.fields(defaults)}
+    values = {}
+    for name, _, value in (assignment.partition("=") for assignment in assignments):
+        if name not in kinds:
+            raise ValueError(f"{name!r} is none of {', '.join(kinds)}")
+        values[name] = kinds[name](value)
+    return dataclasses.replace(defaults, **values)
+
+
+if __name__ == "__main__":
+    main()

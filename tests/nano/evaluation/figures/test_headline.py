@@ -1,0 +1,94 @@
+"""Figures beside their targets: the same as in the breakdown, with intervals that hold them."""
+
+import pytest
+
+from bench.nano.evaluation.figures.headline import TARGETS, compare
+from bench.nano.evaluation.figures.summary import summarize
+from tests.nano.evaluation.oracle import Oracle, judged
+
+
+def rows(records, resamples=200):
+    return {row.name: row for row in compare(records, resamples)}
+
+
+@pytest.fixture(scope="module")
+def spoiled():
+    return judged(
+        Oracle(
+            boxes=lambda boxes: [(x0, y0, x1, y0 + 0.8 * (y1 - y0)) for x0, y0, x1, y1 in boxes[:2]],
+            points=lambda points: [*points[1:], (0.0, 0.0)],
+            text=lambda text: text.replace("1 ", "1 old "),
+            word=lambda word: word.replace("1", "2").replace("Yes", "No").replace("a", "e"),
+        )
+    )
+
+
+def test_a_perfect_model_meets_every_target():
+    found = compare(judged(Oracle()), 50)
+    assert [row.name for row in found] == [target.name for target in TARGETS]
+    assert all(row.met for row in found)
+    for row in found:
+        assert row.figure == (0 if row.at_most else 1)
+        assert row.interval in (None, (row.figure, row.figure))
+
+
+def test_headline_figures_are_those_of_the_breakdown(spoiled):
+    figures, headline = summarize(spoiled), rows(spoiled)
+    detect = figures["detect"]
+    phrases, backgrounds = detect["by_phrase"], detect["by_background"]
+    same = {
+        "detect, F1 at IoU 0.5": detect["f1"],
+        "detect, mean IoU of the matches": detect["mean_iou"],
+        "detect, AP50": detect["ap50"],
+        "detect, F1 of the worst size": min(rates["f1"] for rates in detect["by_size"].values()),
+        "detect, recall of the worst object": min(rates["recall"] for rates in detect["worst_objects"].values()),
+        "detect, F1 of names less synonyms'": phrases["name"]["f1"] - phrases["synonym"]["f1"],
+        "detect, F1 on trained less new backgrounds": backgrounds["all of the domain"]["f1"]
+        - backgrounds["all never trained"]["f1"],
+        "point, inside the object": figures["point"]["inside"],
+        "segment, mean IoU of masks": figures["segment"]["mean_iou"],
+        "query, counts exact": figures["query"]["count"],
+        "query, is there": figures["query"]["existence"],
+        "query, spatial": figures["query"]["spatial"],
+        "query, at a reference": figures["query"]["at_reference"],
+        "caption, recall of objects": figures["caption"]["kind_recall"],
+        "caption, precision of objects": figures["caption"]["kind_precision"],
+        "typed, fields right": figures["typed"]["fields_right"],
+        "typed, answers that keep to the schema": figures["typed"]["valid"],
+    }
+    assert {name: row.figure for name, row in headline.items() if name in same} == pytest.approx(same)
+    assert len(same) == len(headline) - 1
+    assert sum(not row.met for row in headline.values()) >= 10
+
+
+def test_false_answers_are_those_of_all_places():
+    everywhere = rows(judged(Oracle(boxes=lambda boxes: boxes or [(0.0, 0.0, 0.1, 0.1)])))
+    row = everywhere["false answers for absent things"]
+    assert row.figure == pytest.approx(2 / 5)  # of two boxes, two points and one outline a scene, the boxes
+    assert not row.met
+
+
+def test_intervals_hold_the_figure_and_do_not_change(spoiled):
+    first, again = rows(spoiled), rows(spoiled)
+    assert first == again
+    row = first["query, counts exact"]
+    low, high = row.interval
+    assert low < row.figure < high
+    assert first["detect, recall of the worst object"].interval is None
+
+
+def test_more_scenes_give_narrower_intervals(spoiled):
+    low, high = rows(spoiled)["query, counts exact"].interval
+    less, more = rows(spoiled * 9)["query, counts exact"].interval
+    assert more - less == pytest.approx((high - low) / 3, rel=0.35)
+
+
+def test_what_was_not_asked_has_no_row():
+    assert {name.split(",")[0] for name in rows(judged(Oracle(), ["caption"]))} == {"caption"}
+    assert compare([]) == []
+
+
+def test_a_silent_model_does_not_pass_for_want_of_figures():
+    silent = rows(judged(Oracle(boxes=lambda _: [], points=lambda _: []), ["detect", "point"]))
+    assert not silent["detect, mean IoU of the matches"].met
+    assert not silent["point, inside the object"].met

@@ -1,0 +1,492 @@
+import itertools
+import math
+from functools import cache
+
+import pytest
+import torch
+
+from bench.nano.scenes.batched import compose
+from bench.nano.scenes.batched.compose import (
+    MAX_ANGLE,
+    MAX_OBJECTS,
+    MAX_OVERLAP,
+    MAX_SIZE,
+    MIN_SIZE,
+    Composer,
+    Difficulty,
+    Layout,
+    steady_hues,
+)
+from bench.nano.scenes.batched.outlines import iou, outlines, rasterise
+from bench.nano.scenes.objects import load_objects
+from tests.nano.small import BLUE, GREEN, RED, squares
+from tests.tiny import CPU
+
+SIDE, PATCH = 160, 16
+GRID = SIDE // PATCH
+FULL = Difficulty().tensor(CPU)
+VISIBLE = 126 / 128  # of a sprite of `squares`
+
+
+@cache
+def composer(size=(SIDE, SIDE)):
+    """Red, green and blue squares."""
+    return Composer(squares(RED, GREEN, BLUE), size, GRID, CPU, entries=6)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def clean(monkeypatch):
+    """Objects of their own colours on black, and nothing done to the image afterwards."""
+    monkeypatch.setattr(compose, "tints", lambda steady, uniform: torch.eye(3, 4).expand(*steady.shape, 3, 4))
+    monkeypatch.setattr(compose.Bank, "__call__", lambda self, batch, size, dtype: torch.zeros(batch, 3, *size))
+    monkeypatch.setattr(compose, "degrade", lambda images: images)
+
+
+@pytest.fixture
+def steady(clean, monkeypatch):
+    """What is drawn between two bounds lies in their middle: objects are neither stretched nor tinted."""
+    monkeypatch.setattr(
+        compose, "uniform", lambda shape, low, high, device: torch.full(shape, (low + high) / 2, device=device)
+    )
+
+
+def compose_of(items, monkeypatch, width=1.0, height=1.0, kit=None, shear=0.0):
+    """Compose one scene of (label, x, y, size, angle, mirror), in units of the short side, in the order of painting."""
+    kit = kit or composer()
+    rows = [*items, *[(-1, 0.0, 0.0, 0.1, 0.0, 1.0)] * (MAX_OBJECTS - len(items))]
+    label, x, y, size, angle, mirror = (torch.tensor([values]) for values in zip(*rows, strict=True))
+    frame = torch.tensor([[width]]), torch.tensor([[height]])
+    layout = Layout(label, x, y, size, angle, torch.full_like(angle, shear), mirror, *frame)
+    monkeypatch.setattr(kit, "_layout", lambda batch, difficulty: layout)
+    return kit(1, FULL)
+
+
+def corners(box):
+    x, y, w, h = box.tolist()
+    return x - w / 2, y - h / 2, x + w / 2, y + h / 2
+
+
+def near(*numbers):
+    return pytest.approx(numbers, abs=1.5 / SIDE)
+
+
+def shows(pixels):
+    """Which of the primary colours each pixel clearly is, -1 where none: ``[B, S, S]``."""
+    value, channel = pixels.float().max(-1)
+    others = pixels.float().sum(-1) - value
+    return torch.where((value > 60) & (others < 0.25 * value), channel, -1)
+
+
+def test_a_box_shrinks_to_what_later_objects_leave(steady, monkeypatch):
+    left, right = (0, 0.4, 0.5, 0.32, 0.0, 1.0), (1, 0.6, 0.6, 0.32, 0.0, 1.0)
+    half = 0.16 * VISIBLE
+    whole_left = near(0.4 - half, 0.5 - half, 0.4 + half, 0.5 + half)
+    whole_right = near(0.6 - half, 0.6 - half, 0.6 + half, 0.6 + half)
+
+    under = compose_of([left, right], monkeypatch)
+    assert under.labels[0].tolist() == [0, 1, *[-1] * 8]
+    # A corner is covered, which leaves the bound as it was.
+    assert corners(under.boxes[0, 0]) == whole_left
+    assert corners(under.boxes[0, 1]) == whole_right
+    assert shows(under.pixels)[0, int(0.55 * SIDE), int(0.5 * SIDE)] == 1
+
+    tall = (2, 0.56, 0.5, 0.4, 0.0, 1.0)
+    most = 0.2 * VISIBLE
+    whole_tall = near(0.56 - most, 0.5 - most, 0.56 + most, 0.5 + most)
+    under = compose_of([left, tall], monkeypatch)
+    assert corners(under.boxes[0, 0]) == near(0.4 - half, 0.5 - half, 0.56 - most, 0.5 + half)
+    assert corners(under.boxes[0, 1]) == whole_tall
+    over = compose_of([tall, left], monkeypatch)
+    assert over.labels[0, :2].tolist() == [2, 0]
+    assert corners(over.boxes[0, 0]) == whole_tall
+    assert corners(over.boxes[0, 1]) == whole_left
+
+
+@pytest.mark.parametrize(("width", "height"), [(1.0, 1.0), (2.0, 1.0), (1.0, 1.6)])
+@pytest.mark.parametrize("degrees", [0, 25, -15])
+def test_a_box_is_measured_in_the_image_squeezed_into_a_square(steady, monkeypatch, width, height, degrees):
+    angle = math.radians(degrees)
+    scene = compose_of([(0, 0.6, 0.4, 0.4, angle, 1.0)], monkeypatch, width, height)
+    half = 0.2 * VISIBLE * (math.cos(angle) + abs(math.sin(angle)))
+    expected = ((0.6 - half) / width, (0.4 - half) / height, (0.6 + half) / width, (0.4 + half) / height)
+    # Corners of a turned square are points: of their last pixel less than half is covered.
+    assert corners(scene.boxes[0, 0]) == pytest.approx(expected, abs=(1.5 if degrees == 0 else 3) / SIDE)
+
+
+def test_what_is_covered_has_no_label_and_no_box(steady, monkeypatch):
+    scene = compose_of([(0, 0.5, 0.5, 0.2, 0.0, 1.0), (1, 0.5, 0.5, 0.4, 0.0, 1.0)], monkeypatch)
+    assert scene.labels[0, :2].tolist() == [-1, 1]
+    assert not scene.boxes[0, 0].any()
+    assert not (scene.patch_labels == 0).any()
+
+
+def test_a_sliver_is_not_asked_for(steady, monkeypatch):
+    # One column of 6 pixels is left of the first: fewer than anybody would call visible.
+    scene = compose_of([(0, 0.493, 0.5, 0.04, 0.0, 1.0), (1, 0.5, 0.5, 0.04, 0.0, 1.0)], monkeypatch)
+    assert int((shows(scene.pixels) == 0).sum()) > 0
+    assert scene.labels[0, :2].tolist() == [-1, 1]
+    assert not (scene.patch_labels == 0).any()
+
+
+def test_a_sliver_at_the_centre_of_a_patch_is_background(steady, monkeypatch):
+    # Its only column is the 89th, where the centres of patches are.
+    scene = compose_of([(0, 0.571, 0.553, 0.04, 0.0, 1.0), (1, 0.578, 0.553, 0.04, 0.0, 1.0)], monkeypatch)
+    assert shows(scene.pixels)[0, 88, 88] == 0
+    assert scene.labels[0, 0] == -1
+    assert scene.patch_labels.reshape(10, 10)[5, 5] == 3
+    assert int(scene.patch_labels.min()) >= 0
+
+
+def test_mirroring_swaps_left_and_right(steady, monkeypatch):
+    sprite = squares(RED)
+    sprite[:, :, 64:127, :3] = torch.tensor(BLUE, dtype=torch.uint8)
+    kit = Composer(sprite, (SIDE, SIDE), GRID, CPU, entries=2)
+    for mirror, expected in ((1.0, [0, 2]), (-1.0, [2, 0])):
+        scene = compose_of([(0, 0.5, 0.5, 0.4, 0.0, mirror)], monkeypatch, kit=kit)
+        row = shows(scene.pixels)[0, SIDE // 2]
+        assert row[[int(0.4 * SIDE), int(0.6 * SIDE)]].tolist() == expected
+
+
+def test_boxes_bound_the_painted_pixels_of_random_scenes(clean):
+    scenes = composer()(22, FULL)
+    painted = shows(scenes.pixels)
+    checked = 0
+    for colours, labels, boxes in zip(painted, scenes.labels, scenes.boxes, strict=True):
+        for kind in range(3):
+            mine = [corners(box) for box in boxes[labels == kind]]
+            if not mine:
+                continue
+            rows, columns = ((colours == kind).any(axis).nonzero().flatten() / SIDE for axis in (1, 0))
+            low_x, low_y, high_x, high_y = zip(*mine, strict=True)
+            bound = (columns.min(), rows.min(), columns.max() + 1 / SIDE, rows.max() + 1 / SIDE)
+            # Soft edges mix colours: the outermost pixel is not clearly of one.
+            assert [float(side) for side in bound] == pytest.approx(
+                [min(low_x), min(low_y), max(high_x), max(high_y)], abs=2.5 / SIDE
+            )
+            checked += 1
+    assert checked > 30
+    assert bool(((scenes.labels >= 0) == (scenes.boxes[..., 2] > 0)).all())
+
+
+def test_scenes_are_images_with_one_to_ten_objects():
+    scenes = composer()(12, FULL)
+    assert scenes.pixels.shape == (12, SIDE, SIDE, 3)
+    assert scenes.pixels.dtype == torch.uint8
+    count = (scenes.labels >= 0).sum(1)
+    assert int(count.min()) >= 1
+    assert int(count.max()) > 3
+    low, high = scenes.boxes[..., :2] - scenes.boxes[..., 2:] / 2, scenes.boxes[..., :2] + scenes.boxes[..., 2:] / 2
+    assert float(low.min()) >= 0
+    assert float(high.max()) <= 1
+
+
+def test_the_seed_decides():
+    def drawn(seed):
+        torch.manual_seed(seed)
+        return composer()(3, FULL)
+
+    assert torch.equal(drawn(5).pixels, drawn(5).pixels)
+    assert torch.equal(drawn(5).boxes, drawn(5).boxes)
+    assert not torch.equal(drawn(5).pixels, drawn(6).pixels)
+
+
+def bounds_before_occlusion(layout):
+    """Half sides of the boxes of whole objects, in units of the short side, as (x, y): ``[B, N, 2]``."""
+    half = layout.size * VISIBLE / 2 * (layout.angle.cos() + layout.angle.sin().abs())
+    return half[..., None].expand(-1, -1, 2)
+
+
+def test_objects_overlap_a_little_and_stay_inside():
+    layout = composer()._layout(200, FULL)
+    half, centre = bounds_before_occlusion(layout), torch.stack((layout.x, layout.y), -1)
+    there = layout.label >= 0
+    frame = torch.stack((layout.width, layout.height), -1)
+    assert bool(((centre - half >= -1e-5) & (centre + half <= frame + 1e-5))[there].all())
+    most = 0.0
+    for i, j in itertools.combinations(range(MAX_OBJECTS), 2):
+        low = torch.maximum(centre[:, i] - half[:, i], centre[:, j] - half[:, j])
+        high = torch.minimum(centre[:, i] + half[:, i], centre[:, j] + half[:, j])
+        smaller = (4 * torch.minimum(half[:, i], half[:, j]).square())[:, 0]
+        share = ((high - low).clamp(min=0).prod(-1) / smaller)[there[:, i] & there[:, j]]
+        assert float(share.max()) <= MAX_OVERLAP + 1e-4
+        most = max(most, float(share.max()))
+    assert most > 0.2
+
+
+def test_layouts_fill_the_domain():
+    layout = composer()._layout(400, FULL)
+    there = layout.label >= 0
+    size, angle = layout.size[there], layout.angle[there]
+    assert MIN_SIZE <= float(size.min()) < 0.1
+    assert 0.44 < float(size.max()) <= MAX_SIZE + 1e-6
+    assert math.radians(24) < float(angle.abs().max()) <= MAX_ANGLE
+    aspect = layout.width / layout.height
+    assert 0.5 <= float(aspect.min()) < 0.6
+    assert 1.8 < float(aspect.max()) <= 2
+    assert torch.equal(torch.minimum(layout.width, layout.height), torch.ones(400, 1))
+    assert set(layout.mirror.unique().tolist()) == {-1.0, 1.0}
+    count = there.sum(1)
+    assert {1, 2, 3, 4, 5, 6, 7} <= set(count.tolist())
+    assert set(layout.label[there].tolist()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("difficulty", [Difficulty(2, 0.4), Difficulty(5, 0.2)])
+def test_difficulty_is_respected(difficulty):
+    layout = composer()._layout(200, difficulty.tensor(CPU))
+    there = layout.label >= 0
+    assert set(there.sum(1).tolist()) <= set(range(difficulty.max_count + 1))
+    assert int(there.sum(1).max()) == difficulty.max_count
+    assert float(layout.size[there].min()) >= difficulty.min_size - 1e-6
+
+
+def test_a_few_scenes_hold_nothing():
+    there = composer()._layout(2000, FULL).label >= 0
+    empty = float((there.sum(1) == 0).float().mean())
+    assert 0.01 < empty < 0.06
+
+
+def boxes_touch(layout):
+    """Whether any two objects of a scene are nearer than a twentieth of their size, ``[B]``; circles about them."""
+    centre = torch.stack((layout.x, layout.y), -1)
+    distance = (centre[:, :, None] - centre[:, None]).norm(dim=-1)
+    reach = 0.4 * (layout.size[:, :, None] + layout.size[:, None])
+    there = layout.label >= 0
+    pair = there[:, :, None] & there[:, None] & ~torch.eye(MAX_OBJECTS, dtype=torch.bool)
+    return ((distance < reach) & pair).any((1, 2))
+
+
+def test_a_third_of_the_scenes_are_crowds(monkeypatch):
+    few = Difficulty(max_count=3).tensor(CPU)
+    monkeypatch.setattr(compose, "_CROWDED", 0.0)
+    alone = float(boxes_touch(composer()._layout(1000, few)).float().mean())
+    monkeypatch.setattr(compose, "_CROWDED", 1.0)
+    crowded = float(boxes_touch(composer()._layout(1000, few)).float().mean())
+    assert crowded > 2 * alone
+
+
+def test_a_crowd_stays_inside_and_overlaps_no_more_than_others(monkeypatch):
+    monkeypatch.setattr(compose, "_CROWDED", 1.0)
+    layout = composer()._layout(300, FULL)
+    there = layout.label >= 0
+    assert bool((layout.x[there] > 0).all())
+    assert bool((layout.x < layout.width)[there].all())
+    assert bool((layout.y < layout.height)[there].all())
+    assert float(there.sum(1).float().mean()) > 3
+
+
+def test_the_curriculum_goes_from_few_and_large_to_everything():
+    start, middle, ramped, end = (Difficulty.at(progress) for progress in (0.0, 0.175, 0.35, 1.0))
+    assert (start.max_count, start.min_size) == (3, pytest.approx(0.3))
+    assert start.max_count < middle.max_count < MAX_OBJECTS
+    assert start.min_size > middle.min_size > MIN_SIZE
+    assert ramped == end
+    assert (end.max_count, end.min_size) == (MAX_OBJECTS, pytest.approx(MIN_SIZE))
+
+
+def test_about_half_of_the_scenes_repeat_a_kind(monkeypatch):
+    monkeypatch.setattr(composer(), "classes", 5000)
+    labels = composer()._labels(400)
+    repeated = torch.tensor([len(row.unique()) < MAX_OBJECTS for row in labels]).float().mean()
+    assert 0.4 < float(repeated) < 0.6
+
+
+def test_patches_name_the_object_at_their_centre(clean):
+    scenes = composer()(11, FULL)
+    centres = shows(scenes.pixels)[:, PATCH // 2 :: PATCH, PATCH // 2 :: PATCH].flatten(1)
+    said = scenes.patch_labels
+    assert said.shape == (11, (SIDE // PATCH) ** 2)
+    assert set(said.unique().tolist()) == {0, 1, 2, 3}
+    clear = (centres >= 0) & (said < 3)
+    assert int(clear.sum()) > 50
+    assert bool((centres == said)[clear].all())
+    for b, p in ((said < 3).nonzero()).tolist():
+        owners = (scenes.boxes[b] == scenes.patch_boxes[b, p]).all(-1)
+        assert said[b, p] in scenes.labels[b][owners]
+
+
+def test_dense_targets_of_a_scene(steady, monkeypatch):
+    # The square covers the centres of patches 3 to 6 of ten on either axis; the dot lies between four centres.
+    scene = compose_of([(1, 0.5, 0.5, 0.4, 0.0, 1.0), (2, 0.81, 0.21, 0.05, 0.0, 1.0)], monkeypatch)
+    expected = torch.full((10, 10), 3)
+    expected[3:7, 3:7] = 1
+    expected[2, 8] = 2
+    assert torch.equal(scene.patch_labels.reshape(10, 10), expected)
+    boxes = scene.patch_boxes.reshape(10, 10, 4)
+    assert torch.equal(boxes[3:7, 3:7], scene.boxes[0, 0].expand(4, 4, 4))
+    assert torch.equal(boxes[2, 8], scene.boxes[0, 1])
+
+
+def test_patches_tell_where_the_outline_of_their_object_begins(steady, monkeypatch):
+    scene = compose_of([(1, 0.5, 0.5, 0.4, 0.3, -1.0), (2, 0.81, 0.21, 0.05, 0.2, 1.0)], monkeypatch)
+    leads, labels = scene.patch_leads[0], scene.patch_labels[0]
+    for place, kind in enumerate((1, 2)):
+        begins = scene.outlines[0, place, :2].flatten()
+        assert float(begins.abs().sum()) > 0
+        assert torch.equal(leads[labels == kind], begins.expand(int((labels == kind).sum()), 4))
+
+
+def test_sprites_of_another_size_are_refused():
+    with pytest.raises(ValueError, match="64 pixels"):
+        Composer(squares(GREEN)[:, ::2, ::2], (SIDE, SIDE), GRID, CPU)
+
+
+def place(scene, point):
+    """Which of the primary colours the pixel at a point is."""
+    height, width = scene.pixels.shape[1:3]
+    return int(shows(scene.pixels)[0, int(point[1] * height), int(point[0] * width)])
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_rectangular_canvas_holds_the_whole_image(steady, monkeypatch, made):
+    kit = composer((160, 256)) if made else composer((256, 256)).resized((160, 256))
+    scene = compose_of([(1, 0.8, 0.4, 0.3, 0.0, 1.0)], monkeypatch, width=1.6, kit=kit)
+    assert scene.pixels.shape == (1, 160, 256, 3)
+    half = 0.15 * VISIBLE
+    expected = ((0.8 - half) / 1.6, 0.4 - half, (0.8 + half) / 1.6, 0.4 + half)
+    assert corners(scene.boxes[0, 0]) == pytest.approx(expected, abs=1.5 / 160)
+    assert scene.patch_labels.shape == (1, GRID**2)
+    assert scene.patch_labels.reshape(GRID, GRID)[4, 5] == 1
+
+
+def test_a_point_is_where_the_object_can_be_seen(steady, monkeypatch):
+    # The second covers the centre of the first, not its left edge.
+    scene = compose_of([(0, 0.5, 0.5, 0.4, 0.0, 1.0), (1, 0.6, 0.5, 0.42, 0.0, 1.0)], monkeypatch)
+    assert torch.equal(scene.points[0, 0], scene.boxes[0, 0, :2])
+    big, small = (0, 0.5, 0.5, 0.45, 0.0, 1.0), (1, 0.5, 0.5, 0.15, 0.0, 1.0)
+    scene = compose_of([big, small], monkeypatch)
+    assert place(scene, scene.boxes[0, 0, :2]) == 1
+    assert place(scene, scene.points[0, 0]) == 0
+    # The ring around it is 0.15 wide: its middle, up and to the left as all sides are as near.
+    x, y = (scene.points - scene.boxes[..., :2])[0, 0].tolist()
+    assert min(x, y) < 0
+    assert 0.075 + 0.6 * 0.075 - 0.03 <= max(abs(x), abs(y)) <= 0.15
+
+
+def test_a_point_keeps_away_from_the_edge(steady, monkeypatch):
+    # What is left of the first is an L: its centre is on it, but hardly.
+    items = [(0, 0.5, 0.5, 0.4, 0.0, 1.0), (1, 0.61, 0.39, 0.2, 0.0, 1.0)]
+    scene = compose_of(items, monkeypatch)
+    assert place(scene, scene.boxes[0, 0, :2]) == 0
+    for dx, dy in ((0.03, -0.03), (-0.03, 0.03), (0.03, 0.03), (-0.03, -0.03)):
+        assert place(scene, scene.points[0, 0] + torch.tensor([dx, dy])) == 0
+
+
+def test_points_spots_and_free_places_lie_on_their_objects(clean):
+    scenes = composer()(40, FULL)
+    painted = shows(scenes.pixels)
+    for b, n in (scenes.labels >= 0).nonzero().tolist():
+        for where in (scenes.points, scenes.spots):
+            column, row = (where[b, n] * SIDE).long().tolist()
+            around = painted[b, max(0, row - 1) : row + 2, max(0, column - 1) : column + 2]
+            assert bool((around == scenes.labels[b, n]).any())
+    assert bool(scenes.free_ok.all())
+    rows, columns = (scenes.free[:, 1] * SIDE).long(), (scenes.free[:, 0] * SIDE).long()
+    assert int(scenes.pixels[torch.arange(40), rows, columns].max()) < 130
+    absent = scenes.labels < 0
+    assert not scenes.points[absent].any()
+    assert not scenes.vertices[absent].any()
+    assert not scenes.outlines[absent].any()
+
+
+def test_there_is_no_free_place_where_objects_fill_the_image(steady, monkeypatch):
+    scene = compose_of([(0, 0.5, 0.5, 1.4, 0.0, 1.0)], monkeypatch)
+    assert scene.free_ok.tolist() == [False]
+
+
+def arrow():
+    """A sprite that is no mirror image of itself: an L."""
+    sprite = torch.zeros(1, 128, 128, 4, dtype=torch.uint8)
+    sprite[0, 1:-1, 1:50] = torch.tensor([255, 0, 0, 255], dtype=torch.uint8)
+    sprite[0, 80:-1, 1:-1] = torch.tensor([255, 0, 0, 255], dtype=torch.uint8)
+    return sprite
+
+
+@pytest.mark.parametrize("mirror", [1.0, -1.0])
+@pytest.mark.parametrize("degrees", [0, 20, -25])
+@pytest.mark.parametrize("shear", [0.0, 0.14])
+def test_an_outline_follows_its_object(steady, monkeypatch, mirror, degrees, shear):
+    kit = Composer(arrow(), (SIDE, SIDE), GRID, CPU, entries=1)
+    item = (0, 0.5, 0.5, 0.6, math.radians(degrees), mirror)
+    scene = compose_of([item], monkeypatch, width=1.5, kit=kit, shear=shear)
+    count = int(scene.vertices[0, 0])
+    assert 8 <= count <= 32
+    assert not scene.outlines[0, 0, count:].any()
+    line = scene.outlines[0, 0, :count].double()
+    x, y, w, h = scene.boxes[0, 0].double().tolist()
+    points = torch.stack((x - w / 2 + line[:, 0] * w, y - h / 2 + line[:, 1] * h), 1) * SIDE
+    drawn = rasterise(points.numpy(), SIDE)
+    assert iou(drawn, (shows(scene.pixels)[0] == 0).numpy()) > 0.9
+    ahead = points.roll(-1, 0)
+    assert float((points[:, 0] * ahead[:, 1] - points[:, 1] * ahead[:, 0]).sum()) > 0  # clockwise, y downwards
+
+
+def in_image(scene):
+    """The first object's outline in fractions of the image."""
+    middle, size = scene.boxes[0, 0].split(2)
+    return middle + (scene.outlines[0, 0, : int(scene.vertices[0, 0])] - 0.5) * size
+
+
+@pytest.mark.parametrize("mirror", [1.0, -1.0])
+@pytest.mark.parametrize("degrees", [20, -25])
+def test_an_outline_begins_where_it_would_if_its_object_stood_upright(steady, monkeypatch, mirror, degrees):
+    kit = Composer(arrow(), (SIDE, SIDE), GRID, CPU, entries=1)
+    angle = math.radians(degrees)
+    upright, turned = (
+        in_image(compose_of([(0, 0.5, 0.5, 0.6, turn, mirror)], monkeypatch, kit=kit)) - 0.5 for turn in (0.0, angle)
+    )
+    top = upright[upright[:, 1] <= float(upright[:, 1].min()) + 0.01]
+    assert torch.equal(upright[0], top[top[:, 0].argmin()])
+    turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+    assert torch.allclose(turned, upright @ turn, atol=0.02)
+
+
+def test_ears_that_differ_a_little_are_equally_high(steady, monkeypatch):
+    sprite = squares(RED)
+    sprite[0, :24] = 0
+    sprite[0, 21:24, 20:30] = sprite[0, 20:24, 98:108] = sprite[0, 64, 64]
+    kit = Composer(sprite, (SIDE, SIDE), GRID, CPU, entries=1)
+    for mirror in (1.0, -1.0):
+        line = in_image(compose_of([(0, 0.5, 0.5, 0.6, 0.0, mirror)], monkeypatch, kit=kit))
+        assert float(line[0, 0]) < 0.45
+
+
+def test_of_equally_high_vertices_the_leftmost_comes_first(steady, monkeypatch):
+    scene = compose_of([(0, 0.5, 0.5, 0.4, 0.0, 1.0)], monkeypatch)
+    line = scene.outlines[0, 0, : int(scene.vertices[0, 0])]
+    top = line[line[:, 1] <= float(line[:, 1].min()) + 1e-4]
+    assert torch.equal(line[0], top[top[:, 0].argmin()])
+
+
+def test_outlines_may_be_computed_beforehand():
+    sprites = squares(RED)
+    vertices, counts = outlines(sprites.numpy())
+    kit = Composer(sprites, (SIDE, SIDE), GRID, CPU, outline=(vertices + 1, counts), entries=1)
+    assert torch.equal(kit.outlines, vertices + 1)
+
+
+def test_kinds_named_by_a_colour_keep_their_hue():
+    steady = dict(zip((item.name for item in load_objects()), steady_hues(load_objects()).tolist(), strict=True))
+    assert steady["red apple"]
+    assert not steady["banana"]
+    assert steady["tangerine"]  # also called orange
+
+
+def test_a_canvas_larger_than_the_backgrounds_is_refused():
+    with pytest.raises(ValueError, match="larger than the backgrounds, 200"):
+        composer().resized((160, 256))
+
+
+@pytest.mark.parametrize("degrees", [0, 25, -25])
+def test_shear_moves_what_is_low_to_the_right_before_the_turn(steady, monkeypatch, degrees):
+    angle, half = math.radians(degrees), 0.2 * VISIBLE
+    scene = compose_of([(0, 0.5, 0.5, 0.4, angle, 1.0)], monkeypatch, shear=0.14)
+    cos, sin = math.cos(angle), math.sin(angle)
+    ends = [(half * (a + 0.14 * b), half * b) for a in (-1, 1) for b in (-1, 1)]
+    wide = 2 * max(a * cos - b * sin for a, b in ends)
+    tall = 2 * max(a * sin + b * cos for a, b in ends)
+    assert scene.boxes[0, 0, 2:].tolist() == pytest.approx([wide, tall], abs=4 / SIDE)
