@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 
 PIP     := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTEST  := $(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 INPUTS  := pyproject.toml constraints.txt
 PICTURE := assets/desk.png
 OBJECT  := banana
@@ -25,11 +26,11 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	@echo "==> running the tests"
-	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	@$(PYTEST) $(PYTEST_ARGS)
 
 test-all: test
 	@echo "==> running all other tests"
-	@$(VENV)/bin/python -m pytest -m "long or slow" $(PYTEST_ARGS)
+	@$(PYTEST) -m "long or slow" $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	@echo "==> ruff"

@@ -1,42 +1,33 @@
-"""Programs that tests wait for begin with the session; see `tests/beside.py`."""
+"""Fixtures of all tests: programs that a test runs to its end."""
 
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.beside import Beside, Ended, Program
-
-# Several processes of the tests share two cores. The library sets its own threads; this is for tests that use PyTorch
-# themselves. OpenMP reads it when PyTorch is imported, which is later.
+# Several test processes share the cores. The library sets its own threads; this is for tests that use PyTorch directly.
+# OpenMP reads it when PyTorch is imported, which is later.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT_S = 1800
+"""A program that runs longer hangs, however busy the machine is."""
+
+Ended = subprocess.CompletedProcess[str]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "beside(module, *arguments): a program whose end the test waits for")
-
-
-def _program(item: pytest.Item) -> Program | None:
-    marker = item.get_closest_marker("beside")
-    return None if marker is None else marker.args
-
-
-@pytest.fixture(scope="session")
-def programs(request: pytest.FixtureRequest) -> Iterator[Beside]:
-    asked = (_program(item) for item in request.session.items)
-    running = Beside(program for program in asked if program is not None)
-    yield running
-    running.close()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _begun_with_the_session(programs: Beside) -> None:
-    """Without a test that asks for one, no program is there to begin."""
+    config.addinivalue_line("markers", "program(module, *arguments): what the fixture `ended` runs with `python -m`")
 
 
 @pytest.fixture
-def ended(request: pytest.FixtureRequest, programs: Beside) -> Ended:
-    """How the program of the test's marker ended."""
-    program = _program(request.node)
-    assert program is not None, "mark the test with the program that it waits for"
-    return programs.wait_for(program)
+def ended(request: pytest.FixtureRequest) -> Ended:
+    """Run the program of the test's marker to its end."""
+    marker = request.node.get_closest_marker("program")
+    assert marker is not None, "mark the test with the program that it runs"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", *marker.args], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+    )

@@ -12,7 +12,7 @@ from photonlite.kernels.choosing import choose, triton_choose
 from photonlite.kernels.choosing_kernel import HAS_TRITON
 from photonlite.kernels.reference_choosing import Logits, Target
 from photonlite.runner.choices import Variant
-from tests.beside import Ended
+from tests.conftest import Ended
 from tests.kernels.choices import Case, assert_same, kinds_of, new_target, random_case
 from tests.runner.needs import variant_of
 
@@ -49,7 +49,7 @@ def test_a_result_that_the_kernel_could_not_write_is_refused() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.beside("tests.kernels.interpreted_choosing")
+@pytest.mark.program("tests.kernels.interpreted_choosing")
 def test_the_kernel_agrees_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

@@ -6,7 +6,7 @@ import torch
 
 from photonlite.kernels import reference_embedding
 from photonlite.kernels.embedding import HAS_TRITON, embed_pending, triton_embed_pending
-from tests.beside import Ended
+from tests.conftest import Ended
 from tests.kernels.inputs import random_case
 
 
@@ -18,7 +18,7 @@ def test_a_table_whose_rows_lie_apart_is_refused() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.beside("tests.kernels.interpreted_embedding")
+@pytest.mark.program("tests.kernels.interpreted_embedding")
 def test_the_kernel_agrees_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

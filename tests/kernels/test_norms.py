@@ -8,7 +8,7 @@ from torch.nn import functional
 from photonlite.kernels import reference_norms
 from photonlite.kernels.fp8 import has_fp8
 from photonlite.kernels.norms import HAS_TRITON, residual_norm, residual_norm_fp8, shifted_norm
-from tests.beside import Ended
+from tests.conftest import Ended
 
 EPS = 1e-5
 Case = tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor, float]
@@ -80,7 +80,7 @@ def test_what_a_stream_lacks_is_added_without_rounding() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.beside("tests.kernels.interpreted_norms")
+@pytest.mark.program("tests.kernels.interpreted_norms")
 def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

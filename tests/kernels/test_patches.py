@@ -6,7 +6,7 @@ import torch
 
 from photonlite.kernels import reference_vision
 from photonlite.kernels.patches import HAS_TRITON, join_views, patch_rows
-from tests.beside import Ended
+from tests.conftest import Ended
 
 
 def test_a_patch_is_channel_major_with_zeros_behind() -> None:
@@ -40,7 +40,7 @@ def test_a_bin_is_the_average_of_the_cells_it_covers(tiling: tuple[int, int], gr
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.beside("tests.kernels.interpreted_patches")
+@pytest.mark.program("tests.kernels.interpreted_patches")
 def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from photonlite.images.crops import CropSpec
 from photonlite.kernels.resize import HAS_TRITON, cut_image, triton_cut_image
-from tests.beside import Ended
+from tests.conftest import Ended
 from tests.kernels.images import case, noise, on_card, orders, pillows
 
 SMALL = CropSpec(crop_size=24, patch_size=4, overlap_margin=1, max_crops=6)
@@ -27,7 +27,7 @@ def test_crops_are_pillows_to_the_last_bit(width: int, height: int, seed: int, o
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.beside("tests.kernels.interpreted_resize")
+@pytest.mark.program("tests.kernels.interpreted_resize")
 def test_the_kernels_give_pillows_crops_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

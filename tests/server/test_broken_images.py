@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from photonlite.server.app import create_app
-from tests.beside import Ended
+from tests.conftest import Ended
 from tests.server.broken_images import Broken, corpus, valid_images
 from tests.server.send_broken import CONFIG, WAYS, Decoding, send
 
@@ -39,7 +39,7 @@ def test_whole_images_of_every_format_are_answered() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="tells memory by Linux' /proc")
-@pytest.mark.beside("tests.server.send_broken")
+@pytest.mark.program("tests.server.send_broken")
 def test_broken_ones_are_answered_or_refused_and_leave_nothing_behind(ended: Ended, images: list[Broken]) -> None:
     assert ended.returncode == 0, ended.stderr[-4000:]
     report = json.loads(ended.stdout)

@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 
 from photonlite.scheduler.scheduler import Scheduler
-from tests.beside import Ended
+from tests.conftest import Ended
 from tests.simulation.__main__ import run_many
 from tests.simulation.simulator import Simulation
 
@@ -92,7 +92,7 @@ def test_twenty_thousand_ticks_keep_every_invariant() -> None:
 
 
 # The fast test has taken the first seeds.
-@pytest.mark.beside("tests.simulation", "1000", "--ticks", str(TICKS))
+@pytest.mark.program("tests.simulation", "1000", "--ticks", str(TICKS))
 def test_half_a_million_ticks_keep_every_invariant_and_see_everything(ended: Ended) -> None:
     report = json.loads(ended.stdout)
 

@@ -5,7 +5,7 @@ import torch
 
 from bench.nano.scenes.batched.blend import Objects, blend, measure, plain_blend, reach
 from bench.nano.scenes.batched.blend_kernel import triton_blend
-from tests.beside import Ended
+from tests.conftest import Ended
 from tests.tiny import CPU
 
 
@@ -72,7 +72,7 @@ def test_the_kernel_refuses_what_it_would_misread():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.beside("tests.nano.scenes.batched.interpreted")
+@pytest.mark.program("tests.nano.scenes.batched.interpreted")
 def test_the_kernels_agree_with_pytorch_in_tritons_interpreter(ended: Ended):
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]
