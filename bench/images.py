@@ -4,14 +4,14 @@
 of a round. Nothing is printed for pixels that differ from Pillow's but that they do.
 
 - crops: whole images to crops, by plain `Image.resize` and slices (the baseline), by its parts, and by
-  `photonlite.images.crops.cut_crops` with crews of several threads.
+  `photonlite.images.crops.cut_crops` with several threads.
 - decoders: files in memory to pixels, by `photonlite.images.decode.load_image` (the baseline) and by what is installed
   of simplejpeg, OpenCV, imagecodecs, pyvips and pyspng. They give arrays; "+ Image" makes the Pillow image of it that
   the engine works with. "4 threads" is throughput with so many at a time: a decoder that holds Python's global lock
   gains nothing there.
 
 - isolation: JPEGs in memory to RGB, in this process (the baseline) and by a pool of processes that are killed when a
-  image costs too much (`photonlite.images.decode_pool`).
+  image costs too much (`photonlite.images.isolation.pool`).
 
 The images are drawn: noise of all wavelengths stands for photographs, lines, bars and text for charts.
 """
@@ -38,10 +38,10 @@ from PIL import Image, ImageDraw, features
 from bench.bubble.report import table
 from bench.gpu.preprocessing import pillow_crops
 from photonlite.config import ImageLimits
-from photonlite.images.crew import Crew
 from photonlite.images.crops import CropSpec, cut_crops, select_tiling
 from photonlite.images.decode import load_image
-from photonlite.images.decode_pool import DecodePool
+from photonlite.images.isolation.pool import DecodePool
+from photonlite.images.parallel import ParallelTasks
 
 SIZES = ((640, 480), (480, 640), (1280, 720), (1920, 1080))
 SPEC = CropSpec(crop_size=378, patch_size=14, overlap_margin=4, max_crops=12)
@@ -117,11 +117,11 @@ def measure_crops(rounds: int) -> str:
             works: dict[str, Work] = {"Pillow": partial(pillow_crops, image, SPEC)}
             works |= _parts(image)
             for count in (1, *CREWS):
-                crew = Crew(executor, count - 1)
-                if not np.array_equal(cut_crops(image, SPEC, crew=crew).pixels, pillow_crops(image, SPEC)):
+                parallel = ParallelTasks(executor, count - 1)
+                if not np.array_equal(cut_crops(image, SPEC, parallel=parallel).pixels, pillow_crops(image, SPEC)):
                     raise AssertionError(f"crops of {size} by {count} threads differ from Pillow's")
                 name = f"cut_crops, {count} thread{'s' if count > 1 else ''}"
-                works[name] = partial(cut_crops, image, SPEC, crew=crew)
+                works[name] = partial(cut_crops, image, SPEC, parallel=parallel)
             seconds, found = ratios(works, rounds)
             rows.append([f"{size[0]}x{size[1]}", *(f"{found[name]:.2f}" for name in works), f"{1e3 * seconds:.1f} ms"])
     return table(["image", *works, "Pillow took"], rows)

@@ -20,7 +20,7 @@ from photonlite.config import EngineConfig, ImageLimits
 from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.device.threads import in_passing
 from photonlite.errors import SettingsError
-from photonlite.images.decode_pool import DecodePool, default_workers
+from photonlite.images.isolation.pool import DecodePool, default_workers
 from photonlite.models.checkpoint import LoadedModel, load_checkpoint
 from photonlite.observe import Recording
 from photonlite.options import Options

@@ -33,7 +33,7 @@ from photonlite.errors import ModelError, NumericalError
 from photonlite.grammar.automata.tables import Automaton, SpecialIds
 from photonlite.grammar.compiler.client import COUNTERS, GAUGES, GrammarCompiler
 from photonlite.grammar.spec import GrammarSpec
-from photonlite.images.decode_pool import DecodePool
+from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.options import Chosen, Options, chosen

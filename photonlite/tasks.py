@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from photonlite.engine.sequel import Further
 from photonlite.errors import ImageError, InputError, SettingsError
 from photonlite.hints import did_you_mean
-from photonlite.images.decode import ImageSource
 from photonlite.images.pool import ImagePool, PreparedImage
+from photonlite.images.source import ImageSource
 from photonlite.options import check_names
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments

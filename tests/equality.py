@@ -21,7 +21,7 @@ from photonlite.engine.engine import Engine
 from photonlite.errors import RequestCancelledError
 from photonlite.grammar.automata.tables import Automaton, SpecialIds
 from photonlite.grammar.spec import GrammarSpec
-from photonlite.images.crops import Crops
+from photonlite.images.crops import ImageCrops
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
@@ -115,7 +115,7 @@ def _bits(*ids: int) -> npt.NDArray[np.int32]:
 @dataclass(eq=False)
 class CutImage:
     key: str
-    crops: Crops
+    crops: ImageCrops
     size: tuple[int, int] | None = (30, 40)
     failure: BaseException | None = None
 
@@ -279,11 +279,11 @@ class Scene:
         longest = -(-self.model.shape.max_context // size)
         return int(self.pages * longest + 3) * bytes_of_page(self.model.shape, self.kv.dtype, size)
 
-    def _crops(self) -> Crops:
+    def _crops(self) -> ImageCrops:
         rows, columns = tiling = self.dice.choice(_TILINGS)
         count = 1 if tiling == (1, 1) else 1 + rows * columns
         pixels = np.random.default_rng(self.dice.getrandbits(32)).integers(0, 256, (count, 16, 16, 3), dtype=np.uint8)
-        return Crops(pixels, tiling)
+        return ImageCrops(pixels, tiling)
 
     def _ask(self) -> Asked:
         dice = self.dice

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from photonlite.errors import NumericalError
-from photonlite.images.crops import Crops
+from photonlite.images.crops import ImageCrops
 from photonlite.kernels.reference import dequantise, quantise
 from photonlite.models.base import Model, ModelShape
 from photonlite.models.layers import attend
@@ -46,11 +46,11 @@ class PlainEngine:
         self.shape = model.shape
         self.runner = PlainRunner(model, device, dtype, kv)
 
-    def generate(self, request: Request, crops: Crops | None = None) -> "PlainGeneration":
+    def generate(self, request: Request, crops: ImageCrops | None = None) -> "PlainGeneration":
         """Begin a request."""
         return PlainGeneration(self, request, crops)
 
-    def steps(self, request: Request, crops: Crops | None) -> Iterator[Token]:
+    def steps(self, request: Request, crops: ImageCrops | None) -> Iterator[Token]:
         grammar, runner = request.grammar, self.runner
         before = 1 if crops is None else self.shape.prefix_length
         # The last token produced is never fed back.
@@ -72,7 +72,7 @@ class PlainEngine:
 class PlainGeneration(Iterator[Token]):
     """A request on its way: an iterator of tokens that computes them as they are asked for."""
 
-    def __init__(self, engine: PlainEngine, request: Request, crops: Crops | None) -> None:
+    def __init__(self, engine: PlainEngine, request: Request, crops: ImageCrops | None) -> None:
         self._request = request
         self._steps = engine.steps(request, crops)
         self._tokens: list[Token] = []

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from photonlite.images.crops import Crops
+from photonlite.images.crops import ImageCrops
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.request import Request, SamplingSettings, Token
@@ -16,9 +16,9 @@ NANO, MOONDREAM2 = tiny_config(), tiny_config("moondream2")
 SEEDS = range(4)
 
 
-def crops(seed: int = 0) -> Crops:
+def crops(seed: int = 0) -> ImageCrops:
     pixels = np.random.default_rng(seed).integers(0, 256, (7, 20, 20, 3), dtype=np.uint8)
-    return Crops(pixels, (2, 3))
+    return ImageCrops(pixels, (2, 3))
 
 
 def engine(config: MoondreamConfig, seed: int = 0) -> PlainEngine:
@@ -28,7 +28,7 @@ def engine(config: MoondreamConfig, seed: int = 0) -> PlainEngine:
 class Loops:
     """The reference's loops in the plainest form: no cache, no grammar, the whole sequence at every step."""
 
-    def __init__(self, config: MoondreamConfig, seed: int, request: Request, image: Crops) -> None:
+    def __init__(self, config: MoondreamConfig, seed: int, request: Request, image: ImageCrops) -> None:
         self.config, self.model = config, tiny_model(config, seed)
         image = self.model.encode_image(torch.from_numpy(image.pixels), image.tiling)
         self.prefix = 1 + len(image)

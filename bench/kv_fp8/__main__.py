@@ -24,7 +24,7 @@ from bench.nano.scenes.held_out.scene import make_scene
 from bench.nano.scenes.objects import load_objects
 from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.errors import SettingsError
-from photonlite.images.crops import Crops, cut_crops
+from photonlite.images.crops import ImageCrops, cut_crops
 from photonlite.models.checkpoint import load_checkpoint
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
@@ -113,7 +113,7 @@ def random_prompt(model: MoondreamModel, words: int) -> Prompt:
     """Draw an image of one crop and words."""
     side, rng = model.crop_spec.crop_size, np.random.default_rng(0)
     pixels = rng.integers(0, 256, (1, side, side, 3), np.uint8)
-    return Prompt(Crops(pixels, (1, 1)), rng.integers(_CONTROL_IDS, model.shape.vocab_size, words).tolist())
+    return Prompt(ImageCrops(pixels, (1, 1)), rng.integers(_CONTROL_IDS, model.shape.vocab_size, words).tolist())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from photonlite.images.crops import Crops
+from photonlite.images.crops import ImageCrops
 from photonlite.kernels.reference import FP8, dequantise, quantise
 from photonlite.models.base import Model
 from photonlite.models.layers import Attention, MaskedAttention, attend
@@ -133,7 +133,7 @@ class Prompt:
         ids: The words.
     """
 
-    crops: Crops
+    crops: ImageCrops
     ids: Sequence[int]
 
 

@@ -1,4 +1,4 @@
-"""Cut an image into the square crops that the vision encoder reads: one of the whole, and a grid of overlapping ones.
+"""The square crops that the vision encoder reads: one of the whole image, and a grid of overlapping local ones.
 
 All lengths follow from the checkpoint. A crop of `crop_size` pixels has `grid` x `grid` patches. A frame of
 `overlap_margin` patches on each side is shared with the neighbours; the window inside it is each crop's own:
@@ -25,26 +25,26 @@ import numpy.typing as npt
 from PIL import Image
 
 from photonlite.errors import ConfigError, ImageShapeError
-from photonlite.images.crew import ALONE, Crew
-from photonlite.images.resize import Target, resize
+from photonlite.images.parallel import SERIAL, ParallelTasks
+from photonlite.images.resize import ResizeTarget, resize
 from photonlite.numeric import make_plain
 
-Buffer = Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]
-"""Gives contiguous memory of a shape."""
+Allocator = Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]
+"""Returns contiguous memory of a shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class CropSpec:
-    """The lengths of a checkpoint's crops.
+    """Lengths of a checkpoint's crops.
 
     Attributes:
         crop_size: Side of a crop, in pixels; a multiple of `patch_size`.
         patch_size: Side of a patch, in pixels.
         overlap_margin: Patches on each side of a crop that it shares with its neighbours.
-        max_crops: How many local crops an image is cut into, at most (`select_tiling` tells of one exception).
+        max_crops: Most local crops of an image (with one exception, see `select_tiling`).
 
     Raises:
-        ConfigError: A value is no whole number in its range, or the values contradict each other.
+        ConfigError: A value is not a whole number in its range, or the values contradict each other.
     """
 
     crop_size: int
@@ -85,14 +85,14 @@ class CropSpec:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Crops:
+class ImageCrops:
     """The crops of one image.
 
     Attributes:
         pixels: uint8 [n, crop_size, crop_size, 3]. The first is the whole image; the local crops follow row by row.
             n is 1 + rows * columns, but 1 with tiling (1, 1): the one local crop would equal the first and is left out.
         tiling: Rows and columns of the grid of local crops.
-        picture_size: Width and height of the image they were cut from; None where it is not known.
+        picture_size: Width and height of the image; None where it is not known.
     """
 
     pixels: npt.NDArray[np.uint8]
@@ -109,9 +109,9 @@ class Crops:
 def select_tiling(height: int, width: int, spec: CropSpec) -> tuple[int, int]:
     """Choose the grid of local crops for an image of this size, in pixels.
 
-    The rule is the Moondream reference's, in floating point like it, because checkpoints were trained on its grids. A
-    image no larger than one crop on either side is not cut. One that `max_crops` windows cover at its own resolution
-    gets at least those, and more towards its aspect; a larger one gets its own grid shrunk on both axes.
+    The rule is the Moondream reference's, in floating point like it, because checkpoints were trained on its grids. An
+    image no larger than one crop on either side is not cut. If `max_crops` windows cover the image at its own
+    resolution, it gets at least those, and more towards its aspect; the grid of a larger one is shrunk on both axes.
 
     Returns:
         Rows and columns. Their product is at most `max_crops`, with one exception that follows the reference: a strip
@@ -135,25 +135,17 @@ def select_tiling(height: int, width: int, spec: CropSpec) -> tuple[int, int]:
     return rows, columns
 
 
-def plain_memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Give memory of a shape, from anywhere."""
+def allocate_array(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Return pageable memory of a shape."""
     return np.empty(shape, np.uint8)
 
 
-def cut_crops(image: Image.Image, spec: CropSpec, *, crew: Crew = ALONE, buffer: Buffer = plain_memory) -> Crops:
-    """Cut an image into the crop of the whole and the local crops of its tiling.
+def cut_crops(
+    image: Image.Image, spec: CropSpec, *, parallel: ParallelTasks = SERIAL, buffer: Allocator = allocate_array
+) -> ImageCrops:
+    """Cut an RGB image into the crop of the whole and the local crops of its tiling, in memory from `buffer`.
 
-    Both come from the original by Pillow's Lanczos filter, without a detour over each other, and have its pixels to
-    the last bit.
-
-    Args:
-        image: RGB, as `load_image` returns it; left as it is.
-        spec: The checkpoint's lengths.
-        crew: The threads that share the work.
-        buffer: Gives the memory of the crops.
-
-    Returns:
-        The crops, in one contiguous array.
+    Both are resized from the original by Pillow's Lanczos filter, and equal to its pixels to the last bit.
 
     Raises:
         ImageShapeError: The image is not RGB.
@@ -164,27 +156,27 @@ def cut_crops(image: Image.Image, spec: CropSpec, *, crew: Crew = ALONE, buffer:
     rows, columns = tiling = select_tiling(image.height, image.width, spec)
     n_local = 0 if tiling == (1, 1) else rows * columns
     pixels = buffer((1 + n_local, size, size, 3))
-    targets = [Target((size, size), partial(_place_whole, pixels[0]))]
+    targets = [ResizeTarget((size, size), partial(_store_whole, pixels[0]))]
     if n_local:
         local = pixels[1:].reshape(rows, columns, size, size, 3)
         sheet = (columns * spec.window + margins, rows * spec.window + margins)
-        targets.insert(0, Target(sheet, partial(_place_sheet, local, spec.window)))
-    resize(image, targets, crew)
-    return Crops(pixels, tiling, image.size)
+        targets.insert(0, ResizeTarget(sheet, partial(_store_local, local, spec.window)))
+    resize(image, targets, parallel)
+    return ImageCrops(pixels, tiling, image.size)
 
 
-def _place_whole(crop: npt.NDArray[np.uint8], left: int, top: int, block: npt.NDArray[np.uint8]) -> None:
+def _store_whole(crop: npt.NDArray[np.uint8], left: int, top: int, block: npt.NDArray[np.uint8]) -> None:
     crop[top : top + block.shape[0], left : left + block.shape[1]] = block
 
 
-def _place_sheet(local: npt.NDArray[np.uint8], window: int, left: int, top: int, block: npt.NDArray[np.uint8]) -> None:
-    """Put a block of the resized image into each crop that shows some of it: local [rows, columns, size, size, 3]."""
+def _store_local(local: npt.NDArray[np.uint8], window: int, left: int, top: int, block: npt.NDArray[np.uint8]) -> None:
+    """Copy a block of the resized image into each crop it overlaps: local [rows, columns, size, size, 3]."""
     rows, columns, size, _, _ = local.shape
     bottom, right = top + block.shape[0], left + block.shape[1]
     for row, column in product(range(rows), range(columns)):
         y, x = row * window, column * window  # of the crop, in the resized image
-        above, below = max(top, y), min(bottom, y + size)
-        before, behind = max(left, x), min(right, x + size)
-        if above < below and before < behind:
-            part = block[above - top : below - top, before - left : behind - left]
-            local[row, column, above - y : below - y, before - x : behind - x] = part
+        y0, y1 = max(top, y), min(bottom, y + size)
+        x0, x1 = max(left, x), min(right, x + size)
+        if y0 < y1 and x0 < x1:
+            part = block[y0 - top : y1 - top, x0 - left : x1 - left]
+            local[row, column, y0 - y : y1 - y, x0 - x : x1 - x] = part

@@ -1,11 +1,9 @@
-"""Pillow's Lanczos filter as integers: which pixels each output reads, and how much of each.
+"""Pillow's Lanczos filter as integers: which pixels each output reads, and their coefficients.
 
 Pillow resizes 8-bit images in two passes, one along each axis, and each goes from 8 bits to 8 bits. An output is
 `clip((half + sum(pixel * coefficient)) >> 22, 0, 255)` in 32-bit integers, where half is `1 << 21`. A pass between
-equal lengths is left out; a table for it changes nothing. Whoever does the same arithmetic with these tables gets the
-same pixels, to the last bit, wherever it runs.
-
-The order of the passes shows in the last bits too: see `photonlite.images.resize.down_first`.
+equal lengths is left out; a table for it changes nothing. The same arithmetic with these tables gives the same pixels
+to the last bit on any device. The order of the passes matters for the last bits: see `resize.down_first`.
 
 The windows follow from the lengths alone:
 
@@ -25,14 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 FRACTION_BITS: Final = 22
-"""Bits behind the point of a coefficient: 32, less 8 for the pixel, one for the sign and one for what overshoots."""
+"""Fractional bits of a coefficient: 32, less 8 for the pixel, one for the sign and one for overshoot."""
 
 _LOBES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanczosTable:
-    """One axis of a resize, `out_size` windows onto `in_size` pixels; the arrays are shared and cannot be written to.
+    """One axis of a resize: `out_size` windows onto `in_size` pixels; the arrays are shared and read-only.
 
     Attributes:
         first: First pixel of each window, int32 ``[out_size]``; never falls from one output to the next.
@@ -47,15 +45,7 @@ class LanczosTable:
 
 @lru_cache(maxsize=256)
 def lanczos_table(in_size: int, out_size: int) -> LanczosTable:
-    """Compute the windows and coefficients of one axis, in double precision and in Pillow's order of operations.
-
-    Args:
-        in_size: Pixels of the image along the axis, at least 1.
-        out_size: Pixels of the resized one; if both are equal, each output is its own pixel.
-
-    Raises:
-        AssertionError: A size is below 1.
-    """
+    """Compute the windows and coefficients of one axis, in double precision and in Pillow's order of operations."""
     if in_size < 1 or out_size < 1:
         raise AssertionError(f"lanczos_table resizes {in_size} to {out_size} pixels: both must be at least 1")
     scale = in_size / out_size
@@ -83,6 +73,6 @@ def _lanczos(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _sinc(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    # Not np.sinc, which puts a tiny number in the place of zero.
+    # np.sinc would replace zero by a tiny number.
     angle = x * math.pi
     return np.divide(np.sin(angle), angle, out=np.ones_like(angle), where=angle != 0)

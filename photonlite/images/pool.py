@@ -1,4 +1,4 @@
-"""Images on their way into the engine: decoded and named by their content, cut into crops only when they are needed.
+"""Images on their way into the engine: decoded and hashed first, cut into crops only when these are needed.
 
 ```
 prepare         source ── decode ── hash ── pack ──> PreparedImage      on the thread that calls it
@@ -8,11 +8,12 @@ request_crops                                          └─ cut ──> crops 
 
 An image whose prefix is cached is never cut. The decoded pixels are kept, so that an evicted prefix can be rebuilt.
 
-Where the device makes the crops, images are packed for it instead (`images.packing`), and as that takes no longer
-than handing the work to another thread, it is done at once: the engine need not ask. It asks for those that came when
-too much lay packed already, and for those whose crops were dropped; images that are too large are cut here.
+Where the device makes the crops, images are packed for it instead (`images.packing`). Packing takes no longer than a
+hand-over to another thread, so it is done at once, and the engine requests crops only of images that came when too much
+was packed already, and of those whose crops were dropped. Images too large for the device are cut here.
 """
 
+import hashlib
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -27,19 +29,22 @@ from PIL import Image
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageError, ModelError
-from photonlite.images.crew import Crew
-from photonlite.images.crops import Buffer, Crops, CropSpec, cut_crops, plain_memory
-from photonlite.images.decode import DecodedImage, ImageSource, decoded_bytes, file_bytes, load_image
-from photonlite.images.decode_pool import DecodePool
-from photonlite.images.key import image_key
+from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
+from photonlite.images.decode import decoded_bytes, file_bytes, load_image
+from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.packing import pack_image
+from photonlite.images.parallel import SERIAL, ParallelTasks
 from photonlite.images.rgb import rgb_bytes
+from photonlite.images.source import DecodedImage, ImageSource
 from photonlite.sequence import UncutImage
 
 _T = TypeVar("_T")
 
 _PACKED_AHEAD: Final = 256 * 2**20
-"""Bytes of page-locked memory that hold images for which the engine has not asked."""
+"""Bytes of page-locked memory for images that are packed before the engine requests them."""
+
+_HASHED_BYTES: Final = 2**19
+"""Bytes of pixels that one thread hashes at a time, about 0.25 ms."""
 
 
 class ImagePool:
@@ -49,9 +54,9 @@ class ImagePool:
         spec: How images are cut.
         limits: How large they may be.
         threads: How many work at a time.
-        buffer: Where pixels are put that the device copies; plain memory unless given.
+        buffer: Allocates memory for pixels that the device copies.
         packs: Whether the device makes the crops itself, of images that are packed for it.
-        on_ready: Called on a thread of the pool when crops that were asked for are there, or cannot be cut.
+        on_ready: Called on a thread of the pool when requested crops are ready, or cannot be cut.
         decoder: Decodes image files in other processes, and is closed with the pool; None decodes them in this one.
     """
 
@@ -61,7 +66,7 @@ class ImagePool:
         limits: ImageLimits,
         threads: int,
         *,
-        buffer: Buffer = plain_memory,
+        buffer: Allocator = allocate_array,
         packs: bool = False,
         on_ready: Callable[[], None] | None = None,
         decoder: DecodePool | None = None,
@@ -70,13 +75,13 @@ class ImagePool:
         self._limits = limits
         self._buffer = buffer
         self._packs = packs
-        self._ahead = _Allowance(_PACKED_AHEAD)
+        self._ahead = _ByteBudget(_PACKED_AHEAD)
         self._on_ready = on_ready
         self._decoder = decoder
-        # A thread that waits for another process is none that decodes, hashes or cuts.
+        # Threads that wait for a decoding process come on top: they do no work.
         waiting = 0 if decoder is None else decoder.most_running
         self._threads = ThreadPoolExecutor(threads + waiting, thread_name_prefix="photonlite-images")
-        self._crew = Crew(self._threads, min(threads, os.cpu_count() or 1) - 1)
+        self._parallel = ParallelTasks(self._threads, min(threads, os.cpu_count() or 1) - 1)
         self._jobs: set[Future[Any]] = set()
         self._urgent: deque[Callable[[], None]] = deque()
         self._submitting = threading.Lock()
@@ -84,8 +89,7 @@ class ImagePool:
     def decoded_bytes(self, source: ImageSource) -> int:
         """Return how many bytes an image takes once it is decoded, from its header.
 
-        Returns:
-            0 where the header cannot be read, or must not be read in this process.
+        0 where the header cannot be read, or must not be read in this process.
         """
         isolated = self._decoder is not None and not isinstance(source, (Image.Image, DecodedImage, np.ndarray))
         return 0 if isolated else decoded_bytes(source, self._limits)
@@ -98,13 +102,10 @@ class ImagePool:
         cache_salt: str = "",
         checkpoint: Callable[[], None] | None = None,
     ) -> "PreparedImage":
-        """Decode an image and name it by its content, on the calling thread.
+        """Decode an image and hash its content, on the calling thread.
 
-        Args:
-            source: See `images.decode.load_image`.
-            adapter: The adapter that will read it: the same pixels mean something else to another one.
-            cache_salt: Whose it is; images of different salts share nothing.
-            checkpoint: Called when the image is decoded, and when it is named; what it raises ends the work.
+        `adapter` and `cache_salt` enter the key: images with different ones share no cache entries. `checkpoint` is
+        called after decoding and after hashing; an exception that it raises ends the work.
 
         Raises:
             ImageError: It is not one image, cannot be read, or is over a limit.
@@ -119,18 +120,18 @@ class ImagePool:
         image = self._load(source)
         check()
         pixels = rgb_bytes(image)
-        key = image_key(image, pixels, adapter, cache_salt, crew=self._crew)
+        key = image_key(image, pixels, adapter, cache_salt, parallel=self._parallel)
         check()
         uncut = self._pack_ahead(pixels, image.size)
         return PreparedImage(self, image, key, cache_salt, time.perf_counter() - start, uncut)
 
     def submit(self, job: Callable[[], _T]) -> Future[_T]:
-        """Have something done on a thread of the pool.
+        """Run a job on a thread of the pool.
 
         Raises:
             ModelError: The pool is closed.
         """
-        with self._submitting:  # a job that runs is among those that `settle` waits for
+        with self._submitting:  # `settle` waits for every job that runs
             try:
                 future = self._threads.submit(self._work, job)
             except RuntimeError as cause:
@@ -140,26 +141,39 @@ class ImagePool:
         return future
 
     def hurry(self, job: Callable[[], None]) -> None:
-        """Have something done before all that waits, because the engine waits for it.
+        """Run a job, for which the engine waits, before all that are queued.
 
         Raises:
             ModelError: The pool is closed.
         """
         self._urgent.append(job)
-        # Whichever thread is free first does it, whatever it came for; a thread that finds it done does nothing.
+        # The first free thread runs it before its own job; this empty job makes sure that there is such a thread.
         self.submit(_nothing)
 
     def settle(self) -> None:
-        """Wait until everything submitted so far is done."""
+        """Wait until all submitted jobs are done."""
         with self._submitting:
             jobs = list(self._jobs)
         wait(jobs)
 
     def close(self) -> None:
-        """Take no more work, and wait for what is under way."""
+        """Refuse further jobs, and wait until the submitted ones are done."""
         if self._decoder is not None:
             self._decoder.close()
         self._threads.shutdown()
+
+    def cut(self, image: Image.Image) -> ImageCrops | UncutImage:
+        """Return the crops of a decoded image, or what the device makes them of."""
+        if self._packs:
+            packed = pack_image(rgb_bytes(image), image.size, self._spec, self._buffer)
+            if packed is not None:
+                return packed
+        return cut_crops(image, self._spec, parallel=self._parallel, buffer=self._buffer)
+
+    def announce(self) -> None:
+        """Call `on_ready`."""
+        if self._on_ready is not None:
+            self._on_ready()
 
     def _load(self, source: ImageSource) -> Image.Image:
         data = None if self._decoder is None else file_bytes(source, self._limits)
@@ -177,48 +191,27 @@ class ImagePool:
         return job()
 
     def _pack_ahead(self, pixels: bytes, size: tuple[int, int]) -> UncutImage | None:
-        """Pack an image before the engine asks; None where the host cuts it, or too much lies packed already."""
-        if not self._packs or not self._ahead.take(len(pixels)):
+        """Pack an image before the engine requests it; None where the host cuts it, or too much is packed already."""
+        if not self._packs or not self._ahead.reserve(len(pixels)):
             return None
         try:
             packed = pack_image(pixels, size, self._spec, self._buffer)
-        except (MemoryError, RuntimeError):  # page-locked memory has run out: the engine will ask, and be told
+        except (MemoryError, RuntimeError):  # page-locked memory has run out: the engine's request gets the error
             packed = None
         if packed is None:
-            self._ahead.give(len(pixels))
+            self._ahead.release(len(pixels))
         else:
-            weakref.finalize(packed.packed, self._ahead.give, len(pixels)).atexit = False
+            weakref.finalize(packed.packed, self._ahead.release, len(pixels)).atexit = False
         return packed
-
-    def _cut(self, image: Image.Image) -> Crops | UncutImage:
-        if self._packs:
-            packed = pack_image(rgb_bytes(image), image.size, self._spec, self._buffer)
-            if packed is not None:
-                return packed
-        return cut_crops(image, self._spec, crew=self._crew, buffer=self._buffer)
-
-    def _announce(self) -> None:
-        if self._on_ready is not None:
-            self._on_ready()
 
 
 class PreparedImage:
-    """A decoded image, as the scheduler knows it: a `photonlite.sequence.Image`.
-
-    Args:
-        pool: Cuts it.
-        image: RGB; kept as it is.
-        key: See `image_key`.
-        cache_salt: With which it was made.
-        preprocess_s: What decoding and hashing took.
-        crops: What the device makes the crops of, where that is there already.
+    """A decoded image, as the scheduler knows it: a `photonlite.sequence.ImageRef`.
 
     Attributes:
-        pool: As given.
-        key: As given.
-        cache_salt: As given.
+        key: See `image_key`.
         size: Width and height in pixels.
-        crops: The crops, or what the device makes them of; None until they are there.
+        crops: The crops, or what the device makes them of; None until they are ready.
         failure: Why they could not be made.
         preprocess_s: Seconds for decoding, hashing and, if it was done, cutting or packing.
     """
@@ -236,66 +229,96 @@ class PreparedImage:
         self.key = key
         self.cache_salt = cache_salt
         self.size: tuple[int, int] = image.size
-        self.crops: Crops | UncutImage | None = crops
+        self.crops: ImageCrops | UncutImage | None = crops
         self.failure: BaseException | None = None
         self.preprocess_s = preprocess_s
         self._image = image
-        self._begun = crops is not None
+        self._requested = crops is not None
         self._lock = threading.Lock()
 
     def request_crops(self) -> None:
-        """Begin to cut, unless that has been done; from any thread, returns at once and never raises."""
+        """Begin to cut, unless that was done before; from any thread, returns at once and never raises."""
         with self._lock:
-            if self._begun:
+            if self._requested:
                 return
-            self._begun = True
+            self._requested = True
         try:
             self.pool.hurry(self._cut)
         except ModelError as error:
             self.failure = error
-            self.pool._announce()
+            self.pool.announce()
 
     def drop_crops(self) -> None:
-        """Let go of the crops, page-locked megabytes, once they are encoded; they are cut again when asked for."""
+        """Release the crops, page-locked megabytes, once they are encoded; they can be requested again."""
         with self._lock:
             if self.crops is not None:
                 self.crops = None
-                self._begun = False
+                self._requested = False
 
     def _cut(self) -> None:
         start = time.perf_counter()
         try:
-            crops = self.pool._cut(self._image)
+            crops = self.pool.cut(self._image)
             self.preprocess_s += time.perf_counter() - start
             with self._lock:
                 self.crops = crops
-        except Exception as error:  # memory, above all; it is the image's requests that fail, not the pool
+        except Exception as error:  # out of memory, above all; only the image's requests fail
             self.failure = error
         finally:
-            self.pool._announce()
+            self.pool.announce()
+
+
+def image_key(
+    image: Image.Image,
+    pixels: bytes,
+    adapter: str = "",
+    cache_salt: str = "",
+    *,
+    parallel: ParallelTasks = SERIAL,
+) -> str:
+    """Return the hex SHA-256 over size, mode and pixels of an image, adapter and cache salt.
+
+    The length of each part precedes it, so that different lists of parts never read alike. Pixels enter as the SHA-256
+    digests of pieces of 512 KiB, which several threads can compute.
+    """
+    view = memoryview(pixels)
+    pieces = [view[start : start + _HASHED_BYTES] for start in range(0, len(view), _HASHED_BYTES)]
+    digests = [b""] * len(pieces)
+
+    def hash_piece(index: int) -> None:
+        digests[index] = hashlib.sha256(pieces[index]).digest()
+
+    parallel.run_all([partial(hash_piece, index) for index in range(len(pieces))])
+    parts = [f"{image.width}x{image.height}".encode(), image.mode.encode(), b"".join(digests)]
+    parts += [text.encode("utf-8", "surrogatepass") for text in (adapter, cache_salt)]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def _nothing() -> None:
     return
 
 
-class _Allowance:
-    """An amount that many take from and give back to."""
+class _ByteBudget:
+    """Bytes that are reserved and released."""
 
-    def __init__(self, amount: int) -> None:
-        self._left = amount
-        # Giving back may happen wherever memory is collected, also in the middle of taking.
+    def __init__(self, size: int) -> None:
+        self._left = size
+        # Finalizers release whenever memory is collected, even while this thread reserves.
         self._lock = threading.RLock()
 
-    def take(self, amount: int) -> bool:
-        """Take an amount; False where there is not so much left."""
+    def reserve(self, size: int) -> bool:
+        """Reserve bytes; False where there are too few left."""
         with self._lock:
-            if amount > self._left:
+            if size > self._left:
                 return False
-            self._left -= amount
+            self._left -= size
             return True
 
-    def give(self, amount: int) -> None:
-        """Give it back."""
+    def release(self, size: int) -> None:
+        """Release reserved bytes."""
         with self._lock:
-            self._left += amount
+            self._left += size

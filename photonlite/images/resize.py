@@ -1,4 +1,4 @@
-"""Pillow's Lanczos resize in pieces that several threads can do, with the same pixels to the last bit.
+"""Pillow's Lanczos resize in bands that several threads can compute, with the same pixels to the last bit.
 
 Nearly all of its time is Pillow's multiply-adds, one channel at a time and on one thread. It resizes in two passes, one
 across (it changes the width) and one down (the height), and rounds to 8 bits in between. No row of the pass across
@@ -9,10 +9,10 @@ length. So each pass is done in bands, each band as a resize of its own along on
 image ── across, bands of rows ──> [height, new width] ── down, bands of columns ──> [new height, new width]
 ```
 
-Pillow holds Python's global lock in neither pass. A box in the place of a band would not do: its edges would move the
-filter's windows by rounding, and would bring the other pass back.
+Pillow holds Python's global lock in neither pass. Pillow's `box` argument cannot replace bands: its edges would move
+the filter's windows by rounding, and would bring the other pass back.
 
-The order of the passes shows in the last bits: see `down_first`.
+The order of the passes matters for the last bits: see `down_first`.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,87 +24,67 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from photonlite.images.crew import ALONE, Crew, Piece
+from photonlite.images.parallel import SERIAL, ParallelTasks, Task
 
 Size: TypeAlias = tuple[int, int]
 """Width and height in pixels."""
 
-Place: TypeAlias = Callable[[int, int, npt.NDArray[np.uint8]], None]
-"""Takes the left and the top of a block, and its pixels: uint8 ``[rows, columns, 3]``."""
+StoreBlock: TypeAlias = Callable[[int, int, npt.NDArray[np.uint8]], None]
+"""Called with the left and the top of a block, and its pixels: uint8 ``[rows, columns, 3]``."""
 
-
-_BANDS_EACH: Final = 2
-"""Bands of a pass for each thread: one that is held up keeps the others waiting for half of its share at most."""
+_BANDS_PER_THREAD: Final = 2
+"""With two, a delayed thread keeps the others waiting for at most half of its share."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A size to which an image is resized, and what becomes of the pixels.
-
-    Attributes:
-        size: Width and height.
-        place: Is given all pixels once, in any number of blocks, on any thread of the crew.
-    """
+class ResizeTarget:
+    """A size, and a function that gets all pixels once, in any number of blocks, on any thread."""
 
     size: Size
-    place: Place
+    store: StoreBlock
 
 
 def down_first(size: Size, new_size: Size) -> bool:
     """Whether the pass down comes before the pass across: where the height loses over twice what the width does.
 
-    This is the rule of Pillow 13.0, with which the golden crops were made; up to 12.2 it was never so. As each pass is
-    asked for by itself here, the pixels do not depend on Pillow's version.
+    This is the rule of Pillow 13.0, with which the golden crops were made; up to 12.2 it was never so. As the passes
+    are requested one by one here, the pixels do not depend on Pillow's version.
     """
     lost_width, lost_height = size[0] - new_size[0], size[1] - new_size[1]
     return lost_height > max(0, 2 * lost_width)
 
 
-def resize(image: Image.Image, targets: Sequence[Target], crew: Crew = ALONE) -> None:
-    """Resize an image to several sizes at once; returns when everything has been placed.
-
-    Args:
-        image: RGB and decoded; left as it is.
-        targets: What is wanted.
-        crew: Who does it.
-    """
-    firsts = [down_first(image.size, target.size) for target in targets]
+def resize(image: Image.Image, targets: Sequence[ResizeTarget], parallel: ParallelTasks = SERIAL) -> None:
+    """Resize a decoded RGB image to several sizes at once; returns when everything has been stored."""
+    down = [down_first(image.size, target.size) for target in targets]
     between = [
-        (image.width, target.size[1]) if down else (target.size[0], image.height)
-        for target, down in zip(targets, firsts, strict=True)
+        (image.width, target.size[1]) if first else (target.size[0], image.height)
+        for target, first in zip(targets, down, strict=True)
     ]
-    if crew.size == 1:
+    if parallel.size == 1:
         for target, size in zip(targets, between, strict=True):
-            target.place(0, 0, np.asarray(_lanczos(_lanczos(image, size), target.size)))
+            target.store(0, 0, np.asarray(_lanczos(_lanczos(image, size), target.size)))
         return
-    bands = _BANDS_EACH * crew.size
+    count = _BANDS_PER_THREAD * parallel.size
     halves = [Image.new("RGB", size) for size in between]
-    crew.run(
-        [
-            piece
-            for half, down in zip(halves, firsts, strict=True)
-            for piece in _pieces(image, half.size, down, bands, _paste_into(half))
-        ]
-    )
-    crew.run(
-        [
-            piece
-            for half, down, target in zip(halves, firsts, targets, strict=True)
-            for piece in _pieces(half, target.size, not down, bands, _place_into(target))
-        ]
-    )
+    first_pass, second_pass = [], []
+    for target, half, first in zip(targets, halves, down, strict=True):
+        first_pass += _bands(image, half.size, first, count, _paste_into(half))
+        second_pass += _bands(half, target.size, not first, count, _store_in(target))
+    parallel.run_all(first_pass)
+    parallel.run_all(second_pass)
 
 
 def _lanczos(image: Image.Image, size: Size) -> Image.Image:
     return image.resize(size, Image.Resampling.LANCZOS)
 
 
-def _pieces(
+def _bands(
     image: Image.Image, size: Size, down: bool, count: int, put: Callable[[int, int, Image.Image], None]
-) -> list[Piece]:
-    """One pass, to `size`, in `count` bands: of columns down, of rows across."""
+) -> list[Task]:
+    """One pass, to `size`, as tasks of one band each: of columns down, of rows across."""
 
-    def piece(start: int, end: int) -> Piece:
+    def make_task(start: int, end: int) -> Task:
         def resize_band() -> None:
             if down:
                 columns = image.crop((start, 0, end, image.height))
@@ -115,18 +95,15 @@ def _pieces(
 
         return resize_band
 
-    return [piece(start, end) for start, end in _cut(image.width if down else image.height, count)]
+    length = image.width if down else image.height
+    count = min(count, length)
+    edges = [length * index // count for index in range(count + 1)]
+    return [make_task(start, end) for start, end in pairwise(edges)]
 
 
 def _paste_into(whole: Image.Image) -> Callable[[int, int, Image.Image], None]:
     return lambda left, top, band: whole.paste(band, (left, top))
 
 
-def _place_into(target: Target) -> Callable[[int, int, Image.Image], None]:
-    return lambda left, top, band: target.place(left, top, np.asarray(band))
-
-
-def _cut(length: int, count: int) -> list[tuple[int, int]]:
-    """Intervals that cover a length, as equal as can be; fewer than asked for where the length is less."""
-    count = min(count, length)
-    return list(pairwise(length * index // count for index in range(count + 1)))
+def _store_in(target: ResizeTarget) -> Callable[[int, int, Image.Image], None]:
+    return lambda left, top, band: target.store(left, top, np.asarray(band))

@@ -31,17 +31,11 @@ _BLOCK: Final = 2**18
 
 
 def image_to_rgb(image: Image.Image) -> Image.Image:
-    """Convert a loaded image of any Pillow mode to RGB.
-
-    Args:
-        image: Left as it is.
-
-    Returns:
-        A new image of mode RGB that shares no memory with `image` and carries no metadata.
+    """Convert a loaded image of any Pillow mode to a new RGB image without metadata or shared memory.
 
     Raises:
         ImageShapeError: Values of mode I or F fit no scale of the module's table.
-        ValueError: Pillow knows no way from this mode to RGB.
+        ValueError: Pillow cannot convert this mode to RGB.
     """
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         values = np.asarray(image)
@@ -50,7 +44,7 @@ def image_to_rgb(image: Image.Image) -> Image.Image:
         if "transparency" in image.info:  # Pillow would carry it over, and warns where it cannot
             image = image.copy()
             del image.info["transparency"]
-        if image.mode in _STRAIGHT:  # premultiplied alpha has no direct way to RGB
+        if image.mode in _STRAIGHT:  # premultiplied alpha cannot be converted to RGB directly
             image = image.convert(_STRAIGHT[image.mode])
         rgb = image.convert("RGB")
     rgb.info = {}
@@ -58,14 +52,11 @@ def image_to_rgb(image: Image.Image) -> Image.Image:
 
 
 def array_to_rgb(array: npt.NDArray[Any]) -> Image.Image:
-    """Make an RGB image of an array.
+    """Convert an array to a new RGB image that shares no memory with it.
 
     Args:
         array: [H, W, 3], [H, W, 4] (alpha is dropped), [H, W, 1] or [H, W] (grey); uint8, or float in [0, 1].
-            Any strides. Left as it is.
-
-    Returns:
-        An image of mode RGB that shares no memory with `array`.
+            Any strides.
 
     Raises:
         ImageShapeError: Another shape or dtype, no pixels, NaN, or floats out of range.
@@ -80,9 +71,9 @@ def array_to_rgb(array: npt.NDArray[Any]) -> Image.Image:
 
 
 def rgb_bytes(image: Image.Image, top: int = 0, bottom: int | None = None) -> bytes:
-    """Give the pixels of an RGB image, ``[H, W, 3]``, as `image.tobytes()` does, or those of some of its rows.
+    """Return pixels of an RGB image, or of some of its rows, ``[H, W, 3]``.
 
-    That one goes through pieces of 64 KiB and joins them; in one piece it takes half the time or less.
+    `image.tobytes()` copies in blocks of 64 KiB and joins them; one block takes half the time or less.
     """
     bottom = image.height if bottom is None else bottom
     size = 3 * image.width * (bottom - top)
@@ -123,7 +114,7 @@ def _full_scale(image: Image.Image, values: npt.NDArray[Any]) -> float:
 
 
 def _to_uint8(values: npt.NDArray[Any], full_scale: float, what: str) -> npt.NDArray[np.uint8]:
-    """Scale `full_scale` to 255 and round; what would not round to 0..255 is refused, never clipped."""
+    """Scale `full_scale` to 255 and round; values that would not round to 0..255 are refused, never clipped."""
     low, high = float(values.min()), float(values.max())
     if not (np.isfinite(low) and np.isfinite(high)):  # NaN anywhere makes both NaN
         raise ImageShapeError(f"{what} holds NaN or infinity: replace them first, with numpy.nan_to_num")
@@ -133,9 +124,9 @@ def _to_uint8(values: npt.NDArray[Any], full_scale: float, what: str) -> npt.NDA
             f"{what} holds values from {low:g} to {high:g}, outside 0 to {full_scale:g}: "
             "scale the values to that range, or convert them to uint8"
         )
-    found = np.empty(values.shape, np.uint8)
-    rows = max(1, _BLOCK // max(1, values[0].size))  # temporary arrays of the whole would multiply the memory
+    scaled = np.empty(values.shape, np.uint8)
+    rows = max(1, _BLOCK // max(1, values[0].size))  # float copies of the whole would multiply the memory
     for top in range(0, len(values), rows):
-        scaled = np.rint(values[top : top + rows] * np.float32(255 / full_scale))
-        found[top : top + rows] = np.clip(scaled, 0, 255)
-    return found
+        block = np.rint(values[top : top + rows] * np.float32(255 / full_scale))
+        scaled[top : top + rows] = np.clip(block, 0, 255)
+    return scaled

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
 from photonlite.api import VisionModel
-from photonlite.images.decode import DecodedImage
+from photonlite.images.source import DecodedImage
 from photonlite.options import OPTIONS
 
 Skill = Literal["caption", "query", "detect", "point", "segment"]

@@ -11,8 +11,9 @@ from typing import Final, Self
 import pybase64
 
 from photonlite.errors import RequestCancelledError
-from photonlite.images.decode import DecodedImage, needed_bytes
-from photonlite.images.decode_pool import DecodePool
+from photonlite.images.decode import needed_bytes
+from photonlite.images.isolation.pool import DecodePool
+from photonlite.images.source import DecodedImage
 from photonlite.server.errors import CLIENT_CLOSED, HttpError
 from photonlite.server.limits.limiter import Permit
 

@@ -31,8 +31,8 @@ from starlette.applications import Starlette
 from photonlite.api import VisionModel
 from photonlite.config import ImageLimits
 from photonlite.errors import PhotonliteError
-from photonlite.images.decode_pool import DecodePool, default_workers
-from photonlite.images.quiet import ignore_pillow_warnings
+from photonlite.images.decode import ignore_pillow_warnings
+from photonlite.images.isolation.pool import DecodePool, default_workers
 from photonlite.server.app import create_app
 from photonlite.server.backend import ModelBackend
 from photonlite.server.config import ServerConfig

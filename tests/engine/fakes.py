@@ -11,7 +11,7 @@ from photonlite.batch import EncodeJob, SamplingParams, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
-from photonlite.images.crops import Crops
+from photonlite.images.crops import ImageCrops
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
 from photonlite.scheduler.policy import Limits
 from photonlite.scheduler.scheduler import Scheduler
@@ -61,8 +61,8 @@ class FakeImage:
     dropped: int = 0
 
     @property
-    def crops(self) -> Crops | None:
-        return Crops(np.zeros((3, 2, 2, 3), np.uint8), (1, 2)) if self.cut else None
+    def crops(self) -> ImageCrops | None:
+        return ImageCrops(np.zeros((3, 2, 2, 3), np.uint8), (1, 2)) if self.cut else None
 
     def request_crops(self) -> None:
         self.asked += 1

@@ -13,7 +13,7 @@ from photonlite.engine.loop import EngineLoop
 from photonlite.engine.preparation import Preparation
 from photonlite.engine.window import Lane
 from photonlite.errors import ModelError, RequestCancelledError
-from photonlite.images import crew, pool
+from photonlite.images import parallel, pool
 from photonlite.images.crops import CropSpec
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.sequence import Sequence, Sink
@@ -258,7 +258,7 @@ def test_room_is_never_given_twice_and_everybody_gets_in(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_crops_that_are_asked_for_come_and_are_announced_also_while_the_pool_closes(seed: int) -> None:
-    with Interleaving(seed, pool, crew) as world:
+    with Interleaving(seed, pool, parallel) as world:
         ready: list[None] = []
         image_pool = pool.ImagePool(CropSpec(20, 4, 1, 6), ImageLimits(), 2, on_ready=lambda: ready.append(None))
         images = [image_pool.prepare(Image.new("RGB", (6, 4), colour)) for colour in ("red", "blue")]

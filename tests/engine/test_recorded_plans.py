@@ -7,7 +7,7 @@ from torch import Tensor
 
 from photonlite.config import EngineConfig
 from photonlite.engine.build import build
-from photonlite.images.crops import Crops
+from photonlite.images.crops import ImageCrops
 from photonlite.kernels import timing
 from photonlite.kernels.reference import movable
 from photonlite.models.moondream.config import MoondreamConfig
@@ -52,7 +52,7 @@ def sequences(config: MoondreamConfig, before: int) -> list[Sequence]:
     for number, (rows, columns) in enumerate(TILINGS):
         count = 1 if rows * columns == 1 else 1 + rows * columns
         pixels = np.random.default_rng(number).integers(0, 256, (count, 16, 16, 3), np.uint8)
-        images.append(CutImage(str(number), Crops(pixels, (rows, columns))))
+        images.append(CutImage(str(number), ImageCrops(pixels, (rows, columns))))
     found = []
     for number in range(16):
         settings = SamplingSettings(temperature=number % 3 / 2, max_tokens=5 + number, max_objects=4, seed=number)

@@ -10,7 +10,7 @@ import pytest
 from photonlite.engine.core import EngineCore
 from photonlite.engine.trust import Trust
 from photonlite.errors import DeadlineError
-from photonlite.images.crops import Crops
+from photonlite.images.crops import ImageCrops
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.policy import Rates
 from photonlite.scheduler.readiness import Need
@@ -217,7 +217,7 @@ def test_open_requests_are_counted_by_class_however_they_end(clock: Clock) -> No
 
 class Broken(FakeImage):
     @property
-    def crops(self) -> Crops | None:
+    def crops(self) -> ImageCrops | None:
         raise KeyError("crops")
 
 

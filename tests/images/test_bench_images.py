@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from bench import images as bench
-from photonlite.images.crops import Crops, cut_crops
+from photonlite.images.crops import ImageCrops, cut_crops
 from photonlite.images.decode import load_image
 
 
@@ -34,7 +34,7 @@ def test_ratios_are_medians_over_rounds_to_the_first_of_the_same_round(monkeypat
 
 
 def test_crops_that_are_not_pillows_get_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(image: Image.Image, *arguments: object, **options: object) -> Crops:
+    def wrong(image: Image.Image, *arguments: object, **options: object) -> ImageCrops:
         crops = cut_crops(image, bench.SPEC)
         crops.pixels[-1, -1, -1, -1] ^= 1
         return crops

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from photonlite.errors import ConfigError, ImageShapeError
-from photonlite.images.crew import Crew
-from photonlite.images.crops import Crops, CropSpec, cut_crops, select_tiling
+from photonlite.images.crops import CropSpec, ImageCrops, cut_crops, select_tiling
 from photonlite.images.decode import load_image
+from photonlite.images.parallel import ParallelTasks
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "moondream-tiny"
 CASES = json.loads((GOLDEN / "expected.json").read_text())["cases"]
@@ -144,7 +144,7 @@ def test_crops_do_not_depend_on_the_number_of_threads() -> None:
             image = Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
             alone = cut_crops(image, PUBLIC)
             for helpers in (1, 2, 4):
-                shared = cut_crops(image, PUBLIC, crew=Crew(executor, helpers))
+                shared = cut_crops(image, PUBLIC, parallel=ParallelTasks(executor, helpers))
                 np.testing.assert_array_equal(shared.pixels, alone.pixels)
                 assert (shared.tiling, shared.picture_size) == (alone.tiling, alone.picture_size)
 
@@ -178,4 +178,4 @@ def test_other_modes_than_rgb_are_refused() -> None:
 @pytest.mark.parametrize(("count", "tiling"), [(2, (1, 1)), (4, (2, 2)), (1, (1, 2))])
 def test_a_number_of_crops_that_contradicts_the_tiling_is_refused(count: int, tiling: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="crops"):
-        Crops(np.zeros((count, 4, 4, 3), np.uint8), tiling)
+        ImageCrops(np.zeros((count, 4, 4, 3), np.uint8), tiling)

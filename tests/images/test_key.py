@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from photonlite.images.crew import Crew
-from photonlite.images.key import image_key
+from photonlite.images.parallel import ParallelTasks
+from photonlite.images.pool import image_key
 
 TEXTS = st.text(st.characters(), max_size=5)
 
@@ -32,12 +32,12 @@ def test_a_key_is_sha_256_over_parts_with_their_lengths() -> None:
 def test_every_pixel_of_a_large_image_counts_and_threads_do_not() -> None:
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (600, 700, 3), np.uint8))  # three pieces
     with ThreadPoolExecutor(2) as threads:
-        crew = Crew(threads, 2)
-        keys = {image_key(image, image.tobytes()), image_key(image, image.tobytes(), crew=crew)}
+        parallel = ParallelTasks(threads, 2)
+        keys = {image_key(image, image.tobytes()), image_key(image, image.tobytes(), parallel=parallel)}
         assert len(keys) == 1
 
         for place in (0, 630_000, 1_259_999):
             pixels = bytearray(image.tobytes())
             pixels[place] ^= 1
-            keys.add(image_key(image, bytes(pixels), crew=crew))
+            keys.add(image_key(image, bytes(pixels), parallel=parallel))
     assert len(keys) == 4

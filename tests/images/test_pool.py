@@ -12,8 +12,8 @@ from PIL import Image
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageError, ImageNotFoundError, ImageTimeoutError, ImageTooLargeError, ModelError
 from photonlite.images import pool as module
-from photonlite.images.crops import Buffer, Crops, CropSpec, cut_crops, plain_memory
-from photonlite.images.decode_pool import DecodePool
+from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
+from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.pool import ImagePool
 from photonlite.sequence import UncutImage
 from tests.images.bombs import BOMBS
@@ -89,7 +89,7 @@ def test_crops_are_cut_once_on_the_pool_and_announced(
     assert len(calls) == 1
     assert calls[0].startswith("photonlite-images")
     assert bell.count == 1
-    assert isinstance(prepared.crops, Crops)
+    assert isinstance(prepared.crops, ImageCrops)
     assert np.array_equal(prepared.crops.pixels, cut_crops(make_image(), SPEC).pixels)
     assert prepared.crops.tiling == cut_crops(make_image(), SPEC).tiling
     assert prepared.preprocess_s > before
@@ -108,7 +108,7 @@ def test_crops_lie_in_the_buffer_they_were_given(bell: Bell) -> None:
     bell.wait()
     pool.close()
 
-    assert isinstance(prepared.crops, Crops)
+    assert isinstance(prepared.crops, ImageCrops)
     assert prepared.crops.pixels is given[0]
     assert np.array_equal(given[0], cut_crops(make_image(), SPEC).pixels)
 
@@ -214,7 +214,7 @@ def test_whatever_differs_gives_another_key(pool: ImagePool) -> None:
     assert len(set(keys)) == len(keys)
 
 
-def packing(bell: Bell, buffer: Buffer = plain_memory) -> ImagePool:
+def packing(bell: Bell, buffer: Allocator = allocate_array) -> ImagePool:
     """Make a pool for a device that makes the crops itself."""
     return ImagePool(SPEC, ImageLimits(), 1, buffer=buffer, packs=True, on_ready=bell.ring)
 
@@ -262,7 +262,7 @@ def test_images_too_large_for_the_device_are_cut_here(bell: Bell, monkeypatch: p
     bell.wait()
     pool.close()
 
-    assert isinstance(large.crops, Crops)
+    assert isinstance(large.crops, ImageCrops)
     assert np.array_equal(large.crops.pixels, cut_crops(make_image(), SPEC).pixels)
 
 

@@ -6,8 +6,7 @@ import pytest
 from PIL import Image, TiffImagePlugin
 
 from photonlite.errors import ImageDecodeError
-from photonlite.images.decode import load_image
-from photonlite.images.quiet import ignore_pillow_warnings
+from photonlite.images.decode import ignore_pillow_warnings, load_image
 
 
 def decode_damaged() -> None:

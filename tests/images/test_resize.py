@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from photonlite.images.crew import ALONE, Crew
-from photonlite.images.resize import Target, down_first, resize
+from photonlite.images.parallel import SERIAL, ParallelTasks
+from photonlite.images.resize import ResizeTarget, down_first, resize
 
 SIDES = st.integers(1, 24) | st.integers(1, 400)
 
@@ -26,7 +26,7 @@ class Canvas:
     def __init__(self, width: int, height: int) -> None:
         self.pixels = np.zeros((height, width, 3), np.uint8)
         self.times = np.zeros((height, width), np.int64)
-        self.target = Target((width, height), self.place)
+        self.target = ResizeTarget((width, height), self.place)
 
     def place(self, left: int, top: int, block: npt.NDArray[np.uint8]) -> None:
         area = slice(top, top + block.shape[0]), slice(left, left + block.shape[1])
@@ -54,7 +54,7 @@ def test_shared_work_gives_pillows_pixels_to_the_last_bit(
 ) -> None:
     image = hard_image(width, height)
     canvases = [Canvas(*size) for size in sizes]
-    resize(image, [canvas.target for canvas in canvases], Crew(executor, helpers))
+    resize(image, [canvas.target for canvas in canvases], ParallelTasks(executor, helpers))
     for canvas, size in zip(canvases, sizes, strict=True):
         assert (canvas.times == 1).all()
         np.testing.assert_array_equal(canvas.pixels, np.asarray(image.resize(size, Image.Resampling.LANCZOS)))
@@ -93,8 +93,8 @@ def test_the_order_of_the_passes_is_pillows(size: tuple[int, int], new_size: tup
 def test_the_image_is_left_as_it_is(executor: ThreadPoolExecutor) -> None:
     image = hard_image(40, 30)
     before = image.tobytes()
-    for crew in (ALONE, Crew(executor, 2)):
-        resize(image, [Canvas(40, 30).target, Canvas(9, 70).target], crew)
+    for parallel in (SERIAL, ParallelTasks(executor, 2)):
+        resize(image, [Canvas(40, 30).target, Canvas(9, 70).target], parallel)
     assert image.tobytes() == before
 
 
@@ -102,6 +102,6 @@ def test_what_a_target_raises_reaches_the_caller(executor: ThreadPoolExecutor) -
     def refuse(left: int, top: int, block: npt.NDArray[np.uint8]) -> None:
         raise MemoryError("no room")
 
-    for crew in (ALONE, Crew(executor, 2)):
+    for parallel in (SERIAL, ParallelTasks(executor, 2)):
         with pytest.raises(MemoryError, match="no room"):
-            resize(hard_image(40, 30), [Target((20, 20), refuse)], crew)
+            resize(hard_image(40, 30), [ResizeTarget((20, 20), refuse)], parallel)

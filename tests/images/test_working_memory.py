@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
 PEAK = """
 import os, sys
 from photonlite.config import ImageLimits
-from photonlite.images.decode_worker import _write
+from photonlite.images.isolation.worker import write_pixels
 from photonlite.images.decode import open_image
 from photonlite.images.working_memory import working_bytes
 
@@ -44,7 +44,7 @@ before = peak()
 with open(sys.argv[1], "rb") as stream, open(os.devnull, "wb", buffering=0) as out:
     image = open_image("it", stream, ImageLimits())
     told = working_bytes(image)
-    _write(image, out)
+    write_pixels(image, out)
 print(peak() - before, told)
 """
 

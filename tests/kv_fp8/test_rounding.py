@@ -4,7 +4,7 @@ import torch
 
 from bench.bubble.subjects import random_model
 from bench.kv_fp8.rounding import Prompt, RoundedAttention, WatchedAttention, compare_logits, watch_layers
-from photonlite.images.crops import Crops
+from photonlite.images.crops import ImageCrops
 from photonlite.kernels.reference import FP8
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.config import MoondreamConfig
@@ -16,7 +16,7 @@ from tests.tiny import CPU, tiny_config, tiny_model
 def prompt(config: MoondreamConfig, words: int) -> Prompt:
     rng = np.random.default_rng(0)
     side = config.vision.crop_size
-    crops = Crops(rng.integers(0, 256, (1, side, side, 3), np.uint8), (1, 1))
+    crops = ImageCrops(rng.integers(0, 256, (1, side, side, 3), np.uint8), (1, 1))
     return Prompt(crops, rng.integers(21, config.text.vocab_size, words).tolist())
 
 

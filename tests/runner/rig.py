@@ -17,7 +17,7 @@ from photonlite.config import KvDtype
 from photonlite.device.base import Array, zeros
 from photonlite.device.cuda import CudaDevice
 from photonlite.grammar.automata.mask import words
-from photonlite.images.crops import Crops
+from photonlite.images.crops import ImageCrops
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused_decode import FusedDecode
 from photonlite.models.moondream.fused_prefill import FusedPrefill
@@ -107,7 +107,7 @@ class Story:
 
     prompt: tuple[Token, ...]
     allowed: tuple[Allowed, ...]
-    crops: Crops | None = None
+    crops: ImageCrops | None = None
     sequence: engine_sequence.Sequence = field(init=False)
 
 
@@ -175,7 +175,7 @@ class Rig:
         sequence.pages = [*shared, *(self._free.pop() for _ in range(needed - len(shared)))]
         return sequence
 
-    def job(self, crops: Crops | engine_sequence.UncutImage) -> EncodeJob:
+    def job(self, crops: ImageCrops | engine_sequence.UncutImage) -> EncodeJob:
         return EncodeJob(next(self._jobs), "", engine_sequence.read_crops(crops))
 
     def encode(self, *groups: CropGroup) -> None:
@@ -245,11 +245,11 @@ class Rig:
         return tokens, states
 
 
-def make_image(config: MoondreamConfig, tiling: tuple[int, int], seed: int = 0) -> Crops:
+def make_image(config: MoondreamConfig, tiling: tuple[int, int], seed: int = 0) -> ImageCrops:
     side = config.vision.crop_size
     count = 1 if tiling == (1, 1) else 1 + tiling[0] * tiling[1]
     pixels = np.random.default_rng(seed).integers(0, 256, (count, side, side, 3), np.uint8)
-    return Crops(pixels, tiling)
+    return ImageCrops(pixels, tiling)
 
 
 def words_of(*ids: int) -> tuple[Token, ...]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from photonlite.batch import BatchItem, CropGroup, PageCopy
 from photonlite.config import KvDtype
 from photonlite.errors import NumericalError
-from photonlite.images.crops import Crops
+from photonlite.images.crops import ImageCrops
 from photonlite.images.packing import pack_image
 from photonlite.images.rgb import rgb_bytes
 from photonlite.kernels.skinny import arrival_counters
@@ -316,7 +316,7 @@ def test_images_that_the_body_cuts_equal_those_cut_before(device: torch.device, 
     images = [noise(50, 40), noise(15, 18, seed=1), noise(30, 45, seed=2)]
     uncut = [pack_image(rgb_bytes(one), one.size, spec, lambda shape: np.zeros(shape, np.uint8)) for one in images]
     told = [
-        Story(words_of(1, number, 3), BOXES, Crops(pillows(image, spec).numpy(), packed.tiling))
+        Story(words_of(1, number, 3), BOXES, ImageCrops(pillows(image, spec).numpy(), packed.tiling))
         for number, image, packed in zip((77, 50, 60), images, uncut, strict=True)
     ]
     long, short, cut = rig.job(uncut[0]), rig.job(uncut[1]), rig.job(told[2].crops)

@@ -7,7 +7,7 @@ from photonlite.batch import EncodeJob, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.errors import CapacityError
-from photonlite.images.crops import Crops
+from photonlite.images.crops import ImageCrops
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.encoding import Encodings
 from photonlite.sequence import Sequence, UncutImage
@@ -255,7 +255,7 @@ def test_an_image_that_is_dropped_while_the_engine_looks_at_it_is_encoded_all_th
         looks = 0
 
         @property
-        def crops(self) -> Crops | None:
+        def crops(self) -> ImageCrops | None:
             self.looks += 1
             return None if self.looks > 1 else super().crops
 

@@ -21,8 +21,8 @@ from starlette.applications import Starlette
 
 from photonlite.config import ImageLimits
 from photonlite.images.crops import CropSpec
+from photonlite.images.decode import ignore_pillow_warnings
 from photonlite.images.pool import ImagePool
-from photonlite.images.quiet import ignore_pillow_warnings
 from photonlite.server.app import create_app
 from photonlite.server.backend import Call
 from photonlite.server.bodies.schema import document

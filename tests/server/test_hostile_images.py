@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from photonlite.config import ImageLimits
-from photonlite.images.decode import DecodedImage
-from photonlite.images.decode_pool import DecodePool
+from photonlite.images.isolation.pool import DecodePool
+from photonlite.images.source import DecodedImage
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
 from photonlite.server.images import RequestImages

@@ -14,7 +14,7 @@ from PIL import Image
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageTimeoutError, RequestCancelledError
 from photonlite.images.decode import needed_bytes
-from photonlite.images.decode_pool import DecodePool
+from photonlite.images.isolation.pool import DecodePool
 from photonlite.server.errors import HttpError
 from photonlite.server.images import Hold, RequestImages, _call_on, from_data_uri, is_remote
 from photonlite.server.limits.limiter import Permit

@@ -9,7 +9,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
-from photonlite.images.crops import Crops, cut_crops
+from photonlite.images.crops import ImageCrops, cut_crops
 from photonlite.models.checkpoint import LoadedModel, load_checkpoint
 from tests.tiny import EXPECTED, GOLDEN
 
@@ -32,7 +32,7 @@ def expected(case: dict[str, Any], name: str) -> Tensor:
     return _tensors()[f"{case['image'].split('/')[1][:-4]}.{name}"].float()
 
 
-def crops(case: dict[str, Any]) -> Crops:
+def crops(case: dict[str, Any]) -> ImageCrops:
     return cut_crops(Image.open(GOLDEN / case["image"]).convert("RGB"), loaded().model.crop_spec)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from bench.nano.questions.maker import BOS, DETECT_LENGTH
 from bench.nano.training import probe
-from photonlite.images.crops import Crops
+from photonlite.images.crops import ImageCrops
 from photonlite.request import SamplingSettings
 from photonlite.skills import detect
 from tests.nano.small import maker, scenes_of, shipped_prompts
@@ -22,7 +22,7 @@ SUBJECTS = ("a", "dog", "two mugs", "banana", "the red cup", "x")
 
 def by_engine(engine, prompts, image, subject, limit):
     request = detect.build(prompts, subject, settings=SamplingSettings(max_objects=limit))
-    tokens = engine.generate(request, Crops(image[None].numpy(), (1, 1))).complete().tokens
+    tokens = engine.generate(request, ImageCrops(image[None].numpy(), (1, 1))).complete().tokens
     values = [value for token in tokens for value in token.values]
     return [token.id for token in request.prompt], torch.tensor(values).reshape(-1, 4)
 

@@ -4,24 +4,24 @@ from functools import partial
 
 import pytest
 
-from photonlite.images.crew import ALONE, Crew
+from photonlite.images.parallel import SERIAL, ParallelTasks
 
 GUARD = 30.0
 
 
 def test_every_piece_is_done_once_whoever_does_it() -> None:
     with ThreadPoolExecutor(3) as executor:
-        for crew in (ALONE, Crew(executor), Crew(executor, 1), Crew(executor, 3)):
+        for parallel in (SERIAL, ParallelTasks(executor), ParallelTasks(executor, 1), ParallelTasks(executor, 3)):
             for count in (0, 1, 2, 50):
                 done: list[int] = []
-                crew.run([partial(done.append, index) for index in range(count)])
+                parallel.run_all([partial(done.append, index) for index in range(count)])
                 assert sorted(done) == list(range(count))
 
 
 def test_helpers_work_at_the_same_time_as_the_caller() -> None:
     meeting = threading.Barrier(3)  # each piece waits for the others: one thread alone would never get past the first
     with ThreadPoolExecutor(2) as executor:
-        Crew(executor, 2).run([lambda: meeting.wait(GUARD) and None] * 3)
+        ParallelTasks(executor, 2).run_all([lambda: meeting.wait(GUARD) and None] * 3)
 
 
 def test_no_more_helpers_are_called_than_asked_for_and_none_without_a_piece_to_share() -> None:
@@ -34,14 +34,14 @@ def test_no_more_helpers_are_called_than_asked_for_and_none_without_a_piece_to_s
 
     for pieces, calls in ((0, 0), (1, 0), (2, 1), (20, 2)):
         with Counting(4) as executor:
-            Crew(executor, 2).run([lambda: None] * pieces)
+            ParallelTasks(executor, 2).run_all([lambda: None] * pieces)
             assert executor.calls == calls
 
 
 def test_the_caller_may_be_the_only_thread_of_the_executor() -> None:
     done = []
     with ThreadPoolExecutor(1) as executor:
-        run = executor.submit(Crew(executor, 3).run, [lambda: done.append(threading.current_thread())] * 5)
+        run = executor.submit(ParallelTasks(executor, 3).run_all, [lambda: done.append(threading.current_thread())] * 5)
         run.result(GUARD)
     assert len(done) == 5
 
@@ -50,15 +50,15 @@ def test_helpers_that_come_too_late_find_nothing_to_do() -> None:
     busy, done = threading.Event(), []
     with ThreadPoolExecutor(1) as executor:
         executor.submit(busy.wait, GUARD)
-        Crew(executor, 1).run([lambda: done.append(threading.current_thread())] * 3)
+        ParallelTasks(executor, 1).run_all([lambda: done.append(threading.current_thread())] * 3)
         busy.set()
     assert done == [threading.current_thread()] * 3
 
 
-def test_a_crew_whose_executor_is_shut_down_works_alone() -> None:
+def test_tasks_whose_executor_is_shut_down_run_on_the_caller() -> None:
     executor, done = ThreadPoolExecutor(1), []
     executor.shutdown()
-    Crew(executor, 1).run([lambda: done.append(1)] * 3)
+    ParallelTasks(executor, 1).run_all([lambda: done.append(1)] * 3)
     assert done == [1, 1, 1]
 
 
@@ -70,5 +70,5 @@ def test_a_piece_that_fails_is_raised_when_the_others_are_done(helpers: int) -> 
         raise MemoryError("no room")
 
     with ThreadPoolExecutor(2) as executor, pytest.raises(MemoryError, match="no room"):
-        Crew(executor, helpers).run([fail, *[lambda: done.append(1)] * 9])
+        ParallelTasks(executor, helpers).run_all([fail, *[lambda: done.append(1)] * 9])
     assert len(done) == 9

@@ -1,15 +1,15 @@
-"""The process that opens and decodes untrusted images, one after the other.
+"""Worker process that decodes untrusted images, one at a time.
 
-`python -P -m photonlite.images.decode_worker FD` speaks JSON over the Unix socket FD; file descriptors go beside it:
+`python -P -m photonlite.images.isolation.worker FD` speaks JSON over the Unix socket FD; file descriptors go beside it:
 
 ```
-parent   limits + file ─────────────────────> {"memory": bytes} + pixels ───────────> the next job
+client   limits + file ─────────────────────> {"memory": bytes} + pixels ───────────> the next job
 worker                   {"size", "memory"} ─┘                         {"cpu_s"} ─┘   or {"error", "message"}
 ```
 
-The file comes in shared memory and the pixels go out through it. A timer of CPU time, which the kernel keeps, kills the
-process inside any library when an image costs too much; a limit of its data segment holds its memory down. When the
-other end of the socket is closed, the process ends.
+The file comes in shared memory and the pixels go out through it. A timer of CPU time kills the process inside any
+library when an image costs too much; a limit of the data segment bounds its memory. The process ends when the other end
+of the socket is closed.
 """
 
 import contextlib
@@ -26,48 +26,43 @@ from PIL import AvifImagePlugin, ImageFile
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageTooLargeError
-from photonlite.images.decode import check_pixels, decode_opened, open_image
-from photonlite.images.quiet import ignore_pillow_warnings
+from photonlite.images.decode import decode_opened, ignore_pillow_warnings, open_image
 from photonlite.images.rgb import rgb_bytes
+from photonlite.images.source import check_pixels
 from photonlite.images.working_memory import WEBP_HEADER, webp_bytes, webp_size, working_bytes
 
 MESSAGE_BYTES: Final = 8192
 """The longest message."""
 
 SPARE_BYTES: Final = 32 * 2**20
-"""Memory beside what is told: for the interpreter, small tables, and heap that lies in pieces."""
+"""Memory beyond the announced amount: for the interpreter, small tables, and heap fragmentation."""
 
 _BAND: Final = 2**20
 _NAME: Final = "the image"
 
 
-def main(number: int) -> None:
-    """Serve jobs until the socket is closed.
-
-    Args:
-        number: File descriptor of the socket.
-    """
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # they mean the parent; when it has gone, the socket is closed
+def serve(connection: socket.socket) -> None:
+    """Decode images until the socket is closed."""
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # they are meant for the client, whose end closes the socket
         signal.signal(ignored, signal.SIG_IGN)
     ignore_pillow_warnings()
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # the stack of each thread would count as memory
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries complain about damaged files on stderr
-    connection = socket.socket(fileno=number)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries write about damaged files to stderr
     with contextlib.suppress(EOFError, ConnectionError):
         _send(connection, {})  # everything is imported
         while True:
             job, file = _receive(connection)
-            _serve(connection, job, file)
+            _decode_job(connection, job, file)
             limit_memory(None)
 
 
 def limit_cpu(seconds: float) -> None:
-    """Have the kernel kill this process when it has used so many more seconds of CPU time; 0 takes that back."""
+    """Have the kernel kill this process after that much more CPU time; 0 removes the limit."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def limit_memory(more: int | None) -> None:
-    """Limit the memory that this process may still take, beside `SPARE_BYTES`; None for no limit."""
+    """Limit the memory that this process may still take, beside `SPARE_BYTES`; None removes the limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if more is not None:
         more += _data_bytes() + SPARE_BYTES
@@ -77,19 +72,19 @@ def limit_memory(more: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
 
 
-def _serve(connection: socket.socket, job: dict[str, Any], file: int) -> None:
+def _decode_job(connection: socket.socket, job: dict[str, Any], file: int) -> None:
     limits = ImageLimits(**job["limits"])
     begun = time.process_time()
     limit_cpu(limits.decode_cpu_s)
     limit_memory(2 * job["bytes"])
     try:
         with os.fdopen(file, "rb") as stream:
-            image, (width, height), needed = _open(stream, limits)
+            image, (width, height), needed = _read_header(stream, limits)
             spent = time.process_time() - begun
             limit_cpu(0)
             _send(connection, {"size": (width, height), "memory": needed + 2 * job["bytes"], "cpu_s": spent})
             reply, pixels = _receive(connection)
-            if not reply:  # there is no memory for it, or nobody waits any more
+            if not reply:  # the memory was refused, or the request has ended
                 return
             allowed = limits.decode_cpu_s + limits.decode_cpu_s_per_megapixel * width * height / 1e6
             limit_cpu(max(0.001, allowed - spent))
@@ -98,19 +93,21 @@ def _serve(connection: socket.socket, job: dict[str, Any], file: int) -> None:
                 image = image or open_image(_NAME, stream, limits)
                 if image.width * image.height != width * height:
                     raise ImageDecodeError(f"{_NAME} has two sizes: it is damaged, copy or save it again")
-                answer: dict[str, Any] = {"size": _write(image, out)}
+                answer: dict[str, Any] = {"size": write_pixels(image, out)}
     except ImageError as error:
-        answer = _failed(error)
+        answer = _error_answer(error)
     except MemoryError:
-        answer = _failed(ImageTooLargeError(f"{_NAME} takes too much memory to decode: shrink it, or save it again"))
+        answer = _error_answer(
+            ImageTooLargeError(f"{_NAME} takes too much memory to decode: shrink it, or save it again")
+        )
     limit_cpu(0)
     _send(connection, {**answer, "cpu_s": time.process_time() - begun})
 
 
-def _open(stream: BinaryIO, limits: ImageLimits) -> tuple[ImageFile.ImageFile | None, tuple[int, int], int]:
-    """Read a header; give the image, its size, and the memory that decoding takes.
+def _read_header(stream: BinaryIO, limits: ImageLimits) -> tuple[ImageFile.ImageFile | None, tuple[int, int], int]:
+    """Return the opened image, its size, and the memory that decoding takes.
 
-    A WebP is not opened yet: its library takes the memory of the whole canvas for that.
+    A WebP stays unopened until that memory is granted: its library allocates the whole canvas to open it.
     """
     size = webp_size(stream.read(WEBP_HEADER))
     stream.seek(0)
@@ -121,8 +118,8 @@ def _open(stream: BinaryIO, limits: ImageLimits) -> tuple[ImageFile.ImageFile | 
     return image, image.size, working_bytes(image)
 
 
-def _write(image: ImageFile.ImageFile, out: BinaryIO) -> tuple[int, int]:
-    """Decode, and write RGB ``[H, W, 3]`` to a file, band by band; returns width and height of the upright image."""
+def write_pixels(image: ImageFile.ImageFile, out: BinaryIO) -> tuple[int, int]:
+    """Decode, and write RGB ``[H, W, 3]`` to a file in bands; return width and height of the upright image."""
     rgb = decode_opened(_NAME, image)
     rows = max(1, _BAND // (3 * rgb.width))
     for top in range(0, rgb.height, rows):
@@ -132,7 +129,7 @@ def _write(image: ImageFile.ImageFile, out: BinaryIO) -> tuple[int, int]:
     return rgb.size
 
 
-def _failed(error: ImageError) -> dict[str, Any]:
+def _error_answer(error: ImageError) -> dict[str, Any]:
     return {"error": type(error).__name__, "message": str(error)[:1000]}
 
 
@@ -153,4 +150,4 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any], int]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -10,9 +10,10 @@ import pytest
 
 from photonlite.config import ImageLimits
 from photonlite.errors import EngineError, ImageBusyError, ImageError, ImageTimeoutError, ImageTooLargeError, ModelError
-from photonlite.images import decode_pool, decode_process
-from photonlite.images.decode_pool import DecodePool
-from photonlite.images.decode_process import DecodeProcess
+from photonlite.images.isolation import pool as module
+from photonlite.images.isolation import process
+from photonlite.images.isolation.pool import DecodePool
+from photonlite.images.isolation.process import DecodeProcess
 from tests.images.bombs import BOMBS, noise, saved
 
 GOOD = saved(noise(30, 20), "PNG")
@@ -82,16 +83,16 @@ def test_a_hostile_image_costs_its_sender_an_error_and_nobody_else_one() -> None
 
 
 def test_slow_images_leave_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_process, "SLOW_S", 0.05)
+    monkeypatch.setattr(process, "SLOW_S", 0.05)
     niced: list[int] = []
     set_priority = os.setpriority
     monkeypatch.setattr(os, "setpriority", lambda *a: niced.append(a[2]) or set_priority(*a))
     bomb = BOMBS["jpeg_empty_scans"]()
     with opened(SLOW) as pool:
-        jobs = [pool._submit(bomb, None) for _ in range(decode_pool.MOST_SLOW)]
+        jobs = [pool._submit(bomb, None) for _ in range(module.MOST_SLOW)]
         assert pool.decode(GOOD).size == (30, 20)  # behind them in a pool of one worker
         assert not any(job.future.done() for job in jobs)
-        assert niced == [10] * decode_pool.MOST_SLOW
+        assert niced == [10] * module.MOST_SLOW
         for job in jobs:
             pool._cancel(job)
             assert isinstance(job.future.exception(GUARD), EngineError)
@@ -156,7 +157,7 @@ def test_closing_ends_what_runs_and_waits_and_every_process() -> None:
 def test_too_many_and_too_large_images_are_refused_before_they_wait(
     monkeypatch: pytest.MonkeyPatch, shared: DecodePool
 ) -> None:
-    monkeypatch.setattr(decode_pool, "MOST_WAITING", 0)
+    monkeypatch.setattr(module, "MOST_WAITING", 0)
     with pytest.raises(ImageBusyError, match="0 images wait"):
         shared.decode(GOOD)
     with opened(ImageLimits(max_bytes=10)) as pool, pytest.raises(ImageTooLargeError, match="10"):

@@ -16,7 +16,7 @@ from PIL import Image
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageTimeoutError, ImageTooLargeError
 from photonlite.images.decode import load_image
-from photonlite.images.decode_process import DecodeProcess, WorkerLostError
+from photonlite.images.isolation.process import DecodeProcess, WorkerLostError
 from tests.images.bombs import BOMBS, noise, png, saved
 
 LIMITS = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)
@@ -141,7 +141,7 @@ def test_a_decoder_that_crashes_is_the_images_fault() -> None:
 def test_a_worker_ends_with_the_process_that_started_it() -> None:
     script = (
         "import os, time\n"
-        "from photonlite.images.decode_process import DecodeProcess\n"
+        "from photonlite.images.isolation.process import DecodeProcess\n"
         "process = DecodeProcess(); process.wait_ready(); print(process.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:

@@ -1,0 +1,1 @@
+"""Decoding of untrusted images in processes with limits of CPU time and memory."""
