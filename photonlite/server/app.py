@@ -16,7 +16,7 @@ from photonlite.server.images import RequestImages
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.wrong_keys import WrongKeyDelay
 from photonlite.server.metrics import HttpMetrics
-from photonlite.server.routes import health, moondream, openai, openapi, playground, realtime_socket
+from photonlite.server.routes import docs, health, moondream, openai, playground, realtime_socket
 from photonlite.server.transport.access_log import AccessLog
 from photonlite.server.transport.hosts import HostCheck
 from photonlite.server.transport.middleware import ErrorResponses, ResponseHeaders
@@ -59,7 +59,7 @@ def _routes(ingress: Ingress, http: HttpMetrics) -> list[BaseRoute]:
         *realtime_socket.routes(ingress),
         *health.routes(ingress),
         *metrics.routes(ingress, http),
-        *openapi.routes(ingress),
+        *docs.routes(ingress),
         *playground.routes(),
     ]
 

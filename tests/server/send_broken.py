@@ -25,8 +25,8 @@ from photonlite.images.decode import ignore_pillow_warnings
 from photonlite.images.pool import ImagePool
 from photonlite.server.app import create_app
 from photonlite.server.backend import Call
-from photonlite.server.bodies.schema import document
 from photonlite.server.config import ServerConfig
+from photonlite.server.routes.document import document
 from tests.server.asgi import Exchange, post
 from tests.server.broken_images import Broken, corpus
 from tests.server.fake import FakeBackend

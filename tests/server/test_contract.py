@@ -16,8 +16,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from photonlite.server.app import create_app
-from photonlite.server.bodies.schema_skills import MEDIA_TYPES
 from photonlite.server.config import ServerConfig
+from photonlite.server.routes.document import MEDIA_TYPES
 from tests.server.fake import FakeBackend
 from tests.server.parts import DATA_URI, PNG
 

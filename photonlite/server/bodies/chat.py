@@ -1,158 +1,288 @@
-"""What `/v1/chat/completions` is asked for, read from the JSON body.
+"""What `/v1/chat/completions` takes: what OpenAI's own clients send, and vLLM's parameters.
 
-| parameters | what becomes of them |
-|---|---|
-| `messages`, `model`, `stream`, `stream_options.include_usage`, `stop` | used |
-| `max_completion_tokens` or `max_tokens`, `temperature` (0 unless given), `top_p`, `seed` | settings |
-| `response_format`, `structured_outputs` | what the answer has to be: see `openai_format` |
-| those of `IGNORED` | taken and ignored: they do not change what an answer says |
-| those of `NEUTRAL` | taken with the values that change nothing, refused by name with any other |
-| all others | refused by name |
+A conversation becomes one question about one image, which is what the model was trained for. A single message of the
+user's is the question, as it is. Of several messages these blocks are, with an empty line between them:
 
-A parameter that is null counts as left out.
+1. instructions: the texts of the roles "system" and "developer",
+2. the earlier turns, one after the other, as `User: ...` and `Assistant: ...`,
+3. the text of the last message, which must be the user's.
+
+The parts of a message are joined by line ends. The image may stand in any of the user's messages; a client that sends
+it again with every turn is understood.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, Self
 
-from photonlite.server.bodies.chat_format import PARAMETERS, read_format
-from photonlite.server.bodies.conversation import Conversation, malformed, read_conversation, unusable
-from photonlite.server.errors import HttpError
-
-_SETTINGS: Final = ("temperature", "top_p", "seed")
-_LIMITS: Final = ("max_completion_tokens", "max_tokens")
-IGNORED: Final = (
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "parallel_tool_calls",
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    SkipValidation,
+    ValidationInfo,
+    model_validator,
 )
-NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
-    "n": (1,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "modalities": (["text"],),
-    "reasoning": (False,),
-    "reasoning_effort": ("none",),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-}
-_USED: Final = ("messages", "model", "stream", "stream_options", "stop", *PARAMETERS, *_LIMITS, *_SETTINGS)
-KNOWN: Final = (*_USED, *IGNORED, *NEUTRAL)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from photonlite.grammar.decoding.choices import MAX_CHOICES
+from photonlite.server.bodies.base import (
+    Body,
+    Flag,
+    Json,
+    JsonSchema,
+    Text,
+    Texts,
+    shown,
+    unusable,
+    wanted,
+)
+from photonlite.server.bodies.skills import Seed, Temperature, TopP
+
 _MOST_STOPS: Final = 4
+_MOST_TURNS: Final = 1024
+"""Messages of a conversation and parts of a message: more would hold up other requests while they are checked."""
+_SPEAKERS: Final = {"user": "User", "assistant": "Assistant"}
 
 
-@dataclass(frozen=True)
-class ChatRequest:
-    """A request for a completion.
+@dataclass(frozen=True, eq=False)  # equal annotations would be cached as one, and (0,) equals (False,)
+class Only:
+    """Marks a parameter that is taken with the values that change nothing, and refused with any other."""
 
-    Attributes:
-        conversation: What is asked.
-        model: Which model is meant; None for the one that is served.
-        settings: For the model, under photonlite's names.
-        form: What the answer has to be, in arguments of `VisionModel.query`; nothing for plain words.
-        stop: Sequences before which the answer ends.
-        stream: Whether it is wanted piece by piece.
-        include_usage: Whether a stream ends with the count of tokens.
-    """
+    values: tuple[Any, ...]
 
-    conversation: Conversation
-    model: str | None
-    settings: dict[str, Any]
-    form: dict[str, Any]
-    stop: tuple[str, ...]
-    stream: bool
-    include_usage: bool
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(self._check)
 
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> Json:
+        return {
+            "enum": list(self.values),
+            "description": "Taken with a value that changes nothing, refused with any other.",
+        }
 
-def read_chat(body: object) -> ChatRequest:
-    """Read the body of a request.
-
-    Args:
-        body: The JSON value.
-
-    Raises:
-        HttpError: 400 for what is no JSON object, 422 for a parameter that is unknown, missing or of another type, or
-            whose value cannot be used. Values of settings are left to the model to judge.
-    """
-    if not isinstance(body, Mapping):
-        raise HttpError(400, "the body must be a JSON object with 'messages'", code="invalid_json")
-    given = {name: value for name, value in body.items() if value is not None}
-    for name in given:
-        if name not in KNOWN:
-            message = f"parameter {name!r:.60} is unknown: the parameters are {', '.join(KNOWN)}"
-            raise HttpError(422, message, code="unknown_field")
-    for name, values in NEUTRAL.items():
-        if name in given and not _among(given[name], values):
-            allowed = " or ".join(repr(value) for value in values)
-            raise unusable(f"parameter {name!r} is {given[name]!r:.60}: only {allowed} is supported, leave it out")
-    return ChatRequest(
-        conversation=read_conversation(given.get("messages")),
-        model=_text(given, "model"),
-        settings=_settings(given),
-        form=read_format(given),
-        stop=_stops(given.get("stop")),
-        stream=_flag(given, "stream"),
-        include_usage=_include_usage(given),
-    )
+    def _check(self, value: object, info: ValidationInfo) -> object:
+        # True equals 1 in Python, but not in JSON.
+        if any(value == known and isinstance(value, bool) == isinstance(known, bool) for known in self.values):
+            return value
+        values = " or ".join(map(repr, self.values))
+        raise unusable(f"the field {info.field_name!r} is {shown(value)}: only {values} is supported, leave it out")
 
 
-def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {name: given[name] for name in _SETTINGS if name in given}
-    limits = {name: given[name] for name in _LIMITS if name in given}
-    if len(limits) > 1:
-        raise unusable(f"{' and '.join(map(repr, limits))} mean the same: give one of them")
-    return {**settings, **({"max_tokens": next(iter(limits.values()))} if limits else {})}
+Ignored = Annotated[Any, Field(description="Ignored.")]
+Limit = SkipValidation[Annotated[int, Field(ge=1)]]
 
 
-def _stops(value: object) -> tuple[str, ...]:
-    stops = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-        raise malformed("'stop' must be text or a list of texts")
-    if len(stops) > _MOST_STOPS or not all(stops):
+class ImageUrl(Body):
+    """Where an image is; how detailed it is to be looked at is left to the model."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    url: Text = Field(description="A data URI with base64, or a URL of a host that the server allows.")
+
+
+class ChatPart(Body):
+    """A text, or, in a message of the user's, an image."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["text", "image_url"]
+    text: Text | None = None
+    image_url: ImageUrl | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if getattr(self, self.type) is None:
+            raise PydanticCustomError("wanted", "must have a field {name}", {"name": repr(self.type)})
+        return self
+
+
+def _as_parts(content: object) -> object:
+    if not isinstance(content, str | list):
+        raise PydanticCustomError("wanted", "must be text or a list of parts")
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+class ChatMessage(Body):
+    """One turn. The last one must be the user's, and hold text."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[
+        list[ChatPart],
+        Field(fail_fast=True, max_length=_MOST_TURNS),
+        BeforeValidator(_as_parts, json_schema_input_type=str | list[ChatPart]),
+    ] = Field([])
+    tool_calls: Any = Field(None, description="There are no tools: only an empty list is taken.")
+    function_call: Any = Field(None, description="There are no functions: only null is taken.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.tool_calls or self.function_call:
+            raise unusable("a message calls a tool: there are none, leave such messages out")
+        if "content" not in self.model_fields_set and self.role != "assistant":  # whose answer may have been cut short
+            raise PydanticCustomError("wanted", "must have a 'content': text or a list of parts")
+        if self.role != "user" and self.images:
+            raise unusable(f"a message of the {self.role}'s holds an image: only the user's may")
+        return self
+
+    @property
+    def text(self) -> str:
+        """Its texts, one a line."""
+        return "\n".join(part.text for part in self.content if part.type == "text" and part.text is not None).strip()
+
+    @property
+    def images(self) -> list[str]:
+        """Where its images are."""
+        return [part.image_url.url for part in self.content if part.type == "image_url" and part.image_url is not None]
+
+
+class NamedSchema(Body):
+    """A schema, which is always kept to."""
+
+    schema_: Annotated[Json, wanted("a JSON Schema as an object")] = Field(alias="schema")
+    name: Ignored = None
+    description: Ignored = None
+    strict: Ignored = None
+
+
+class ResponseFormat(Body):
+    """What the answer has to be, in OpenAI's words."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = Field(None, description="With the type `json_schema` only.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise PydanticCustomError("wanted", "must have 'json_schema' with the type 'json_schema', and only then")
+        return self
+
+    @property
+    def arguments(self) -> Json:
+        """The same for `VisionModel.query`."""
+        if self.json_schema is not None:
+            return {"schema": self.json_schema.schema_}
+        return {"schema": dict} if self.type == "json_object" else {}
+
+
+class StructuredOutputs(Body):
+    """What the answer has to be, in vLLM's words; one of the fields. Grammars in other notations are not supported."""
+
+    json_: JsonSchema | None = Field(None, alias="json")
+    json_object: Flag = Field(False, description="Whether it is any JSON object.")
+    regex: Text | None = Field(None, description="A pattern.")
+    choice: Texts | None = Field(None, json_schema_extra={"minItems": 1, "maxItems": MAX_CHOICES})
+
+    @property
+    def arguments(self) -> Json:
+        """The same for `VisionModel.query`."""
+        given = {name: value for name, value in self.given.items() if value is not False}
+        if len(given) > 1:
+            raise unusable(f"'structured_outputs' has {' and '.join(map(repr, given))}: give one of them")
+        names = {"json": "schema", "json_object": "schema", "regex": "regex", "choice": "choices"}
+        return {names[name]: dict if name == "json_object" else value for name, value in given.items()}
+
+
+class StreamOptions(Body):
+    """With `stream` only."""
+
+    include_usage: Flag = Field(False, description="Whether the last chunk counts tokens.")
+    include_obfuscation: Ignored = None
+
+
+def _as_stops(stop: object) -> object:
+    stops = [stop] if isinstance(stop, str) else stop
+    if isinstance(stops, list) and (len(stops) > _MOST_STOPS or not all(stops)):
         raise unusable(f"'stop' must be at most {_MOST_STOPS} sequences of at least one character")
-    return tuple(stops)
+    return stops
 
 
-def _include_usage(given: Mapping[str, Any]) -> bool:
-    options = given.get("stream_options")
-    if options is None:
-        return False
-    if not isinstance(options, Mapping):
-        raise malformed("'stream_options' must be an object such as {\"include_usage\": true}")
-    for name in options:
-        if name not in ("include_usage", "include_obfuscation"):
-            message = f"stream option {name!r:.60} is unknown: there is include_usage"
-            raise HttpError(422, message, code="unknown_field")
-    if not given.get("stream"):
-        raise unusable("'stream_options' go with 'stream': true only")
-    return _flag({name: value for name, value in options.items() if value is not None}, "include_usage")
+class ChatCompletionRequest(Body):
+    """A conversation about at most one image. Unknown parameters are refused."""
 
+    messages: list[ChatMessage] = Field(min_length=1, max_length=_MOST_TURNS, fail_fast=True)
+    model: Text | None = Field(None, description="The model's name; the one that is served unless given.")
+    stream: Flag = Field(False, description="Whether to send the answer as it comes.")
+    stream_options: StreamOptions | None = None
+    max_completion_tokens: Limit | None = Field(None, description="Tokens of the answer at most.")
+    max_tokens: Limit | None = Field(None, description="An older name of the same; give one of them.")
+    temperature: SkipValidation[Temperature] = 0
+    top_p: SkipValidation[TopP] = 1
+    seed: SkipValidation[Seed] | None = Field(None, description="Makes samples repeatable.")
+    stop: Annotated[
+        Texts,
+        BeforeValidator(_as_stops, json_schema_input_type=str | list[str]),
+    ] = Field([], description=f"Sequences before which the answer ends; at most {_MOST_STOPS}.")
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    n: Annotated[Any, Only((1,))] = None
+    frequency_penalty: Annotated[Any, Only((0,))] = None
+    presence_penalty: Annotated[Any, Only((0,))] = None
+    logit_bias: Annotated[Any, Only(({},))] = None
+    logprobs: Annotated[Any, Only((False,))] = None
+    top_logprobs: Annotated[Any, Only((0,))] = None
+    modalities: Annotated[Any, Only((["text"],))] = None
+    reasoning: Annotated[Any, Only((False,))] = None
+    reasoning_effort: Annotated[Any, Only(("none",))] = None
+    tools: Annotated[Any, Only(([],))] = None
+    tool_choice: Annotated[Any, Only(("none", "auto"))] = None
+    functions: Annotated[Any, Only(([],))] = None
+    function_call: Annotated[Any, Only(("none", "auto"))] = None
+    user: Ignored = None
+    metadata: Ignored = None
+    store: Ignored = None
+    service_tier: Ignored = None
+    safety_identifier: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_retention: Ignored = None
+    parallel_tool_calls: Ignored = None
 
-def _flag(given: Mapping[str, Any], name: str) -> bool:
-    value = given.get(name, False)
-    if not isinstance(value, bool):
-        raise malformed(f"{name!r} must be true or false")
-    return value
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        last = self.messages[-1]
+        if last.role != "user":
+            raise unusable(f"the last message is the {last.role}'s: it must be the user's, with the question")
+        if not last.text:
+            raise unusable("the last message holds no text: ask something about the image")
+        if self.stream_options is not None and not self.stream:
+            raise unusable("'stream_options' go with 'stream': true only")
+        return self
 
+    @property
+    def question(self) -> str:
+        """The conversation as one question."""
+        *earlier, last = self.messages
+        instructions = "\n".join(turn.text for turn in self.messages if turn.role not in _SPEAKERS)
+        turns = "\n".join(
+            f"{_SPEAKERS[turn.role]}: {turn.text}" for turn in earlier if turn.role in _SPEAKERS and turn.text
+        )
+        return "\n\n".join(block for block in (instructions, turns, last.text) if block)
 
-def _text(given: Mapping[str, Any], name: str) -> str | None:
-    value = given.get(name)
-    if value is not None and not isinstance(value, str):
-        raise malformed(f"{name!r} must be text")
-    return value
+    @property
+    def images(self) -> list[str]:
+        """Where the images are, each once."""
+        return list(dict.fromkeys(image for message in self.messages for image in message.images))
 
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with the count of tokens."""
+        return self.stream_options is not None and self.stream_options.include_usage
 
-def _among(value: object, values: tuple[Any, ...]) -> bool:
-    """Tell whether a value is one of some, where true is not 1."""
-    return any(value == known and isinstance(value, bool) == isinstance(known, bool) for known in values)
+    @property
+    def arguments(self) -> Json:
+        """Arguments of `VisionModel.query`."""
+        given = self.given
+        settings: Json = {name: given[name] for name in ("temperature", "top_p", "seed") if name in given}
+        limits = {name: given[name] for name in ("max_completion_tokens", "max_tokens") if name in given}
+        if len(limits) > 1:
+            raise unusable(f"{' and '.join(map(repr, limits))} mean the same: give one of them")
+        settings |= {"max_tokens": limits.popitem()[1]} if limits else {}
+        formats = [form.arguments for form in (self.response_format, self.structured_outputs) if form is not None]
+        if all(formats) and len(formats) > 1:
+            raise unusable(
+                "'response_format' and 'structured_outputs' both say what the answer has to be: give one of them"
+            )
+        form = {name: value for arguments in formats for name, value in arguments.items()}
+        return {"question": self.question, "settings": settings, **form}

@@ -1,24 +1,19 @@
 """Takes a multipart form apart whose body is in memory already: images and fields."""
 
 import re
-from email.message import Message
-from email.parser import BytesHeaderParser
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
+
+from python_multipart.multipart import MultipartParser, parse_options_header
 
 from photonlite.server.errors import HttpError
 
 _MOST_PARTS: Final = 32
-_LONGEST_HEAD: Final = 8192
-# What RFC 2046 allows in a boundary.
-_BOUNDARY: Final = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{1,70}")
+_BOUNDARY: Final = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{1,70}")
+"""What RFC 2046 allows in a boundary."""
 
 
 def read_form(content_type: str, body: bytes) -> tuple[list[bytes], dict[str, str]]:
     """Take a form apart.
-
-    Args:
-        content_type: The header of the request, with the boundary.
-        body: The whole body.
 
     Returns:
         The files in it, whatever their fields are called, and the other fields by name.
@@ -26,54 +21,86 @@ def read_form(content_type: str, body: bytes) -> tuple[list[bytes], dict[str, st
     Raises:
         HttpError: 400, it is no form, is cut off, has too many parts, or a field twice.
     """
-    delimiter = b"\r\n--" + _boundary(content_type)
-    # The first delimiter may stand at the very start, without the line break before it.
-    parts = (b"\r\n" + body).split(delimiter, _MOST_PARTS + 2)
-    if len(parts) > _MOST_PARTS + 2:
-        _malformed(f"it has more than {_MOST_PARTS} parts")
-    if len(parts) < 2 or not parts[-1].startswith(b"--"):
-        _malformed("it is cut off, or has another boundary than Content-Type says")
-    files: list[bytes] = []
-    fields: dict[str, str] = {}
-    for part in parts[1:-1]:
-        name, is_file, content = _read_part(part)
-        if is_file:
-            files.append(content)
-        elif name in fields:
-            _malformed(f"it has the field {name[:40]!r} twice")
+    form = _Form()
+    try:
+        boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+        if not _BOUNDARY.fullmatch(boundary):
+            _refuse("Content-Type names no usable boundary")
+        MultipartParser(boundary, form.callbacks).write(_checked(body, b"\r\n--" + boundary))
+    except ValueError as cause:  # the parser's own errors among them
+        _refuse(str(cause)[:100], cause)
+    if not form.complete:
+        _refuse("it is cut off, or has another boundary than Content-Type says")
+    return form.files, form.fields
+
+
+class _Form:
+    """Collects the parts of a form."""
+
+    def __init__(self) -> None:
+        self.files: list[bytes] = []
+        self.fields: dict[str, str] = {}
+        self.complete = False
+        self._headers: dict[bytes, bytes] = {}
+        self._name = self._value = self._data = b""
+        self.callbacks: Any = {
+            "on_part_begin": self._begin,
+            "on_header_field": self._read_name,
+            "on_header_value": self._read_value,
+            "on_part_data": self._read_data,
+            "on_part_end": self._end_part,
+            "on_end": self._end,
+        }
+
+    def _begin(self) -> None:
+        self._headers, self._data = {}, b""
+
+    def _read_name(self, data: bytes, start: int, end: int) -> None:
+        self._name = data[start:end].lower()
+
+    def _read_value(self, data: bytes, start: int, end: int) -> None:
+        self._headers[self._name] = data[start:end]
+
+    def _read_data(self, data: bytes, start: int, end: int) -> None:
+        self._data = data[start:end]  # all of it, because the whole body was written at once
+
+    def _end_part(self) -> None:
+        header = self._headers.get(b"content-disposition", b"")
+        kind, options = parse_options_header(header)
+        if kind != b"form-data" or b"name" not in options:
+            _refuse("a part of it has no Content-Disposition with a name")
+        name = options[b"name"].decode(errors="replace")
+        if b"filename" in options or b"filename*=" in header:
+            self.files.append(self._data)
+        elif name in self.fields:
+            _refuse(f"it has the field {name[:40]!r} twice")
         else:
-            fields[name] = _text(name, content)
-    return files, fields
+            self.fields[name] = _text(name, self._data)
+
+    def _end(self) -> None:
+        self.complete = True
 
 
-def _boundary(content_type: str) -> bytes:
-    message = Message()
-    message["Content-Type"] = content_type
-    boundary = message.get_param("boundary")
-    if not isinstance(boundary, str) or not _BOUNDARY.fullmatch(boundary):
-        _malformed("Content-Type names no usable boundary")
-    return boundary.encode()
+def _checked(body: bytes, delimiter: bytes) -> bytes:
+    """Return a body from its first delimiter on, if the parser can jump from each to the next.
 
-
-def _read_part(part: bytes) -> tuple[str, bool, bytes]:
-    head, end, content = part.partition(b"\r\n\r\n")
-    # White space may follow the delimiter on its line.
-    padding, _, head = head.partition(b"\r\n")
-    if not end or padding.strip() or len(head) > _LONGEST_HEAD:
-        _malformed("a part of it has no headers that can be read")
-    headers = BytesHeaderParser().parsebytes(head)
-    name = headers.get_param("name", header="content-disposition")
-    if headers.get_content_disposition() != "form-data" or not isinstance(name, str):
-        _malformed("a part of it has no Content-Disposition with a name")
-    return name, headers.get_param("filename", header="content-disposition") is not None, content
+    What only begins like a delimiter is looked at byte by byte: a hostile body full of it would hold up all requests.
+    """
+    whole = body.startswith(delimiter[2:])  # the first one needs no line break before it
+    count = body.count(delimiter)
+    if count + whole > _MOST_PARTS + 1:
+        _refuse(f"it has more than {_MOST_PARTS} parts")
+    if body.count(delimiter + b"\r\n") + body.count(delimiter + b"--") < count:
+        _refuse("a delimiter in it is followed by something else than a line break")
+    return body if whole else body[body.find(delimiter) + 2 :] if count else b""
 
 
 def _text(name: str, content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        _malformed(f"the field {name[:40]!r} is not UTF-8; an image needs a filename")
+        _refuse(f"the field {name[:40]!r} is not UTF-8; an image needs a filename")
 
 
-def _malformed(reason: str) -> NoReturn:
-    raise HttpError(400, f"the multipart body cannot be read: {reason}", code="invalid_form")
+def _refuse(reason: str, cause: Exception | None = None) -> NoReturn:
+    raise HttpError(400, f"the multipart body cannot be read: {reason}", code="invalid_form") from cause

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from photonlite.server.backend import SKILLS, Call, Skill
-from photonlite.server.bodies.parsing import read_asked
+from photonlite.server.bodies.parsing import read_skill_request
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.limiter import Permit
 from photonlite.server.routes.sse import EventResponse, event, failure_event
@@ -40,11 +40,11 @@ async def _handle(ingress: Ingress, skill: Skill, request: Request) -> Response:
 async def _read_call(ingress: Ingress, skill: Skill, request: Request, permit: Permit) -> Call:
     body = await ingress.body(request, permit)
     with ingress.parsing(request, body, permit):
-        asked = read_asked(skill, request, body)
-    ingress.check_model(asked.model)
-    ingress.check_images(len(asked.images))
-    images = [await ingress.load_image(image, permit) for image in asked.images]
-    return Call(skill, images[0] if images else None, asked.arguments, asked.stream, strict=asked.strict)
+        read, images = read_skill_request(skill, request, body)
+    ingress.check_model(read.model)
+    ingress.check_images(len(images))
+    loaded = [await ingress.load_image(image, permit) for image in images]
+    return Call(skill, loaded[0] if loaded else None, read.arguments, read.stream, strict=read.strict)
 
 
 def _body(skill: Skill, result: Mapping[str, Any], permit: Permit) -> dict[str, Any]:

@@ -1,11 +1,8 @@
-"""`/v1/chat/completions` and `/v1/models`: what OpenAI's own clients call, answered by `query`.
-
-How a conversation becomes a question stands in `openai_messages`, which parameters count in `openai_request`.
-"""
+"""`/v1/chat/completions` and `/v1/models`: what OpenAI's own clients call, answered by `query`."""
 
 import time
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -13,10 +10,19 @@ from starlette.routing import BaseRoute, Route
 
 from photonlite.results import Metrics
 from photonlite.server.backend import Call
-from photonlite.server.bodies import completion
-from photonlite.server.bodies.chat import ChatRequest, read_chat
-from photonlite.server.bodies.completion import Heading
-from photonlite.server.bodies.parsing import read_json
+from photonlite.server.bodies.base import Json, validate
+from photonlite.server.bodies.chat import ChatCompletionRequest
+from photonlite.server.bodies.chat_answers import (
+    ChatAnswer,
+    ChatChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChunkChoice,
+    Model,
+    ModelList,
+    Usage,
+)
+from photonlite.server.bodies.parsing import media_type, read_json_object
 from photonlite.server.errors import HttpError
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.limiter import Permit
@@ -26,31 +32,30 @@ from photonlite.server.transport.disconnect import WatchedStream
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:
-    """Give the routes of the interface.
-
-    Args:
-        ingress: Admits requests and answers them.
-    """
+    """Return the routes of the interface."""
     started = int(time.time())
 
     async def chat(request: Request) -> Response:
         async with await ingress.admit(request) as permit:
-            _check_content_type(request)
+            if media_type(request) != "application/json":
+                message = f"Content-Type is {media_type(request)[:60]!r}: send application/json"
+                raise HttpError(415, message, code="unsupported_content_type")
             body = await ingress.body(request, permit)
             with ingress.parsing(request, body, permit):
-                asked = read_chat(read_json(body))
+                asked = validate(ChatCompletionRequest, read_json_object(body))
+                arguments = asked.arguments
             ingress.check_model(asked.model)
-            return await _answer(ingress, request, permit, asked)
+            return await _answer(ingress, request, permit, asked, arguments)
 
     async def models(request: Request) -> Response:
         async with await ingress.admit(request):
-            return JSONResponse({"object": "list", "data": [completion.model(ingress.backend.name, started)]})
+            return JSONResponse(ModelList(data=[Model(id=ingress.backend.name, created=started)]).model_dump())
 
     async def model(request: Request) -> Response:
         async with await ingress.admit(request):
             name = request.path_params["model"]
             ingress.check_model(name)
-            return JSONResponse(completion.model(name, started))
+            return JSONResponse(Model(id=name, created=started).model_dump())
 
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
@@ -59,51 +64,54 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
     ]
 
 
-async def _answer(ingress: Ingress, request: Request, permit: Permit, asked: ChatRequest) -> Response:
-    images = asked.conversation.images
+async def _answer(
+    ingress: Ingress, request: Request, permit: Permit, asked: ChatCompletionRequest, arguments: Json
+) -> Response:
+    images = asked.images
     ingress.check_images(len(images))
     image = await ingress.load_image(images[0], permit) if images else None
-    arguments = {"question": asked.conversation.question, "settings": asked.settings, **asked.form}
     call = Call("query", image, arguments, stream=asked.stream)
-    heading = Heading(f"chatcmpl-{permit.id}", int(time.time()), ingress.backend.name, asked.include_usage)
+    head: Json = {"id": f"chatcmpl-{permit.id}", "created": int(time.time()), "model": ingress.backend.name}
     if asked.stream:
-        pieces = await ingress.stream(call, permit, request)
-        return EventResponse(_events(pieces, asked, heading), pieces, permit)
+        stream = await ingress.stream(call, permit, request)
+        return EventResponse(_events(stream, asked, head), stream, permit)
     result = await ingress.answer(call, permit, request)
     stop = StopSequences(asked.stop)
     text = stop.feed(result.get("text", result["answer"])) + stop.flush()  # of an object, the JSON
-    return JSONResponse(heading.completion(text, _reason(stop, result), _metrics(result)))
+    choice = ChatChoice(message=ChatAnswer(content=text), finish_reason=_reason(stop, result))
+    return JSONResponse(ChatCompletion(**head, choices=[choice], usage=Usage.of(_metrics(result))).model_dump())
 
 
-async def _events(pieces: WatchedStream, asked: ChatRequest, heading: Heading) -> AsyncGenerator[bytes, None]:
-    yield event(heading.chunk({"role": "assistant", "content": ""}))
+async def _events(stream: WatchedStream, asked: ChatCompletionRequest, head: Json) -> AsyncGenerator[bytes, None]:
+    left_out = None if asked.include_usage else {"usage"}
+
+    def chunk(choices: list[ChunkChoice], usage: Usage | None = None) -> bytes:
+        return event(ChatCompletionChunk(**head, choices=choices, usage=usage).model_dump(exclude=left_out))
+
+    def piece(text: str, **more: str) -> bytes:
+        return chunk([ChunkChoice(delta={**more, "content": text}, finish_reason=None)])
+
+    yield piece("", role="assistant")
     stop = StopSequences(asked.stop)
     try:
-        async for piece in pieces:
-            if text := stop.feed(piece):
-                yield event(heading.chunk({"content": text}))
+        async for text in stream:
+            if certain := stop.feed(text):
+                yield piece(certain)
             if stop.met and not asked.include_usage:
-                break  # closing the pieces cancels the rest; who wants to know what it cost waits for its end
+                break  # closing the stream cancels the rest; counting its tokens takes waiting for its end
     except Exception as error:
         yield failure_event(error)
         return
-    if text := stop.flush():
-        yield event(heading.chunk({"content": text}))
-    yield event(heading.end(_reason(stop, pieces.result)))
+    if rest := stop.flush():
+        yield piece(rest)
+    yield chunk([ChunkChoice(delta={}, finish_reason=_reason(stop, stream.result))])
     if asked.include_usage:
-        yield event(heading.usage_chunk(_metrics(pieces.result)))
+        yield chunk([], Usage.of(_metrics(stream.result)))
     yield event("[DONE]")
 
 
-def _check_content_type(request: Request) -> None:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        message = f"Content-Type is {kind[:60]!r}: send application/json"
-        raise HttpError(415, message, code="unsupported_content_type")
-
-
-def _reason(stop: StopSequences, result: Mapping[str, Any]) -> str | None:
-    return "stop" if stop.met else getattr(result, "finish_reason", None)
+def _reason(stop: StopSequences, result: Mapping[str, Any]) -> Literal["stop", "length"]:
+    return "length" if not stop.met and getattr(result, "finish_reason", None) == "length" else "stop"
 
 
 def _metrics(result: Mapping[str, Any]) -> Metrics | None:

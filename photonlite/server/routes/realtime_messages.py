@@ -31,7 +31,7 @@ from typing import Any, Final
 from photonlite.realtime.outcomes import FrameResult
 from photonlite.realtime.question import Question
 from photonlite.realtime.stats import LoopStats
-from photonlite.server.bodies.parsing import read_json
+from photonlite.server.bodies.parsing import read_json_object
 from photonlite.server.errors import HttpError
 
 MAX_TEXT: Final = 65_536
@@ -49,11 +49,7 @@ def read_text(text: str) -> dict[str, Any]:
     """
     if len(text) > MAX_TEXT:
         raise HttpError(413, f"the message has {len(text)} characters, over the limit of {MAX_TEXT}", code="too_long")
-    message = read_json(text.encode())
-    if not isinstance(message, dict):
-        example = '{"task": "detect", "object": "mug"}'
-        raise HttpError(400, f"the message is not a JSON object: send one such as {example}", code="invalid_json")
-    return message
+    return read_json_object(text.encode())
 
 
 def read_frame(data: bytes) -> bytes:

@@ -1,43 +1,81 @@
-"""Which parameters of a chat completion are used, ignored and refused."""
+"""A conversation becomes one question about one image; which parameters are used, ignored and refused."""
 
 from typing import Any
 
 import pytest
 
-from photonlite.server.bodies.chat import IGNORED, NEUTRAL, read_chat
+from photonlite.server.bodies.base import validate
+from photonlite.server.bodies.chat import ChatCompletionRequest
 from photonlite.server.errors import HttpError
 
 MESSAGES = [{"role": "user", "content": "How many?"}]
 
 
-def read(**parameters: Any) -> Any:
-    return read_chat({"messages": MESSAGES, **parameters})
+URI = "data:image/png;base64,AAAA"
+SCHEMA = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+NEUTRAL: dict[str, Any] = {
+    "n": 1,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0,
+    "logit_bias": {},
+    "logprobs": False,
+    "top_logprobs": 0,
+    "modalities": ["text"],
+    "reasoning": False,
+    "reasoning_effort": "none",
+    "tools": [],
+    "tool_choice": "auto",
+    "functions": [],
+    "function_call": "none",
+}
+IGNORED = (
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "parallel_tool_calls",
+)
+
+
+def read(**parameters: Any) -> ChatCompletionRequest:
+    return validate(ChatCompletionRequest, {"messages": MESSAGES, **parameters})
+
+
+def form(**parameters: Any) -> dict[str, Any]:
+    """What the answer has to be."""
+    arguments = read(**parameters).arguments
+    return {name: value for name, value in arguments.items() if name not in ("question", "settings")}
+
+
+def refusal(**parameters: Any) -> HttpError:
+    with pytest.raises(HttpError) as error:
+        _ = read(**parameters).arguments
+    assert error.value.status == 422
+    return error.value
 
 
 def test_messages_alone_are_enough() -> None:
     chat = read()
 
-    assert chat.conversation.question == "How many?"
-    assert (chat.model, chat.settings, chat.stop, chat.stream, chat.include_usage) == (None, {}, (), False, False)
+    assert chat.arguments == {"question": "How many?", "settings": {}}
+    assert (chat.model, chat.stop, chat.stream, chat.include_usage) == (None, [], False, False)
 
 
 def test_settings_go_to_the_model_under_its_own_names() -> None:
     chat = read(max_completion_tokens=5, temperature=0.5, top_p=0.9, seed=3)
 
-    assert chat.settings == {"max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "seed": 3}
-    assert read(max_tokens=7).settings == {"max_tokens": 7}
+    assert chat.arguments["settings"] == {"max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "seed": 3}
+    assert read(max_tokens=7).arguments["settings"] == {"max_tokens": 7}
 
 
 def test_a_stream_and_its_usage_are_understood() -> None:
     chat = read(stream=True, stream_options={"include_usage": True}, stop="END", model="nano")
 
-    assert (chat.stream, chat.include_usage, chat.stop, chat.model) == (True, True, ("END",), "nano")
-    assert read(stop=["a", "b"]).stop == ("a", "b")
-
-
-def test_what_the_answer_has_to_be_becomes_an_argument_of_the_query() -> None:
-    assert read().form == {}
-    assert read(structured_outputs={"choice": ["yes", "no"]}).form == {"choices": ["yes", "no"]}
+    assert (chat.stream, chat.include_usage, chat.stop, chat.model) == (True, True, ["END"], "nano")
+    assert read(stop=["a", "b"]).stop == ["a", "b"]
 
 
 def test_null_means_left_out() -> None:
@@ -47,45 +85,187 @@ def test_null_means_left_out() -> None:
 
 
 def test_what_does_not_change_an_answer_is_taken() -> None:
-    neutral = {name: values[0] for name, values in NEUTRAL.items()}
-
-    assert read(**neutral, **dict.fromkeys(IGNORED, "anything")) == read()
+    assert read(**NEUTRAL, **dict.fromkeys(IGNORED, "anything")).arguments == read().arguments
 
 
 @pytest.mark.parametrize(
-    ("parameters", "status", "words"),
+    ("parameters", "code", "words"),
     [
-        ({"frequency": 1}, 422, "parameter 'frequency' is unknown"),
-        ({"stream": "yes"}, 422, "'stream' must be true or false"),
-        ({"model": 5}, 422, "'model' must be text"),
-        ({"stop": 5}, 422, "'stop' must be text"),
-        ({"stop": ["a", 5]}, 422, "'stop' must be text"),
-        ({"stream": True, "stream_options": True}, 422, "'stream_options' must be an object"),
-        ({"stream": True, "stream_options": {"usage": True}}, 422, "stream option 'usage' is unknown"),
-        ({"stream": True, "stream_options": {"include_usage": 1}}, 422, "'include_usage' must be true or false"),
-        ({"stream_options": {"include_usage": True}}, 422, "with 'stream': true only"),
-        ({"stop": ["a", "b", "c", "d", "e"]}, 422, "at most 4 sequences"),
-        ({"stop": ""}, 422, "at least one character"),
-        ({"max_tokens": 5, "max_completion_tokens": 5}, 422, "mean the same"),
-        ({"n": 2}, 422, "parameter 'n' is 2: only 1 is supported"),
-        ({"n": True}, 422, "parameter 'n' is True"),
-        ({"logprobs": True}, 422, "parameter 'logprobs'"),
-        ({"response_format": {"type": "xml"}}, 422, "'response_format' has the type 'xml'"),
-        ({"tools": [{"type": "function"}]}, 422, "parameter 'tools'"),
-        ({"reasoning_effort": "high"}, 422, "parameter 'reasoning_effort'"),
+        ({"frequency": 1}, "unknown_field", "the field 'frequency' is unknown"),
+        ({"strem": True}, "unknown_field", "did you mean 'stream'?"),
+        ({"stream": "yes"}, "invalid_field", "'stream' must be true or false"),
+        ({"model": 5}, "invalid_field", "'model' must be text"),
+        ({"stop": 5}, "invalid_field", "'stop' must be a list of texts"),
+        ({"stop": ["a", 5]}, "invalid_field", "'stop' must be a list of texts"),
+        ({"stream": True, "stream_options": True}, "invalid_field", "'stream_options' must be an object"),
+        ({"stream": True, "stream_options": {"usage": True}}, "unknown_field", "'usage' is unknown"),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, "invalid_field", "include_usage' must be true or"),
+        ({"stream_options": {"include_usage": True}}, "invalid_input", "with 'stream': true only"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "invalid_input", "at most 4 sequences"),
+        ({"stop": ""}, "invalid_input", "at least one character"),
+        ({"max_tokens": 5, "max_completion_tokens": 5}, "invalid_input", "mean the same"),
+        ({"n": 2}, "invalid_input", "'n' is 2: only 1 is supported"),
+        ({"n": True}, "invalid_input", "'n' is True"),
+        ({"logprobs": 0}, "invalid_input", "'logprobs' is 0: only False"),
+        ({"logprobs": True}, "invalid_input", "'logprobs'"),
+        ({"tools": [{"type": "function"}]}, "invalid_input", "'tools'"),
+        ({"reasoning_effort": "high"}, "invalid_input", "'reasoning_effort' is 'high'"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(parameters: dict[str, Any], status: int, words: str) -> None:
-    with pytest.raises(HttpError) as refusal:
-        read(**parameters)
+def test_what_cannot_be_done_is_refused_by_name(parameters: dict[str, Any], code: str, words: str) -> None:
+    error = refusal(**parameters)
 
-    assert refusal.value.status == status
-    assert words in refusal.value.message
+    assert error.code == code
+    assert words in error.message
 
 
-@pytest.mark.parametrize("body", [None, [], "text", 5])
-def test_a_body_that_is_no_object_is_refused(body: Any) -> None:
-    with pytest.raises(HttpError) as refusal:
-        read_chat(body)
+def user(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts)}
 
-    assert refusal.value.status == 400
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def image(url: str = URI) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
+
+
+def says(role: str, words: Any) -> dict[str, Any]:
+    return {"role": role, "content": words}
+
+
+def test_a_single_question_stays_as_it_is() -> None:
+    conversation = read(messages=[says("user", " How many?\n")])
+
+    assert conversation.question == "How many?"
+    assert conversation.images == []
+
+
+def test_parts_are_joined_and_the_image_is_found() -> None:
+    conversation = read(messages=[user(text("Look."), image(), text("How many?"))])
+
+    assert conversation.question == "Look.\nHow many?"
+    assert conversation.images == [URI]
+
+
+def test_earlier_turns_stand_before_the_last_question_and_instructions_before_everything() -> None:
+    conversation = read(
+        messages=[
+            says("system", "Be brief."),
+            user(text("How many mugs?"), image()),
+            says("assistant", "Two."),
+            says("developer", "In English."),
+            says("user", "And spoons?"),
+        ]
+    )
+
+    assert conversation.question == "Be brief.\nIn English.\n\nUser: How many mugs?\nAssistant: Two.\n\nAnd spoons?"
+    assert conversation.images == [URI]
+
+
+def test_turns_without_text_leave_no_trace() -> None:
+    turns = [user(image()), says("assistant", None), says("user", "And now?")]
+
+    assert read(messages=turns).question == "And now?"
+
+
+def test_an_image_that_is_sent_again_counts_once_and_others_count() -> None:
+    turns = [user(text("a"), image()), says("assistant", "b"), user(text("c"), image(), image("https://x/y.png"))]
+
+    assert read(messages=turns).images == [URI, "https://x/y.png"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        (None, "'messages' is missing"),
+        ([], "'messages' must have at least 1 item"),
+        ("hello", "'messages' must be a valid list"),
+        (["hello"], "'messages[0]' must be an object"),
+        ([says("user", "a")] * 1025, "'messages' must have at most 1024 items"),
+        ([{"role": "user"}], "'messages[0]' must have a 'content': text or a list"),
+        ([says("user", 5)], "'messages[0].content' must be text or a list"),
+        ([says("user", ["hello"])], "'messages[0].content[0]' must be an object"),
+        ([user({"type": ["text"]})], "'messages[0].content[0].type' must be 'text' or 'image_url'"),
+        ([user({"type": "text", "text": None})], "'messages[0].content[0]' must have a field 'text'"),
+        ([user({"type": "text", "text": 5})], "'messages[0].content[0].text' must be text"),
+        ([user({"type": "image_url", "image_url": URI})], "'messages[0].content[0].image_url' must be an object"),
+        ([user({"type": "image_url", "image_url": {"url": None}})], "image_url.url' is missing"),
+        ([says("tool", "5")], "'messages[0].role' must be 'system', 'developer', 'user' or 'assistant'"),
+        ([says({}, "5")], "'messages[0].role' must be"),  # type: ignore[arg-type]
+        ([says("system", "Be brief.")], "the last message is the system's"),
+        ([says("user", "a"), says("assistant", "b")], "the last message is the assistant's"),
+        ([says("user", " ")], "the last message holds no text"),
+        ([user(image())], "the last message holds no text"),
+        ([user({"type": "input_audio", "input_audio": {}})], "must be 'text' or 'image_url'"),
+        ([{"role": "system", "content": [image()]}, says("user", "a")], "of the system's holds an image"),
+        ([{"role": "assistant", "content": "", "tool_calls": [{}]}, says("user", "a")], "calls a tool"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(messages: Any, words: str) -> None:
+    assert words in refusal(messages=messages).message
+
+
+def test_an_answer_of_openais_client_can_be_sent_back() -> None:
+    answer = {"role": "assistant", "content": "Two.", "refusal": None, "annotations": [], "tool_calls": []}
+
+    assert read(messages=[says("user", "a"), answer, says("user", "b")]).question == "User: a\nAssistant: Two.\n\nb"
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments"),
+    [
+        ({}, {}),
+        ({"response_format": {"type": "text"}}, {}),
+        ({"structured_outputs": {}}, {}),
+        ({"structured_outputs": {"json": None, "json_object": False}}, {}),
+        ({"response_format": {"type": "json_object"}}, {"schema": dict}),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": 1}}},
+            {"schema": SCHEMA},
+        ),
+        ({"structured_outputs": {"json": SCHEMA}}, {"schema": SCHEMA}),
+        ({"structured_outputs": {"json": '{"type": "null"}'}}, {"schema": '{"type": "null"}'}),
+        ({"structured_outputs": {"json_object": True}}, {"schema": dict}),
+        ({"structured_outputs": {"regex": "[a-z]+"}}, {"regex": "[a-z]+"}),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, {"choices": ["yes", "no"]}),
+        ({"response_format": {"type": "text"}, "structured_outputs": {"regex": "a"}}, {"regex": "a"}),
+    ],
+)
+def test_both_parameters_become_arguments_of_query(given: dict[str, Any], arguments: dict[str, Any]) -> None:
+    assert form(**given) == arguments
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"response_format": "json_object"}, "'response_format' must be an object"),
+        ({"response_format": {}}, "'response_format.type' is missing"),
+        ({"response_format": {"type": "grammar"}}, "type' must be 'text', 'json_object' or 'json_schema'"),
+        (
+            {"response_format": {"type": "json_object", "schema": {}}},
+            "the field 'schema' is unknown (did you mean 'json_schema'?): the fields are type, json_schema",
+        ),
+        ({"response_format": {"type": "json_schema"}}, "'response_format' must have 'json_schema'"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}}, "json_schema.schema' is missing"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA, "loose": 1}}},
+            "the field 'loose' is unknown",
+        ),
+        ({"structured_outputs": ["yes"]}, "'structured_outputs' must be an object"),
+        ({"structured_outputs": {"grammar": "root ::= x"}}, "the field 'grammar' is unknown"),
+        ({"structured_outputs": {"json": 5}}, "'structured_outputs.json' must be a JSON Schema"),
+        ({"structured_outputs": {"json_object": 1}}, "json_object' must be true or false"),
+        ({"structured_outputs": {"regex": 5}}, "regex' must be text"),
+        ({"structured_outputs": {"choice": "yes"}}, "choice' must be a list of texts"),
+        ({"structured_outputs": {"choice": ["yes", 5]}}, "choice' must be a list of texts"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "'regex' and 'choice': give one"),
+        (
+            {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
+            "'response_format' and 'structured_outputs' both say",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(given: dict[str, Any], words: str) -> None:
+    assert words in refusal(**given).message

@@ -1,90 +1,78 @@
-"""The OpenAPI document as one HTML page without scripts: paths by subject, then every schema as a table."""
+"""`/openapi.json`, the description of every route, and `/docs`, the same as one HTML page without scripts.
+
+The page has the paths by subject, then every schema as a table.
+"""
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from html import escape
-from typing import Any, Final
+from typing import Any
 
-from photonlite.server.bodies.schema_parts import Json
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
-STYLE: Final = """
-:root { color-scheme: light dark; --text: #1d2129; --quiet: #5b6472; --line: #d9dee6; --back: #fff; --panel: #f5f7fa;
-  --link: #0b57b7; --get: #12703f; --post: #8a4300; }
-@media (prefers-color-scheme: dark) { :root { --text: #e6e9ef; --quiet: #a2abba; --line: #353c48; --back: #14171c;
-  --panel: #1d2229; --link: #8ab8ff; --get: #6fd59c; --post: #f2b070; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--back); color: var(--text); font: 16px/1.5 system-ui, sans-serif; }
-header, main, nav { max-width: 62rem; margin: 0 auto; padding: 0 1rem; }
-header { padding-top: 2rem; }
-h1 { margin: 0; font-size: 1.8rem; }
-h2 { margin: 2.5rem 0 .3rem; padding-bottom: .3rem; border-bottom: 1px solid var(--line); }
-h3 { margin: 1.6rem 0 .3rem; font-size: 1.05rem; }
-h4 { margin: .9rem 0 .2rem; font-size: .85rem; color: var(--quiet); text-transform: uppercase; letter-spacing: .04em; }
-p { margin: .3rem 0; max-width: 46rem; }
-a { color: var(--link); }
-nav { padding-top: 1rem; }
-nav ul { margin: .2rem 0; padding: 0; list-style: none; columns: 18rem; }
-nav li { break-inside: avoid; }
-nav a { display: block; padding: .2rem 0; text-decoration: none; overflow-wrap: anywhere; }
-code, pre { font: .9em/1.45 ui-monospace, monospace; }
-pre { margin: .3rem 0; padding: .7rem; overflow-x: auto; background: var(--panel); border-radius: 6px; }
-details { margin: .6rem 0; border: 1px solid var(--line); border-radius: 8px; background: var(--back); }
-summary { display: flex; flex-wrap: wrap; gap: .2rem .8rem; align-items: baseline; padding: .6rem .8rem;
-  cursor: pointer; border-radius: 8px; }
-summary:hover { background: var(--panel); }
-summary code { font-weight: 600; overflow-wrap: anywhere; }
-.body { padding: .2rem .8rem .8rem; }
-.method { min-width: 3.2rem; font: 600 .85rem ui-monospace, monospace; }
-.get { color: var(--get); }
-.post { color: var(--post); }
-.quiet { color: var(--quiet); }
-.wide { overflow-x: auto; }
-table { width: 100%; border-collapse: collapse; font-size: .94rem; }
-th { text-align: left; font-weight: 600; color: var(--quiet); font-size: .85rem; }
-th, td { padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-td:first-child { white-space: nowrap; }
-td:last-child { width: 50%; }
-:target { scroll-margin-top: 1rem; outline: 2px solid var(--link); outline-offset: 4px; border-radius: 4px; }
-:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
-"""
+from photonlite.server.bodies.base import Json
+from photonlite.server.ingress import Ingress
+from photonlite.server.routes.document import document
+
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
 
 
-def page(document: Json) -> str:
-    """Write the page.
+def routes(ingress: Ingress) -> list[BaseRoute]:
+    """Return both routes. They need no key: they tell what the program can do, and nothing about this server."""
+    described = document(ingress.config)
+    data = json.dumps(described, ensure_ascii=False).encode()
+    text = page(described).encode()
 
-    Args:
-        document: See `schema.document`.
-    """
-    info = document["info"]
+    async def openapi(request: Request) -> Response:
+        return Response(data, media_type="application/json")
+
+    async def docs(request: Request) -> Response:
+        return Response(text, media_type="text/html", headers=_HEADERS)
+
+    return [Route("/openapi.json", openapi, methods=["GET"]), Route("/docs", docs, methods=["GET"])]
+
+
+def page(described: Json) -> str:
+    """Return the page of a document."""
+    info = described["info"]
     parts = [
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
+        f"<title>{_text(info['title'])}: interface</title><link rel='stylesheet' href='/static/docs.css'></head><body>",
         f"<header><h1>{_text(info['title'])} {_text(info['version'])}</h1><p>{_text(info['summary'])} ",
         "The same for programs: <a href='/openapi.json'>openapi.json</a>.</p></header>",
-        f"<nav aria-label='Paths'><ul>{''.join(_links(document))}</ul></nav><main>",
-        *(part for tag in document["tags"] for part in _tag(tag, document)),
+        f"<nav aria-label='Paths'><ul>{''.join(_links(described))}</ul></nav><main>",
+        *(part for tag in described["tags"] for part in _tag(tag, described)),
         "<h2 id='schemas'>Schemas</h2>",
-        *(part for name, schema in document["components"]["schemas"].items() for part in _schema(name, schema)),
-        "</main>",
+        *(part for name, schema in described["components"]["schemas"].items() for part in _schema(name, schema)),
+        "</main></body></html>",
     ]
-    head = "<meta charset='utf-8'><meta name='viewport' content='width=device-width, initial-scale=1'>"
-    title = f"<title>{_text(info['title'])}: interface</title><style>{STYLE}</style>"
-    return f"<!doctype html><html lang='en'><head>{head}{title}</head><body>{''.join(parts)}</body></html>"
+    return "".join(parts)
 
 
-def _operations(document: Json) -> Iterator[tuple[str, str, Json]]:
-    for path, methods in document["paths"].items():
+def _operations(described: Json) -> Iterator[tuple[str, str, Json]]:
+    for path, methods in described["paths"].items():
         for method, operation in methods.items():
             yield path, method, operation
 
 
-def _links(document: Json) -> Iterator[str]:
-    for path, method, operation in _operations(document):
+def _links(described: Json) -> Iterator[str]:
+    for path, method, operation in _operations(described):
         yield f"<li><a href='#{_text(operation['operationId'])}'>{_method(method)} <code>{_text(path)}</code></a></li>"
 
 
-def _tag(tag: Json, document: Json) -> Iterator[str]:
+def _tag(tag: Json, described: Json) -> Iterator[str]:
     yield f"<h2>{_text(tag['name'])}</h2><p>{_prose(tag['description'])}</p>"
-    for path, method, operation in _operations(document):
+    for path, method, operation in _operations(described):
         if tag["name"] in operation["tags"]:
             yield from _operation(path, method, operation)
 
@@ -102,11 +90,11 @@ def _operation(path: str, method: str, operation: Json) -> Iterator[str]:
     if operation.get("parameters"):
         fields = {parameter["name"]: {**parameter, **parameter["schema"]} for parameter in operation["parameters"]}
         needed = [parameter["name"] for parameter in operation["parameters"] if parameter["required"]]
-        yield f"<h4>{_places(operation['parameters'])}</h4>{_fields(fields, needed)}"
+        yield f"<h4>{_kinds_of(operation['parameters'])}</h4>{_fields(fields, needed)}"
     yield f"<h4>Answers</h4>{_answers(operation['responses'])}</div></details>"
 
 
-def _places(parameters: list[Json]) -> str:
+def _kinds_of(parameters: list[Json]) -> str:
     words = {"query": "Query string, where the image is the body", "path": "Path", "header": "Headers"}
     return " and ".join(dict.fromkeys(words[parameter["in"]] for parameter in parameters))
 

@@ -14,15 +14,21 @@ from starlette.routing import Route, WebSocketRoute
 from photonlite.request import SamplingSettings
 from photonlite.results import Metrics
 from photonlite.server.app import create_app
-from photonlite.server.bodies.chat import KNOWN
-from photonlite.server.bodies.parsing import COMMON, FIELDS
-from photonlite.server.bodies.schema import document
 from photonlite.server.config import ServerConfig
-from photonlite.server.routes.docs_page import page
+from photonlite.server.routes.docs import page
+from photonlite.server.routes.document import document
 from tests.server.asgi import Exchange, post
 from tests.server.fake import FakeBackend
 from tests.serving import run
 
+COMMON = ("image_url", "settings", "model", "stream", "strict")
+FIELDS = {
+    "caption": ("length",),
+    "query": ("question", "reasoning", "spatial_refs", "schema", "choices", "regex"),
+    "detect": ("object",),
+    "point": ("object", "spatial_refs"),
+    "segment": ("object", "spatial_refs"),
+}
 CONFIG = ServerConfig(api_keys=("k",), max_tokens=77, max_objects=5, max_prompt_characters=300)
 
 
@@ -68,7 +74,7 @@ def test_bodies_have_the_fields_that_are_read(described: dict[str, Any]) -> None
 
     for skill, fields in FIELDS.items():
         assert set(schemas[f"{skill.capitalize()}Request"]["properties"]) == {*COMMON, *fields}
-    assert set(schemas["ChatCompletionRequest"]["properties"]) == set(KNOWN)
+        assert set(schemas[f"{skill.capitalize()}Form"]["properties"]) == {*COMMON, *fields, "image"} - {"image_url"}
     assert set(schemas["Settings"]["properties"]) == {field.name for field in dataclasses.fields(SamplingSettings)}
     assert set(schemas["Metrics"]["properties"]) == set(Metrics().to_dict())
 
@@ -76,10 +82,20 @@ def test_bodies_have_the_fields_that_are_read(described: dict[str, Any]) -> None
 def test_the_server_s_limits_stand_in_it(described: dict[str, Any]) -> None:
     schemas = described["components"]["schemas"]
 
-    assert schemas["Settings"]["properties"]["max_tokens"]["maximum"] == 77
-    assert schemas["Settings"]["properties"]["max_objects"]["maximum"] == 5
-    assert schemas["ChatCompletionRequest"]["properties"]["max_tokens"]["maximum"] == 77
-    assert schemas["QueryRequest"]["properties"]["question"]["maxLength"] == 300
+    assert schemas["Settings"]["properties"]["max_tokens"]["anyOf"][0]["maximum"] == 77
+    assert schemas["Settings"]["properties"]["max_objects"]["anyOf"][0]["maximum"] == 5
+    for name in ("max_tokens", "max_completion_tokens"):
+        assert schemas["ChatCompletionRequest"]["properties"][name]["anyOf"][0]["maximum"] == 77
+    for name in ("QueryRequest", "QueryForm"):
+        assert schemas[name]["properties"]["question"]["maxLength"] == 300
+
+
+def test_parameters_with_one_harmless_value_are_told_with_it(described: dict[str, Any]) -> None:
+    properties = described["components"]["schemas"]["ChatCompletionRequest"]["properties"]
+
+    for name, value in (("n", 1), ("logprobs", False), ("top_logprobs", 0), ("tools", [])):
+        values = properties[name]["anyOf"][0]["enum"]
+        assert (values, type(values[0])) == ([value], type(value))
 
 
 def test_keys_are_asked_for_where_there_are_some(described: dict[str, Any]) -> None:
@@ -106,7 +122,7 @@ class Links(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in ("meta", "br"):
+        if tag not in ("meta", "br", "link"):
             self.open.append(tag)
         for name, value in attrs:
             if name in ("href", "src"):
@@ -124,7 +140,10 @@ def test_the_page_is_whole_and_leads_nowhere_else(described: dict[str, Any]) -> 
 
     assert links.open == []
     assert len(links.anchors) == len(set(links.anchors))
-    assert {target for target in links.targets if not target.startswith("#")} == {"/openapi.json"}
+    assert {target for target in links.targets if not target.startswith("#")} == {
+        "/openapi.json",
+        "/static/docs.css",
+    }
     assert {target[1:] for target in links.targets if target.startswith("#")} <= set(links.anchors)
     assert "url(" not in text
     for path in described["paths"]:

@@ -1,0 +1,261 @@
+"""Bodies of Moondream's own routes: what `/v1/caption`, `query`, `detect`, `point` and `segment` take and answer."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from photonlite.grammar.decoding.choices import MAX_CHOICES
+from photonlite.results import Metrics
+from photonlite.server.backend import Skill
+from photonlite.server.bodies.base import Body, Count, Flag, Json, JsonSchema, Text, Texts, Unit, wanted
+
+Temperature = Annotated[float, Field(ge=0, description="0 takes the likeliest token every time.")]
+TopP = Annotated[Unit, Field(description="Sampling considers the likeliest up to this total probability.")]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Settings(Body):
+    """How to choose among tokens, and when to stop."""
+
+    temperature: Temperature = 0
+    top_p: TopP = 1
+    max_tokens: int | None = Field(None, ge=1, description="Tokens of a text or an outline at most.")
+    max_objects: int | None = Field(None, ge=1, description="Boxes or points at most.")
+    seed: Seed | None = Field(None, description="Makes samples repeatable.")
+
+
+def _check_object(value: object) -> Any:
+    """Check the type alone: `SamplingSettings` judges names and values, for the Python API and for clients."""
+    if not isinstance(value, dict):
+        raise PydanticCustomError("wanted", 'must be an object such as {"temperature": 0.5}')
+    return value
+
+
+SettingsObject = Annotated[Json, PlainValidator(_check_object, json_schema_input_type=Settings)]
+
+
+class BoxFields(BaseModel):
+    """A box, as parts of the image's width and height."""
+
+    x_min: Unit
+    y_min: Unit
+    x_max: Unit
+    y_max: Unit
+
+
+class PointFields(BaseModel):
+    """A point, as parts of the image's width and height."""
+
+    x: Unit
+    y: Unit
+
+
+_Pair = Annotated[list[Unit], Field(min_length=2, max_length=2)]
+_Four = Annotated[list[Unit], Field(min_length=4, max_length=4)]
+SpatialRefs = Annotated[
+    list[_Pair | _Four | PointFields | BoxFields],
+    Field(
+        fail_fast=True, description="Places that the words are about: points, boxes, or objects as answers hold them."
+    ),
+    wanted(
+        "a list of points [x, y] and boxes [x_min, y_min, x_max, y_max], from 0 to 1, or of objects with these names"
+    ),
+]
+NotStreamed = Annotated[Literal[False], wanted("false or left out: the answer comes as a whole")]
+
+
+class SkillRequest(Body):
+    """What every skill takes."""
+
+    image_url: Text | None = Field(None, description="A data URI in base64, or a URL of a host that the server allows.")
+    stream: Flag = Field(False, description="Whether to send the answer as it comes.")
+    settings: SettingsObject | None = None
+    strict: Flag = Field(False, description="Whether an answer that a limit cut short is an error (422).")
+    model: Text | None = Field(None, description="The model's name; the one that is served unless given.")
+
+    @property
+    def arguments(self) -> Json:
+        """Arguments of the skill's method of `VisionModel`."""
+        return {
+            name: value for name, value in self.given.items() if name not in ("image_url", "stream", "strict", "model")
+        }
+
+
+class CaptionRequest(SkillRequest):
+    """Describe an image."""
+
+    length: Literal["short", "normal", "long"] = Field("normal", description="How much to say.")
+
+
+class QueryRequest(SkillRequest):
+    """Answer a question, about an image or without one."""
+
+    question: Text = Field(description="What to answer.")
+    reasoning: Flag = Field(False, description="Whether the model writes down its reasoning first.")
+    spatial_refs: SpatialRefs | None = None
+    schema_: JsonSchema | None = Field(
+        None,
+        alias="schema",
+        description="A JSON Schema that the answer keeps to; a keyword that could not be enforced is refused by name. "
+        'Objects of the format "box" or "point" are drawn by the model itself.',
+    )
+    choices: Texts | None = Field(
+        None,
+        description="The texts to choose from.",
+        json_schema_extra={"minItems": 1, "maxItems": MAX_CHOICES},
+    )
+    regex: Text | None = Field(None, description="A pattern that the whole answer matches.")
+
+
+class DetectRequest(SkillRequest):
+    """Find every instance of an object: boxes."""
+
+    object: Text = Field(description="What to find.")
+    stream: NotStreamed = False
+
+
+class PointRequest(DetectRequest):
+    """Point at every instance of an object."""
+
+    spatial_refs: SpatialRefs | None = None
+
+
+class SegmentRequest(SkillRequest):
+    """Draw the outline of an object."""
+
+    object: Text = Field(description="What to find.")
+    spatial_refs: SpatialRefs | None = None
+
+
+REQUESTS: Final[dict[Skill, type[SkillRequest]]] = {
+    "caption": CaptionRequest,
+    "query": QueryRequest,
+    "detect": DetectRequest,
+    "point": PointRequest,
+    "segment": SegmentRequest,
+}
+
+
+FinishReason = Literal["stop", "length", "max_objects"]
+
+
+class SkillResponse(BaseModel):
+    """What is known about an answer beside it."""
+
+    request_id: str
+    metrics: Metrics | None
+    finish_reason: FinishReason | None
+    truncated: bool | None = Field(description="Whether a limit cut the answer short.")
+
+
+class Grounding(BaseModel):
+    """Points that a part of the reasoning is about."""
+
+    start_idx: Count
+    end_idx: Count
+    points: list[list[Unit]]
+
+
+class Reasoning(BaseModel):
+    """What the model wrote down before its answer."""
+
+    text: str
+    grounding: list[Grounding]
+
+
+class CaptionResponse(SkillResponse):
+    """A description."""
+
+    caption: str
+
+
+class QueryResponse(SkillResponse):
+    """An answer."""
+
+    answer: Any = Field(description="Text; with `schema` the value.")
+    text: str | None = Field(None, description="With `schema` only: the JSON of the answer.")
+    scores: dict[str, Unit] | None = Field(None, description="With `choices` only: how probable each was.")
+    reasoning: Reasoning | None = Field(None, description="With `reasoning` only.")
+
+
+class Found(BaseModel):
+    """What was searched for."""
+
+    label: str
+    score: Unit = Field(description="Confidence of the model.")
+
+
+class FoundBox(BoxFields, Found):
+    """A box around an instance."""
+
+
+class FoundPoint(PointFields, Found):
+    """A point on an instance."""
+
+
+class FoundSegment(Found):
+    """The outline of an instance."""
+
+    path: str = Field(description="SVG, relative to the box.")
+    bbox: BoxFields
+    polygon: list[list[float]]
+
+
+class DetectResponse(SkillResponse):
+    """Boxes."""
+
+    objects: list[FoundBox]
+
+
+class PointResponse(SkillResponse):
+    """Points."""
+
+    points: list[FoundPoint]
+
+
+class SegmentResponse(SkillResponse):
+    """Outlines."""
+
+    segments: list[FoundSegment]
+    path: str = Field(description="Of the first segment; empty where there is none.")
+    bbox: BoxFields | None = Field(description="Of the first segment; null where there is none.")
+
+
+class TextEvent(BaseModel):
+    """A piece of text. The last event is completed, and says how the answer ended."""
+
+    chunk: str
+    completed: bool
+    reasoning: Reasoning | None = None
+    scores: dict[str, Unit] | None = None
+    request_id: str | None = None
+    metrics: Metrics | None = None
+    finish_reason: FinishReason | None = None
+    truncated: bool | None = None
+
+
+class OutlineEvent(BaseModel):
+    """The box, the path, and at the end the whole answer."""
+
+    type: Literal["bbox", "path_delta", "final"]
+    bbox: BoxFields | None = None
+    chunk: str | None = Field(None, description="A piece of the path.")
+    path: str | None = None
+    completed: bool | None = None
+    segments: list[FoundSegment] | None = None
+    request_id: str | None = None
+    metrics: Metrics | None = None
+    finish_reason: FinishReason | None = None
+    truncated: bool | None = None
+
+
+RESPONSES: Final[dict[Skill, type[SkillResponse]]] = {
+    "caption": CaptionResponse,
+    "query": QueryResponse,
+    "detect": DetectResponse,
+    "point": PointResponse,
+    "segment": SegmentResponse,
+}
+EVENTS: Final[dict[Skill, type[BaseModel]]] = {"caption": TextEvent, "query": TextEvent, "segment": OutlineEvent}
+"""What streams of the skills that have one consist of."""
