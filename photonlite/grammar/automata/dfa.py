@@ -1,9 +1,8 @@
-r"""A pattern as a table: which byte leads from which state to which.
+r"""Compiles a pattern to a table: which byte leads from which state to which.
 
-The package outlines-core compiles the pattern, over a vocabulary of the 256 single bytes. That takes milliseconds where
-a vocabulary of 51,200 tokens takes minutes, and what the tokens of a model may be is worked out from the table
-(`automaton`). Two letters around the pattern pin its ends: without them the compiled table misses words such as "7.5"
-of `[0-9]+(\.[0-9]+)?`, and does not say where a word is complete.
+The package outlines-core compiles the pattern over a vocabulary of the 256 single bytes, which takes milliseconds where
+51,200 tokens take minutes; `builder` works out the tokens from the table. Two letters around the pattern pin its ends:
+without them outlines-core misses words such as "7.5" of `[0-9]+(\.[0-9]+)?`, and does not say where a word may end.
 """
 
 from collections import deque
@@ -11,47 +10,44 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import outlines_core
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
 from photonlite.grammar.automata.alphabet import START, STOP
+from photonlite.grammar.automata.arrays import BoolArray, Int32Array, Int64Array
 from photonlite.grammar.automata.partition import columns_of, stable
 from photonlite.grammar.regex.rewrite import rewritten
 
 MAX_PATTERN = 1_000_000
-"""Characters of a compiled pattern, at most; what a user writes has a limit of its own."""
+"""Characters of a compiled pattern, at most; patterns of users have a lower limit."""
 
 MAX_STATES = 30_000
-"""States of a table, at most: 256 integers each while it is made."""
+"""States of a table, at most: 256 integers each while it is built."""
 
 _ROUNDS = 64
-"""A table that these rounds of refinement do not make smallest is left as it is: it is right all the same."""
+"""Rounds of refinement, at most; a table that takes more is used without being minimised."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dfa:
-    """A deterministic automaton whose every state can be reached, and can reach an accepting one.
+    """A deterministic automaton whose every state can be reached, and can reach an accepting one."""
 
-    Attributes:
-        delta: int32 ``[S, 256]``: the state that a byte leads to, -1 for none.
-        accepts: bool ``[S]``: whether a word may end there.
-        start: The state at the beginning.
-    """
-
-    delta: npt.NDArray[np.int32]
-    accepts: npt.NDArray[np.bool_]
+    delta: Int32Array  # [S, 256]: next state, -1 for none
+    accepts: BoolArray  # [S]: whether a word may end there
     start: int
+
+    @property
+    def complete(self) -> BoolArray:
+        """Whether nothing may follow in a state: [S]."""
+        over: BoolArray = self.accepts & (self.delta < 0).all(axis=1)
+        return over
 
 
 def compile_dfa(pattern: str, *, native: bool) -> Dfa:
-    """Compile a pattern; a word is accepted as a whole.
+    """Compile a pattern, which matches whole words.
 
-    Args:
-        pattern: A regular expression.
-        native: Whether it comes from `json_schema.pattern_of`, in the dialect of outlines-core and with letters that
-            stand for numbers; or from a user, in the dialect of `regex`: then no letter of `letters.RESERVED` is part
-            of its language.
+    A `native` one comes from `json_schema.reader`: in the dialect of outlines-core, with letters that stand for
+    numbers. Another one comes from a user, in the dialect of `regex.parser`.
 
     Raises:
         GrammarError: It is malformed, uses something that is not supported, or matches nothing.
@@ -98,7 +94,7 @@ def _table(index: outlines_core.Index) -> Dfa:
 
 
 def _trimmed(dfa: Dfa) -> Dfa:
-    """Leave out states that no word passes through."""
+    """Drop states that no word passes through."""
     size = len(dfa.delta)
     edges = edges_of(dfa.delta)
     forward = distances(edges, [(dfa.start, 0)], size)
@@ -109,14 +105,14 @@ def _trimmed(dfa: Dfa) -> Dfa:
     return restricted(dfa, kept)
 
 
-def restricted(dfa: Dfa, kept: npt.NDArray[np.bool_]) -> Dfa:
-    """Leave out states, among which the start is not; kept is bool ``[S]``."""
+def restricted(dfa: Dfa, kept: BoolArray) -> Dfa:
+    """Drop states but the kept ones, [S], of which the start must be one."""
     number = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1).astype(np.int32)
     return Dfa(number[dfa.delta[kept]], dfa.accepts[kept], int(number[dfa.start]))
 
 
 def _minimised(dfa: Dfa) -> Dfa:
-    """Merge states that accept the same words, where that is quick to find out."""
+    """Merge states that accept the same words, unless that takes too many rounds."""
     targets, _ = columns_of(dfa.delta)
     classes = stable(dfa.accepts.astype(np.int64), targets, _ROUNDS)
     if classes is None:
@@ -126,25 +122,16 @@ def _minimised(dfa: Dfa) -> Dfa:
     return Dfa(number[dfa.delta[first]], dfa.accepts[first], int(number[dfa.start]))
 
 
-def edges_of(delta: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Give the pairs of states that a letter joins: int64 ``[2, E]``, from and to."""
+def edges_of(delta: Int32Array) -> Int64Array:
+    """Return the pairs of states that a letter joins: [2, E], from and to."""
     source, letter = np.nonzero(delta >= 0)
     size = len(delta)
     pairs = np.unique(source * size + delta[source, letter])
     return np.stack((pairs // size, pairs % size))
 
 
-def distances(edges: npt.NDArray[np.int64], seeds: Iterable[tuple[int, int]], size: int) -> npt.NDArray[np.int32]:
-    """Count the steps of the shortest way from any of the seeds to each state.
-
-    Args:
-        edges: int64 ``[2, E]``: from and to.
-        seeds: States and what they begin with, sorted by that: 0 or 1.
-        size: States that there are.
-
-    Returns:
-        int32 ``[size]``, -1 where no way leads.
-    """
+def distances(edges: Int64Array, seeds: Iterable[tuple[int, int]], size: int) -> Int32Array:
+    """Count the steps of the shortest way from seeds (states and costs, sorted by cost) to each state: -1 for none."""
     order = np.argsort(edges[0], kind="stable")
     onward = edges[1][order].tolist()
     begin = np.searchsorted(edges[0][order], np.arange(size + 1)).tolist()
@@ -152,7 +139,7 @@ def distances(edges: npt.NDArray[np.int64], seeds: Iterable[tuple[int, int]], si
     later = deque(seeds)
     queue = deque[tuple[int, int]]()
     while queue or later:
-        # Both queues are sorted, so that the nearest state comes first.
+        # Both queues are sorted: take the nearest state of either.
         from_seeds = bool(later) and (not queue or later[0][1] <= queue[0][1])
         state, cost = later.popleft() if from_seeds else queue.popleft()
         if steps[state] < 0:

@@ -1,8 +1,6 @@
-"""Allowed ids as bits: what a step uploads so that the device can leave the other ids out.
+"""Allowed ids as bits, which a step uploads to the device.
 
-```
-bit:    i % 32  of word  i // 32  is 1 where id i may stand; bits past the vocabulary are 0
-```
+Bit i % 32 of word i // 32 is 1 where id i may stand; bits past the vocabulary are 0.
 """
 
 from itertools import islice
@@ -13,28 +11,22 @@ import numpy.typing as npt
 from photonlite.request import Allowed
 
 WORD_BITS = 32
-"""Bits of a word; words are signed, because that is the integer every device computes with."""
+"""Words are signed: every device computes with int32."""
 
 CACHED_ROWS = 512
-"""Finished rows that are kept, at most: grammars reuse what they allow, one or two of them for each running request."""
+"""Rows that are kept, at most: grammars reuse what they allow, one or two of them for each running request."""
 
 
 def words(vocab_size: int) -> int:
-    """Give the 32-bit words of a mask over so many ids."""
+    """Return the number of 32-bit words of a mask."""
     return -(-vocab_size // WORD_BITS)
 
 
 class MaskCache:
-    """Writes masks; those written before are copied.
+    """Writes masks, and keeps the rows it has made.
 
-    A row is kept for the very object it was made from, which is cheaper to recognise than to compare: it may list a
-    thousand ids. The object is kept as well, so that its identity cannot pass to another one.
-
-    Args:
-        vocab_size: Ids that there are.
-
-    Attributes:
-        vocab_size: As given.
+    A row is known by the identity of its `Allowed`, which may list a thousand ids and be slow to compare. The object is
+    kept with the row, so that no other object gets its id.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -43,15 +35,7 @@ class MaskCache:
         self._rows: dict[int, tuple[Allowed, npt.NDArray[np.int32]]] = {}
 
     def fill(self, allowed: Allowed, out: npt.NDArray[np.int32]) -> None:
-        """Write the mask of what is allowed.
-
-        Args:
-            allowed: Any ids, forced or not.
-            out: int32 ``[words(vocab_size)]``.
-
-        Raises:
-            ValueError: It lists an id that is not in the vocabulary, or its own mask is of another one.
-        """
+        """Write a mask to `out`, int32 [words]; raises a ValueError for ids or masks of another vocabulary."""
         if allowed.mask is not None:
             if allowed.mask.shape != (self._words,):
                 raise ValueError(f"a mask has {allowed.mask.size} words, but this vocabulary's have {self._words}")
@@ -64,7 +48,7 @@ class MaskCache:
 
     def _remember(self, allowed: Allowed) -> tuple[Allowed, npt.NDArray[np.int32]]:
         if len(self._rows) >= CACHED_ROWS:
-            # The oldest half goes at once: what still runs comes back with the next token.
+            # Drop the oldest half; rows of running requests come back with their next token.
             for key in list(islice(self._rows, CACHED_ROWS // 2)):
                 del self._rows[key]
         entry = self._rows[id(allowed)] = (allowed, self._row(allowed))

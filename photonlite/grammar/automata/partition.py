@@ -1,7 +1,7 @@
-"""States of an automaton that cannot be told apart, by rounds of refinement (Moore, 1956).
+"""Equivalent states of an automaton, by rounds of refinement (Moore, 1956).
 
-Two states stay together in a round if they were together before it, and every letter leads both of them to states that
-were. After k rounds, states that are together allow the same words of up to k letters.
+Two states stay in one class if they were in one class before the round and every letter leads them to states of one
+class. After k rounds, states of one class allow the same words of up to k letters.
 """
 
 from typing import Any
@@ -9,63 +9,40 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_MULTIPLIERS = 257
-"""One for each letter, one for the class that a state had."""
+from photonlite.grammar.automata.arrays import Int32Array, Int64Array, UInt8Array
+
+_MULTIPLIERS = 257  # one for each letter, one for the class that a state had
 
 
-def columns_of(delta: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Merge letters that lead every state to the same place.
-
-    Args:
-        delta: int32 ``[S, 256]``: the next state, -1 for none.
-
-    Returns:
-        The different columns, int32 ``[S, C]``, and for each letter which of them is its own, uint8 ``[256]``.
-    """
+def columns_of(delta: Int32Array) -> tuple[Int32Array, UInt8Array]:
+    """Merge letters that lead every state to the same target; returns [S, C], and the column of each letter: [256]."""
     known: dict[bytes, int] = {}
     column = np.array([known.setdefault(each.tobytes(), len(known)) for each in np.ascontiguousarray(delta.T)])
     _, first = np.unique(column, return_index=True)
     return np.ascontiguousarray(delta[:, first]), column.astype(np.uint8)
 
 
-def refine(
-    classes: npt.NDArray[np.int64], targets: npt.NDArray[np.int32], gains: npt.NDArray[np.int32] | None = None
-) -> npt.NDArray[np.int64]:
-    """Do one round.
+def refine(classes: Int64Array, targets: Int32Array, gains: Int32Array | None = None) -> Int64Array:
+    """Return the classes after one round, numbered from 0: [S].
 
-    Args:
-        classes: int64 ``[S]``: the class of each state, from 0.
-        targets: int32 ``[S, C]``: the next state, -1 for none.
-        gains: int32 ``[S, C]``, at least 0: something of each step that must be equal as well.
-
-    Returns:
-        int64 ``[S]``: the new classes, numbered from 0.
+    `classes` is [S], `targets` [S, C] with -1 for none; `gains`, [S, C] of at least 0, must be equal in a class too.
     """
     values = np.append(classes + 1, 0)[targets]  # [S, C]; index -1 is the 0 at the end
     if gains is not None:
         values = np.where(values > 0, values * (int(gains.max(initial=0)) + 1) + gains, 0)
     signs = np.concatenate((classes[:, None], values), axis=1)  # [S, 1 + C]
     for seed in range(64):
-        # States are grouped by a hash, and compared with the first of their group: an accident is seen, and tried anew.
+        # Group states by a hash, and compare each with the first of its group: after a collision, try another hash.
         hashed = signs.astype(np.uint64) @ _multipliers(seed)[: signs.shape[1]]
         _, first, groups = np.unique(hashed, return_index=True, return_inverse=True)
         groups = groups.reshape(-1).astype(np.int64)
         if np.array_equal(signs[first][groups], signs):
             return groups
-    raise AssertionError("no hash told the states apart")  # 64 accidents of one in 2**40
+    raise AssertionError("no hash told the states apart")  # 64 collisions of one in 2**40
 
 
-def stable(classes: npt.NDArray[np.int64], targets: npt.NDArray[np.int32], rounds: int) -> npt.NDArray[np.int64] | None:
-    """Refine until nothing changes.
-
-    Args:
-        classes: int64 ``[S]``: where to begin.
-        targets: int32 ``[S, C]``: the next state, -1 for none.
-        rounds: Rounds at most.
-
-    Returns:
-        int64 ``[S]``: the classes, or None where the rounds did not suffice.
-    """
+def stable(classes: Int64Array, targets: Int32Array, rounds: int) -> Int64Array | None:
+    """Refine until nothing changes; None where that takes more rounds."""
     for _ in range(rounds):
         finer = refine(classes, targets)
         if finer.max(initial=0) == classes.max(initial=0):

@@ -1,7 +1,7 @@
-"""The tables that a typed answer is written by: states, what leads where, and the tokens that may stand in each.
+"""The tables of a typed answer: states, transitions, and the tokens that may stand in each state.
 
-Of every state three sets of tokens are kept, and which of them holds depends on how many tokens of the budget are left
-over the shortest way to the end:
+Every state has three sets of tokens. Which one holds depends on how many tokens of the budget are left over the
+shortest way to the end:
 
 ```
 all       every token that a valid answer can go on with
@@ -15,64 +15,42 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from photonlite.grammar.automata.arrays import BoolArray, Int32Array, UInt8Array
 from photonlite.grammar.automata.token_sets import TokenSets
 from photonlite.grammar.automata.trie import TokenBytes
 from photonlite.request import Allowed
 
 DEAD_END = -1
-"""Where a letter leads that may not stand."""
+"""The target of a letter that may not stand."""
 
 
 @dataclass(frozen=True, eq=False)
 class SpecialIds:
-    """The ids that are no text.
-
-    Attributes:
-        end: Ends an answer.
-        coordinate: Carries a coordinate; None where the checkpoint has none.
-        size: Carries a width and a height; None where the checkpoint has none.
-        vocab_size: SpecialIds that there are.
-    """
+    """Token ids that are not text, and the number of all ids."""
 
     end: int
-    coordinate: int | None
+    coordinate: int | None  # None where the checkpoint has none
     size: int | None
     vocab_size: int
 
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """A grammar over tokens, as `automaton.build_automaton` makes it. It can be pickled, and is never changed.
-
-    Attributes:
-        ids: The ids that are no text.
-        pieces: The bytes of every token.
-        start: The state at the beginning.
-        delta: int32 ``[S, C]``: the next state, -1 for none.
-        column: uint8 ``[256]``: the column of each letter.
-        accepts: bool ``[S]``: whether an answer may end there.
-        complete: bool ``[S]``: whether it must.
-        distance: int32 ``[S]``: tokens of the shortest way to the end, the end id among them where it is needed.
-        longer: int32 ``[S]``: by how many tokens the next one may make that way longer, at least 0.
-        rows: Different sets of tokens.
-        row_of: int32 ``[S, 3]``: which of them holds in a state: all, steady, closing.
-        free_names: Whether answers are JSON with objects whose names the schema leaves open; no name may come twice.
-    """
+    """A grammar over tokens, as `builder.build_automaton` makes it; immutable, can be pickled."""
 
     ids: SpecialIds
-    pieces: TokenBytes
+    pieces: TokenBytes  # the bytes of every token
     start: int
-    delta: npt.NDArray[np.int32]
-    column: npt.NDArray[np.uint8]
-    accepts: npt.NDArray[np.bool_]
-    complete: npt.NDArray[np.bool_]
-    distance: npt.NDArray[np.int32]
-    longer: npt.NDArray[np.int32]
+    delta: Int32Array  # [S, C]: next state, -1 for none
+    column: UInt8Array  # [256]: column of each letter
+    accepts: BoolArray  # [S]: whether an answer may end there
+    complete: BoolArray  # [S]: whether it must
+    distance: Int32Array  # [S]: tokens of the shortest way to the end, including the end id where that is needed
+    longer: Int32Array  # [S]: by how many tokens the next token may lengthen that way, at least 0
     rows: TokenSets
-    row_of: npt.NDArray[np.int32]
-    free_names: bool = False
+    row_of: Int32Array  # [S, 3]: which sets hold in a state: all, steady, closing
+    free_names: bool = False  # answers are JSON whose objects have any names, none of them twice
 
     @property
     def shortest(self) -> int:
@@ -81,13 +59,13 @@ class Automaton:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that are its own: without `pieces`, which others may share."""
+        """Bytes of its own arrays, without `pieces`, which automata share."""
         arrays = (self.delta, self.column, self.accepts, self.complete, self.distance, self.longer, self.row_of)
         return self.rows.nbytes + sum(array.nbytes for array in arrays)
 
     @cached_property
     def guide(self) -> "Guide":
-        """The same tables for one step at a time; made at the first use and then shared by all answers."""
+        """The tables for one step at a time; made at the first use, shared by all answers."""
         return Guide(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,16 +73,7 @@ class Automaton:
 
 
 class Guide:
-    """An automaton's tables as plain Python objects, which are quicker to look into one by one than arrays are.
-
-    Args:
-        automaton: Whose tables they are.
-
-    Attributes:
-        complete: For each state, whether an answer must end there.
-        distance: For each state, tokens to the end.
-        longer: For each state, by how many tokens the next one may make that way longer.
-    """
+    """An automaton's tables as plain Python objects, which are quicker to index one by one than arrays."""
 
     def __init__(self, automaton: Automaton) -> None:
         self._automaton = automaton
@@ -114,7 +83,7 @@ class Guide:
             for index, letter in ((automaton.ids.coordinate, b"\x04"), (automaton.ids.size, b"\x05"))
             if index is not None
         }
-        # Views of the arrays' memory: no copy, and what is read from them is a plain int.
+        # Memory views: no copy, and their items are plain ints.
         self._delta = np.ascontiguousarray(automaton.delta).reshape(-1).data
         self._width = automaton.delta.shape[1]
         self._column = automaton.column.tobytes()
@@ -125,7 +94,7 @@ class Guide:
         self.longer = automaton.longer.data
 
     def letters(self, token_id: int) -> bytes:
-        """Give the letters that a token stands for."""
+        """Return the letters that a token stands for."""
         return self._special.get(token_id) or self._pieces[token_id]
 
     def after(self, state: int, token_id: int) -> int:
@@ -138,7 +107,7 @@ class Guide:
         return state
 
     def allowed(self, state: int, left: int) -> Allowed:
-        """Give what may stand in a state with so many tokens left, at least `distance` of it."""
+        """Return what may stand in a state with `left` tokens left, at least its `distance`."""
         over = left - self.distance[state]
         row = self._row_of[3 * state + (0 if over > self.longer[state] else 1 if over > 0 else 2)]
         allowed = self._allowed[row]
@@ -147,7 +116,7 @@ class Guide:
         return allowed
 
     def limits(self, state: int, left: int) -> bool:
-        """Whether so few tokens left exclude a token that the grammar alone allows in a state."""
+        """Whether having only `left` tokens left excludes a token that the grammar alone allows."""
         over = left - self.distance[state]
         rows = self._row_of
         if over > self.longer[state]:

@@ -3,47 +3,40 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from photonlite.errors import GrammarTooLargeError
+from photonlite.grammar.automata.arrays import Int32Array, UInt8Array
 from photonlite.grammar.automata.mask import words
 from photonlite.grammar.automata.walk import CLOSING, OPENING, STEADY
 
 FEW = 32
-"""A set of at most so many ids is kept as a list: bits take 6,400 bytes of a vocabulary of 51,200, and most are 0."""
+"""Largest set that is kept as a list: the bits of a vocabulary of 51,200 take 6,400 bytes."""
 
 MAX_BYTES = 128 * 2**20
-"""Bytes that all sets of a grammar may take."""
+"""Bytes of all sets of a grammar, at most."""
 
 
 @dataclass(frozen=True, eq=False)
 class TokenSets:
-    """Different sets; those that are kept as bits come first.
+    """Different sets; those kept as bits come first."""
 
-    Attributes:
-        masks: int32 ``[M, words]``, as `grammar.automata.mask` lays them out.
-        listed: int32: the ids of the others, one set after the other.
-        bounds: int32 ``[L + 1]``: set ``M + k`` is ``listed[bounds[k]:bounds[k + 1]]``.
-    """
-
-    masks: npt.NDArray[np.int32]
-    listed: npt.NDArray[np.int32]
-    bounds: npt.NDArray[np.int32]
+    masks: Int32Array  # [M, words], laid out by `grammar.automata.mask`
+    listed: Int32Array  # ids of the others, one set after the other
+    bounds: Int32Array  # [L + 1]: set M + k is listed[bounds[k] : bounds[k + 1]]
 
     def __len__(self) -> int:
         return len(self.masks) + len(self.bounds) - 1
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
         return self.masks.nbytes + self.listed.nbytes + self.bounds.nbytes
 
-    def mask(self, row: int) -> npt.NDArray[np.int32] | None:
-        """Give a set as bits; None where it is kept as a list."""
+    def mask(self, row: int) -> Int32Array | None:
+        """Return a set as bits; None where it is kept as a list."""
         return self.masks[row] if row < len(self.masks) else None
 
     def ids(self, row: int) -> tuple[int, ...]:
-        """Give a set as ids, in rising order."""
+        """Return a set as ids, in rising order."""
         if row < len(self.masks):
             bits = np.unpackbits(self.masks[row].astype("<i4").view(np.uint8), bitorder="little")
             return tuple(np.flatnonzero(bits).tolist())
@@ -52,11 +45,7 @@ class TokenSets:
 
 
 class TokenSetWriter:
-    """Collects sets, each once.
-
-    Args:
-        vocab_size: Ids that there are.
-    """
+    """Collects sets, each once."""
 
     def __init__(self, vocab_size: int) -> None:
         self._words = words(vocab_size)
@@ -64,27 +53,16 @@ class TokenSetWriter:
         self._lists: dict[bytes, int] = {}
         self._size = 0
 
-    def add(self, ids: npt.NDArray[np.int32], kinds: npt.NDArray[np.uint8]) -> tuple[int, int, int]:
-        """Take the tokens of one state.
-
-        Args:
-            ids: int32 ``[n]``.
-            kinds: uint8 ``[n]``: what each does, as `walk` numbers it.
-
-        Returns:
-            All of them, those that are steady or closing, and those that are closing: places for `numbered`.
-
-        Raises:
-            GrammarTooLargeError: The sets take more than `MAX_BYTES`.
-        """
+    def add(self, ids: Int32Array, kinds: UInt8Array) -> tuple[int, int, int]:
+        """Add the sets of one state, all, steady and closing; returns their places for `numbered`."""
         first = self._place(ids)
         if kinds.min(initial=CLOSING) == CLOSING:
             return first, first, first
         steady = first if kinds.min() > OPENING else self._place(ids[kinds >= STEADY])
         return first, steady, self._place(ids[kinds == CLOSING])
 
-    def _place(self, ids: npt.NDArray[np.int32]) -> int:
-        """Give the place of a set: lists count up from 0, masks down from -1."""
+    def _place(self, ids: Int32Array) -> int:
+        """Return the place of a set: lists count up from 0, masks down from -1."""
         if len(ids) <= FEW:
             key = np.sort(ids).tobytes()
             if key not in self._lists:
@@ -106,13 +84,12 @@ class TokenSetWriter:
                 f"the sets of tokens of the answer take over {MAX_BYTES >> 20} MiB: limit fewer or shorter texts"
             )
 
-    def rows(self) -> TokenSets:
-        """Give all sets that were taken."""
+    def sets(self) -> TokenSets:
         masks = np.frombuffer(b"".join(self._masks), "<i4").astype(np.int32).reshape(-1, self._words)
         listed = np.frombuffer(b"".join(self._lists), np.int32)
         lengths = [len(key) // 4 for key in self._lists]
         return TokenSets(masks, listed, np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
 
-    def numbered(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Turn places into rows of `rows`."""
+    def numbered(self, places: Int32Array) -> Int32Array:
+        """Turn places into rows of `sets`."""
         return np.where(places < 0, -1 - places, places + len(self._masks)).astype(np.int32)

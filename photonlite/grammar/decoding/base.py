@@ -1,4 +1,4 @@
-"""What all grammars share: the ids they speak of, and a budget of tokens."""
+"""What all grammars share: the special ids of a checkpoint, and a budget of tokens."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -7,58 +7,37 @@ from dataclasses import dataclass
 from photonlite.request import Allowed, Token
 
 PATH_GRID = 960
-"""Integers of a path count in units of 1/960 of its box."""
+"""Coordinates of a path are integers, in units of 1/960 of its box."""
 
 
 @dataclass(frozen=True, eq=False)
 class PathIds:
-    """The ids that spell an outline; several ids may mean the same. Compared by identity: the tables are large.
+    """The ids that spell an outline; several ids may mean the same. Compared by identity: the tables are large."""
 
-    Attributes:
-        commands: Id to command letter, such as "M" or "l".
-        integers: Id to number, 0 to 960.
-        minus: Ids of the sign that makes the next integer negative.
-    """
-
-    commands: Mapping[int, str]
-    integers: Mapping[int, int]
-    minus: frozenset[int]
+    commands: Mapping[int, str]  # id to command letter, such as "M" or "l"
+    integers: Mapping[int, int]  # id to number, 0 to 960
+    minus: frozenset[int]  # ids of the sign that makes the next integer negative
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The ids a grammar speaks of and the rules that go with them; a checkpoint says what they are.
+    """The special ids of a checkpoint, and its rules for them."""
 
-    Attributes:
-        end: Ends an answer, a caption, or a list of objects.
-        answer: Ends reasoning and opens the answer.
-        coordinate: Carries a coordinate.
-        size: Carries a width and a height.
-        ground_start: Opens the part of reasoning that points hold for.
-        ground_end: Closes it.
-        any_id_continues: A list of objects goes on with any id but `end`; or `coordinate` and `end` alone are compared.
-        suppressed_in_answer: Ids that an answer or a caption never holds after its first token.
-        suppressed_in_reasoning: The same for reasoning.
-    """
-
-    end: int
-    answer: int
+    end: int  # ends an answer, a caption, or a list of objects
+    answer: int  # ends reasoning and opens the answer
     coordinate: int
-    size: int
-    ground_start: int
+    size: int  # carries a width and a height
+    ground_start: int  # opens the part of reasoning that the points after it belong to
     ground_end: int
-    any_id_continues: bool
-    suppressed_in_answer: tuple[int, ...] = ()
+    any_id_continues: bool  # a list goes on with any id but `end`; else only `coordinate` and `end` are compared
+    suppressed_in_answer: tuple[int, ...] = ()  # never in an answer or a caption, its first token aside
     suppressed_in_reasoning: tuple[int, ...] = ()
 
 
 class BudgetedGrammar(ABC):
-    """A grammar that ends at the latest when its tokens are used up.
+    """A grammar that accepts at most `budget` tokens; see `request.Grammar`.
 
     It ends with "length" where the budget ended it, or excluded a token that the grammar alone would have allowed.
-
-    Args:
-        budget: Tokens that may be accepted, at least 1; what the context length leaves has gone into it.
     """
 
     def __init__(self, budget: int) -> None:
@@ -74,7 +53,7 @@ class BudgetedGrammar(ABC):
 
     @property
     def ahead(self) -> Allowed | None:
-        """What may stand one position further, whatever stands at the next one; None where it depends on that."""
+        """What may stand at the position after next, where the next token does not matter; else None."""
         return None
 
     @property
@@ -84,15 +63,10 @@ class BudgetedGrammar(ABC):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing may follow."""
         return self._finish_reason is not None
 
     def accept(self, token: Token) -> None:
-        """Take the next token.
-
-        Raises:
-            ValueError: The token was not allowed, or nothing may follow.
-        """
+        """Take the next token; raises a ValueError for one that is not allowed."""
         if self.finished:
             raise ValueError(f"token {token.id} came after the end ({self._finish_reason})")
         if not self.allowed.permits(token.id):
@@ -104,4 +78,4 @@ class BudgetedGrammar(ABC):
 
     @abstractmethod
     def _advance(self, token: Token) -> str | None:
-        """Move on; returns why the sequence ends with this token, or None."""
+        """Take a token; returns the finish reason, or None."""

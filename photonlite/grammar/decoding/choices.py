@@ -1,4 +1,4 @@
-"""Answers out of a list: a tree of token ids.
+"""Answers out of a list, as a tree of token ids.
 
 ```
 "yes"  12 7           root ┬ 12 ─ 7 ─ yes
@@ -6,8 +6,8 @@
 "none" 31 4
 ```
 
-The spellings are sorted, so that a place in the tree is a range of them; only places that somebody comes to are made.
-Thousands of choices cost no more than their sorting.
+Spellings are sorted, so a node of the tree is a range of them, and nodes are made when they are reached: thousands of
+choices cost no more than sorting them.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,50 +26,25 @@ _MAX_SPELLINGS = 4 * MAX_CHOICES
 
 @dataclass(eq=False, slots=True)
 class _Node:
-    """A place in the tree: spellings ``[low, high)``, which agree on their first `depth` ids.
-
-    Attributes:
-        low: See above.
-        high: See above.
-        depth: See above.
-        choice: Index of the choice that is complete here.
-        shortest: Ids of the shortest way on from here, the end id among them where it is needed.
-        longest: The same of the longest.
-        allowed: What may follow where tokens are not short, once somebody has asked.
-    """
+    """The spellings [low, high), which agree on their first `depth` ids."""
 
     low: int
     high: int
     depth: int
-    choice: int | None
-    shortest: int
+    choice: int | None  # the choice that is complete here
+    shortest: int  # ids of the shortest way on from here, including the end id where it is needed
     longest: int
-    allowed: Allowed | None = None
+    allowed: Allowed | None = None  # what may follow where the budget excludes nothing; made when asked for
 
     @property
     def goes_on(self) -> bool:
-        """Whether any choice goes on from here."""
         return self.high - self.low > (self.choice is not None)
 
 
 class ChoiceTrie:
-    """The spellings of all choices.
+    """The spellings of all choices: token ids, and the index of the choice. A choice may have several.
 
-    Args:
-        spellings: Token ids and the index of the choice that they spell; a choice may have several spellings, but a
-            spelling has one choice.
-        end: Ends an answer that might go on.
-        scored: Whether the probabilities of what may follow are wanted.
-
-    Attributes:
-        end: As given.
-        root: Where every answer begins.
-        shortest: Tokens of the shortest answer, the end id among them where it is needed.
-        longest: The same of the longest.
-
-    Raises:
-        GrammarError: There is no spelling, an empty one, one with the end id, or one of two choices.
-        GrammarTooLargeError: There are too many.
+    `end` ends an answer that might go on; `scored` asks for the probabilities of what may follow.
     """
 
     def __init__(self, spellings: Sequence[tuple[tuple[int, ...], int]], end: int, *, scored: bool = True) -> None:
@@ -84,10 +59,10 @@ class ChoiceTrie:
         self._costs = _costs(self._spellings)
         self.root = self._node(0, len(self._spellings), 0)
         self.shortest, self.longest = self.root.shortest, self.root.longest
-        self.allowed(self.root, self.longest)  # thousands of ids, listed where nobody waits
+        self.allowed(self.root, self.longest)  # lists thousands of ids now, not in an engine step
 
     def follow(self, ids: Iterable[int]) -> _Node | None:
-        """Walk down from the root; None where no choice begins so."""
+        """Walk down from the root; None where no choice begins with these ids."""
         node: _Node | None = self.root
         for index in ids:
             if node is None:
@@ -96,7 +71,7 @@ class ChoiceTrie:
         return node
 
     def child(self, node: _Node, index: int) -> _Node | None:
-        """Go on from a place with an id; None where no choice does."""
+        """Return the node behind an id; None where no choice goes on with it."""
         at = node.depth
         first = node.low + (node.choice is not None)
         low = bisect_left(self._spellings, index, first, node.high, key=lambda ids: ids[at])
@@ -104,22 +79,22 @@ class ChoiceTrie:
         return self._node(low, high, at + 1) if low < high else None
 
     def children(self, prefix: Iterable[int] = ()) -> tuple[int, ...]:
-        """Give what may follow a prefix: the end id where a choice is complete that others go on from, then others."""
+        """Return what may follow a prefix: the end id where a choice is complete and others go on, then other ids."""
         node = self.follow(prefix)
         return () if node is None else self._listed(node)
 
     def choices(self, prefix: Iterable[int] = ()) -> frozenset[int]:
-        """Give the choices that have a spelling with this prefix."""
+        """Return the choices that have a spelling with this prefix."""
         node = self.follow(prefix)
         below = () if node is None else self._spellings[node.low : node.high]
         return frozenset(self._choice_of[ids] for ids in below)
 
     def choice(self, ids: Sequence[int]) -> int | None:
-        """Give the choice that an answer spells, with or without the end id behind it; None where it spells none."""
+        """Return the choice that an answer spells, with or without the end id; None where it spells none."""
         return self._choice_of.get(tuple(ids[:-1] if ids and ids[-1] == self.end else ids))
 
     def allowed(self, node: _Node, left: int) -> Allowed:
-        """Give what may follow with so many tokens left; 2 to `MAX_SCORED` of them are scored if wanted."""
+        """Return what may follow with `left` tokens left; 2 to `MAX_SCORED` ids are scored if that is wanted."""
         if left >= node.longest:
             if node.allowed is None:
                 node.allowed = self._scored(self._listed(node))
@@ -129,7 +104,7 @@ class ChoiceTrie:
         return self._scored((*ends, *fitting))
 
     def limits(self, node: _Node, left: int) -> bool:
-        """Whether so few tokens left exclude something that might follow."""
+        """Whether having only `left` tokens left excludes something that might follow."""
         return left < node.longest and self.allowed(node, left).ids != self._listed(node)
 
     def _scored(self, ids: tuple[int, ...]) -> Allowed:
@@ -142,7 +117,7 @@ class ChoiceTrie:
         return (self.end,) if node.choice is not None and node.goes_on else ()
 
     def _onward(self, node: _Node) -> list[int]:
-        """Give the ids with which choices go on from a place, in order."""
+        """Return the ids with which choices go on, in order."""
         first = node.low + (node.choice is not None)
         return list(dict.fromkeys(ids[node.depth] for ids in self._spellings[first : node.high]))
 
@@ -153,55 +128,44 @@ class ChoiceTrie:
 
 
 class ChoiceGrammar(BudgetedGrammar):
-    """One of the choices; where no other choice goes on from it, without an end id.
+    """One of the choices that begin with `prefix`, without these ids; the end id only where another choice goes on.
 
     It ends with "length" if the budget excluded a choice on the way, else with "stop".
-
-    Args:
-        trie: The choices.
-        budget: Tokens at most, the prefix among them.
-        prefix: Ids that are forced before anything is chosen.
-
-    Raises:
-        GrammarError: No choice begins with the prefix, or the shortest takes more tokens than the budget.
     """
 
     def __init__(self, trie: ChoiceTrie, budget: int, prefix: tuple[int, ...] = ()) -> None:
         super().__init__(budget)
-        begun = trie.follow(prefix)
-        if begun is None:
+        node = trie.follow(prefix)
+        if node is None:
             raise GrammarError(f"no choice begins with the ids {prefix}")
-        if budget < len(prefix) + begun.shortest:
+        if budget < node.shortest:
             raise GrammarError(
-                f"the shortest choice takes {len(prefix) + begun.shortest} tokens, and {budget} are left for it: "
-                f"raise max_tokens, or give shorter choices"
+                f"the shortest choice takes {node.shortest} tokens, and {budget} are left for it: raise max_tokens, or "
+                "give shorter choices"
             )
         self._trie = trie
-        self._ahead = list(reversed(prefix))
-        self._node = trie.root
+        self._node = node
         self._limited = False
+        if not node.goes_on:
+            self._finish_reason = "stop"
 
     @property
     def allowed(self) -> Allowed:
-        """What may stand at the next position."""
-        return Allowed((self._ahead[-1],)) if self._ahead else self._trie.allowed(self._node, self._left)
+        return self._trie.allowed(self._node, self._left)
 
     def _advance(self, token: Token) -> str | None:
-        self._limited = self._limited or (not self._ahead and self._trie.limits(self._node, self._left + 1))
+        self._limited = self._limited or self._trie.limits(self._node, self._left + 1)
         if token.id != self._trie.end:
             node = self._trie.child(self._node, token.id)
             if node is None:
                 raise ValueError(f"no choice goes on with token {token.id}")
             self._node = node
-            if self._ahead:
-                self._ahead.pop()
             if node.goes_on:
                 return None
         return "length" if self._limited else "stop"
 
 
 def _by_spelling(spellings: Sequence[tuple[tuple[int, ...], int]], end: int) -> dict[tuple[int, ...], int]:
-    """Give the choice of each spelling."""
     choice_of: dict[tuple[int, ...], int] = {}
     for ids, choice in spellings:
         if not ids or end in ids:
@@ -216,9 +180,6 @@ def _by_spelling(spellings: Sequence[tuple[tuple[int, ...], int]], end: int) -> 
 
 
 def _costs(spellings: Sequence[tuple[int, ...]]) -> list[int]:
-    """Give the tokens of each of the sorted spellings; one that others go on from needs the end id as well.
-
-    The first of those stands right behind it.
-    """
+    """Return the tokens of each of the sorted spellings; one that the next spelling goes on from needs the end id."""
     following = (*spellings[1:], ())
     return [len(ids) + (onward[: len(ids)] == ids) for ids, onward in zip(spellings, following, strict=True)]

@@ -1,14 +1,12 @@
-"""The state machines of the skills.
+"""The grammars of points, boxes and outlines.
 
 ```
 point    x ─ y ─┐            detect   x ─ y ─ size ─┐          segment   x ─ y ─ size ─ path ... end
          ^──────┴─ end                ^─────────────┴─ end               └─ end
-
-text     any ... end         reasoning   any ... answer ─ any ... end
 ```
 
-`x` is the one place where a list of objects may end, and the first place of all: a list may be empty. What is not a
-choice is forced: nobody samples it. An object that the budget cuts short is left unfinished, and skills drop it.
+A list of objects may end only where an `x` may stand; it may be empty. Where one id alone is allowed, it is forced and
+not sampled. Skills drop an object that the budget cuts short.
 """
 
 import functools
@@ -18,17 +16,11 @@ from photonlite.grammar.decoding.base import BudgetedGrammar, PathIds, Vocabular
 from photonlite.request import Allowed, Token
 
 ARITY = {"M": 2, "L": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Q": 4, "T": 2, "Z": 0}
-"""Integers that each path command takes. Arcs (A) are left out: flags and angles have no place on a grid to 960."""
+"""Integers that each path command takes. Arcs (A) are left out: flags and angles do not fit a grid to 960."""
 
 
 class PointGrammar(BudgetedGrammar):
-    """Points: x, y, then x of the next one or the end.
-
-    Args:
-        vocabulary: The checkpoint's ids.
-        budget: Tokens at most.
-        max_objects: Points at most.
-    """
+    """Points: x, y, then x of the next point or the end."""
 
     fields: ClassVar[tuple[str, ...]] = ("x", "y")
 
@@ -37,7 +29,7 @@ class PointGrammar(BudgetedGrammar):
         coordinate, size, end = vocabulary.coordinate, vocabulary.size, vocabulary.end
         self._end = end
         self._allowed = {
-            # The coordinate comes first because ties go on.
+            # The coordinate comes first: in a tie the list goes on.
             "x": Allowed(None if vocabulary.any_id_continues else (coordinate, end), coordinate=coordinate, end=end),
             "y": Allowed((coordinate,), coordinate=coordinate),
             "size": Allowed((size,), size=size),
@@ -47,7 +39,6 @@ class PointGrammar(BudgetedGrammar):
 
     @property
     def allowed(self) -> Allowed:
-        """What may stand at the next position."""
         return self._allowed[self.fields[self._field]]
 
     def _advance(self, token: Token) -> str | None:
@@ -60,29 +51,21 @@ class PointGrammar(BudgetedGrammar):
 
 
 class DetectGrammar(PointGrammar):
-    """Boxes: centre x, centre y, size, then x of the next one or the end; arguments as for points."""
+    """Boxes: centre x, centre y, size, then x of the next box or the end."""
 
     fields = ("x", "y", "size")
 
 
 class SegmentGrammar(BudgetedGrammar):
-    """One outline: centre x (or the end: there is nothing), centre y, size, then SVG path tokens and the end.
-
-    Args:
-        vocabulary: The checkpoint's ids.
-        path_ids: What spells the path.
-        budget: Tokens at most.
-    """
+    """One outline: centre x (or the end: no object), centre y, size, then SVG path tokens and the end."""
 
     def __init__(self, vocabulary: Vocabulary, path_ids: PathIds, budget: int) -> None:
         super().__init__(budget)
-        # The box and the path share one budget: this one.
-        self._box = DetectGrammar(vocabulary, budget, max_objects=1)
+        self._box = DetectGrammar(vocabulary, budget, max_objects=1)  # of this budget
         self._path = PathState(path_ids, vocabulary.end)
 
     @property
     def allowed(self) -> Allowed:
-        """What may stand at the next position."""
         return self._path.allowed if self._box.finished else self._box.allowed
 
     def _advance(self, token: Token) -> str | None:
@@ -93,41 +76,35 @@ class SegmentGrammar(BudgetedGrammar):
 
 
 class PathState:
-    """What may follow in an outline: a command, then its integers in whole groups, each perhaps after a minus.
-
-    Args:
-        ids: What spells the path.
-        end: Ends it; allowed where a command is complete.
-    """
+    """The path of an outline: commands, each with groups of its integers, which may follow a minus."""
 
     def __init__(self, ids: PathIds, end: int) -> None:
         self._ids = ids
         self._end = end
         self._arity = 0
-        self._filled = 0
+        self._integers = 0  # after the last command
         self._begun = False
         self._negative = False
 
     @property
     def allowed(self) -> Allowed:
-        """What may stand at the next position."""
-        whole = self._arity == 0 or (self._filled > 0 and self._filled % self._arity == 0)
+        whole = self._arity == 0 or (self._integers > 0 and self._integers % self._arity == 0)
         return _path_choices(self._ids, self._end, self._begun, self._negative, self._arity > 0, whole)
 
     def advance(self, token_id: int) -> bool:
-        """Take the next id; returns whether it ended the path."""
+        """Take an id; returns whether it ended the path."""
         if token_id == self._end:
             return True
         if token_id in self._ids.minus:
             self._negative = True
         elif (letter := self._ids.commands.get(token_id)) is not None:
-            self._begun, self._arity, self._filled = True, ARITY[letter.upper()], 0
+            self._begun, self._arity, self._integers = True, ARITY[letter.upper()], 0
         else:
-            self._filled, self._negative = self._filled + 1, False
+            self._integers, self._negative = self._integers + 1, False
         return False
 
 
-# Choices at every token of an outline: the handful of different ones are built once.
+# Asked for at every token of an outline, with few different arguments.
 @functools.lru_cache(maxsize=64)
 def _path_choices(ids: PathIds, end: int, begun: bool, negative: bool, takes_integers: bool, whole: bool) -> Allowed:
     chosen: list[int] = []

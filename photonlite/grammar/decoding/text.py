@@ -10,28 +10,21 @@ from photonlite.request import Allowed, Token
 
 
 class TextGrammar(BudgetedGrammar):
-    """Words up to the end id.
-
-    Args:
-        vocabulary: The checkpoint's ids.
-        budget: Tokens at most.
-    """
+    """Text up to the end id."""
 
     def __init__(self, vocabulary: Vocabulary, budget: int) -> None:
         super().__init__(budget)
         self._end = vocabulary.end
         self._later = Allowed(suppressed=vocabulary.suppressed_in_answer)
-        # The public reference suppresses nothing at the first position, which it samples with the prompt.
+        # Like the public reference, which samples the first token with the prompt, suppress nothing there.
         self._allowed = Allowed()
 
     @property
     def allowed(self) -> Allowed:
-        """What may stand at the next position."""
         return self._allowed
 
     @property
     def ahead(self) -> Allowed:
-        """What may stand at every position but the first: words do not depend on one another here."""
         return self._later
 
     def _advance(self, token: Token) -> str | None:
@@ -40,14 +33,9 @@ class TextGrammar(BudgetedGrammar):
 
 
 class ReasoningGrammar(BudgetedGrammar):
-    """Reasoning, in which coordinates may stand, up to the answer id; then an answer: words up to the end id, mostly.
+    """Reasoning with coordinates up to the answer id, then an answer: text, unless another grammar is given.
 
-    Args:
-        vocabulary: The checkpoint's ids.
-        budget: Tokens at most, both parts together.
-        max_tokens: Tokens of the reasoning at most: reasoning that reaches it is closed by force, and the finish reason
-            is "length". Words have as many.
-        answer: What the answer keeps to; words unless given.
+    Reasoning of `max_tokens` is closed by force, and the finish reason is "length"; a text has as many tokens.
     """
 
     def __init__(
@@ -64,7 +52,6 @@ class ReasoningGrammar(BudgetedGrammar):
 
     @property
     def allowed(self) -> Allowed:
-        """What may stand at the next position."""
         return self._answer.allowed if self._answering else self._allowed
 
     def _advance(self, token: Token) -> str | None:

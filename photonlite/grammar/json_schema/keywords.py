@@ -1,12 +1,15 @@
-"""The keywords of JSON Schema: which there are, what they may hold, and errors that say where they stand."""
+"""The keywords of JSON Schema: which are known, what they may hold, and errors that name their place."""
 
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias, TypeGuard
 from urllib.parse import unquote
 
 from photonlite.errors import SchemaError
+
+Schema: TypeAlias = Mapping[str, Any]
+"""As `json.loads` returns it."""
 
 BY_TYPE = {
     "string": ("minLength", "maxLength", "pattern", "format"),
@@ -17,34 +20,34 @@ BY_TYPE = {
     "boolean": (),
     "null": (),
 }
-"""The keywords that hold for each type."""
+"""The keywords of each type."""
 
 WHOLE = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const")
-"""Keywords that say all there is to say about a value."""
+"""Keywords that describe a value completely, without others beside them."""
 
 ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator"}
     | {"$schema", "$comment", "$defs", "definitions"}
 )
-"""Keywords that hold nobody to anything."""
+"""Keywords that restrict nothing."""
 
 KNOWN = ANNOTATIONS.union({"type", "$id"}, WHOLE, *BY_TYPE.values())
 
 
 def refuse(message: str, keyword: str, where: str, cause: Exception | None = None) -> NoReturn:
-    """Raise a `SchemaError` that names the keyword and its place."""
+    """Raise a `SchemaError` that names a keyword and its place."""
     start = f"{keyword!r} at" if keyword else "at"
     raise SchemaError(f"{start} {named(where)}: {message}", keyword, where) from cause
 
 
 def named(where: str) -> str:
-    """Give a place as it stands in messages: as text that can be sent, whatever the names are."""
+    """Return a place for messages: valid Unicode, whatever the names are."""
     where = where.encode(errors="backslashreplace").decode()
     return (where if len(where) <= 100 else f"...{where[-97:]}") or "the schema itself"
 
 
-def check_known(schema: Mapping[str, Any], where: str) -> None:
-    """Refuse keywords that an answer would not be held to."""
+def check_known(schema: Schema, where: str) -> None:
+    """Refuse keywords that would not be enforced."""
     for keyword in schema:
         if keyword not in KNOWN:
             refuse("photonlite cannot hold an answer to this keyword: leave it out", str(keyword), where)
@@ -53,36 +56,33 @@ def check_known(schema: Mapping[str, Any], where: str) -> None:
 
 
 def below(where: str, *parts: str | int) -> str:
-    """Give the JSON pointer (RFC 6901) to something inside."""
+    """Return the JSON pointer (RFC 6901) to something inside."""
     return where + "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
-def mapping_of(schema: Mapping[str, Any], keyword: str, where: str) -> Mapping[str, Any]:
-    """Give an object; an empty one where the keyword is absent."""
+def mapping_of(schema: Schema, keyword: str, where: str) -> Schema:
     given = schema.get(keyword, {})
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         refuse("must be an object", keyword, where)
     return given
 
 
-def sequence_of(schema: Mapping[str, Any], keyword: str, where: str) -> Sequence[Any]:
-    """Give a list; an empty one where the keyword is absent."""
+def sequence_of(schema: Schema, keyword: str, where: str) -> Sequence[Any]:
     given = schema.get(keyword, ())
     if not isinstance(given, list | tuple):
         refuse("must be a list", keyword, where)
     return given
 
 
-def names_of(schema: Mapping[str, Any], keyword: str, where: str) -> Sequence[str]:
-    """Give a list of texts; an empty one where the keyword is absent."""
+def names_of(schema: Schema, keyword: str, where: str) -> Sequence[str]:
     given = sequence_of(schema, keyword, where)
     if not all(isinstance(name, str) for name in given):
         refuse("must be a list of texts", keyword, where)
     return given
 
 
-def types_of(schema: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """Give the types that a schema names, each once; none where it names none."""
+def types_of(schema: Schema, where: str) -> tuple[str, ...]:
+    """Return the types that a schema names, each once."""
     given = schema.get("type", ())
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, list | tuple) or ("type" in schema and not names):
@@ -93,40 +93,47 @@ def types_of(schema: Mapping[str, Any], where: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def count_of(schema: Mapping[str, Any], keyword: str, where: str) -> int | None:
-    """Give a count; None where the keyword is absent."""
+def count_of(schema: Schema, keyword: str, where: str) -> int | None:
     given = schema.get(keyword)
     if keyword not in schema:
         return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or not _finite(given) or given < 0 or given % 1:
+    if not _is_number(given) or given < 0 or given % 1:
         refuse("must be an integer of at least 0", keyword, where)
     return int(given)
 
 
-def _finite(number: float) -> bool:
-    return isinstance(number, int) or math.isfinite(number)  # an integer may be too large to ask
+def _is_number(given: Any) -> TypeGuard[int | float]:
+    # A large integer is too large for isfinite.
+    return kind_of(given) == "number" and (isinstance(given, int) or math.isfinite(given))
 
 
-def range_of(schema: Mapping[str, Any], low: str, high: str, where: str) -> tuple[int, int | None]:
-    """Give the least count, 0 without the keyword, and the greatest, None without it."""
+def kind_of(value: Any) -> str:
+    """Return the type of a JSON value; an integer is a number."""
+    if value is None:
+        return "null"
+    kinds = ((bool, "boolean"), (str, "string"), (int | float, "number"), (Mapping, "object"))
+    return next((name for kind, name in kinds if isinstance(value, kind)), "array")
+
+
+def range_of(schema: Schema, low: str, high: str, where: str) -> tuple[int, int | None]:
     least, most = count_of(schema, low, where) or 0, count_of(schema, high, where)
     if most is not None and least > most:
         refuse(f"{least} is more than {high} allows ({most})", low, where)
     return least, most
 
 
-def decimal_of(schema: Mapping[str, Any], keyword: str, where: str) -> Decimal | None:
-    """Give a finite number, as it is spelled; None where the keyword is absent."""
+def decimal_of(schema: Schema, keyword: str, where: str) -> Decimal | None:
+    """Return a finite number exactly as it is spelled."""
     given = schema.get(keyword)
     if keyword not in schema:
         return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or not _finite(given):
+    if not _is_number(given):
         refuse("must be a finite number", keyword, where)
     return Decimal(given) if isinstance(given, int) else Decimal(repr(given))
 
 
-def resolved(root: Mapping[str, Any], schema: Mapping[str, Any], where: str) -> tuple[Any, str]:
-    """Follow one `$ref`: give what it leads to, and the JSON pointer to that."""
+def resolved(root: Schema, schema: Schema, where: str) -> tuple[Any, str]:
+    """Follow one `$ref`: return its target, and the JSON pointer to it."""
     given = schema["$ref"]
     if not isinstance(given, str) or not (given == "#" or given.startswith("#/")):
         refuse(f"{given!r:.100} does not lead to a place in this schema, such as #/$defs/Name", "$ref", where)

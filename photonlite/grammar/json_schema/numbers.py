@@ -1,8 +1,8 @@
 """Ranges of numbers as patterns over their digits.
 
-An integer has at most 18 digits, so that it fits 64 bits. A number has at most 15 digits before the point and 15 behind
-it, and no exponent. Where it has bounds, it has no more than 15 significant digits near them: a binary64 tells such
-numbers apart, so that none is rounded onto a bound that it must not reach. A bounded zero has no sign.
+An integer has at most 18 digits and so fits 64 bits. A number has at most 15 digits before the point and 15 behind it,
+and no exponent. Near bounds it has at most 15 significant digits, which a binary64 tells apart: none is rounded onto a
+bound that it must not reach. A bounded zero has no sign.
 """
 
 from dataclasses import dataclass
@@ -19,14 +19,12 @@ _POINT, _MINUS = literal("."), literal("-")
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A bound; exclusive where the value itself is left out."""
-
     value: Decimal
     exclusive: bool = False
 
 
 def integers(low: int | None, high: int | None) -> Fragment | None:
-    """Match the integers from one to another, both included; None where there are none that short."""
+    """Match the integers from `low` to `high`, both included; None where there are none with so few digits."""
     limit = 10**INTEGER_DIGITS - 1
     low, high = max(-limit, -limit if low is None else low), min(limit, limit if high is None else high)
     parts = []
@@ -38,16 +36,16 @@ def integers(low: int | None, high: int | None) -> Fragment | None:
 
 
 def numbers(low: Edge | None, high: Edge | None) -> Fragment | None:
-    """Match the decimal numbers from one to another; None where there are none that short."""
+    """Match the decimal numbers between two bounds; None where there are none with so few digits."""
     if low is None and high is None:
-        return _UNBOUNDED
+        return UNBOUNDED
     zero = Edge(Decimal(0))
     edges = [edge for edge in (low, high) if edge is not None]
     whole = max((len(str(abs(int(_clipped(edge.value))))) for edge in edges if abs(edge.value) >= 1), default=0)
     digits = max(0, NUMBER_DIGITS - whole)
     parts = []
     if low is None or low.value < 0:
-        # The range of the part behind the sign: turned round, and without zero.
+        # The range behind the sign: negated, and without zero.
         nearest = Edge(Decimal(0), exclusive=True) if high is None or high.value >= 0 else _turned(high)
         parts.append((_MINUS, _magnitude(nearest, None if low is None else _turned(low), digits)))
     if high is None or high.value >= 0:
@@ -58,7 +56,7 @@ def numbers(low: Edge | None, high: Edge | None) -> Fragment | None:
 
 _FRACTION = sequence(_POINT, repeated(_DIGIT, 1, NUMBER_DIGITS))
 _ABOVE_ZERO = sequence(Fragment("[1-9]", 1), repeated(_DIGIT, 0, NUMBER_DIGITS - 1))
-_UNBOUNDED = either(
+UNBOUNDED = either(
     [
         sequence(optional(_MINUS), either([_ABOVE_ZERO, literal("0")]), _FRACTION),
         sequence(optional(_MINUS), _ABOVE_ZERO),
@@ -77,9 +75,9 @@ def _clipped(value: Decimal) -> Decimal:
 
 
 def _natural(low: int, high: int) -> Fragment:
-    """Match the integers from one to another that is no smaller, from 0 up."""
+    """Match the integers from `low` to `high`, 0 <= low <= high."""
     shortest, longest = len(str(low)), len(str(high))
-    # Lengths of which all numbers match, 0 aside, take one part together.
+    # Lengths whose numbers all match share one part, 0 aside.
     first = shortest if low == 10 ** (shortest - 1) else shortest + 1
     last = longest if high == 10**longest - 1 else longest - 1
     whole = [sequence(_one_of(1, 9), repeated(_DIGIT, first - 1, last - 1))] if first <= last else []
@@ -115,7 +113,7 @@ def _one_of(first: int, last: int) -> Fragment:
 
 
 def _magnitude(low: Edge, high: Edge | None, digits: int) -> Fragment | None:
-    """Match numbers from 0 up without a sign; with so many digits behind the point at most."""
+    """Match numbers from 0 up without a sign, with at most so many digits behind the point."""
     limit = Edge(Decimal(10) ** NUMBER_DIGITS, exclusive=True)
     high = limit if high is None or high.value >= limit.value else high
     if low.value > high.value:
@@ -135,26 +133,21 @@ def _magnitude(low: Edge, high: Edge | None, digits: int) -> Fragment | None:
 
 
 def _digits_of(edge: Edge) -> str:
-    """Give the digits behind the point."""
+    """Return the digits behind the point."""
     _, _, digits = f"{edge.value:f}".partition(".")
     return digits.rstrip("0")
 
 
 @dataclass(frozen=True, slots=True)
 class _Digits:
-    """Digits behind the point.
-
-    Attributes:
-        none: Whether there may be none.
-        some: One or more; None where no such digits match.
-    """
+    """Digits behind the point: whether there may be none, and what matches one or more, if anything does."""
 
     none: bool
     some: Fragment | None
 
 
 _Bound = tuple[str, bool] | None
-"""Digits behind the point, and whether just these are left out."""
+"""Digits behind the point, and whether exactly these are excluded."""
 
 
 def _with_fraction(whole: Fragment, digits: _Digits) -> Fragment | None:
@@ -165,7 +158,7 @@ def _with_fraction(whole: Fragment, digits: _Digits) -> Fragment | None:
 
 
 def _fraction(low: _Bound, high: _Bound, left: int) -> _Digits:
-    """Match digits that are no less than `low` and no more than `high` when read behind a point; at most `left`."""
+    """Match at most `left` digits that are between `low` and `high` when read behind a point."""
     if low is None and high is None:
         return _Digits(True, repeated(_DIGIT, 1, left) if left else None)
     none = (low is None or low == ("", False)) and (high is None or high != ("", True))
@@ -189,5 +182,5 @@ def _first(bound: tuple[str, bool]) -> int:
 
 
 def _next(bound: _Bound, digit: int) -> _Bound:
-    """Give what holds behind a digit: nothing more, if it is not the bound's own."""
+    """Return the bound behind a digit: none, if it is not the bound's own digit."""
     return None if bound is None or digit != _first(bound) else (bound[0][1:], bound[1])

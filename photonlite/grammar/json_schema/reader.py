@@ -1,9 +1,8 @@
-"""JSON Schema as a pattern: what it holds an answer to, and a typed error for everything that it would not.
+"""Reads a JSON Schema (a subset of draft 2020-12) into a pattern, and refuses everything that would not be enforced.
 
-The subset is of draft 2020-12. An object has the properties of its schema in their order and no others; those that are
-not required may be left out. Values that no schema describes (`true`, `{}`, an object without properties) may be
-anything down to a few levels. Boxes and points are objects with the format "box" or "point": two or three tokens that
-carry numbers.
+An object has the properties of its schema in their order and no others; those that are not required may be missing.
+Values that no schema describes (`true`, `{}`, an object without properties) may be anything down to a few levels. Boxes
+and points are objects with the format "box" or "point": two or three tokens that carry numbers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from photonlite.grammar.json_schema.keywords import (
     ANNOTATIONS,
     BY_TYPE,
     WHOLE,
+    Schema,
     below,
     check_known,
     mapping_of,
@@ -32,57 +32,43 @@ from photonlite.grammar.json_schema.text import anything, bracketed, entries, en
 from photonlite.grammar.regex.fragment import Fragment, either, literal
 
 MAX_NESTING = 32
-"""Schemas inside one another, references followed."""
+"""Schemas inside one another, those behind references included."""
 
 _FREE_DEPTH = 2
-"""Lists and objects inside one another in a value that nothing describes."""
+"""Lists and objects inside one another in a value that no schema describes."""
 
 _NATIVE = {"box": literal(BOX), "point": literal(POINT)}
 
 _FIELDS = {"box": ("x_min", "y_min", "x_max", "y_max", "score"), "point": ("x", "y", "score")}
 
 ANY_OBJECT = mapping(anything(3)).text
-"""The pattern of any object of JSON, with lists and objects at most four deep."""
+"""The pattern of any JSON object, with lists and objects at most four deep."""
 
 
-def pattern_of(schema: Mapping[str, Any]) -> str:
-    """Give the pattern of the answers that a schema allows.
-
-    Args:
-        schema: As `json.loads` gives it.
-
-    Returns:
-        For `dfa.compile_dfa` with `native=True`.
+def read_schema(schema: Schema) -> tuple[str, bool]:
+    """Return the pattern of a schema, for a native `compile_dfa`, and whether objects may have names of any kind.
 
     Raises:
-        SchemaError: It is malformed, or holds something that an answer would not be held to.
+        SchemaError: It is malformed, or holds something that would not be enforced.
         GrammarTooLargeError: It is nested too deeply, has too many values, or allows answers that are too long.
     """
-    return read_schema(schema)[0]
-
-
-def read_schema(schema: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the pattern of a schema, and whether there are objects whose names it leaves open; errors as above."""
     reader = _Reader(schema)
     return reader.read(schema, "", 0).text, reader.free_names
 
 
 class _Reader:
-    """Reads one schema.
+    """Reads one schema. `where` is the JSON pointer to a schema in it, `depth` the number of schemas around that.
 
-    Args:
-        root: The outermost schema, where references begin.
-
-    Attributes:
-        free_names: Whether an object has been read whose names the schema leaves open.
+    `tags` are the discriminators of `oneOf`s around a schema: its objects must have these properties even where they
+    have defaults, because nothing else tells the branches apart.
     """
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: Schema) -> None:
         self.free_names = False
         self._root = root
         self._open: list[str] = []
         self._known: dict[tuple[str, tuple[str, ...]], Fragment] = {}
-        self._kinds: dict[str, Callable[[Mapping[str, Any], str, int], Fragment]] = {
+        self._kinds: dict[str, Callable[[Schema, str, int], Fragment]] = {
             "string": lambda schema, where, _: string_of(schema, where),
             "integer": lambda schema, where, _: number_of(schema, where, whole=True),
             "number": lambda schema, where, _: number_of(schema, where, whole=False),
@@ -93,15 +79,6 @@ class _Reader:
         }
 
     def read(self, schema: Any, where: str, depth: int, tags: tuple[str, ...] = ()) -> Fragment:
-        """Return what a schema allows.
-
-        Args:
-            schema: As `json.loads` gives it.
-            where: JSON pointer to it.
-            depth: Schemas around it.
-            tags: Properties that its objects must have even if they have defaults: discriminators of the `oneOf`s
-                around it, without which nobody could tell which branch was meant.
-        """
         if depth > MAX_NESTING:
             raise GrammarTooLargeError(
                 f"the schema is nested more than {MAX_NESTING} deep at {named(where)}: make it flatter"
@@ -123,9 +100,7 @@ class _Reader:
             refuse(f"stands beside {whole[0]!r}, and cannot be combined with it: give one of them", min(others), where)
         return self._whole(whole[0], schema, where, depth, tags)
 
-    def _whole(
-        self, keyword: str, schema: Mapping[str, Any], where: str, depth: int, tags: tuple[str, ...]
-    ) -> Fragment:
+    def _whole(self, keyword: str, schema: Schema, where: str, depth: int, tags: tuple[str, ...]) -> Fragment:
         if keyword == "$ref":
             return self._reference(schema, where, depth, tags)
         if keyword == "const":
@@ -164,7 +139,7 @@ class _Reader:
                 if not disjoint(self._root, branches[first], branches[second], below(where, "oneOf", second)):
                     refuse(f"schemas {first} and {second} may hold for one value both: use anyOf", "oneOf", where)
 
-    def _reference(self, schema: Mapping[str, Any], where: str, depth: int, tags: tuple[str, ...]) -> Fragment:
+    def _reference(self, schema: Schema, where: str, depth: int, tags: tuple[str, ...]) -> Fragment:
         target, place = resolved(self._root, schema, where)
         if place in self._open:
             refuse(
@@ -176,7 +151,7 @@ class _Reader:
             self._open.pop()
         return self._known[place, tags]
 
-    def _typed(self, schema: Mapping[str, Any], where: str, depth: int, tags: tuple[str, ...]) -> Fragment:
+    def _typed(self, schema: Schema, where: str, depth: int, tags: tuple[str, ...]) -> Fragment:
         if named_tags := [tag for tag in tags if tag in mapping_of(schema, "properties", where)]:
             schema = {**schema, "required": [*names_of(schema, "required", where), *named_tags]}
         used = schema.keys() - ANNOTATIONS - {"type", "$id"}
@@ -195,7 +170,7 @@ class _Reader:
         self.free_names = True
         return anything(depth)
 
-    def _object(self, schema: Mapping[str, Any], where: str, depth: int) -> Fragment:
+    def _object(self, schema: Schema, where: str, depth: int) -> Fragment:
         if "format" in schema:
             native = schema["format"]
             if not isinstance(native, str) or native not in _NATIVE:
@@ -221,7 +196,7 @@ class _Reader:
             "{", entries([(self._property(schema, n, where, depth), n in required) for n in properties]), "}"
         )
 
-    def _check_native(self, schema: Mapping[str, Any], native: str, where: str) -> None:
+    def _check_native(self, schema: Schema, native: str, where: str) -> None:
         """Refuse what a box or a point does not have; it may be said what it has."""
         fields = _FIELDS[native]
         for keyword in ("properties", "required"):
@@ -233,18 +208,16 @@ class _Reader:
             if not isinstance(inner, Mapping) or types_of(inner, place) not in ((), ("number",)):
                 refuse(f"of a {native} all are numbers", "type", place)
 
-    def _property(self, schema: Mapping[str, Any], name: str, where: str, depth: int) -> Fragment:
+    def _property(self, schema: Schema, name: str, where: str, depth: int) -> Fragment:
         place = below(where, "properties", name)
         try:
             return entry(name, self.read(schema["properties"][name], place, depth + 1))
-        except SchemaError:
-            raise
-        except GrammarTooLargeError:
+        except (SchemaError, GrammarTooLargeError):
             raise
         except GrammarError as cause:
             refuse(f"the name cannot be spelled: {cause}", "properties", where, cause)
 
-    def _array(self, schema: Mapping[str, Any], where: str, depth: int) -> Fragment:
+    def _array(self, schema: Schema, where: str, depth: int) -> Fragment:
         low, high = range_of(schema, "minItems", "maxItems", where)
         first = sequence_of(schema, "prefixItems", where)
         if not isinstance(schema.get("uniqueItems", False), bool) or (schema.get("uniqueItems") and high not in (0, 1)):

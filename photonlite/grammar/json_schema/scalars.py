@@ -1,12 +1,19 @@
 """Strings, numbers and listed values of JSON Schema."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
-from photonlite.grammar.json_schema.formats import FORMATS
-from photonlite.grammar.json_schema.keywords import BY_TYPE, decimal_of, named, range_of, refuse, types_of
+from photonlite.grammar.json_schema.keywords import (
+    BY_TYPE,
+    Schema,
+    decimal_of,
+    kind_of,
+    named,
+    range_of,
+    refuse,
+    types_of,
+)
 from photonlite.grammar.json_schema.numbers import Edge, integers, numbers
 from photonlite.grammar.json_schema.text import matching, string, value
 from photonlite.grammar.regex.fragment import Fragment, either
@@ -15,25 +22,53 @@ from photonlite.grammar.regex.rewrite import Lengths
 MAX_ENUM = 5000
 """Values of one list."""
 
+_DAY_OF_ANY_YEAR = (
+    "(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    "|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+_LEAP_YEAR = "(?:[1-9][0-9](?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26])00)"
+_DATE = f"(?:[1-9][0-9]{{3}}-{_DAY_OF_ANY_YEAR}|{_LEAP_YEAR}-02-29)"
+_CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = f"{_CLOCK}:[0-5][0-9](?:\\.[0-9]{{1,6}})?(?:Z|[+-]{_CLOCK})"
+_BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_LABEL = "[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?"
+_NUMBER = "(?:0|[1-9][0-9]{0,5})"
 
-def string_of(schema: Mapping[str, Any], where: str) -> Fragment:
-    """Give the strings that a schema allows."""
+FORMATS = {
+    # RFC 3339, from the year 1000 on and without leap seconds.
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    # ISO 8601 as in appendix A of RFC 3339, down to seconds.
+    "duration": f"P(?:{_NUMBER}W|{_NUMBER}D(?:T{_NUMBER}H{_NUMBER}M{_NUMBER}S)?"
+    f"|T{_NUMBER}H(?:{_NUMBER}M(?:{_NUMBER}S)?)?|T{_NUMBER}M(?:{_NUMBER}S)?|T{_NUMBER}S)",
+    # RFC 4122.
+    "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    # RFC 2673, section 3.2.
+    "ipv4": f"{_BYTE}(?:\\.{_BYTE}){{3}}",
+    # A part of RFC 5321: names without quotes, and hosts by name.
+    "email": f"[a-z0-9_+-]+(?:\\.[a-z0-9_+-]+){{0,3}}@{_LABEL}(?:\\.{_LABEL}){{0,3}}\\.[a-z]{{2,12}}",
+}
+"""Formats of strings in the dialect of `regex.parser`: as strict as their standards, one spelling of each value."""
+
+
+def string_of(schema: Schema, where: str) -> Fragment:
+    """Match the strings that a schema allows."""
     low, high = range_of(schema, "minLength", "maxLength", where)
     if "format" in schema and "pattern" in schema:
         refuse("stands beside 'format', and both cannot be held at once: give one of them", "pattern", where)
-    for keyword, search in (("format", False), ("pattern", True)):
-        if keyword not in schema:
-            continue
-        given = schema[keyword]
-        if keyword == "format":
-            if not isinstance(given, str) or given not in FORMATS:
-                refuse(f"{given!r:.100} is not a known format: there are {', '.join(FORMATS)}", keyword, where)
-            given = FORMATS[given]
-        return _matching(given, keyword, Lengths(low, high), where, search)
+    if "format" in schema:
+        given = schema["format"]
+        if not isinstance(given, str) or given not in FORMATS:
+            refuse(f"{given!r:.100} is not a known format: there are {', '.join(FORMATS)}", "format", where)
+        return _matching(FORMATS[given], "format", Lengths(low, high), where, search=False)
+    if "pattern" in schema:
+        return _matching(schema["pattern"], "pattern", Lengths(low, high), where, search=True)
     return string(low, high)
 
 
-def _matching(pattern: Any, keyword: str, wanted: Lengths, where: str, search: bool) -> Fragment:
+def _matching(pattern: Any, keyword: str, wanted: Lengths, where: str, *, search: bool) -> Fragment:
     try:
         found = matching(pattern, wanted, search=search)
     except GrammarTooLargeError:
@@ -46,8 +81,8 @@ def _matching(pattern: Any, keyword: str, wanted: Lengths, where: str, search: b
     return found
 
 
-def number_of(schema: Mapping[str, Any], where: str, *, whole: bool) -> Fragment:
-    """Give the numbers that a schema allows; only integers if `whole`."""
+def number_of(schema: Schema, where: str, *, whole: bool) -> Fragment:
+    """Match the numbers that a schema allows; only integers if `whole`."""
     step = decimal_of(schema, "multipleOf", where)
     if step is not None and not (whole and step == 1):
         refuse("multiples cannot be held: leave it out", "multipleOf", where)
@@ -63,22 +98,22 @@ def number_of(schema: Mapping[str, Any], where: str, *, whole: bool) -> Fragment
     else:
         found = numbers(low, high)
     if found is None:
-        keyword = next(name for name in (*BY_TYPE["number"],) if name in schema)
+        keyword = next(name for name in BY_TYPE["number"] if name in schema)
         refuse("no number that can be written is within the bounds", keyword, where)
     return found
 
 
-def _edge(schema: Mapping[str, Any], keyword: str, where: str) -> Edge | None:
+def _edge(schema: Schema, keyword: str, where: str) -> Edge | None:
     given = decimal_of(schema, keyword, where)
     return None if given is None else Edge(given, keyword.startswith("exclusive"))
 
 
-def values_of(given: list[Any], schema: Mapping[str, Any], keyword: str, where: str) -> Fragment:
-    """Give those of some values that are of the schema's types."""
+def values_of(given: list[Any], schema: Schema, keyword: str, where: str) -> Fragment:
+    """Match those of some values that have the schema's types."""
     if len(given) > MAX_ENUM:
         raise GrammarTooLargeError(f"{keyword!r} at {named(where)} has {len(given)} values: the limit is {MAX_ENUM}")
     types = types_of(schema, where)
-    fitting = [each for each in given if not types or any(_is(each, name) for name in types)]
+    fitting = [each for each in given if not types or any(_has_type(each, name) for name in types)]
     if not fitting:
         refuse(f"none of the values is of the type {', '.join(types)}", keyword, where)
     try:
@@ -89,15 +124,7 @@ def values_of(given: list[Any], schema: Mapping[str, Any], keyword: str, where: 
         refuse(str(cause), keyword, where, cause)
 
 
-def _is(given: Any, name: str) -> bool:
-    kinds: dict[str, Any] = {
-        "string": str,
-        "object": Mapping,
-        "array": list | tuple,
-        "boolean": bool,
-        "null": type(None),
-    }
-    if name in kinds:
-        return isinstance(given, kinds[name])
-    number = isinstance(given, int | float) and not isinstance(given, bool)
-    return number and (name == "number" or isinstance(given, int) or given.is_integer())
+def _has_type(given: Any, name: str) -> bool:
+    if name == "integer":
+        return kind_of(given) == "number" and (isinstance(given, int) or given.is_integer())
+    return kind_of(given) == name

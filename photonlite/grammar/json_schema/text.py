@@ -1,4 +1,4 @@
-"""JSON as patterns: compact, with a space allowed behind each comma and each colon, and every text spelled one way."""
+"""JSON as patterns: compact, with a space allowed behind each comma and colon, and every text spelled one way."""
 
 import json
 import math
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
-from photonlite.grammar.json_schema.numbers import numbers
+from photonlite.grammar.json_schema.numbers import UNBOUNDED
 from photonlite.grammar.regex.characters import ANY, Characters, in_json
 from photonlite.grammar.regex.fragment import EMPTY, Fragment, either, literal, optional, repeated, sequence
-from photonlite.grammar.regex.parser import Concat as Parts
-from photonlite.grammar.regex.parser import Node, Repetition, parse_regex
+from photonlite.grammar.regex.parser import Concat, Node, Repetition, parse_regex
 from photonlite.grammar.regex.rewrite import Lengths, fragment, lengths, whole
 
 MAX_NESTING = 32
@@ -22,40 +21,25 @@ COLON = sequence(literal(":"), _SPACE)
 
 
 def string(low: int = 0, high: int | None = None) -> Fragment:
-    """Match a string of so many characters."""
-    return quoted(repeated(in_json(ANY), low, high))
-
-
-def quoted(inner: Fragment) -> Fragment:
-    """Match a string whose inside matches."""
-    return sequence(literal('"'), inner, literal('"'))
+    """Match a string of `low` to `high` characters."""
+    return bracketed('"', repeated(in_json(ANY), low, high), '"')
 
 
 def matching(pattern: str, wanted: Lengths, *, search: bool) -> Fragment | None:
-    """Match a string by a user's pattern.
+    """Match a string by a user's pattern, anywhere in it where `search` is set.
 
-    Args:
-        pattern: In the dialect of `regex`.
-        wanted: The characters that the string may have.
-        search: Whether it may match anywhere in the string.
-
-    Returns:
-        The pattern; None where it allows other lengths and cannot be held to those that are wanted.
-
-    Raises:
-        GrammarError: It is malformed, or uses something that is not supported.
-        GrammarTooLargeError: It is over a limit.
+    Returns None where the pattern allows lengths that are not wanted, and cannot be held to those that are.
     """
     node = _held(whole(parse_regex(pattern), search=search), wanted)
     has = lengths(node)
     if has.low < wanted.low or (wanted.high is not None and (has.high is None or has.high > wanted.high)):
         return None
-    return quoted(fragment(node, in_json))
+    return bracketed('"', fragment(node, in_json), '"')
 
 
 def _held(node: Node, wanted: Lengths) -> Node:
     """Hold a pattern that repeats one set of characters, such as `[a-z]+`, to some lengths."""
-    part = node.parts[0] if isinstance(node, Parts) and len(node.parts) == 1 else node
+    part = node.parts[0] if isinstance(node, Concat) and len(node.parts) == 1 else node
     if not isinstance(part, Repetition) or not isinstance(part.part, Characters):
         return node
     low = max(part.low, wanted.low)
@@ -64,12 +48,7 @@ def _held(node: Node, wanted: Lengths) -> Node:
 
 
 def value(given: Any, depth: int = 0) -> Fragment:
-    """Match one value of JSON.
-
-    Raises:
-        GrammarError: It is not a JSON value.
-        GrammarTooLargeError: It is nested too deeply.
-    """
+    """Match one value of JSON; raises a GrammarError for anything else."""
     if depth > MAX_NESTING:
         raise GrammarTooLargeError(f"a value is nested more than {MAX_NESTING} deep: make it flatter")
     if isinstance(given, str):
@@ -84,10 +63,9 @@ def value(given: Any, depth: int = 0) -> Fragment:
         except ValueError as cause:  # Python writes no integer of more than some thousand digits
             raise GrammarError(f"a number cannot be written ({cause}): give a smaller one") from cause
     if isinstance(given, list | tuple):
-        return bracketed("[", separated([value(each, depth + 1) for each in given]), "]")
+        return bracketed("[", _separated([value(each, depth + 1) for each in given]), "]")
     if isinstance(given, dict) and all(isinstance(name, str) for name in given):
-        entries = [entry(name, value(each, depth + 1)) for name, each in given.items()]
-        return bracketed("{", separated(entries), "}")
+        return bracketed("{", _separated([entry(name, value(each, depth + 1)) for name, each in given.items()]), "}")
     raise GrammarError(
         f"{given!r:.100} is not a JSON value: give null, a boolean, a number, a text, a list or an object"
     )
@@ -98,34 +76,28 @@ def entry(name: str, inner: Fragment) -> Fragment:
     return sequence(value(name), COLON, inner)
 
 
-def separated(parts: Sequence[Fragment]) -> Fragment:
-    """Match all parts, with commas between them."""
+def _separated(parts: Sequence[Fragment]) -> Fragment:
     return sequence(*(sequence(COMMA, part) if place else part for place, part in enumerate(parts)))
 
 
 def bracketed(opening: str, inner: Fragment, closing: str) -> Fragment:
-    """Match something between brackets."""
     return sequence(literal(opening), inner, literal(closing))
 
 
 def entries(given: Sequence[tuple[Fragment, bool]]) -> Fragment:
-    """Match entries in their order, with commas between them.
-
-    Args:
-        given: What matches an entry, and whether it must be there.
-    """
+    """Match entries in their order, with commas between them; each comes with whether it is required."""
     first = next((place for place, (_, required) in enumerate(given) if required), None)
     if first is None:
         some = _some([part for part, _ in given])
         return EMPTY if some is None else optional(some)
-    # One that must be there tells where commas stand: behind those before it, and before those behind it.
+    # A required entry fixes the commas: behind the entries before it, and before those behind it.
     before = [optional(sequence(part, COMMA)) for part, _ in given[:first]]
     behind = [(sequence(COMMA, part), required) for part, required in given[first + 1 :]]
     return sequence(*before, given[first][0], *(part if required else optional(part) for part, required in behind))
 
 
 def _some(parts: Sequence[Fragment]) -> Fragment | None:
-    """Match at least one of the parts, in their order; by halves, a pattern grows as n to the power of 1.6."""
+    """Match at least one of the parts, in their order; by halves, the pattern grows as n to the power of 1.6."""
     if len(parts) < 2:
         return parts[0] if parts else None
     left, right = _some(parts[: len(parts) // 2]), _some(parts[len(parts) // 2 :])
@@ -135,14 +107,7 @@ def _some(parts: Sequence[Fragment]) -> Fragment | None:
 
 
 def items(prefix: Sequence[Fragment], item: Fragment | None, low: int, high: int | None) -> Fragment:
-    """Match a list.
-
-    Args:
-        prefix: Its first items, one after the other.
-        item: All others; None where there are none.
-        low: Items at least.
-        high: Items at most; None for no limit.
-    """
+    """Match a list of `low` to `high` items: those of `prefix` first, then any number of `item`, if there is one."""
     if high is not None:
         prefix = prefix[:high]
     known = len(prefix)
@@ -163,8 +128,8 @@ def items(prefix: Sequence[Fragment], item: Fragment | None, low: int, high: int
 
 
 def anything(depth: int) -> Fragment:
-    """Match any value whose lists and objects are so deep at most."""
-    scalars = [string(), _known(numbers(None, None)), *(literal(each) for each in ("true", "false", "null"))]
+    """Match any value with lists and objects at most so deep."""
+    scalars = [string(), UNBOUNDED, *(literal(each) for each in ("true", "false", "null"))]
     if depth == 0:
         return either(scalars)
     inner = anything(depth - 1)
@@ -172,11 +137,6 @@ def anything(depth: int) -> Fragment:
 
 
 def mapping(inner: Fragment) -> Fragment:
-    """Match an object with any names; that none comes twice is seen to by `grammar.unique_names`."""
+    """Match an object with any names; `decoding.typed` ensures that none comes twice."""
     one = sequence(string(), COLON, inner)
     return bracketed("{", optional(sequence(one, repeated(sequence(COMMA, one), 0))), "}")
-
-
-def _known(part: Fragment | None) -> Fragment:
-    assert part is not None
-    return part

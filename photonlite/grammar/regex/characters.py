@@ -1,7 +1,8 @@
 r"""Sets of characters in patterns.
 
-Dialects disagree on what `\d`, `\w`, `\s` and `.` stand for beyond ASCII. Here they stand for what is in all dialects,
-so that an answer also matches by the rules of Python and of ECMA-262; what is not, is neither in `\d` nor in `\D`.
+Dialects disagree on what `\d`, `\w`, `\s` and `.` stand for beyond ASCII. Here they stand for what all dialects agree
+on, so that an answer also matches by the rules of Python and of ECMA-262. A disputed character is neither in `\d` nor
+in `\D`.
 """
 
 from collections.abc import Iterable
@@ -12,38 +13,31 @@ from photonlite.grammar.automata.alphabet import RESERVED
 from photonlite.grammar.regex.fragment import Fragment, code, either, literal
 
 _BYTES = 8
-"""What a set counts that holds more than ASCII: states of the bytes of UTF-8."""
+"""The size of a set with more than ASCII: its UTF-8 takes several states."""
 
 _ASCII = frozenset(range(128))
 
 
 @dataclass(frozen=True)
 class Item:
-    """A part of a set.
+    """A part of a set."""
 
-    Attributes:
-        text: As it stands inside brackets.
-        ascii: Which ASCII characters it holds; None where that is not known.
-        single: The character, where it is just one.
-        wide: Whether it may hold others than ASCII.
-    """
-
-    text: str
-    ascii: frozenset[int] | None
-    single: int | None = None
-    wide: bool = True
+    text: str  # as it stands inside brackets
+    ascii: frozenset[int] | None  # its ASCII characters; None where they are not known
+    single: int | None = None  # the character, where it is just one
+    wide: bool = True  # whether it may hold other characters than ASCII
 
 
 @dataclass(frozen=True)
 class Characters:
-    """A set of characters: one of the items, or none of them."""
+    """A set of characters: those of the items, or all others."""
 
     items: tuple[Item, ...]
     negated: bool = False
 
     @property
     def ascii(self) -> frozenset[int]:
-        """The ASCII characters that it is known to hold."""
+        """The ASCII characters that it surely holds."""
         known = [item.ascii for item in self.items]
         if self.negated:
             return frozenset() if None in known else _ASCII.difference(*(each or () for each in known))
@@ -51,11 +45,10 @@ class Characters:
 
     @property
     def single(self) -> int | None:
-        """The character, where it is just one."""
         return self.items[0].single if len(self.items) == 1 and not self.negated else None
 
     def without(self, codes: Iterable[int]) -> Fragment:
-        """Match one of the set but none of these ASCII characters."""
+        """Match a character of the set, but none of these ASCII characters."""
         left_out = sorted(codes)
         inner = f"[{'^' if self.negated else ''}{''.join(item.text for item in self.items)}]"
         size = _BYTES if self.negated or any(item.wide for item in self.items) else 1
@@ -63,7 +56,6 @@ class Characters:
 
 
 def span(low: int, high: int) -> Item:
-    """Give the characters from one code point to another."""
     single = low if low == high else None
     text = code(low) if low == high else f"{code(low)}-{code(high)}"
     return Item(text, frozenset(range(low, min(high, 127) + 1)), single, high > 127)
@@ -79,7 +71,7 @@ _NARROW = {
     "w": _named("0-9A-Za-z_", *_WORDS, wide=False),
     "s": _named(r"\t-\r\x{20}", *_SPACES, wide=False),
 }
-# What any dialect takes for a digit, a letter or a space.
+# What at least one dialect takes for a digit, a letter or a space.
 _WIDE = {
     "d": _named(r"\p{N}", *_DIGITS),
     "w": _named(r"\w\p{N}\p{M}", *_WORDS),
@@ -88,12 +80,7 @@ _WIDE = {
 
 
 def shorthand(letter: str, negated: bool) -> Item:
-    r"""Give what `\d`, `\D`, `\w`, `\W`, `\s` or `\S` stands for.
-
-    Args:
-        letter: One of dDwWsS.
-        negated: Whether it is for a set of the other characters: then it holds what any dialect has in it.
-    """
+    r"""Return what `\d`, `\D`, `\w`, ... stands for; `negated` is for a set of the other characters."""
     kind = letter.lower()
     if letter.islower():
         return _WIDE[kind] if negated else _NARROW[kind]
@@ -106,11 +93,7 @@ DOT = Characters(tuple(span(each, each) for each in (10, 13, 0x85, 0x2028, 0x202
 
 
 def in_text(characters: Characters) -> Fragment:
-    """Match one of a set in plain text, where the letters that stand for something else never are.
-
-    Raises:
-        GrammarError: The set is just such a letter.
-    """
+    """Match a character of a set in plain text, which holds no reserved letters."""
     if characters.single in RESERVED:
         raise GrammarError(f"the pattern spells the control character 0x{characters.single:02x}: no answer holds it")
     return characters.without(set(RESERVED) & characters.ascii if _known(characters) else RESERVED)
@@ -120,14 +103,13 @@ _ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 ESCAPED = {
     number: f"\\{_ESCAPES[number]}" if number in _ESCAPES else f"\\u{number:04x}" for number in (*range(32), 34, 92)
 }
-"""How JSON spells the characters that do not stand for themselves, one way each."""
-
+"""How JSON spells the characters that need an escape, one way each."""
 
 _EVERY_ESCAPE = Fragment(r'\\(?:["\\bfnrt]|u00(?:0[0-7bef]|1[0-9a-f]))', 8)
 
 
 def in_json(characters: Characters) -> Fragment:
-    """Match one of a set inside a string of JSON."""
+    """Match a character of a set inside a JSON string."""
     special = sorted(characters.ascii & ESCAPED.keys())
     spelled = [literal(ESCAPED[number]) for number in special] if len(special) < len(ESCAPED) else [_EVERY_ESCAPE]
     if characters.single is not None and spelled:

@@ -1,4 +1,9 @@
-"""The reader of users' regular expressions."""
+r"""Parses users' regular expressions.
+
+The dialect is what Python's `re` and ECMA-262 share, with sets of Unicode categories (`\p{L}`): sets, groups,
+alternatives, repetitions, and `^` and `$` at the ends. What no finite automaton can do, or what dialects understand
+differently, is refused with its position.
+"""
 
 import re
 import unicodedata
@@ -8,14 +13,9 @@ from typing import NoReturn
 from photonlite.errors import GrammarError, GrammarTooLargeError
 from photonlite.grammar.regex.characters import DOT, Characters, Item, shorthand, span
 
-MAX_LENGTH = 10_000
-"""Characters of a pattern."""
-
-MAX_GROUPS = 32
-"""Groups inside one another."""
-
-MAX_COUNT = 10_000
-"""The largest number of a repetition."""
+MAX_LENGTH = 10_000  # characters of a pattern
+MAX_GROUPS = 32  # groups inside one another
+MAX_COUNT = 10_000  # the largest number of a repetition
 
 _CONTROLS = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11, "0": 0}
 _CODE = re.compile(
@@ -29,29 +29,21 @@ _OPENING = re.compile(r"\(\?:|\(\?P?<[A-Za-z_][A-Za-z0-9_]*>|\((?!\?)")
 
 @dataclass(frozen=True)
 class Anchor:
-    """The beginning or the end of the text: "^" or "$"."""
-
-    kind: str
+    kind: str  # "^" or "$"
 
 
 @dataclass(frozen=True)
 class Concat:
-    """One after the other."""
-
     parts: "tuple[Node, ...]"
 
 
 @dataclass(frozen=True)
 class Alternation:
-    """Any one of them."""
-
     branches: "tuple[Node, ...]"
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """At least `low` times; at most `high` times, or without end."""
-
     part: "Node"
     low: int
     high: int | None
@@ -61,12 +53,7 @@ Node = Characters | Anchor | Concat | Alternation | Repetition
 
 
 def parse_regex(pattern: str) -> Node:
-    """Read a pattern.
-
-    Raises:
-        GrammarError: It is malformed, or uses something that is not supported.
-        GrammarTooLargeError: It is too long or too deep, or counts too far.
-    """
+    """Parse a pattern; raises a GrammarError where it is malformed, not supported or over a limit."""
     if not isinstance(pattern, str):
         raise GrammarError(f"a pattern is text, not of type {type(pattern).__name__}")
     if len(pattern) > MAX_LENGTH:
@@ -123,7 +110,7 @@ class _Reader:
         if isinstance(part, Anchor):
             self._at = begin
             self.refuse("a repetition of ^ or $")
-        self._next("?")  # reluctant or not, the texts are the same
+        self._next("?")  # lazy or greedy, the texts are the same
         if self.rest and (self._pattern[self._at] in "*+?" or _COUNT.match(self._pattern, self._at)):
             self.refuse("a repetition of a repetition (or a possessive one), which needs a group around the first")
         return Repetition(part, *counts)
@@ -189,7 +176,6 @@ class _Reader:
         return Characters((self._escaped(negated=False),))
 
     def _escaped(self, *, negated: bool, inside: bool = False) -> Item:
-        """Read an escape that stands for characters, outside or inside a set."""
         self._at += 1
         letter = self._pattern[self._at : self._at + 1]
         if found := self._take(_CODE):

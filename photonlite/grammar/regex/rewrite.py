@@ -1,9 +1,4 @@
-r"""Regular expressions of users: parse_regex into a tree, and written down again for outlines-core.
-
-The dialect is what Python's `re` and ECMA-262 share, with sets of Unicode categories (`\p{L}`): sets, groups,
-alternatives, repetitions, and `^` and `$` at the ends. What no finite automaton can do, or what dialects take for
-different things, is refused with its place.
-"""
+"""Users' regular expressions, written down again for outlines-core."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,32 +13,22 @@ _ANYTHING = Repetition(ANY, 0, None)
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How many characters a text may have: at least `low`, and at most `high` where there is a limit."""
+    """How many characters a text may have: `low` to `high`, without a limit for None."""
 
     low: int
     high: int | None
 
 
 def rewritten(pattern: str) -> str:
-    """Write a user's pattern for outlines-core; it matches a whole answer, and no letter of `letters.RESERVED`.
-
-    Raises:
-        GrammarError: The pattern is malformed, or uses something that is not supported.
-        GrammarTooLargeError: It is over a limit.
-    """
+    """Write a user's pattern for outlines-core; it matches whole answers, and no letter of `alphabet.RESERVED`."""
     return fragment(whole(parse_regex(pattern)), in_text).text
 
 
 def whole(node: Node, *, search: bool = False) -> Node:
-    """Take `^` and `$` off the ends of all alternatives.
+    """Remove `^` and `$` from the ends of all alternatives.
 
-    Args:
-        node: A pattern.
-        search: Whether it may match anywhere in a text, as `pattern` of JSON Schema does: then what may stand before
-            and behind it is added where no anchor forbids it.
-
-    Raises:
-        GrammarError: There is an anchor inside.
+    A `search` may match anywhere in a text, as `pattern` of JSON Schema does: where no anchor forbids it, anything may
+    stand before and behind the pattern.
     """
     if isinstance(node, Alternation):
         return Alternation(tuple(whole(each, search=search) for each in node.branches))
@@ -73,7 +58,7 @@ def _anchored(node: Node) -> bool:
 
 
 def fragment(node: Node, spell: Callable[[Characters], Fragment]) -> Fragment:
-    """Write a pattern without anchors; `spell` writes sets of characters."""
+    """Write a pattern without anchors; `spell` writes its sets of characters."""
     match node:
         case Characters():
             return spell(node)
@@ -88,7 +73,7 @@ def fragment(node: Node, spell: Callable[[Characters], Fragment]) -> Fragment:
 
 
 def lengths(node: Node) -> Lengths:
-    """Tell how many characters a pattern without anchors matches."""
+    """Return how many characters a pattern without anchors matches."""
     match node:
         case Concat(parts):
             each = [lengths(part) for part in parts]

@@ -150,12 +150,10 @@ class ChoiceQuestion:
 
     def _branch(self, tree: ChoiceTrie, ids: Ids) -> Request:
         """Ask for the answers that begin with some ids, greedily."""
-        grammar = ChoiceGrammar(tree, tree.longest, ids)
-        for index in ids:
-            grammar.accept(Token(index))
+        budget = tree.longest - len(ids)
         prompt = (*self._prompt, *(Token(index) for index in ids))
         question = dataclasses.replace(self._question, prompt=prompt, settings=SamplingSettings())
-        return question.request(grammar, tree.longest - len(ids))
+        return question.request(ChoiceGrammar(tree, budget, ids), budget)
 
 
 class Scoring:

@@ -15,8 +15,7 @@ from photonlite.grammar.automata.alphabet import COORDINATE, SIZE
 from photonlite.grammar.automata.tables import Automaton
 from photonlite.grammar.decoding.base import BudgetedGrammar
 from photonlite.grammar.decoding.text import ReasoningGrammar
-from photonlite.grammar.decoding.typed import TypedGrammar
-from photonlite.grammar.decoding.unique_names import UniqueNamesGrammar
+from photonlite.grammar.decoding.typed import TypedGrammar, UniqueNamesGrammar
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.request import Completion, Request, Token
 from photonlite.results import Answer

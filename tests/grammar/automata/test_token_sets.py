@@ -16,7 +16,7 @@ def test_sets_are_kept_once_as_lists_or_as_bits() -> None:
     places = [writer.add(many, kinds), writer.add(many[::-1].copy(), kinds[::-1].copy())]
     places.append(writer.add(np.array([9, 3], np.int32), np.array([CLOSING, CLOSING], np.uint8)))
 
-    rows, row_of = writer.rows(), writer.numbered(np.array(places, np.int32))
+    rows, row_of = writer.sets(), writer.numbered(np.array(places, np.int32))
 
     assert [rows.ids(row) for row in row_of[0]] == [tuple(many.tolist()), (0, 2, 4, 6, 8), (6, 8)]
     assert (row_of[0] == row_of[1]).all()
@@ -32,7 +32,7 @@ def test_bits_are_laid_out_as_steps_upload_them() -> None:
     row = int(writer.numbered(np.array(place))[()])
     MaskCache(SIZE).fill(Allowed(tuple(ids.tolist())), out)
 
-    mask = writer.rows().mask(row)
+    mask = writer.sets().mask(row)
 
     assert mask is not None
     assert (mask == out).all()

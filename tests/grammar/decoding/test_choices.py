@@ -58,15 +58,13 @@ def test_the_tree_tells_what_it_holds() -> None:
     ]
 
 
-def test_a_prefix_is_forced_and_the_rest_is_chosen() -> None:
+def test_a_grammar_begins_behind_its_prefix() -> None:
     grammar = ChoiceGrammar(TRIE, 9, prefix=(31, 4))
 
-    assert grammar.allowed == Allowed((31,))
-    feed(grammar, 31)
     assert grammar.allowed == Allowed((4,))
-    assert feed(grammar, 4, 4).finish_reason == "stop"
-    assert feed(ChoiceGrammar(TRIE, 9, prefix=(31,)), 31).allowed.scored == (END, 4)
-    assert feed(ChoiceGrammar(TRIE, 9, prefix=(12, 7)), 12, 7).finish_reason == "stop"
+    assert feed(grammar, 4).finish_reason == "stop"
+    assert ChoiceGrammar(TRIE, 9, prefix=(31,)).allowed.scored == (END, 4)
+    assert ChoiceGrammar(TRIE, 9, prefix=(12, 7)).finish_reason == "stop"
     with pytest.raises(GrammarError, match="no choice begins"):
         ChoiceGrammar(TRIE, 9, prefix=(12, 31))
 
@@ -78,8 +76,8 @@ def test_a_budget_leaves_choices_out_that_do_not_fit() -> None:
     assert grammar.allowed == Allowed((END,))
     with pytest.raises(GrammarError, match="takes 2 tokens, and 1 are left"):
         ChoiceGrammar(TRIE, 1)
-    with pytest.raises(GrammarError, match="takes 3 tokens"):
-        ChoiceGrammar(TRIE, 2, prefix=(31, 4))
+    with pytest.raises(GrammarError, match="takes 2 tokens, and 1 are left"):
+        ChoiceGrammar(ChoiceTrie([((1, 2, 3), NO)], END), 1, prefix=(1,))
 
 
 def test_more_children_than_can_be_scored_are_only_listed() -> None:

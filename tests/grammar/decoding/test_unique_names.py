@@ -12,8 +12,7 @@ from photonlite.errors import GrammarError
 from photonlite.grammar.automata.tables import Automaton
 from photonlite.grammar.automata.trie import TokenBytes
 from photonlite.grammar.compiler.worker import compile_with
-from photonlite.grammar.decoding.typed import TypedGrammar
-from photonlite.grammar.decoding.unique_names import JsonPosition, UniqueNamesGrammar
+from photonlite.grammar.decoding.typed import JsonPosition, TypedGrammar, UniqueNamesGrammar
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.request import Allowed, Token
 from tests.grammar.vocabularies import SINGLES, Vocabulary
@@ -200,7 +199,7 @@ def test_an_answer_with_room_to_spare_is_not_cut() -> None:
 def test_a_budget_without_a_name_that_is_new_is_told() -> None:
     grammar = UniqueNamesGrammar(compiled("map"), 100)
     every = frozenset(bytes((letter,)) for letter in range(256))
-    grammar._place = JsonPosition((every | {b""},), b"", quoted=True)
+    grammar._position = JsonPosition((every | {b""},), b"", quoted=True)
     grammar._state = automaton_state(b'{"')
     grammar._left = 1 + int(compiled("map").distance[grammar._state])
 

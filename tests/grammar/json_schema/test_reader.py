@@ -13,7 +13,7 @@ from photonlite.grammar.automata.builder import build_automaton
 from photonlite.grammar.automata.dfa import Dfa, compile_dfa
 from photonlite.grammar.automata.tables import Automaton
 from photonlite.grammar.decoding.typed import TypedGrammar
-from photonlite.grammar.json_schema.reader import ANY_OBJECT, pattern_of
+from photonlite.grammar.json_schema.reader import ANY_OBJECT, read_schema
 from photonlite.request import Token
 from tests.grammar.schemas import SCHEMAS, Pair
 from tests.grammar.vocabularies import COORDINATE, END, EVERYTHING, accepts
@@ -30,7 +30,7 @@ CASES = settings(deadline=None, derandomize=True, database=None, suppress_health
 
 
 def compiled(schema: Any) -> Dfa:
-    return compile_dfa(pattern_of(schema), native=True)
+    return compile_dfa(read_schema(schema)[0], native=True)
 
 
 def fits(schema: Any, *texts: str) -> list[bool]:
@@ -117,14 +117,14 @@ def test_discriminators_may_stand_inside_one_another() -> None:
 )
 def test_branches_that_a_discriminator_does_not_tell_apart_are_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(SchemaError, match="may hold for one value both"):
-        pattern_of(TAGGED | {"$defs": TAGGED["$defs"] | changed})
+        read_schema(TAGGED | {"$defs": TAGGED["$defs"] | changed})[0]
 
 
 def test_a_discriminated_union_that_holds_itself_is_refused() -> None:
     pups = {"type": "array", "items": {"$ref": "#"}}
     loop = {"type": "object", "properties": {"kind": {"const": "dog"}, "pups": pups}}
     with pytest.raises(SchemaError, match="leads back to itself"):
-        pattern_of(TAGGED | {"$defs": TAGGED["$defs"] | {"Dog": loop}})
+        read_schema(TAGGED | {"$defs": TAGGED["$defs"] | {"Dog": loop}})[0]
 
 
 @pytest.mark.slow
@@ -309,14 +309,14 @@ def lists(count: int) -> Any:
 )
 def test_what_would_not_be_enforced_is_refused_by_keyword_and_place(schema: Any, keyword: str, where: str) -> None:
     with pytest.raises(SchemaError) as caught:
-        pattern_of(schema)
+        read_schema(schema)[0]
 
     assert (caught.value.keyword, caught.value.where) == (keyword, where)
 
 
 def test_a_place_with_half_a_character_is_named_in_text_that_can_be_sent() -> None:
     with pytest.raises(SchemaError, match=r"at /properties/\\ud800: ") as caught:
-        pattern_of({"properties": {"\ud800": {"not": {}}}})
+        read_schema({"properties": {"\ud800": {"not": {}}}})[0]
 
     assert caught.value.where == "/properties/\ud800"
 
@@ -346,7 +346,7 @@ DOUBLING = {f"d{n}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{n + 
 )
 def test_what_is_too_large_is_refused_before_it_is_compiled(schema: Any) -> None:
     with pytest.raises(GrammarTooLargeError):
-        pattern_of(schema)
+        read_schema(schema)[0]
 
 
 def test_thousands_of_listed_values() -> None:
@@ -384,7 +384,7 @@ JUNK = st.recursive(
 @given(JUNK)
 def test_whatever_comes_is_read_or_refused_by_type(schema: Any) -> None:
     with contextlib.suppress(GrammarError):
-        pattern_of(schema)
+        read_schema(schema)[0]
 
 
 def test_an_end_is_never_asked_for_behind_an_object() -> None:

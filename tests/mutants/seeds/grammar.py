@@ -19,14 +19,14 @@ MUTANTS = [
     ),
     Mutant(
         "names: an object has one twice",
-        "grammar/decoding/unique_names.py",
+        "grammar/decoding/typed.py",
         "                    if name in names:",
         "                    if False:",
         "tests/grammar/decoding/test_unique_names.py",
     ),
     Mutant(
         "names: nothing is held back for one that is not repeated",
-        "grammar/decoding/unique_names.py",
+        "grammar/decoding/typed.py",
         "return left - 1 if left > self._guide.distance[self._state] else left",
         "return left",
         "tests/grammar/decoding/test_unique_names.py",
