@@ -346,7 +346,7 @@ def test_missing_words_and_images_are_said_at_their_place(page: Page, image: Pat
     assert page["object"].get_attribute("aria-invalid") == "true"
 
     page["object"].send_keys("mug", Keys.ENTER)
-    assert page.errors() == {"picture-error": "Choose a picture first."}
+    assert page.errors() == {"picture-error": "Choose an image first."}
 
     page.upload(image)
     assert page.errors() == {}
@@ -356,7 +356,7 @@ def test_missing_words_and_images_are_said_at_their_place(page: Page, image: Pat
 @pytest.mark.parametrize(
     ("error", "place"),
     [
-        (ImageTooLargeError("the picture has 70 million pixels"), "picture-error"),
+        (ImageTooLargeError("the image has 70 million pixels"), "picture-error"),
         (UnsupportedSkillError("this checkpoint does not detect"), "skill-error"),
         (RuntimeError("inside"), "run-error"),
     ],
@@ -375,11 +375,11 @@ def test_the_server_s_errors_are_shown_where_they_belong(
 
 def test_a_file_that_is_no_image_is_refused(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
-    path.write_text("no picture")
+    path.write_text("no image")
 
     page["file"].send_keys(str(path))
 
-    page.until(lambda: "notes.txt is not a picture" in page.errors().get("picture-error", ""))
+    page.until(lambda: "notes.txt is not an image" in page.errors().get("picture-error", ""))
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab(driver: webdriver.Chrome, image: Path) -> None:

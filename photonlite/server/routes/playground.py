@@ -1,7 +1,6 @@
-"""The playground: one static page at `/`, served with its scripts, style and examples from this package's files.
+"""The playground: one static page at `/` with its scripts, style and examples, all of them in memory.
 
-Everything lies in memory, a megabyte at most, and nothing outside the server is named: the page works offline, and its
-Content-Security-Policy holds the browser to that.
+Nothing outside the server is named: the page works offline, and its Content-Security-Policy holds the browser to that.
 """
 
 import gzip
@@ -26,19 +25,10 @@ _TYPES: Final = {
 }
 
 # blob: is what the user chose; no markup is ever made from text, which trusted types make sure of.
-_POLICY: Final = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' blob:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    )
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
 _HEADERS: Final = {
@@ -54,22 +44,17 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True)
 class Asset:
-    """A file of the page.
-
-    Attributes:
-        body: Its bytes.
-        packed: The same with gzip; None where that gains nothing.
-        media_type: For Content-Type.
-        tag: A weak ETag without its W/: the same for the same bytes, packed or not.
-    """
+    """A file of the page."""
 
     body: bytes
     packed: bytes | None
+    """With gzip; None where that gains nothing."""
     media_type: str
     tag: str
+    """A weak ETag without its W/: the same for the same bytes, packed or not."""
 
-    def answer(self, request: Request) -> Response:
-        """The file, or 304 where the browser has it already."""
+    def response(self, request: Request) -> Response:
+        """Return the file, or 304 where the browser has it already."""
         headers = {**_HEADERS, "ETag": f"W/{self.tag}"}
         known = (tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(","))
         if self.tag in known:
@@ -82,22 +67,22 @@ class Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """The page's files by their path below `static/`."""
+    """Return the page's files by their path below `static/`."""
     return {path.relative_to(STATIC).as_posix(): _read(path) for path in STATIC.rglob("*") if path.suffix in _TYPES}
 
 
 def routes() -> list[BaseRoute]:
-    """`/` and `/static/...`: open to everybody, because they hold no secret and the API checks keys itself."""
+    """Return `/` and `/static/...`, which need no key: they hold no secret, and the API checks keys itself."""
     files = assets()
     paths = {"/": files["index.html"]} | {f"/static/{name}": asset for name, asset in files.items()}
     return [_route(path, asset) for path, asset in paths.items()]
 
 
 def _route(path: str, asset: Asset) -> Route:
-    async def answer(request: Request) -> Response:
-        return asset.answer(request)
+    async def send(request: Request) -> Response:
+        return asset.response(request)
 
-    return Route(path, answer, methods=["GET"], include_in_schema=False)
+    return Route(path, send, methods=["GET"])
 
 
 def _read(path: Path) -> Asset:

@@ -17,7 +17,7 @@ export function headersFor(key) {
 /**
  * Asks a skill.
  * @param {string} skill Name of the route.
- * @param {Blob} image The picture, as a file.
+ * @param {Blob} image The image, as a file.
  * @param {object} fields What the skill takes beside it.
  * @param {{key: string, signal: AbortSignal, onEvent: (event: object) => void}} options onEvent hears a stream's events.
  * @returns {Promise<{answer: object, elapsed: number}>} elapsed is in milliseconds, from sending to the last byte.

@@ -3,7 +3,7 @@ import { address, ApiError, ask, headersFor } from "./api.js";
 import { wireCamera } from "./camera.js";
 import { wireCode, writeCode } from "./code.js";
 import { $, clearErrors, complain, make, tabs } from "./dom.js";
-import { readPicture, wireSources } from "./picture.js";
+import { readPicture, wireSources } from "./image.js";
 import { Reference } from "./reference.js";
 import * as result from "./result.js";
 
@@ -16,7 +16,7 @@ const camera = wireCamera({ task, key: () => $("key").value, onKey: askForKey })
 
 // ---- the question ----
 
-/** What is asked, without the picture: {skill, fields}; null where words are missing, and the page says so. */
+/** What is asked, without the image: {skill, fields}; null where words are missing, and the page says so. */
 function task({ complaining = true } = {}) {
   const skill = chosen("skill");
   if (skill === "caption") return { skill, fields: { length: chosen("length") } };
@@ -59,9 +59,9 @@ function showReference() {
   showCode();
 }
 
-// ---- pictures ----
+// ---- images ----
 
-/** Shows a picture; words are suggested for it where nobody has written any. */
+/** Shows an image; words are suggested for it where nobody has written any. */
 async function take(blob, name, words) {
   drop();
   clearErrors();
@@ -101,7 +101,7 @@ async function run() {
   const asked = task();
   if (!asked) return;
   if (!state.picture) {
-    complain("picture-error", "Choose a picture first.");
+    complain("picture-error", "Choose an image first.");
     return;
   }
   const abort = new AbortController();

@@ -1,8 +1,8 @@
-// Draws results over a picture or a video, and lists them.
+// Draws results over an image or a video, and lists them.
 import { make, percent } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-// Beyond this many, names would hide the picture: they come with hover and focus.
+// Beyond this many, names would hide the image: they come with hover and focus.
 const NAMED = 12;
 
 /** Objects, points and segments in one form: {label, score, box: [x0, y0, x1, y1], path?, polygon?}. */
@@ -50,7 +50,7 @@ function outline(item) {
   return svg;
 }
 
-/** A polygon in the picture as a path in the box, which is what a segment's own path is. */
+/** A polygon in the image as a path in the box, which is what a segment's own path is. */
 function pathOf({ polygon, box: [x0, y0, x1, y1] }) {
   const inside = polygon.map(([x, y]) => `${(x - x0) / (x1 - x0 || 1)} ${(y - y0) / (y1 - y0 || 1)}`);
   return `M${inside.join("L")}Z`;
@@ -66,7 +66,7 @@ export function draw(overlay, items) {
   return marks;
 }
 
-/** Moves names that would leave the picture sideways. */
+/** Moves names that would leave the image sideways. */
 function keepInside(overlay, marks) {
   const { left, right } = overlay.getBoundingClientRect();
   const tags = marks.map((mark) => mark.querySelector(".tag"));
@@ -79,7 +79,7 @@ function keepInside(overlay, marks) {
   });
 }
 
-/** Lists items so that pointer and keyboard pick them out of the picture, and the picture out of the list. */
+/** Lists items so that pointer and keyboard pick them out of the image, and the image out of the list. */
 export function list(place, overlay, items, marks, [width, height]) {
   const rows = items.map((item, index) => row(item, index, width, height));
   const pick = (index, on) => {
@@ -111,7 +111,7 @@ function row(item, index, width, height) {
     {},
     make(
       "button",
-      { type: "button", title: "Corners in pixels of the picture" },
+      { type: "button", title: "Corners in pixels of the image" },
       make("span", { class: "number" }, String(index + 1)),
       make("span", { class: "name" }, item.label ?? ""),
       make("span", { class: "place" }, place),

@@ -1,4 +1,4 @@
-// A place on the picture that the words are about: a point by click or Enter, a box by dragging.
+// A place on the image that the words are about: a point by click or Enter, a box by dragging.
 import { make, percent } from "./dom.js";
 
 const DRAG = 6; // pixels; a finger is never quite still
@@ -7,7 +7,7 @@ const rounded = (values) => values.map((value) => Number(value.toFixed(4)));
 
 export class Reference {
   /**
-   * @param {HTMLElement} frame Holds the picture; takes pointer and keys.
+   * @param {HTMLElement} frame Holds the image; takes pointer and keys.
    * @param {HTMLElement} overlay Where the place is drawn.
    * @param {(text: string) => void} say Tells a screen reader.
    * @param {() => void} onChange Called with every new value.
@@ -29,7 +29,7 @@ export class Reference {
     if (on) {
       this.frame.tabIndex = 0;
       this.frame.setAttribute("role", "application");
-      this.frame.setAttribute("aria-label", "Picture. Arrow keys move a cursor, Enter marks the place, Escape clears it.");
+      this.frame.setAttribute("aria-label", "Image. Arrow keys move a cursor, Enter marks the place, Escape clears it.");
     } else {
       for (const name of ["tabindex", "role", "aria-label"]) this.frame.removeAttribute(name);
     }

@@ -1,11 +1,11 @@
-// Pictures from files, a camera, the clipboard, a drop or the examples.
+// Images from files, a camera, the clipboard, a drop or the examples.
 import { $ } from "./dom.js";
 
 // The model looks at less than this; a phone's photograph need not travel whole.
 const LARGEST_SIDE = 2048;
 
 /**
- * Reads a picture so that it can be shown and sent.
+ * Reads an image so that it can be shown and sent.
  * @returns {Promise<{name, url, width, height, sent: Blob, sentSize: [number, number]}>}
  * @throws {Error} The browser cannot show it.
  */
@@ -17,7 +17,7 @@ export async function readPicture(blob, name) {
     await image.decode();
   } catch {
     URL.revokeObjectURL(url);
-    throw new Error(`${name} is not a picture that this browser can show. JPEG, PNG and WebP are.`);
+    throw new Error(`${name} is not an image that this browser can show. JPEG, PNG and WebP are.`);
   }
   const { naturalWidth: width, naturalHeight: height } = image;
   const scale = LARGEST_SIDE / Math.max(width, height);
@@ -34,19 +34,19 @@ function scaled(image, [width, height]) {
   Object.assign(canvas, { width, height });
   canvas.getContext("2d").drawImage(image, 0, 0, width, height);
   return new Promise((resolve, reject) => {
-    const done = (blob) => (blob ? resolve(blob) : reject(new Error("The picture is too large for this browser.")));
+    const done = (blob) => (blob ? resolve(blob) : reject(new Error("The image is too large for this browser.")));
     canvas.toBlob(done, "image/jpeg", 0.92);
   });
 }
 
-/** The first picture of a drop or a paste, or the first file if none says that it is one. */
+/** The first image of a drop or a paste, or the first file if none says that it is one. */
 function pictureIn(transfer) {
   const files = [...(transfer?.files || [])];
   return files.find((file) => file.type.startsWith("image/")) || files[0];
 }
 
 /**
- * Makes every way to hand in a picture work.
+ * Makes every way to hand in an image work.
  * @param {{take: (blob, name, words?) => void, fail: (message) => void, active: () => boolean}} page
  */
 export function wireSources({ take, fail, active }) {
@@ -77,7 +77,7 @@ function wireTransfers(take, active) {
     const file = pictureIn(transfer);
     if (!file || !active()) return;
     event.preventDefault();
-    take(file, file.name || "picture.png");
+    take(file, file.name || "image.png");
   };
   document.addEventListener("paste", (event) => from(event, event.clipboardData));
   document.addEventListener("dragover", (event) => {
