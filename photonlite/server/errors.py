@@ -1,4 +1,4 @@
-"""What can go wrong on the way to an answer, as HTTP: a status and `{"error": {"message", "type", "code"}}`."""
+"""Errors as HTTP: a status and `{"error": {"message", "type", "code"}}`."""
 
 import re
 from collections.abc import Mapping
@@ -14,20 +14,19 @@ from photonlite.server.config import ServerConfig
 from photonlite.settings import settings_of
 
 CLIENT_CLOSED = 499
-"""Logged for a client that went away; nobody receives it."""
-
+"""Logged for a client that went away, which does not receive it."""
 
 UNFORESEEN = 500
-"""For what is the server's own fault: the log tells more about it than the client is told."""
+"""The server's own fault: the details go to the log, not to the client."""
 
 
 class HttpError(Exception):
     """A request that ends without its answer.
 
     Args:
-        status: Of HTTP.
+        status: HTTP status.
         message: What was wrong, which limit it met, what to do.
-        type: The class of error by which clients sort: see `_TYPES`; that of the status unless given.
+        type: The class of error; that of the status unless given.
         code: What exactly it was, as a word for programs.
         headers: Of the response, such as Retry-After.
         limit: Name of the `ServerConfig` limit that was met: the message then names the flag that raises it.
@@ -53,11 +52,10 @@ class HttpError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What the client gets as JSON."""
+        """What the client receives as JSON."""
         return {"error": {"message": self.message, "type": self.type, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        """The whole answer."""
         return JSONResponse(self.body, self.status, headers=self.headers)
 
 
@@ -70,7 +68,7 @@ _TYPES = {
     504: "timeout_error",
 }
 
-# The first class that fits counts: subclasses stand before their bases.
+# The first class that matches counts: subclasses stand before their bases.
 _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.ImageTooLargeError, 413, "image_too_large"),
     (errors.ImageTimeoutError, 400, "image_too_costly"),
@@ -101,7 +99,7 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
 
 
 def to_http(error: BaseException) -> HttpError:
-    """Say any error in HTTP; what nobody foresaw is a 500 whose message tells nothing about the inside."""
+    """Convert any error to HTTP; an unforeseen one is a 500 whose message does not quote it."""
     if isinstance(error, HttpError):
         return error
     if isinstance(error, HTTPException):

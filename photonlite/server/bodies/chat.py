@@ -27,17 +27,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from photonlite.grammar.decoding.choices import MAX_CHOICES
-from photonlite.server.bodies.base import (
-    Body,
-    Flag,
-    Json,
-    JsonSchema,
-    Text,
-    Texts,
-    shown,
-    unusable,
-    wanted,
-)
+from photonlite.server.bodies.base import Body, Flag, Json, JsonSchema, Text, Texts, shown, unusable, wanted
 from photonlite.server.bodies.skills import Seed, Temperature, TopP
 
 _MOST_STOPS: Final = 4

@@ -1,4 +1,4 @@
-"""Reads the body of a request: so many bytes, so much time, and as many as were announced."""
+"""Reads the body of a request: so many bytes, in so much time, and as many as Content-Length says."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,17 +8,12 @@ from starlette.requests import ClientDisconnect, Request
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import CLIENT_CLOSED, HttpError
 
-# What follows on the connection is not the next request: it must not be read as one.
+# The rest of such a body must not be read as the next request of the connection.
 _CLOSE = {"Connection": "close"}
 
 
 async def read_body(request: Request, config: ServerConfig, charge: Callable[[int], None]) -> bytes:
-    """Read everything.
-
-    Args:
-        request: Of which nothing has been read.
-        config: The limits.
-        charge: Told of bytes as they come; raises where there is no memory for them.
+    """Read the whole body; `charge` is told of bytes as they come, and raises where there is no memory for them.
 
     Raises:
         HttpError: 413 over the limit, 400 where it is shorter or longer than announced, 408 where it takes too long,

@@ -1,5 +1,6 @@
 """Bodies of Moondream's own routes: what `/v1/caption`, `query`, `detect`, `point` and `segment` take and answer."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, PlainValidator
@@ -147,6 +148,16 @@ class SkillResponse(BaseModel):
     metrics: Metrics | None
     finish_reason: FinishReason | None
     truncated: bool | None = Field(description="Whether a limit cut the answer short.")
+
+
+def outcome_of(result: Mapping[str, Any]) -> Json:
+    """Return the metrics of an answer, and why it ended."""
+    metrics = getattr(result, "metrics", None)
+    return {
+        "metrics": None if metrics is None else metrics.to_dict(),
+        "finish_reason": getattr(result, "finish_reason", None),
+        "truncated": getattr(result, "truncated", None),
+    }
 
 
 class Grounding(BaseModel):

@@ -9,7 +9,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from photonlite.server.backend import SKILLS, Call, Skill
+from photonlite.server.bodies.base import Json
 from photonlite.server.bodies.parsing import read_skill_request
+from photonlite.server.bodies.skills import outcome_of
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.limiter import Permit
 from photonlite.server.routes.sse import EventResponse, event, failure_event
@@ -17,11 +19,7 @@ from photonlite.server.transport.disconnect import WatchedStream
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:
-    """Give a route for each skill.
-
-    Args:
-        ingress: Of the server.
-    """
+    """Return a route for each skill."""
     return [Route(f"/v1/{skill}", partial(_handle, ingress, skill), methods=["POST"]) for skill in SKILLS]
 
 
@@ -29,12 +27,18 @@ async def _handle(ingress: Ingress, skill: Skill, request: Request) -> Response:
     async with await ingress.admit(request) as permit:
         call = await _read_call(ingress, skill, request, permit)
         if call.stream and skill != "segment":
-            pieces = await ingress.stream(call, permit, request)
-            return EventResponse(_text_events(pieces, permit), pieces, permit)
-        answer = _body(skill, await ingress.answer(call, permit, request), permit)
-        if call.stream:
-            return Response(b"".join(_outline_events(answer)), media_type=EventResponse.media_type)
-        return JSONResponse(answer)
+            stream = await ingress.stream(call, permit, request)
+            return EventResponse(_text_events(stream, permit), stream, permit)
+        result = await ingress.answer(call, permit, request)
+        answer = {**result, **outcome_of(result), "request_id": permit.id}
+        if skill != "segment":
+            return JSONResponse(answer)
+        # Moondream's client reads one outline, beside the list that photonlite returns.
+        first: Mapping[str, Any] = next(iter(result["segments"]), {})
+        outline = {"path": first.get("path", ""), "bbox": first.get("bbox")}
+        if not call.stream:
+            return JSONResponse({**answer, **outline})
+        return Response(b"".join(_outline_events(outline, answer)), media_type=EventResponse.media_type)
 
 
 async def _read_call(ingress: Ingress, skill: Skill, request: Request, permit: Permit) -> Call:
@@ -47,40 +51,21 @@ async def _read_call(ingress: Ingress, skill: Skill, request: Request, permit: P
     return Call(skill, loaded[0] if loaded else None, read.arguments, read.stream, strict=read.strict)
 
 
-def _body(skill: Skill, result: Mapping[str, Any], permit: Permit) -> dict[str, Any]:
-    outcome = _outcome(result, permit)
-    if skill == "segment":  # Moondream's client reads one outline, beside the list that photonlite gives
-        outline: Mapping[str, Any] = next(iter(result["segments"]), {})
-        result = {**result, "path": outline.get("path", ""), "bbox": outline.get("bbox")}
-    return {**result, **outcome}
-
-
-def _outcome(result: Mapping[str, Any], permit: Permit) -> dict[str, Any]:
-    metrics = getattr(result, "metrics", None)
-    return {
-        "request_id": permit.id,
-        "metrics": None if metrics is None else metrics.to_dict(),
-        "finish_reason": getattr(result, "finish_reason", None),
-        "truncated": getattr(result, "truncated", None),
-    }
-
-
-async def _text_events(pieces: WatchedStream, permit: Permit) -> AsyncGenerator[bytes, None]:
+async def _text_events(stream: WatchedStream, permit: Permit) -> AsyncGenerator[bytes, None]:
     try:
-        async for piece in pieces:
-            yield event({"chunk": piece, "completed": False})
+        async for text in stream:
+            yield event({"chunk": text, "completed": False})
     except Exception as error:
         yield failure_event(error)
         return
-    beside = {name: pieces.result[name] for name in ("reasoning", "scores") if name in pieces.result}
-    yield event({"chunk": "", "completed": True, **beside, **_outcome(pieces.result, permit)})
+    result = stream.result
+    more = {name: result[name] for name in ("reasoning", "scores") if name in result}
+    yield event({"chunk": "", "completed": True, **more, **outcome_of(result), "request_id": permit.id})
 
 
-def _outline_events(answer: Mapping[str, Any]) -> list[bytes]:
-    path, bbox = answer["path"], answer["bbox"]
-    rest = {name: value for name, value in answer.items() if name not in ("path", "bbox")}
+def _outline_events(outline: Json, answer: Json) -> list[bytes]:
     return [
-        event({"type": "bbox", "bbox": bbox}),
-        event({"type": "path_delta", "chunk": path, "completed": False}),
-        event({"type": "final", "path": path, "bbox": bbox, "completed": True, **rest}),
+        event({"type": "bbox", "bbox": outline["bbox"]}),
+        event({"type": "path_delta", "chunk": outline["path"], "completed": False}),
+        event({"type": "final", "completed": True, **outline, **answer}),
     ]

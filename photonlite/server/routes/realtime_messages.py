@@ -1,4 +1,4 @@
-"""What goes over the real-time WebSocket.
+"""The messages of the real-time WebSocket.
 
 The client sends text messages, JSON objects that say what to ask, and binary messages, the frames:
 
@@ -32,6 +32,7 @@ from photonlite.realtime.outcomes import FrameResult
 from photonlite.realtime.question import Question
 from photonlite.realtime.stats import LoopStats
 from photonlite.server.bodies.parsing import read_json_object
+from photonlite.server.bodies.skills import outcome_of
 from photonlite.server.errors import HttpError
 
 MAX_TEXT: Final = 65_536
@@ -53,7 +54,7 @@ def read_text(text: str) -> dict[str, Any]:
 
 
 def read_frame(data: bytes) -> bytes:
-    """Give a frame as the bytes of an image file.
+    """Return a frame as the bytes of an image file.
 
     Raises:
         HttpError: 400, the header of raw pixels does not fit them.
@@ -66,24 +67,18 @@ def read_frame(data: bytes) -> bytes:
     if not width or not height or len(data) - _HEADER.size != 3 * width * height:
         sizes = f"{width}x{height} pixels take {3 * width * height} bytes, and {len(data) - _HEADER.size} came"
         raise _misshapen(f"the frame's header does not fit its pixels: {sizes}")
-    # A PPM is just that: another header in front of the same bytes.
+    # A PPM file is the same pixels behind another header.
     return b"P6 %d %d 255\n" % (width, height) + memoryview(data)[_HEADER.size :]
 
 
 def task_message(question: Question) -> dict[str, Any]:
-    """Say what holds from the next frame on."""
+    """Return the message that confirms what is asked from the next frame on."""
     deadline_ms = None if question.deadline_s is None else _milliseconds(question.deadline_s)
     return {"type": "task", "task": question.task, **question.arguments, "deadline_ms": deadline_ms}
 
 
 def result_message(result: FrameResult, counted: Mapping[str, int]) -> dict[str, Any]:
-    """Say what was found on a frame.
-
-    Args:
-        result: Of the frame; its stamp is the number that the client knows.
-        counted: From `counts`.
-    """
-    metrics = getattr(result.result, "metrics", None)
+    """Return the message with the answer to a frame; `counted` is from `counts`."""
     return {
         "type": "result",
         "frame": result.stamp,
@@ -91,15 +86,13 @@ def result_message(result: FrameResult, counted: Mapping[str, int]) -> dict[str,
         "result": dict(result.result),
         "latency_ms": _milliseconds(result.latency_s),
         "met_deadline": result.met_deadline,
-        "finish_reason": getattr(result.result, "finish_reason", None),
-        "truncated": getattr(result.result, "truncated", None),
-        "metrics": None if metrics is None else metrics.to_dict(),
+        **outcome_of(result.result),
         "counts": counted,
     }
 
 
 def counts(stats: LoopStats) -> dict[str, int]:
-    """What results carry of the statistics."""
+    """Return the part of the statistics that every result carries."""
     return {
         "submitted": stats.submitted,
         "answered": stats.answered,
@@ -110,7 +103,7 @@ def counts(stats: LoopStats) -> dict[str, int]:
 
 
 def error_message(error: HttpError, frame: int | None) -> dict[str, Any]:
-    """Say what was wrong with a frame, or with a text message."""
+    """Return the message about an error of a frame, or of a text message."""
     return {"type": "error", "frame": frame, **error.body}
 
 

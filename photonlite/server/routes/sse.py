@@ -1,4 +1,4 @@
-"""Server-sent events: answers that are sent while they are made."""
+"""Server-sent events: answers that are sent while they are generated."""
 
 import json
 from collections.abc import AsyncGenerator, Mapping
@@ -14,13 +14,13 @@ from photonlite.server.transport.logs import LOGGER
 
 
 def event(data: Mapping[str, Any] | str) -> bytes:
-    """Write one event; a mapping becomes one line of JSON."""
+    """Return one event; a mapping becomes one line of JSON."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, allow_nan=False)
     return f"data: {text}\n\n".encode()
 
 
 def failure_event(error: Exception) -> bytes:
-    """Write the error that ends a stream after its response has begun; what nobody foresaw is logged as well."""
+    """Return the event for an error that ends a stream after its response has begun; an unforeseen one is logged."""
     failure = to_http(error)
     if failure.status == UNFORESEEN:
         LOGGER.error("a stream failed", exc_info=error)
@@ -28,36 +28,23 @@ def failure_event(error: Exception) -> bytes:
 
 
 class EventResponse(Response):
-    """Sends events as they come.
+    """Sends events as they come, and closes their stream and the request's permit however that ends.
 
-    However that ends, the pieces are closed, which cancels what is not done, and the permit gives its place back.
-
-    Args:
-        events: Each from `event`; they handle what the pieces raise.
-        pieces: Where they come from.
-        permit: Of the request.
-        headers: More headers.
+    `events` are made from the stream and handle what it raises; closing an unfinished stream cancels its request.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self,
-        events: AsyncGenerator[bytes, None],
-        pieces: WatchedStream,
-        permit: Permit,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        # A proxy that gathers events before it passes them on would make a stream pointless.
+    def __init__(self, events: AsyncGenerator[bytes, None], stream: WatchedStream, permit: Permit) -> None:
         self.background = None
         self.status_code = 200
-        self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
+        # A proxy must not gather events before it passes them on.
+        self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._events = events
-        self._pieces = pieces
+        self._stream = stream
         self._permit = permit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send everything."""
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async for chunk in self._events:
@@ -66,6 +53,6 @@ class EventResponse(Response):
         finally:
             try:
                 await self._events.aclose()
-                await self._pieces.aclose()
+                await self._stream.aclose()
             finally:
                 self._permit.close()
