@@ -20,7 +20,7 @@ from torch import Tensor
 
 from photonlite.errors import NumericalError
 from photonlite.images.crops import ImageCrops
-from photonlite.kernels.reference import dequantise, quantise
+from photonlite.kernels.reference.attention import dequantise, quantise
 from photonlite.models.base import Model, ModelShape
 from photonlite.models.layers import attend
 from photonlite.request import Allowed, Completion, Request, SamplingSettings, Token

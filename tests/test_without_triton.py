@@ -16,10 +16,10 @@ for module in pkgutil.walk_packages(photonlite.__path__, "photonlite."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 
-from photonlite.kernels import skinny
+from photonlite.kernels import triton_utils
 from tests.serving import image, serve
 
-assert not skinny.HAS_TRITON
+assert not triton_utils.HAS_TRITON
 with serve() as model:
     print(len(model.detect(image(0), "mug")["objects"]) > 0)
 """

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from photonlite.images.crops import ImageCrops
-from photonlite.kernels.reference import FP8, dequantise, quantise
+from photonlite.kernels.reference.attention import FP8, dequantise, quantise
 from photonlite.models.base import Model
 from photonlite.models.layers import Attention, MaskedAttention, attend
 from photonlite.models.moondream.model import MoondreamModel

@@ -2,7 +2,7 @@
 
 A program takes one part of the positions of one key/value head of one row, and folds them into a running softmax
 (Milakov and Gimelshein, 2018, "Online normalizer calculation for softmax"). The one whose part ends with the new
-position rotates and writes its key and value, and uses them as they were written: nobody reads them in this step.
+position rotates and writes its key and value, and uses them as written: no other program reads them in this step.
 
 ```
 positions of row b   [0 ............................ position)  new
@@ -10,7 +10,7 @@ part 0, 1, 2         [----------)[----------)[------)  ● rotated, written, fol
 the last to arrive   m = max m_i;  out = sum 2**(m_i - m) o_i / sum 2**(m_i - m) l_i
 ```
 
-Cached keys and values were written by steps before: they are asked for while the kernel in front still runs.
+Cached keys and values were written by earlier steps: they are prefetched while the kernel in front still runs.
 """
 
 from __future__ import annotations
@@ -21,34 +21,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from photonlite.kernels import reference_decode as reference
-from photonlite.kernels.launching import dependent_launch, power_of_2
-from photonlite.kernels.skinny import arrival_counters
-from photonlite.kernels.skinny_kernels import HAS_TRITON
+from photonlite.kernels.paged_attention import check_pages
+from photonlite.kernels.reference import attention as reference
+from photonlite.kernels.reference.attention import FP8
+from photonlite.kernels.small_batch_gemm import arrival_counters
+from photonlite.kernels.small_batch_gemm_kernels import prefetch
+from photonlite.kernels.triton_utils import dependent_launch, power_of_2, tl, triton, use_triton
 
-if HAS_TRITON:
-    import triton
-    import triton.language as tl
-
-    from photonlite.kernels.skinny_kernels import prefetch_kernel
-
-
-# Stands for the score of nothing seen: below every real one, and finite, so that differences are numbers.
+# The score of nothing seen: below every real one, and finite, so that differences are numbers.
 _LEAST = -1e30
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """How the work is cut.
+class AttentionConfig:
+    """How the work is divided.
 
     Attributes:
         block: Positions in one step of a program's loop.
         parts: Programs that share a head of a row.
         warps: Of a program.
         stages: Steps of the loop whose loads are under way together.
-        ahead: Positions whose keys and values a program asks for, into the L2 cache, before it waits for its query.
-        dot: Whether products run on tensor cores, which takes heads of at least 16 numbers. There a row of queries is
-            padded to 16, and still they need a third of the instructions.
+        ahead: Positions whose keys and values a program prefetches into the L2 cache before it waits for its query.
+        dot: Whether products run on tensor cores, which takes heads of at least 16 numbers. A row of queries is padded
+            to 16 there, and still takes a third of the instructions.
     """
 
     block: int
@@ -59,14 +54,14 @@ class Cut:
     dot: bool = False
 
 
-def cut_of(rows: int, kv_heads: int, positions: int, *, fp8: bool = False) -> Cut:
-    """Choose by measurement on an H200 (bench/results/gpu-notes.md); right for any shape, if not the fastest."""
+def attention_config(rows: int, kv_heads: int, positions: int, *, fp8: bool = False) -> AttentionConfig:
+    """Choose by measurement on an H200 (bench/results/gpu-notes.md); correct for any shape, if not the fastest."""
     programs = rows * kv_heads
     if programs <= 32:
-        return Cut(16, max(1, min(27, positions // 32)), 1, 2, 32)
+        return AttentionConfig(16, max(1, min(27, positions // 32)), 1, 2, 32)
     if fp8 and programs >= 1024:
-        return Cut(64 if programs < 2048 else 32, 1, 1, 5, dot=True)
-    return Cut(16, max(1, min(-(-1536 // programs), positions // 32)), 1, 5 if fp8 else 4, dot=True)
+        return AttentionConfig(64 if programs < 2048 else 32, 1, 1, 5, dot=True)
+    return AttentionConfig(16, max(1, min(-(-1536 // programs), positions // 32)), 1, 5 if fp8 else 4, dot=True)
 
 
 def decode_attention(
@@ -81,6 +76,7 @@ def decode_attention(
     *,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
+    config: AttentionConfig | None = None,
 ) -> None:
     """Rotate the new queries and keys, write keys and values into their pages, attend.
 
@@ -94,130 +90,49 @@ def decode_attention(
         positions: int32 ``[B]``: of the new position; a row sees it and all before it.
         slots: int32 ``[B]``, with the strides of `positions`: page * page size + place where it is written.
         out: ``[B, H D]``, last dimension contiguous.
-        k_scale: Stored keys are keys divided by it; it matters where they are stored in 8 bits.
+        k_scale: Stored keys are keys divided by it, in FP8.
         v_scale: The same for values.
+        config: Of the kernel; `attention_config` unless given.
     """
-    if qkv.is_cuda and HAS_TRITON:
-        run_attention(
-            qkv, rotary, keys, values, page_table, positions, slots, out, k_scale=k_scale, v_scale=v_scale
-        )  # fmt: skip
-    else:
+    if not use_triton(qkv):
         reference.decode_attention(
             qkv, rotary, keys, values, page_table, positions, slots, out, k_scale=k_scale, v_scale=v_scale
-        )  # fmt: skip
-
-
-def run_attention(
-    qkv: Tensor,
-    rotary: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    page_table: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    out: Tensor,
-    *,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
-    cut: Cut | None = None,
-) -> None:
-    """Run the kernel; see :func:`decode_attention`.
-
-    Raises:
-        ValueError: The page size is no power of two, or tensors lie in memory in a way that the kernel does not read.
-    """
-    rows, page, kv_heads, dim = len(qkv), *keys.shape[1:]
-    if page & (page - 1):
-        raise ValueError(f"the page size is {page}: the kernel needs a power of two")
-    if keys.stride() != values.stride() or keys.stride(3) != 1 or page_table.stride(1) != 1:
-        raise ValueError(f"keys with strides {keys.stride()}, values with {values.stride()}: the kernel needs the same")
+        )
+        return
+    check_pages(keys, values, page_table)
     if positions.stride() != slots.stride():
         raise ValueError(f"positions with stride {positions.stride()}, slots with {slots.stride()}: give the same")
+    rows, page, kv_heads, dim = len(qkv), *keys.shape[1:]
     group = qkv.shape[1] // dim // kv_heads - 2
-    fp8 = keys.dtype == torch.float8_e4m3fn
-    cut = cut or cut_of(rows, kv_heads, page_table.shape[1] * page, fp8=fp8)
-    dot = cut.dot and min(dim, cut.block) >= 16
+    fp8 = keys.dtype == FP8
+    config = config or attention_config(rows, kv_heads, page_table.shape[1] * page, fp8=fp8)
+    dot = config.dot and min(dim, config.block) >= 16
     partial, counters = qkv, qkv
-    if cut.parts > 1:
-        partial = torch.empty(rows, kv_heads * group, cut.parts, dim + 2, dtype=torch.float32, device=qkv.device)
+    if config.parts > 1:
+        partial = torch.empty(rows, kv_heads * group, config.parts, dim + 2, dtype=torch.float32, device=qkv.device)
         counters = arrival_counters(qkv.device, rows * kv_heads)
-    _attend_kernel[(rows, kv_heads, cut.parts)](
-        qkv,
-        rotary,
-        keys,
-        values,
-        page_table,
-        positions,
-        slots,
-        out,
-        partial,
-        counters,
-        *keys.stride()[:3],
-        page_table.stride(0),
-        positions.stride(0),
-        out.stride(0),
-        rotary.stride(0),
-        math.log2(math.e) / math.sqrt(dim) * k_scale,
-        1.0 / k_scale,
-        1.0 / v_scale,
-        v_scale,
-        GROUP=group,
-        GROUP_WIDTH=max(16, power_of_2(group)) if dot else power_of_2(group),
-        DIM=dim,
-        DIM_WIDTH=power_of_2(dim),
-        HALF=rotary.shape[2],
-        PAGE=page,
-        BLOCK=cut.block,
-        DOT=dot,
-        PARTS=cut.parts,
-        PARTS_WIDTH=power_of_2(cut.parts),
-        STAGES=cut.stages,
-        AHEAD=cut.ahead,
-        LEAST=_LEAST,
-        FP8=fp8,
-        num_warps=cut.warps,
-        **dependent_launch(qkv),
-    )
+    _attend_kernel[(rows, kv_heads, config.parts)](
+        qkv, rotary, keys, values, page_table, positions, slots, out, partial, counters,
+        *keys.stride()[:3], page_table.stride(0), positions.stride(0), out.stride(0), rotary.stride(0),
+        math.log2(math.e) / math.sqrt(dim) * k_scale, 1.0 / k_scale, 1.0 / v_scale, v_scale,
+        GROUP=group, GROUP_WIDTH=max(16, power_of_2(group)) if dot else power_of_2(group),
+        DIM=dim, DIM_WIDTH=power_of_2(dim), HALF=rotary.shape[2], PAGE=page, BLOCK=config.block, DOT=dot,
+        PARTS=config.parts, PARTS_WIDTH=power_of_2(config.parts), STAGES=config.stages, AHEAD=config.ahead,
+        LEAST=_LEAST, FP8=fp8, num_warps=config.warps, **dependent_launch(qkv),
+    )  # fmt: skip
 
 
-def _attend(
-    qkv: tl.tensor,
-    rotary: tl.tensor,
-    keys: tl.tensor,
-    values: tl.tensor,
-    page_table: tl.tensor,
-    positions: tl.tensor,
-    slots: tl.tensor,
-    out: tl.tensor,
-    partial: tl.tensor,
-    counters: tl.tensor,
-    page_stride: tl.tensor,
-    place_stride: tl.tensor,
-    head_stride: tl.tensor,
-    table_stride: tl.tensor,
-    row_stride: tl.tensor,
-    out_stride: tl.tensor,
-    sines: tl.tensor,
-    scale: tl.tensor,
-    k_inverse: tl.tensor,
-    v_inverse: tl.tensor,
-    v_scale: tl.tensor,
-    GROUP: tl.constexpr,
-    GROUP_WIDTH: tl.constexpr,
-    DIM: tl.constexpr,
-    DIM_WIDTH: tl.constexpr,
-    HALF: tl.constexpr,
-    PAGE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DOT: tl.constexpr,
-    PARTS: tl.constexpr,
-    PARTS_WIDTH: tl.constexpr,
-    STAGES: tl.constexpr,
-    AHEAD: tl.constexpr,
-    LEAST: tl.constexpr,
-    FP8: tl.constexpr,
-    PDL: tl.constexpr,
-) -> None:
+@triton.jit
+def _attend_kernel(
+    qkv: tl.tensor, rotary: tl.tensor, keys: tl.tensor, values: tl.tensor, page_table: tl.tensor,
+    positions: tl.tensor, slots: tl.tensor, out: tl.tensor, partial: tl.tensor, counters: tl.tensor,
+    page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, table_stride: tl.tensor,
+    row_stride: tl.tensor, out_stride: tl.tensor, sines: tl.tensor,
+    scale: tl.tensor, k_inverse: tl.tensor, v_inverse: tl.tensor, v_scale: tl.tensor,
+    GROUP: tl.constexpr, GROUP_WIDTH: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr, HALF: tl.constexpr,
+    PAGE: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr, PARTS: tl.constexpr, PARTS_WIDTH: tl.constexpr,
+    STAGES: tl.constexpr, AHEAD: tl.constexpr, LEAST: tl.constexpr, FP8: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
     """Fold part `program_id(2)` of row `program_id(0)` into the heads that share key/value head `program_id(1)`."""
     row, kv_head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if PDL:
@@ -231,36 +146,80 @@ def _attend(
         if AHEAD > 0:
             near = tl.minimum(begin + tl.arange(0, AHEAD), tl.maximum(stop - 1, 0))
             line = tl.load(pages + near // PAGE).to(tl.int64) * page_stride + near % PAGE * place_stride
-            prefetch_kernel(keys + line + kv_head * head_stride)
-            prefetch_kernel(values + line + kv_head * head_stride)
+            prefetch(keys + line + kv_head * head_stride)
+            prefetch(values + line + kv_head * head_stride)
         tl.extra.cuda.gdc_wait()
 
     vector = qkv + row.to(tl.int64) * ((GROUP + 2) * tl.num_programs(1) * DIM)
     heads = kv_head * GROUP + member
     real = (member < GROUP)[:, None] & (d < DIM)[None, :]
-    angle = rotary + position * HALF
     cell = vector + heads[:, None] * DIM + d[None, :]
     other = tl.where(d < HALF, HALF, -HALF)[None, :]
-    turns = (d < 2 * HALF)[None, :]
+    cos, sin = _rotation(rotary + position * HALF, sines, d, HALF)
+    query = tl.load(cell, mask=real, other=0.0).to(tl.float32) * cos[None, :]
+    query += tl.load(cell + other, mask=real & (d < 2 * HALF)[None, :], other=0.0).to(tl.float32) * sin[None, :]
+    query = query.to(qkv.dtype.element_ty)  # [G, D]
+    scaled = query.to(tl.float32) * scale
+    highest, divisor, merged = _fold_cached(
+        query, scaled, keys, values, pages, begin, stop, d, kv_head, page_stride, place_stride, head_stride, scale,
+        GROUP_WIDTH, DIM, DIM_WIDTH, PAGE, BLOCK, DOT, STAGES, LEAST, FP8,
+    )  # fmt: skip
+    if position // share == part:
+        stored_key, stored_value = _write_new(
+            vector + (GROUP * tl.num_programs(1) + kv_head) * DIM + d, keys, values, slots + row * row_stride, kv_head,
+            cos, sin, d, page_stride, place_stride, head_stride, k_inverse, v_inverse, DIM, HALF, PAGE, FP8,
+        )  # fmt: skip
+        new_score = tl.sum(scaled * stored_key.to(tl.float32)[None, :], axis=1)
+        top = tl.maximum(highest, new_score)
+        new_weight, old_weight = tl.exp2(new_score - top), tl.exp2(highest - top)
+        divisor = divisor * old_weight + new_weight
+        merged = merged * old_weight[:, None] + new_weight[:, None] * stored_value.to(tl.float32)[None, :]
+        highest = top
+
+    result = out + row.to(tl.int64) * out_stride + heads[:, None] * DIM + d[None, :]
+    if PARTS == 1:
+        tl.store(result, (merged * (v_scale / divisor)[:, None]).to(out.dtype.element_ty), mask=real)
+    else:
+        head = (row * tl.num_programs(1) + kv_head) * GROUP + member
+        own = partial + (head * PARTS + part) * (DIM + 2)
+        tl.store(own[:, None] + d[None, :], merged, mask=real)
+        tl.store(own + DIM, highest, mask=member < GROUP)
+        tl.store(own + DIM + 1, divisor, mask=member < GROUP)
+        tl.debug_barrier()  # the whole part is stored before this program counts itself in
+        counter = counters + row * tl.num_programs(1) + kv_head
+        if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == PARTS - 1:
+            mixed = _merge_parts(partial, head, member, d, v_scale, GROUP, DIM, PARTS, PARTS_WIDTH, LEAST)
+            tl.store(result, mixed.to(out.dtype.element_ty), mask=real)
+            tl.store(counter, 0)
+
+
+@triton.jit
+def _rotation(angle: tl.tensor, sines: tl.tensor, d: tl.tensor, HALF: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """Load the cosine of each number of a head, and the sine with the sign for its half."""
     cos = tl.load(angle + d % HALF, mask=d < 2 * HALF, other=1.0)
     sin = tl.load(angle + sines + d % HALF, mask=d < 2 * HALF, other=0.0)
-    sin = tl.where(d < HALF, -sin, sin)
-    query = tl.load(cell, mask=real, other=0.0).to(tl.float32) * cos[None, :]
-    query += tl.load(cell + other, mask=real & turns, other=0.0).to(tl.float32) * sin[None, :]
-    query = query.to(qkv.dtype.element_ty)  # [G, D]
-    # What 8 bits hold, 16 bits of either kind hold exactly; float16 is the quicker conversion.
-    compute: tl.constexpr = tl.float16 if FP8 else qkv.dtype.element_ty
-    if DOT:
-        factor = query.to(compute)
-    query = query.to(tl.float32) * scale
+    return cos, tl.where(d < HALF, -sin, sin)
 
+
+@triton.jit
+def _fold_cached(
+    query: tl.tensor, scaled: tl.tensor, keys: tl.tensor, values: tl.tensor, pages: tl.tensor, begin: tl.tensor,
+    stop: tl.tensor, d: tl.tensor, kv_head: tl.tensor,
+    page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, scale: tl.tensor,
+    GROUP_WIDTH: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
+    DOT: tl.constexpr, STAGES: tl.constexpr, LEAST: tl.constexpr, FP8: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
+    """Fold cached positions ``[begin, stop)``; return largest scores [G], sums of weights [G] and of values [G, D]."""
+    # 16 bits of either kind represent 8 bits exactly; float16 is the quicker conversion.
+    compute: tl.constexpr = tl.float16 if FP8 else query.dtype
     slot = tl.arange(0, BLOCK)
     if DOT:
+        factor = query.to(compute)
         best = tl.full([GROUP_WIDTH], LEAST, tl.float32)
         total = tl.zeros([GROUP_WIDTH], tl.float32)
         sums = tl.zeros([GROUP_WIDTH, DIM_WIDTH], tl.float32)
     else:
-        # Each place of a block keeps a softmax of its own until the end: nothing crosses from lane to lane in the loop.
+        # Each place of a block keeps its own softmax until the end: nothing crosses from lane to lane in the loop.
         best = tl.full([GROUP_WIDTH, BLOCK], LEAST, tl.float32)
         total = tl.zeros([GROUP_WIDTH, BLOCK], tl.float32)
         sums = tl.zeros([GROUP_WIDTH, BLOCK, DIM_WIDTH], tl.float32)
@@ -279,7 +238,7 @@ def _attend(
         if DOT:
             score = tl.dot(factor, tl.trans(key.to(compute))) * scale  # [G, N]
         else:
-            score = tl.sum(query[:, None, :] * key.to(tl.float32)[None, :, :], axis=2)
+            score = tl.sum(scaled[:, None, :] * key.to(tl.float32)[None, :, :], axis=2)
         score = tl.where(seen[None, :], score, float("-inf"))
         if DOT:
             higher = tl.maximum(best, tl.max(score, axis=1))
@@ -293,67 +252,53 @@ def _attend(
             total = total * fade + weight
         best = higher
     if DOT:
-        highest, divisor, merged = best, total, sums
-    else:
-        highest = tl.max(best, axis=1)  # [G]
-        share_of = tl.exp2(best - highest[:, None])
-        divisor = tl.sum(total * share_of, axis=1)
-        merged = tl.sum(sums * share_of[:, :, None], axis=1)  # [G, D]
-    if position // share == part:
-        source = vector + (GROUP * tl.num_programs(1) + kv_head) * DIM + d
-        new_key = tl.load(source, mask=d < DIM, other=0.0).to(tl.float32) * cos
-        new_key += tl.load(source + tl.where(d < HALF, HALF, -HALF), mask=d < 2 * HALF, other=0.0).to(tl.float32) * sin
-        new_value = tl.load(source + tl.num_programs(1) * DIM, mask=d < DIM, other=0.0)
-        stored_key = _stored_kernel(new_key.to(qkv.dtype.element_ty).to(tl.float32) * k_inverse, keys, FP8)
-        stored_value = _stored_kernel(new_value.to(tl.float32) * v_inverse, values, FP8)
-        place = tl.load(slots + row * row_stride)
-        target = (place // PAGE).to(tl.int64) * page_stride + place % PAGE * place_stride + kv_head * head_stride
-        tl.store(keys + target + d, stored_key, mask=d < DIM)
-        tl.store(values + target + d, stored_value, mask=d < DIM)
-        new_score = tl.sum(query * stored_key.to(tl.float32)[None, :], axis=1)
-        top = tl.maximum(highest, new_score)
-        new_weight, old_weight = tl.exp2(new_score - top), tl.exp2(highest - top)
-        divisor = divisor * old_weight + new_weight
-        merged = merged * old_weight[:, None] + new_weight[:, None] * stored_value.to(tl.float32)[None, :]
-        highest = top
-
-    result = out + row.to(tl.int64) * out_stride + heads[:, None] * DIM + d[None, :]
-    if PARTS == 1:
-        tl.store(result, (merged * (v_scale / divisor)[:, None]).to(out.dtype.element_ty), mask=real)
-    else:
-        head = (row * tl.num_programs(1) + kv_head) * GROUP + member
-        own = partial + (head * PARTS + part) * (DIM + 2)
-        tl.store(own[:, None] + d[None, :], merged, mask=real)
-        tl.store(own + DIM, highest, mask=member < GROUP)
-        tl.store(own + DIM + 1, divisor, mask=member < GROUP)
-        tl.debug_barrier()  # everybody's part is there before this program counts itself in
-        counter = counters + row * tl.num_programs(1) + kv_head
-        if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == PARTS - 1:
-            each = tl.arange(0, PARTS_WIDTH)
-            found = partial + (head[:, None] * PARTS + each[None, :]) * (DIM + 2)  # [G, P]
-            there = (member < GROUP)[:, None] & (each < PARTS)[None, :]
-            bests = tl.load(found + DIM, mask=there, other=LEAST, cache_modifier=".cg")
-            totals = tl.load(found + DIM + 1, mask=there, other=0.0, cache_modifier=".cg")
-            parts = tl.load(
-                found[:, :, None] + d[None, None, :],
-                mask=there[:, :, None] & (d < DIM)[None, None, :],
-                other=0.0,
-                cache_modifier=".cg",
-            )  # [G, P, D]
-            weights = tl.exp2(bests - tl.max(bests, axis=1)[:, None])
-            whole = tl.sum(weights * totals, axis=1)
-            mixed = tl.sum(weights[:, :, None] * parts, axis=1) * (v_scale / whole)[:, None]
-            tl.store(result, mixed.to(out.dtype.element_ty), mask=real)
-            tl.store(counter, 0)
+        return best, total, sums
+    highest = tl.max(best, axis=1)  # [G]
+    share = tl.exp2(best - highest[:, None])
+    return highest, tl.sum(total * share, axis=1), tl.sum(sums * share[:, :, None], axis=1)
 
 
+@triton.jit
+def _write_new(
+    source: tl.tensor, keys: tl.tensor, values: tl.tensor, slot: tl.tensor, kv_head: tl.tensor, cos: tl.tensor,
+    sin: tl.tensor, d: tl.tensor, page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor,
+    k_inverse: tl.tensor, v_inverse: tl.tensor,
+    DIM: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr, FP8: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
+    """Rotate the new key, store key and value; return them as stored."""
+    key = tl.load(source, mask=d < DIM, other=0.0).to(tl.float32) * cos
+    key += tl.load(source + tl.where(d < HALF, HALF, -HALF), mask=d < 2 * HALF, other=0.0).to(tl.float32) * sin
+    value = tl.load(source + tl.num_programs(1) * DIM, mask=d < DIM, other=0.0)
+    stored_key = _stored(key.to(source.dtype.element_ty).to(tl.float32) * k_inverse, keys, FP8)
+    stored_value = _stored(value.to(tl.float32) * v_inverse, values, FP8)
+    place = tl.load(slot)
+    target = (place // PAGE).to(tl.int64) * page_stride + place % PAGE * place_stride + kv_head * head_stride
+    tl.store(keys + target + d, stored_key, mask=d < DIM)
+    tl.store(values + target + d, stored_value, mask=d < DIM)
+    return stored_key, stored_value
+
+
+@triton.jit
+def _merge_parts(
+    partial: tl.tensor, head: tl.tensor, member: tl.tensor, d: tl.tensor, v_scale: tl.tensor,
+    GROUP: tl.constexpr, DIM: tl.constexpr, PARTS: tl.constexpr, PARTS_WIDTH: tl.constexpr, LEAST: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Merge what all programs of some heads have left, ``[G, D]``."""
+    each = tl.arange(0, PARTS_WIDTH)
+    found = partial + (head[:, None] * PARTS + each[None, :]) * (DIM + 2)  # [G, P]
+    there = (member < GROUP)[:, None] & (each < PARTS)[None, :]
+    bests = tl.load(found + DIM, mask=there, other=LEAST, cache_modifier=".cg")
+    totals = tl.load(found + DIM + 1, mask=there, other=0.0, cache_modifier=".cg")
+    mask = there[:, :, None] & (d < DIM)[None, None, :]
+    parts = tl.load(found[:, :, None] + d[None, None, :], mask=mask, other=0.0, cache_modifier=".cg")  # [G, P, D]
+    weights = tl.exp2(bests - tl.max(bests, axis=1)[:, None])
+    whole = tl.sum(weights * totals, axis=1)
+    return tl.sum(weights[:, :, None] * parts, axis=1) * (v_scale / whole)[:, None]
+
+
+@triton.jit
 def _stored(value: tl.tensor, pages: tl.tensor, FP8: tl.constexpr) -> tl.tensor:
-    """Give a number as it is stored; 8 bits saturate."""
+    """Convert a number to the type of the pages; 8 bits saturate."""
     if FP8:
         value = tl.clamp(value, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
     return value.to(pages.dtype.element_ty)
-
-
-if HAS_TRITON:
-    _stored_kernel = triton.jit(_stored)
-    _attend_kernel = triton.jit(_attend)

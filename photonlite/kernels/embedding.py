@@ -1,4 +1,4 @@
-"""Embedding what rows have just sampled, in one launch: words and coordinates from tables, sizes computed.
+"""Embedding sampled tokens in one launch: words and coordinates from tables, sizes computed.
 
 ```
 row of the pending table   id, -1, -1       words[id]
@@ -6,7 +6,7 @@ row of the pending table   id, -1, -1       words[id]
                            id, bin, bin     [cos | sin](2 pi (width, height) @ frequencies) @ weight.T + bias
 ```
 
-A program has some columns of some rows. Coordinates are so few that all were embedded beforehand; pairs of sizes are
+A program has some columns of some rows. There are few coordinates, so all are embedded in advance; pairs of sizes are
 not, and only a program that has such a row reads the weights for them.
 """
 
@@ -17,32 +17,27 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from photonlite.kernels import columns, reference_embedding
-from photonlite.kernels.launching import dependent_launch, power_of_2
-from photonlite.kernels.reference_embedding import InputTables
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    HAS_TRITON = False
-else:
-    HAS_TRITON = True
+from photonlite.kernels import columns
+from photonlite.kernels.reference import embedding as reference
+from photonlite.kernels.reference.embedding import InputTables
+from photonlite.kernels.triton_utils import dependent_launch, power_of_2, tl, triton, use_triton
 
 FEW_ROWS = 8
 """Up to here a program has one row, and as many programs as there are multiprocessors share it; beyond, weights are
 read once for the 16 rows that a matrix product takes."""
 
 
-class _Shape(NamedTuple):
-    """What a program has: rows, columns, and how many frequencies in one step of its loop."""
+class _ProgramShape(NamedTuple):
+    """Rows and columns of a program, and the frequencies in one step of its loop."""
 
     rows: int
     columns: int
     step: int
 
 
-_ONE_ROW, _MANY_ROWS = _Shape(1, 16, 256), _Shape(16, 32, 32)
+_ONE_ROW, _MANY_ROWS = _ProgramShape(1, 16, 256), _ProgramShape(16, 32, 32)
+_ID, _BIN0, _BIN1 = (tl.constexpr(column) for column in (columns.ID, columns.BIN0, columns.BIN1))
+_PENDING_COLUMNS = tl.constexpr(columns.PENDING_COLUMNS)
 
 
 def embed_pending(pending: Tensor, rows: Tensor, tables: InputTables) -> Tensor:
@@ -57,19 +52,8 @@ def embed_pending(pending: Tensor, rows: Tensor, tables: InputTables) -> Tensor:
         ``[B, dim]`` in the type of the tables. Features of sizes are rounded to that type at each step; the sums of
         their linear layer are float32 and rounded once.
     """
-    # A compiler that looks at it fuses the plain operations itself.
-    fused = pending.is_cuda and HAS_TRITON and not torch.compiler.is_compiling()
-    if fused and tables.words.dtype != torch.float64:
-        return triton_embed_pending(pending, rows, tables)
-    return reference_embedding.embed_pending(pending, rows, tables)
-
-
-def triton_embed_pending(pending: Tensor, rows: Tensor, tables: InputTables) -> Tensor:
-    """Embed with the Triton kernel; see :func:`embed_pending`.
-
-    Raises:
-        ValueError: A table is not contiguous.
-    """
+    if tables.words.dtype == torch.float64 or not use_triton(pending):
+        return reference.embed_pending(pending, rows, tables)
     given = (pending, tables.words, tables.coordinates, tables.sizes, tables.frequencies, tables.weight, tables.bias)
     if not all(table.is_contiguous() for table in given):
         raise ValueError(f"strides {[table.stride() for table in given]}: the kernel reads contiguous tables")
@@ -77,47 +61,21 @@ def triton_embed_pending(pending: Tensor, rows: Tensor, tables: InputTables) -> 
     shape = _ONE_ROW if len(rows) <= FEW_ROWS else _MANY_ROWS
     out = tables.words.new_empty(len(rows), dim)
     _embed_kernel[(-(-dim // shape.columns), -(-len(rows) // shape.rows))](
-        pending,
-        rows,
-        tables.words,
-        tables.coordinates,
-        tables.sizes,
-        tables.frequencies,
-        tables.weight,
-        tables.bias,
-        out,
-        len(rows),
-        rows.stride(0),
-        DIM=dim,
-        FREQUENCIES=features // 2,
-        STEP=max(16, min(shape.step, power_of_2(features // 2))),
-        ROWS=shape.rows,
-        COLUMNS=shape.columns,
-        num_warps=4,
-        **dependent_launch(out),
-    )
+        pending, rows, *given[1:], out, len(rows), rows.stride(0),
+        DIM=dim, FREQUENCIES=features // 2, STEP=max(16, min(shape.step, power_of_2(features // 2))),
+        ROWS=shape.rows, COLUMNS=shape.columns, num_warps=4, **dependent_launch(out),
+    )  # fmt: skip
     return out
 
 
-def _embed(
-    pending: tl.tensor,
-    rows: tl.tensor,
-    words: tl.tensor,
-    coordinates: tl.tensor,
-    sizes: tl.tensor,
-    frequencies: tl.tensor,
-    weight: tl.tensor,
-    bias: tl.tensor,
-    out: tl.tensor,
-    count: tl.tensor,
+@triton.jit
+def _embed_kernel(
+    pending: tl.tensor, rows: tl.tensor, words: tl.tensor, coordinates: tl.tensor, sizes: tl.tensor,
+    frequencies: tl.tensor, weight: tl.tensor, bias: tl.tensor, out: tl.tensor, count: tl.tensor,
     rows_stride: tl.tensor,
-    DIM: tl.constexpr,
-    FREQUENCIES: tl.constexpr,
-    STEP: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    DIM: tl.constexpr, FREQUENCIES: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+) -> None:  # fmt: skip
     """Embed columns `program_id(0)` of rows `program_id(1)`."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -140,23 +98,16 @@ def _embed(
     if tl.max(sized.to(tl.int32), axis=0) != 0:
         width = tl.load(sizes + first, mask=sized, other=0.0)
         height = tl.load(sizes + second, mask=sized, other=0.0)
-        total = _size_kernel(width, height, frequencies, weight, column, DIM, FREQUENCIES, STEP, ROWS, COLUMNS)
+        total = _size(width, height, frequencies, weight, column, DIM, FREQUENCIES, STEP, ROWS, COLUMNS)
         total += tl.load(bias + column, mask=column < DIM, other=0.0).to(tl.float32)[None, :]
         tl.store(target, total.to(out.dtype.element_ty), mask=sized[:, None] & (column < DIM)[None, :])
 
 
+@triton.jit
 def _size(
-    width: tl.tensor,
-    height: tl.tensor,
-    frequencies: tl.tensor,
-    weight: tl.tensor,
-    column: tl.tensor,
-    DIM: tl.constexpr,
-    FREQUENCIES: tl.constexpr,
-    STEP: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> tl.tensor:
+    width: tl.tensor, height: tl.tensor, frequencies: tl.tensor, weight: tl.tensor, column: tl.tensor,
+    DIM: tl.constexpr, FREQUENCIES: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
     """Multiply the Fourier features of some sizes with some columns' weights, ``[ROWS, COLUMNS]``."""
     kind = weight.dtype.element_ty
     width = (6.283185307179586 * width.to(kind).to(tl.float32)).to(kind).to(tl.float32)[:, None]
@@ -181,10 +132,3 @@ def _size(
             total = tl.dot(real, cosines, total, input_precision="ieee")
             total = tl.dot(imaginary, sines, total, input_precision="ieee")
     return total
-
-
-if HAS_TRITON:
-    _ID, _BIN0, _BIN1 = (tl.constexpr(column) for column in (columns.ID, columns.BIN0, columns.BIN1))
-    _PENDING_COLUMNS = tl.constexpr(columns.PENDING_COLUMNS)
-    _size_kernel = triton.jit(_size)
-    _embed_kernel = triton.jit(_embed)

@@ -1,4 +1,4 @@
-"""Products of e4m3 numbers, and what makes them of wider ones: a scale for each row, of activations and of weights.
+"""Products of e4m3 numbers, and their quantisation: a scale for each row, of activations and of weights.
 
 FP8 has 3 bits of mantissa: a product carries about 4 % of relative noise in each term, which averages out over a row.
 """
@@ -12,20 +12,10 @@ import torch
 from torch import Tensor
 
 from photonlite.errors import SettingsError
-from photonlite.kernels import reference_norms
-from photonlite.kernels.launching import dependent_launch
-from photonlite.kernels.pieces import Pieces, join_pieces, split_row
-from photonlite.kernels.reference import FP8
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    HAS_TRITON = False
-else:
-    from photonlite.kernels.gelu import gelu_kernel
-
-    HAS_TRITON = True
+from photonlite.kernels.activations import gelu
+from photonlite.kernels.reference import norms as reference
+from photonlite.kernels.reference.attention import FP8
+from photonlite.kernels.triton_utils import RowSplit, dependent_launch, split_row, tl, triton, use_triton
 
 CAPABILITY = (8, 9)
 """The first compute capability whose tensor cores multiply e4m3."""
@@ -33,19 +23,13 @@ CAPABILITY = (8, 9)
 MULTIPLE = 16
 """Rows and columns of an FP8 matrix must be multiples of this."""
 
-
 PER_THREAD = 32
 """Numbers of a row that a thread holds, about: with fewer, reductions cost more than what is reduced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fp8Weight:
-    """A quantised matrix.
-
-    Attributes:
-        values: float8_e4m3fn ``[N, K]``.
-        scale: float32 ``[N, 1]``.
-    """
+    """A quantised matrix: values, float8_e4m3fn ``[N, K]``, and scale, float32 ``[N, 1]``."""
 
     values: Tensor
     scale: Tensor
@@ -53,12 +37,17 @@ class Fp8Weight:
 
 @functools.cache
 def has_fp8(device: torch.device) -> bool:
-    """Tell whether a device is a card that multiplies e4m3."""
+    """Return whether a device is a card that multiplies e4m3."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= CAPABILITY
 
 
+def use_fp8_kernels(x: Tensor) -> bool:
+    """Return whether `x` is quantised by Triton kernels; the interpreter can do that on the CPU."""
+    return use_triton(x) and (not x.is_cuda or has_fp8(x.device))
+
+
 def require_fp8_linears(device: torch.device, dtype: torch.dtype) -> None:
-    """Check that a device multiplies e4m3 and gives numbers of a type: any on the CPU, which does it in float32.
+    """Check that a device multiplies e4m3 with results in `dtype`: any on the CPU, which computes in float32.
 
     Raises:
         SettingsError: It is a card that does not.
@@ -79,7 +68,7 @@ def require_fp8_linears(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def quantise_weight(weight: Tensor) -> Fp8Weight:
-    """Quantise a matrix ``[N, K]``, each output channel with a scale of its own.
+    """Quantise a matrix ``[N, K]``, each output channel with its own scale.
 
     Raises:
         SettingsError: It is on a card, whose products take multiples of 16, and is of another shape.
@@ -89,7 +78,7 @@ def quantise_weight(weight: Tensor) -> Fp8Weight:
             f"engine setting 'fp8_linears' is on, but the model has a matrix of {list(weight.shape)}: a card "
             f"multiplies e4m3 in multiples of {MULTIPLE} only, so leave the setting off"
         )
-    return Fp8Weight(*reference_norms.quantise_rows(weight.detach()))
+    return Fp8Weight(*reference.quantise_rows(weight.detach()))
 
 
 def fp8_linear(q: Tensor, scale: Tensor, weight: Fp8Weight, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -110,109 +99,74 @@ def fp8_linear(q: Tensor, scale: Tensor, weight: Fp8Weight, bias: Tensor | None,
         return torch._scaled_mm(
             q, weight.values.t(), scale, weight.scale.t(), bias=bias, out_dtype=dtype, use_fast_accum=True
         )
-    return reference_norms.fp8_linear(q, scale, weight.values, weight.scale, bias, dtype)
+    return reference.fp8_linear(q, scale, weight.values, weight.scale, bias, dtype)
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Do what :func:`photonlite.kernels.reference_norms.quantise_rows` does; same argument, same result."""
-    if x.is_cuda and HAS_TRITON and has_fp8(x.device):
-        return triton_quantise_rows(x)
-    return reference_norms.quantise_rows(x)
+    """Quantise rows ``[T, F]`` to e4m3, each with its own scale.
+
+    Returns:
+        Values, float8_e4m3fn ``[T, F]``, and scales, float32 ``[T, 1]``: a row is its values times its scale, which is
+        its largest magnitude / 448. NaN stays NaN.
+    """
+    if not use_fp8_kernels(x):
+        return reference.quantise_rows(x)
+    return _activate(x, x, split_row(x.shape[1]), None, (False, False))
 
 
 def gelu_fp8(x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Do what :func:`photonlite.kernels.reference_norms.gelu_fp8` does; same arguments, same result."""
-    if x.is_cuda and HAS_TRITON and has_fp8(x.device):
-        return triton_gelu_fp8(x, bias)
-    return reference_norms.gelu_fp8(x, bias)
+    """Return :func:`quantise_rows` of GELU of ``x + bias``, ``[T, F]``, not rounded before."""
+    if not use_fp8_kernels(x):
+        return reference.gelu_fp8(x, bias)
+    return _activate(x, x, split_row(x.shape[1]), bias, (True, True))
 
 
 def beside_gelu_fp8(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Do what :func:`photonlite.kernels.reference_norms.beside_gelu_fp8` does; same arguments, same result."""
-    if left.is_cuda and HAS_TRITON and has_fp8(left.device):
-        return triton_beside_gelu_fp8(left, right)
-    return reference_norms.beside_gelu_fp8(left, right)
-
-
-def triton_quantise_rows(x: Tensor, *, dtype: torch.dtype = FP8) -> tuple[Tensor, Tensor]:
-    """Run the Triton kernel; see :func:`quantise_rows`. With `dtype` float32 the values are not rounded."""
-    return _activate(x, x, split_row(x.shape[1]), None, (False, False), dtype)
-
-
-def triton_gelu_fp8(x: Tensor, bias: Tensor | None, *, dtype: torch.dtype = FP8) -> tuple[Tensor, Tensor]:
-    """Run the Triton kernel; see :func:`gelu_fp8`. With `dtype` float32 the values are not rounded."""
-    return _activate(x, x, split_row(x.shape[1]), bias, (True, True), dtype)
-
-
-def triton_beside_gelu_fp8(left: Tensor, right: Tensor, *, dtype: torch.dtype = FP8) -> tuple[Tensor, Tensor]:
-    """Run the Triton kernel; see :func:`beside_gelu_fp8`. With `dtype` float32 the values are not rounded."""
-    return _activate(left, right, join_pieces(left.shape[1], right.shape[1]), None, (False, True), dtype)
+    """Return :func:`quantise_rows` of ``left [T, A]`` and, behind it, GELU of ``right [T, F]``, not rounded before."""
+    if not use_fp8_kernels(left):
+        return reference.beside_gelu_fp8(left, right)
+    return _activate(left, right, RowSplit(left.shape[1], right.shape[1]), None, (False, True))
 
 
 def _activate(
-    left: Tensor, right: Tensor, row: Pieces, bias: Tensor | None, gelu: tuple[bool, bool], dtype: torch.dtype
+    left: Tensor, right: Tensor, row: RowSplit, bias: Tensor | None, with_gelu: tuple[bool, bool]
 ) -> tuple[Tensor, Tensor]:
     """Quantise rows whose two pieces lie in two tensors or, one behind the other, in one."""
     if left.stride(1) != 1 or right.stride(1) != 1:
         shapes = [(tuple(part.shape), part.stride()) for part in (left, right)]
-        raise ValueError(f"pieces of rows have shapes and strides {shapes}: each must be a run")
-    q = torch.empty(len(left), row.left + row.right, dtype=dtype, device=left.device)
+        raise ValueError(f"pieces of rows have shapes and strides {shapes}: each must be contiguous")
+    q = torch.empty(len(left), row.left + row.right, dtype=FP8, device=left.device)
     scale = torch.empty(len(left), 1, dtype=torch.float32, device=left.device)
     _activate_kernel[(len(left),)](
-        left,
-        right,
-        left if bias is None else bias,
-        q,
-        scale,
-        left.stride(0),
-        right.stride(0),
-        LEFT=row.left,
-        LEFT_WIDTH=row.left_width,
-        RIGHT=row.right,
-        RIGHT_WIDTH=row.right_width,
-        SKIPPED=row.left if left is right else 0,
-        HAS_BIAS=bias is not None,
-        GELU_LEFT=gelu[0],
-        GELU_RIGHT=gelu[1],
-        ASM=left.is_cuda,
-        num_warps=row.warps(PER_THREAD),
-        **dependent_launch(left),
-    )
+        left, right, left if bias is None else bias, q, scale, left.stride(0), right.stride(0),
+        LEFT=row.left, LEFT_WIDTH=row.left_width, RIGHT=row.right, RIGHT_WIDTH=row.right_width,
+        SKIPPED=row.left if left is right else 0, HAS_BIAS=bias is not None,
+        GELU_LEFT=with_gelu[0], GELU_RIGHT=with_gelu[1], ASM=left.is_cuda,
+        num_warps=row.warps(PER_THREAD), **dependent_launch(left),
+    )  # fmt: skip
     return q, scale
 
 
-def _activate_pieces(
-    left: tl.tensor,
-    right: tl.tensor,
-    bias: tl.tensor,
-    values_out: tl.tensor,
-    scale_out: tl.tensor,
-    left_stride: tl.tensor,
-    right_stride: tl.tensor,
-    LEFT: tl.constexpr,
-    LEFT_WIDTH: tl.constexpr,
-    RIGHT: tl.constexpr,
-    RIGHT_WIDTH: tl.constexpr,
-    SKIPPED: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    GELU_LEFT: tl.constexpr,
-    GELU_RIGHT: tl.constexpr,
-    ASM: tl.constexpr,
-    PDL: tl.constexpr,
-) -> None:
-    """Quantise row `program_id(0)`, GELU taken of the pieces that want it."""
+@triton.jit
+def _activate_kernel(
+    left: tl.tensor, right: tl.tensor, bias: tl.tensor, values_out: tl.tensor, scale_out: tl.tensor,
+    left_stride: tl.tensor, right_stride: tl.tensor,
+    LEFT: tl.constexpr, LEFT_WIDTH: tl.constexpr, RIGHT: tl.constexpr, RIGHT_WIDTH: tl.constexpr, SKIPPED: tl.constexpr,
+    HAS_BIAS: tl.constexpr, GELU_LEFT: tl.constexpr, GELU_RIGHT: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    """Quantise row `program_id(0)`, with GELU of the pieces that need it."""
     if PDL:
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
-    value = _piece_kernel(left + row * left_stride, bias, LEFT, LEFT_WIDTH, HAS_BIAS)
+    value = _piece(left + row * left_stride, bias, LEFT, LEFT_WIDTH, HAS_BIAS)
     value_r = tl.zeros([1], tl.float32)
     if RIGHT > 0:
-        value_r = _piece_kernel(right + row * right_stride + SKIPPED, bias + LEFT, RIGHT, RIGHT_WIDTH, HAS_BIAS)
+        value_r = _piece(right + row * right_stride + SKIPPED, bias + LEFT, RIGHT, RIGHT_WIDTH, HAS_BIAS)
     if GELU_LEFT:
-        value = gelu_kernel(value, ASM)
+        value = gelu(value, ASM)
     if GELU_RIGHT:
-        value_r = gelu_kernel(value_r, ASM)
-    inverse = quantise_kernel(value, value_r, scale_out + row)
+        value_r = gelu(value_r, ASM)
+    inverse = quantise_row(value, value_r, scale_out + row)
     target, column = values_out + row * (LEFT + RIGHT), tl.arange(0, LEFT_WIDTH)
     tl.store(target + column, (value * inverse).to(values_out.dtype.element_ty), mask=column < LEFT)
     if RIGHT > 0:
@@ -220,14 +174,12 @@ def _activate_pieces(
         tl.store(target + LEFT + column, (value_r * inverse).to(values_out.dtype.element_ty), mask=column < RIGHT)
 
 
+@triton.jit
 def _piece(
-    source: tl.tensor,
-    bias: tl.tensor,
-    SIZE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-) -> tl.tensor:
-    """Read a piece of a row; behind it are zeros."""
+    source: tl.tensor, bias: tl.tensor,
+    SIZE: tl.constexpr, WIDTH: tl.constexpr, HAS_BIAS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Load a piece of a row, zero-padded, as float32."""
     column = tl.arange(0, WIDTH)
     value = tl.load(source + column, mask=column < SIZE, other=0.0).to(tl.float32)
     if HAS_BIAS:
@@ -235,17 +187,13 @@ def _piece(
     return value
 
 
-def _quantise(left: tl.tensor, right: tl.tensor, scale_out: tl.tensor) -> tl.tensor:
-    """Store the scale of a row in two pieces and give its inverse: times that, conversion to e4m3 is all that is left.
+@triton.jit
+def quantise_row(left: tl.tensor, right: tl.tensor, scale_out: tl.tensor) -> tl.tensor:
+    """Store the scale of a row in two pieces; return its inverse, by which to multiply before conversion to e4m3.
 
-    No magnitude is then above 448 but by rounding, which conversion undoes; what is no number stays none.
+    Only rounding makes a magnitude exceed 448, which conversion undoes; NaN stays NaN.
     """
     largest = tl.maximum(tl.max(tl.abs(left), axis=0), tl.max(tl.abs(right), axis=0))
     scale = tl.maximum(largest / 448.0, 1e-12)
     tl.store(scale_out, scale)
     return 1.0 / scale
-
-
-if HAS_TRITON:
-    _piece_kernel, quantise_kernel = triton.jit(_piece), triton.jit(_quantise)
-    _activate_kernel = triton.jit(_activate_pieces)

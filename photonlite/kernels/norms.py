@@ -1,7 +1,7 @@
 """Residual addition and layer norm in one pass over the rows, in full precision or quantised for an FP8 product.
 
-A row is held in registers: it is read once, and mean and variance are taken of the same numbers, one after the other,
-in float32.
+A row is held in registers: it is read once, and mean and variance are computed from the same numbers, one after the
+other, in float32.
 """
 
 from __future__ import annotations
@@ -9,21 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from photonlite.kernels import reference_norms
-from photonlite.kernels.fp8 import has_fp8
-from photonlite.kernels.launching import dependent_launch
-from photonlite.kernels.pieces import split_row
-from photonlite.kernels.reference import FP8
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    HAS_TRITON = False
-else:
-    from photonlite.kernels.fp8 import quantise_kernel
-
-    HAS_TRITON = True
+from photonlite.kernels.fp8 import quantise_row, use_fp8_kernels
+from photonlite.kernels.reference import norms as reference
+from photonlite.kernels.reference.attention import FP8
+from photonlite.kernels.triton_utils import dependent_launch, split_row, tl, triton, use_triton
 
 PER_THREAD = 16
 """Numbers of a row that a thread holds, about."""
@@ -32,55 +21,46 @@ PER_THREAD = 16
 def residual_norm(
     x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Do what :func:`photonlite.kernels.reference_norms.residual_norm` does; same arguments, same result."""
-    if x.is_cuda and HAS_TRITON:
-        return triton_residual_norm(x, delta, delta_bias, weight, bias, eps)
-    return reference_norms.residual_norm(x, delta, delta_bias, weight, bias, eps)
+    """Add to the residual stream and normalise the sum.
 
+    Args:
+        x: ``[T, D]``.
+        delta: What is added, ``[T, D]``, or ``[P, D]`` with T a multiple of P: repeated. None adds nothing.
+        delta_bias: ``[D]``, added to every row too; None for none. Only with `delta`.
+        weight: Of the layer norm, ``[D]``.
+        bias: Of the layer norm, ``[D]``.
+        eps: Of the layer norm.
 
-def residual_norm_fp8(
-    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Do what :func:`photonlite.kernels.reference_norms.residual_norm_fp8` does; same arguments, same result."""
-    if x.is_cuda and HAS_TRITON and has_fp8(x.device):
-        return triton_residual_norm_fp8(x, delta, delta_bias, weight, bias, eps)
-    return reference_norms.residual_norm_fp8(x, delta, delta_bias, weight, bias, eps)
-
-
-def shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Do what :func:`photonlite.kernels.reference_norms.shifted_norm` does; same arguments, same result."""
-    run = triton_shifted_norm if x.is_cuda and HAS_TRITON else reference_norms.shifted_norm
-    return run(x, shift, weight, bias, eps)
-
-
-def triton_residual_norm(
-    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """Run the Triton kernel; see :func:`residual_norm`."""
+    Returns:
+        ``x + delta + delta_bias``, `x` itself without a `delta`, and its layer norm, both ``[T, D]`` in the type of
+        `x`. The arithmetic is float32 at least; the sum is rounded before it is normalised.
+    """
+    if not use_triton(x):
+        return reference.residual_norm(x, delta, delta_bias, weight, bias, eps)
     normal = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     shift = None if delta is None else delta_bias
     return _launch(x, delta, shift, weight, bias, eps, normal, None), normal
 
 
-def triton_residual_norm_fp8(
-    x: Tensor,
-    delta: Tensor | None,
-    delta_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    eps: float,
-    *,
-    dtype: torch.dtype = FP8,
+def residual_norm_fp8(
+    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the Triton kernel; see :func:`residual_norm_fp8`. With `dtype` float32 the values are not rounded."""
-    q = torch.empty(x.shape, dtype=dtype, device=x.device)
+    """As :func:`residual_norm`, but return the sum and `fp8.quantise_rows` of its layer norm, not rounded before."""
+    if not use_fp8_kernels(x):
+        return reference.residual_norm_fp8(x, delta, delta_bias, weight, bias, eps)
+    q = torch.empty(x.shape, dtype=FP8, device=x.device)
     scale = torch.empty(len(x), 1, dtype=torch.float32, device=x.device)
     shift = None if delta is None else delta_bias
     return _launch(x, delta, shift, weight, bias, eps, q, scale), q, scale
 
 
-def triton_shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Run the Triton kernel; see :func:`shifted_norm`."""
+def shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Return the layer norm of ``x + shift``, ``[T, D]`` in the type of `x`; the sum, with float32 `shift`, is exact.
+
+    For a residual stream ``[T, D]`` in which every row lacks the same biases.
+    """
+    if not use_triton(x):
+        return reference.shifted_norm(x, shift, weight, bias, eps)
     normal = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     _launch(x, None, shift, weight, bias, eps, normal, None)
     return normal
@@ -96,100 +76,74 @@ def _launch(
     normal: Tensor,
     scale: Tensor | None,
 ) -> Tensor:
-    """Fill `normal` and `scale`; give the sum with `delta`."""
+    """Fill `normal` and `scale`; return the sum with `delta`."""
     rows, dim = x.shape
     if x.stride(1) != 1 or (delta is not None and (delta.stride(1) != 1 or rows % len(delta))):
         shapes = [(tuple(part.shape), part.stride()) for part in (x, delta) if part is not None]
-        raise ValueError(f"x and delta have shapes and strides {shapes}: rows must be runs, delta's repeat in x's")
+        raise ValueError(
+            f"x and delta have shapes and strides {shapes}: rows must be contiguous, those of delta repeat"
+        )
     total = x if delta is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
     row = split_row(dim)
     _residual_norm_kernel[(rows,)](
-        x,
-        x if delta is None else delta,
-        weight if shift is None else shift,
-        weight,
-        bias,
-        total,
-        normal,
-        x if scale is None else scale,
-        rows if delta is None else len(delta),
-        x.stride(0),
-        0 if delta is None else delta.stride(0),
-        eps,
-        LEFT=row.left,
-        RIGHT=row.right,
-        RIGHT_WIDTH=row.right_width,
-        HAS_DELTA=delta is not None,
-        REPEATED=delta is not None and len(delta) != rows,
-        HAS_SHIFT=shift is not None,
-        QUANTISED=scale is not None,
-        num_warps=row.warps(PER_THREAD),
-        **dependent_launch(x),
-    )
+        x, x if delta is None else delta, weight if shift is None else shift, weight, bias,
+        total, normal, x if scale is None else scale,
+        rows if delta is None else len(delta), x.stride(0), 0 if delta is None else delta.stride(0), eps,
+        LEFT=row.left, RIGHT=row.right, RIGHT_WIDTH=row.right_width,
+        HAS_DELTA=delta is not None, REPEATED=delta is not None and len(delta) != rows,
+        HAS_SHIFT=shift is not None, QUANTISED=scale is not None,
+        num_warps=row.warps(PER_THREAD), **dependent_launch(x),
+    )  # fmt: skip
     return total
 
 
-def _residual_norm(
-    x: tl.tensor,
-    delta: tl.tensor,
-    shift: tl.tensor,
-    weight: tl.tensor,
-    bias: tl.tensor,
-    total_out: tl.tensor,
-    normal_out: tl.tensor,
-    scale_out: tl.tensor,
-    delta_rows: tl.tensor,
-    x_stride: tl.tensor,
-    delta_stride: tl.tensor,
+# A compilation while serving, for a new number of rows, would take a fraction of a second.
+@triton.jit(do_not_specialize=["delta_rows"])
+def _residual_norm_kernel(
+    x: tl.tensor, delta: tl.tensor, shift: tl.tensor, weight: tl.tensor, bias: tl.tensor, total_out: tl.tensor,
+    normal_out: tl.tensor, scale_out: tl.tensor, delta_rows: tl.tensor, x_stride: tl.tensor, delta_stride: tl.tensor,
     eps: tl.tensor,
-    LEFT: tl.constexpr,
-    RIGHT: tl.constexpr,
-    RIGHT_WIDTH: tl.constexpr,
-    HAS_DELTA: tl.constexpr,
-    REPEATED: tl.constexpr,
-    HAS_SHIFT: tl.constexpr,
-    QUANTISED: tl.constexpr,
-    PDL: tl.constexpr,
-) -> None:
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, RIGHT_WIDTH: tl.constexpr, HAS_DELTA: tl.constexpr, REPEATED: tl.constexpr,
+    HAS_SHIFT: tl.constexpr, QUANTISED: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
     """Add to row `program_id(0)` and normalise it."""
-    # No kernel writes what a layer keeps: it is fetched once, while the kernel in front still runs.
-    slopes, slopes_r = _fetched_kernel(weight, LEFT, RIGHT, RIGHT_WIDTH)
-    offsets, offsets_r = _fetched_kernel(bias, LEFT, RIGHT, RIGHT_WIDTH)
+    # No kernel writes weights: they are fetched once, while the kernel in front still runs.
+    slopes, slopes_r = _fetched(weight, LEFT, RIGHT, RIGHT_WIDTH)
+    offsets, offsets_r = _fetched(bias, LEFT, RIGHT, RIGHT_WIDTH)
     shifts, shifts_r = slopes, slopes_r
     if HAS_SHIFT:
-        shifts, shifts_r = _fetched_kernel(shift, LEFT, RIGHT, RIGHT_WIDTH)
+        shifts, shifts_r = _fetched(shift, LEFT, RIGHT, RIGHT_WIDTH)
     if PDL:
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
-    value, value_r = _fetched_kernel(x + row * x_stride, LEFT, RIGHT, RIGHT_WIDTH)
+    value, value_r = _fetched(x + row * x_stride, LEFT, RIGHT, RIGHT_WIDTH)
     value, value_r = value.to(tl.float32), value_r.to(tl.float32)
     if HAS_DELTA:
         source = row % delta_rows if REPEATED else row
-        added, added_r = _fetched_kernel(delta + source * delta_stride, LEFT, RIGHT, RIGHT_WIDTH)
+        added, added_r = _fetched(delta + source * delta_stride, LEFT, RIGHT, RIGHT_WIDTH)
         value, value_r = value + added.to(tl.float32), value_r + added_r.to(tl.float32)
     if HAS_SHIFT:
         value, value_r = value + shifts.to(tl.float32), value_r + shifts_r.to(tl.float32)
     place = row * (LEFT + RIGHT)
     if HAS_DELTA:
         rounded, rounded_r = value.to(total_out.dtype.element_ty), value_r.to(total_out.dtype.element_ty)
-        _store_kernel(total_out + place, rounded, rounded_r, LEFT, RIGHT, RIGHT_WIDTH)
+        _store(total_out + place, rounded, rounded_r, LEFT, RIGHT, RIGHT_WIDTH)
         value, value_r = rounded.to(tl.float32), rounded_r.to(tl.float32)
-    off, off_r, spread = _standardised_kernel(value, value_r, eps, LEFT, RIGHT, RIGHT_WIDTH)
+    off, off_r, spread = _standardised(value, value_r, eps, LEFT, RIGHT, RIGHT_WIDTH)
     normal = off * spread * slopes.to(tl.float32) + offsets.to(tl.float32)
     normal_r = off_r * spread * slopes_r.to(tl.float32) + offsets_r.to(tl.float32)
     if QUANTISED:
-        inverse = quantise_kernel(normal, normal_r, scale_out + row)
+        inverse = quantise_row(normal, normal_r, scale_out + row)
         normal, normal_r = normal * inverse, normal_r * inverse
     kind = normal_out.dtype.element_ty
-    _store_kernel(normal_out + place, normal.to(kind), normal_r.to(kind), LEFT, RIGHT, RIGHT_WIDTH)
+    _store(normal_out + place, normal.to(kind), normal_r.to(kind), LEFT, RIGHT, RIGHT_WIDTH)
 
 
+@triton.jit
 def _fetched(
     source: tl.tensor,
-    LEFT: tl.constexpr,
-    RIGHT: tl.constexpr,
-    RIGHT_WIDTH: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, RIGHT_WIDTH: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
     """Read both pieces of a row; behind it are zeros."""
     left = tl.load(source + tl.arange(0, LEFT))
     if RIGHT > 0:
@@ -200,42 +154,26 @@ def _fetched(
     return left, right
 
 
+@triton.jit
 def _store(
-    target: tl.tensor,
-    left: tl.tensor,
-    right: tl.tensor,
-    LEFT: tl.constexpr,
-    RIGHT: tl.constexpr,
-    RIGHT_WIDTH: tl.constexpr,
-) -> None:
+    target: tl.tensor, left: tl.tensor, right: tl.tensor,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, RIGHT_WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
     tl.store(target + tl.arange(0, LEFT), left)
     if RIGHT > 0:
         column = tl.arange(0, RIGHT_WIDTH)
         tl.store(target + LEFT + column, right, mask=column < RIGHT)
 
 
+@triton.jit
 def _standardised(
-    left: tl.tensor,
-    right: tl.tensor,
-    eps: tl.tensor,
-    LEFT: tl.constexpr,
-    RIGHT: tl.constexpr,
-    RIGHT_WIDTH: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Give both pieces' distances from the row's mean, and the inverse of its standard deviation."""
+    left: tl.tensor, right: tl.tensor, eps: tl.tensor,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, RIGHT_WIDTH: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
+    """Return both pieces minus the row's mean, and the inverse of its standard deviation."""
     share: tl.constexpr = 1.0 / (LEFT + RIGHT)
     mean = (tl.sum(left, axis=0) + tl.sum(right, axis=0)) * share
     left -= mean
     right = tl.where(tl.arange(0, RIGHT_WIDTH) < RIGHT, right - mean, 0.0)
     variance = (tl.sum(left * left, axis=0) + tl.sum(right * right, axis=0)) * share
     return left, right, tl.rsqrt(variance + eps)
-
-
-if HAS_TRITON:
-    _fetched_kernel, _store_kernel, _standardised_kernel = (
-        triton.jit(_fetched),
-        triton.jit(_store),
-        triton.jit(_standardised),
-    )
-    # A compilation in the middle of serving, for a number of rows never met before, would take a part of a second.
-    _residual_norm_kernel = triton.jit(do_not_specialize=["rows", "delta_rows"])(_residual_norm)

@@ -1,4 +1,4 @@
-"""Attention of decode steps over paged keys and values: a Triton kernel on CUDA, the reference elsewhere.
+"""Attention of single queries over paged keys and values.
 
 A row is cut into as many parts as fill the device, and each program folds one part of one key/value head into a running
 softmax (Milakov and Gimelshein, 2018, "Online normalizer calculation for softmax"). A second kernel merges the parts:
@@ -9,7 +9,7 @@ part 0, 1, 2         [------)[------)[---)        largest score m, sum l of 2**(
 merge                m = max m_i;  out = sum 2**(m_i - m) o_i / sum 2**(m_i - m) l_i
 ```
 
-How many parts follows from shapes alone, and lengths are read on the device: a captured launch can be replayed.
+The number of parts follows from shapes alone, and lengths are read on the device: a captured launch can be replayed.
 
 Keys and values in FP8 become float32 when they have been loaded. Their scales are constants of a layer: that of keys
 goes into the scale of the scores, that of values into the merge.
@@ -22,15 +22,8 @@ import math
 import torch
 from torch import Tensor
 
-from photonlite.kernels import reference
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    HAS_TRITON = False
-else:
-    HAS_TRITON = True
+from photonlite.kernels.reference import attention as reference
+from photonlite.kernels.triton_utils import power_of_2, tl, triton, use_triton
 
 PROGRAMS = 4096
 """Programs that a launch is cut into, about: 30 for each of the 100 to 150 multiprocessors of a large GPU."""
@@ -42,6 +35,19 @@ TILE = 2048
 """Numbers of keys times query heads that a program holds at once, in the registers of its one warp."""
 
 
+def check_pages(keys: Tensor, values: Tensor, page_table: Tensor) -> None:
+    """Raise ValueError if the kernels cannot read pages of this size or memory layout."""
+    if (page := keys.shape[1]) & (page - 1):
+        raise ValueError(f"the page size is {page}: the kernel needs a power of two")
+    if keys.stride() != values.stride() or keys.stride(3) != 1 or page_table.stride(1) != 1:
+        raise ValueError(f"keys with strides {keys.stride()}, values with {values.stride()}: the kernel needs the same")
+
+
+def parts_of(rows: int, kv_heads: int, positions: int, block: int) -> int:
+    """Choose the parts that each row is cut into: enough to fill the device, no more than a full row has blocks."""
+    return max(1, min(MOST_PARTS, -(-PROGRAMS // (rows * kv_heads)), -(-positions // block)))
+
+
 def paged_attention(
     q: Tensor,
     keys: Tensor,
@@ -51,41 +57,29 @@ def paged_attention(
     k_scale: float = 1.0,
     v_scale: float = 1.0,
 ) -> Tensor:
-    """Attend as :func:`photonlite.kernels.reference.paged_attention` does; same arguments, same result.
+    """Scaled dot-product attention of one query position a row, over keys and values that lie in pages.
 
-    On CUDA the arithmetic is float32 and never waits for the device; the page size must be a power of two there.
+    On CUDA the arithmetic is float32, nothing waits for the device, and the page size must be a power of two.
+
+    Args:
+        q: ``[B, H, D]``.
+        keys: ``[pages, page, H_kv, D]``; every ``H / H_kv`` query heads share one head.
+        values: ``[pages, page, H_kv, D]``.
+        page_table: int32 ``[B, P]``: page of positions ``[0, page)``, ``[page, 2 page)`` and so on.
+        lengths: int32 ``[B]``: row b sees positions ``[0, lengths[b])``, at most ``P * page``. Anything behind them, in
+            the table or in the last page, is ignored: it may belong to another sequence, or be NaN.
+        k_scale: Of keys in FP8; see :func:`photonlite.kernels.reference.attention.quantise`.
+        v_scale: Of values in FP8.
+
+    Returns:
+        ``[B, H, D]``; the scale is ``1 / sqrt(D)``; zeros where a row sees nothing.
     """
-    if q.is_cuda and HAS_TRITON:
-        return triton_paged_attention(q, keys, values, page_table, lengths, k_scale, v_scale)
-    return reference.paged_attention(q, keys, values, page_table, lengths, k_scale, v_scale)
-
-
-def parts_of(rows: int, kv_heads: int, positions: int, block: int) -> int:
-    """Choose how many parts each row is cut into: enough to fill the device, no more than a full row has blocks."""
-    return max(1, min(MOST_PARTS, -(-PROGRAMS // (rows * kv_heads)), -(-positions // block)))
-
-
-def triton_paged_attention(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    page_table: Tensor,
-    lengths: Tensor,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
-) -> Tensor:
-    """Attend with the Triton kernels; see :func:`paged_attention`.
-
-    Raises:
-        ValueError: The page size is no power of two, or keys and values lie differently in memory.
-    """
+    if not use_triton(q):
+        return reference.paged_attention(q, keys, values, page_table, lengths, k_scale, v_scale)
+    check_pages(keys, values, page_table)
     rows, heads, dim = q.shape
     page, kv_heads = keys.shape[1:3]
-    if page & (page - 1):
-        raise ValueError(f"the page size is {page}: the kernel needs a power of two")
-    if keys.stride() != values.stride() or keys.stride(3) != 1 or page_table.stride(1) != 1:
-        raise ValueError(f"keys with strides {keys.stride()}, values with {values.stride()}: the kernel needs the same")
-    group, group_width, dim_width = heads // kv_heads, _power_of_2(heads // kv_heads), _power_of_2(dim)
+    group, group_width, dim_width = heads // kv_heads, power_of_2(heads // kv_heads), power_of_2(dim)
     block = max(16, min(128, TILE // (group_width * dim_width)))
     parts = parts_of(rows, kv_heads, page_table.shape[1] * page, block)
     best = torch.empty(rows, heads, parts, dtype=torch.float32, device=q.device)
@@ -93,56 +87,22 @@ def triton_paged_attention(
     out = torch.empty(rows, heads, dim, dtype=q.dtype, device=q.device)
     shape = {"DIM": dim, "DIM_WIDTH": dim_width, "PARTS": parts}
     _attend_kernel[(rows, kv_heads, parts)](
-        q.contiguous(),
-        keys,
-        values,
-        page_table,
-        lengths,
-        best,
-        total,
-        sums,
-        *keys.stride()[:3],
-        page_table.stride(0),
-        math.log2(math.e) / math.sqrt(dim) * k_scale,
-        GROUP=group,
-        GROUP_WIDTH=group_width,
-        PAGE=page,
-        BLOCK=block,
-        num_warps=1,
-        **shape,
-    )
-    _merge_kernel[(rows * heads,)](
-        best, total, sums, out, v_scale, PARTS_WIDTH=_power_of_2(parts), num_warps=1, **shape
-    )
+        q.contiguous(), keys, values, page_table, lengths, best, total, sums,
+        *keys.stride()[:3], page_table.stride(0), math.log2(math.e) / math.sqrt(dim) * k_scale,
+        GROUP=group, GROUP_WIDTH=group_width, PAGE=page, BLOCK=block, num_warps=1, **shape,
+    )  # fmt: skip
+    _merge_kernel[(rows * heads,)](best, total, sums, out, v_scale, PARTS_WIDTH=power_of_2(parts), num_warps=1, **shape)
     return out
 
 
-def _power_of_2(least: int) -> int:
-    return 1 << (least - 1).bit_length()
-
-
-def _attend(
-    q: tl.tensor,
-    keys: tl.tensor,
-    values: tl.tensor,
-    page_table: tl.tensor,
-    lengths: tl.tensor,
-    best_out: tl.tensor,
-    total_out: tl.tensor,
-    sums_out: tl.tensor,
-    page_stride: tl.tensor,
-    place_stride: tl.tensor,
-    head_stride: tl.tensor,
-    table_stride: tl.tensor,
-    scale: tl.tensor,
-    GROUP: tl.constexpr,
-    GROUP_WIDTH: tl.constexpr,
-    DIM: tl.constexpr,
-    DIM_WIDTH: tl.constexpr,
-    PAGE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PARTS: tl.constexpr,
-) -> None:
+@triton.jit
+def _attend_kernel(
+    q: tl.tensor, keys: tl.tensor, values: tl.tensor, page_table: tl.tensor, lengths: tl.tensor, best_out: tl.tensor,
+    total_out: tl.tensor, sums_out: tl.tensor, page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor,
+    table_stride: tl.tensor, scale: tl.tensor,
+    GROUP: tl.constexpr, GROUP_WIDTH: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr, PAGE: tl.constexpr,
+    BLOCK: tl.constexpr, PARTS: tl.constexpr,
+) -> None:  # fmt: skip
     """Fold part `program_id(2)` of row `program_id(0)` into the heads that share key/value head `program_id(1)`."""
     row, kv_head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row)
@@ -180,18 +140,12 @@ def _attend(
     tl.store(sums_out + place[:, None] * DIM + d[None, :], sums, mask=real)
 
 
-def _merge(
-    best_in: tl.tensor,
-    total_in: tl.tensor,
-    sums_in: tl.tensor,
-    out: tl.tensor,
-    scale: tl.tensor,
-    DIM: tl.constexpr,
-    DIM_WIDTH: tl.constexpr,
-    PARTS: tl.constexpr,
-    PARTS_WIDTH: tl.constexpr,
-) -> None:
-    """Merge the parts of one head of one row; a row that saw nothing gets zeros."""
+@triton.jit
+def _merge_kernel(
+    best_in: tl.tensor, total_in: tl.tensor, sums_in: tl.tensor, out: tl.tensor, scale: tl.tensor,
+    DIM: tl.constexpr, DIM_WIDTH: tl.constexpr, PARTS: tl.constexpr, PARTS_WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """Merge the parts of one head of one row; rows that see nothing get zeros."""
     head = tl.program_id(0).to(tl.int64)
     part, d = tl.arange(0, PARTS_WIDTH), tl.arange(0, DIM_WIDTH)
     place = head * PARTS + part
@@ -204,8 +158,3 @@ def _merge(
     divisor = tl.sum(weight * total, axis=0)
     merged = tl.sum(weight[:, None] * sums, axis=0) / tl.where(divisor == 0.0, 1.0, divisor) * scale
     tl.store(out + head * DIM + d, merged.to(out.dtype.element_ty), mask=d < DIM)
-
-
-if HAS_TRITON:
-    _attend_kernel = triton.jit(_attend)
-    _merge_kernel = triton.jit(_merge)

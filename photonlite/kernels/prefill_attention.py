@@ -1,7 +1,7 @@
-"""Attention of prompts over paged keys and values, on tensor cores: a Triton kernel on CUDA, the reference elsewhere.
+"""Attention of prompts over paged keys and values, on tensor cores.
 
 A program takes a tile of consecutive queries of one row and one head, and folds the row's positions, a block of keys
-and values at a time, into a running softmax (Dao et al., 2022, FlashAttention). Pages are read where they lie:
+and values at a time, into a running softmax (Dao et al., 2022, FlashAttention). Pages are read in place:
 
 ```
 positions   [0 .................. full) [full ... stop)    full: what every query of the tile sees, in whole blocks
@@ -17,43 +17,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from photonlite.kernels import reference_prefill
-from photonlite.kernels.launching import power_of_2
-from photonlite.kernels.tiles import QUERY_TILE, TILE_COLUMNS
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    HAS_TRITON = False
-else:
-    HAS_TRITON = True
+from photonlite.kernels.columns import QUERY_TILE, TILE_COLUMNS
+from photonlite.kernels.paged_attention import check_pages
+from photonlite.kernels.reference import attention as reference
+from photonlite.kernels.triton_utils import power_of_2, tl, triton, use_triton
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """How a program works.
-
-    Attributes:
-        block: Keys in one step of its loop.
-        warps: Of the program.
-        stages: Steps of the loop whose loads are under way together.
-    """
+class PrefillConfig:
+    """Keys in one step of a program's loop, its warps, and the steps whose loads are under way together."""
 
     block: int
     warps: int
     stages: int
 
 
-def shape_of(dim: int, itemsize: int) -> Shape:
-    """Choose by measurement on an H200 (bench/results/gpu-notes.md); right for any head size, if not the fastest.
-
-    Args:
-        dim: Of a head.
-        itemsize: Bytes of a number of the queries.
-    """
+def prefill_config(dim: int, itemsize: int) -> PrefillConfig:
+    """Choose for heads of `dim` numbers of `itemsize` bytes; measured on an H200 (bench/results/gpu-notes.md)."""
     row = power_of_2(max(dim, 16)) * itemsize
-    return Shape(64 if row <= 256 else 32, 4, 2)
+    return PrefillConfig(64 if row <= 256 else 32, 4, 2)
 
 
 def paged_prefill_attention(
@@ -66,91 +48,57 @@ def paged_prefill_attention(
     *,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
-) -> None:
-    """Do what :func:`photonlite.kernels.reference_prefill.paged_prefill_attention` does; same arguments, same result.
-
-    On CUDA tiles have up to `QUERY_TILE` queries, sums are float32, and the page size must be a power of two.
-    """
-    run = triton_paged_prefill_attention if q.is_cuda and HAS_TRITON else reference_prefill.paged_prefill_attention
-    run(q, keys, values, page_table, tiles, out, k_scale=k_scale, v_scale=v_scale)
-
-
-def triton_paged_prefill_attention(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    page_table: Tensor,
-    tiles: Tensor,
-    out: Tensor,
-    *,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
     query_tile: int = QUERY_TILE,
-    shape: Shape | None = None,
+    config: PrefillConfig | None = None,
 ) -> None:
-    """Run the Triton kernel; see :func:`paged_prefill_attention`.
+    """Scaled dot-product attention of many positions of several rows, over keys and values that lie in pages.
 
-    Raises:
-        ValueError: The page size is no power of two, or tensors lie in memory in a way that the kernel does not read.
+    On CUDA tiles have at most `query_tile` queries, sums are float32, and the page size must be a power of two.
+
+    Args:
+        q: ``[T, H, D]``: the rows' positions, one row after the other.
+        keys: ``[pages, page, H_kv, D]``; every ``H / H_kv`` query heads share one. Those of `q` itself are included.
+        values: ``[pages, page, H_kv, D]``.
+        page_table: int32 ``[R, P]``: page of positions ``[0, page)``, ``[page, 2 page)`` and so on of each row.
+        tiles: int32 ``[N, 5]``: queries that are worked on together, consecutive ones of one row; see
+            `kernels.columns`. A query at position p sees ``[0, max(p + 1, block))``; anything behind that is ignored:
+            it may belong to another sequence, or be NaN.
+        out: ``[T, H D]``, of any strides with the last 1; written in place where tiles are.
+        k_scale: Of keys in FP8; see :func:`photonlite.kernels.reference.attention.quantise`.
+        v_scale: Of values in FP8.
+        query_tile: Queries of a tile at most.
+        config: Of the kernel; `prefill_config` unless given.
     """
+    if not use_triton(q):
+        reference.paged_prefill_attention(q, keys, values, page_table, tiles, out, k_scale=k_scale, v_scale=v_scale)
+        return
+    check_pages(keys, values, page_table)
+    if not (q.is_contiguous() and tiles.is_contiguous() and out.stride(1) == 1):
+        raise ValueError(
+            f"q with strides {q.stride()}, tiles {tiles.stride()}, out {out.stride()}: rows must be contiguous"
+        )
     heads, dim = q.shape[1:]
     page, kv_heads = keys.shape[1:3]
-    if page & (page - 1):
-        raise ValueError(f"the page size is {page}: the kernel needs a power of two")
-    if keys.stride() != values.stride() or keys.stride(3) != 1 or page_table.stride(1) != 1:
-        raise ValueError(f"keys with strides {keys.stride()}, values with {values.stride()}: the kernel needs the same")
-    if not (q.is_contiguous() and tiles.is_contiguous() and out.stride(1) == 1):
-        raise ValueError(f"q with strides {q.stride()}, tiles {tiles.stride()}, out {out.stride()}: rows must be runs")
-    shape = shape or shape_of(dim, q.element_size())
+    config = config or prefill_config(dim, q.element_size())
     _attend_kernel[(heads, len(tiles))](
-        q,
-        keys,
-        values,
-        page_table,
-        tiles,
-        out,
-        *keys.stride()[:3],
-        page_table.stride(0),
-        out.stride(0),
-        math.log2(math.e) / math.sqrt(dim) * k_scale,
-        v_scale,
-        HEADS=heads,
-        GROUP=heads // kv_heads,
-        DIM=dim,
-        WIDTH=power_of_2(max(dim, 16)),
-        PAGE=page,
-        TILE=query_tile,
-        TILE_COLUMNS=TILE_COLUMNS,
-        BLOCK=shape.block,
-        STAGES=shape.stages,
+        q, keys, values, page_table, tiles, out, *keys.stride()[:3], page_table.stride(0), out.stride(0),
+        math.log2(math.e) / math.sqrt(dim) * k_scale, v_scale,
+        HEADS=heads, GROUP=heads // kv_heads, DIM=dim, WIDTH=power_of_2(max(dim, 16)), PAGE=page,
+        TILE=query_tile, TILE_COLUMNS=TILE_COLUMNS, BLOCK=config.block, STAGES=config.stages,
         # Tensor cores would round float32 to 10 bits.
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=shape.warps,
-    )
+        num_warps=config.warps,
+    )  # fmt: skip
 
 
+@triton.jit
 def _fold(
-    query: tl.tensor,
-    keys: tl.tensor,
-    values: tl.tensor,
-    table: tl.tensor,
-    best: tl.tensor,
-    total: tl.tensor,
-    sums: tl.tensor,
-    begin: tl.tensor,
-    stop: tl.tensor,
-    limit: tl.tensor,
-    page_stride: tl.tensor,
-    place_stride: tl.tensor,
-    scale: tl.tensor,
-    DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    PAGE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
-    MASKED: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    query: tl.tensor, keys: tl.tensor, values: tl.tensor, table: tl.tensor, best: tl.tensor, total: tl.tensor,
+    sums: tl.tensor, begin: tl.tensor, stop: tl.tensor, limit: tl.tensor, page_stride: tl.tensor,
+    place_stride: tl.tensor, scale: tl.tensor,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, MASKED: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
     """Fold positions ``[begin, stop)`` into the softmax; query i sees those below ``limit[i]``, all unless `MASKED`."""
     d = tl.arange(0, WIDTH)
     for first in tl.range(begin, stop, BLOCK, num_stages=STAGES):
@@ -183,31 +131,14 @@ def _fold(
     return best, total, sums
 
 
-def _attend(
-    q: tl.tensor,
-    keys: tl.tensor,
-    values: tl.tensor,
-    page_table: tl.tensor,
-    tiles: tl.tensor,
-    out: tl.tensor,
-    page_stride: tl.tensor,
-    place_stride: tl.tensor,
-    head_stride: tl.tensor,
-    table_stride: tl.tensor,
-    out_stride: tl.tensor,
-    scale: tl.tensor,
-    v_scale: tl.tensor,
-    HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    PAGE: tl.constexpr,
-    TILE: tl.constexpr,
-    TILE_COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
-) -> None:
+@triton.jit
+def _attend_kernel(
+    q: tl.tensor, keys: tl.tensor, values: tl.tensor, page_table: tl.tensor, tiles: tl.tensor, out: tl.tensor,
+    page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, table_stride: tl.tensor,
+    out_stride: tl.tensor, scale: tl.tensor, v_scale: tl.tensor,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
+    TILE: tl.constexpr, TILE_COLUMNS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+) -> None:  # fmt: skip
     """Attend with head `program_id(0)` of tile `program_id(1)`."""
     head, tile = tl.program_id(0), tiles + tl.program_id(1) * TILE_COLUMNS
     row, first, count = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
@@ -227,11 +158,11 @@ def _attend(
         sums = tl.zeros([TILE, WIDTH], tl.float32)
         table = page_table + row.to(tl.int64) * table_stride
         start = (head // GROUP).to(tl.int64) * head_stride
-        best, total, sums = _fold_kernel(
+        best, total, sums = _fold(
             query, keys + start, values + start, table, best, total, sums, 0, full, limit,
             page_stride, place_stride, scale, DIM, WIDTH, PAGE, BLOCK, STAGES, PRECISION, False,
         )  # fmt: skip
-        best, total, sums = _fold_kernel(
+        best, total, sums = _fold(
             query, keys + start, values + start, table, best, total, sums, full, stop, limit,
             page_stride, place_stride, scale, DIM, WIDTH, PAGE, BLOCK, STAGES, PRECISION, True,
         )  # fmt: skip
@@ -239,8 +170,3 @@ def _attend(
         sums = sums * (v_scale / total)[:, None]
         cell = (first + offset).to(tl.int64)[:, None] * out_stride + head * DIM + d[None, :]
         tl.store(out + cell, sums.to(out.dtype.element_ty), mask=real)
-
-
-if HAS_TRITON:
-    _fold_kernel = triton.jit(_fold)
-    _attend_kernel = triton.jit(_attend)

@@ -1,59 +1,53 @@
-"""An image's crops from its pixels, to the last bit as Pillow's Lanczos filter gives them: two Triton kernels on CUDA.
+"""Crops from an image's pixels, bit for bit as Pillow's Lanczos filter computes them: two Triton kernels.
 
 ```
 pixels [H, W, 3] ── first pass ──> scratch: whole, sheet ── second pass ──> crops [n, C, C, 3]
 ```
 
 The first launch changes the width of both results (or the height, where the pass down comes first), the second launch
-does the rest and writes each pixel of each crop once: crops overlap, and where they do the sheet's pixel is computed
-again, which is cheaper than writing the sheet and copying from it. Channels lie side by side in memory, so a line of n
-pixels is treated as 3 n columns. All arithmetic is int32, which the sums never leave (`photonlite.images.lanczos`).
+does the rest and writes each pixel of each crop once: where crops overlap the sheet's pixel is computed again, which is
+cheaper than writing the sheet and copying from it. Channels are contiguous in memory, so a line of n pixels is treated
+as 3 n columns. All arithmetic is int32, which the sums never overflow (`photonlite.images.lanczos`).
 
-No argument is specialised on its value: every image has lengths of its own, and none may wait for a compiler.
+No argument is specialised on its value: every image has its own lengths, and none may wait for a compiler.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from photonlite.kernels import reference_resize
-from photonlite.kernels.reference_resize import Filters
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    HAS_TRITON = False
-else:
-    HAS_TRITON = True
+from photonlite.kernels.reference import vision as reference
+from photonlite.kernels.reference.vision import Filters
+from photonlite.kernels.triton_utils import tl, triton, use_triton
 
 LINES, COLUMNS = 2, 256
 """Lines and columns of a result that a program computes."""
 
 WARPS = 4
 
+_SHARED = ["height", "width", "whole_down", "sheet_down", "sheet_length", "whole_taps", "sheet_taps"]
+
 
 def cut_image(
     pixels: Tensor, whole: Filters, sheet: Filters | None, columns: int, window: int, out: Tensor, scratch: Tensor
 ) -> None:
-    """Cut as :func:`photonlite.kernels.reference_resize.cut_image` does; same arguments, same bits."""
-    if pixels.is_cuda and HAS_TRITON:
-        triton_cut_image(pixels, whole, sheet, columns, window, out, scratch)
-    else:
-        reference_resize.cut_image(pixels, whole, sheet, columns, window, out, scratch)
+    """Resize an image twice, and cut the second result into overlapping crops.
 
-
-def triton_cut_image(
-    pixels: Tensor, whole: Filters, sheet: Filters | None, columns: int, window: int, out: Tensor, scratch: Tensor
-) -> None:
-    """Cut with the Triton kernels; see :func:`cut_image`.
-
-    Raises:
-        ValueError: A tensor is not contiguous, or the scratch is too small.
+    Args:
+        pixels: uint8 ``[H, W, 3]``.
+        whole: Makes the first crop, of C x C pixels.
+        sheet: Makes what the other crops are cut from; None where there is only the first.
+        columns: Crops in a row of the sheet.
+        window: Pixels from one crop of the sheet to the next.
+        out: uint8 ``[n, C, C, 3]``; the first is the whole image, the others follow row by row.
+        scratch: uint8, at least as many bytes as the first passes of both resizes give; overwritten.
     """
+    if not use_triton(pixels):
+        reference.cut_image(pixels, whole, sheet, columns, window, out, scratch)
+        return
     height, width, _ = pixels.shape
     size = out.shape[1]
-    other = whole if sheet is None else sheet  # without a sheet some pointer, which nobody follows
+    other = whole if sheet is None else sheet  # an unread pointer without a sheet
     areas = [_between(height, width, filters) for filters in ((whole,) if sheet is None else (whole, sheet))]
     needed = sum(3 * lines * length for lines, length in areas)
     if scratch.numel() < needed:
@@ -65,40 +59,18 @@ def triton_cut_image(
     shape = {"LINES": LINES, "COLUMNS": COLUMNS, "num_warps": WARPS}
     order = int(whole.down_first), int(other.down_first)
     _first_kernel[(blocks,)](
-        pixels,
-        whole_first,
-        sheet_first,
-        scratch,
-        height,
-        width,
-        *order,
-        size,
-        sheet_first.shape[1],
-        whole_first.shape[0] - 1,
-        sheet_first.shape[0] - 1,
-        **shape,
-    )
+        pixels, whole_first, sheet_first, scratch, height, width, *order, size, sheet_first.shape[1],
+        whole_first.shape[0] - 1, sheet_first.shape[0] - 1, **shape,
+    )  # fmt: skip
     _second_kernel[(triton.cdiv(3 * size, COLUMNS), triton.cdiv(size, LINES), len(out))](
-        scratch,
-        whole_second,
-        sheet_second,
-        out,
-        height,
-        width,
-        *order,
-        size,
-        sheet_first.shape[1],
-        sheet_second.shape[1],
-        whole_second.shape[0] - 1,
-        sheet_second.shape[0] - 1,
-        columns,
-        window,
-        **shape,
-    )
+        scratch, whole_second, sheet_second, out, height, width, *order, size,
+        sheet_first.shape[1], sheet_second.shape[1], whole_second.shape[0] - 1, sheet_second.shape[0] - 1,
+        columns, window, **shape,
+    )  # fmt: skip
 
 
 def _between(height: int, width: int, filters: Filters) -> tuple[int, int]:
-    """Give height and width of an image after the first pass."""
+    """Return height and width of an image after the first pass."""
     return (filters.down.shape[1], width) if filters.down_first else (height, filters.across.shape[1])
 
 
@@ -106,22 +78,12 @@ def _in_order(filters: Filters) -> tuple[Tensor, Tensor]:
     return (filters.down, filters.across) if filters.down_first else (filters.across, filters.down)
 
 
+@triton.jit
 def _filter(
-    source: tl.tensor,
-    stride: tl.tensor,
-    table: tl.tensor,
-    length: tl.tensor,
-    taps: tl.tensor,
-    down: tl.tensor,
-    last: tl.tensor,
-    y: tl.tensor,
-    x: tl.tensor,
-    channel: tl.tensor,
-    real_y: tl.tensor,
-    real_x: tl.tensor,
-    LINES: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> tl.tensor:
+    source: tl.tensor, stride: tl.tensor, table: tl.tensor, length: tl.tensor, taps: tl.tensor, down: tl.tensor,
+    last: tl.tensor, y: tl.tensor, x: tl.tensor, channel: tl.tensor, real_y: tl.tensor, real_x: tl.tensor,
+    LINES: tl.constexpr, COLUMNS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
     """Filter along one axis: uint8 ``[LINES, COLUMNS]`` at lines `y` and, of pixels `x`, channels `channel`.
 
     `last` is the last pixel of the source along the axis. Beyond it the coefficients are zero, and what is read in its
@@ -144,22 +106,13 @@ def _filter(
     return tl.minimum(tl.maximum(total >> 22, 0), 255).to(tl.uint8)
 
 
-def _first_pass(
-    pixels: tl.tensor,
-    whole_table: tl.tensor,
-    sheet_table: tl.tensor,
-    scratch: tl.tensor,
-    height: tl.tensor,
-    width: tl.tensor,
-    whole_down: tl.tensor,
-    sheet_down: tl.tensor,
-    whole_length: tl.tensor,
-    sheet_length: tl.tensor,
-    whole_taps: tl.tensor,
-    sheet_taps: tl.tensor,
-    LINES: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> None:
+@triton.jit(do_not_specialize=[*_SHARED, "whole_length"])
+def _first_kernel(
+    pixels: tl.tensor, whole_table: tl.tensor, sheet_table: tl.tensor, scratch: tl.tensor, height: tl.tensor,
+    width: tl.tensor, whole_down: tl.tensor, sheet_down: tl.tensor, whole_length: tl.tensor, sheet_length: tl.tensor,
+    whole_taps: tl.tensor, sheet_taps: tl.tensor,
+    LINES: tl.constexpr, COLUMNS: tl.constexpr,
+) -> None:  # fmt: skip
     """Resize along one axis, for both results: the first programs for the whole, the others for the sheet."""
     block = tl.program_id(0)
     lines = tl.where(whole_down != 0, whole_length, height)
@@ -178,32 +131,22 @@ def _first_pass(
     x, channel = column // 3, column % 3
     last = tl.where(down != 0, height, width) - 1
     real_y, real_x = line < lines, x < size
-    value = _filter_kernel(
+    value = _filter(
         pixels, 3 * width, table, length, taps, down, last, line, x, channel, real_y, real_x, LINES, COLUMNS
     )
     place = start + line[:, None] * (3 * size) + column[None, :]
     tl.store(scratch + place, value, mask=real_y[:, None] & real_x[None, :])
 
 
-def _second_pass(
-    scratch: tl.tensor,
-    whole_table: tl.tensor,
-    sheet_table: tl.tensor,
-    out: tl.tensor,
-    height: tl.tensor,
-    width: tl.tensor,
-    whole_down: tl.tensor,
-    sheet_down: tl.tensor,
-    size: tl.tensor,
-    sheet_between: tl.tensor,
-    sheet_length: tl.tensor,
-    whole_taps: tl.tensor,
-    sheet_taps: tl.tensor,
-    columns: tl.tensor,
-    window: tl.tensor,
-    LINES: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> None:
+@triton.jit(
+    do_not_specialize=[*_SHARED, "size", "sheet_between", "columns", "window"], do_not_specialize_on_alignment=["out"]
+)
+def _second_kernel(
+    scratch: tl.tensor, whole_table: tl.tensor, sheet_table: tl.tensor, out: tl.tensor, height: tl.tensor,
+    width: tl.tensor, whole_down: tl.tensor, sheet_down: tl.tensor, size: tl.tensor, sheet_between: tl.tensor,
+    sheet_length: tl.tensor, whole_taps: tl.tensor, sheet_taps: tl.tensor, columns: tl.tensor, window: tl.tensor,
+    LINES: tl.constexpr, COLUMNS: tl.constexpr,
+) -> None:  # fmt: skip
     """Resize along the other axis to a part of crop `program_id(2)`."""
     crop = tl.program_id(2)
     whole_lines = tl.where(whole_down != 0, size, height)
@@ -220,33 +163,9 @@ def _second_pass(
     x, channel = column // 3, column % 3
     last = tl.where(down != 0, width, height) - 1
     real_y, real_x = line < size, x < size
-    value = _filter_kernel(
-        scratch + start,
-        stride,
-        table,
-        length,
-        taps,
-        1 - down,
-        last,
-        top + line,
-        left + x,
-        channel,
-        real_y,
-        real_x,
-        LINES,
-        COLUMNS,
-    )
+    value = _filter(
+        scratch + start, stride, table, length, taps, 1 - down, last,
+        top + line, left + x, channel, real_y, real_x, LINES, COLUMNS,
+    )  # fmt: skip
     place = crop.to(tl.int64) * (3 * size * size) + line[:, None] * (3 * size) + column[None, :]
     tl.store(out + place, value, mask=real_y[:, None] & real_x[None, :])
-
-
-if HAS_TRITON:
-    _SHARED = ["height", "width", "whole_down", "sheet_down", "sheet_length", "whole_taps", "sheet_taps"]
-    _filter_kernel = triton.jit(_filter)
-    _first_kernel = triton.jit(_first_pass, do_not_specialize=[*_SHARED, "whole_length"])
-    # A crop's place in a buffer is as even as its length.
-    _second_kernel = triton.jit(
-        _second_pass,
-        do_not_specialize=[*_SHARED, "size", "sheet_between", "columns", "window"],
-        do_not_specialize_on_alignment=["out"],
-    )

@@ -1,4 +1,4 @@
-"""What stands between the two products of a decoder block in a prefill, but for attention: one pass over the rows.
+"""The work between the two products of a decoder block in a prefill, except attention: one pass over the rows.
 
 ```
 h [T, q | k | v | fc1]
@@ -16,19 +16,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from photonlite.kernels import reference_prefill
-from photonlite.kernels.launching import dependent_launch, power_of_2
-from photonlite.kernels.reference import FP8
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    HAS_TRITON = False
-else:
-    from photonlite.kernels.gelu import gelu_kernel
-
-    HAS_TRITON = True
+from photonlite.kernels.activations import gelu
+from photonlite.kernels.reference import attention as reference
+from photonlite.kernels.reference.attention import FP8
+from photonlite.kernels.triton_utils import dependent_launch, power_of_2, tl, triton, use_triton
 
 CHUNK = 2048
 """Numbers that a program moves, about."""
@@ -46,33 +37,33 @@ def rotary_gelu_write(
     k_scale: float = 1.0,
     v_scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Do what :func:`photonlite.kernels.reference_prefill.rotary_gelu_write` does; same arguments, same result."""
-    run = triton_rotary_gelu_write if h.is_cuda and HAS_TRITON else reference_prefill.rotary_gelu_write
-    return run(h, positions, slots, rotary, keys, values, heads, k_scale=k_scale, v_scale=v_scale)
+    """Split the first product: rotate queries and keys, store keys and values, activate the inside of the MLP.
 
+    Args:
+        h: ``[T, (H + 2 H_kv) D + F]``: queries, keys, values and the inside of the MLP, F >= 0.
+        positions: int32 ``[T]``.
+        slots: int32 ``[T]``, page * page size + place: where keys and values are stored. Of equal ones any may win.
+            None stores nothing.
+        rotary: Cosines and sines, float32 ``[2, positions, R / 2]``: the first R numbers of a head are rotated, in two
+            halves; see :func:`photonlite.models.layers.rotate`.
+        keys: ``[pages, page, H_kv, D]``, of any strides with the last 1; written in place.
+        values: The same.
+        heads: Query heads H; 0 where `h` has none.
+        k_scale: Of keys in FP8; see :func:`photonlite.kernels.reference.attention.quantise`.
+        v_scale: Of values in FP8.
 
-def triton_rotary_gelu_write(
-    h: Tensor,
-    positions: Tensor,
-    slots: Tensor | None,
-    rotary: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    heads: int,
-    *,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
-) -> tuple[Tensor, Tensor]:
-    """Run the Triton kernel; see :func:`rotary_gelu_write`.
-
-    Raises:
-        ValueError: Tensors lie in memory in a way that the kernel does not read.
+    Returns:
+        Queries ``[T, H, D]``, and ``[T, H D + F]``: room for the output of attention, then the activated inside.
     """
+    if not use_triton(h):
+        return reference.rotary_gelu_write(
+            h, positions, slots, rotary, keys, values, heads, k_scale=k_scale, v_scale=v_scale
+        )
     count, page, kv_heads, dim = len(h), *keys.shape[1:]
     if keys.stride() != values.stride() or keys.stride(3) != 1:
         raise ValueError(f"keys with strides {keys.stride()}, values with {values.stride()}: the kernel needs the same")
     if h.stride(1) != 1 or not rotary.is_contiguous():
-        raise ValueError(f"h has strides {h.stride()}, rotary {rotary.stride()}: rows must be runs")
+        raise ValueError(f"h has strides {h.stride()}, rotary {rotary.stride()}: rows must be contiguous")
     inside = h.shape[1] - (heads + 2 * kv_heads) * dim
     q = torch.empty(count, heads, dim, dtype=h.dtype, device=h.device)
     cat = torch.empty(count, heads * dim + inside, dtype=h.dtype, device=h.device)
@@ -81,119 +72,63 @@ def triton_rotary_gelu_write(
     q_parts, kv_parts = -(-heads // block), -(-kv_heads // block) if slots is not None else 0
     parts = q_parts + 2 * kv_parts + -(-inside // CHUNK)
     _rotary_gelu_write_kernel[(parts, count)](
-        h,
-        positions,
-        positions if slots is None else slots,
-        rotary,
-        q,
-        keys,
-        values,
-        cat,
-        h.stride(0),
-        positions.stride(0),
-        0 if slots is None else slots.stride(0),
-        rotary.stride(0),
-        *keys.stride()[:3],
-        1.0 / k_scale,
-        1.0 / v_scale,
-        HEADS=heads,
-        KV_HEADS=kv_heads,
-        DIM=dim,
-        WIDTH=width,
-        HALF=half,
-        HALF_WIDTH=power_of_2(half),
-        REST_WIDTH=power_of_2(max(1, dim - 2 * half)),
-        INSIDE=inside,
-        PAGE=page,
-        BLOCK=block,
-        CHUNK=CHUNK,
-        Q_PARTS=q_parts,
-        KV_PARTS=kv_parts,
-        FP8=keys.dtype == FP8,
-        ASM=h.is_cuda,
-        num_warps=4,
-        **dependent_launch(h),
-    )
+        h, positions, positions if slots is None else slots, rotary, q, keys, values, cat,
+        h.stride(0), positions.stride(0), 0 if slots is None else slots.stride(0), rotary.stride(0),
+        *keys.stride()[:3], 1.0 / k_scale, 1.0 / v_scale,
+        HEADS=heads, KV_HEADS=kv_heads, DIM=dim, WIDTH=width, HALF=half, HALF_WIDTH=power_of_2(half),
+        REST_WIDTH=power_of_2(max(1, dim - 2 * half)), INSIDE=inside, PAGE=page, BLOCK=block, CHUNK=CHUNK,
+        Q_PARTS=q_parts, KV_PARTS=kv_parts, FP8=keys.dtype == FP8, ASM=h.is_cuda,
+        num_warps=4, **dependent_launch(h),
+    )  # fmt: skip
     return q, cat
 
 
+@triton.jit
 def _turn(
-    source: tl.tensor,
-    target: tl.tensor,
-    head_stride: tl.tensor,
-    head: tl.tensor,
-    angle: tl.tensor,
-    sines: tl.tensor,
+    source: tl.tensor, target: tl.tensor, head_stride: tl.tensor, head: tl.tensor, angle: tl.tensor, sines: tl.tensor,
     inverse: tl.tensor,
-    HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    HALF: tl.constexpr,
-    HALF_WIDTH: tl.constexpr,
-    REST_WIDTH: tl.constexpr,
+    HEADS: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, HALF_WIDTH: tl.constexpr, REST_WIDTH: tl.constexpr,
     FP8: tl.constexpr,
-) -> None:
-    """Rotate some heads and store them; both halves and the rest by themselves, each of them a run of numbers."""
+) -> None:  # fmt: skip
+    """Rotate some heads and store them: both halves and the rest separately, each contiguous."""
     i = tl.arange(0, HALF_WIDTH)
     cos, sin = tl.load(angle + i, mask=i < HALF, other=0.0), tl.load(angle + sines + i, mask=i < HALF, other=0.0)
     mask = (head < HEADS)[:, None] & (i < HALF)[None, :]
     cell, place = source + head[:, None] * DIM + i[None, :], target + head[:, None] * head_stride + i[None, :]
     real = tl.load(cell, mask=mask, other=0.0).to(tl.float32)
     imag = tl.load(cell + HALF, mask=mask, other=0.0).to(tl.float32)
-    # Rounded as the plain model rounds, before a cache in FP8 rounds again.
+    # Rounded as the reference model rounds, before a cache in FP8 rounds again.
     first = (real * cos[None, :] - imag * sin[None, :]).to(source.dtype.element_ty)
     second = (real * sin[None, :] + imag * cos[None, :]).to(source.dtype.element_ty)
-    tl.store(place, _stored_kernel(first.to(tl.float32) * inverse, target, FP8), mask=mask)
-    tl.store(place + HALF, _stored_kernel(second.to(tl.float32) * inverse, target, FP8), mask=mask)
+    tl.store(place, _stored(first.to(tl.float32) * inverse, target, FP8), mask=mask)
+    tl.store(place + HALF, _stored(second.to(tl.float32) * inverse, target, FP8), mask=mask)
     if DIM > 2 * HALF:
         d = 2 * HALF + tl.arange(0, REST_WIDTH)
         mask = (head < HEADS)[:, None] & (d < DIM)[None, :]
         rest = tl.load(source + head[:, None] * DIM + d[None, :], mask=mask, other=0.0).to(tl.float32)
         place = target + head[:, None] * head_stride + d[None, :]
-        tl.store(place, _stored_kernel(rest * inverse, target, FP8), mask=mask)
+        tl.store(place, _stored(rest * inverse, target, FP8), mask=mask)
 
 
+@triton.jit
 def _stored(number: tl.tensor, pages: tl.tensor, FP8: tl.constexpr) -> tl.tensor:
-    """Give numbers as they are stored: FP8 saturates, and what is no number stays none."""
+    """Convert numbers to the type of the pages: FP8 saturates, and NaN stays NaN."""
     if FP8:
         number = tl.minimum(tl.maximum(number, -448.0, tl.PropagateNan.ALL), 448.0, tl.PropagateNan.ALL)
     return number.to(pages.dtype.element_ty)
 
 
-def _rotary_gelu_write(
-    h: tl.tensor,
-    positions: tl.tensor,
-    slots: tl.tensor,
-    rotary: tl.tensor,
-    q: tl.tensor,
-    keys: tl.tensor,
-    values: tl.tensor,
-    cat: tl.tensor,
-    h_stride: tl.tensor,
-    position_stride: tl.tensor,
-    slot_stride: tl.tensor,
-    sines: tl.tensor,
-    page_stride: tl.tensor,
-    place_stride: tl.tensor,
-    head_stride: tl.tensor,
-    k_inverse: tl.tensor,
+@triton.jit
+def _rotary_gelu_write_kernel(
+    h: tl.tensor, positions: tl.tensor, slots: tl.tensor, rotary: tl.tensor, q: tl.tensor, keys: tl.tensor,
+    values: tl.tensor, cat: tl.tensor, h_stride: tl.tensor, position_stride: tl.tensor, slot_stride: tl.tensor,
+    sines: tl.tensor, page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, k_inverse: tl.tensor,
     v_inverse: tl.tensor,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    HALF: tl.constexpr,
-    HALF_WIDTH: tl.constexpr,
-    REST_WIDTH: tl.constexpr,
-    INSIDE: tl.constexpr,
-    PAGE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    CHUNK: tl.constexpr,
-    Q_PARTS: tl.constexpr,
-    KV_PARTS: tl.constexpr,
-    FP8: tl.constexpr,
-    ASM: tl.constexpr,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
+    HALF_WIDTH: tl.constexpr, REST_WIDTH: tl.constexpr, INSIDE: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr, Q_PARTS: tl.constexpr, KV_PARTS: tl.constexpr, FP8: tl.constexpr, ASM: tl.constexpr,
     PDL: tl.constexpr,
-) -> None:
+) -> None:  # fmt: skip
     """Do part `program_id(0)` of position `program_id(1)`: heads of queries, keys or values, or a piece of the MLP."""
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -203,27 +138,16 @@ def _rotary_gelu_write(
     angle = rotary + tl.load(positions + token * position_stride).to(tl.int64) * HALF
     if part < Q_PARTS:
         head = part * BLOCK + member
-        _turn_kernel(
-            row,
-            q + token * (HEADS * DIM),
-            DIM,
-            head,
-            angle,
-            sines,
-            1.0,
-            HEADS,
-            DIM,
-            HALF,
-            HALF_WIDTH,
-            REST_WIDTH,
-            False,
-        )
+        _turn(
+            row, q + token * (HEADS * DIM), DIM, head, angle, sines, 1.0,
+            HEADS, DIM, HALF, HALF_WIDTH, REST_WIDTH, False,
+        )  # fmt: skip
     elif part < Q_PARTS + 2 * KV_PARTS:
         head = (part - Q_PARTS) % KV_PARTS * BLOCK + member if KV_PARTS > 1 else member
         slot = tl.load(slots + token * slot_stride)
         place = (slot // PAGE).to(tl.int64) * page_stride + slot % PAGE * place_stride
         if part < Q_PARTS + KV_PARTS:
-            _turn_kernel(
+            _turn(
                 row + HEADS * DIM, keys + place, head_stride, head, angle, sines, k_inverse,
                 KV_HEADS, DIM, HALF, HALF_WIDTH, REST_WIDTH, FP8,
             )  # fmt: skip
@@ -233,17 +157,11 @@ def _rotary_gelu_write(
             source = row + (HEADS + KV_HEADS) * DIM + head[:, None] * DIM + d[None, :]
             value = tl.load(source, mask=mask, other=0.0).to(tl.float32)
             cell = values + place + head[:, None] * head_stride + d[None, :]
-            tl.store(cell, _stored_kernel(value * v_inverse, values, FP8), mask=mask)
+            tl.store(cell, _stored(value * v_inverse, values, FP8), mask=mask)
     else:
         column = (part - Q_PARTS - 2 * KV_PARTS) * CHUNK + tl.arange(0, CHUNK)
         inside = column < INSIDE
         x = tl.load(row + (HEADS + 2 * KV_HEADS) * DIM + column, mask=inside, other=0.0).to(tl.float32)
-        x = gelu_kernel(x, ASM)
+        x = gelu(x, ASM)
         target = cat + token * (HEADS * DIM + INSIDE) + HEADS * DIM + column
         tl.store(target, x.to(cat.dtype.element_ty), mask=inside)
-
-
-if HAS_TRITON:
-    _stored_kernel = triton.jit(_stored)
-    _turn_kernel = triton.jit(_turn)
-    _rotary_gelu_write_kernel = triton.jit(_rotary_gelu_write)

@@ -104,7 +104,7 @@ class PackedPrompts:
     Attributes:
         positions: ``[T]``, of any stride: of each within its row.
         slots: ``[T]``, of any stride: page * page size + place of its keys and values.
-        tiles: ``[N, 5]``: the axis cut into queries that are worked on together; see `kernels.tiles`.
+        tiles: ``[N, 5]``: the axis cut into queries that are worked on together; see `kernels.columns`.
         table: ``[R, P]``: pages of each row.
         last: ``[R]``: where each row's last position stands on the axis; anywhere for an unused row.
         lengths: ``[R]``: how many positions each row has by then; 0 for an unused row.

@@ -27,7 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from photonlite.batch import PageCopy
 from photonlite.kernels.paged_attention import paged_attention
-from photonlite.kernels.reference import FP8, dequantise, gather_pages, movable, quantise, write_kv
+from photonlite.kernels.reference.attention import FP8, dequantise, gather_pages, indexable, quantise, write_kv
 from photonlite.models.base import ModelShape
 from photonlite.models.layers import attend
 from photonlite.runner.slot import PAGES, POSITION, WRITE_SLOT
@@ -82,7 +82,7 @@ class PagedCache:
     def copy(self, copies: Sequence[PageCopy]) -> None:
         """Copy pages one after the other, keys and values of all layers."""
         for copy in copies:
-            for cache in map(movable, (self.keys, self.values)):
+            for cache in map(indexable, (self.keys, self.values)):
                 cache[:, copy.target].copy_(cache[:, copy.source])
 
     def close(self) -> None:

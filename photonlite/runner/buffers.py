@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from photonlite.kernels.columns import CHOICE_COLUMNS, RESULT_COLUMNS
+from photonlite.kernels.columns import PARAM_COLUMNS, RESULT_COLUMNS
 from photonlite.request import MAX_SCORED
 from photonlite.runner.slot import PAGES, Slot, SlotShape
 
@@ -104,7 +104,7 @@ class Buffers:
             rows=words(shape.max_rows, PAGES + shape.max_pages),
             tokens=words(shape.max_tokens, 3),
             packed=words(shape.packed.words),
-            choices=words(shape.max_rows, CHOICE_COLUMNS),
+            choices=words(shape.max_rows, PARAM_COLUMNS),
             masks=words(shape.max_rows, shape.mask_words),
             results=words(shape.max_rows, RESULT_COLUMNS),
             scored=words(shape.max_rows, MAX_SCORED),

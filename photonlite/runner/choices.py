@@ -108,7 +108,7 @@ def write_choice(
 
     Args:
         choice: How to choose; None where nobody wants the token: then it is id 0, without a look at any logits.
-        row: int32 ``[CHOICE_COLUMNS]``, contiguous.
+        row: int32 ``[PARAM_COLUMNS]``, contiguous.
         mask: int32 ``[words]``.
         masks: Of the vocabulary.
 

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from photonlite.kernels.sdpa import BACKENDS, only_backend
-from photonlite.kernels.timing import quickest
+from photonlite.kernels.autotune import BACKENDS, fastest, only_backend
 from photonlite.models.base import CropEncoder
 from photonlite.runner.graphs import Capturer, GraphReport, frozen_garbage
 
@@ -64,7 +63,7 @@ class GraphedEncoder:
         """Map features to embeddings, eagerly: it is a handful of kernels."""
         return self._encoder.project(features, tiling)
 
-    def capture(self, capturer: Capturer, choose: Chooser = quickest) -> GraphReport:
+    def capture(self, capturer: Capturer, choose: Chooser = fastest) -> GraphReport:
         """Capture every number of crops, largest first, and warm up the projection.
 
         Args:

@@ -18,7 +18,7 @@ from torch import Tensor
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.images.crops import CropSpec
 from photonlite.images.packing import MOST_SCRATCH, pack_image
-from photonlite.kernels.reference_resize import Filters
+from photonlite.kernels.reference.vision import Filters
 from photonlite.kernels.resize import cut_image
 from photonlite.runner.buffers import Buffers, transfer
 from photonlite.sequence import UncutImage
@@ -61,9 +61,7 @@ class CropFeed:
 
     def rehearse(self, buffers: Buffers) -> None:
         """Cut the smallest image, so that the kernels are compiled before the first request."""
-        image = pack_image(
-            bytes(3), (1, 1), self._spec, lambda shape: torch.zeros(shape, dtype=torch.uint8).numpy()
-        )
+        image = pack_image(bytes(3), (1, 1), self._spec, lambda shape: torch.zeros(shape, dtype=torch.uint8).numpy())
         if image is None:
             raise AssertionError("an image of one pixel is too large to pack")
         packed = torch.from_numpy(image.packed)

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from photonlite.kernels.embedding import HAS_TRITON, embed_pending
-from photonlite.kernels.reference_embedding import InputTables
+from photonlite.kernels.embedding import embed_pending
+from photonlite.kernels.reference.embedding import InputTables
+from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import Model
 from photonlite.runner.slot import NO_VALUE
 

@@ -18,7 +18,7 @@ import torch
 from photonlite.config import KvDtype
 from photonlite.errors import SettingsError
 from photonlite.kernels.fp8 import CAPABILITY
-from photonlite.kernels.reference import FP8
+from photonlite.kernels.reference.attention import FP8
 from photonlite.models.base import Model
 
 

@@ -2,7 +2,7 @@
 
 ```
 ends     [2, R]    where each row's last position stands on the axis;  how many positions it has by then, 0: unused
-tiles    [N, 5]    the axis cut for attention, see `kernels.tiles`
+tiles    [N, 5]    the axis cut for attention, see `kernels.columns`
 places   [T, 3]    of each position: position in its row, write slot, id of its word or EMBEDDED
 ```
 
@@ -15,7 +15,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from photonlite.device.base import Array
-from photonlite.kernels.tiles import QUERY_TILE, TILE_COLUMNS
+from photonlite.kernels.columns import QUERY_TILE, TILE_COLUMNS
 
 POSITION_COLUMN, SLOT_COLUMN, WORD_COLUMN = 0, 1, 2
 """Columns of `places`."""

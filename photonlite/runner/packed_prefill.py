@@ -17,7 +17,7 @@ import torch
 
 from photonlite.batch import ScheduledBatch
 from photonlite.device.base import Array
-from photonlite.kernels.tiles import QUERY_TILE
+from photonlite.kernels.columns import QUERY_TILE
 from photonlite.models.base import Model, PackedPrompts, PromptDecoder
 from photonlite.runner.attention import PagedCache
 from photonlite.runner.buffers import Buffers, HostViews, transfer

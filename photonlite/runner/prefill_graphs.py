@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from photonlite.kernels.tiles import QUERY_TILE
+from photonlite.kernels.columns import QUERY_TILE
 from photonlite.runner.graphs import Capturer, GraphReport, frozen_garbage
 
 LONGEST = 4096

@@ -2,9 +2,9 @@
 
 ```
 hidden ─> logits ────────────┐
-       ─> coordinate logits ─┼─ kernels.choosing ─> results, pending
+       ─> coordinate logits ─┼─ kernels.sampling ─> results, pending
        ─> size logits ───────┘
-       ─> logits, where rows want probabilities ─ kernels.scoring ─> scores
+       ─> logits, where rows want probabilities ─ kernels.sampling ─> scores
 ```
 
 It has fixed shapes and never waits for the device, so that a CUDA graph can hold it; none holds scores, which are rare.
@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from photonlite.kernels.choosing import choose
-from photonlite.kernels.choosing_kernel import HAS_TRITON
-from photonlite.kernels.reference_choosing import Logits, Target
-from photonlite.kernels.scoring import score_ids
-from photonlite.kernels.skinny import skinny_linear
+from photonlite.kernels.reference.sampling import Logits, SamplingOutput
+from photonlite.kernels.sampling import sample_tokens, score_ids
+from photonlite.kernels.small_batch_gemm import small_batch_gemm
+from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import Head, Heads, Model
 from photonlite.runner.choices import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
 
@@ -58,7 +57,7 @@ def choose_tokens(
     hidden: Tensor,
     params: Tensor,
     masks: Tensor,
-    target: Target,
+    target: SamplingOutput,
     scores: Scores | None = None,
     *,
     variant: Variant,
@@ -69,7 +68,7 @@ def choose_tokens(
     Args:
         model: Whose heads are read, those of the variant alone.
         hidden: Raw hidden states ``[B, dim]``.
-        params: int32 ``[B, CHOICE_COLUMNS]``, written by `runner.choices.write_choice`.
+        params: int32 ``[B, PARAM_COLUMNS]``, written by `runner.choices.write_choice`.
         masks: Allowed ids as bits, int32 ``[B, words]``; not read where the id is forced.
         target: Takes the results, which `runner.choices.read_results` reads, and the rows of the pending table.
         scores: Takes the probabilities of ids; None where no row wants some.
@@ -77,7 +76,7 @@ def choose_tokens(
         sampled: Whether any row draws; if not, nothing is sorted and temperatures are not read.
     """
     logits = read_heads(model, hidden, variant)
-    choose(logits, hidden, params, masks, target, sampled=sampled)
+    sample_tokens(logits, hidden, params, masks, target, sampled=sampled)
     if scores is not None and logits.ids is not None:
         score_ids(logits.ids, masks, scores.ids, scores.values)
 
@@ -119,7 +118,7 @@ def apply_head(head: Head, hidden: Tensor) -> Tensor:
     """Apply a head to raw hidden states ``[B, dim]``; rounded as the model's own layers are, but for GELU's input."""
     x, norm = hidden, head.norm
     for number, (weight, bias) in enumerate(head.layers, 1):
-        x = skinny_linear(x, weight, bias, norm=norm, gelu=number < len(head.layers))
+        x = small_batch_gemm(x, weight, bias, norm=norm, gelu=number < len(head.layers))
         norm = None
     return x
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from photonlite.device.base import Array, Device, Event
-from photonlite.kernels.columns import CHOICE_COLUMNS, RESULT_COLUMNS
+from photonlite.kernels.columns import PARAM_COLUMNS, RESULT_COLUMNS
 from photonlite.request import MAX_SCORED
 from photonlite.runner.layout import PackedLayout
 from photonlite.sequence import MAX_INFLIGHT
@@ -78,7 +78,7 @@ class Slot:
         self.rows: Array = device.host_array((shape.max_rows, PAGES + shape.max_pages), np.int32)
         self.tokens: Array = device.host_array((shape.max_tokens, 3), np.int32)
         self.packed: Array = device.host_array((shape.packed.words,), np.int32)
-        self.choices: Array = device.host_array((shape.max_rows, CHOICE_COLUMNS), np.int32)
+        self.choices: Array = device.host_array((shape.max_rows, PARAM_COLUMNS), np.int32)
         self.masks: Array = device.host_array((shape.max_rows, shape.mask_words), np.int32)
         self.results: Array = device.host_array((shape.max_rows, RESULT_COLUMNS), np.int32)
         self.scored: Array = device.host_array((shape.max_rows, MAX_SCORED), np.int32)

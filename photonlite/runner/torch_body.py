@@ -23,8 +23,8 @@ from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.kernels.columns import PENDING_COLUMNS
-from photonlite.kernels.reference_choosing import Target
-from photonlite.kernels.skinny import Counters, counting_in
+from photonlite.kernels.reference.sampling import SamplingOutput
+from photonlite.kernels.small_batch_gemm import Counters, counting_in
 from photonlite.models.base import CropEncoder, Model, NextPositions, PromptDecoder, StepDecoder
 from photonlite.runner.attention import DecodeAttention, PagedCache, plan_free_attention
 from photonlite.runner.buffers import Buffers, HostViews, transfer
@@ -285,7 +285,7 @@ class TorchModelRunner:
 
     def _finalize(self, buffers: Buffers, count: int, variant: Variant, sampled: bool) -> None:
         hidden, choices, masks = buffers.hidden[:count], buffers.choices[:count], buffers.masks[:count]
-        target = Target(buffers.results[:count], self._pending, buffers.rows[:count, PENDING_ROW])
+        target = SamplingOutput(buffers.results[:count], self._pending, buffers.rows[:count, PENDING_ROW])
         scores = Scores(buffers.scored[:count], buffers.scores[:count]) if variant == "scored" else None
         with counting_in(self._counters):
             choose_tokens(self._model, hidden, choices, masks, target, scores, variant=variant, sampled=sampled)

@@ -8,8 +8,8 @@ from torch import Tensor
 from photonlite.config import EngineConfig
 from photonlite.engine.build import build
 from photonlite.images.crops import ImageCrops
-from photonlite.kernels import timing
-from photonlite.kernels.reference import movable
+from photonlite.kernels import autotune
+from photonlite.kernels.reference.attention import indexable
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import SamplingSettings, Token
@@ -89,7 +89,7 @@ def written(runner: StepExecutor, steps: list[Recorded]) -> Tensor:
         }
     )
     pages, slots = (torch.tensor(column) for column in zip(*places, strict=True))
-    both = torch.stack((movable(cache.keys), movable(cache.values))).cpu()
+    both = torch.stack((indexable(cache.keys), indexable(cache.values))).cpu()
     return both[:, :, pages, slots]
 
 
@@ -97,8 +97,8 @@ def written(runner: StepExecutor, steps: list[Recorded]) -> Tensor:
 def test_pipelined_equals_blocking_bit_for_bit_on_the_same_plans(
     device: torch.device, dtype: torch.dtype, kv_dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each engine measures anew which attention encodes images quickest, and they round differently: take the first.
-    monkeypatch.setattr(timing, "GAIN", 1.0)
+    # Each engine measures anew which attention encodes images fastest, and they round differently: take the first.
+    monkeypatch.setattr(autotune, "GAIN", 1.0)
     model = tiny_model(small_config()).to(device, dtype)
     config = EngineConfig(kv_cache_bytes=2**22, max_batch=8, graph_sizes=(1, 2, 4, 8), kv_dtype=kv_dtype)  # type: ignore[arg-type]
     recorder = record(model, device, dtype, config)

@@ -15,7 +15,7 @@ from photonlite.grammar.automata.mask import MaskCache, words
 from photonlite.grammar.automata.tables import Automaton, SpecialIds
 from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.grammar.spec import GrammarSpec
-from photonlite.kernels.columns import CHOICE_COLUMNS
+from photonlite.kernels.columns import PARAM_COLUMNS
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.runner.choices import write_choice
 from photonlite.sequence import Sequence
@@ -65,7 +65,7 @@ def operations(vocab_size: int, length: int, told: bytes) -> int:
     """Write an answer letter by letter; gives the most operations that one token took."""
     made, _ = automaton(vocab_size, length)
     grammar = TypedGrammar(made, 5000)
-    masks, row = MaskCache(vocab_size), np.zeros(CHOICE_COLUMNS, np.int32)
+    masks, row = MaskCache(vocab_size), np.zeros(PARAM_COLUMNS, np.int32)
     mask = np.zeros(words(vocab_size), np.int32)
     most = 0
     for byte in told:

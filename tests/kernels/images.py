@@ -8,7 +8,7 @@ from torch import Tensor
 from photonlite.images.crops import CropSpec, select_tiling
 from photonlite.images.lanczos import lanczos_table
 from photonlite.images.resize import down_first
-from photonlite.kernels.reference_resize import Filters
+from photonlite.kernels.reference.vision import Filters
 
 Case = tuple[Tensor, Filters, Filters | None, int, int, Tensor, Tensor]
 Order = tuple[bool, bool]
@@ -70,7 +70,7 @@ def on_card(arguments: Case) -> Case:
 
 
 def pillows(image: Image.Image, spec: CropSpec, order: Order | None = None) -> Tensor:
-    """Cut with Pillow, one axis at a time; in the orders of the product unless given."""
+    """AttentionConfig with Pillow, one axis at a time; in the orders of the product unless given."""
     size, window = spec.crop_size, spec.window
     rows, columns = select_tiling(image.height, image.width, spec)
     results = []

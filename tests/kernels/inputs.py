@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from photonlite.kernels.reference_embedding import InputTables
+from photonlite.kernels.reference.embedding import InputTables
 
 Case = tuple[Tensor, Tensor, InputTables]
 

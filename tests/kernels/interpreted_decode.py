@@ -1,4 +1,4 @@
-"""Runs the kernels of decode steps on the CPU by Triton's interpreter; see `interpreted.py`."""
+"""Runs the kernels of decode steps on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
 
 import os
 
@@ -7,12 +7,13 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 from torch import Tensor
 
-from photonlite.kernels import reference_decode as reference
-from photonlite.kernels import skinny
-from photonlite.kernels.decode_attention import Cut, run_attention
-from photonlite.kernels.launching import power_of_2
-from photonlite.kernels.skinny import Handshake, Tiling
-from photonlite.kernels.skinny_kernels import normalise_kernel, statistics_kernel
+from photonlite.kernels import small_batch_gemm as gemm
+from photonlite.kernels.decode_attention import AttentionConfig, decode_attention
+from photonlite.kernels.reference import attention as reference_attention
+from photonlite.kernels.reference import small_batch_gemm as reference
+from photonlite.kernels.small_batch_gemm import Handshake, Tiling
+from photonlite.kernels.small_batch_gemm_kernels import normalise_kernel, statistics_kernel
+from photonlite.kernels.triton_utils import power_of_2
 from tests.kernels.steps import BlockCase, StepCase, block_case, step_case
 
 CPU = torch.device("cpu")
@@ -24,7 +25,14 @@ SINGLE = [Tiling(8, 256, 1, 1, 0), Tiling(16, 64, 1, 1, 0), Tiling(4, 32, 1, 1, 
 
 # heads, key/value heads, head size, page size, rotated numbers
 HEADS = [(3, 1, 8, 4, 4), (4, 4, 24, 16, 12), (6, 2, 40, 1, 20), (2, 2, 64, 32, 64)]
-CUTS = [Cut(32, 1), Cut(4, 2), Cut(16, 3), Cut(64, 2), Cut(32, 1, dot=True), Cut(16, 3, dot=True)]
+CONFIGS = [
+    AttentionConfig(32, 1),
+    AttentionConfig(4, 2),
+    AttentionConfig(16, 3),
+    AttentionConfig(64, 2),
+    AttentionConfig(32, 1, dot=True),
+    AttentionConfig(16, 3, dot=True),
+]
 POSITIONS = [0, 6, 31, 299, 128]
 
 
@@ -54,24 +62,24 @@ def normal(case: BlockCase) -> Tensor:
 def check_into(case: BlockCase, tiling: Tiling, width: int, ready: Tensor) -> None:
     """Both of its outputs, and `ready`: the first counts the programs that are done, the second is cleared."""
     rows, attended, total = len(case.x), case.attended, len(case.w_in)
-    plain, wanted = torch.empty(rows, attended), torch.empty(rows, attended)
+    raw, wanted = torch.empty(rows, attended), torch.empty(rows, attended)
     cat, gelu = torch.full((rows, total), torch.nan), torch.empty(rows, total - attended)
     activated = cat[:, attended:]
     reference.linear_in(case.x, case.w_in, case.b_in, case.norm, wanted, gelu)
     count = -(-total // tiling.outs) * tiling.parts
     shake = Handshake(ready[:1], ready[1:], count, attended)
     if tiling.stages:
-        skinny.run_product(
-            normal(case), case.w_in, case.b_in, plain=plain, activated=activated, split=attended, tiling=tiling,
+        gemm.run_product(
+            normal(case), case.w_in, case.b_in, raw=raw, activated=activated, split=attended, tiling=tiling,
             announces=shake,
         )  # fmt: skip
     else:
-        skinny.run_single(
-            case.x, case.w_in, case.b_in, plain=plain, activated=activated, split=attended,
+        gemm.run_single(
+            case.x, case.w_in, case.b_in, raw=raw, activated=activated, split=attended,
             norm=(statistics(case.x, width), *case.norm), tiling=tiling, announces=shake,
         )  # fmt: skip
     assert ready.tolist() == [count, 0]
-    close(plain, wanted)
+    close(raw, wanted)
     close(activated, gelu)
     assert cat[:, :attended].isnan().all()
 
@@ -81,14 +89,14 @@ def check_out(case: BlockCase, tiling: Tiling, shake: Handshake | None) -> None:
     found, wanted = case.x.clone(), case.x.clone()
     reference.linear_out(case.inside, case.w_out, case.b_out, wanted, None)
     if tiling.stages:
-        skinny.run_product(
-            case.inside, case.w_out, case.b_out, plain=found, activated=found, split=dim, residual=True, tiling=tiling,
+        gemm.run_product(
+            case.inside, case.w_out, case.b_out, raw=found, activated=found, split=dim, residual=True, tiling=tiling,
             awaits=shake,
         )  # fmt: skip
     else:
         stats = torch.full((2, -(-dim // tiling.outs), 1), torch.nan)
-        skinny.run_single(
-            case.inside, case.w_out, case.b_out, plain=found, activated=found, split=dim, new_stats=stats,
+        gemm.run_single(
+            case.inside, case.w_out, case.b_out, raw=found, activated=found, split=dim, new_stats=stats,
             tiling=tiling, awaits=shake,
         )  # fmt: skip
         close(stats, reference.tile_statistics(found, tiling.outs))
@@ -101,8 +109,8 @@ def check_alone(case: BlockCase, tiling: Tiling, bias: bool) -> None:
     for gelu in (False, True):
         found = torch.empty(len(case.x), len(case.w_in) + 5)[:, 5:]
         split = 0 if gelu else len(case.w_in)
-        skinny.run_product(case.x, case.w_in, offset, plain=found, activated=found, split=split, tiling=tiling)
-        close(found, reference.skinny_linear(case.x, case.w_in, offset, gelu=gelu))
+        gemm.run_product(case.x, case.w_in, offset, raw=found, activated=found, split=split, tiling=tiling)
+        close(found, reference.small_batch_gemm(case.x, case.w_in, offset, gelu=gelu))
 
 
 def check_blocks() -> None:
@@ -116,27 +124,27 @@ def check_blocks() -> None:
             check_out(case, tiling, Handshake(ready[:1], ready[1:], int(ready[0]), late))
             check_out(case, tiling, None)
             check_alone(case, tiling, bias=index % 2 == 0)
-            assert not skinny.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
+            assert not gemm.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
 
 
-def check_step(case: StepCase, cut: Cut, scales: tuple[float, float] = (1.0, 1.0)) -> None:
+def check_step(case: StepCase, config: AttentionConfig, scales: tuple[float, float] = (1.0, 1.0)) -> None:
     wanted, found = case.copy(), case.copy()
     k_scale, v_scale = scales
-    reference.decode_attention(*wanted.arguments, k_scale=k_scale, v_scale=v_scale)
-    run_attention(*found.arguments, k_scale=k_scale, v_scale=v_scale, cut=cut)
+    reference_attention.decode_attention(*wanted.arguments, k_scale=k_scale, v_scale=v_scale)
+    decode_attention(*found.arguments, k_scale=k_scale, v_scale=v_scale, config=config)
     assert wanted.out.isfinite().all()
     close(found.out, wanted.out)
     for mine, theirs in ((found.keys, wanted.keys), (found.values, wanted.values)):
         close(mine.float(), theirs.float())
-    assert not skinny.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
+    assert not gemm.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
 
 
 def check_attention() -> None:
     for number, shape in enumerate(HEADS):
         case = step_case(POSITIONS, *shape, torch.float32)
-        for cut in CUTS:
-            check_step(case.to(torch.float32, "cpu") if number % 2 else case, cut)
-    check_step(step_case([5], *HEADS[0], torch.float32), Cut(16, 27))  # more parts than positions
+        for config in CONFIGS:
+            check_step(case.to(torch.float32, "cpu") if number % 2 else case, config)
+    check_step(step_case([5], *HEADS[0], torch.float32), AttentionConfig(16, 27))  # more parts than positions
 
 
 def main() -> None:

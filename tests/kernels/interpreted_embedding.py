@@ -1,4 +1,4 @@
-"""Runs the kernel that embeds sampled tokens on the CPU by Triton's interpreter; see `interpreted.py`."""
+"""Runs the kernel that embeds sampled tokens on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
 
 import itertools
 import os
@@ -7,7 +7,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
-from photonlite.kernels import embedding, reference_embedding
+from photonlite.kernels.embedding import embed_pending
+from photonlite.kernels.reference import embedding as reference
 from tests.kernels.inputs import random_case
 
 
@@ -17,8 +18,8 @@ def main() -> None:
         (1, 5, 21), ((24, 3), (130, 40), (64, 100)), ((0, 1, 2), (0,), (2,))
     ):
         case = random_case(count, dim, frequencies, torch.float32, kinds)
-        wanted = reference_embedding.embed_pending(*case)
-        torch.testing.assert_close(embedding.triton_embed_pending(*case), wanted, rtol=1e-5, atol=1e-4)
+        wanted = reference.embed_pending(*case)
+        torch.testing.assert_close(embed_pending(*case), wanted, rtol=1e-5, atol=1e-4)
     print("interpreted kernels agree")
 
 

@@ -1,4 +1,4 @@
-"""Runs the kernels that normalise and quantise on the CPU by Triton's interpreter; see `interpreted.py`."""
+"""Runs the kernels that normalise and quantise on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
 
 import itertools
 import os
@@ -8,7 +8,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 from torch import Tensor
 
-from photonlite.kernels import fp8, norms, reference_norms
+from photonlite.kernels import fp8, norms
+from photonlite.kernels.reference import norms as reference_norms
 
 EPS = 1e-5
 
@@ -27,13 +28,13 @@ def check_norms(rows: int, dim: int, delta_rows: int, bias: bool) -> None:
     delta_bias = torch.randn(dim) if bias else None
     weight, offset = torch.randn(dim), torch.randn(dim)
     case = (x, delta, delta_bias, weight, offset, EPS)
-    wanted, found = reference_norms.residual_norm(*case), norms.triton_residual_norm(*case)
+    wanted, found = reference_norms.residual_norm(*case), norms.residual_norm(*case)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-    total, *quantised = norms.triton_residual_norm_fp8(*case, dtype=torch.float32)
+    total, *quantised = norms.residual_norm_fp8(*case)
     torch.testing.assert_close(total, wanted[0])
     check_quantised((quantised[0], quantised[1]), wanted[1])
     shift = torch.randn(dim)
-    shifted = norms.triton_shifted_norm(x, shift, weight, offset, EPS)
+    shifted = norms.shifted_norm(x, shift, weight, offset, EPS)
     torch.testing.assert_close(
         shifted, reference_norms.shifted_norm(x, shift, weight, offset, EPS), atol=1e-5, rtol=1e-5
     )
@@ -42,9 +43,9 @@ def check_norms(rows: int, dim: int, delta_rows: int, bias: bool) -> None:
 def check_activations(rows: int, dim: int, bias: bool) -> None:
     x, offset = (torch.randn(rows, dim + 5) * 4)[:, :dim], torch.randn(dim) if bias else None
     x[-1] = 0
-    activated = fp8.triton_gelu_fp8(x, offset, dtype=torch.float32)
+    activated = fp8.gelu_fp8(x, offset)
     check_quantised(activated, reference_norms.gelu(x, offset))
-    check_quantised(fp8.triton_quantise_rows(x, dtype=torch.float32), x)
+    check_quantised(fp8.quantise_rows(x), x)
 
 
 def check_pieces(left: int, right: int) -> None:
@@ -52,18 +53,19 @@ def check_pieces(left: int, right: int) -> None:
     wide = torch.randn(3, left + right + 7) * 4
     parts = wide[:, :left], wide[:, -right:]
     wanted = torch.cat((parts[0], reference_norms.gelu(parts[1], None)), dim=1)
-    check_quantised(fp8.triton_beside_gelu_fp8(*parts, dtype=torch.float32), wanted)
+    check_quantised(fp8.beside_gelu_fp8(*parts), wanted)
 
 
 def check_rounding() -> None:
     """What is normalised is the rounded sum: in half precision few results differ, where else most would."""
     case = (*(torch.randn(size).half() for size in ((9, 70), (9, 70), (70,), (70,), (70,))), EPS)
-    wanted, found = reference_norms.residual_norm(*case), norms.triton_residual_norm(*case)
+    wanted, found = reference_norms.residual_norm(*case), norms.residual_norm(*case)
     assert torch.equal(found[0], wanted[0])
     assert (found[1] == wanted[1]).float().mean() > 0.95
 
 
 def main() -> None:
+    fp8.FP8 = norms.FP8 = torch.float32  # type: ignore[misc]
     torch.manual_seed(0)
     check_rounding()
     for dim, (delta_rows, bias) in itertools.product((1, 24, 130, 64), ((0, False), (6, True), (3, True), (6, False))):
@@ -74,7 +76,7 @@ def main() -> None:
         check_pieces(left, right)
     x = torch.randn(3, 8)
     x[1, 2] = torch.nan
-    values, _ = fp8.triton_gelu_fp8(x, None, dtype=torch.float32)
+    values, _ = fp8.gelu_fp8(x, None)
     assert values.isnan().any(dim=1).tolist() == [False, True, False]
     print("interpreted kernels agree")
 

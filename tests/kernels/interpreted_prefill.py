@@ -7,10 +7,10 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
-from photonlite.kernels import reference_prefill
-from photonlite.kernels.prefill_attention import Shape, triton_paged_prefill_attention
-from photonlite.kernels.reference import FP8
-from photonlite.kernels.rotary import triton_rotary_gelu_write
+from photonlite.kernels.prefill_attention import PrefillConfig, paged_prefill_attention
+from photonlite.kernels.reference import attention as reference
+from photonlite.kernels.reference.attention import FP8
+from photonlite.kernels.rotary import rotary_gelu_write
 from tests.kernels.prompts import Span, head_major, scattered_prompts
 
 SHAPES = [
@@ -34,11 +34,11 @@ def compare_attention() -> None:
         scales = {"k_scale": 0.25, "v_scale": 0.25} if kv_dtype else {}
         room = torch.full((len(case.q), shape[0] * shape[2] + 7), torch.nan)
         wanted = room.clone()
-        block = Shape((16, 32)[number % 2], 4, 2)
-        triton_paged_prefill_attention(
-            *case.arguments, room[:, :-7], query_tile=(16, 64)[number % 2], shape=block, **scales
+        block = PrefillConfig((16, 32)[number % 2], 4, 2)
+        paged_prefill_attention(
+            *case.arguments, room[:, :-7], query_tile=(16, 64)[number % 2], config=block, **scales
         )  # fmt: skip
-        reference_prefill.paged_prefill_attention(*case.arguments, wanted[:, :-7], **scales)
+        reference.paged_prefill_attention(*case.arguments, wanted[:, :-7], **scales)
         torch.testing.assert_close(room, wanted, atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
@@ -55,8 +55,8 @@ def compare_rotary() -> None:
         mine, truth = ([head_major(page + 9, page, kv_heads, dim, kv_dtype) for _ in range(2)] for _ in range(2))
         case = h, places[:, 0], slots, rotary
 
-        q, cat = triton_rotary_gelu_write(*case, *mine, heads, **scales)
-        wanted_q, wanted_cat = reference_prefill.rotary_gelu_write(*case, *truth, heads, **scales)
+        q, cat = rotary_gelu_write(*case, *mine, heads, **scales)
+        wanted_q, wanted_cat = reference.rotary_gelu_write(*case, *truth, heads, **scales)
 
         torch.testing.assert_close(q, wanted_q, atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(cat[:, heads * dim :], wanted_cat[:, heads * dim :], atol=1e-6, rtol=1e-5)

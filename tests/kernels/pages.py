@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from photonlite.kernels.reference import FP8, quantise
+from photonlite.kernels.reference.attention import FP8, quantise
 
 Case = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from photonlite.kernels.reference import FP8, movable, quantise
+from photonlite.kernels.reference.attention import FP8, indexable, quantise
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Prompts:
 
 
 def tiled(spans: list[Span], size: int, empty: int = 0) -> Tensor:
-    """Cut rows into tiles of up to `size` queries; some empty ones behind them."""
+    """AttentionConfig rows into tiles of up to `size` queries; some empty ones behind them."""
     tiles, first = [], 0
     for row, span in enumerate(spans):
         for done in range(0, span.count, size):
@@ -81,7 +81,7 @@ def scattered_prompts(
         at = table[row, places // page].long(), places % page
         for store, rows in zip(stores, kept, strict=True):
             stored = quantise(torch.randn(end, kv_heads, dim).to(dtype), store.dtype, scale)
-            movable(store)[at] = movable(stored)
+            indexable(store)[at] = indexable(stored)
             rows.append(stored.to(torch.float32) * scale if store.dtype == FP8 else stored)
     q = torch.randn(sum(span.count for span in spans), heads, dim).to(dtype)
     return Prompts(q, stores[0], stores[1], table, tiled(spans, tile, empty=2), *kept)

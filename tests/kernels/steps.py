@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from photonlite.kernels.reference import quantise
+from photonlite.kernels.reference.attention import quantise
 from photonlite.models.layers import rotary_table
 from tests.kernels.pages import scattered
 

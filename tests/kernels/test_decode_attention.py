@@ -5,10 +5,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from photonlite.kernels import reference_decode as reference
-from photonlite.kernels.decode_attention import HAS_TRITON, Cut, cut_of, decode_attention, run_attention
+from photonlite.kernels import decode_attention as module
+from photonlite.kernels.decode_attention import AttentionConfig, attention_config, decode_attention
 from photonlite.kernels.fp8 import has_fp8
-from photonlite.kernels.reference import FP8, dequantise
+from photonlite.kernels.reference import attention as reference
+from photonlite.kernels.reference.attention import FP8, dequantise
+from photonlite.kernels.triton_utils import HAS_TRITON
 from tests.kernels.steps import StepCase, step_case
 
 
@@ -93,10 +95,10 @@ def test_a_new_position_is_seen_as_8_bits_hold_it() -> None:
 
 @given(rows=st.integers(1, 300), kv_heads=st.integers(1, 64), positions=st.integers(1, 5000), fp8=st.booleans())
 def test_few_rows_are_cut_into_parts_of_some_positions(rows: int, kv_heads: int, positions: int, fp8: bool) -> None:
-    cut = cut_of(rows, kv_heads, positions, fp8=fp8)
-    assert 1 <= cut.parts <= max(1, positions // cut.block)
-    assert cut.block & (cut.block - 1) == 0
-    assert rows * kv_heads < 4096 or cut.parts == 1
+    config = attention_config(rows, kv_heads, positions, fp8=fp8)
+    assert 1 <= config.parts <= max(1, positions // config.block)
+    assert config.block & (config.block - 1) == 0
+    assert rows * kv_heads < 4096 or config.parts == 1
 
 
 @pytest.mark.parametrize(
@@ -107,17 +109,20 @@ def test_few_rows_are_cut_into_parts_of_some_positions(rows: int, kv_heads: int,
         (lambda case: {"slots": case.slots.repeat_interleave(2)[::2]}, "stride"),
     ],
 )
-def test_what_the_kernel_does_not_read_is_refused(change: object, complaint: str) -> None:
+def test_what_the_kernel_does_not_read_is_refused(
+    change: object, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "use_triton", lambda x: True)
     case = step_case([5, 9], 4, 2, 8, 4, 4, torch.float32)
     arguments = {
         name: getattr(case, name)
         for name in ("qkv", "rotary", "keys", "values", "page_table", "positions", "slots", "out")
     }
     with pytest.raises(ValueError, match=complaint):
-        run_attention(**(arguments | change(case)))  # type: ignore[operator]
+        decode_attention(**(arguments | change(case)))  # type: ignore[operator]
 
 
-# Its parity with the truth in Triton's interpreter is part of `test_skinny.py`: one process for both.
+# Its parity with the truth in Triton's interpreter is part of `test_small_batch_gemm.py`: one process for both.
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
 # heads, key/value heads, head size, page size, rotated numbers
 SHAPES = [
@@ -136,8 +141,13 @@ POSITIONS = [
     list(range(64)),
     list(range(70)),
 ]
-CUTS = [Cut(16, 27, 1, 2, 32), Cut(16, 4, 1, 4, dot=True), Cut(64, 1, 1, 3, dot=True), Cut(32, 3, 2, 3)]
-CASES = [(shape, None) for shape in SHAPES] + [(shape, CUTS[index % 4]) for index, shape in enumerate(SHAPES)]
+CONFIGS = [
+    AttentionConfig(16, 27, 1, 2, 32),
+    AttentionConfig(16, 4, 1, 4, dot=True),
+    AttentionConfig(64, 1, 1, 3, dot=True),
+    AttentionConfig(32, 3, 2, 3),
+]
+CASES = [(shape, None) for shape in SHAPES] + [(shape, CONFIGS[index % 4]) for index, shape in enumerate(SHAPES)]
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:
@@ -153,15 +163,17 @@ def as_written(found: Tensor, wanted: Tensor, scale: float = 1.0) -> None:
 
 @pytest.mark.gpu
 @gpu
-@pytest.mark.parametrize(("shape", "cut"), CASES)
-def test_the_kernel_agrees_with_the_reference_on_the_device(shape: tuple[int, ...], cut: Cut | None) -> None:
+@pytest.mark.parametrize(("shape", "config"), CASES)
+def test_the_kernel_agrees_with_the_reference_on_the_device(
+    shape: tuple[int, ...], config: AttentionConfig | None
+) -> None:
     torch.manual_seed(2)
     for positions in POSITIONS:
         rounded = step_case(positions, *shape, torch.bfloat16)  # type: ignore[arg-type]
         wanted = rounded.to(torch.float32, "cpu")
         case = rounded.to(torch.bfloat16, "cuda")
         reference.decode_attention(*wanted.arguments)
-        run_attention(*case.arguments, cut=cut)
+        decode_attention(*case.arguments, config=config)
         torch.testing.assert_close(case.out.float().cpu(), wanted.out, atol=2e-2, rtol=2e-2)
         assert distance(case.out, wanted.out) < 6e-3
         as_written(case.keys.cpu(), wanted.keys.bfloat16())
@@ -170,8 +182,10 @@ def test_the_kernel_agrees_with_the_reference_on_the_device(shape: tuple[int, ..
 
 @pytest.mark.gpu
 @gpu
-@pytest.mark.parametrize(("shape", "cut"), CASES)
-def test_the_kernel_keeps_and_reads_fp8_as_the_reference_does(shape: tuple[int, ...], cut: Cut | None) -> None:
+@pytest.mark.parametrize(("shape", "config"), CASES)
+def test_the_kernel_keeps_and_reads_fp8_as_the_reference_does(
+    shape: tuple[int, ...], config: AttentionConfig | None
+) -> None:
     if not has_fp8(torch.device("cuda")):
         pytest.skip("the card has no FP8")
     torch.manual_seed(3)
@@ -181,7 +195,7 @@ def test_the_kernel_keeps_and_reads_fp8_as_the_reference_does(shape: tuple[int, 
         case = rounded.to(torch.bfloat16, "cuda").in_fp8(k_scale, v_scale)
         wanted = rounded.to(torch.float32, "cpu").in_fp8(k_scale, v_scale)
         reference.decode_attention(*wanted.arguments, k_scale=k_scale, v_scale=v_scale)
-        run_attention(*case.arguments, k_scale=k_scale, v_scale=v_scale, cut=cut)
+        decode_attention(*case.arguments, k_scale=k_scale, v_scale=v_scale, config=config)
         # A new key may be rounded twice, and so to the neighbour in 8 bits: of few positions each counts much.
         torch.testing.assert_close(case.out.float().cpu(), wanted.out, atol=6e-2, rtol=6e-2)
         assert distance(case.out, wanted.out) < 1e-2
@@ -191,16 +205,18 @@ def test_the_kernel_keeps_and_reads_fp8_as_the_reference_does(shape: tuple[int, 
 
 @pytest.mark.gpu
 @gpu
-@pytest.mark.parametrize("cut", [None, *CUTS])
+@pytest.mark.parametrize("config", [None, *CONFIGS])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_replayed_graph_gives_the_same_bits_and_follows_the_positions(dtype: torch.dtype, cut: Cut | None) -> None:
+def test_a_replayed_graph_gives_the_same_bits_and_follows_the_positions(
+    dtype: torch.dtype, config: AttentionConfig | None
+) -> None:
     torch.manual_seed(4)
     case = step_case([850, 31, 33, 34, 500], *SHAPES[0], torch.float32).to(dtype, "cuda")
-    run_attention(*case.arguments, cut=cut)
+    decode_attention(*case.arguments, config=config)
     first = case.out.clone()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        run_attention(*case.arguments, cut=cut)
+        decode_attention(*case.arguments, config=config)
 
     for _ in range(20):
         case.out.fill_(torch.nan)
@@ -232,10 +248,10 @@ def test_pages_beyond_2_to_the_31_numbers_are_reached() -> None:
         store[far[0].long()] = source[old]
     rows = torch.tensor([[20, (count - 2) * page + 4]], dtype=torch.int32, device="cuda")
     wanted = small.copy()
-    run_attention(*wanted.arguments)
+    decode_attention(*wanted.arguments)
 
     out = torch.empty_like(small.out)
-    run_attention(small.qkv, small.rotary, keys, values, far, rows[:, 0], rows[:, 1], out)
+    decode_attention(small.qkv, small.rotary, keys, values, far, rows[:, 0], rows[:, 1], out)
 
     assert torch.equal(out, wanted.out)
     assert torch.equal(keys[count - 2, 4], wanted.keys[old[1], 4])

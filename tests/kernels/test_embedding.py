@@ -4,17 +4,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from photonlite.kernels import reference_embedding
-from photonlite.kernels.embedding import HAS_TRITON, embed_pending, triton_embed_pending
+from photonlite.kernels import embedding
+from photonlite.kernels.embedding import embed_pending
+from photonlite.kernels.reference import embedding as reference
+from photonlite.kernels.triton_utils import HAS_TRITON
 from tests.conftest import Ended
 from tests.kernels.inputs import random_case
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
-def test_a_table_whose_rows_lie_apart_is_refused() -> None:
+def test_a_table_whose_rows_lie_apart_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "use_triton", lambda x: True)
     pending, rows, tables = random_case(3, 24, 3, torch.float32)
     with pytest.raises(ValueError, match="contiguous"):
-        triton_embed_pending(pending, rows, replace(tables, weight=tables.weight.T.contiguous().T))
+        embed_pending(pending, rows, replace(tables, weight=tables.weight.T.contiguous().T))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -37,7 +40,7 @@ def test_the_kernel_agrees_with_the_reference_on_the_device(
         for kinds in ((0, 1, 2), (2,), (1, 0)):
             pending, rows, tables = random_case(count, *shape, dtype, kinds, device="cuda")
             found = embed_pending(pending, rows, tables)
-            wanted = reference_embedding.embed_pending(pending, rows, tables)
+            wanted = reference.embed_pending(pending, rows, tables)
             sized = pending[rows.long(), 2] >= 0
             assert torch.equal(found[~sized], wanted[~sized])
             scale = wanted.float().abs().max()  # sums of up to 512 products

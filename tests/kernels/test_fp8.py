@@ -3,7 +3,6 @@ import torch
 from torch.nn import functional
 
 from photonlite.errors import SettingsError
-from photonlite.kernels import reference_norms
 from photonlite.kernels.fp8 import (
     beside_gelu_fp8,
     fp8_linear,
@@ -13,6 +12,7 @@ from photonlite.kernels.fp8 import (
     quantise_weight,
     require_fp8_linears,
 )
+from photonlite.kernels.reference import norms as reference_norms
 
 
 def test_a_row_is_its_values_times_its_scale_within_half_a_step() -> None:

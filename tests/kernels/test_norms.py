@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from photonlite.kernels import reference_norms
 from photonlite.kernels.fp8 import has_fp8
-from photonlite.kernels.norms import HAS_TRITON, residual_norm, residual_norm_fp8, shifted_norm
+from photonlite.kernels.norms import residual_norm, residual_norm_fp8, shifted_norm
+from photonlite.kernels.reference import norms as reference_norms
+from photonlite.kernels.triton_utils import HAS_TRITON
 from tests.conftest import Ended
 
 EPS = 1e-5

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from photonlite.kernels import reference
 from photonlite.kernels.fp8 import has_fp8
-from photonlite.kernels.paged_attention import HAS_TRITON, paged_attention, parts_of
-from photonlite.kernels.reference import FP8, dequantise, quantise
+from photonlite.kernels.paged_attention import paged_attention, parts_of
+from photonlite.kernels.reference import attention as reference
+from photonlite.kernels.reference.attention import FP8, dequantise, quantise
+from photonlite.kernels.triton_utils import HAS_TRITON
 from tests.conftest import Ended
 from tests.kernels.pages import in_fp8, scattered
 
@@ -134,7 +135,7 @@ def test_few_rows_are_cut_into_many_parts(rows: int, kv_heads: int, positions: i
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.program("tests.kernels.interpreted")
+@pytest.mark.program("tests.kernels.interpreted_paged")
 def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

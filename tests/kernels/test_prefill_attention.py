@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from photonlite.kernels import reference_prefill
-from photonlite.kernels.prefill_attention import HAS_TRITON, paged_prefill_attention
-from photonlite.kernels.reference import FP8
+from photonlite.kernels.prefill_attention import paged_prefill_attention
+from photonlite.kernels.reference import attention as reference
+from photonlite.kernels.reference.attention import FP8
+from photonlite.kernels.triton_utils import HAS_TRITON
 from tests.conftest import Ended
 from tests.kernels.prompts import Prompts, Span, scattered_prompts
 
@@ -99,7 +100,7 @@ def test_the_kernel_agrees_with_the_reference_on_the_device(
     case = scattered_prompts(MIXED, *shape, dtype)
     room = torch.zeros(len(case.q), shape[0] * shape[2])
     wide = [tensor.float() if tensor.is_floating_point() else tensor for tensor in case.arguments]
-    reference_prefill.paged_prefill_attention(*wide, room)
+    reference.paged_prefill_attention(*wide, room)
 
     torch.testing.assert_close(attended(case.to("cuda")).float().cpu(), room, atol=tolerance, rtol=tolerance)
 
@@ -113,7 +114,7 @@ def test_keys_and_values_in_8_bits_agree_with_the_reference_on_the_device() -> N
     torch.manual_seed(3)
     case = scattered_prompts(MIXED, 32, 32, 64, 16, torch.bfloat16, kv_dtype=FP8, scale=0.5)
     room = torch.zeros(len(case.q), 32 * 64)
-    reference_prefill.paged_prefill_attention(case.q.float(), *case.arguments[1:], room, k_scale=0.5, v_scale=0.5)
+    reference.paged_prefill_attention(case.q.float(), *case.arguments[1:], room, k_scale=0.5, v_scale=0.5)
 
     out = attended(case.to("cuda"), k_scale=0.5, v_scale=0.5)
 

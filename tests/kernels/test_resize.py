@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photonlite.images.crops import CropSpec
-from photonlite.kernels.resize import HAS_TRITON, cut_image, triton_cut_image
+from photonlite.kernels import resize
+from photonlite.kernels.resize import cut_image
+from photonlite.kernels.triton_utils import HAS_TRITON
 from tests.conftest import Ended
 from tests.kernels.images import case, noise, on_card, orders, pillows
 
@@ -35,13 +37,14 @@ def test_the_kernels_give_pillows_crops_in_tritons_interpreter(ended: Ended) -> 
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
-def test_too_little_scratch_is_refused_before_anything_is_written() -> None:
+def test_too_little_scratch_is_refused_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resize, "use_triton", lambda x: True)
     pixels, whole, sheet, columns, window, out, scratch = case(noise(60, 60), SMALL, (True, False))
 
     with pytest.raises(ValueError, match=rf"{scratch.numel() - 1} bytes: this image needs {scratch.numel()}"):
-        triton_cut_image(pixels, whole, sheet, columns, window, out, scratch[1:])
+        cut_image(pixels, whole, sheet, columns, window, out, scratch[1:])
     with pytest.raises(ValueError, match="contiguous"):
-        triton_cut_image(pixels.transpose(0, 1), whole, sheet, columns, window, out, scratch)
+        cut_image(pixels.transpose(0, 1), whole, sheet, columns, window, out, scratch)
 
 
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")

@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from photonlite.kernels import reference_prefill
-from photonlite.kernels.reference import FP8
-from photonlite.kernels.rotary import HAS_TRITON, rotary_gelu_write
+from photonlite.kernels.reference import attention as reference
+from photonlite.kernels.reference.attention import FP8
+from photonlite.kernels.rotary import rotary_gelu_write
+from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.layers import rotary_table, rotate
 from tests.kernels.prompts import head_major
 
@@ -86,7 +87,7 @@ def test_the_kernel_agrees_with_the_reference_on_the_device(
     mine = [store.transpose(1, 2).contiguous().cuda().transpose(1, 2) for store in truth]
     case = h, places[:, 0], places[:, 1], table(dim // 2)
     scales = {"k_scale": 0.5, "v_scale": 0.25} if kv_dtype else {}  # nothing else is scaled
-    wanted = reference_prefill.rotary_gelu_write(*case, *truth, heads, **scales)
+    wanted = reference.rotary_gelu_write(*case, *truth, heads, **scales)
 
     moved = places.cuda()
     found = rotary_gelu_write(h.cuda(), moved[:, 0], moved[:, 1], case[3].cuda(), *mine, heads, **scales)

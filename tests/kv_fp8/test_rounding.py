@@ -5,7 +5,7 @@ import torch
 from bench.bubble.subjects import random_model
 from bench.kv_fp8.rounding import Prompt, RoundedAttention, WatchedAttention, compare_logits, watch_layers
 from photonlite.images.crops import ImageCrops
-from photonlite.kernels.reference import FP8
+from photonlite.kernels.reference.attention import FP8
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel

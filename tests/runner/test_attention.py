@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from photonlite.batch import PageCopy
-from photonlite.kernels.reference import FP8, dequantise, quantise
+from photonlite.kernels.reference.attention import FP8, dequantise, quantise
 from photonlite.models.base import ModelShape
 from photonlite.models.layers import attend
 from photonlite.runner.attention import DecodeAttention, PagedCache, PrefillAttention

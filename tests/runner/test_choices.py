@@ -10,7 +10,6 @@ from photonlite.grammar.automata.mask import MaskCache, words
 from photonlite.kernels.columns import (
     BIN0,
     BIN1,
-    CHOICE_COLUMNS,
     COORDINATE,
     END,
     FINITE,
@@ -18,6 +17,7 @@ from photonlite.kernels.columns import (
     ID,
     MASS0,
     MASS1,
+    PARAM_COLUMNS,
     PROBABILITY,
     RESULT_COLUMNS,
     SIZE,
@@ -50,7 +50,7 @@ def written(
     choice: SamplingParams | None,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int32]]:
     """A row as integers and as floats, and its mask; written into the middle of an array, over rubbish."""
-    rows = np.full((3, CHOICE_COLUMNS), 77, np.int32)
+    rows = np.full((3, PARAM_COLUMNS), 77, np.int32)
     masks = np.full((3, words(40)), 77, np.int32)
     write_choice(choice, rows[1], masks[1], MaskCache(40))
     assert (rows[0] == 77).all()

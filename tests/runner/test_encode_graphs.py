@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from photonlite.kernels.sdpa import BACKENDS
+from photonlite.kernels.autotune import BACKENDS
 from photonlite.runner.encode_graphs import GraphedEncoder
 from photonlite.runner.graphs import CudaCapturer
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from photonlite.kernels.reference_embedding import InputTables, embed_pending
+from photonlite.kernels.reference.embedding import InputTables, embed_pending
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.runner.inputs import InputEmbedding
 from photonlite.runner.slot import NO_VALUE

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photonlite.errors import SettingsError
-from photonlite.kernels.reference import FP8
+from photonlite.kernels.reference.attention import FP8
 from photonlite.runner.kv_format import KvFormat, fp8_scale, kv_format
 from tests.tiny import CPU
 

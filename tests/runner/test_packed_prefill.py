@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photonlite.batch import BatchItem, EncodeJob
-from photonlite.kernels.tiles import QUERY_TILE
+from photonlite.kernels.columns import QUERY_TILE
 from photonlite.request import Token
 from photonlite.runner.layout import EMBEDDED
 from photonlite.runner.packed_prefill import fill_packed

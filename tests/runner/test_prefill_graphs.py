@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photonlite.kernels.tiles import QUERY_TILE
+from photonlite.kernels.columns import QUERY_TILE
 from photonlite.runner.prefill_graphs import LONGEST, PrefillGraphs, prefill_sizes, tiles_for
 from tests.runner.rig import Played
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from photonlite.batch import SamplingParams
 from photonlite.errors import NumericalError
 from photonlite.grammar.automata.mask import MaskCache, words
-from photonlite.kernels.columns import CHOICE_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS, U0, U1, U2
-from photonlite.kernels.reference_choosing import Target
+from photonlite.kernels.columns import PARAM_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS, U0, U1, U2
+from photonlite.kernels.reference.sampling import SamplingOutput
 from photonlite.request import MAX_SCORED, Allowed, SamplingSettings, Token
 from photonlite.runner.choices import (
     Result,
@@ -98,7 +98,7 @@ DIM = VOCAB + COORDINATES + 2 * SIZES
 
 def packed(choices: list[SamplingParams | None]) -> tuple[Tensor, Tensor]:
     """Parameters and masks; masks that nobody writes hold rubbish."""
-    params = np.zeros((len(choices), CHOICE_COLUMNS), np.int32)
+    params = np.zeros((len(choices), PARAM_COLUMNS), np.int32)
     masks = np.full((len(choices), words(VOCAB)), 0x5A5A5A5A, np.int32)
     cache = MaskCache(VOCAB)
     for choice, row, mask in zip(choices, params, masks, strict=True):
@@ -120,7 +120,8 @@ def choose(heads: Any, hidden: Tensor, params: Tensor, masks: Tensor, *, variant
     pending = torch.full((rows, PENDING_COLUMNS), -7, dtype=torch.int32, device=hidden.device)
     results = torch.empty(rows, RESULT_COLUMNS, dtype=torch.int32, device=hidden.device)
     place = torch.arange(rows, dtype=torch.int32, device=hidden.device).flip(0)
-    choose_tokens(heads, hidden, params, masks, Target(results, pending, place), variant=variant, sampled=sampled)
+    output = SamplingOutput(results, pending, place)
+    choose_tokens(heads, hidden, params, masks, output, variant=variant, sampled=sampled)
     if hidden.device == CPU:  # no graph can hold the comparison
         assert torch.equal(pending.flip(0), results[:, :PENDING_COLUMNS])
     return results
@@ -196,7 +197,7 @@ def test_every_row_of_a_batch_gets_the_scores_that_the_plain_loop_gives_it() -> 
         ]
         choices[0] = SamplingParams(SCORED[-1], *GREEDY, 1, 2)
         variant, sampled = variant_of(choices)
-        target = Target(
+        target = SamplingOutput(
             torch.empty(rows, RESULT_COLUMNS, dtype=torch.int32),
             torch.zeros(rows, PENDING_COLUMNS, dtype=torch.int32),
             torch.arange(rows, dtype=torch.int32),

@@ -16,7 +16,7 @@ from photonlite.errors import NumericalError
 from photonlite.images.crops import ImageCrops
 from photonlite.images.packing import pack_image
 from photonlite.images.rgb import rgb_bytes
-from photonlite.kernels.skinny import arrival_counters
+from photonlite.kernels.small_batch_gemm import arrival_counters
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused_decode import FusedDecode
 from photonlite.request import Allowed, Token

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from photonlite.kernels.decode_attention import decode_attention
-from photonlite.kernels.skinny import (
+from photonlite.kernels.small_batch_gemm import (
     Handshake,
     linear_in,
     linear_out,
     programs_of,
     stats_width,
+    supported,
     tile_statistics,
-    usable,
 )
 from photonlite.models.base import KvPages, NextPositions
 from photonlite.models.layers import rotary_table
@@ -81,7 +81,7 @@ class FusedDecode:
         have started, and looked, before any of them has cleared anything: it does without.
         """
         weight = self._blocks[index].w_in
-        if len(self._blocks) == 1 or not usable(x, weight):
+        if len(self._blocks) == 1 or not supported(x, weight):
             return None
         before = (index - 1) % len(self._blocks)
         return Handshake(

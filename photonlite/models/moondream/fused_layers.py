@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from photonlite.kernels.activations import gelu_linear
 from photonlite.kernels.fp8 import fp8_linear, gelu_fp8, quantise_weight
-from photonlite.kernels.linear import gelu_linear
 from photonlite.kernels.norms import residual_norm, residual_norm_fp8, shifted_norm
 
 PRODUCTS_ADD = True

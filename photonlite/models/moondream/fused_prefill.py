@@ -23,7 +23,7 @@ from photonlite.kernels.fp8 import beside_gelu_fp8
 from photonlite.kernels.norms import residual_norm
 from photonlite.kernels.paged_attention import paged_attention
 from photonlite.kernels.prefill_attention import paged_prefill_attention
-from photonlite.kernels.reference import movable
+from photonlite.kernels.reference.attention import indexable
 from photonlite.kernels.rotary import rotary_gelu_write
 from photonlite.models.base import KvPages, PackedPrompts
 from photonlite.models.layers import rotary_table
@@ -106,7 +106,7 @@ class FusedPrefill:
             self._last_kv(rows), prompts.positions, prompts.slots, self._rotary, keys, values,
             0, k_scale=k_scale, v_scale=v_scale,
         )  # fmt: skip
-        h = self._inward[index](tuple(movable(row).index_select(0, prompts.last).view(row.dtype) for row in rows))
+        h = self._inward[index](tuple(indexable(row).index_select(0, prompts.last).view(row.dtype) for row in rows))
         q, cat = rotary_gelu_write(
             self._activated(h), prompts.positions.index_select(0, prompts.last), None, self._rotary,
             keys, values, self._config.n_heads,

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from photonlite.kernels.fp8 import quantise_rows
-from photonlite.kernels.patches import join_views, patch_rows
+from photonlite.kernels.vision import join_views, patch_rows
 from photonlite.models.layers import MLP
 from photonlite.models.moondream.fused_layers import Fp8Linear, Linear, Rows, WideLinear, joins_of, norm_of
 from photonlite.models.moondream.vision import Block, VisionEncoder, normalised

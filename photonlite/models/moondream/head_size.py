@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from photonlite.kernels.sdpa import BACKENDS, only_backend
-from photonlite.kernels.timing import quickest
+from photonlite.kernels.autotune import BACKENDS, fastest, only_backend
 from photonlite.models.moondream.fused_layers import WideLinear
 from photonlite.models.moondream.fused_vision import FusedBlock, attend_heads
 from photonlite.models.moondream.vision import Block, VisionEncoder
@@ -54,7 +53,7 @@ def quickest_head_size(encoder: VisionEncoder) -> int:
                 ways.append(way)
     if not found:
         return own
-    size, backend = found[quickest(ways)]
+    size, backend = found[fastest(ways)]
     _logger.debug("heads of %d in the image encoder run quickest with %d numbers, by %s", own, size, backend.name)
     return size
 

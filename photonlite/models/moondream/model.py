@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from photonlite.images.crops import CropSpec
-from photonlite.kernels.prefill_attention import HAS_TRITON
+from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import CropEncoder, Head, Heads, InputWeights, ModelShape, PromptDecoder, StepDecoder
 from photonlite.models.layers import Attention
 from photonlite.models.moondream.config import MoondreamConfig

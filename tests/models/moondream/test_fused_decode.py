@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from photonlite.kernels.fp8 import has_fp8
-from photonlite.kernels.reference import FP8
-from photonlite.kernels.skinny import HAS_TRITON, MAX_ROWS
+from photonlite.kernels.reference.attention import FP8
+from photonlite.kernels.small_batch_gemm import MAX_ROWS
+from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import NextPositions
 from photonlite.models.moondream import fused_decode as module
 from photonlite.models.moondream.config import MoondreamConfig
@@ -150,7 +151,7 @@ def test_every_count_that_is_awaited_is_cleared_later_in_the_same_step(
             awaited.append(handshake.ready.storage_offset())
             assert int(handshake.ready) == handshake.count > 0
 
-    monkeypatch.setattr(module, "usable", lambda *_: True)
+    monkeypatch.setattr(module, "supported", lambda *_: True)
     monkeypatch.setattr(module, "linear_in", into)
     monkeypatch.setattr(module, "linear_out", out)
     context = Context(model, [3, 5])

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from photonlite.kernels.prefill_attention import HAS_TRITON
-from photonlite.kernels.reference import FP8
+from photonlite.kernels.reference.attention import FP8
+from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import PackedPrompts
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused_prefill import FusedPrefill

@@ -1,38 +1,36 @@
-"""Triton code of `kernels.skinny`: a product on tensor cores, one for a single row, and what both share."""
+"""Device code of `kernels.small_batch_gemm`: a product on tensor cores, one for a single row, and what both share."""
 
 from __future__ import annotations
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    HAS_TRITON = False
-else:
-    HAS_TRITON = True
+from photonlite.kernels.triton_utils import tl, triton
 
 
+@triton.jit
 def _gelu(value: tl.tensor) -> tl.tensor:
-    """Give the tanh approximation of GELU: ``1 + tanh(u)`` is ``2 sigmoid(2 u)``."""
+    """Return the tanh approximation of GELU: ``1 + tanh(u)`` is ``2 sigmoid(2 u)``."""
     return value * tl.sigmoid(1.5957691216057308 * (value + 0.044715 * value * value * value))
 
 
-def _prefetch(address: tl.tensor) -> None:
-    """Ask for the cache lines at some addresses, into L2, without waiting for them."""
+@triton.jit
+def prefetch(address: tl.tensor) -> None:
+    """Prefetch the cache lines at some addresses into L2."""
     tl.inline_asm_elementwise(
         "{ prefetch.global.L2 [$1]; mov.u32 $0, 0; }", "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1
     )
 
 
+@triton.jit
 def _await(ready: tl.tensor, count: tl.constexpr) -> None:
-    """Wait until `count` programs of a kernel further in front have said that they are done."""
+    """Wait until `count` programs of a kernel further in front have announced that they are done."""
     while tl.load(ready, volatile=True) < count:
         pass
-    # One thread acquires; its writes are seen by the others only behind a barrier, which no unused result implies.
+    # One thread acquires; the others see its view only behind a barrier, which an unused result does not imply.
     tl.atomic_add(ready, 0, sem="acquire", scope="gpu")
     tl.debug_barrier()
 
 
-def _statistics(x: tl.tensor, stats: tl.tensor, width: tl.tensor, TILE: tl.constexpr, PDL: tl.constexpr) -> None:
+@triton.jit
+def statistics_kernel(x: tl.tensor, stats: tl.tensor, width: tl.tensor, TILE: tl.constexpr, PDL: tl.constexpr) -> None:
     """Write mean and sum of squared deviations of tile `program_id(0)` of row `program_id(1)`."""
     tile, row = tl.program_id(0), tl.program_id(1)
     if PDL:
@@ -49,17 +47,12 @@ def _statistics(x: tl.tensor, stats: tl.tensor, width: tl.tensor, TILE: tl.const
     tl.store(stats + tl.num_programs(0) * tl.num_programs(1) + place, tl.sum(off * off, axis=0))
 
 
-def _normalise(
-    x: tl.tensor,
-    weight: tl.tensor,
-    bias: tl.tensor,
-    out: tl.tensor,
-    width: tl.tensor,
-    x_stride: tl.tensor,
+@triton.jit
+def normalise_kernel(
+    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, out: tl.tensor, width: tl.tensor, x_stride: tl.tensor,
     eps: tl.tensor,
-    WIDTH: tl.constexpr,
-    PDL: tl.constexpr,
-) -> None:
+    WIDTH: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
     """Write the layer norm of row `program_id(0)`."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
@@ -76,15 +69,11 @@ def _normalise(
     tl.store(out + row * width + column, (off * scale * gain + shift).to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit
 def _merged_statistics(
-    stats: tl.tensor,
-    rows: tl.tensor,
-    eps: tl.tensor,
-    INS: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILES: tl.constexpr,
-    TILE: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
+    stats: tl.tensor, rows: tl.tensor, eps: tl.tensor,
+    INS: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
     """Merge the statistics of all tiles of each row into its mean and the inverse of its standard deviation."""
     tile, m = tl.arange(0, TILES), tl.arange(0, ROWS)
     there = (tile * TILE < INS)[:, None] & (m < rows)[None, :]
@@ -98,38 +87,25 @@ def _merged_statistics(
     return mean, 1.0 / tl.sqrt(variance + eps)
 
 
+@triton.jit
 def _finish(
-    total: tl.tensor,
-    bias: tl.tensor,
-    plain: tl.tensor,
-    activated: tl.tensor,
-    new_stats: tl.tensor,
-    tile: tl.tensor,
-    n: tl.tensor,
-    m: tl.tensor,
-    rows: tl.tensor,
-    outs: tl.tensor,
-    split: tl.tensor,
-    plain_stride: tl.tensor,
+    total: tl.tensor, bias: tl.tensor, raw: tl.tensor, activated: tl.tensor, new_stats: tl.tensor, tile: tl.tensor,
+    n: tl.tensor, m: tl.tensor, rows: tl.tensor, outs: tl.tensor, split: tl.tensor, raw_stride: tl.tensor,
     activated_stride: tl.tensor,
-    BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-    GELU: tl.constexpr,
-    STATS: tl.constexpr,
-    TILES_OUT: tl.constexpr,
-) -> None:
-    """Bias, GELU, residual, and the statistics of what becomes of a tile ``[N, M]``."""
+    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GELU: tl.constexpr, STATS: tl.constexpr, TILES_OUT: tl.constexpr,
+) -> None:  # fmt: skip
+    """Apply bias, GELU and residual to a tile ``[N, M]``, store it, and its statistics."""
     inside = (n < outs)[:, None] & (m < rows)[None, :]
     if BIAS:
         total += tl.load(bias + n, mask=n < outs, other=0.0).to(tl.float32)[:, None]
-    cell = plain + m[None, :] * plain_stride + n[:, None]
+    cell = raw + m[None, :] * raw_stride + n[:, None]
     if RESIDUAL:
         total += tl.load(cell, mask=inside, other=0.0).to(tl.float32)
-    rounded = total.to(plain.dtype.element_ty)
+    rounded = total.to(raw.dtype.element_ty)
     tl.store(cell, rounded, mask=inside & (n < split)[:, None])
     if GELU:
         cell = activated + m[None, :] * activated_stride + (n - split)[:, None]
-        tl.store(cell, _gelu_kernel(total).to(activated.dtype.element_ty), mask=inside & (n >= split)[:, None])
+        tl.store(cell, _gelu(total).to(activated.dtype.element_ty), mask=inside & (n >= split)[:, None])
     if STATS:
         value = tl.where(inside, rounded.to(tl.float32), 0.0)
         mean = tl.sum(value, axis=0) / tl.sum((n < outs).to(tl.float32), axis=0)  # [M]
@@ -139,20 +115,12 @@ def _finish(
         tl.store(place + TILES_OUT * rows, tl.sum(off * off, axis=0), mask=m < rows)
 
 
+@triton.jit
 def _fold(
-    total: tl.tensor,
-    x: tl.tensor,
-    row: tl.tensor,
-    m: tl.tensor,
-    rows: tl.tensor,
-    x_stride: tl.tensor,
+    total: tl.tensor, x: tl.tensor, row: tl.tensor, m: tl.tensor, rows: tl.tensor, x_stride: tl.tensor,
     first: tl.tensor,
-    stop: tl.constexpr,
-    SHARE: tl.constexpr,
-    EVEN: tl.constexpr,
-    STEP: tl.constexpr,
-    STAGES: tl.constexpr,
-) -> tl.tensor:
+    stop: tl.constexpr, SHARE: tl.constexpr, EVEN: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
     """Add the product over columns from `first` on, `SHARE` of them but none from `stop` on, to ``total [N, M]``."""
     for step in tl.range(0, SHARE, STEP, num_stages=STAGES):
         k = first + step + tl.arange(0, STEP)
@@ -167,41 +135,19 @@ def _fold(
     return total
 
 
-def _product(
-    x: tl.tensor,
-    weight: tl.tensor,
-    bias: tl.tensor,
-    plain: tl.tensor,
-    activated: tl.tensor,
-    partial: tl.tensor,
-    counters: tl.tensor,
-    ready: tl.tensor,
-    stale: tl.tensor,
-    rows: tl.tensor,
-    outs: tl.tensor,
-    split: tl.tensor,
-    x_stride: tl.tensor,
-    weight_stride: tl.tensor,
-    plain_stride: tl.tensor,
-    activated_stride: tl.tensor,
-    INS: tl.constexpr,
-    BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-    GELU: tl.constexpr,
-    ANNOUNCE: tl.constexpr,
-    AWAITED: tl.constexpr,
-    LATE: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUTS: tl.constexpr,
-    STEP: tl.constexpr,
-    PARTS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PDL: tl.constexpr,
-) -> None:
+@triton.jit
+def product_kernel(
+    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, raw: tl.tensor, activated: tl.tensor, partial: tl.tensor,
+    counters: tl.tensor, ready: tl.tensor, stale: tl.tensor, rows: tl.tensor, outs: tl.tensor, split: tl.tensor,
+    x_stride: tl.tensor, weight_stride: tl.tensor, raw_stride: tl.tensor, activated_stride: tl.tensor,
+    INS: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GELU: tl.constexpr, ANNOUNCE: tl.constexpr,
+    AWAITED: tl.constexpr, LATE: tl.constexpr, ROWS: tl.constexpr, OUTS: tl.constexpr, STEP: tl.constexpr,
+    PARTS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
     """Multiply weight rows `program_id(0)` with part `program_id(1)` of the columns; the last to arrive finishes.
 
-    The first `LATE` columns of the input come from the kernel in front, the others from one further in front that has
-    announced itself: a program takes its part of those first.
+    The first `LATE` columns of the input are written by the kernel in front, the others by an earlier one that has
+    announced its end: a program takes its part of those first.
     """
     tile, part = tl.program_id(0), tl.program_id(1)
     n = tile * OUTS + tl.arange(0, OUTS)
@@ -212,87 +158,66 @@ def _product(
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     if AWAITED > 0:
-        _await_kernel(ready, AWAITED)
+        _await(ready, AWAITED)
     elif PDL:
         tl.extra.cuda.gdc_wait()
     total = tl.zeros([OUTS, ROWS], tl.float32)
-    total = _fold_kernel(
+    total = _fold(
         total, x, row, m, rows, x_stride, LATE + part * early, INS,
         early, (INS - LATE) % (STEP * PARTS) == 0, STEP, STAGES,
     )  # fmt: skip
     if AWAITED > 0:
         if PDL:
             tl.extra.cuda.gdc_wait()
-        total = _fold_kernel(
+        total = _fold(
             total, x, row, m, rows, x_stride, part * late, LATE,
             late, LATE % (STEP * PARTS) == 0, STEP, STAGES,
         )  # fmt: skip
 
     if PARTS == 1:
-        _finish_kernel(
-            total, bias, plain, activated, x, tile, n, m, rows, outs, split, plain_stride, activated_stride,
+        _finish(
+            total, bias, raw, activated, x, tile, n, m, rows, outs, split, raw_stride, activated_stride,
             BIAS, RESIDUAL, GELU, False, 0,
         )  # fmt: skip
     else:
         place = partial + m[None, :] * outs + n[:, None]
         inside = (n < outs)[:, None] & (m < rows)[None, :]
         tl.store(place + part * ROWS * outs, total, mask=inside)
-        tl.debug_barrier()  # everybody's partial sums are there before this program counts itself in
+        tl.debug_barrier()  # partial sums are stored before this program counts itself in
         if tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu") == PARTS - 1:
             whole = tl.zeros([OUTS, ROWS], tl.float32)
             for other in tl.static_range(PARTS):
                 whole += tl.load(place + other * ROWS * outs, mask=inside, other=0.0, cache_modifier=".cg")
-            _finish_kernel(
-                whole, bias, plain, activated, x, tile, n, m, rows, outs, split, plain_stride,
+            _finish(
+                whole, bias, raw, activated, x, tile, n, m, rows, outs, split, raw_stride,
                 activated_stride, BIAS, RESIDUAL, GELU, False, 0,
             )  # fmt: skip
             tl.store(counters + tile, 0)
     if ANNOUNCE:
-        _announce_kernel(ready, stale)
+        _announce(ready, stale)
 
 
+@triton.jit
 def _announce(ready: tl.tensor, stale: tl.tensor) -> None:
-    """Say that this program is done, and set a count that everybody has read to zero."""
+    """Announce that this program is done, and reset a count that every program has read."""
     if tl.program_id(0) + tl.program_id(1) == 0:
         tl.store(stale, 0)
-    tl.debug_barrier()  # everything is written before this program says so
+    tl.debug_barrier()  # everything is written before the announcement
     tl.atomic_add(ready, 1, sem="release", scope="gpu")
 
 
-def _single(
-    x: tl.tensor,
-    weight: tl.tensor,
-    bias: tl.tensor,
-    stats: tl.tensor,
-    gamma: tl.tensor,
-    beta: tl.tensor,
-    plain: tl.tensor,
-    activated: tl.tensor,
-    new_stats: tl.tensor,
-    ready: tl.tensor,
-    stale: tl.tensor,
-    outs: tl.tensor,
-    split: tl.tensor,
-    weight_stride: tl.tensor,
-    eps: tl.tensor,
-    INS: tl.constexpr,
-    BIAS: tl.constexpr,
-    NORM: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-    GELU: tl.constexpr,
-    ANNOUNCE: tl.constexpr,
-    AWAITED: tl.constexpr,
-    LATE: tl.constexpr,
-    OUTS: tl.constexpr,
-    STEP: tl.constexpr,
-    TILES: tl.constexpr,
-    TILE: tl.constexpr,
-    TILES_OUT: tl.constexpr,
-    PDL: tl.constexpr,
-) -> None:
-    """Multiply one row with weight rows `program_id(0)`; the first columns are on their way before the wait.
+@triton.jit
+def single_kernel(
+    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, stats: tl.tensor, gamma: tl.tensor, beta: tl.tensor,
+    raw: tl.tensor, activated: tl.tensor, new_stats: tl.tensor, ready: tl.tensor, stale: tl.tensor, outs: tl.tensor,
+    split: tl.tensor, weight_stride: tl.tensor, eps: tl.tensor,
+    INS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, RESIDUAL: tl.constexpr, GELU: tl.constexpr,
+    ANNOUNCE: tl.constexpr, AWAITED: tl.constexpr, LATE: tl.constexpr, OUTS: tl.constexpr, STEP: tl.constexpr,
+    TILES: tl.constexpr, TILE: tl.constexpr, TILES_OUT: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    """Multiply one row with weight rows `program_id(0)`; the first columns are prefetched before the wait.
 
-    As in `_product`, the first `LATE` columns come last.
+    As in `product_kernel`, the first `LATE` columns come last.
     """
     tile = tl.program_id(0)
     n = tile * OUTS + tl.arange(0, OUTS)
@@ -302,19 +227,19 @@ def _single(
     k = LATE + tl.arange(0, STEP)
     w = tl.load(row + k[None, :], mask=(k < INS)[None, :], other=0.0)
     if AWAITED > 0:
-        _await_kernel(ready, AWAITED)
+        _await(ready, AWAITED)
     elif PDL:
         tl.extra.cuda.gdc_wait()
     mean, scale = 0.0, 0.0
     if NORM:
-        means, scales = _merged_kernel(stats, 1, eps, INS, 1, TILES, TILE)
+        means, scales = _merged_statistics(stats, 1, eps, INS, 1, TILES, TILE)
         mean, scale = tl.sum(means, axis=0), tl.sum(scales, axis=0)
     total = tl.zeros([OUTS, STEP], tl.float32)
     for step in tl.static_range(0, INS - LATE, STEP):
         k = LATE + step + tl.arange(0, STEP)
         if step > 0:
             w = tl.load(row + k[None, :], mask=(k < INS)[None, :], other=0.0)
-        total += w.to(tl.float32) * _input_kernel(x, gamma, beta, mean, scale, k, INS, NORM)[None, :]
+        total += w.to(tl.float32) * _input(x, gamma, beta, mean, scale, k, INS, NORM)[None, :]
     if AWAITED > 0:
         late = tl.arange(0, STEP)
         v = tl.load(row + late[None, :], mask=(late < LATE)[None, :], other=0.0)
@@ -324,44 +249,24 @@ def _single(
             late = step + tl.arange(0, STEP)
             if step > 0:
                 v = tl.load(row + late[None, :], mask=(late < LATE)[None, :], other=0.0)
-            total += v.to(tl.float32) * _input_kernel(x, gamma, beta, mean, scale, late, LATE, NORM)[None, :]
-    _finish_kernel(
-        tl.sum(total, axis=1)[:, None], bias, plain, activated, new_stats, tile, n, tl.arange(0, 1), 1, outs, split,
+            total += v.to(tl.float32) * _input(x, gamma, beta, mean, scale, late, LATE, NORM)[None, :]
+    _finish(
+        tl.sum(total, axis=1)[:, None], bias, raw, activated, new_stats, tile, n, tl.arange(0, 1), 1, outs, split,
         0, 0, BIAS, RESIDUAL, GELU, RESIDUAL, TILES_OUT,
     )  # fmt: skip
     if ANNOUNCE:
-        _announce_kernel(ready, stale)
+        _announce(ready, stale)
 
 
+@triton.jit
 def _input(
-    x: tl.tensor,
-    gamma: tl.tensor,
-    beta: tl.tensor,
-    mean: tl.tensor,
-    scale: tl.tensor,
-    k: tl.tensor,
-    stop: tl.constexpr,
-    NORM: tl.constexpr,
-) -> tl.tensor:
-    """Give columns of the only row, normalised if asked for, in float32."""
+    x: tl.tensor, gamma: tl.tensor, beta: tl.tensor, mean: tl.tensor, scale: tl.tensor, k: tl.tensor,
+    stop: tl.constexpr, NORM: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Load columns of the only row in float32, normalised with `NORM`."""
     a = tl.load(x + k, mask=k < stop, other=0.0).to(tl.float32)
     if NORM:
         g = tl.load(gamma + k, mask=k < stop, other=0.0).to(tl.float32)
         b = tl.load(beta + k, mask=k < stop, other=0.0).to(tl.float32)
         a = ((a - mean) * scale * g + b).to(x.dtype.element_ty).to(tl.float32)
     return a
-
-
-if HAS_TRITON:
-    _gelu_kernel = triton.jit(_gelu)
-    prefetch_kernel = triton.jit(_prefetch)
-    _await_kernel = triton.jit(_await)
-    _announce_kernel = triton.jit(_announce)
-    _merged_kernel = triton.jit(_merged_statistics)
-    _finish_kernel = triton.jit(_finish)
-    _fold_kernel = triton.jit(_fold)
-    _input_kernel = triton.jit(_input)
-    statistics_kernel = triton.jit(_statistics)
-    normalise_kernel = triton.jit(_normalise)
-    product_kernel = triton.jit(_product)
-    single_kernel = triton.jit(_single)

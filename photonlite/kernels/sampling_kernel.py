@@ -1,4 +1,4 @@
-"""The device code of `choosing.py`.
+"""The device code of `kernels.sampling`.
 
 Comparisons are those of integers: the bits of a float32, turned so that they ascend as the numbers do, with NaN above
 all. That makes ties exact, and makes NaN win as it does in PyTorch.
@@ -7,17 +7,10 @@ all. That makes ties exact, and makes NaN win as it does in PyTorch.
 from __future__ import annotations
 
 from photonlite.kernels import columns
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    HAS_TRITON = False
-else:
-    HAS_TRITON = True
+from photonlite.kernels.triton_utils import tl, triton
 
 LEFT = 4
-"""int32 that each program leaves for the one that merges.
+"""int32 that each program leaves for the program that merges.
 
 ```
 hidden state   finite
@@ -27,6 +20,18 @@ tile of ids    largest but for `end` as ordered bits, its id, largest of all, su
 """
 
 
+_LEFT = tl.constexpr(LEFT)
+_FORCED, _COORDINATE, _SIZE = (tl.constexpr(column) for column in (columns.FORCED, columns.COORDINATE, columns.SIZE))
+_END, _TIES = tl.constexpr(columns.END), tl.constexpr(columns.TIES)
+_ID, _BIN0, _BIN1 = (tl.constexpr(column) for column in (columns.ID, columns.BIN0, columns.BIN1))
+_FINITE, _PROBABILITY = tl.constexpr(columns.FINITE), tl.constexpr(columns.PROBABILITY)
+_MASS0, _MASS1 = tl.constexpr(columns.MASS0), tl.constexpr(columns.MASS1)
+_PARAM_COLUMNS = tl.constexpr(columns.PARAM_COLUMNS)
+_RESULT_COLUMNS = tl.constexpr(columns.RESULT_COLUMNS)
+_PENDING_COLUMNS = tl.constexpr(columns.PENDING_COLUMNS)
+
+
+@triton.jit
 def _ordered(value: tl.tensor) -> tl.tensor:
     """Turn the bits of float32 numbers into int32 that ascend as they do: -0 equals 0, NaN is above infinity."""
     bits = tl.where(value == 0.0, 0.0, value).to(tl.int32, bitcast=True)
@@ -34,17 +39,20 @@ def _ordered(value: tl.tensor) -> tl.tensor:
     return tl.where(value == value, turned, 0x7FFFFFFF)
 
 
+@triton.jit
 def _unordered(turned: tl.tensor) -> tl.tensor:
     """Undo :func:`_ordered`."""
     return (turned ^ ((turned >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
+@triton.jit
 def _first(key: tl.tensor, index: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """Give the largest key, and the smallest index that has it."""
     best = tl.max(key, axis=0)
     return best, tl.min(tl.where(key == best, index, 0x7FFFFFFF), axis=0)
 
 
+@triton.jit
 def _fold_hidden(hidden: tl.tensor, place: tl.tensor, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr) -> None:
     """Leave whether a hidden state is finite."""
     d = tl.arange(0, DIM_WIDTH)
@@ -52,18 +60,13 @@ def _fold_hidden(hidden: tl.tensor, place: tl.tensor, DIM: tl.constexpr, DIM_WID
     tl.store(place, tl.min((tl.abs(value) < float("inf")).to(tl.int32), axis=0))
 
 
-def _fold_bins(
-    logits: tl.tensor,
-    place: tl.tensor,
-    radius: tl.tensor,
-    BINS: tl.constexpr,
-    WIDTH: tl.constexpr,
-) -> None:
+@triton.jit
+def _fold_bins(logits: tl.tensor, place: tl.tensor, radius: tl.tensor, BINS: tl.constexpr, WIDTH: tl.constexpr) -> None:
     """Leave the bin of the largest logit, whether that is finite, and the probability mass around it."""
     index = tl.arange(0, WIDTH)
     value = tl.load(logits + index, mask=index < BINS, other=float("-inf")).to(tl.float32)
-    best, chosen = _first_kernel(_ordered_kernel(value), index)
-    largest = _unordered_kernel(best)
+    best, chosen = _first(_ordered(value), index)
+    largest = _unordered(best)
     share = tl.exp(value - largest)
     near = tl.where(tl.abs(index - chosen).to(tl.float32) <= radius, share, 0.0)
     mass = tl.minimum(tl.sum(near, axis=0) / tl.sum(share, axis=0), 1.0)
@@ -72,16 +75,11 @@ def _fold_bins(
     tl.store(place + 2, mass.to(tl.int32, bitcast=True))
 
 
+@triton.jit
 def _fold_ids(
-    logits: tl.tensor,
-    masks: tl.tensor,
-    settings: tl.tensor,
-    place: tl.tensor,
-    tile: tl.tensor,
-    DECIDES: tl.constexpr,
-    VOCAB: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+    logits: tl.tensor, masks: tl.tensor, settings: tl.tensor, place: tl.tensor, tile: tl.tensor,
+    DECIDES: tl.constexpr, VOCAB: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
     """Leave the largest allowed logit of a tile and its id, without `end`; with it, what a softmax takes."""
     index = tile * BLOCK + tl.arange(0, BLOCK)
     inside = index < VOCAB
@@ -95,27 +93,23 @@ def _fold_ids(
         share = tl.exp(value - tl.where(largest == float("-inf"), 0.0, largest))
         tl.store(place + 2, largest.to(tl.int32, bitcast=True))
         tl.store(place + 3, tl.sum(share, axis=0).to(tl.int32, bitcast=True))
-    best, chosen = _first_kernel(_ordered_kernel(others), index)
+    best, chosen = _first(_ordered(others), index)
     tl.store(place, best)
     tl.store(place + 1, chosen)
 
 
+@triton.jit
 def _merge_ids(
-    logits: tl.tensor,
-    masks: tl.tensor,
-    settings: tl.tensor,
-    places: tl.tensor,
-    DECIDES: tl.constexpr,
-    TILES: tl.constexpr,
-    TILES_WIDTH: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    logits: tl.tensor, masks: tl.tensor, settings: tl.tensor, places: tl.tensor,
+    DECIDES: tl.constexpr, TILES: tl.constexpr, TILES_WIDTH: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
     """Give a row's id, whether its largest logit is finite, and the probability of going on where it does, else 1."""
     tile = tl.arange(0, TILES_WIDTH)
     there = tile < TILES
     key = tl.load(places + tile * _LEFT, mask=there, other=-0x80000000, cache_modifier=".cg")
     index = tl.load(places + tile * _LEFT + 1, mask=there, other=0x7FFFFFFF, cache_modifier=".cg")
-    best, chosen = _first_kernel(key, index)
-    largest = _unordered_kernel(best)
+    best, chosen = _first(key, index)
+    largest = _unordered(best)
     fine = tl.abs(largest) < float("inf")
     probability = 1.0
     if DECIDES:
@@ -136,35 +130,15 @@ def _merge_ids(
     return chosen, fine, probability
 
 
-def _choose(
-    ids: tl.tensor,
-    coordinate: tl.tensor,
-    size: tl.tensor,
-    hidden: tl.tensor,
-    settings: tl.tensor,
-    masks: tl.tensor,
-    results: tl.tensor,
-    fractions: tl.tensor,
-    pending: tl.tensor,
-    pending_rows: tl.tensor,
-    left: tl.tensor,
-    counters: tl.tensor,
-    words: tl.tensor,
-    rows_stride: tl.tensor,
-    coordinate_radius: tl.tensor,
-    size_radius: tl.tensor,
-    VOCAB: tl.constexpr,
-    COORDINATES: tl.constexpr,
-    SIZES: tl.constexpr,
-    DIM: tl.constexpr,
-    DIM_WIDTH: tl.constexpr,
-    COORDINATES_WIDTH: tl.constexpr,
-    SIZES_WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TILES: tl.constexpr,
-    TILES_WIDTH: tl.constexpr,
-    PDL: tl.constexpr,
-) -> None:
+@triton.jit
+def sample_kernel(
+    ids: tl.tensor, coordinate: tl.tensor, size: tl.tensor, hidden: tl.tensor, settings: tl.tensor, masks: tl.tensor,
+    results: tl.tensor, fractions: tl.tensor, pending: tl.tensor, pending_rows: tl.tensor, left: tl.tensor,
+    counters: tl.tensor, words: tl.tensor, rows_stride: tl.tensor, coordinate_radius: tl.tensor, size_radius: tl.tensor,
+    VOCAB: tl.constexpr, COORDINATES: tl.constexpr, SIZES: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr,
+    COORDINATES_WIDTH: tl.constexpr, SIZES_WIDTH: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr,
+    TILES_WIDTH: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
     """Fold what is unit `program_id(0)` of row `program_id(1)`: hidden state, bins, ids; the last to arrive merges."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -173,48 +147,39 @@ def _choose(
     first_tile: tl.constexpr = first_size + 2 * (SIZES > 0)
     decides: tl.constexpr = first_tile > 1
     unit, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    ids, masks, settings = ids + row * VOCAB, masks + row * words, settings + row * _CHOICE_COLUMNS
+    ids, masks, settings = ids + row * VOCAB, masks + row * words, settings + row * _PARAM_COLUMNS
     places = left + row * ((first_tile + TILES) * _LEFT)
     place = places + unit * _LEFT
     if unit == 0:
-        _fold_hidden_kernel(hidden + row * DIM, place, DIM, DIM_WIDTH)
+        _fold_hidden(hidden + row * DIM, place, DIM, DIM_WIDTH)
     # What a constant rules out is not compiled; a conjunction with one would be.
     if COORDINATES > 0:  # noqa: SIM102
         if unit == 1:
-            _fold_bins_kernel(coordinate + row * COORDINATES, place, coordinate_radius, COORDINATES, COORDINATES_WIDTH)
+            _fold_bins(coordinate + row * COORDINATES, place, coordinate_radius, COORDINATES, COORDINATES_WIDTH)
     if SIZES > 0:  # noqa: SIM102
         if (unit >= first_size) & (unit < first_tile):
             logits = size + (row * 2 + unit - first_size) * SIZES
-            _fold_bins_kernel(logits, place, size_radius, SIZES, SIZES_WIDTH)
+            _fold_bins(logits, place, size_radius, SIZES, SIZES_WIDTH)
     if TILES > 0:  # noqa: SIM102
         if unit >= first_tile:
-            _fold_ids_kernel(ids, masks, settings, place, unit - first_tile, decides, VOCAB, BLOCK)
+            _fold_ids(ids, masks, settings, place, unit - first_tile, decides, VOCAB, BLOCK)
     tl.debug_barrier()  # what this program leaves is there before it counts itself in
     if tl.atomic_add(counters + row, 1, sem="acq_rel", scope="gpu") == first_tile + TILES - 1:
         target = pending + tl.load(pending_rows + row * rows_stride).to(tl.int64) * _PENDING_COLUMNS
-        _finish_kernel(
+        _finish(
             ids, masks, settings, places, results + row * _RESULT_COLUMNS, fractions + row * _RESULT_COLUMNS, target,
             COORDINATES, SIZES, first_size, first_tile, decides, TILES, TILES_WIDTH,
         )  # fmt: skip
         tl.store(counters + row, 0)
 
 
+@triton.jit
 def _finish(
-    logits: tl.tensor,
-    masks: tl.tensor,
-    settings: tl.tensor,
-    places: tl.tensor,
-    result: tl.tensor,
-    fractions: tl.tensor,
-    pending: tl.tensor,
-    COORDINATES: tl.constexpr,
-    SIZES: tl.constexpr,
-    FIRST_SIZE: tl.constexpr,
-    FIRST_TILE: tl.constexpr,
-    DECIDES: tl.constexpr,
-    TILES: tl.constexpr,
-    TILES_WIDTH: tl.constexpr,
-) -> None:
+    logits: tl.tensor, masks: tl.tensor, settings: tl.tensor, places: tl.tensor, result: tl.tensor,
+    fractions: tl.tensor, pending: tl.tensor,
+    COORDINATES: tl.constexpr, SIZES: tl.constexpr, FIRST_SIZE: tl.constexpr, FIRST_TILE: tl.constexpr,
+    DECIDES: tl.constexpr, TILES: tl.constexpr, TILES_WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
     """Write a row's result and its row of the pending table."""
     chosen = tl.load(settings + _FORCED)
     finite = tl.load(places, cache_modifier=".cg") != 0
@@ -222,18 +187,18 @@ def _finish(
     if TILES > 0:
         tiles = places + FIRST_TILE * _LEFT
         free = chosen < 0
-        found, fine, decided = _merge_ids_kernel(logits, masks, settings, tiles, DECIDES, TILES, TILES_WIDTH)
+        found, fine, decided = _merge_ids(logits, masks, settings, tiles, DECIDES, TILES, TILES_WIDTH)
         chosen, probability = tl.where(free, found, chosen), tl.where(free, decided, 1.0)
         finite = finite & (fine | (free == 0))
     bin0, bin1, mass0, mass1 = -1, -1, 0.0, 0.0
     if COORDINATES > 0:
         here = chosen == tl.load(settings + _COORDINATE)
-        bin0, mass0, fine = _left_bin_kernel(places + _LEFT, here, bin0, mass0)
+        bin0, mass0, fine = _left_bin(places + _LEFT, here, bin0, mass0)
         finite = finite & fine
     if SIZES > 0:
         here = chosen == tl.load(settings + _SIZE)
-        bin0, mass0, fine = _left_bin_kernel(places + FIRST_SIZE * _LEFT, here, bin0, mass0)
-        bin1, mass1, also = _left_bin_kernel(places + FIRST_SIZE * _LEFT + _LEFT, here, bin1, mass1)
+        bin0, mass0, fine = _left_bin(places + FIRST_SIZE * _LEFT, here, bin0, mass0)
+        bin1, mass1, also = _left_bin(places + FIRST_SIZE * _LEFT + _LEFT, here, bin1, mass1)
         finite = finite & fine & also
     tl.store(pending + _ID, chosen)
     tl.store(pending + _BIN0, bin0)
@@ -247,35 +212,12 @@ def _finish(
     tl.store(fractions + _MASS1, mass1)
 
 
+@triton.jit
 def _left_bin(
-    place: tl.tensor, here: tl.tensor, otherwise: tl.tensor, mass: tl.tensor
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    place: tl.tensor, here: tl.tensor, otherwise: tl.tensor, mass: tl.tensor,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
     """Give what was left of a bin where it counts: itself, its mass, and whether it is finite."""
     chosen = tl.load(place, cache_modifier=".cg")
     fine = tl.load(place + 1, cache_modifier=".cg") != 0
     found = tl.load(place + 2, cache_modifier=".cg").to(tl.float32, bitcast=True)
     return tl.where(here, chosen, otherwise), tl.where(here, found, mass), fine | (here == 0)
-
-
-if HAS_TRITON:
-    _LEFT = tl.constexpr(LEFT)
-    _FORCED, _COORDINATE, _SIZE = (
-        tl.constexpr(column) for column in (columns.FORCED, columns.COORDINATE, columns.SIZE)
-    )
-    _END, _TIES = tl.constexpr(columns.END), tl.constexpr(columns.TIES)
-    _ID, _BIN0, _BIN1 = (tl.constexpr(column) for column in (columns.ID, columns.BIN0, columns.BIN1))
-    _FINITE, _PROBABILITY = tl.constexpr(columns.FINITE), tl.constexpr(columns.PROBABILITY)
-    _MASS0, _MASS1 = tl.constexpr(columns.MASS0), tl.constexpr(columns.MASS1)
-    _CHOICE_COLUMNS = tl.constexpr(columns.CHOICE_COLUMNS)
-    _RESULT_COLUMNS = tl.constexpr(columns.RESULT_COLUMNS)
-    _PENDING_COLUMNS = tl.constexpr(columns.PENDING_COLUMNS)
-    _ordered_kernel = triton.jit(_ordered)
-    _unordered_kernel = triton.jit(_unordered)
-    _first_kernel = triton.jit(_first)
-    _fold_hidden_kernel = triton.jit(_fold_hidden)
-    _fold_bins_kernel = triton.jit(_fold_bins)
-    _fold_ids_kernel = triton.jit(_fold_ids)
-    _merge_ids_kernel = triton.jit(_merge_ids)
-    _left_bin_kernel = triton.jit(_left_bin)
-    _finish_kernel = triton.jit(_finish)
-    choose_kernel = triton.jit(_choose)

@@ -7,7 +7,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
-from photonlite.kernels import paged_attention, reference
+from photonlite.kernels import paged_attention
+from photonlite.kernels.reference import attention as reference
 from tests.kernels.pages import in_fp8, scattered
 
 SHAPES = [
@@ -27,10 +28,10 @@ def main() -> None:
         case = scattered(lengths, *shape, dtype)
         # Rows in one part, whose programs go through several blocks, and rows in many parts.
         paged_attention.PROGRAMS = (1, 64)[number % 2]
-        out = paged_attention.triton_paged_attention(*case)
+        out = paged_attention.paged_attention(*case)
         torch.testing.assert_close(out, reference.paged_attention(*case), atol=tolerance, rtol=tolerance)
         small = in_fp8(case, 0.25, 0.5)
-        out = paged_attention.triton_paged_attention(*small, 0.25, 0.5)
+        out = paged_attention.paged_attention(*small, 0.25, 0.5)
         wanted = reference.paged_attention(*small, 0.25, 0.5)
         torch.testing.assert_close(out, wanted, atol=tolerance, rtol=tolerance)
     print("interpreted kernels agree")

@@ -1,19 +1,22 @@
 import importlib.util
+import math
 import random
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 
 from photonlite.batch import SamplingParams
-from photonlite.kernels import reference_choosing
-from photonlite.kernels.choosing import choose, triton_choose
-from photonlite.kernels.choosing_kernel import HAS_TRITON
-from photonlite.kernels.reference_choosing import Logits, Target
+from photonlite.kernels import sampling
+from photonlite.kernels.reference import sampling as reference
+from photonlite.kernels.reference.sampling import Logits, SamplingOutput
+from photonlite.kernels.sampling import sample_tokens, score_ids
+from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.runner.choices import Variant
 from tests.conftest import Ended
-from tests.kernels.choices import Case, assert_same, kinds_of, new_target, random_case
+from tests.kernels.sampling_cases import Case, assert_same, kinds_of, new_target, random_case
 from tests.runner.needs import variant_of
 
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
@@ -27,9 +30,10 @@ def on_card(case: Case) -> Case:
     return replace(logits, **moved), hidden, params, masks
 
 
-def wanted_of(case: Case, like: Target) -> Target:
-    wanted = Target(torch.zeros_like(like.results.cpu()), torch.full_like(like.pending.cpu(), -7), like.rows.cpu())
-    reference_choosing.choose(*case, wanted, sampled=False)
+def wanted_of(case: Case, like: SamplingOutput) -> SamplingOutput:
+    results, pending = torch.zeros_like(like.results.cpu()), torch.full_like(like.pending.cpu(), -7)
+    wanted = SamplingOutput(results, pending, like.rows.cpu())
+    reference.sample_tokens(*case, wanted, sampled=False)
     return wanted
 
 
@@ -40,20 +44,48 @@ def test_the_cases_are_those_of_their_variants(variant: Variant) -> None:
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
-def test_a_result_that_the_kernel_could_not_write_is_refused() -> None:
+def test_a_result_that_the_kernel_could_not_write_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "use_triton", lambda x: True)
     case = random_case(random.Random(0), "text", 2, 70, torch.float32)
     target = new_target(2)
     apart = torch.zeros(2, 9, dtype=torch.int32)[:, :7]
     with pytest.raises(ValueError, match="whole rows"):
-        triton_choose(*case, replace(target, results=apart))
+        sample_tokens(*case, replace(target, results=apart), sampled=False)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.program("tests.kernels.interpreted_choosing")
+@pytest.mark.program("tests.kernels.interpreted_sampling")
 def test_the_kernel_agrees_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]
     assert "agree" in ended.stdout
+
+
+def bits(*ids: int) -> list[int]:
+    words = [sum(1 << one % 32 for one in ids if one // 32 == word) for word in range(2)]
+    return np.array(words, np.uint32).view(np.int32).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_probabilities_are_those_among_the_allowed_ids(dtype: torch.dtype) -> None:
+    logits = torch.zeros(2, 40, dtype=dtype)
+    logits[0, [3, 35]], logits[0, 9] = 1.0, 50.0
+    masks = torch.tensor([bits(3, 7, 35), bits(0, 39)], dtype=torch.int32)
+    ids = torch.tensor([[35, 7, 9, -1], [39, -1, -1, -1]], dtype=torch.int32)
+    scores = torch.full((2, 4), 7.0)
+    score_ids(logits, masks, ids, scores)
+
+    whole = 2 * math.e + 1
+    assert scores[0, :3].tolist() == pytest.approx([math.e / whole, 1 / whole, 0], rel=1e-6)
+    assert scores[1, 0].item() == 0.5
+
+
+def test_logits_beyond_all_measure_give_probabilities_still() -> None:
+    logits = torch.tensor([[1e30, -1e30, 1e30, 5.0]])
+    scores = torch.zeros(1, 3)
+    score_ids(logits, torch.tensor([[0b0111]], dtype=torch.int32), torch.tensor([[0, 1, 2]], dtype=torch.int32), scores)
+
+    assert scores.tolist() == [[0.5, 0.0, 0.5]]
 
 
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
@@ -69,7 +101,7 @@ def test_the_kernel_agrees_with_the_reference_on_the_device(variant: Variant, dt
     for rows, vocab in ((1, 51200), (1, 51200), (1, 1023), (7, 2049), (64, 51200), (100, 300)):
         case = random_case(rng, variant, rows, vocab, dtype)
         found = new_target(rows, "cuda")
-        choose(*on_card(case), found, sampled=False)
+        sample_tokens(*on_card(case), found, sampled=False)
         assert_same(found, wanted_of(case, found))
 
 
@@ -80,10 +112,10 @@ def test_replays_of_a_graph_leave_the_same_bits_again_and_again() -> None:
     case = random_case(random.Random(2), "mixed", 64, 51200, torch.bfloat16)
     logits, hidden, params, masks = on_card(case)
     found = new_target(64, "cuda")
-    choose(logits, hidden, params, masks, found, sampled=False)
+    sample_tokens(logits, hidden, params, masks, found, sampled=False)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        choose(logits, hidden, params, masks, found, sampled=False)
+        sample_tokens(logits, hidden, params, masks, found, sampled=False)
 
     first = found.results.clone()
     for _ in range(200):
@@ -101,5 +133,6 @@ def test_double_precision_stays_with_the_reference() -> None:
     _, _, params, masks = random_case(random.Random(0), "text", 1, 70, torch.float32)
     params[0, :4] = -1
     found = new_target(1, "cuda")
-    choose(Logits(logits.cuda()), torch.zeros(1, 4).cuda(), params.cuda(), (masks * 0 - 1).cuda(), found, sampled=False)
+    hidden = torch.zeros(1, 4).cuda()
+    sample_tokens(Logits(logits.cuda()), hidden, params.cuda(), (masks * 0 - 1).cuda(), found, sampled=False)
     assert found.results[0, 0].item() == 9

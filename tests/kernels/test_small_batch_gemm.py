@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from photonlite.kernels import reference_decode as reference
-from photonlite.kernels import skinny
-from photonlite.kernels.skinny import (
-    HAS_TRITON,
+from photonlite.kernels import small_batch_gemm as gemm
+from photonlite.kernels.reference import small_batch_gemm as reference
+from photonlite.kernels.small_batch_gemm import (
     MAX_ROWS,
     Handshake,
     Tiling,
@@ -19,11 +18,12 @@ from photonlite.kernels.skinny import (
     linear_out,
     programs_of,
     run_single,
-    skinny_linear,
+    small_batch_gemm,
     stats_width,
     tile_statistics,
     tiling_of,
 )
+from photonlite.kernels.triton_utils import HAS_TRITON
 from tests.conftest import Ended
 from tests.kernels.steps import EPS, BlockCase, block_case
 
@@ -52,10 +52,10 @@ def test_a_layer_is_a_norm_a_product_and_gelu(normed: bool, activated: bool, bia
     wanted = gelu(wanted) if activated else wanted
     out = torch.zeros(3, 30, dtype=torch.float64)
 
-    found = skinny_linear(
+    found = small_batch_gemm(
         case.x, case.w_in, case.b_in if biased else None, norm=(weight, bias, eps) if normed else None, gelu=activated
     )
-    skinny_linear(
+    small_batch_gemm(
         case.x, case.w_in, case.b_in if biased else None, norm=(weight, bias, eps) if normed else None, gelu=activated,
         out=out[:, 3:],
     )  # fmt: skip
@@ -68,14 +68,14 @@ def test_a_layer_is_a_norm_a_product_and_gelu(normed: bool, activated: bool, bia
 def test_both_products_of_a_block_are_what_they_say() -> None:
     torch.manual_seed(1)
     case = block_case(3, 20, 12, 15)
-    plain, cat = torch.empty(3, 12, dtype=torch.float64), torch.zeros(3, 27, dtype=torch.float64)
+    qkv, cat = torch.empty(3, 12, dtype=torch.float64), torch.zeros(3, 27, dtype=torch.float64)
     x, stats = case.x.clone(), tile_statistics(case.x, 8)
 
-    linear_in(x, None, case.w_in, case.b_in, case.norm, plain, cat[:, 12:])
+    linear_in(x, None, case.w_in, case.b_in, case.norm, qkv, cat[:, 12:])
     linear_out(case.inside, case.w_out, case.b_out, x, stats)
 
     raw = normalised(case.x, *case.norm[:2]) @ case.w_in.T + case.b_in
-    torch.testing.assert_close(plain, raw[:, :12], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(qkv, raw[:, :12], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(cat[:, 12:], gelu(raw[:, 12:]), rtol=1e-12, atol=1e-12)
     assert not cat[:, :12].any()
     total = case.x + case.inside @ case.w_out.T + case.b_out
@@ -144,21 +144,21 @@ def test_statistics_of_other_tiles_and_several_rows_are_refused_before_anything_
     x, weight, stats = torch.zeros(1, 8), torch.zeros(100, 8), torch.zeros(2, 3, 1)
     tiling = Tiling(64, 8, stages=0)
     with pytest.raises(ValueError, match="3 tiles are wanted, but 2 programs write them"):
-        run_single(x, weight, None, plain=x, activated=x, split=100, new_stats=stats, tiling=tiling)
+        run_single(x, weight, None, raw=x, activated=x, split=100, new_stats=stats, tiling=tiling)
     with pytest.raises(ValueError, match="a single row, not 2"):
-        run_single(torch.zeros(2, 8), weight, None, plain=x, activated=x, split=100, tiling=tiling)
+        run_single(torch.zeros(2, 8), weight, None, raw=x, activated=x, split=100, tiling=tiling)
 
 
 def test_engines_side_by_side_share_no_counters() -> None:
-    mine: skinny.Counters = {}
-    common = skinny.arrival_counters(CPU, 5)
-    with contextlib.suppress(KeyError), skinny.counting_in(mine):
-        own = skinny.arrival_counters(CPU, 5)
-        assert skinny.arrival_counters(CPU, 9) is own
+    mine: gemm.Counters = {}
+    common = gemm.arrival_counters(CPU, 5)
+    with contextlib.suppress(KeyError), gemm.counting_in(mine):
+        own = gemm.arrival_counters(CPU, 5)
+        assert gemm.arrival_counters(CPU, 9) is own
         raise KeyError
     assert own is not common
     assert list(mine.values()) == [own]
-    assert skinny.arrival_counters(CPU, 5) is common
+    assert gemm.arrival_counters(CPU, 5) is common
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -192,7 +192,7 @@ def products(case: BlockCase, shake: bool) -> tuple[Tensor, ...]:
     """Run both products behind one another; the late columns of the second are there before."""
     rows, dim = case.x.shape
     width = stats_width(dim, len(case.w_in))
-    x, plain, cat = case.x.clone(), case.x.new_empty(rows, case.attended), case.inside.clone()
+    x, raw, cat = case.x.clone(), case.x.new_empty(rows, case.attended), case.inside.clone()
     stats = tile_statistics(x, width)
     before, given = stats.clone(), stats if rows == 1 else None
     handshake = None
@@ -200,9 +200,9 @@ def products(case: BlockCase, shake: bool) -> tuple[Tensor, ...]:
         ready = torch.zeros(2, dtype=torch.int32, device=x.device)
         count = programs_of(rows, *case.w_in.shape)
         handshake = Handshake(ready[:1], ready[1:], count, case.attended)
-    linear_in(x, given, case.w_in, case.b_in, case.norm, plain, cat[:, case.attended :], handshake)
+    linear_in(x, given, case.w_in, case.b_in, case.norm, raw, cat[:, case.attended :], handshake)
     linear_out(cat, case.w_out, case.b_out, x, given, handshake)
-    return plain, cat, x, before, stats
+    return raw, cat, x, before, stats
 
 
 def exact_products(case: BlockCase, dtype: torch.dtype, cat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -225,12 +225,12 @@ def test_products_on_a_card_are_rounded_once(sizes: tuple[int, int, int, int], d
     case = block_case(*sizes).to(dtype, "cuda")
     shake = sizes[0] <= MAX_ROWS
 
-    plain, cat, x, before, stats = products(case, shake)
+    raw, cat, x, before, stats = products(case, shake)
 
     wanted = exact_products(case, dtype, cat)
     once = torch.finfo(dtype).eps / 2  # the relative error of rounding is at most that, and on average half of it
-    slack = 1.0 if sizes[0] <= MAX_ROWS else 2.0  # the plain product rounds before it adds
-    assert error(plain, wanted[0]) < slack * once
+    slack = 1.0 if sizes[0] <= MAX_ROWS else 2.0  # the reference product rounds before it adds
+    assert error(raw, wanted[0]) < slack * once
     assert error(cat[:, case.attended :], wanted[1]) < slack * once
     assert error(x, wanted[2]) < slack * once
     width = stats_width(case.x.shape[1], len(case.w_in))
@@ -267,7 +267,7 @@ def test_a_head_on_a_card_is_that_of_the_truth(rows: int, outs: int) -> None:
     gamma, beta = torch.randn(2, 2048, device="cuda").bfloat16()
     normal = normalised(x.double(), gamma.double(), beta.double()).bfloat16().double()
 
-    found = skinny_linear(x, weight, bias, norm=(gamma, beta, EPS), gelu=True)
+    found = small_batch_gemm(x, weight, bias, norm=(gamma, beta, EPS), gelu=True)
 
-    bound = 2**-8 if rows <= MAX_ROWS else 2**-7  # the plain operations round before GELU as well
+    bound = 2**-8 if rows <= MAX_ROWS else 2**-7  # the reference operations round before GELU as well
     assert error(found, gelu(normal @ weight.double().T + bias.double())) < bound

@@ -4,8 +4,9 @@ import math
 import pytest
 import torch
 
-from photonlite.kernels import reference_vision
-from photonlite.kernels.patches import HAS_TRITON, join_views, patch_rows
+from photonlite.kernels.reference import vision as reference
+from photonlite.kernels.triton_utils import HAS_TRITON
+from photonlite.kernels.vision import join_views, patch_rows
 from tests.conftest import Ended
 
 
@@ -40,7 +41,7 @@ def test_a_bin_is_the_average_of_the_cells_it_covers(tiling: tuple[int, int], gr
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.program("tests.kernels.interpreted_patches")
+@pytest.mark.program("tests.kernels.interpreted_vision")
 def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]
@@ -60,7 +61,7 @@ def test_patches_are_those_of_the_reference_bit_for_bit_on_the_device(grid: int,
 
     found = patch_rows(crops, table, patch, width)
 
-    assert torch.equal(found, reference_vision.patch_rows(crops, table, patch, width))
+    assert torch.equal(found, reference.patch_rows(crops, table, patch, width))
 
 
 @pytest.mark.gpu
@@ -76,4 +77,4 @@ def test_views_are_joined_as_in_the_reference_on_the_device(
 
     found = join_views(features, tiling, grid, margin)
 
-    torch.testing.assert_close(found, reference_vision.join_views(features, tiling, grid, margin))
+    torch.testing.assert_close(found, reference.join_views(features, tiling, grid, margin))

@@ -1,4 +1,4 @@
-"""Runs the kernel that chooses on the CPU by Triton's interpreter; see `interpreted.py`."""
+"""Runs the kernel that chooses on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
 
 import os
 import random
@@ -9,9 +9,11 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
-from photonlite.kernels import choosing, reference_choosing, skinny
+from photonlite.kernels import sampling
+from photonlite.kernels import small_batch_gemm as gemm
+from photonlite.kernels.reference import sampling as reference
 from photonlite.runner.choices import Variant
-from tests.kernels.choices import assert_same, new_target, random_case
+from tests.kernels.sampling_cases import assert_same, new_target, random_case
 
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 CPU = torch.device("cpu")
@@ -20,17 +22,17 @@ CPU = torch.device("cpu")
 def main() -> None:
     torch.manual_seed(0)
     rng = random.Random(0)
-    choosing.BLOCK = 64
+    sampling.BLOCK = 64
     for variant in VARIANTS:
         for rows, vocab in ((1, 70), (5, 200), (13, 64), (13, 33), (5, 40)):
             for _ in range(3):
                 case = random_case(rng, variant, rows, vocab, torch.float32)
                 wanted = new_target(rows)
                 found = replace(wanted, results=wanted.results.clone(), pending=wanted.pending.clone())
-                reference_choosing.choose(*case, wanted, sampled=False)
-                choosing.triton_choose(*case, found)
+                reference.sample_tokens(*case, wanted, sampled=False)
+                sampling.sample_tokens(*case, found, sampled=False)
                 assert_same(found, wanted)
-                assert not skinny.arrival_counters(CPU, rows).any(), "counters are left for the next launch"
+                assert not gemm.arrival_counters(CPU, rows).any(), "counters are left for the next launch"
     print("interpreted kernels agree")
 
 

@@ -1,4 +1,4 @@
-"""The truth of `embedding.py` in plain PyTorch."""
+"""Embedding sampled tokens in PyTorch; see `kernels.embedding`."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True)
 class InputTables:
-    """What sampled tokens are embedded with, all in the model's type but for `sizes`.
+    """What sampled tokens are embedded with, all in the model's type except `sizes`.
 
     Attributes:
         words: Embedding of each id, ``[vocab, dim]``.
@@ -30,7 +30,6 @@ class InputTables:
 
 
 def embed_pending(pending: Tensor, rows: Tensor, tables: InputTables) -> Tensor:
-    """Embed rows of the pending table; see :func:`photonlite.kernels.embedding.embed_pending`."""
     ids, *bins = pending.index_select(0, rows).long().unbind(1)
     first, second = (each[:, None] for each in bins)
     text = tables.words[ids]

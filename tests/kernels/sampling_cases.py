@@ -9,8 +9,8 @@ from torch import Tensor
 
 from photonlite.batch import SamplingParams
 from photonlite.grammar.automata.mask import MaskCache, words
-from photonlite.kernels.columns import CHOICE_COLUMNS, FINITE, PENDING_COLUMNS, RESULT_COLUMNS
-from photonlite.kernels.reference_choosing import Logits, Target
+from photonlite.kernels.columns import FINITE, PARAM_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS
+from photonlite.kernels.reference.sampling import Logits, SamplingOutput
 from photonlite.request import Allowed
 from photonlite.runner.choices import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant, write_choice
 
@@ -50,7 +50,7 @@ def kinds_of(variant: Variant, vocab: int) -> list[Allowed]:
 
 def random_case(rng: random.Random, variant: Variant, rows: int, vocab: int, dtype: torch.dtype) -> Case:
     """Arguments of `choose` on the CPU; nobody's rows are among them, and masks that nobody writes hold rubbish."""
-    params = np.zeros((rows, CHOICE_COLUMNS), np.int32)
+    params = np.zeros((rows, PARAM_COLUMNS), np.int32)
     masks = np.full((rows, words(vocab)), -0x5A5A5A5B, np.int32)
     cache = MaskCache(vocab)
     for row, mask in zip(params, masks, strict=True):
@@ -80,14 +80,16 @@ def random_case(rng: random.Random, variant: Variant, rows: int, vocab: int, dty
     return logits, hidden, torch.from_numpy(params), torch.from_numpy(masks)
 
 
-def new_target(rows: int, device: str = "cpu") -> Target:
+def new_target(rows: int, device: str = "cpu") -> SamplingOutput:
     """Results, and a pending table in which each row has another place."""
     pending = torch.full((2 * rows + 1, PENDING_COLUMNS), -7, dtype=torch.int32, device=device)
     table = torch.randperm(2 * rows + 1, dtype=torch.int32)[:rows, None].expand(-1, 3).contiguous()
-    return Target(torch.zeros(rows, RESULT_COLUMNS, dtype=torch.int32, device=device), pending, table.to(device)[:, 0])
+    return SamplingOutput(
+        torch.zeros(rows, RESULT_COLUMNS, dtype=torch.int32, device=device), pending, table.to(device)[:, 0]
+    )
 
 
-def assert_same(found: Target, wanted: Target) -> None:
+def assert_same(found: SamplingOutput, wanted: SamplingOutput) -> None:
     """Ids, bins and finiteness equal; probabilities and masses nearly; what is not finite is void."""
     results, others = found.results.cpu(), wanted.results.cpu()
     assert torch.equal(results[:, FINITE], others[:, FINITE])

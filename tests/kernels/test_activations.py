@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from photonlite.kernels.linear import gelu_linear
+from photonlite.kernels.activations import gelu_linear
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 7), (1, 8, 16)])

@@ -1,21 +1,21 @@
-"""Linear layers over a few rows, as decode steps have: weights are streamed once, everything else rides along.
+"""Linear layers over a few rows, as decode steps have: weights are streamed once, everything else is fused into that.
 
-Such a product moves every weight and does next to no arithmetic with it, so that its time is that of reading memory and
-whatever is left outside it costs a launch. One kernel therefore takes what comes before (layer norm) and after (bias,
-GELU, residual) with it:
+Such a product moves every weight and does next to no arithmetic with it, so its time is that of reading memory, and
+every separate operation costs a launch. One kernel therefore includes what comes before (layer norm) and after (bias,
+GELU, residual):
 
 ```
-x [M, K] ── norm ── @ weight [N, K].T ── + bias ─┬─ columns up to `split` ──────> plain
+x [M, K] ── norm ── @ weight [N, K].T ── + bias ─┬─ columns up to `split` ──────> raw
                                                  ├─ the others ── GELU ─────────> activated
                                                  └─ or all ── + residual ───────> x itself, and its row statistics
 ```
 
-Several rows are normalised by a kernel in front, a single one on the way: programs of a product see no whole rows of
-what they make, so each writes mean and variance of its own tile of columns, and the next product merges them (Chan,
-Golub and LeVeque, 1979, "Updating formulae ... for computing sample variances").
+Several rows are normalised by a kernel in front, a single row inside the product: programs of a product see no whole
+rows of their output, so each writes mean and variance of its own tile of columns, and the next product merges them
+(Chan, Golub and LeVeque, 1979, "Updating formulae ... for computing sample variances").
 
-A product with long rows and few outputs is cut along K: programs leave partial sums, and the one that arrives last adds
-them up in a fixed order, so that results do not depend on who that was.
+A product with long rows and few outputs is cut along K: programs leave partial sums, and the last one to arrive adds
+them up in a fixed order, so that results do not depend on which one that was.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from photonlite.kernels import reference_decode as reference
-from photonlite.kernels import skinny_kernels
-from photonlite.kernels.launching import dependent_launch, power_of_2, shared_memory
-from photonlite.kernels.skinny_kernels import HAS_TRITON
+from photonlite.kernels import small_batch_gemm_kernels as device_code
+from photonlite.kernels.reference import small_batch_gemm as reference
+from photonlite.kernels.triton_utils import HAS_TRITON, dependent_launch, power_of_2, shared_memory, use_triton
 
 _SPARE = 4096  # bytes of shared memory for what is not a step of the loop
 
@@ -42,14 +41,14 @@ MAX_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a product is cut.
+    """How a product is divided among programs.
 
     Attributes:
         outs: Weight rows of a program.
-        ins: Of their columns, those in one step of its loop.
+        ins: Columns in one step of its loop.
         parts: Programs that share the same weight rows.
         warps: Of a program.
-        stages: Steps of the loop whose loads are under way together; 0 for the kernel that takes a single row.
+        stages: Steps of the loop whose loads are under way together; 0 for the kernel for a single row.
     """
 
     outs: int
@@ -66,8 +65,8 @@ class Handshake:
     Attributes:
         ready: Counts programs of `linear_in` that are done, int32 ``[1]``; zero before the first step.
         stale: The same of the block before, whose `linear_out` has ended when this `linear_in` sets it to zero.
-        count: How many there are.
-        late: Columns of the input of `linear_out` that attention writes, the first ones: for them it waits.
+        count: Programs of `linear_in`.
+        late: Leading columns of the input of `linear_out` that attention writes, for which it waits.
     """
 
     ready: Tensor
@@ -77,7 +76,7 @@ class Handshake:
 
 
 def tiling_of(rows: int, outs: int, ins: int) -> Tiling:
-    """Choose by measurement on an H200 (bench/results/gpu-notes.md); right for any shape, if not the fastest."""
+    """Choose by measurement on an H200 (bench/results/gpu-notes.md); correct for any shape, if not the fastest."""
     wide = outs > 4096
     if rows == 1:
         return Tiling(8, 1024, 1, 4, 0) if wide else Tiling(4, 1024, 1, 2, 0)
@@ -90,13 +89,9 @@ def tiling_of(rows: int, outs: int, ins: int) -> Tiling:
 
 
 def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:
-    """Shrink the loop of a tiling until what its steps keep on chip fits.
+    """Shrink the loop of a tiling for tensor cores until its steps fit into `shared` bytes of shared memory.
 
-    Args:
-        tiling: For tensor cores.
-        width: Rows, padded.
-        itemsize: Bytes of a number.
-        shared: Bytes of shared memory that a program may have.
+    `width` are the rows, padded; `itemsize` are the bytes of a number.
     """
     stages, ins = tiling.stages, tiling.ins
     while stages * ins * (tiling.outs + width) * itemsize > shared - _SPARE:
@@ -110,11 +105,11 @@ def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:
 
 
 def stats_width(outs: int, ins: int) -> int:
-    """Give the columns whose statistics `linear_out` keeps together."""
+    """Return the columns of a tile of the statistics that `linear_out` writes."""
     return tiling_of(1, outs, ins).outs
 
 
-def skinny_linear(
+def small_batch_gemm(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -136,12 +131,12 @@ def skinny_linear(
     Returns:
         ``[M, N]`` in the type of x; sums are float32 and rounded once.
     """
-    if not usable(x, weight):
-        return reference.skinny_linear(x, weight, bias, norm=norm, gelu=gelu, out=out)
+    if not supported(x, weight):
+        return reference.small_batch_gemm(x, weight, bias, norm=norm, gelu=gelu, out=out)
     if norm is not None:
         x = normalise(x, norm)
     result = x.new_empty(len(x), len(weight)) if out is None else out
-    run_product(x, weight, bias, plain=result, activated=result, split=0 if gelu else len(weight))
+    run_product(x, weight, bias, raw=result, activated=result, split=0 if gelu else len(weight))
     return result
 
 
@@ -151,11 +146,11 @@ def linear_in(
     weight: Tensor,
     bias: Tensor,
     norm: tuple[Tensor, Tensor, float],
-    plain: Tensor,
+    raw: Tensor,
     activated: Tensor,
     handshake: Handshake | None = None,
 ) -> None:
-    """Map the normalised residual stream into a block: queries, keys and values as they are, the rest through GELU.
+    """Map the normalised residual stream into a block: queries, keys and values unchanged, the rest through GELU.
 
     Args:
         x: ``[M, K]``.
@@ -163,21 +158,21 @@ def linear_in(
         weight: ``[A + F, K]``, rows contiguous.
         bias: ``[A + F]``.
         norm: Weight, bias and eps of the layer norm.
-        plain: Takes the first A columns, ``[M, A]``, last dimension contiguous.
+        raw: Takes the first A columns, ``[M, A]``, last dimension contiguous.
         activated: Takes the others, ``[M, F]``, last dimension contiguous.
         handshake: With the `linear_out` of the same block.
     """
-    if not usable(x, weight):
-        reference.linear_in(x, weight, bias, norm, plain, activated)
+    if not supported(x, weight):
+        reference.linear_in(x, weight, bias, norm, raw, activated)
         return
-    split = plain.shape[1]
+    split = raw.shape[1]
     if stats is None:
         run_product(
-            normalise(x, norm), weight, bias, plain=plain, activated=activated, split=split, announces=handshake
+            normalise(x, norm), weight, bias, raw=raw, activated=activated, split=split, announces=handshake
         )  # fmt: skip
     else:
         run_single(
-            x, weight, bias, plain=plain, activated=activated, split=split, norm=(stats, *norm), announces=handshake
+            x, weight, bias, raw=raw, activated=activated, split=split, norm=(stats, *norm), announces=handshake
         )  # fmt: skip
 
 
@@ -195,30 +190,30 @@ def linear_out(
             stream. None for several rows.
         handshake: With the `linear_in` of the same block.
     """
-    if not usable(x, weight):
+    if not supported(x, weight):
         reference.linear_out(x, weight, bias, residual, stats)
     elif stats is None:
         run_product(
-            x, weight, bias, plain=residual, activated=residual, split=len(weight), residual=True, awaits=handshake
+            x, weight, bias, raw=residual, activated=residual, split=len(weight), residual=True, awaits=handshake
         )  # fmt: skip
     else:
         run_single(
-            x, weight, bias, plain=residual, activated=residual, split=len(weight), new_stats=stats, awaits=handshake
+            x, weight, bias, raw=residual, activated=residual, split=len(weight), new_stats=stats, awaits=handshake
         )  # fmt: skip
 
 
 def normalise(x: Tensor, norm: tuple[Tensor, Tensor, float]) -> Tensor:
-    """Give the layer norm of a few rows ``[M, K]``, in float32 inside; weight, bias and eps are given."""
+    """Return the layer norm (weight, bias, eps) of a few rows ``[M, K]``; the arithmetic is float32."""
     rows, width = x.shape
     out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
-    skinny_kernels.normalise_kernel[(rows,)](
+    device_code.normalise_kernel[(rows,)](
         x, *norm[:2], out, width, x.stride(0), norm[2], WIDTH=power_of_2(width), num_warps=4, **dependent_launch(x)
     )  # fmt: skip
     return out
 
 
 def tile_statistics(x: Tensor, width: int, out: Tensor | None = None) -> Tensor:
-    """Give each row's statistics by tiles of columns.
+    """Return each row's statistics by tiles of columns.
 
     Args:
         x: ``[M, N]``, contiguous.
@@ -228,23 +223,23 @@ def tile_statistics(x: Tensor, width: int, out: Tensor | None = None) -> Tensor:
     Returns:
         Float32 ``[2, T, M]``: means, and sums of squared deviations from them.
     """
-    if not (x.is_cuda and HAS_TRITON):
+    if not use_triton(x):
         return reference.tile_statistics(x, width, out=out)
     rows, outs = x.shape
     tiles = -(-outs // width)
     stats = torch.empty(2, tiles, rows, dtype=torch.float32, device=x.device) if out is None else out
-    skinny_kernels.statistics_kernel[(tiles, rows)](x, stats, outs, TILE=width, num_warps=1, **dependent_launch(x))
+    device_code.statistics_kernel[(tiles, rows)](x, stats, outs, TILE=width, num_warps=1, **dependent_launch(x))
     return stats
 
 
-def usable(x: Tensor, weight: Tensor) -> bool:
-    """Tell whether the kernels take these: a few rows in a half precision, on a card."""
+def supported(x: Tensor, weight: Tensor) -> bool:
+    """Return whether the kernels take these: at most `MAX_ROWS` rows in a half precision, on a card."""
     few = x.is_cuda and HAS_TRITON and len(x) <= MAX_ROWS and x.dtype in (torch.bfloat16, torch.float16)
     return few and x.stride(1) == 1 and weight.stride(1) == 1
 
 
 def programs_of(rows: int, outs: int, ins: int) -> int:
-    """Give the programs of a product, as a `Handshake` counts them."""
+    """Return the number of programs of a product, as a `Handshake` counts them."""
     tiling = tiling_of(rows, outs, ins)
     return -(-outs // tiling.outs) * tiling.parts
 
@@ -254,7 +249,7 @@ def run_product(
     weight: Tensor,
     bias: Tensor | None,
     *,
-    plain: Tensor,
+    raw: Tensor,
     activated: Tensor,
     split: int,
     residual: bool = False,
@@ -262,16 +257,16 @@ def run_product(
     awaits: Handshake | None = None,
     tiling: Tiling | None = None,
 ) -> None:
-    """Run the kernel for several rows: columns below `split` go to `plain`, the others through GELU to `activated`.
+    """Run the kernel for several rows: columns below `split` go to `raw`, the others through GELU to `activated`.
 
-    With `residual`, `plain` is the residual stream that is added to.
+    With `residual`, `raw` is the residual stream that is added to.
     """
     (rows, ins), outs = x.shape, len(weight)
     tiling = tiling or tiling_of(rows, outs, ins)
     if not tiling.stages:
         if residual or announces is not None or awaits is not None:
-            raise AssertionError("within a block a single row goes with its statistics, through run_single")
-        run_single(x, weight, bias, plain=plain, activated=activated, split=split, tiling=tiling)
+            raise AssertionError("within a block a single row needs its statistics: call run_single")
+        run_single(x, weight, bias, raw=raw, activated=activated, split=split, tiling=tiling)
         return
     programs, width = -(-outs // tiling.outs), max(16, power_of_2(rows))
     tiling = fitted(tiling, width, x.element_size(), shared_memory(x))
@@ -279,9 +274,9 @@ def run_product(
     if tiling.parts > 1:
         partial = torch.empty(tiling.parts, width, outs, dtype=torch.float32, device=x.device)
         counters = arrival_counters(x.device, programs)
-    skinny_kernels.product_kernel[(programs, tiling.parts)](
-        x, weight, x if bias is None else bias, plain, activated, partial, counters, *_met(x, announces or awaits),
-        rows, outs, split, x.stride(0), weight.stride(0), plain.stride(0), activated.stride(0),
+    device_code.product_kernel[(programs, tiling.parts)](
+        x, weight, x if bias is None else bias, raw, activated, partial, counters, *_met(x, announces or awaits),
+        rows, outs, split, x.stride(0), weight.stride(0), raw.stride(0), activated.stride(0),
         RESIDUAL=residual, ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages,
         **_constants(x, bias, split < outs, announces, awaits, tiling),
     )  # fmt: skip
@@ -292,7 +287,7 @@ def run_single(
     weight: Tensor,
     bias: Tensor | None,
     *,
-    plain: Tensor,
+    raw: Tensor,
     activated: Tensor,
     split: int,
     norm: tuple[Tensor, Tensor, Tensor, float] | None = None,
@@ -301,9 +296,9 @@ def run_single(
     awaits: Handshake | None = None,
     tiling: Tiling | None = None,
 ) -> None:
-    """Run the kernel for one row; `norm` begins with the row's statistics, `new_stats` takes those of what it makes.
+    """Run the kernel for one row; `norm` begins with the row's statistics, those of the result go to `new_stats`.
 
-    With `new_stats`, `plain` is the residual stream that is added to.
+    With `new_stats`, `raw` is the residual stream that is added to.
 
     Raises:
         ValueError: The statistics to be written are not kept by the tiles of the kernel.
@@ -317,8 +312,8 @@ def run_single(
         raise ValueError(f"statistics of {new_stats.shape[1]} tiles are wanted, but {programs} programs write them")
     stats, gamma, beta, eps = norm if norm is not None else (x, x, x, 0.0)
     tiles = stats.shape[1] if norm is not None else 1
-    skinny_kernels.single_kernel[(programs,)](
-        x, weight, x if bias is None else bias, stats, gamma, beta, plain, activated,
+    device_code.single_kernel[(programs,)](
+        x, weight, x if bias is None else bias, stats, gamma, beta, raw, activated,
         x if new_stats is None else new_stats, *_met(x, announces or awaits), outs, split, weight.stride(0), eps,
         NORM=norm is not None, RESIDUAL=new_stats is not None, TILES=power_of_2(tiles),
         TILE=power_of_2(-(-ins // tiles)), TILES_OUT=programs,
@@ -327,19 +322,14 @@ def run_single(
 
 
 def _met(x: Tensor, handshake: Handshake | None) -> tuple[Tensor, Tensor]:
-    """Give the counters of a handshake; without one, some pointers that nobody follows."""
+    """Return the counters of a handshake, or pointers that are not read."""
     return (x, x) if handshake is None else (handshake.ready, handshake.stale)
 
 
 def _constants(
-    x: Tensor,
-    bias: Tensor | None,
-    gelu: bool,
-    announces: Handshake | None,
-    awaits: Handshake | None,
-    tiling: Tiling,
+    x: Tensor, bias: Tensor | None, gelu: bool, announces: Handshake | None, awaits: Handshake | None, tiling: Tiling
 ) -> dict[str, Any]:
-    """Give the constants and options of a launch that both kernels have."""
+    """Return the constants and options of a launch that both kernels have."""
     return {
         "INS": x.shape[1],
         "BIAS": bias is not None,
@@ -363,7 +353,7 @@ _counters: ContextVar[Counters] = ContextVar("counters", default=_shared)
 
 @contextlib.contextmanager
 def counting_in(counters: Counters) -> Iterator[None]:
-    """Let the kernels launched meanwhile count in these: engines that run side by side on one card share none."""
+    """Use these counters for kernels launched inside: engines that run side by side on one card must share none."""
     token = _counters.set(counters)
     try:
         yield
@@ -372,10 +362,10 @@ def counting_in(counters: Counters) -> Iterator[None]:
 
 
 def arrival_counters(device: torch.device, count: int) -> Tensor:
-    """Give zeros, int32 ``[count]`` or more, which whoever arrives last sets to zero again.
+    """Return zeros, int32 ``[count]`` or more, which the last program to arrive resets to zero.
 
-    Kernels that use the same ones must follow one another on one stream: each finds them as the one before has left
-    them. Who cannot know what else runs on the card brings counters of its own, see `counting_in`.
+    Kernels that use the same counters must follow one another on one stream, since each expects zeros. A caller that
+    shares the card with others brings its own, see `counting_in`.
     """
     counters, size = _counters.get(), power_of_2(max(count, 1024))
     if (device, size) not in counters:

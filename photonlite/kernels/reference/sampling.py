@@ -1,4 +1,4 @@
-"""The truth of `choosing.py` in plain PyTorch, and the rows that draw: see there for the image.
+"""Sampling in PyTorch, and the only code for rows that draw; see `kernels.sampling`.
 
 Tensor code of fixed shapes that never waits for the device, so that a CUDA graph can hold it. Choices follow each row's
 settings. Probabilities that end up in scores do not: they are the model's own, at temperature 1 and over the whole
@@ -12,26 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from photonlite.kernels.columns import (
-    COORDINATE,
-    END,
-    FORCED,
-    PENDING_COLUMNS,
-    SIZE,
-    TEMPERATURE,
-    TIES,
-    TOP_P,
-    U0,
-    U1,
-)
+from photonlite.kernels import columns
+from photonlite.kernels.columns import END, TEMPERATURE, U0
 
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """What the heads say of some rows; None where a head was not read.
+    """Logits of some rows; None where a head was not read.
 
     Attributes:
-        ids: ``[B, vocab]``. Where it is the only one, no row decides whether another object follows.
+        ids: ``[B, vocab]``. If it is the only one, no row decides whether another object follows.
         coordinate: ``[B, bins]``.
         size: ``[B, 2, bins]``, width first.
         coordinate_radius: How many bins on either side of the chosen one count towards a coordinate's mass.
@@ -46,8 +36,8 @@ class Logits:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Where choices go.
+class SamplingOutput:
+    """Where sampled tokens are written.
 
     Attributes:
         results: int32 ``[B, RESULT_COLUMNS]``.
@@ -60,11 +50,12 @@ class Target:
     rows: Tensor
 
 
-def choose(logits: Logits, hidden: Tensor, params: Tensor, masks: Tensor, target: Target, *, sampled: bool) -> None:
-    """Choose for each row; see :func:`photonlite.kernels.choosing.choose`."""
-    ids = params[:, FORCED].long()
+def sample_tokens(
+    logits: Logits, hidden: Tensor, params: Tensor, masks: Tensor, out: SamplingOutput, *, sampled: bool
+) -> None:
+    ids = params[:, columns.FORCED].long()
     probability = torch.ones_like(ids, dtype=torch.float32)
-    # Also where no head is read: a prompt may be run for its keys and values alone, and others will build on them.
+    # Checked even where no head is read: a prompt may run for its keys and values alone, which others build on.
     finite = hidden.isfinite().all(dim=-1)
     if logits.ids is not None:
         free = ids < 0
@@ -73,9 +64,8 @@ def choose(logits: Logits, hidden: Tensor, params: Tensor, masks: Tensor, target
             chosen, largest, decided = _decide(open_ids, params, sampled=sampled)
             probability = torch.where(free, decided, probability)
         else:
-            chosen, largest = (
-                one[:, 0] for one in _pick(open_ids[:, None], params, _lanes(params, U0), sampled=sampled)
-            )
+            picked = _pick(open_ids[:, None], params, _lanes(params, U0), sampled=sampled)
+            chosen, largest = (one[:, 0] for one in picked)
         ids = torch.where(free, chosen, ids)
         finite = finite & (largest.isfinite() | ~free)
     bins = torch.full_like(ids, -1)[:, None].expand(-1, 2)
@@ -83,24 +73,24 @@ def choose(logits: Logits, hidden: Tensor, params: Tensor, masks: Tensor, target
     into = bins, masses, finite
     if logits.coordinate is not None:
         found = _pick_bins(logits.coordinate[:, None], logits.coordinate_radius, params, sampled=sampled)
-        into = _put(ids == params[:, COORDINATE], found, into)
+        into = _put(ids == params[:, columns.COORDINATE], found, into)
     if logits.size is not None:
         found = _pick_bins(logits.size, logits.size_radius, params, sampled=sampled)
-        into = _put(ids == params[:, SIZE], found, into)
+        into = _put(ids == params[:, columns.SIZE], found, into)
     bins, masses, finite = into
     whole = torch.cat((ids[:, None], bins, finite[:, None]), dim=1).int()
     fractions = torch.cat((probability[:, None], masses), dim=1).float()
-    target.results.copy_(torch.cat((whole, fractions.view(torch.int32)), dim=1))
-    target.pending.index_copy_(0, target.rows.long(), whole[:, :PENDING_COLUMNS])
+    out.results.copy_(torch.cat((whole, fractions.view(torch.int32)), dim=1))
+    out.pending.index_copy_(0, out.rows.long(), whole[:, : columns.PENDING_COLUMNS])
 
 
 def wide(logits: Tensor) -> Tensor:
-    """Give logits the type that choices are computed in: at least float32."""
+    """Convert logits to the type that sampling computes in: at least float32."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def masked(logits: Tensor, masks: Tensor) -> Tensor:
-    """Make the logits ``[B, vocab]`` of ids that may not stand minus infinity, whatever they are."""
+    """Set the logits ``[B, vocab]`` of ids that are not allowed to minus infinity."""
     places = torch.arange(torch.iinfo(masks.dtype).bits, dtype=masks.dtype, device=masks.device)
     bit = torch.ones_like(places) << places
     allowed = (masks[..., None] & bit).ne(0).flatten(1)[:, : logits.shape[-1]]
@@ -110,10 +100,9 @@ def masked(logits: Tensor, masks: Tensor) -> Tensor:
 def _decide(masked: Tensor, params: Tensor, *, sampled: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Choose ids of ``[B, vocab]``, some of which decide whether another object follows.
 
-    Returns:
-        Ids, int64 ``[B]``; the largest logits ``[B]``; where a row decides to go on, the probability of that, else 1.
+    Return ids, int64 ``[B]``; the largest logits ``[B]``; the probability of going on where a row decides that, else 1.
     """
-    end, coordinate, ties = params[:, END].long(), params[:, COORDINATE].long(), params[:, TIES]
+    end, coordinate, ties = params[:, END].long(), params[:, columns.COORDINATE].long(), params[:, columns.TIES]
     decides, column = end >= 0, end.clamp(min=0)[:, None]
     at_column = masked.gather(1, column)
     at_end = torch.where(decides, at_column[:, 0], -math.inf)
@@ -137,12 +126,11 @@ def _decide(masked: Tensor, params: Tensor, *, sampled: bool) -> tuple[Tensor, T
 def _pick_bins(head: Tensor, radius: float, params: Tensor, *, sampled: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Choose bins of ``[B, n, bins]``: of a coordinate, or of a width and a height at once.
 
-    Returns:
-        Bins, int64 ``[B, n]``; the probability mass around each ``[B, n]``; whether its logits are finite ``[B, n]``.
+    Return bins, int64 ``[B, n]``; the probability mass around each; whether its logits are finite.
     """
     logits = wide(head)
     count, width = logits.shape[1:]
-    index, largest = _pick(logits, params, _lanes(params, U1, count), sampled=sampled)
+    index, largest = _pick(logits, params, _lanes(params, columns.U1, count), sampled=sampled)
     near = (torch.arange(width, device=logits.device) - index[..., None]).abs() <= radius
     mass = (logits.softmax(dim=-1) * near).sum(dim=-1).clamp(max=1.0)
     return index, mass, largest.isfinite()
@@ -151,7 +139,7 @@ def _pick_bins(head: Tensor, radius: float, params: Tensor, *, sampled: bool) ->
 def _put(
     here: Tensor, found: tuple[Tensor, Tensor, Tensor], into: tuple[Tensor, Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Put bins, masses and finiteness of one or two columns where `here` ``[B]`` says so."""
+    """Put bins, masses and finiteness of one or two columns into the rows where `here` ``[B]`` is true."""
     (index, mass, fine), (bins, masses, finite) = found, into
     missing = 2 - index.shape[1]
     bins = torch.where(here[:, None], functional.pad(index, (0, missing), value=-1), bins)
@@ -160,15 +148,14 @@ def _put(
 
 
 def _lanes(params: Tensor, first: int, count: int = 1) -> Tensor:
-    """Give each row's random numbers in some columns, float32 ``[B, count, 1]``."""
+    """Return each row's float32 params in some columns, ``[B, count, 1]``."""
     return params.view(torch.float32)[:, first : first + count, None]
 
 
 def _pick(logits: Tensor, params: Tensor, uniform: Tensor, *, sampled: bool) -> tuple[Tensor, Tensor]:
     """Choose from the last dimension of ``[B, n, N]``: at temperature 0 the largest, the first among equals.
 
-    Returns:
-        The choices, int64 ``[B, n]``, and the largest logits ``[B, n]``: NaN where any is.
+    Return the choices, int64 ``[B, n]``, and the largest logits ``[B, n]``: NaN where any is.
     """
     largest, index = logits.max(dim=-1)
     if sampled:
@@ -180,26 +167,18 @@ def _pick(logits: Tensor, params: Tensor, uniform: Tensor, *, sampled: bool) -> 
 def _draw(logits: Tensor, largest: Tensor, params: Tensor, uniform: Tensor) -> Tensor:
     """Draw from the last dimension of ``[B, n, N]`` by the settings of each row, whose temperature is above 0.
 
-    As in the public reference: the softmax of logits / temperature; an entry goes when those before it in descending
-    order already hold more than top-p. One of the rest is drawn by the inverse of their cumulative distribution.
-
-    Args:
-        logits: ``[B, n, N]``.
-        largest: ``[B, n]``, of them.
-        params: int32 ``[B, CHOICE_COLUMNS]``.
-        uniform: Random numbers in [0, 1), ``[B, n, 1]``.
-
-    Returns:
-        int64 ``[B, n]``.
+    As in Moondream's reference: the softmax of logits / temperature; an entry is dropped when those before it in
+    descending order already hold more than top-p. One of the rest is drawn by the inverse of their cumulative
+    distribution from `uniform` in [0, 1), ``[B, n, 1]``. Return int64 ``[B, n]``.
     """
-    temperature, top_p = _lanes(params, TEMPERATURE), _lanes(params, TOP_P)
+    temperature, top_p = _lanes(params, TEMPERATURE), _lanes(params, columns.TOP_P)
     # The largest becomes 0 first: no temperature, however small, turns it into infinity, or 0 / 0 into a NaN.
     shifted = (logits - largest[..., None]) / temperature.clamp(min=torch.finfo(torch.float32).tiny)
     probability, order = shifted.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
     before = probability.cumsum(dim=-1) - probability
     kept = probability.masked_fill(before > top_p, 0.0)
     mass = kept.cumsum(dim=-1)
-    # A parallel sum need not be monotone: entries of no mass are left out by name. Without a hit, the first one is it.
+    # A parallel sum need not be monotone: mask zero-probability entries explicitly; fall back to the first entry.
     hit = (mass > uniform * mass[..., -1:]) & (kept > 0)
     place = hit.to(torch.uint8).argmax(dim=-1, keepdim=True)
     return order.gather(-1, place)[..., 0]

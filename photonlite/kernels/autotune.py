@@ -1,0 +1,61 @@
+"""Which of several ways to the same result is the fastest, measured on the card that will run it."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+BACKENDS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
+"""Attention backends worth measuring. cuDNN plans for each new shape: good for shapes known before requests arrive."""
+
+GAIN = 0.03
+"""Share of its time by which a candidate must beat an earlier one: less may be noise."""
+
+ROUNDS = 5
+
+
+@contextlib.contextmanager
+def only_backend(backend: SDPBackend) -> Iterator[None]:
+    """Restrict scaled dot-product attention to one backend; it raises RuntimeError where that backend cannot run.
+
+    PyTorch gives the reasons as warnings, which are suppressed.
+    """
+    with warnings.catch_warnings(), sdpa_kernel([backend]):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def fastest(candidates: Sequence[Callable[[], object]]) -> int:
+    """Return the index of the candidate that takes the least time on the current CUDA stream; the first among equals.
+
+    Candidates take turns, so that a changing clock affects all alike, and the shortest time of each counts. Each has
+    run before, so that nothing is compiled or planned here.
+    """
+    if len(candidates) == 1:
+        return 0
+    rounds = [_time_each(candidates) for _ in range(ROUNDS)]
+    return first_of_least([min(times) for times in zip(*rounds, strict=True)])
+
+
+def first_of_least(times: Sequence[float]) -> int:
+    """Return the index of the first time that no later one beats by more than `GAIN`."""
+    best = 0
+    for index, time in enumerate(times):
+        if time < times[best] * (1 - GAIN):
+            best = index
+    return best
+
+
+def _time_each(candidates: Sequence[Callable[[], object]]) -> list[float]:
+    """Run each candidate once; return milliseconds."""
+    times = []
+    for candidate in candidates:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        candidate()
+        end.record()
+        end.synchronize()
+        times.append(float(start.elapsed_time(end)))
+    return times

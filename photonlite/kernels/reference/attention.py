@@ -1,0 +1,172 @@
+"""Attention over keys and values that lie in pages, in PyTorch; see the modules of the same names in `kernels`."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+FP8 = torch.float8_e4m3fn
+"""Three bits of mantissa, normal from 2**-6 to 448, no infinities."""
+
+
+def quantise(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
+    """Return keys or values as a cache of `dtype` stores them: in FP8 ``x / scale``, saturated; else `x` itself."""
+    if dtype != FP8:
+        return x
+    # Some versions of PyTorch convert what is too large to NaN; a NaN stays one here too.
+    largest = torch.finfo(FP8).max
+    return (x / scale).clamp(-largest, largest).to(FP8)
+
+
+def dequantise(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
+    """Return the keys or values that a cache stores as `x`, in a type to compute with; see :func:`quantise`."""
+    return x.to(dtype) * scale if x.dtype == FP8 else x
+
+
+def indexable(x: Tensor) -> Tensor:
+    """Return the same memory in a type that PyTorch can index and copy: FP8 as bytes."""
+    return x.view(torch.uint8) if x.dtype == FP8 else x
+
+
+def gather_pages(pages: Tensor, table: Tensor, unseen: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
+    """Gather positions out of pages.
+
+    Args:
+        pages: Keys or values, ``[pages, page, H_kv, D]``, of any strides.
+        table: int64 ``[B, P]``: page of each row's positions ``[0, page)``, ``[page, 2 page)`` and so on.
+        unseen: bool ``[B, P * page]``: positions that become 0, whatever is stored there.
+        dtype: To compute with.
+        scale: See :func:`quantise`.
+
+    Returns:
+        ``[B, P * page, H_kv, D]``.
+    """
+    found = indexable(pages)[table].view(pages.dtype).flatten(1, 2)
+    return dequantise(found, dtype, scale).masked_fill(unseen[..., None, None], 0.0)
+
+
+def write_kv(
+    keys: Tensor,
+    values: Tensor,
+    k: Tensor,
+    v: Tensor,
+    slots: Tensor,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+) -> None:
+    """Write keys and values of some positions, ``[N, H_kv, D]``, into pages.
+
+    `slots`, int64 ``[N]``, are page * page size + place in the page; of equal ones any may win.
+    """
+    page, place = slots // keys.shape[1], slots % keys.shape[1]
+    for target, source, scale in ((keys, k, k_scale), (values, v, v_scale)):
+        indexable(target).index_put_((page, place), indexable(quantise(source, target.dtype, scale)))
+
+
+def paged_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+) -> Tensor:
+    size = keys.shape[1]
+    positions = torch.arange(page_table.shape[1] * size, device=q.device)
+    seen = positions < lengths[:, None]  # [B, S]
+    table = page_table.long().masked_fill(~seen[:, ::size], 0)
+    k = gather_pages(keys, table, ~seen, q.dtype, k_scale)  # [B, S, H_kv, D]
+    v = gather_pages(values, table, ~seen, q.dtype, v_scale)
+    # A row that sees nothing attends to everything: all of it is 0 by now, where an empty softmax may be NaN.
+    mask = seen | (lengths == 0)[:, None]
+    out = functional.scaled_dot_product_attention(
+        q[:, :, None],
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=mask[:, None, None],
+        enable_gqa=q.shape[1] != keys.shape[2],
+    )
+    return out[:, :, 0]
+
+
+def decode_attention(
+    qkv: Tensor,
+    rotary: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    page_table: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    out: Tensor,
+    *,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+) -> None:
+    kv_heads, dim = keys.shape[2:]
+    heads = qkv.view(len(qkv), -1, dim)
+    q, k, v = torch.split(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    cos, sin = rotary[:, positions.long(), None]  # [B, 1, R / 2]
+    write_kv(keys, values, _rotated(k, cos, sin), v, slots.long(), k_scale, v_scale)
+    q = _rotated(q, cos, sin)
+    out.copy_(paged_attention(q, keys, values, page_table, positions + 1, k_scale, v_scale).flatten(1))
+
+
+def paged_prefill_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    page_table: Tensor,
+    tiles: Tensor,
+    out: Tensor,
+    *,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+) -> None:
+    size = keys.shape[1]
+    for row, first, count, position, block in tiles.tolist():
+        if count == 0:
+            continue
+        limits = torch.arange(position + 1, position + count + 1, device=q.device).clamp(min=block)
+        stop = max(position + count, block)
+        table = page_table[row : row + 1, : -(-stop // size)].long()
+        places = torch.arange(table.shape[1] * size, device=q.device)
+        unseen = (places >= stop)[None]
+        k = gather_pages(keys, table, unseen, q.dtype, k_scale)  # [1, S, H_kv, D]
+        v = gather_pages(values, table, unseen, q.dtype, v_scale)
+        found = functional.scaled_dot_product_attention(
+            q[None, first : first + count].transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            attn_mask=places < limits[:, None],
+            enable_gqa=q.shape[1] != keys.shape[2],
+        )
+        out[first : first + count] = found[0].transpose(0, 1).flatten(1)
+
+
+def rotary_gelu_write(
+    h: Tensor,
+    positions: Tensor,
+    slots: Tensor | None,
+    rotary: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    heads: int,
+    *,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    kv_heads, dim = keys.shape[2:]
+    width = (heads + 2 * kv_heads) * dim
+    q, k, v = h[:, :width].reshape(len(h), -1, dim).split_with_sizes((heads, kv_heads, kv_heads), dim=1)
+    cos, sin = rotary[:, positions.long(), None]  # [T, 1, R / 2]
+    if slots is not None:
+        write_kv(keys, values, _rotated(k, cos, sin), v, slots.long(), k_scale, v_scale)
+    inside = functional.gelu(h[:, width:], approximate="tanh")
+    return _rotated(q, cos, sin), torch.cat((h.new_empty(len(h), heads * dim), inside), dim=1)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = cos.shape[-1]
+    real, imag, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    turned = torch.cat((real * cos - imag * sin, real * sin + imag * cos), dim=-1)
+    return torch.cat((turned.to(x.dtype), rest), dim=-1)

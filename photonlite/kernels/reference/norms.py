@@ -1,0 +1,79 @@
+"""Normalising, activating and quantising rows in PyTorch; see `kernels.norms` and `kernels.fp8`."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from photonlite.kernels.reference.attention import FP8
+
+FP8_MAX = 448.0
+"""The largest number of e4m3."""
+
+LEAST_SCALE = 1e-12
+"""Scale of a row of zeros: anything above 0 works."""
+
+
+def residual_norm(
+    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    total, normal = _normalised(x, delta, delta_bias, weight, bias, eps)
+    return total, normal.to(x.dtype)
+
+
+def residual_norm_fp8(
+    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    total, normal = _normalised(x, delta, delta_bias, weight, bias, eps)
+    return total, *quantise_rows(normal)
+
+
+def shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    wide = _at_least_float32(x)
+    return functional.layer_norm(
+        wide + shift, weight.shape, weight.to(wide.dtype), bias.to(wide.dtype), eps
+    ).to(x.dtype)  # fmt: skip
+
+
+def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    wide = x.float()
+    scale = (wide.abs().amax(dim=-1, keepdim=True) / FP8_MAX).clamp(min=LEAST_SCALE)
+    return (wide / scale).clamp(-FP8_MAX, FP8_MAX).to(FP8), scale
+
+
+def gelu(x: Tensor, bias: Tensor | None) -> Tensor:
+    """Return GELU (tanh approximation) of ``x + bias``, ``[T, F]``, rounded once."""
+    return _activated(x, bias).to(x.dtype)
+
+
+def gelu_fp8(x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    return quantise_rows(_activated(x, bias))
+
+
+def beside_gelu_fp8(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    return quantise_rows(torch.cat((_at_least_float32(left), _activated(right, None)), 1))
+
+
+def fp8_linear(
+    q: Tensor, scale: Tensor, values: Tensor, weight_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    wide_bias = None if bias is None else bias.float()
+    return functional.linear(q.float() * scale, values.float() * weight_scale, wide_bias).to(dtype)
+
+
+def _normalised(
+    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    if delta is not None:
+        total = _at_least_float32(x) + _at_least_float32(delta).repeat(len(x) // len(delta), 1)
+        x = (total if delta_bias is None else total + delta_bias).to(x.dtype)
+    wide = _at_least_float32(x)
+    return x, functional.layer_norm(wide, weight.shape, weight.to(wide.dtype), bias.to(wide.dtype), eps)
+
+
+def _activated(x: Tensor, bias: Tensor | None) -> Tensor:
+    wide = _at_least_float32(x)
+    return functional.gelu(wide if bias is None else wide + bias, approximate="tanh")
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
