@@ -252,10 +252,13 @@ def _fold_cached(
             total = total * fade + weight
         best = higher
     if DOT:
-        return best, total, sums
-    highest = tl.max(best, axis=1)  # [G]
-    share = tl.exp2(best - highest[:, None])
-    return highest, tl.sum(total * share, axis=1), tl.sum(sums * share[:, :, None], axis=1)
+        highest, divisor, merged = best, total, sums
+    else:
+        highest = tl.max(best, axis=1)  # [G]
+        share = tl.exp2(best - highest[:, None])
+        divisor = tl.sum(total * share, axis=1)
+        merged = tl.sum(sums * share[:, :, None], axis=1)  # [G, D]
+    return highest, divisor, merged
 
 
 @triton.jit
