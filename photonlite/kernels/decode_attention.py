@@ -153,9 +153,10 @@ def _attend_kernel(
     vector = qkv + row.to(tl.int64) * ((GROUP + 2) * tl.num_programs(1) * DIM)
     heads = kv_head * GROUP + member
     real = (member < GROUP)[:, None] & (d < DIM)[None, :]
+    angle = rotary + position * HALF
     cell = vector + heads[:, None] * DIM + d[None, :]
     other = tl.where(d < HALF, HALF, -HALF)[None, :]
-    cos, sin = _rotation(rotary + position * HALF, sines, d, HALF)
+    cos, sin = _rotation(angle, sines, d, HALF)
     query = tl.load(cell, mask=real, other=0.0).to(tl.float32) * cos[None, :]
     query += tl.load(cell + other, mask=real & (d < 2 * HALF)[None, :], other=0.0).to(tl.float32) * sin[None, :]
     query = query.to(qkv.dtype.element_ty)  # [G, D]
