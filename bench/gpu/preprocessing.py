@@ -91,7 +91,7 @@ class Preprocessing:
 
 
 def pillow_crops(image: Image.Image, spec: CropSpec) -> npt.NDArray[np.uint8]:
-    """AttentionConfig an RGB image with `Image.resize` and slices alone, uint8 ``[n, C, C, 3]``."""
+    """Cut an RGB image with `Image.resize` and slices alone, uint8 ``[n, C, C, 3]``."""
     size, window = spec.crop_size, spec.window
     rows, columns = select_tiling(image.height, image.width, spec)
     crops = [np.asarray(image.resize((size, size), Image.Resampling.LANCZOS))]

@@ -30,7 +30,7 @@ def crowd(
     made: list[Sequence] = []
     for number in range(len(bench.sequences), len(bench.sequences) + count):
         request = Request("query", (Token(1),), Words(90), 90, SamplingSettings(), realtime=realtime)
-        shown = None if image is None else FakeImage(image.format(number), config=False)
+        shown = None if image is None else FakeImage(image.format(number), cut=False)
         one = Counted(number, request, FakeSink(), 1 if shown is None else PREFIX, shown, deadline)
         bench.core.prepare(one)
         bench.core.submit(one)

@@ -482,7 +482,7 @@ def test_a_tick_with_nothing_to_do_does_nothing() -> None:
 
 def test_an_image_that_is_not_cut_yet_holds_up_nobody_else() -> None:
     bench = Bench(ends_at(3))
-    slow = FakeImage("slow", config=False)
+    slow = FakeImage("slow", cut=False)
     late, other = bench.ask(image=slow), bench.ask()
     bench.run()
     assert (len(late.tokens), len(other.tokens)) == (0, 3)
@@ -495,7 +495,7 @@ def test_an_image_that_is_not_cut_yet_holds_up_nobody_else() -> None:
 
 def test_an_image_that_cannot_be_cut_fails_its_request_alone() -> None:
     bench = Bench(ends_at(3))
-    bad = bench.ask(image=FakeImage("bad", config=False, failure=ValueError("broken")))
+    bad = bench.ask(image=FakeImage("bad", cut=False, failure=ValueError("broken")))
     good = bench.ask(image=FakeImage("good"))
     bench.run()
 
@@ -589,7 +589,7 @@ def test_requests_that_have_ended_are_not_kept_until_their_deadlines() -> None:
     bench = Bench(ends_at(2))
     now = time.perf_counter()
     # Nothing later comes to the top of the heap before this one has ended.
-    bench.ask(image=FakeImage("slow", config=False), deadline=now + 1000)
+    bench.ask(image=FakeImage("slow", cut=False), deadline=now + 1000)
     for _ in range(300):
         bench.ask(deadline=now + 5000)
         bench.run()

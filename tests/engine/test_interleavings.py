@@ -79,7 +79,7 @@ def test_each_request_is_refused_or_answered_once_and_no_wake_up_is_lost(seed: i
                     engine.await_end(sequence)
 
         def wait_for_crops() -> None:
-            image = FakeImage("slow", config=False)
+            image = FakeImage("slow", cut=False)
             cutting = False
 
             def request_crops() -> None:

@@ -154,7 +154,7 @@ def test_what_a_request_asks_for_when_it_has_ended_is_refused_where_nothing_is_d
 
 def test_closing_drains_what_waits_for_its_image() -> None:
     bench = Bench(ends_at(4))
-    slow = FakeImage("slow", config=False)
+    slow = FakeImage("slow", cut=False)
     asked = threading.Event()
     slow.request_crops = asked.set  # type: ignore[method-assign]
     loop = EngineLoop(bench.core)
@@ -358,7 +358,7 @@ def test_closing_twice_is_fine_and_ends_the_thread() -> None:
 
 def test_a_deadline_further_off_than_a_lock_can_wait_is_fine() -> None:
     bench = Bench(ends_at(3))
-    slow = FakeImage("slow", config=False)
+    slow = FakeImage("slow", cut=False)
     asked = threading.Event()
     slow.request_crops = asked.set  # type: ignore[method-assign]
     loop = EngineLoop(bench.core)

@@ -44,7 +44,7 @@ def slow(clock: Clock) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("image", [None, FakeImage("a"), FakeImage("late", config=False)])
+@pytest.mark.parametrize("image", [None, FakeImage("a"), FakeImage("late", cut=False)])
 def test_nothing_is_launched_for_a_request_whose_deadline_has_passed(clock: Clock, image: FakeImage | None) -> None:
     bench = Bench(ends_at(3), clock=clock)
     sink = bench.ask(image=image, deadline=101.0)
@@ -191,7 +191,7 @@ def test_a_bulk_image_that_is_launched_well_before_is_not_held_back(clock: Clock
 
 def test_bulk_lets_a_real_time_request_whose_image_is_being_cut_go_first(clock: Clock) -> None:
     bench = Bench(ends_at(3), clock=clock)
-    image = FakeImage("robot", config=False)
+    image = FakeImage("robot", cut=False)
     bench.ask(image=image, realtime=True)
     bench.ask(image=FakeImage("bulk"))
     bench.core.tick()
