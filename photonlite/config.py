@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from photonlite.errors import SettingsError
-from photonlite.numeric import make_plain
-from photonlite.settings import build, from_environment
+from photonlite.settings import build, check_settings, from_environment, setting
 
 KvDtype = Literal["auto", "fp8"]
 """In which numbers keys and values are kept: those of the weights, or e4m3 of one byte."""
@@ -30,21 +28,13 @@ class ImageLimits:
         SettingsError: A limit of pixels or bytes is not a whole number above 0, or a time is not a number above 0.
     """
 
-    max_pixels: int = 64_000_000
-    max_bytes: int = field(default=256 * 1024 * 1024, metadata={"flag": "--max-image-mb"})
-    decode_cpu_s: float = 1.0
-    decode_cpu_s_per_megapixel: float = 0.1
+    max_pixels: int = setting(64_000_000, least=1)
+    max_bytes: int = setting(256 * 1024 * 1024, flag="--max-image-mb", least=1)
+    decode_cpu_s: float = setting(1.0, above=0)
+    decode_cpu_s_per_megapixel: float = setting(0.1, above=0)
 
     def __post_init__(self) -> None:
-        make_plain(self)
-        for name in ("max_pixels", "max_bytes"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise SettingsError(f"image limit {name!r} is {value!r}: give a whole number of at least 1")
-        for name in ("decode_cpu_s", "decode_cpu_s_per_megapixel"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-                raise SettingsError(f"image limit {name!r} is {value!r}: give a number of seconds above 0")
+        check_settings(self, "image limit")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> ImageLimits:
@@ -109,67 +99,37 @@ class EngineConfig:
         SettingsError: A value is out of its range.
     """
 
-    depth: int = 2
-    max_batch: int | None = None
-    page_size: int = 16
-    kv_cache_bytes: int | None = None
+    depth: int = setting(2, least=1, most=2)
+    max_batch: int | None = setting(None, least=1)
+    page_size: int = setting(16, least=1)
+    kv_cache_bytes: int | None = setting(None, least=1)
     kv_dtype: KvDtype = "auto"
-    gpu_memory_fraction: float = 0.9
+    gpu_memory_fraction: float = setting(0.9, above=0, most=1)
     prefix_caching: bool = True
-    launch_budget_s: float = 0.004
-    max_pause_s: float = 0.035
-    max_crops: int = 16
-    max_prefill_tokens: int = 4096
+    launch_budget_s: float = setting(0.004, above=0)
+    max_pause_s: float = setting(0.035, least=0)
+    max_crops: int = setting(16, least=1)
+    max_prefill_tokens: int = setting(4096, least=1)
     cuda_graphs: bool = True
-    graph_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+    graph_sizes: tuple[int, ...] = setting((1, 2, 4, 8, 16, 24, 32, 48, 64), least=1)
     pad_to_graph: bool = True
     compile: bool = False
     fused: bool = True
     fp8_linears: bool = False
-    cpu_threads: int | None = None
-    image_threads: int = 4
-    max_prepared_bytes: int = 2**30
-    grammar_workers: int = 2
-    grammar_limit_s: float = 2.0
-    grammar_cache_bytes: int = 2**28
+    cpu_threads: int | None = setting(None, least=1)
+    image_threads: int = setting(4, least=1)
+    max_prepared_bytes: int = setting(2**30, least=1)
+    grammar_workers: int = setting(2, least=1)
+    grammar_limit_s: float = setting(2.0, above=0)
+    grammar_cache_bytes: int = setting(2**28, least=0)
     trace: bool = False
 
     def __post_init__(self) -> None:
-        make_plain(self)
-        for name in _NUMBERS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise SettingsError(f"engine setting {name!r} is {value!r}: it must be a number")
-        for name in _WHOLE:
-            value = getattr(self, name)
-            if value is not None and not _is_whole(value):
-                raise SettingsError(f"engine setting {name!r} is {value!r}: it must be a whole number")
-        within = {
-            "depth": (self.depth in (1, 2), "1 or 2"),
-            "max_batch": (self.max_batch is None or self.max_batch >= 1, "at least 1"),
-            "page_size": (self.page_size >= 1 and self.page_size & (self.page_size - 1) == 0, "a power of two"),
-            "kv_cache_bytes": (self.kv_cache_bytes is None or self.kv_cache_bytes >= 1, "at least 1"),
-            "kv_dtype": (self.kv_dtype in get_args(KvDtype), "'auto' or 'fp8'"),
-            "gpu_memory_fraction": (0 < self.gpu_memory_fraction <= 1, "above 0 and at most 1"),
-            "launch_budget_s": (0 < self.launch_budget_s < math.inf, "above 0, and finite"),
-            "max_pause_s": (0 <= self.max_pause_s < math.inf, "at least 0, and finite"),
-            "fp8_linears": (self.fused or not self.fp8_linears, "False where 'fused' is False"),
-            "max_crops": (self.max_crops >= 1, "at least 1"),
-            "max_prefill_tokens": (self.max_prefill_tokens >= 1, "at least 1"),
-            "graph_sizes": (
-                all(_is_whole(size) and size >= 1 for size in self.graph_sizes),
-                "whole numbers of at least 1",
-            ),
-            "cpu_threads": (self.cpu_threads is None or self.cpu_threads >= 1, "at least 1"),
-            "image_threads": (self.image_threads >= 1, "at least 1"),
-            "max_prepared_bytes": (self.max_prepared_bytes >= 1, "at least 1"),
-            "grammar_workers": (self.grammar_workers >= 1, "at least 1"),
-            "grammar_limit_s": (0 < self.grammar_limit_s < math.inf, "above 0, and finite"),
-            "grammar_cache_bytes": (self.grammar_cache_bytes >= 0, "at least 0"),
-        }
-        for name, (fine, limit) in within.items():
-            if not fine:
-                raise SettingsError(f"engine setting {name!r} is {getattr(self, name)!r}: it must be {limit}")
+        check_settings(self, "engine setting")
+        if self.page_size & (self.page_size - 1):
+            raise SettingsError(f"engine setting 'page_size' is {self.page_size}: it must be a power of two")
+        if self.fp8_linears and not self.fused:
+            raise SettingsError("engine setting 'fp8_linears' is True: it must be False where 'fused' is False")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> EngineConfig:
@@ -182,23 +142,3 @@ class EngineConfig:
 
 
 DEFAULT_IMAGE_LIMITS: Final = ImageLimits()
-
-_NUMBERS: Final = ("gpu_memory_fraction", "launch_budget_s", "max_pause_s", "grammar_limit_s")
-
-_WHOLE: Final = (
-    "depth",
-    "max_batch",
-    "page_size",
-    "kv_cache_bytes",
-    "max_crops",
-    "max_prefill_tokens",
-    "cpu_threads",
-    "image_threads",
-    "max_prepared_bytes",
-    "grammar_workers",
-    "grammar_cache_bytes",
-)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from photonlite.errors import SettingsError, TruncatedError
 from photonlite.hints import did_you_mean
-from photonlite.numeric import make_plain
 from photonlite.results import Metrics
+from photonlite.settings import make_plain
 
 MAX_SCORED = 128
 """Ids whose probabilities one position can be asked for: two spellings of 64 choices."""

@@ -1,14 +1,14 @@
 """Settings as text: fields of dataclasses, read from flags, environment variables and TOML files.
 
-The dataclass is the only place that names a setting. Its type says how a value is read, its docstring what it means;
-flag and environment variable follow from its name:
+A setting is described once, by its dataclass field: the type says how a value is read, `setting` its range, and the
+docstring its meaning. Flag and environment variable follow from the name:
 
 | field | flag | environment variable |
 |---|---|---|
 | `max_open` | `--max-open N` | `PHOTONLITE_MAX_OPEN` |
 | `drain_s` | `--drain-seconds S` | `PHOTONLITE_DRAIN_S` |
 | `max_body_bytes` | `--max-body-mb MB` | `PHOTONLITE_MAX_BODY_BYTES` |
-| `allow_hosts` | `--allow-host NAME ...` | `PHOTONLITE_ALLOW_HOSTS`, with commas |
+| `allow_hosts` | `--allow-host NAME ...` | `PHOTONLITE_ALLOW_HOSTS`, separated by commas |
 """
 
 import dataclasses
@@ -19,13 +19,14 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from numbers import Integral, Real
+from typing import Any, Final, NamedTuple, TypeVar
 
 from photonlite.errors import SettingsError
 from photonlite.hints import nearest
 
 PREFIX: Final = "PHOTONLITE_"
-"""Of environment variables."""
+"""Prefix of environment variables."""
 
 MIB: Final = 1024 * 1024
 
@@ -35,19 +36,56 @@ _FALSE: Final = ("false", "no", "off", "0")
 _KINDS: Final = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
+def setting(
+    default: Any,
+    *,
+    flag: str | None = "",
+    least: float | None = None,
+    above: float | None = None,
+    most: float = math.inf,
+) -> Any:
+    """Declare a dataclass field with a range.
+
+    Args:
+        default: Its default value.
+        flag: Its flag, unless it follows from the name; None for a field that users cannot set.
+        least: Smallest value.
+        above: Bound that values must exceed.
+        most: Largest value; without it any finite one.
+    """
+    return dataclasses.field(default=default, metadata={"flag": flag, "range": _Range(least, above, most)})
+
+
+class _Range(NamedTuple):
+    """Range of a number; NaN and infinity are in no range."""
+
+    least: float | None = None
+    above: float | None = None
+    most: float = math.inf
+
+    def __contains__(self, value: object) -> bool:
+        assert isinstance(value, int | float)
+        low = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
+        return low and -math.inf < value < math.inf and value <= self.most
+
+    def __str__(self) -> str:
+        if self.least is not None:
+            return f" from {self.least} to {self.most}" if self.most < math.inf else f" of at least {self.least}"
+        if self.above is not None:
+            return f" above {self.above}" + (f" and at most {self.most}" if self.most < math.inf else "")
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One field of a dataclass.
+    """One field of a dataclass that users can set.
 
     Attributes:
-        name: Of the field.
-        kind: Type of its value, or of each of its values: bool, int, float or str.
-        many: Whether it holds a tuple of values.
+        kind: Type of the value, or of each of its values: bool, int, float or str.
+        many: Whether it is a tuple of values.
         optional: Whether it may be None.
-        choices: The only values that it may have; empty for any.
-        default: Its value unless given.
-        flag: Of the command line.
-        help: What the dataclass's docstring says about it.
+        choices: The allowed values; empty for any.
+        help: Its description in the dataclass's docstring.
     """
 
     name: str
@@ -58,26 +96,28 @@ class Setting:
     default: Any
     flag: str
     help: str
+    range: _Range
 
     @property
     def variable(self) -> str:
-        """The environment variable."""
+        """Name of the environment variable."""
         return PREFIX + self.name.upper()
 
     @property
     def in_megabytes(self) -> bool:
-        """Whether the flag counts in MiB what the field counts in bytes."""
+        """Whether the flag is in MiB while the field is in bytes."""
         return self.flag.endswith("-mb")
 
-    def read(self, text: str, source: str) -> Any:
-        """Read a value from text.
+    @property
+    def expected(self) -> str:
+        """What one value must be, for error messages."""
+        return " or ".join(map(repr, self.choices)) if self.choices else f"{_KINDS[self.kind]}{self.range}"
 
-        Args:
-            text: The value; "none" for None, and commas between several values.
-            source: Where the text is from, for the error: a flag or a variable.
+    def read(self, text: str, source: str) -> Any:
+        """Read a value from text: "none" for None, commas between several values.
 
         Raises:
-            SettingsError: The text is no such value.
+            SettingsError: The text is no such value; the message names its source.
         """
         text = text.strip()
         if self.optional and text.lower() == "none":
@@ -87,14 +127,10 @@ class Setting:
                 return tuple(self._read_one(part.strip()) for part in text.split(",") if part.strip())
             return self._read_one(text)
         except ValueError:
-            raise self._unusable(text, source) from None
+            raise self._wrong_type(text, source) from None
 
     def read_flag(self, text: str) -> Any:
-        """Read the flag's value, which may be in another unit.
-
-        Raises:
-            SettingsError: The text is no such value.
-        """
+        """Read the flag's value, which may be in MiB; raises as `read`."""
         if not self.in_megabytes:
             return self.read(text, self.flag)
         try:
@@ -106,16 +142,23 @@ class Setting:
         return max(1, int(megabytes * MIB))
 
     def check(self, value: object, source: str) -> Any:
-        """Check the type of a value from TOML.
+        """Check the type of a value from TOML; raises as `read`."""
+        if not self.many:
+            return self._check_one(value, source)
+        if not isinstance(value, list):
+            raise self._wrong_type(value, source)
+        return tuple(self._check_one(one, source) for one in value)
 
-        Raises:
-            SettingsError: It has another type.
-        """
-        if self.many and isinstance(value, list):
-            return tuple(self._check_one(one, source) for one in value)
-        if self.many:
-            raise self._unusable(value, source)
-        return self._check_one(value, source)
+    def accepts(self, value: Any) -> bool:
+        """Whether a value has the field's type and lies in its range."""
+        if value is None or (self.many and not isinstance(value, tuple | list)):
+            return value is None and self.optional
+        return all(map(self._accepts_one, value)) if self.many else self._accepts_one(value)
+
+    def _accepts_one(self, value: Any) -> bool:
+        if self.kind not in (int, float):
+            return isinstance(value, self.kind) and (not self.choices or value in self.choices)
+        return isinstance(value, int | self.kind) and not isinstance(value, bool) and value in self.range
 
     def _read_one(self, text: str) -> Any:
         if self.kind is bool:
@@ -131,23 +174,16 @@ class Setting:
         if self.kind is float and type(value) is int:
             return float(value)
         if type(value) is not self.kind or (self.choices and value not in self.choices):
-            raise self._unusable(value, source)
+            raise self._wrong_type(value, source)
         return value
 
-    def _unusable(self, value: object, source: str) -> SettingsError:
-        one = " or ".join(map(repr, self.choices)) if self.choices else _KINDS[self.kind]
-        wanted = f"values with commas between them, each {one}" if self.many else one
+    def _wrong_type(self, value: object, source: str) -> SettingsError:
+        wanted = f"values with commas between them, each {self.expected}" if self.many else self.expected
         return SettingsError(f"{source} is {value!r:.60}: give {wanted}, or leave it out")
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A value that somebody gave.
-
-    Attributes:
-        value: The value.
-        source: Where: a flag, a variable, or a file and its key.
-    """
+class Given(NamedTuple):
+    """A value and its source: a flag, an environment variable, or a file and its key."""
 
     value: Any
     source: str
@@ -157,70 +193,68 @@ class Given:
 def settings_of(cls: type) -> dict[str, Setting]:
     """Return the settings of a dataclass by name.
 
-    A field's metadata may name its "flag". Its types are bool, int, float, str, a Literal of texts, a tuple of one of
-    these, or one of these and None. Fields of other types are no settings, nor is one whose "flag" is None.
+    A setting's type is bool, int, float, str, a Literal of texts, a tuple of one of these, or one of these and None.
+    Fields of other types, and those whose flag is None, are no settings.
     """
-    hints, texts = typing.get_type_hints(cls), _described(cls)
+    hints, texts = typing.get_type_hints(cls), _descriptions(cls)
     found = {}
     for field in dataclasses.fields(cls):
         parts = _parts(hints[field.name])
         flag = field.metadata.get("flag", "")
         if parts is not None and flag is not None:
             flag = flag or flag_of(field.name, many=parts[1])
-            found[field.name] = Setting(field.name, *parts, field.default, flag, texts.get(field.name, ""))
+            help, limits = texts.get(field.name, ""), field.metadata.get("range", _Range())
+            found[field.name] = Setting(field.name, *parts, field.default, flag, help, limits)
     return found
 
 
 def flag_of(name: str, *, many: bool = False) -> str:
-    """Return the flag that a field has unless its metadata names another one."""
+    """Return the default flag of a field."""
     for end, unit in (("_s", "_seconds"), ("_bytes", "_mb")):
         if name.endswith(end):
             name = name.removesuffix(end) + unit
     return "--" + (name.removesuffix("s") if many else name).replace("_", "-")
 
 
-def from_environment(cls: type, environ: Mapping[str, str]) -> dict[str, Given]:
-    """Read the settings of a dataclass that environment variables set. One that is empty counts as unset.
+def check_settings(settings: Any, subject: str) -> None:
+    """Convert a dataclass's numbers to plain Python numbers and check types and ranges: for its `__post_init__`.
 
     Raises:
-        SettingsError: A variable holds no such value.
+        SettingsError: A value has the wrong type or is out of range; the subject begins the message.
     """
+    make_plain(settings)
+    cls: type = type(settings)
+    for name, one in settings_of(cls).items():
+        value = getattr(settings, name)
+        if one.kind is not bool and not one.accepts(value):
+            wanted = f"a tuple, each value {one.expected}" if one.many else one.expected
+            raise SettingsError(f"{subject} {name!r} is {value!r}: it must be {'None or ' * one.optional}{wanted}")
+
+
+def from_environment(cls: type, environ: Mapping[str, str]) -> dict[str, Given]:
+    """Read the settings of a dataclass from environment variables; an empty one counts as unset."""
     found = {}
-    for name, setting in settings_of(cls).items():
-        text = environ.get(setting.variable, "").strip()
-        if text:
-            source = f"the environment variable {setting.variable}"
-            found[name] = Given(setting.read(text, source), source)
+    for name, one in settings_of(cls).items():
+        if text := environ.get(one.variable, "").strip():
+            source = f"the environment variable {one.variable}"
+            found[name] = Given(one.read(text, source), source)
     return found
 
 
 def from_table(cls: type, table: Mapping[str, Any], where: str) -> dict[str, Given]:
-    """Read the settings of a dataclass from a table of TOML.
-
-    Args:
-        cls: The dataclass.
-        table: Names and values.
-        where: The file, and the table in it, for errors.
-
-    Raises:
-        SettingsError: A name is unknown, or a value has the wrong type.
-    """
+    """Read the settings of a dataclass from a TOML table; `where` names the file and the table in errors."""
     known = settings_of(cls)
     found = {}
     for name, value in table.items():
-        if name not in known:
-            raise unknown_name(f"{name!r} in {where}", name, known)
         source = f"{name!r} in {where}"
+        if name not in known:
+            raise unknown_name(source, name, known)
         found[name] = Given(known[name].check(value, source), source)
     return found
 
 
 def from_assignments(cls: type, texts: Iterable[str], flag: str) -> dict[str, Given]:
-    """Read settings of a dataclass from texts such as "max_batch=16".
-
-    Raises:
-        SettingsError: A text is no assignment, names no setting or holds no such value.
-    """
+    """Read the settings of a dataclass from texts such as "max_batch=16", which were given by a flag."""
     known = settings_of(cls)
     found = {}
     for text in texts:
@@ -230,13 +264,12 @@ def from_assignments(cls: type, texts: Iterable[str], flag: str) -> dict[str, Gi
             raise SettingsError(f"{flag} {text!r:.60} is not an assignment: write {flag} NAME=VALUE")
         if name not in known:
             raise unknown_name(f"{flag} {name!r:.60}", name, known)
-        source = f"{flag} {name}"
-        found[name] = Given(known[name].read(value, source), source)
+        found[name] = Given(known[name].read(value, f"{flag} {name}"), f"{flag} {name}")
     return found
 
 
 def build(cls: type[_T], given: Mapping[str, Given], **more: Any) -> _T:
-    """Make a dataclass; an error about a value says where that value is from.
+    """Make a dataclass; an error about a value names the value's source.
 
     Raises:
         SettingsError: A value is out of its range.
@@ -258,6 +291,27 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> SettingsError:
     return SettingsError(f"{what} is not a setting: {hint}")
 
 
+def plain(value: Any) -> Any:
+    """Convert a number, or a tuple of numbers, to `int` or `float`; return anything else, bools included, unchanged.
+
+    NumPy numbers pass type checks for numbers, but overflow in later arithmetic.
+    """
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    try:
+        return int(value) if isinstance(value, Integral) else float(value)
+    except OverflowError:  # a fraction larger than any float
+        return value
+
+
+def make_plain(settings: Any) -> None:
+    """Convert every number of a dataclass, also a frozen one, with `plain`: the first step of its `__post_init__`."""
+    for field in dataclasses.fields(settings):
+        object.__setattr__(settings, field.name, plain(getattr(settings, field.name)))
+
+
 def _parts(hint: Any) -> tuple[type, bool, bool, tuple[str, ...]] | None:
     """Return kind, many, optional and choices of a field's type; None where it is no setting."""
     arguments = typing.get_args(hint)
@@ -272,8 +326,8 @@ def _parts(hint: Any) -> tuple[type, bool, bool, tuple[str, ...]] | None:
     return (hint, False, False, ()) if hint in _KINDS else None
 
 
-def _described(cls: type) -> dict[str, str]:
-    """Return what the "Attributes:" of a docstring says about each name."""
+def _descriptions(cls: type) -> dict[str, str]:
+    """Return the "Attributes:" of a dataclass's docstring by name."""
     text = (cls.__doc__ or "").partition("Attributes:\n")[2].partition("\n\n")[0]
     entries = re.findall(r"^ {8}(\w+): (.*(?:\n {9,}.*)*)", text, re.M)
     return {name: " ".join(said.split()) for name, said in entries}

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 # FACE is photonlite/__init__.py: it offers names of the API and of what lies below, and the command line imports it.
 FACE = "__init__"
 LAYERS = (
-    {"errors", "hints", "numeric", "settings", "config"}
+    {"errors", "hints", "settings", "config"}
     | {"request", "results", "sequence", "batch", "device", "observe"},
     {"kernels", "images", "cache", "grammar"},
     {"models", "scheduler", "skills"},

@@ -11,13 +11,13 @@ from photonlite.config import EngineConfig, ImageLimits
 from photonlite.errors import SettingsError, SpatialRefError
 from photonlite.images.crops import CropSpec
 from photonlite.models.moondream.prompts import check_reference
-from photonlite.numeric import plain
 from photonlite.options import chosen
 from photonlite.realtime.question import Question
 from photonlite.realtime.state import LoopState
 from photonlite.realtime.stats import Counts
 from photonlite.request import SamplingSettings
 from photonlite.server.config import ServerConfig
+from photonlite.settings import plain
 
 
 @pytest.mark.parametrize(

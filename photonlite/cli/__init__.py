@@ -1,7 +1,7 @@
 """The command line: `photonlite detect desk.png banana`.
 
-Exit codes: 0 success, 2 bad input (one line on stderr), 130 interrupted, 141 the reader of stdout went away; of `serve`
-also 143, dropped everything at a second SIGTERM.
+Exit codes: 0 success, 2 bad input (one line on stderr), 130 interrupted, 141 stdout's pipe was closed; `serve` also 143
+after a second SIGTERM.
 """
 
 import os
@@ -11,32 +11,25 @@ from collections.abc import Sequence
 
 from photonlite.cli.checkpoints import run_models
 from photonlite.cli.parser import parse
-from photonlite.cli.realtime import run_realtime
+from photonlite.cli.realtime.command import run_realtime
 from photonlite.cli.run import run_skill
 from photonlite.cli.serve import run_server
 from photonlite.errors import PhotonliteError
 
 BAD_INPUT = 2
-# The shell's convention for a process that a signal ended: 128 and the signal's number.
+# The shell's convention for a process ended by a signal: 128 and the signal's number.
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: Arguments without the program's name; the process's own unless given.
-
-    Returns:
-        The exit code.
-    """
+    """Run one command, from the process's arguments by default; returns the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         code = _run(arguments)
-        sys.stdout.flush()  # a closed pipe is met here, where it can be handled, and not while Python shuts down
+        sys.stdout.flush()  # raises here for a closed pipe, not while Python shuts down
     except BrokenPipeError:
-        # What is still buffered has nowhere to go; without this, Python would complain about it at exit.
+        # Otherwise Python fails to flush what is still buffered at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:

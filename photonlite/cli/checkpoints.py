@@ -1,4 +1,4 @@
-"""`photonlite models`: the shipped checkpoint, those in the Hub cache, and those worth downloading."""
+"""`photonlite models`: the shipped checkpoint, those in the Hub cache, and known ones on the Hub."""
 
 import argparse
 import json
@@ -17,11 +17,11 @@ class Checkpoint:
     """One line of the list.
 
     Attributes:
-        model: What `--model` takes; None for the shipped checkpoint, which is the default.
+        model: Value of `--model`; None for the shipped checkpoint, which is the default.
         where: "shipped", "local" (in the Hub cache) or "hub" (to be downloaded).
-        size_bytes: Size on this machine; None when it is not here.
-        skills: Names of the skills that it was trained for, when its configuration is here.
-        path: Its folder, when it is here.
+        size_bytes: Size on this machine, if it is there.
+        skills: Skills that it was trained for, if its configuration is there.
+        path: Its folder, if it is there.
     """
 
     model: str | None
@@ -32,14 +32,7 @@ class Checkpoint:
 
 
 def run_models(options: argparse.Namespace) -> int:
-    """Print the checkpoints as a table, or as JSON lines.
-
-    Args:
-        options: What `photonlite.cli.parser.parse` returned for `models`.
-
-    Returns:
-        The exit code, 0.
-    """
+    """Print the checkpoints as a table or as JSON lines; returns the exit code 0."""
     cached = list(_cached())
     here = {checkpoint.model for checkpoint in cached}
     checkpoints = [*_shipped(), *cached, *(Checkpoint(model, "hub") for model in KNOWN_MODELS if model not in here)]
@@ -61,7 +54,7 @@ def _shipped() -> Iterator[Checkpoint]:
 
 
 def _cached() -> Iterator[Checkpoint]:
-    # Imported here because it takes a good part of a second, which no other command should pay.
+    # A slow import, which no other command needs.
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
     try:
@@ -77,10 +70,10 @@ def _cached() -> Iterator[Checkpoint]:
 
 
 def _skills(folder: Path) -> tuple[str, ...]:
-    """Names of the skills in a checkpoint's configuration; none when it is no Moondream that photonlite runs."""
+    """Skills in a checkpoint's configuration; none if photonlite does not run it."""
     try:
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        # A configuration that names no family would be read as a Moondream 2, whatever it belongs to.
+        # from_dict takes a configuration without a family for a Moondream 2.
         return MoondreamConfig.from_dict(raw).tokenizer.skills if "model_type" in raw else ()
     except (OSError, ValueError, TypeError, AttributeError, ConfigError):
         return ()

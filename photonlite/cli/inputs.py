@@ -1,8 +1,12 @@
-"""From the IMAGE arguments to images: files, folders, globs, stdin."""
+"""Inputs of the skills: images from files, folders, globs and stdin; the form of a typed answer."""
 
+import argparse
 import glob
+import importlib
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -11,18 +15,20 @@ from photonlite.errors import ImageNotFoundError, InputError
 from photonlite.images.decode import load_image
 
 STDIN = "-"
-# What a folder is searched for. A file that is named is read whatever its suffix.
+# Suffixes of images in folders; files given by name are read whatever their suffix.
 SUFFIXES = frozenset(
     (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 )
 
+MAX_SCHEMA_BYTES = 1 << 20
+"""Size of a file with a schema."""
+
 
 def expand(arguments: list[str]) -> tuple[list[str], bool]:
-    """List the images that the arguments name, sorted by name inside a folder or glob.
+    """Return the names of the images, sorted inside a folder or glob, and whether the arguments ask for several.
 
-    Returns:
-        The images' names, and whether the arguments ask for several: more than one, a folder or a glob, so that the
-        form of the output depends on what was typed and not on how many files a folder happens to hold.
+    They ask for several if there is more than one, a folder or a glob: the output's form depends on what was typed, not
+    on how many files a folder holds.
 
     Raises:
         ImageNotFoundError: A folder without images, or a glob that matches no file.
@@ -40,25 +46,18 @@ def expand(arguments: list[str]) -> tuple[list[str], bool]:
             names += _matching(argument)
             several = True
         else:
-            names.append(argument)  # to be refused when its turn comes, so that the others are not held up
+            names.append(argument)  # refused when it is read, so that the others are processed
     return names, several
 
 
 def check_text(text: str | None, command: str) -> None:
-    """Refuse an image in the place of the text: `photonlite detect *.png`, and the object forgotten.
-
-    Raises:
-        InputError: The text is the name of an image on this machine.
-    """
+    """Raise InputError if the text is an image: `photonlite detect *.png` without an object."""
     if text is not None and Path(text).suffix.lower() in SUFFIXES and Path(text).is_file():
         raise InputError(f"the last argument says what to {command}, but {text!r} is an image: add the text after it")
 
 
 def read(name: str, limits: ImageLimits) -> Image.Image:
-    """Open one image by its name.
-
-    Returns:
-        The image: mode RGB, upright.
+    """Open an image: RGB, upright.
 
     Raises:
         ImageError: The image is missing, too large or cannot be decoded.
@@ -71,11 +70,49 @@ def read(name: str, limits: ImageLimits) -> Image.Image:
     return load_image(sys.stdin.buffer, limits)
 
 
+def read_form(options: argparse.Namespace) -> dict[str, Any]:
+    """Read --schema, --choices or --regex as an argument of `VisionModel.query`.
+
+    Raises:
+        InputError: The file or the module with the schema cannot be read.
+    """
+    if options.schema is not None:
+        return {"schema": _schema(options.schema)}
+    if options.choices is not None:
+        return {"choices": [choice.strip() for choice in options.choices.split(",")]}
+    return {} if options.regex is None else {"regex": options.regex}
+
+
+def _schema(source: str) -> Any:
+    module, colon, name = source.rpartition(":")
+    if colon and not Path(source).exists() and all(part.isidentifier() for part in (*module.split("."), name)):
+        return _from_module(module, name)
+    path = Path(source)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_SCHEMA_BYTES + 1)  # pipes and devices have no size
+        if len(data) > MAX_SCHEMA_BYTES:
+            raise InputError(f"--schema {source}: the file is over {MAX_SCHEMA_BYTES} bytes: make the schema smaller")
+        return data.decode()
+    except (OSError, UnicodeDecodeError) as cause:
+        raise InputError(f"--schema {source}: the file cannot be read as text: {cause}") from cause
+
+
+def _from_module(module: str, name: str) -> Any:
+    """Import a type, also from a module in the current folder."""
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as cause:  # importing a module may raise anything
+        raise InputError(f"--schema {module}:{name} cannot be imported: {type(cause).__name__}: {cause}") from cause
+
+
 def _images_in(folder: Path) -> list[str]:
     found = sorted(
         str(path)
         for path in folder.iterdir()
-        # Names with a leading dot are the bookkeeping of other programs, ._desk.jpg for one.
+        # Other programs' hidden files, such as ._desk.jpg, are no images.
         if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
     )
     if not found:

@@ -1,4 +1,4 @@
-"""What leaves the program: JSON on stdout, images in files."""
+"""Output: JSON on stdout, images in files."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from photonlite.errors import InputError
 
 
 def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
-    """Write a mapping as JSON that stdout can show: as it is where the encoding allows, else escaped."""
+    """Return a mapping as JSON that stdout can encode: escaped where it must be."""
     text = json.dumps(dict(value), ensure_ascii=False, indent=indent)
     try:
         text.encode(sys.stdout.encoding or "ascii")
@@ -23,13 +23,13 @@ def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 class PlotTarget:
-    """Where drawn results go: checked before any work is done, and never over an image that they are drawn on.
+    """Destination of drawn results: checked before any work is done, and never one of the images.
 
     Args:
-        out: What --plot was given.
-        command: The skill; part of the file names in a folder.
+        out: Value of --plot.
+        command: Skill; part of the file names in a folder.
         sources: Names of the images.
-        several: Whether `out` must be a folder; it is made when it is missing.
+        several: Whether `out` must be a folder, which is created if needed.
 
     Raises:
         InputError: A file where a folder is needed, one of the images, or a suffix that names no image format.
@@ -46,18 +46,7 @@ class PlotTarget:
             raise InputError(f"--plot {out}: several images need a folder, and this is a file")
 
     def save(self, image: Image.Image, source: str) -> Path:
-        """Write one drawn image.
-
-        Args:
-            image: What to write.
-            source: The name of the image it was drawn on.
-
-        Returns:
-            The file.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Write an image drawn on the source of that name; returns the file."""
         path = self._path_in_folder(source) if self._is_folder else self._out
         path.parent.mkdir(parents=True, exist_ok=True)
         image.save(path)
@@ -71,7 +60,7 @@ class PlotTarget:
             raise InputError(f"--plot {self._out} would overwrite the image itself: name another file")
 
     def _path_in_folder(self, source: str) -> Path:
-        """A name of its own for each image, also for images of the same name in different folders."""
+        """Return a new file name, also for images of the same name in different folders."""
         stem = f"{'stdin' if source == STDIN else Path(source).stem}-{self._command}"
         path = self._out / f"{stem}.png"
         number = 2

@@ -1,12 +1,11 @@
-"""Arguments, help and examples. Nothing here imports torch: `--help` and complaints about arguments come at once."""
+"""Arguments, help and examples. Nothing here imports torch, so that `--help` and errors come at once."""
 
 import argparse
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import photonlite
-from photonlite.cli.realtime_options import add_realtime_options
-from photonlite.cli.serve_options import add_server_options
+from photonlite.cli.settings import add_server_options
 from photonlite.errors import InputError
 
 SUMMARIES = {
@@ -20,10 +19,11 @@ SUMMARIES = {
     "models": "list the checkpoints that are known and those on this machine",
 }
 
-# What the last argument of a skill is called; caption takes images only.
+# Name of the last argument of a skill; caption takes images only.
 TEXT = {"detect": "OBJECT", "point": "OBJECT", "segment": "OBJECT", "query": "QUESTION"}
 SPATIAL = ("detect", "point", "segment")
 SKILLS = (*SPATIAL, "caption", "query")
+SETTINGS = ("temperature", "top_p", "max_tokens", "max_objects", "seed")
 
 EXAMPLES = {
     "detect": """\
@@ -66,22 +66,21 @@ IMAGES_HELP = "a file, a folder (its images, not those of folders inside), a quo
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaint is one line, printed where every other error is."""
+    """A parser that raises its errors."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line.
+    """Parse the command line.
 
     Returns:
-        The options; `command` is a key of `SUMMARIES`. A skill has `images` (one or more arguments) and `text`
-        (None for caption) among them.
+        The options; `command` is a key of `SUMMARIES`. A skill has `images`, a list, and `text`, None for caption.
 
     Raises:
         InputError: Arguments that are unknown, missing or of the wrong type.
-        SystemExit: Help or the version was asked for, and printed.
+        SystemExit: Help or the version was printed.
     """
     if not arguments or arguments[0] not in SUMMARIES:
         return _refuse(arguments)
@@ -96,7 +95,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _refuse(arguments: Sequence[str]) -> NoReturn:
-    """Answer a line that names no command: `--help` and `--version` end the program, the rest is an error."""
+    """Handle arguments without a command: `--help` and `--version` exit, everything else is an error."""
     parser = _Parser("photonlite", "photonlite COMMAND ...", formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = "\n".join(f"  {name:9} {summary}" for name, summary in SUMMARIES.items())
     examples = "\n".join(EXAMPLES[name].splitlines()[0] for name in SUMMARIES)
@@ -130,7 +129,7 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         add_server_options(parser)
     elif command == "realtime":
         _add_model_options(parser)
-        add_realtime_options(parser)
+        _add_realtime_options(parser)
     if command != "serve":
         parser.add_argument("--json", action="store_true", help="JSON lines, as for several images")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -150,24 +149,52 @@ def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
     if command == "caption":
         parser.add_argument("--length", choices=("short", "normal", "long"), default="normal")
     if command == "query":
-        parser.add_argument("--reasoning", action="store_true", help="think first, and give the thoughts too")
+        parser.add_argument("--reasoning", action="store_true", help="think first, and return the thoughts too")
         _add_form_options(parser)
     if command in SPATIAL:
         parser.set_defaults(stream=False)
     else:
-        parser.add_argument("--stream", action="store_true", help="plain text as it comes, of one image")
+        parser.add_argument("--stream", action="store_true", help="plain text as it is generated, of one image")
+    _add_settings(parser, objects=command in SPATIAL)
+    parser.add_argument("--strict", action="store_true", help="an answer cut short by a limit is an error")
+
+
+def _add_realtime_options(parser: argparse.ArgumentParser) -> None:
+    source = "a folder of images, a GIF or WebP, a video, or a camera's number (videos and cameras need "
+    parser.add_argument("--source", required=True, help=f"{source}photonlite[video])")
+    parser.add_argument("--task", choices=SKILLS, default="detect", help="what to ask about every frame")
+    parser.add_argument("--object", help="what to detect, point at or segment")
+    parser.add_argument("--question", help="what to answer, for the task query")
+    parser.add_argument("--length", choices=("short", "normal", "long"), help="of a caption")
+    group = parser.add_argument_group("time")
+    group.add_argument("--rate", type=float, metavar="HZ", help="frames per second (default: the source's own)")
+    group.add_argument("--duration", type=float, metavar="S", help="seconds; a shorter source is repeated")
+    group.add_argument("--deadline-ms", type=float, metavar="MS", help="an answer is worthless after this time")
+    group.add_argument("--in-flight", type=int, default=1, metavar="N", help="frames asked about at a time")
+    group = parser.add_argument_group("output")
+    group.add_argument("--output", metavar="OUT", help="the answered frames, drawn: .gif, .webp, or .mp4 and .avi")
+    group.add_argument("--plain", action="store_true", help="a line each second in place of the live view")
+    _add_settings(parser, objects=True)
+
+
+def _add_settings(parser: argparse.ArgumentParser, *, objects: bool) -> None:
     group = parser.add_argument_group("settings", "Greedy unless a temperature is given.")
     group.add_argument("--temperature", type=float, help="0 takes the likeliest token, higher values vary")
     group.add_argument("--top-p", type=float, help="sample from the likeliest tokens of this total probability")
     group.add_argument("--max-tokens", type=int, help="stop a text or an outline after this many tokens")
-    if command in SPATIAL:
+    if objects:
         group.add_argument("--max-objects", type=int, help="stop a list after this many objects")
     group.add_argument("--seed", type=int, help="makes sampling repeatable")
-    parser.add_argument("--strict", action="store_true", help="an answer that a limit cut short is an error")
+
+
+def given_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the sampling settings that were given."""
+    given = {name: getattr(options, name, None) for name in SETTINGS}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _add_form_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("typed answers", "What the answer has to be; one of these.")
+    group = parser.add_argument_group("typed answers", "The form of the answer; one of these.")
     forms = group.add_mutually_exclusive_group()
     forms.add_argument("--schema", metavar="FILE|MODULE:NAME", help="a JSON Schema in a file, or a type in a module")
     forms.add_argument("--choices", metavar="A,B,...", help="one of these texts")

@@ -10,29 +10,21 @@ from PIL import Image
 from tqdm import tqdm
 
 import photonlite
-from photonlite.cli.forms import read_form
-from photonlite.cli.inputs import check_text, expand, read
+from photonlite.cli.inputs import check_text, expand, read, read_form
 from photonlite.cli.output import PlotTarget, to_json
+from photonlite.cli.parser import given_settings
 from photonlite.config import ImageLimits
 from photonlite.errors import CapacityError, ImageError, InputError, TruncatedError
 
 if TYPE_CHECKING:
     from photonlite.results import Answer, Caption, Detections, Points, Segments
 
-SETTINGS = ("temperature", "top_p", "max_tokens", "max_objects", "seed")
-
 
 def run_skill(options: argparse.Namespace) -> int:
-    """Run the skill on every image and print the results.
+    """Run the skill on every image and print the results; returns the exit code, 2 if an image of several failed.
 
-    One image: its result as indented JSON, or its text as it comes. Several, or --json: one line of JSON for each,
-    which holds the image's name, and an error in place of the result where there was one.
-
-    Args:
-        options: What `photonlite.cli.parser.parse` returned for a skill.
-
-    Returns:
-        The exit code: 0, or 2 when an image of several failed.
+    One image: its result as indented JSON, or its text as it is generated. Several, or --json: one line of JSON each,
+    with the image's name, and an error in the place of a result.
 
     Raises:
         PhotonliteError: The one image, the model or the request cannot be used.
@@ -47,7 +39,7 @@ def run_skill(options: argparse.Namespace) -> int:
     limits = ImageLimits.from_env()
     if several or options.json:
         return _run_lines(options, names, plot, limits, form)
-    image = read(names[0], limits)  # before the model: a bad image is told at once
+    image = read(names[0], limits)  # before the model: a bad image is reported at once
     result = _ask(_load(options), options, image, form)
     if options.stream:
         _print_stream(result)
@@ -80,7 +72,7 @@ def _run_lines(
                     line["truncated"] = True
                 if plot:
                     line["plot"] = str(plot.save(result.plot(image), name))
-            # A failure of this image. What would befall every image, such as a wrong setting, ends the run.
+            # Failures of this image only: others, such as a wrong setting, would occur for every image.
             except (ImageError, CapacityError, TruncatedError, OSError) as error:
                 failed += 1
                 line = {"image": name, "error": {"type": type(error).__name__, "message": str(error)}}
@@ -98,28 +90,14 @@ def _load(options: argparse.Namespace) -> "photonlite.VisionModel":
 def _ask(
     model: "photonlite.VisionModel", options: argparse.Namespace, image: Image.Image, form: Mapping[str, Any]
 ) -> "Detections | Points | Segments | Caption | Answer":
-    given = {name: getattr(options, name, None) for name in SETTINGS}
-    settings = {name: value for name, value in given.items() if value is not None} or None
-    strict = options.strict
-    match options.command:
-        case "detect":
-            return model.detect(image, options.text, settings=settings, strict=strict)
-        case "point":
-            return model.point(image, options.text, settings=settings, strict=strict)
-        case "segment":
-            return model.segment(image, options.text, settings=settings, strict=strict)
-        case "caption":
-            return model.caption(image, options.length, stream=options.stream, settings=settings, strict=strict)
-        case _:
-            return model.query(
-                image,
-                options.text,
-                stream=options.stream,
-                reasoning=options.reasoning,
-                settings=settings,
-                strict=strict,
-                **form,
-            )
+    more: dict[str, Any] = {"settings": given_settings(options) or None, "strict": options.strict}
+    if options.command in ("caption", "query"):
+        more["stream"] = options.stream
+    if options.command == "query":
+        more |= {"reasoning": options.reasoning, **form}
+    subject = options.length if options.command == "caption" else options.text
+    result: Detections | Points | Segments | Caption | Answer = getattr(model, options.command)(image, subject, **more)
+    return result
 
 
 def _raise_limit(finish_reason: str | None) -> str:
@@ -127,7 +105,7 @@ def _raise_limit(finish_reason: str | None) -> str:
 
 
 def _plain(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what JSON can hold: of an answer that is an object of some type, the values of which it was made."""
+    """Convert a result for JSON: a typed answer becomes the values it was made of."""
     plain = dict(result)
     if "text" in plain:
         plain["answer"] = json.loads(plain.pop("text"))

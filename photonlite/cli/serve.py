@@ -8,30 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import photonlite
-from photonlite.cli.serve_settings import read_settings
+from photonlite.cli.settings import read_settings
 from photonlite.errors import MissingDependencyError
-from photonlite.server.config import ServerConfig
-from photonlite.server.limits.key_file import read_keys
+from photonlite.server.config import ServerConfig, read_keys
 
-# Imported for this command alone: what they need comes with an extra, and takes time to import.
+# Imported for this command only: they need an extra, and time.
 _SERVER = {"listening": "photonlite.server.transport.listening", "run": "photonlite.server.run"}
 
 
 def run_server(options: argparse.Namespace) -> int:
-    """Load the model and answer requests until a signal says to stop.
+    """Load the model and answer requests until a signal; returns the exit code, 0 after an orderly stop.
 
-    Args:
-        options: What `photonlite.cli.parser.parse` returned for `serve`.
-
-    Returns:
-        The exit code: 0 after an orderly stop. A thread that is stuck ends the process with 1; see `end_process_in`.
+    A stuck thread ends the process with exit code 1; see `end_process_in`.
 
     Raises:
         PhotonliteError: The address or the model cannot be used, or the server's packages are not installed.
     """
     settings = read_settings(options)
     choice, config = settings.choice, settings.server
-    listener = _server("listening").listen(config)  # before the model: a wrong address is told at once
+    listener = _server("listening").listen(config)  # before the model: a wrong address is reported at once
     with listener:
         run = _server("run")
         _say(f"loading {choice.model or 'the shipped checkpoint'} ...")
@@ -67,15 +62,8 @@ def run_server(options: argparse.Namespace) -> int:
 
 
 def greeting(config: ServerConfig, name: str, host: str, port: int) -> str:
-    """Tell whoever started the server where it is, how to look at it, and how to stop it.
-
-    Args:
-        config: Of the server.
-        name: Of the model.
-        host: Address that it listens at.
-        port: Port that it listens at.
-    """
-    # A wildcard is no address that a browser could open.
+    """Return the text printed at start: the server's address, and how to stop it."""
+    # A browser cannot open a wildcard address.
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     address = f"http://{shown}:{port}"
     who = "this machine" if config.is_local else "every machine that can reach it"

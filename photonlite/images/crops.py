@@ -27,7 +27,7 @@ from PIL import Image
 from photonlite.errors import ConfigError, ImageShapeError
 from photonlite.images.parallel import SERIAL, ParallelTasks
 from photonlite.images.resize import ResizeTarget, resize
-from photonlite.numeric import make_plain
+from photonlite.settings import make_plain
 
 Allocator = Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]
 """Returns contiguous memory of a shape."""

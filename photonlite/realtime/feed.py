@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from photonlite.errors import InputError, SettingsError
-from photonlite.numeric import plain
 from photonlite.realtime.loop import RealtimeLoop
 from photonlite.realtime.sources import Frames
+from photonlite.settings import plain
 
 
 def paced(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from photonlite.errors import InputError, SettingsError
-from photonlite.numeric import plain
 from photonlite.request import SamplingSettings
+from photonlite.settings import plain
 from photonlite.skills.base import MAX_OBJECT_CHARACTERS, MAX_QUESTION_CHARACTERS, clean_refs, clean_text
 
 ARGUMENTS = {

@@ -21,8 +21,8 @@ from typing import Any, Final, TypeAlias
 from PIL import Image, ImageSequence
 
 from photonlite.errors import ImageDecodeError, ImageNotFoundError, InputError
-from photonlite.numeric import plain
 from photonlite.realtime.video import camera_frames, video_frames, video_rate
+from photonlite.settings import plain
 
 Source: TypeAlias = str | os.PathLike[str] | int | Callable[[], Any] | Iterable[Any]
 """Whatever `open_source` takes."""

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from photonlite.errors import DeadlineError, InputError, RequestCancelledError, SettingsError
-from photonlite.numeric import plain
 from photonlite.realtime.outcomes import Frame, FrameFailure, FrameResult, Job
 from photonlite.realtime.question import Question
 from photonlite.realtime.stats import Counts, LoopStats
+from photonlite.settings import plain
 
 
 class LoopState:

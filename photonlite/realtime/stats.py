@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, Final, Literal, Self
 
 from photonlite.errors import SettingsError
-from photonlite.numeric import plain
+from photonlite.settings import plain
 
 Cause = Literal["superseded", "expired", "deadline", "overtaken", "closed"]
 CAUSES: Final[tuple[Cause, ...]] = ("superseded", "expired", "deadline", "overtaken", "closed")

@@ -14,24 +14,18 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.errors import to_http
 from photonlite.server.images import RequestImages
 from photonlite.server.ingress import Ingress
-from photonlite.server.limits.wrong_keys import WrongKeyDelay
 from photonlite.server.metrics import HttpMetrics
 from photonlite.server.routes import docs, health, moondream, openai, playground, realtime_socket
-from photonlite.server.transport.access_log import AccessLog
-from photonlite.server.transport.hosts import HostCheck
-from photonlite.server.transport.middleware import ErrorResponses, ResponseHeaders
+from photonlite.server.transport.middleware import AccessLog, ErrorResponses, HostCheck
 
 
 def create_app(backend: Backend, config: ServerConfig, images: RequestImages | None = None) -> Starlette:
-    """Build the server around what answers.
+    """Build the ASGI application; `app.state.ingress` is its ingress, `app.state.http` counts its requests.
 
     Args:
-        backend: Answers; whoever made it closes it.
+        backend: Answers calls; its owner closes it.
         config: How to serve.
-        images: Opens images; unless given, the model decodes them in this process.
-
-    Returns:
-        An ASGI application; `app.state.ingress` is its ingress, `app.state.http` counts its requests.
+        images: Decodes images; by default the model does it in this process.
     """
     ingress = Ingress(config, backend, images=images)
     http = HttpMetrics()
@@ -39,10 +33,8 @@ def create_app(backend: Backend, config: ServerConfig, images: RequestImages | N
         routes=_routes(ingress, http),
         middleware=[
             Middleware(AccessLog, config=config, http=http),
-            Middleware(ResponseHeaders),
             *_cors(config),
             Middleware(ErrorResponses),
-            Middleware(WrongKeyDelay),
             Middleware(HostCheck, config=config),
         ],
         exception_handlers={HTTPException: _refuse},

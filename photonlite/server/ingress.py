@@ -1,4 +1,4 @@
-"""The one way in: whatever route a request takes, it is admitted, read, limited and answered here.
+"""The way of a request from a route to the model: admit it, read its body and images, apply the limits, answer it.
 
 ```
 async with await ingress.admit(request) as permit:
@@ -10,15 +10,12 @@ async with await ingress.admit(request) as permit:
 
 import dataclasses
 import math
-import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from starlette.requests import HTTPConnection, Request
-from starlette.types import Scope
 from starlette.websockets import WebSocket
 
 from photonlite.errors import DeadlineError
@@ -26,37 +23,34 @@ from photonlite.server.backend import Backend, BackendStream, Call
 from photonlite.server.bodies.reading import read_body
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
-from photonlite.server.images import Hold, RequestImages, from_data_uri, is_remote
+from photonlite.server.images import RequestImages, from_data_uri, is_remote
 from photonlite.server.limits import callers
-from photonlite.server.limits.bounds import bounded, check_images
+from photonlite.server.limits.bounds import bounded
 from photonlite.server.limits.callers import Caller
 from photonlite.server.limits.estimates import Kind, kind_of
-from photonlite.server.limits.limiter import Permit, RequestLimiter
-from photonlite.server.limits.rate import RateLimit
+from photonlite.server.limits.limiter import Hold, Permit, RateLimit, RequestLimiter
 from photonlite.server.limits.turns import EngineTurns, Turn
-from photonlite.server.transport import fetch
 from photonlite.server.transport.disconnect import ClientWatch, WatchedStream
+from photonlite.server.transport.fetch import fetch
+from photonlite.server.transport.logs import request_id
 from photonlite.server.usage import note_result, note_stream
 
 _LEAST_S = 1e-6
-"""Seconds that a call gets whose time is over: it ends with the error of its deadline."""
+"""Deadline of a call whose time is over: it ends with the error of its deadline."""
 
 
 class Ingress:
-    """Admits requests and asks the model for them. Belongs to one event loop.
+    """Admits requests and asks the model; belongs to one event loop.
 
     Args:
         config: The limits.
-        backend: Answers.
-        clock: Gives seconds.
-        images: Opens them; unless given, the model does that in this process.
+        backend: Answers calls.
+        clock: Returns seconds.
+        images: Decodes images; by default the model decodes them in this process.
 
     Attributes:
-        config: The limits.
-        backend: Answers.
-        clock: Gives seconds.
-        draining: Whether nothing new is admitted.
-        images: Opens images.
+        draining: Whether new requests are refused.
+        limiter: Counts what is open.
     """
 
     def __init__(
@@ -71,65 +65,60 @@ class Ingress:
         self.draining = False
         self.clock = clock
         self.images = images or RequestImages()
+        self.limiter = RequestLimiter(config.max_open, config.max_sockets, config.max_open_bytes, self._retry_s)
         self._turns = EngineTurns(backend.max_batch, clock)
-        self._limiter = RequestLimiter(config.max_open, config.max_sockets, config.max_open_bytes, self._retry_s)
         self._rate = RateLimit(config.requests_per_minute, clock) if config.requests_per_minute else None
 
     @property
     def open(self) -> int:
         """Requests that are admitted and not answered."""
-        return self._limiter.open
+        return self.limiter.open
 
     @property
     def open_bytes(self) -> int:
-        """What their bodies and images take."""
-        return self._limiter.bytes.used
+        """Memory of their bodies and images."""
+        return self.limiter.bytes.used
 
     def drain(self) -> None:
-        """Admit nothing from now on."""
+        """Refuse new requests from now on."""
         self.draining = True
 
     async def settled(self) -> None:
         """Wait until nothing is open."""
-        await self._limiter.settled()
+        await self.limiter.settled()
 
     async def admit(self, request: HTTPConnection) -> Permit:
-        """Let a request in, or a WebSocket before it is accepted.
-
-        Returns:
-            Its place, an asynchronous context manager.
+        """Admit a request, or a WebSocket before it is accepted.
 
         Raises:
-            HttpError: 401 without a good key, 403 from another site's page, 503 while the server drains or its engine
-                is dead, 429 over the rate limit, with the caller's share of places taken, or where no answer could be
-                in time; with Retry-After.
+            HttpError: 401 without a good key; 403 from another site's page; 503 while the server drains or its engine
+                is dead; 429 over the rate limit, with the caller's share in use, or where no answer could be in time.
         """
         caller = callers.identify(request, self.config)
         callers.check_origin(request, self.config)
-        self._check_ready()
+        self._check_alive()
+        if self.draining:
+            raise _unavailable("the server is shutting down: ask another one", "draining")
         self._check_rate(caller)
         socket = request.scope["type"] == "websocket"
         if not socket:
             self._check_time(caller, None, self.config.deadline_s)
-        return self._limiter.begin(caller, request_id(request.scope), self.clock(), socket=socket)
+        return self.limiter.admit(caller, request_id(request.scope), self.clock(), socket=socket)
 
     async def body(self, request: Request, permit: Permit) -> bytes:
-        """Read a request's body, and take its place among open requests.
+        """Read a request's body, then count the request among open ones.
 
         Raises:
-            HttpError: 413 over the limit, whatever Content-Length says; 400 where it ends early; 408 where it takes too
-                long; 415 where it is compressed; 429 where open requests hold too much memory, or the caller has its
-                share of places.
+            HttpError: As `read_body`; 429 where open requests hold too much memory, or the caller has its share.
         """
         with Hold(permit) as hold:
-            # Each piece is there twice when they are put together.
-            data = await read_body(request, self.config, lambda size: hold.grow(2 * size))
+            data = await read_body(request, self.config, lambda size: hold.grow(2 * size))  # joining copies all pieces
             hold.resize(len(data))
             hold.keep()
         permit.enter()
         return data
 
-    def count_frame(self, permit: Permit) -> None:
+    def check_frame_rate(self, permit: Permit) -> None:
         """Count a frame of a socket as a request.
 
         Raises:
@@ -138,10 +127,10 @@ class Ingress:
         self._check_rate(permit.caller)
 
     def image(self, value: str | bytes) -> bytes:
-        """Give the bytes of an image that came with the request: raw, or as a data URI.
+        """Return the bytes of an image in the request: raw, or a data URI.
 
         Raises:
-            HttpError: 400 for what is no data URI, damaged or empty; 413 over the limit.
+            HttpError: 400 if the data URI is damaged or empty; 413 over the limit.
         """
         if isinstance(value, str):
             value = from_data_uri(value)
@@ -153,43 +142,34 @@ class Ingress:
         return value
 
     async def load_image(self, value: str | bytes, permit: Permit) -> bytes:
-        """Give the bytes of an image, fetched if need be and allowed; the request holds them before they are there.
+        """Return the bytes of an image: raw, a data URI, or a URL of an allowed host, which is fetched.
 
         Raises:
             HttpError: As `image` and `fetch`; 429 where open requests hold too much memory.
         """
-        if isinstance(value, str) and is_remote(value):
-            return await self.fetch(value, permit)
         with Hold(permit) as hold:
-            # Of a data URI there are, at its peak, itself, its code, that without white space, and what it stands for.
-            hold.resize(4 * len(value) if isinstance(value, str) else len(value))
-            data = self.image(value)
-            hold.resize(len(data) + (len(value) if isinstance(value, str) else 0))
+            if isinstance(value, str) and is_remote(value):
+                config = self.config
+                data = await fetch(
+                    value,
+                    hosts=config.url_hosts,
+                    max_bytes=config.max_body_bytes,
+                    timeout_s=config.body_timeout_s,
+                    charge=hold.grow,
+                )
+                hold.resize(len(data))
+                data = self.image(data)
+            else:
+                text_bytes = len(value) if isinstance(value, str) else 0
+                # Peak of a data URI: itself, its base64, the same without white space, and the decoded bytes.
+                hold.resize(4 * text_bytes or len(value))
+                data = self.image(value)
+                hold.resize(len(data) + text_bytes)
             hold.keep()
         return data
 
-    async def fetch(self, url: str, permit: Permit) -> bytes:
-        """Fetch an image over https from a host that the server's owner has named.
-
-        Raises:
-            HttpError: 422 for any other URL, and where the host does not give an image of at most the limit in time;
-                429 where open requests hold too much memory.
-        """
-        with Hold(permit) as hold:
-            data = await fetch.fetch(
-                url,
-                hosts=self.config.url_hosts,
-                max_bytes=self.config.max_body_bytes,
-                timeout_s=self.config.body_timeout_s,
-                charge=hold.grow,
-            )
-            hold.resize(len(data))
-            hold.keep()
-        return self.image(data)
-
-    @contextmanager
-    def parsing(self, request: Request, body: bytes, permit: Permit) -> Iterator[None]:
-        """Hold what taking a body apart takes, while a block does it.
+    def parsing(self, request: Request, body: bytes, permit: Permit) -> Hold:
+        """Hold the memory that parsing a body takes, while a block does it.
 
         Raises:
             HttpError: 413 or 429, there is no room for it.
@@ -197,56 +177,43 @@ class Ingress:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         copies = 0
         if kind == "application/json":
-            copies = 2 if body.isascii() else 8  # the text and its values; any character may widen all others to four
+            copies = 2 if body.isascii() else 8  # text and values; one wide character makes all take four bytes
         elif kind == "multipart/form-data":
             copies = 3
-        with permit.holding(copies * len(body)):
-            yield
-
-    def take_arriving(self, network: str, size: int, own: int) -> bool:
-        """Count bytes of a WebSocket's message that is still on its way; returns whether there is room for them.
-
-        Args:
-            network: What the address counts as: keys are known to the application alone.
-            size: Bytes that have come.
-            own: Those of the same message that are counted already.
-        """
-        return self._limiter.bytes.take(Caller(network), size, own)
-
-    def give_arriving(self, network: str, size: int) -> None:
-        """Count them no more."""
-        self._limiter.bytes.give(Caller(network), size)
+        return Hold(permit, copies * len(body))
 
     def check_model(self, name: str | None) -> None:
-        """Check which model a request means; None means the one that is served.
+        """Check the model that a request names; None means the one that is served.
 
         Raises:
-            HttpError: 404, it means another one.
+            HttpError: 404, it names another one.
         """
         if name not in (None, self.backend.name, *self.config.model_aliases):
             message = f"there is no model {name!r:.100}: this server has {self.backend.name!r}, leave 'model' out"
             raise HttpError(404, message, code="model_not_found")
 
     def check_images(self, count: int) -> None:
-        """Check how many images a request holds.
+        """Check the number of images of a request.
 
         Raises:
             HttpError: 422, more than the limit.
         """
-        check_images(count, self.config)
+        if count > self.config.max_images:
+            message = f"the request holds {count} images, over the limit of {self.config.max_images}"
+            raise HttpError(422, message, code="too_many_images", limit="max_images")
 
     async def answer(self, call: Call, permit: Permit, request: Request | WebSocket | None) -> Mapping[str, Any]:
-        """Ask the model, and wait. A client that disconnects cancels its call.
+        """Ask the model and wait; the call is cancelled if the client disconnects.
 
         Args:
             call: What to ask; the server's limits are written into it.
-            permit: The request's.
-            request: Whose client is watched, its body read; whoever reads from a WebSocket, or hands in None, watches
-                by itself and cancels the task.
+            permit: Of the request.
+            request: Its body has been read. Only a `Request` is watched for a disconnect: callers that pass a
+                WebSocket or None cancel the task themselves.
 
         Raises:
-            HttpError: 422 over a limit, 413 or 429 for an image that takes too much memory, 429 where the answer would
-                not be in time, 499 for a client that went away, 503 with a dead engine.
+            HttpError: 422 over a limit, 413 or 429 for an image that takes too much memory, 429 if the answer would
+                be late, 499 for a client that went away, 503 with a dead engine.
             PhotonliteError: Why there is no answer; see `to_http`.
         """
         call, watch, until = self._begin(call, permit, request)
@@ -258,13 +225,9 @@ class Ingress:
         return result
 
     async def stream(self, call: Call, permit: Permit, request: Request | None) -> WatchedStream:
-        """Ask the model for a caption or an answer as it comes; returns with the first piece.
+        """Ask the model for a streamed caption or answer; returns with the first piece, raises as `answer`.
 
-        The permit stays open beyond the handler: the response closes it, and the pieces; see `EventResponse`.
-
-        Raises:
-            HttpError: As `answer`.
-            PhotonliteError: Why there is no answer; the pieces raise what goes wrong later.
+        The permit stays open beyond the handler: the response closes it, and the stream; see `EventResponse`.
         """
         call, watch, until = self._begin(call, permit, request)
         turn: Turn | None = None
@@ -283,53 +246,44 @@ class Ingress:
         return pieces
 
     def _begin(self, call: Call, permit: Permit, request: HTTPConnection | None) -> tuple[Call, ClientWatch, float]:
-        """Check a call and write its limits into it; returns also who watches its client, and when its time is over."""
+        """Write the limits into a call; returns it with the watch of its client and the time of its deadline."""
         self._check_alive()
         call = bounded(call, self.config, self.backend.skills)
         watched = request if isinstance(request, Request) else None
         now = self.clock()
         passed = 0.0 if watched is None else now - permit.admitted
         seconds = max(_LEAST_S, (call.deadline_s or self.config.deadline_s) - passed)
-        if not call.realtime:  # frames that come too late are dropped without an error
+        if not call.realtime:  # late frames are dropped without an error
             self._check_time(permit.caller, kind_of(call), seconds)
         cache_salt = call.cache_salt or permit.cache_salt
         call = dataclasses.replace(call, deadline_s=seconds, cache_salt=cache_salt, caller=permit.caller.id)
         return call, ClientWatch(watched, now + seconds, self.clock), now + seconds
 
     async def _run(self, call: Call, permit: Permit, until: float) -> Mapping[str, Any]:
-        # An image is decoded in its caller's own turn, so that one with costly images holds up nobody else.
+        # An image is decoded in its caller's own turn, so that costly images hold up nobody else.
         async with self._turns.turn(permit.caller, kind_of(call), realtime=call.realtime) as goes_first:
             with Hold(permit) as hold:
-                return await self.backend.run(self._due(await self._opened(call, hold), until, goes_first))
+                return await self.backend.run(await self._prepared(call, hold, until, goes_first))
 
     async def _open(self, call: Call, permit: Permit, until: float, turn: Turn) -> BackendStream:
         goes_first = await turn.granted
         with Hold(permit) as hold:
-            stream = await self.backend.stream(self._due(await self._opened(call, hold), until, goes_first))
+            stream = await self.backend.stream(await self._prepared(call, hold, until, goes_first))
             hold.keep()
         return stream
 
-    async def _opened(self, call: Call, hold: Hold) -> Call:
-        """Decode the image of a call."""
-        if not isinstance(call.image, bytes):
-            return call
-        return dataclasses.replace(call, image=await self.images.open(call.image, hold))
-
-    def _due(self, call: Call, until: float, goes_first: bool) -> Call:
-        """Return a call whose turn it is: its deadline counts from now.
+    async def _prepared(self, call: Call, hold: Hold, until: float, goes_first: bool) -> Call:
+        """Decode the image of a call whose turn it is, and count its deadline from now.
 
         Raises:
             DeadlineError: Its time is over.
         """
+        if isinstance(call.image, bytes):
+            call = dataclasses.replace(call, image=await self.images.open(call.image, hold))
         left = until - self.clock()
         if left <= 0:
             raise DeadlineError("no turn came in time: ask again when less is open")
         return dataclasses.replace(call, deadline_s=left, realtime=goes_first)
-
-    def _check_ready(self) -> None:
-        self._check_alive()
-        if self.draining:
-            raise _unavailable("the server is shutting down: ask another one", "draining")
 
     def _check_alive(self) -> None:
         if not self.backend.alive:
@@ -342,7 +296,7 @@ class Ingress:
             raise _refused(message, "rate_limit_exceeded", math.ceil(wait_s), "requests_per_minute")
 
     def _check_time(self, caller: Caller, kind: Kind | None, seconds: float) -> None:
-        """Refuse a request that would not be answered in time by what others have taken."""
+        """Refuse a request that is expected to miss its deadline, by what others have taken."""
         expected = self._turns.expected_s(caller, kind)
         if expected > seconds:
             message = f"the answer is expected in {expected:.0f} s, and the deadline is in {seconds:.0f} s"
@@ -350,12 +304,6 @@ class Ingress:
 
     def _retry_s(self, caller: Caller) -> int:
         return max(1, math.ceil(self._turns.next_s(caller)))
-
-
-def request_id(scope: Scope) -> str:
-    """Give the id of a request: the same one every time, made when first asked for."""
-    state = scope.setdefault("state", {})
-    return str(state.setdefault("request_id", secrets.token_hex(12)))
 
 
 def _refused(message: str, code: str, seconds: int, limit: str | None) -> HttpError:

@@ -1,10 +1,10 @@
-"""`/metrics`: the engine's numbers and those of HTTP, as Prometheus reads them.
+"""`/metrics`: the engine's metrics and those of HTTP, in Prometheus's format.
 
-Labels take few values: a route's template, a status, a key of the server's, and what the engine itself counts by.
+Labels take few values: a route's template, a status, a key of the server's, and the kinds that the engine counts.
 Nothing that a client sends becomes a label.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -24,15 +24,11 @@ _PREFIX = "photonlite_engine_"
 _MOST_KEYS = 1000
 
 UNMATCHED = "(none)"
-"""In the place of a route, for paths that lead nowhere, as they are the client's own words; and of a missing key."""
+"""Label of paths without a route, which are the client's own words, and of a missing key."""
 
 
 class HttpMetrics:
-    """Counts requests, by route template and status, and by key.
-
-    Attributes:
-        registry: Where the numbers are.
-    """
+    """Counts requests, by route template and status, and by key."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -58,7 +54,6 @@ class HttpMetrics:
         self._open = Gauge("photonlite_http_open", "Requests and WebSockets without an end.", registry=self.registry)
 
     def began(self) -> None:
-        """Count a request or WebSocket that has come."""
         self._open.inc()
 
     def refused(self, status: int) -> None:
@@ -77,14 +72,8 @@ class HttpMetrics:
     ) -> None:
         """Count a request or WebSocket that has ended.
 
-        Args:
-            route: Template of its path.
-            status: Of its answer.
-            seconds: How long it took; None for a WebSocket, whose length is the client's own choice.
-            received: Bytes of its body.
-            sent: Bytes of the answer's body.
-            key: Stands for its key; None where that is missing or wrong, or the server has none.
-            tokens: Of its prompts, and of its answers.
+        `seconds` is None for a WebSocket, whose duration the client chooses; `key` is a key's fingerprint, None without
+        a valid key; `tokens` counts prompts and answers.
         """
         self._open.dec()
         self._requests.labels(route, str(status)).inc()
@@ -98,7 +87,7 @@ class HttpMetrics:
         self._sent.inc(sent)
 
     def _label(self, key: str | None) -> str:
-        """Return the label of a key: so many have one of their own, however often keys are exchanged."""
+        """Return the label of a key: at most `_MOST_KEYS` keys have one of their own."""
         if key is None:
             return UNMATCHED
         if key not in self._keys and len(self._keys) >= _MOST_KEYS:
@@ -108,17 +97,12 @@ class HttpMetrics:
 
 
 class EngineCollector(Collector):
-    """Reads the engine's numbers whenever somebody asks.
-
-    Args:
-        ingress: Of the server.
-    """
+    """Reads the server's state and the engine's metrics at each scrape."""
 
     def __init__(self, ingress: Ingress) -> None:
         self._ingress = ingress
 
     def collect(self) -> Iterator[Metric]:
-        """Give the server's state and every number of the engine."""
         ingress = self._ingress
         yield GaugeMetricFamily("photonlite_open_requests", "Accepted and not answered.", ingress.open)
         yield GaugeMetricFamily("photonlite_draining", "1 while the server stops.", float(ingress.draining))
@@ -128,11 +112,7 @@ class EngineCollector(Collector):
 
 
 def engine_metrics(backend: Backend) -> Iterator[Metric]:
-    """Turn what the engine counts into metrics of Prometheus.
-
-    Args:
-        backend: Whose.
-    """
+    """Convert the engine's metrics to Prometheus metric families."""
     yield GaugeMetricFamily(f"{_PREFIX}alive", "1 while the engine answers.", float(backend.alive))
     yield GaugeMetricFamily(f"{_PREFIX}last_tick_seconds", "Since its last sign of life.", backend.last_tick_s)
     snapshot = backend.metrics()
@@ -146,12 +126,7 @@ def engine_metrics(backend: Backend) -> Iterator[Metric]:
 
 
 def routes(ingress: Ingress, http: HttpMetrics) -> list[BaseRoute]:
-    """Give the route of `/metrics`. Where the server has keys, it takes one: the numbers tell what others do.
-
-    Args:
-        ingress: Of the server.
-        http: Numbers of its requests.
-    """
+    """Return the route of `/metrics`. It needs a key where the server has keys: the metrics show what others do."""
     http.registry.register(EngineCollector(ingress))
     ProcessCollector(registry=http.registry)
 
@@ -163,21 +138,17 @@ def routes(ingress: Ingress, http: HttpMetrics) -> list[BaseRoute]:
 
 
 def _family(kind: type[CounterMetricFamily] | type[GaugeMetricFamily], name: str, value: Any) -> Metric:
-    """One number, or several that the engine counts by kind."""
+    """One metric, or several by kind."""
     if not isinstance(value, Mapping):
         return kind(_named(name), _described(name), value)
     family = kind(_named(name), _described(name), labels=("kind",))
-    for label, count in _sorted(value.items()):
-        family.add_metric((label,), count)
+    for label, count in sorted(value.items()):
+        family.add_metric((str(label),), float(count))
     return family
 
 
-def _sorted(items: Iterable[tuple[Any, Any]]) -> list[tuple[str, float]]:
-    return sorted((str(label), float(count)) for label, count in items)
-
-
 def _named(name: str) -> str:
-    """By Prometheus's rules a unit has its whole name."""
+    """Prometheus writes units in full."""
     return _PREFIX + (f"{name[:-2]}_seconds" if name.endswith("_s") else name)
 
 

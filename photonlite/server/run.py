@@ -1,15 +1,15 @@
-"""Serving a model until a signal says to stop.
+"""Serves a model until a signal.
 
 ```
 SIGTERM ──> nothing new is admitted, /ready says 503 ──> accepted requests end, within drain_s ──> connections close
         ──> a second one: everything is dropped at once
         ──> a thread that never ends: the guard ends the process, exit code 1
-SIGHUP  ──> the keys are read again; those that were open go on
+SIGHUP  ──> the keys are read again; open requests go on
 
 the engine dies ──> its callers get 503 "engine_died", /health and /ready say 503 ──> exit code ENGINE_DIED
 ```
 
-No engine is started in the place of a dead one: whatever supervises the process does that, told by the exit code.
+A dead engine is not restarted here: a supervisor does that, by the exit code.
 """
 
 import asyncio
@@ -40,19 +40,18 @@ from photonlite.server.images import RequestImages
 from photonlite.server.ingress import Ingress
 from photonlite.server.metrics import HttpMetrics
 from photonlite.server.transport.connections import LimitedConfig
-from photonlite.server.transport.library_messages import library_messages
 from photonlite.server.transport.listening import allow_files, listen
-from photonlite.server.transport.logs import LOGGER, json_lines, log
+from photonlite.server.transport.logs import LOGGER, json_lines, library_messages, log
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ENGINE_DIED = 70
 """Exit code of a server whose engine has died (EX_SOFTWARE of sysexits.h): start it again."""
 _TELLING_S = 5
-"""Seconds that open requests have to get their errors when the engine has died."""
+"""Seconds in which open requests get their errors when the engine has died."""
 _CLOSING_S = 1
-"""Seconds that responses have to reach their clients, whatever was left of the time to drain."""
+"""Seconds that responses have at least to reach their clients."""
 _STUCK_S = 5
-"""Seconds beyond the time to drain after which a process that still runs has a thread that will not end."""
+"""Seconds after draining at which a process that still runs has a stuck thread."""
 _RELOAD: Final = getattr(signal, "SIGHUP", None)  # Windows has none
 
 
@@ -66,16 +65,17 @@ def serve(
     reload: Callable[[], ServerConfig] | None = None,
     guard: Callable[[float], None] | None = None,
 ) -> int:
-    """Answer requests until SIGTERM or SIGINT. Lines of the log go to stdout.
+    """Answer requests until SIGTERM or SIGINT; log lines go to stdout.
 
     Args:
         model: Answers; closed at the end.
         config: How to serve.
-        listener: From `listen`; taken now unless given.
+        listener: From `listen`; made now unless given.
         image_limits: What images may take to decode; the model's limits unless given.
         on_start: Called with the address and the port as soon as requests are answered.
-        reload: Gives settings whose keys are used from then on, at each SIGHUP.
-        guard: Told, when the server begins to stop, in how many seconds it must be gone; see `end_process_in`.
+        reload: Returns settings whose keys are used from then on; called at each SIGHUP.
+        guard: Called when the server begins to stop, with the seconds after which it must be gone; see
+            `end_process_in`.
 
     Returns:
         The exit code: 0 after an orderly stop, `ENGINE_DIED` when the engine died, 128 and the signal's number when a
@@ -88,22 +88,16 @@ def serve(
     try:
         taken = listener or listen(config)
         decoders = decoding(config, image_limits or model.image_limits)
-        with json_lines(sys.stdout), library_messages(), decoders as images:  # the decoders' messages are lines, too
+        with json_lines(sys.stdout), library_messages(), decoders as images:  # decoders inherit stderr
             app = create_app(ModelBackend(model), config, images)
             return run(app, config, taken, on_start, reload, guard)
     finally:
-        model.close(drain=False)  # what was accepted has ended, or has been given up
+        model.close(drain=False)  # accepted requests have ended or were cancelled
 
 
 @contextlib.contextmanager
 def decoding(config: ServerConfig, limits: ImageLimits) -> Iterator[RequestImages]:
-    """Have images decoded in processes of their own while a block runs, if the configuration wants that.
-
-    The processes are ready when the block begins, and have ended when this returns.
-
-    Args:
-        config: Of the server.
-        limits: How large images may be.
+    """Start the processes that decode images, if configured, for the time of a block.
 
     Raises:
         SettingsError: The system cannot do it, and the configuration asks for it.
@@ -129,19 +123,7 @@ def run(
     reload: Callable[[], ServerConfig] | None = None,
     guard: Callable[[float], None] | None = None,
 ) -> int:
-    """Answer requests with an application until SIGTERM or SIGINT. The process belongs to it: its limits and filters.
-
-    Args:
-        app: From `create_app`; `app.state.ingress` is its ingress.
-        config: How to serve.
-        listener: From `listen`.
-        on_start: See `serve`.
-        reload: See `serve`.
-        guard: See `serve`.
-
-    Returns:
-        The exit code; see `serve`.
-    """
+    """Serve an application from `create_app`; arguments and result as of `serve`. Changes limits of the process."""
     allow_files(config.max_connections)
     ignore_pillow_warnings()
     server = DrainingServer(app, config, on_start, reload, guard)
@@ -150,9 +132,9 @@ def run(
 
 
 def end_process_in(seconds: float) -> None:
-    """End this process with exit code 1 unless it has ended by then, and show what each thread was doing.
+    """End this process with exit code 1 if it still runs then, and print the stack of each thread.
 
-    It holds whatever threads do, even one that never lets another thread of Python run.
+    Works whatever threads do, also if one never releases the GIL.
     """
     file = open(os.dup(sys.stderr.fileno()), "w")  # noqa: SIM115 - needed until the end of the process
     _kept.append(file)
@@ -163,18 +145,7 @@ _kept: list[IO[str]] = []
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn, with an end that finishes what is accepted.
-
-    Args:
-        app: From `create_app`.
-        config: How to serve.
-        on_start: See `serve`.
-        reload: See `serve`.
-        guard: See `serve`.
-
-    Attributes:
-        exit_code: See `serve`.
-    """
+    """uvicorn, with an end that finishes accepted requests; arguments and exit code as of `serve`."""
 
     def __init__(
         self,
@@ -191,13 +162,12 @@ class DrainingServer(uvicorn.Server):
         self._drain_s = config.drain_s
         self._limits = config
         self._on_start = on_start
-        self._read_again = reload
+        self._read_keys = reload
         self._guard = guard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         host, port = (sockets or self.servers[0].sockets)[0].getsockname()[:2]
@@ -206,24 +176,24 @@ class DrainingServer(uvicorn.Server):
             self._on_start(host, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the connections, and wait for the requests that had to be given up."""
+        """Close the connections, and wait for cancelled requests."""
         await super().shutdown(sockets)
-        if self.force_exit:  # uvicorn leaves it out, and the application would be cancelled with a traceback
+        if self.force_exit:  # uvicorn skips it, and cancelling the application would log a traceback
             await self.lifespan.shutdown()
         if self.server_state.tasks:
             await asyncio.wait(self.server_state.tasks, timeout=_CLOSING_S)
-        self._look_at_engine()
+        self._engine_died()
         log("stopped", unfinished=self._ingress.open)
 
     async def on_tick(self, counter: int) -> bool:
-        """Begin to stop when the engine has died: nothing can be answered any more."""
-        if self._look_at_engine() and self._draining is None:
+        """Begin to stop when the engine has died."""
+        if self._engine_died() and self._draining is None:
             self._begin_to_drain(_TELLING_S)
         return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take the signals while serving; afterwards they do again what they did before."""
+        """Handle the signals while serving, and restore their handlers afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -237,13 +207,13 @@ class DrainingServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def _refused(self, status: int, code: str) -> None:
-        """Log and count what is refused before the application sees it."""
+        """Log and count a connection that is refused before the application sees it."""
         log("refused", status=status, code=code)
         if self._http is not None:
             self._http.refused(status)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop at the first signal, and stop at once at the second."""
+        """Begin to stop at the first signal; stop at once at the second."""
         self.stop(sig)
 
     def _handle_reload(self, sig: int, frame: FrameType | None) -> None:
@@ -251,27 +221,23 @@ class DrainingServer(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._reload)
 
     def _reload(self) -> None:
-        """Read the keys again; where that fails the old ones stay."""
-        if self._read_again is None:
+        """Read the keys again; keep the old ones if that fails."""
+        if self._read_keys is None:
             log("keys not reloaded", reason="the server was started without a key file")
             return
         try:
-            self._limits.take_keys(self._read_again())
+            self._limits.take_keys(self._read_keys())
         except PhotonliteError as error:
             LOGGER.error("keys not reloaded", extra={"fields": {"reason": str(error)}})
         else:
             log("keys reloaded", keys=len(self._limits.api_keys))
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Do what a signal does; from any thread.
-
-        Args:
-            number: Of the signal.
-        """
+        """Do what a signal of this number does; from any thread."""
         if self._loop is None:
             self.should_exit = True
         else:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._stop, number)
 
     def _stop(self, number: int) -> None:
@@ -280,8 +246,8 @@ class DrainingServer(uvicorn.Server):
         else:
             self._abort(number)
 
-    def _look_at_engine(self) -> bool:
-        """Return whether the engine has died; the exit code says so then."""
+    def _engine_died(self) -> bool:
+        """Whether the engine has died; sets the exit code."""
         if self._ingress.backend.alive:
             return False
         if self.exit_code == 0:

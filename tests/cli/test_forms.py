@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from photonlite.cli import forms
-from photonlite.cli.forms import read_form
+from photonlite.cli import inputs
+from photonlite.cli.inputs import read_form
 from photonlite.cli.parser import parse
 from photonlite.errors import InputError
 
@@ -53,7 +53,7 @@ def test_one_form_only() -> None:
     [
         (None, "missing.json", "cannot be read as text"),
         (b"\xff\xfe", "schema.json", "cannot be read as text"),
-        (b" " * (forms.MAX_SCHEMA_BYTES + 1), "schema.json", "over 1048576 bytes"),
+        (b" " * (inputs.MAX_SCHEMA_BYTES + 1), "schema.json", "over 1048576 bytes"),
         (None, "no_module_of_this_name:Shelf", "cannot be imported: ModuleNotFoundError"),
         (None, "json:Shelf", "cannot be imported: AttributeError"),
     ],

@@ -16,7 +16,7 @@ import torch
 from photonlite.cli import main
 from photonlite.cli.parser import parse
 from photonlite.cli.serve import greeting
-from photonlite.cli.serve_settings import read_settings
+from photonlite.cli.settings import read_settings
 from photonlite.server.config import ServerConfig
 from tests.models.checkpoints import golden_tensors, make_folder
 from tests.server.live import GUARD, ServerProcess

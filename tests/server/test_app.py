@@ -37,7 +37,7 @@ def test_every_limit_of_admission_holds_on_every_route(route: Route) -> None:
     async def main() -> None:
         app = server(max_open=1, requests_per_minute=1)
         door = app.state.ingress
-        door._limiter.begin(Caller("127.0.0.1"), "first", 0.0, socket=False)
+        door.limiter.admit(Caller("127.0.0.1"), "first", 0.0, socket=False)
         full = await post(app, a_path(route), b"", {}, method=a_method(route))
         assert (full.status, full.code) == (429, "queue_full")
         fast = await post(app, a_path(route), b"", {}, method=a_method(route))

@@ -16,8 +16,8 @@ from photonlite.errors import ImageTimeoutError, RequestCancelledError
 from photonlite.images.decode import needed_bytes
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.server.errors import HttpError
-from photonlite.server.images import Hold, RequestImages, _call_on, from_data_uri, is_remote
-from photonlite.server.limits.limiter import Permit
+from photonlite.server.images import RequestImages, _call_on, from_data_uri, is_remote
+from photonlite.server.limits.limiter import Hold, Permit
 from tests.images.bombs import BOMBS
 from tests.server.asgi import post
 from tests.server.parts import DATA_URI, PNG, encoded, server

@@ -11,7 +11,9 @@ from photonlite.server.backend import Call
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError, to_http
 from photonlite.server.ingress import Ingress
-from photonlite.server.limits.wrong_keys import WrongKeyDelay
+from photonlite.server.limits.callers import WrongKeyDelay
+from photonlite.server.limits.limiter import Hold
+from photonlite.server.transport.middleware import ErrorResponses
 from tests.server.asgi import post
 from tests.server.fake import FakeBackend
 from tests.server.parts import DATA_URI, PNG, encoded, server
@@ -125,7 +127,7 @@ def test_slow_uploads_of_one_caller_take_no_place_of_a_request_and_leave_room_fo
         for permit in (*uploads, other):
             permit.close()
         assert door.open == 0
-        assert door._limiter.uploads.used == door._limiter.requests.used == 0
+        assert door.limiter.uploads.used == door.limiter.requests.used == 0
 
     run(main())
 
@@ -181,7 +183,7 @@ def test_the_memory_of_open_requests_is_limited() -> None:
             with pytest.raises(HttpError) as never:
                 other.charge(2000)
             assert never.value.status == 413
-            with one.holding(100):
+            with Hold(one, 100):
                 assert door.open_bytes == 1000
             assert door.open_bytes == 900
         assert door.open_bytes == 0
@@ -321,8 +323,8 @@ def test_repeated_wrong_keys_are_slowed_on_every_route() -> None:
         waited.append(seconds)
 
     for middleware in app.user_middleware:
-        if middleware.cls is WrongKeyDelay:
-            middleware.kwargs["sleep"] = sleep
+        if middleware.cls is ErrorResponses:
+            middleware.kwargs["wrong_keys"] = WrongKeyDelay(sleep=sleep)
     for path in ("/v1/caption", "/v1/detect", "/v1/chat/completions", "/v1/query", "/v1/point"):
         assert run(post(app, path, ASK, {"x-moondream-auth": "wrong"})).status == 401
     assert run(post(app, "/v1/caption", ASK, {"x-moondream-auth": "first"})).status == 200

@@ -300,7 +300,7 @@ import dataclasses, sys
 from pathlib import Path
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
-from photonlite.server.limits.key_file import read_keys
+from photonlite.server.config import read_keys
 from photonlite.server.transport.listening import listen
 from photonlite.server.transport.logs import json_lines
 from photonlite.server.run import run

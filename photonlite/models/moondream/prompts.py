@@ -21,8 +21,8 @@ from photonlite.errors import SettingsError, SpatialRefError, UnsupportedSkillEr
 from photonlite.grammar.decoding.base import PATH_GRID, PathIds, Vocabulary
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.tokenizer import Detokenizer, Tokenizer
-from photonlite.numeric import plain
 from photonlite.request import Token
+from photonlite.settings import plain
 
 T = TypeVar("T")
 

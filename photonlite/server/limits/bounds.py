@@ -1,4 +1,4 @@
-"""What a call may ask for: every limit of the server's that is about words and numbers, in one place."""
+"""Limits on texts and settings of a call."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from photonlite.server.errors import HttpError
 
 
 def bounded(call: Call, config: ServerConfig, skills: tuple[str, ...]) -> Call:
-    """Check a call and write down its limits where it leaves them out.
+    """Check a call, and fill in the limits that it leaves out.
 
     Raises:
         HttpError: 422, a text or a setting is over the server's limit, or the model lacks the skill.
@@ -30,21 +30,6 @@ def bounded(call: Call, config: ServerConfig, skills: tuple[str, ...]) -> Call:
         arguments={**call.arguments, "settings": settings},
         deadline_s=longest if call.deadline_s is None else min(call.deadline_s, longest),
     )
-
-
-def check_images(count: int, config: ServerConfig) -> None:
-    """Check how many images a request holds.
-
-    Raises:
-        HttpError: 422, there are more than the server takes.
-    """
-    if count > config.max_images:
-        raise HttpError(
-            422,
-            f"the request holds {count} images, over the limit of {config.max_images}",
-            code="too_many_images",
-            limit="max_images",
-        )
 
 
 def _check_text(name: str, text: object, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""What requests of each kind have cost: running means and spreads, from which the server expects what others will."""
+"""Estimates of what requests cost, from running means and variances of what requests of the same kind have cost."""
 
 import math
 from typing import Any, Final, NamedTuple
@@ -6,37 +6,31 @@ from typing import Any, Final, NamedTuple
 from photonlite.server.backend import Call
 
 _MEMORY: Final = 64
-"""Answers after which an older one counts about a third as much."""
+"""Number of answers after which the weight of an older one has fallen to about a third."""
 _FEW: Final = 3.0
-"""Requests inside the engine at a time from which on they are many."""
+"""Requests inside the engine from which on they count as many."""
 _ENOUGH: Final = 4
-"""Answers that make a mean."""
+"""Answers that a mean needs."""
 _SPREADS: Final = 3.0
-"""Standard deviations above the mean that an estimate allows for: one in fifty exponential values is larger."""
+"""Standard deviations that an estimate adds to the mean: one in fifty exponential values is larger."""
 _MARGIN: Final = 1.1
-"""By how much an estimate is raised beyond that."""
+"""Factor on top of that."""
 
 
 class Kind(NamedTuple):
-    """Requests that are expected to cost about the same.
-
-    Attributes:
-        skill: What is asked.
-        image: Whether it is about an image.
-        form: Whether the answer has a schema, choices or a pattern.
-        reasoning: Whether the model thinks before it answers.
-        length: Limit of tokens or objects: the number of its binary digits.
-    """
+    """Requests that are expected to cost about the same."""
 
     skill: str
     image: bool
     form: bool
+    """Whether the answer is constrained by a schema, choices or a pattern."""
     reasoning: bool
     length: int
+    """Binary digits of the limit of tokens or objects."""
 
 
 def kind_of(call: Call) -> Kind:
-    """Return the kind of a call whose settings hold every limit."""
+    """Return the kind of a call from `bounded`."""
     arguments = call.arguments
     settings: Any = arguments.get("settings") or {}
     limit = settings.get("max_tokens" if call.skill in ("caption", "query") else "max_objects", 0)
@@ -45,33 +39,28 @@ def kind_of(call: Call) -> Kind:
 
 
 class Estimate(NamedTuple):
-    """Seconds that something is expected to take.
-
-    Attributes:
-        mean: Of the seconds.
-        variance: Of the seconds.
-    """
+    """Mean and variance of the seconds that something is expected to take."""
 
     mean: float = 0.0
     variance: float = 0.0
 
     def __add__(self, other: tuple[object, ...]) -> "Estimate":
-        """Return the estimate of both, one after the other."""
+        """Estimate of both, one after the other."""
         assert isinstance(other, Estimate)
         return Estimate(self.mean + other.mean, self.variance + other.variance)
 
     def scaled(self, factor: float) -> "Estimate":
-        """Return the estimate of so many times as much."""
+        """Estimate of `factor` times as much."""
         return Estimate(self.mean * factor, self.variance * factor * factor)
 
     @property
     def most(self) -> float:
-        """Seconds that it will hardly exceed."""
+        """Seconds that are rarely exceeded."""
         return _MARGIN * (self.mean + _SPREADS * math.sqrt(self.variance))
 
 
-class Running:
-    """Mean and variance of values, the newest of which count most."""
+class RunningMean:
+    """Exponentially weighted mean and variance."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -79,7 +68,6 @@ class Running:
         self.variance = 0.0
 
     def add(self, value: float) -> None:
-        """Take one value."""
         self.count += 1
         part = 1 / min(self.count, _MEMORY)
         difference = value - self.mean
@@ -87,70 +75,59 @@ class Running:
         self.variance = (1 - part) * (self.variance + part * difference * difference)
 
     def sum_of(self, count: int, least: float = 0.0) -> Estimate:
-        """Return the sum of so many further values, whose mean is at least so much.
+        """Estimate the sum of further values whose mean is at least `least`.
 
-        Its variance is that of the values and that of the mean, which is known from a limited number of them.
+        Its variance is that of the values and that of the mean, which comes from a limited number of them.
         """
         doubt = count * count / min(max(1, self.count), 2 * _MEMORY)
         return Estimate(count * max(least, self.mean), (count + doubt) * self.variance)
 
 
 class Costs:
-    """Seconds of the engine that requests have taken for themselves, by kind.
+    """Engine seconds that requests have used, by kind.
 
-    A kind without an answer is taken for the mean of all; without any answer, for nothing.
+    A kind without answers is estimated by the mean of all kinds; without any answer, by 0.
     """
 
     def __init__(self) -> None:
-        self._known: dict[Kind | None, Running] = {}
+        self._known: dict[Kind | None, RunningMean] = {}
 
     def add(self, kind: Kind, seconds: float, *, answered: bool) -> None:
-        """Count a request.
+        """Count a request; one that was not answered needed more than its seconds.
 
-        Args:
-            kind: Of the request.
-            seconds: What it has taken.
-            answered: Whether that was all that it needed. Of one that was given up it is known only that it needed
-                more: as for any that is not done yet, the mean is expected to be left. It tells nothing if it was given
-                up early.
+        Like any unfinished request it is expected to need the mean in addition; if it was given up early, it says
+        nothing and is skipped.
         """
         mean = self.of(kind).mean
         if answered or seconds > 0.9 * mean:
             for key in (kind, None):
-                self._known.setdefault(key, Running()).add(seconds if answered else seconds + mean)
+                self._known.setdefault(key, RunningMean()).add(seconds if answered else seconds + mean)
 
-    def of(self, kind: Kind) -> Running:
-        """Return what is known about a request."""
-        return self._known.get(kind) or self._known.get(None) or Running()
+    def of(self, kind: Kind) -> RunningMean:
+        return self._known.get(kind) or self._known.get(None) or RunningMean()
 
 
 class Crowding:
-    """How much longer a kind of request takes with more inside the engine.
+    """How much longer a kind of request takes with more requests inside the engine.
 
-    On a CPU two take about twice as long as one; on a card further ones cost little as long as they decode. The rest is
-    between what few and what many have taken, in a straight line.
+    On a CPU two take about twice as long as one; on a GPU further ones cost little while they decode. Times between
+    those of few and of many requests are interpolated linearly.
     """
 
     def __init__(self) -> None:
-        self._few = Running(), Running()
-        self._many = Running(), Running()
+        self._few = RunningMean(), RunningMean()
+        self._many = RunningMean(), RunningMean()
 
     def add(self, inside: float, seconds: float) -> None:
-        """Count an answer.
-
-        Args:
-            inside: Requests that were inside, on average.
-            seconds: What it took.
-        """
+        """Count an answer that took so many seconds with so many requests inside on average."""
         count, taken = self._few if inside < _FEW else self._many
         count.add(inside)
         taken.add(seconds)
 
     def room(self, callers: int) -> float:
-        """Return how many may be inside so that each takes at most so many times as long as alone as there are callers.
+        """Requests that may be inside so that each takes at most `callers` times as long as alone.
 
-        Returns:
-            One for each caller until it is known what few take, and then no limit until it is known what many take.
+        One for each caller until it is known what few take, then no limit until it is known what many take.
         """
         (few, short), (many, long) = self._few, self._many
         if few.count < _ENOUGH:

@@ -1,35 +1,114 @@
-"""What is open at a time: requests and sockets that are accepted and not answered, and the bytes that they hold.
+"""Limits on what is open at a time: requests, uploads, WebSockets and their memory, divided between callers.
 
-A request holds a place among uploads until its body is there, and then one among open requests, so that slow uploads
-keep nobody from asking. A WebSocket holds a place among sockets. Each kind of place is divided between callers, and so
-are the bytes: see `shares`.
+A request counts among uploads until its body has arrived, then among open requests: slow uploads do not keep others
+out. A WebSocket counts among sockets.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Self
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Final, Self
 
-from photonlite.server.errors import HttpError
+from photonlite.server.errors import CLIENT_CLOSED, HttpError
 from photonlite.server.limits.callers import Caller
-from photonlite.server.limits.shares import Shares
+
+_GREED: Final = 7
+"""How many times the free part a caller may hold: alone, seven eighths of the resource."""
+
+_CALLERS: Final = 10_000
+"""Callers whose rate is remembered; the one that has been silent longest is forgotten first."""
+
+
+def may_hold(held: int, free: int, weight: float = 1.0) -> bool:
+    """Whether a caller may hold so much while so much stays free for others.
+
+    The rule of dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
+    switches", 1998): one caller alone uses nearly everything; with every further caller less stays free, and a greedy
+    caller gets nothing new until it holds no more than its share.
+
+    Args:
+        held: Units that it would hold.
+        free: Units that would be free then.
+        weight: Of the caller, relative to the largest weight among those that hold something.
+    """
+    return held <= _GREED * weight * free
+
+
+class Shares:
+    """A resource with a capacity in units, and how much of it each caller holds."""
+
+    def __init__(self, name: str, capacity: int) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.used = 0
+        self._held: dict[str, int] = {}
+        self._weights: dict[str, float] = {}
+
+    def held(self, caller: Caller) -> int:
+        """Units that a caller holds."""
+        return self._held.get(caller.id, 0)
+
+    def has_room(self, caller: Caller, size: int = 1, own: int = 0) -> bool:
+        """Whether a caller may take more; `own` is what the same request holds already.
+
+        The only request of a caller may use all that is free.
+        """
+        free = self.capacity - self.used - size
+        held = self.held(caller)
+        if held == own:
+            return free >= 0
+        largest = max(caller.weight, max(self._weights.values()))
+        return may_hold(held + size, free, caller.weight / largest)
+
+    def take(self, caller: Caller, size: int = 1, own: int = 0) -> bool:
+        """Take units if `has_room`; returns whether it took them."""
+        if not self.has_room(caller, size, own):
+            return False
+        if size:
+            self._held[caller.id] = self.held(caller) + size
+            self._weights[caller.id] = caller.weight
+            self.used += size
+        return True
+
+    def give(self, caller: Caller, size: int = 1) -> None:
+        """Return units."""
+        self.used -= size
+        left = self.held(caller) - size
+        if left:
+            self._held[caller.id] = left
+        else:
+            self._held.pop(caller.id, None)
+            self._weights.pop(caller.id, None)
+
+
+class RateLimit:
+    """A token bucket for each caller: so many requests at once, refilled evenly within a minute."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
+        self._per_minute = per_minute
+        self._clock = clock
+        self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+
+    def take(self, caller: Hashable) -> float:
+        """Count a request; returns 0 if it may be made, else the seconds until one may."""
+        now = self._clock()
+        tokens, since = self._buckets.pop(caller, (float(self._per_minute), now))
+        tokens = min(float(self._per_minute), tokens + (now - since) * self._per_minute / 60)
+        granted = tokens >= 1
+        self._buckets[caller] = (tokens - 1 if granted else tokens, now)
+        if len(self._buckets) > _CALLERS:
+            self._buckets.popitem(last=False)
+        return 0.0 if granted else (1 - tokens) * 60 / self._per_minute
 
 
 class Permit:
-    """One accepted request, and what it holds. Leaving its block gives its place back, unless a response keeps it.
+    """An admitted request and the memory it holds; an async context manager.
 
-    Args:
-        places: Where the place and the bytes are counted.
-        room: Where it has its place.
-        id: Of the request.
-        admitted: When, in seconds of the ingress's clock.
-        caller: Who asks: what is computed for one tenant serves no other.
+    Leaving the block closes the permit, unless `keep` was called: then a streamed response closes it.
 
     Attributes:
-        id: Of the request, for its response and the log.
-        admitted: When, in seconds of the ingress's clock.
-        caller: Who asks.
+        id: Id of the request, for its response and the log.
+        admitted: Time of admission, by the ingress's clock.
     """
 
     def __init__(self, limiter: "RequestLimiter", room: Shares, id: str, admitted: float, caller: Caller) -> None:
@@ -44,15 +123,11 @@ class Permit:
 
     @property
     def cache_salt(self) -> str | None:
-        """The tenant; None without keys."""
+        """The tenant, so that no cache is shared between tenants; None without keys."""
         return self.caller.tenant
 
     def enter(self) -> None:
-        """Take a place among open requests, now that the body is there.
-
-        Raises:
-            HttpError: 429, the caller has its share of places.
-        """
+        """Move from uploads to open requests, once the body has arrived; raises 429 as `RequestLimiter.admit`."""
         limiter = self._limiter
         if self._room is limiter.uploads:
             limiter.take_place(limiter.requests, self.caller)
@@ -60,10 +135,10 @@ class Permit:
             self._room = limiter.requests
 
     def charge(self, size: int) -> None:
-        """Hold so many bytes more, to the end of the request.
+        """Hold so many more bytes until the request ends.
 
         Raises:
-            HttpError: 413 if no server of this size could hold them, 429 if open requests hold too many now.
+            HttpError: 413 if they can never fit, 429 if open requests hold too much now.
         """
         self._limiter.take_bytes(self.caller, size, self._bytes)
         self._bytes += size
@@ -74,21 +149,12 @@ class Permit:
             self._bytes -= size
             self._limiter.bytes.give(self.caller, size)
 
-    @contextmanager
-    def holding(self, size: int) -> Iterator[None]:
-        """Hold so many bytes more while a block runs; raises as `charge` does."""
-        self.charge(size)
-        try:
-            yield
-        finally:
-            self.release(size)
-
     def keep(self) -> None:
-        """Let a response hold the place beyond the handler's block; it calls `close` once it is sent."""
+        """Keep the permit beyond the block."""
         self._kept = True
 
     def close(self) -> None:
-        """Give the place and the bytes back; closing twice is fine."""
+        """Return the place and the bytes; closing twice is fine."""
         if not self._closed:
             self._closed = True
             self._limiter.bytes.give(self.caller, self._bytes)
@@ -98,28 +164,58 @@ class Permit:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         if kind is not None or not self._kept:
             self.close()
 
 
+class Hold:
+    """Bytes that a request holds while a block runs; `keep` leaves them to the request's end."""
+
+    def __init__(self, permit: Permit, size: int = 0) -> None:
+        self.size = 0
+        self._permit = permit
+        self._ended = False
+        if size:
+            self.resize(size)
+
+    def resize(self, size: int) -> None:
+        """Hold so many bytes from now on; on failure, raised as by `Permit.charge`, it holds what it held before."""
+        if self._ended:
+            raise HttpError(CLIENT_CLOSED, "nobody waits for the image any more", code="client_closed")
+        if size > self.size:
+            self._permit.charge(size - self.size)
+        else:
+            self._permit.release(self.size - size)
+        self.size = size
+
+    def grow(self, size: int) -> None:
+        """Hold so many bytes more."""
+        self.resize(self.size + size)
+
+    def keep(self) -> None:
+        """Leave the bytes to the request."""
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.resize(0)
+        self._ended = True
+
+
 class RequestLimiter:
-    """Counts what is open. Belongs to one event loop.
+    """Counts what is open; belongs to one event loop.
 
     Args:
         most: Open requests, and as many uploads.
         most_sockets: Open WebSockets.
-        most_bytes: Of all of them together.
-        retry_s: Says in how many seconds a caller should ask again that has its share.
+        most_bytes: Memory of all of them.
+        retry_s: Returns the seconds after which a refused caller should try again.
 
     Attributes:
-        open: Requests and sockets that have a place.
-        uploads: Places of requests whose bodies are on their way.
-        requests: Places of the other requests.
-        sockets: Places of WebSockets.
-        bytes: What all of them hold.
+        open: Requests and sockets that hold a permit.
     """
 
     def __init__(self, most: int, most_sockets: int, most_bytes: int, retry_s: Callable[[Caller], int]) -> None:
@@ -132,11 +228,11 @@ class RequestLimiter:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def begin(self, caller: Caller, id: str, now: float, *, socket: bool) -> Permit:
+    def admit(self, caller: Caller, id: str, now: float, *, socket: bool) -> Permit:
         """Admit a request whose body has not been read, or a WebSocket.
 
         Raises:
-            HttpError: 429, the caller has its share of places.
+            HttpError: 429, the caller holds its share.
         """
         if not socket and not self.requests.has_room(caller):
             raise self._no_place(self.requests, caller)
@@ -147,30 +243,22 @@ class RequestLimiter:
         return Permit(self, room, id, now, caller)
 
     def take_place(self, room: Shares, caller: Caller) -> None:
-        """Take a place; raises as `begin` does."""
+        """Take a place; raises as `admit`."""
         if not room.take(caller):
             raise self._no_place(room, caller)
 
     def leave(self) -> None:
-        """Count a permit that has been closed."""
+        """Count a permit that was closed."""
         self.open -= 1
         if not self.open:
             self._empty.set()
 
     def take_bytes(self, caller: Caller, size: int, own: int) -> None:
-        """Count bytes of a request that holds some already.
-
-        Raises:
-            HttpError: 413 if the request is over the limit alone, 429 if the caller has its share.
-        """
+        """Take bytes for a request that holds `own` already; raises as `Permit.charge`."""
         most = self.bytes.capacity
         if own + size > most:
-            raise HttpError(
-                413,
-                f"the request takes {own + size} bytes once decoded, over the limit of {most}: shrink it",
-                code="request_too_large",
-                limit="max_open_bytes",
-            )
+            message = f"the request takes {own + size} bytes once decoded, over the limit of {most}: shrink it"
+            raise HttpError(413, message, code="request_too_large", limit="max_open_bytes")
         if not self.bytes.take(caller, size, own):
             reason = f"open requests hold {self.bytes.used} of {most} bytes, yours {self.bytes.held(caller)} of them"
             raise self._busy(reason, "memory_full", caller, "max_open_bytes")

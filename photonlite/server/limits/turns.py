@@ -1,21 +1,22 @@
-"""EngineTurns at the engine: which of the requests that wait is handed over next, and how long the others will wait.
+"""Turns at the engine: which waiting request is next, and how long a further one would wait.
 
 ```
-take ──> waiting, a line for each caller ── next turn ──> inside the engine ──> leave
+join ──> waiting, a line for each caller ── granted ──> inside the engine ──> leave
 ```
 
-Callers take turns as in fair queueing: next is the caller that has had the least of the engine, in seconds divided by
-its weight (the counters of Sheng et al., "Fairness in serving large language models", OSDI 2024, which count tokens).
-Everyone who is inside counts for an equal part of the time that passes. A caller that comes back after a pause begins
-where the one with the least is now: pauses save nothing up.
+Fair queueing: next is the caller that has used the fewest engine seconds divided by its weight (the counters of Sheng
+et al., "Fairness in serving large language models", OSDI 2024, which count tokens). Requests inside share the time
+that passes equally. A caller that returns after a pause starts at the smallest counter: pauses save nothing up.
 
-The engine answers in the order in which it gets requests, so what is inside must leave room for whoever comes. A caller
-alone may fill the engine and a quarter more, so that the next are prepared. Where every caller has as many requests
-that wait as the engine takes, they fill it once. Else, and for `_PRESENT_S` after another one has left, so many are
-inside that each takes at most as many times as long as alone as there are callers: `Crowding` knows how many. A caller
-with none inside counts as one. In any case each caller may have one inside, and as many as another for its weight.
+The engine answers in the order in which it gets requests, so what is inside must leave room for newcomers:
 
-A real-time request goes before bulk work, also inside the engine, until its caller has had `_LEAD_S` more than others.
+- A caller alone may fill the engine and a quarter more, so that the next requests are prepared.
+- Where every caller has as many requests waiting as the engine takes, they fill it once.
+- Otherwise, and for `_PRESENT_S` after another caller has left, so many are inside that each takes at most as many
+  times as long as alone as there are callers; `Crowding` knows how many. A caller with none inside counts as one.
+- Each caller may always have one inside, and as many as another one relative to its weight.
+
+Real-time requests go before bulk work, also inside the engine, until their caller is `_LEAD_S` ahead of others.
 """
 
 import asyncio
@@ -28,27 +29,21 @@ from photonlite.server.limits.callers import Caller
 from photonlite.server.limits.estimates import Costs, Crowding, Estimate, Kind
 
 _PRESENT_S: Final = 60.0
-"""Seconds for which a caller counts as present after its last answer."""
+"""Seconds after its last answer for which a caller counts as present."""
 _MOST_ABSENT: Final = 1024
 """Callers without a request that are remembered."""
 _LEAD_S: Final = 0.5
-"""Seconds of the engine that real-time requests of a caller may have had more than others."""
+"""Engine seconds by which real-time requests of a caller may be ahead of others."""
 
 
 class Turn:
     """One request's turn.
 
-    Args:
-        line: Of its caller.
-        kind: What it is expected to cost.
-        realtime: Whether it goes before bulk work.
-
     Attributes:
-        granted: Done once it may go to the engine; its result says whether it goes before bulk work there.
-        charged: Seconds of the engine that its caller was charged in advance.
-        entered: When it went to the engine, by `EngineTurns`' count of seconds of the engine; None while it waits.
+        granted: Done once the request may enter the engine; its result is whether it goes before bulk work there.
+        charged: Engine seconds that its caller was charged in advance.
+        entered: Value of `EngineTurns._work` when it entered the engine; None while it waits.
         begun: The same by the clock.
-        left: Whether it has ended, or no longer waits.
     """
 
     def __init__(self, line: "_Line", kind: Kind, realtime: bool) -> None:
@@ -63,12 +58,11 @@ class Turn:
 
 
 class _Line:
-    """The requests of one caller."""
+    """The requests of one caller, and the engine seconds it has used divided by its weight."""
 
-    def __init__(self, caller: Caller, had: float) -> None:
+    def __init__(self, caller: Caller, used: float) -> None:
         self.caller = caller
-        self.had = had
-        """Seconds of the engine, divided by the weight."""
+        self.used = used
         self.realtime: deque[Turn] = deque()
         self.bulk: deque[Turn] = deque()
         self.waiting: Counter[Kind] = Counter()
@@ -76,7 +70,6 @@ class _Line:
 
     @property
     def queue(self) -> deque[Turn]:
-        """Where the request stands whose turn is next, if any waits."""
         return self.realtime or self.bulk
 
     @property
@@ -97,7 +90,7 @@ class _Line:
         return turn
 
     def charge(self, seconds: float) -> None:
-        self.had += seconds / self.caller.weight
+        self.used += seconds / self.caller.weight
 
     def _count_out(self, turn: Turn) -> None:
         self.waiting[turn.kind] -= 1
@@ -106,12 +99,7 @@ class _Line:
 
 
 class EngineTurns:
-    """Hands out turns. Belongs to one event loop.
-
-    Args:
-        batch: Requests that the engine works on together.
-        clock: Gives seconds.
-    """
+    """Grants turns; belongs to one event loop. `batch` requests run together in the engine."""
 
     def __init__(self, batch: int, clock: Callable[[], float]) -> None:
         self._batch = batch
@@ -121,14 +109,14 @@ class EngineTurns:
         self._crowding: dict[Kind, Crowding] = {}
         self._busy: dict[str, _Line] = {}
         self._absent: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Callers without a request, in the order in which they left: what they have had, and when they left."""
+        """Callers without requests, in the order in which they left: seconds used, time of leaving."""
         self._inside: Counter[Kind] = Counter()
         self._entered: defaultdict[Kind, float] = defaultdict(float)
         """Sums of `Turn.entered` of those inside."""
         self._least = 0.0
-        """What the busy caller with the least has had; it never falls."""
+        """Smallest `used` of busy callers; it never decreases."""
         self._work = 0.0
-        """Seconds of the engine that a request has had that was inside all the time."""
+        """Engine seconds used by a hypothetical request that was inside all the time."""
         self._at = clock()
 
     @asynccontextmanager
@@ -144,24 +132,19 @@ class EngineTurns:
             self.leave(turn, answered=answered)
 
     def join(self, caller: Caller, kind: Kind, *, realtime: bool = False) -> Turn:
-        """Begin to wait for a turn, which must be left."""
+        """Start to wait for a turn; the caller must `leave` it."""
         self._advance()
         line = self._busy.get(caller.id)
         if line is None:
-            had, _ = self._absent.pop(caller.id, (0.0, 0.0))
-            line = self._busy[caller.id] = _Line(caller, max(had, self._least))
+            used, _ = self._absent.pop(caller.id, (0.0, 0.0))
+            line = self._busy[caller.id] = _Line(caller, max(used, self._least))
         turn = Turn(line, kind, realtime)
         line.join(turn)
         self._grant()
         return turn
 
     def leave(self, turn: Turn, *, answered: bool) -> None:
-        """End a turn, or the wait for it; a second time changes nothing.
-
-        Args:
-            turn: From `join`.
-            answered: Whether the engine has done its work.
-        """
+        """End a turn, or the wait for it; `answered` says whether the engine completed it. Idempotent."""
         if turn.left:
             return
         turn.left = True
@@ -172,26 +155,22 @@ class EngineTurns:
             line.drop(turn)
         else:
             self._take_out(turn, turn.entered, answered)
-        self._least = max(self._least, min(other.had for other in self._busy.values()))
+        self._least = max(self._least, min(other.used for other in self._busy.values()))
         if not line.busy:
             del self._busy[line.caller.id]
-            self._absent[line.caller.id] = line.had, self._at
+            self._absent[line.caller.id] = line.used, self._at
             if len(self._absent) > _MOST_ABSENT:
                 self._absent.popitem(last=False)
         self._grant()
 
     def expected_s(self, caller: Caller, kind: Kind | None = None) -> float:
-        """Return the seconds until one more request of a caller would be answered.
+        """Return an upper estimate of the seconds until one more request of a caller would be answered.
 
-        What waits in front of it is worked off one after the other; then it shares the engine with those inside.
+        What waits before it is worked off one after the other; then it shares the engine with those inside. Without a
+        kind, it is the time until the request would enter the engine.
 
-        Args:
-            caller: Who asks.
-            kind: Of the request; None for the time until it would go to the engine.
-
-        Returns:
-            More than it will hardly take; 0 where the caller has no open request. Such a request is always worth a try:
-            if all were refused by what was measured once, nothing would be measured again.
+        A caller without open requests gets 0: such a request is always worth a try, since an estimate that refused
+        every request would never be corrected by a measurement.
         """
         line = self._busy.get(caller.id)
         if line is None:
@@ -210,7 +189,7 @@ class EngineTurns:
         return (before + cost.scaled(self._inside.total() + 1)).most
 
     def next_s(self, caller: Caller) -> float:
-        """Return the seconds in which about one request of a caller is answered, as things are."""
+        """Return about how often, in seconds, a request of the caller is answered at the current load."""
         self._advance()
         if not self._inside:
             return 0.0
@@ -234,32 +213,30 @@ class EngineTurns:
             line.inside += 1
             self._inside[turn.kind] += 1
             self._entered[turn.kind] += turn.entered
-            if not turn.granted.done():  # else its task has been cancelled, and leaves in a moment
+            if not turn.granted.done():  # else its task was cancelled and is about to leave
                 turn.granted.set_result(goes_first)
 
     def _take_out(self, turn: Turn, entered: float, answered: bool) -> None:
-        """Charge a request that leaves the engine for what it has really had, and remember it."""
+        """Charge a request that leaves the engine for the seconds it used, and update the estimates."""
         turn.line.inside -= 1
         self._inside[turn.kind] -= 1
         self._entered[turn.kind] -= entered
         if not self._inside[turn.kind]:
             del self._inside[turn.kind], self._entered[turn.kind]
-        had, seconds = self._work - entered, self._at - turn.begun
-        turn.line.charge(had - turn.charged)
-        if answered and had and seconds / had <= self._batch:  # else it has waited inside
-            self._crowding.setdefault(turn.kind, Crowding()).add(seconds / had, seconds)
-        self._costs.add(turn.kind, had, answered=answered)
+        used, seconds = self._work - entered, self._at - turn.begun
+        turn.line.charge(used - turn.charged)
+        if answered and used and seconds / used <= self._batch:  # else it also waited inside
+            self._crowding.setdefault(turn.kind, Crowding()).add(seconds / used, seconds)
+        self._costs.add(turn.kind, used, answered=answered)
 
     def _next(self) -> _Line | None:
-        """Return the caller whose turn it is."""
-
         def rank(line: _Line) -> tuple[float, int]:
-            return line.had - _LEAD_S * bool(line.realtime), line.inside
+            return line.used - _LEAD_S * bool(line.realtime), line.inside
 
         return min((line for line in self._busy.values() if line.queue), key=rank, default=None)
 
     def _has_room(self, line: _Line) -> bool:
-        """Return whether the next request of the caller whose turn it is may go to the engine."""
+        """Whether the next request of the caller whose turn it is may enter the engine."""
         inside = self._inside.total()
         if not line.inside or line.realtime:
             return inside < 2 * self._batch
@@ -279,15 +256,14 @@ class EngineTurns:
         return inside + reserved + 1 <= crowding.room(1 + (len(others) or 1))
 
     def _is_within_lead(self, line: _Line) -> bool:
-        return all(line.had - other.had <= _LEAD_S for other in self._busy.values())
+        return all(line.used - other.used <= _LEAD_S for other in self._busy.values())
 
     def _cost(self, kind: Kind, count: int) -> Estimate:
-        """Return what requests are expected to cost: each at least what those of its kind inside have had so far."""
+        """Cost of `count` requests: each at least what those of its kind inside have used so far."""
         inside = self._inside[kind]
         return self._costs.of(kind).sum_of(count, self._work - self._entered[kind] / inside if inside else 0.0)
 
     def _waiting(self, line: _Line) -> Estimate:
-        """Return what a caller's waiting requests are expected to cost."""
         total = Estimate()
         for kind, count in line.waiting.items():
             total += self._cost(kind, count)

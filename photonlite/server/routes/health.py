@@ -1,4 +1,4 @@
-"""`/health`: the engine lives. `/ready`: it can be sent work."""
+"""`/health`: whether the engine lives. `/ready`: whether it can be sent work."""
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -8,18 +8,13 @@ from photonlite.server.backend import Backend
 from photonlite.server.ingress import Ingress
 
 STALLED_S = 30.0
-"""Seconds without a sign of life after which an engine counts as stuck: longer than any one step takes."""
-
+"""Seconds without a tick after which an engine counts as stuck: longer than any step takes."""
 
 _DEAD = "the engine has stopped: the server ends, and has to be started again"
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:
-    """Give the routes of `/health` and `/ready`. Neither needs a key: they tell nothing about what is asked.
-
-    Args:
-        ingress: Of the server.
-    """
+    """Return the routes of `/health` and `/ready`; they need no key, since they say nothing about requests."""
 
     async def health(request: Request) -> JSONResponse:
         if not ingress.backend.alive:
@@ -36,11 +31,7 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 
 
 def unfit(backend: Backend) -> str | None:
-    """Say why a backend cannot be sent work; None when it can.
-
-    Args:
-        backend: Which.
-    """
+    """Return why a backend cannot be sent work; None if it can."""
     if not backend.alive:
         return _DEAD
     if not backend.skills:

@@ -1,4 +1,4 @@
-"""WebSocket `/v1/realtime`: frames in, results out, the newest frame wins; `realtime_messages` describes the format."""
+"""WebSocket `/v1/realtime`: frames in, results out, the newest frame wins; `realtime_messages` has the format."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from photonlite.server.errors import UNFORESEEN, HttpError, to_http
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.bounds import bounded
 from photonlite.server.limits.callers import chosen_protocol
-from photonlite.server.limits.limiter import Permit
+from photonlite.server.limits.limiter import Hold, Permit
 from photonlite.server.routes.realtime_messages import (
     counts,
     error_message,
@@ -32,34 +32,30 @@ from photonlite.server.routes.realtime_messages import (
 from photonlite.server.transport.logs import LOGGER
 
 GOING_AWAY: Final = 1001
-"""Of WebSocket's close codes: the server stops."""
+"""Close code: the server stops."""
 
 IDLE: Final = 1008
-"""Of WebSocket's close codes: against the server's rules, here because no frame came for a long time."""
+"""Close code: a violation of the server's rules, here that no frame came for a long time."""
 
 _WINDOW: Final = 300
 _MOST_UNSENT: Final = 64
-_LOOK_S: Final = 0.2
-"""Seconds between two looks at whether the server drains, or no frames come."""
+_POLL_S: Final = 0.2
+"""Seconds between checks whether the server drains, or no frames come."""
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:
-    """Give the route.
-
-    Args:
-        ingress: Of the server.
-    """
+    """Return the route."""
 
     async def handle(websocket: WebSocket) -> None:
         async with await ingress.admit(websocket) as permit:
             await websocket.accept(subprotocol=chosen_protocol(websocket.scope.get("subprotocols") or ()))
-            await Connection(ingress, permit, websocket).serve()
+            await RealtimeConnection(ingress, permit, websocket).serve()
 
     return [WebSocketRoute("/v1/realtime", handle)]
 
 
 class Outbox:
-    """What is still to be sent: of results the newest, of all else so many.
+    """Messages to be sent: the newest result, and a limited number of others.
 
     Attributes:
         unsent: Messages that were dropped because the client reads too slowly.
@@ -72,7 +68,6 @@ class Outbox:
         self._there = asyncio.Event()
 
     def put(self, message: Mapping[str, Any]) -> None:
-        """Take a message."""
         if message["type"] == "result":
             self.unsent += self._result is not None
             self._result = message
@@ -94,14 +89,8 @@ class Outbox:
         return message
 
 
-class Connection:
-    """One client.
-
-    Args:
-        ingress: Of the server.
-        permit: The client's.
-        socket: Has been accepted.
-    """
+class RealtimeConnection:
+    """One client, whose socket has been accepted."""
 
     def __init__(self, ingress: Ingress, permit: Permit, socket: WebSocket) -> None:
         self._ingress = ingress
@@ -115,12 +104,12 @@ class Connection:
         self._driver: Driver | None = None
 
     async def serve(self) -> None:
-        """Answer until the client leaves, sends no more frames or the server drains; what is in flight is given up."""
+        """Answer until the client leaves, sends no more frames or the server drains; then cancel what is in flight."""
         sending = asyncio.create_task(self._send())
         receiving = asyncio.create_task(self._receive())
         try:
             while not (self._ingress.draining or self._is_idle):
-                await asyncio.wait((receiving, sending), timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((receiving, sending), timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
                 if receiving.done() or sending.done():
                     break
         finally:
@@ -128,7 +117,7 @@ class Connection:
         for task in (receiving, sending):
             if not task.cancelled():
                 task.result()
-        with suppress(WebSocketDisconnect, RuntimeError):  # the client was quicker
+        with suppress(WebSocketDisconnect, RuntimeError):  # the client closed first
             if self._ingress.draining:
                 await self._socket.close(GOING_AWAY, "the server is shutting down")
             elif self._is_idle:
@@ -157,7 +146,7 @@ class Connection:
                     self._take_frame(data, self._received - 1)
                 else:
                     self._take_text(read_text(message["text"]))
-            except Exception as error:  # of this message alone
+            except Exception as error:  # fails this message alone
                 self._tell(error, frame)
 
     async def _send(self) -> None:
@@ -180,7 +169,7 @@ class Connection:
         self._outbox.put(task_message(question))
 
     def _asked(self, message: Mapping[str, Any]) -> Question:
-        """Give what is asked after a message; the server's limits hold here, not only when a frame meets them."""
+        """Return the question after a message; it is checked against the server's limits before any frame is."""
         if self._state is not None:
             question = self._state.question.changed(message)
         elif "task" in message:
@@ -195,9 +184,9 @@ class Connection:
         if self._state is None or self._driver is None:
             message = 'send a text message first that names a task: {"task": "detect", "object": "mug"}'
             raise HttpError(422, message, code="no_task")
-        self._ingress.count_frame(self._permit)
+        self._ingress.check_frame_rate(self._permit)
         image = read_frame(self._ingress.image(data))
-        if len(image) > self._charged:  # the waiting place counts as large as the largest frame that was in it
+        if len(image) > self._charged:  # the pending frame counts as large as the largest so far
             self._permit.charge(len(image) - self._charged)
             self._charged = len(image)
         self._state.submit(image, number)
@@ -205,10 +194,8 @@ class Connection:
 
     async def _answer(self, job: Job) -> Mapping[str, Any]:
         image, question = job.frame.image, job.question
-        call = Call(
-            cast(Skill, question.task), image, question.arguments, deadline_s=job.deadline_s, realtime=True
-        )
-        with self._permit.holding(len(image)):
+        call = Call(cast(Skill, question.task), image, question.arguments, deadline_s=job.deadline_s, realtime=True)
+        with Hold(self._permit, len(image)):
             return await self._ingress.answer(call, self._permit, self._socket)
 
     def _deliver(self, outcome: Outcome) -> None:

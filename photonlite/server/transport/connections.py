@@ -1,6 +1,6 @@
-"""Connections with deadlines: a client that sends or reads too slowly, or has silently gone, holds nothing for long.
+"""Connections with deadlines, and reserved ones for probes.
 
-An address may hold its share of `max_connections`; see `shares`.
+An address may hold its share of `max_connections`; see `may_hold`.
 
 | what a connection waits for | limit | then |
 |---|---|---|
@@ -10,10 +10,10 @@ An address may hold its share of `max_connections`; see `shares`.
 | the headers, beyond `max_connections` | 1 s, of the last 16 such connections | 503, closed |
 | a sign of life of the client's machine | TCP keepalive and `TCP_USER_TIMEOUT` | dropped by the kernel |
 
-Connections beyond `max_connections` are for those who look after the server: only its probes are answered on them. A
-connection of the 16 that has not asked for anything gives way to a newer one, so that a probe gets through a flood.
+Beyond `max_connections`, 16 connections are reserved: only probes are answered on them, so that a server can be watched
+while clients crowd it. The oldest that has not sent a request is closed for a newer one: a probe gets through a flood.
 
-While a body is wanted and while an answer is computed, the ingress keeps the time.
+While a body is read and while an answer is computed, `Ingress` keeps the time.
 """
 
 import asyncio
@@ -21,49 +21,104 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import h11
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
-from photonlite.server.limits.callers import network_of
-from photonlite.server.limits.shares import may_hold
-from photonlite.server.transport.reserve import ProbeReserve, ProbesOnly, too_many
+from photonlite.server.limits.callers import Caller, network_of
+from photonlite.server.limits.limiter import Shares, may_hold
 
 MAX_HEADER_BYTES = 32 * 1024
-"""Of a request line and headers that come in pieces; a block that arrives at once may be a little longer."""
+"""Limit of a request line and headers that come in pieces; a block that arrives at once may be a little longer."""
 
 _NO_UTF8: Final = 1007
+"""Close code: a text message is not UTF-8."""
+
 _TRY_LATER: Final = 1013
-"""Of WebSocket's close codes: a message was not what its type says; there is no room for it."""
+"""Close code: there is no memory for a message."""
+
+PROBES: Final = ("/health", "/ready", "/metrics")
+"""Paths that are answered however many connections are open."""
+
+_RESERVED: Final = 16
+"""Connections beyond the limit."""
 
 _RESERVE_S: Final = 1.0
-"""Seconds that a connection of the reserve may take for headers."""
+"""Seconds in which a reserved connection must send headers."""
 
 Awaited = Literal["headers", "rest of the body"]
 
 
+class ReservedConnection(Protocol):
+    """A connection beyond the limit."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has not sent a request."""
+
+    def refuse_crowd(self) -> None:
+        """Answer that there are too many connections, and close."""
+
+
+class ProbeReserve:
+    """The connections that are open beyond the limit."""
+
+    def __init__(self) -> None:
+        self._members: dict[ReservedConnection, None] = {}  # in the order in which they came
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def join(self, connection: ReservedConnection) -> None:
+        """Add a connection; if there are too many, close the oldest silent one, or this one if there is none."""
+        self._members[connection] = None
+        if len(self._members) > _RESERVED:
+            silent = next((one for one in self._members if one.is_silent), connection)
+            self.leave(silent)
+            silent.refuse_crowd()
+
+    def leave(self, connection: ReservedConnection) -> None:
+        """Remove a connection, if it is reserved."""
+        self._members.pop(connection, None)
+
+
+class ProbesOnly:
+    """Answers probes, and refuses everything else: 503."""
+
+    def __init__(self, app: ASGIApp, refusal: HttpError, refused: Callable[[int, str], None]) -> None:
+        self._app = app
+        self._refusal = refusal
+        self._refused = refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") in PROBES:
+            await self._app(scope, receive, send)
+            return
+        self._refused(self._refusal.status, self._refusal.code)
+        await self._refusal.response()(scope, receive, send)
+
+
+def too_many(held: int, limit: int, mine: int) -> HttpError:
+    """Return the refusal of a connection beyond the limit, or beyond the share of its address, which has `mine`."""
+    message = f"{held} of {limit} connections are open, {mine} of them from your address: close some, or try later"
+    return HttpError(503, message, code="too_many", headers={"Connection": "close"}, limit="max_connections")
+
+
 class LimitedConfig(uvicorn.Config):
-    """uvicorn's settings, and the server's own for the connections.
+    """uvicorn's settings, and the server's own.
 
-    Args:
-        app: An ASGI application.
-        limits: The server's settings.
-        refused: Told of the status of every connection that is refused before the application has seen a request.
-
-    Attributes:
-        limits: As given.
-        refused: As given.
-        reserve: Connections beyond the limit, which only probes may use.
+    `refused` is called with status and code of every connection that is refused before the application sees a request.
     """
 
     def __init__(self, app: Any, limits: ServerConfig, refused: Callable[[int, str], None] | None = None) -> None:
         self.limits = limits
-        self.refused = refused or _ignore
+        self.refused = refused or (lambda status, code: None)
         self.reserve = ProbeReserve()
         super().__init__(
             app,
@@ -75,30 +130,29 @@ class LimitedConfig(uvicorn.Config):
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # whoever connects could claim any address
+            proxy_headers=False,  # any client could claim any address
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             timeout_keep_alive=math.ceil(limits.header_timeout_s),
         )
 
 
 class _SendDeadline(asyncio.Protocol):
-    """Drops a client that does not read; goes before one of uvicorn's protocols."""
+    """Drops a client that does not read; a mixin before one of uvicorn's protocols."""
 
-    config: Any  # a LimitedConfig, where uvicorn declares its base class
-    connections: Any  # all that are open, of this class
+    config: Any  # a LimitedConfig; uvicorn declares its base class
+    connections: Any  # all open connections of this class
     client: tuple[str, int] | None
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Anything that the kernel does not take at once counts as unread, so that the deadline covers all of it.
+        # Whatever the kernel does not take at once counts as unread, so that the deadline covers all of it.
         transport.set_write_buffer_limits(high=0)  # type: ignore[attr-defined]
         super().connection_made(transport)
 
     @functools.cached_property
     def _network(self) -> str:
-        """What its client's address counts as."""
         return network_of(self.client[0] if self.client else "")
 
     def pause_writing(self) -> None:
@@ -122,17 +176,14 @@ class _SendDeadline(asyncio.Protocol):
 class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
     """A WebSocket whose client must read what it is sent, and answer pings.
 
-    Pieces of a message count against the memory of open requests from the moment they come; once the application has
-    the message, it counts it itself.
+    Pieces of a message count against `max_open_bytes` when they arrive; the application counts complete messages.
     """
 
     _arriving = 0
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, if there is room for them."""
-        ingress = self.config.app.state.ingress
-        size = 2 * len(data)  # pieces are there twice when a message is put together
-        if not ingress.take_arriving(self._network, size, self._arriving):
+        size = 2 * len(data)  # joining the pieces of a message copies them
+        if not self._memory.take(Caller(self._network), size, self._arriving):
             self.conn.fail(_TRY_LATER, "there is no memory for the message now (max_open_bytes): try again later")
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.transport.close()
@@ -141,23 +192,26 @@ class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of what has come."""
-        self._let_go()
+        self._release()
         super().connection_lost(exc)
 
     async def receive(self) -> Any:
-        """Give the application the next message."""
         message = await super().receive()
-        self._let_go()  # reading pauses while a message waits: nothing of the next one has come
+        self._release()  # reading pauses while a message waits: nothing of the next one has arrived
         return message
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         size, self._arriving = self._arriving, 0
         if size:
-            self.config.app.state.ingress.give_arriving(self._network, size)
+            self._memory.give(Caller(self._network), size)
+
+    @property
+    def _memory(self) -> Shares:
+        memory: Shares = self.config.app.state.ingress.limiter.bytes
+        return memory
 
     def send_receive_event_to_app(self) -> None:
-        """Pass a message on; one whose text is no UTF-8 closes the connection (1007), without uvicorn's traceback."""
+        """Pass a message on; text that is not UTF-8 closes the connection (1007), without uvicorn's traceback."""
         if self.curr_msg_data_type == "text":
             try:
                 b"".join(self.frames).decode()
@@ -177,7 +231,7 @@ class HttpConnection(_SendDeadline, H11Protocol):
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a connection, or refuse it when there are too many."""
+        """Accept a connection, or add it to the reserve if there are too many."""
         super().connection_made(transport)
         limit = self.config.limits.max_connections
         network = self._network
@@ -190,24 +244,20 @@ class HttpConnection(_SendDeadline, H11Protocol):
             self._join_reserve(too_many(held - 1, limit, mine - 1))
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of requests."""
         super().data_received(data)
-        self._look()
+        self._update_deadline()
 
     def on_response_complete(self) -> None:
-        """Go on to the next request."""
         super().on_response_complete()
-        if self.conn.their_state is not h11.IDLE:  # until a byte of the next request, uvicorn's timer runs
-            self._look()
+        if self.conn.their_state is not h11.IDLE:  # else uvicorn's timer runs until the next request's first byte
+            self._update_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of what waits for the client."""
         self._await(None)
         self.config.reserve.leave(self)
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Hand the connection over to the protocol of WebSockets."""
         if self._crowd is not None:
             self.refuse_crowd()
         else:
@@ -221,16 +271,14 @@ class HttpConnection(_SendDeadline, H11Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing has been asked on it yet."""
         return self.cycle is None
 
     def refuse_crowd(self) -> None:
-        """Answer that there are too many connections, and close."""
         if self._crowd is not None:
             self._refuse(self._crowd.status, self._crowd.message, self._crowd.code)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP."""
+        """Refuse what is not HTTP."""
         cause = sys.exception()
         if isinstance(cause, h11.RemoteProtocolError) and cause.error_status_hint == 431:
             limit = f"the headers are longer than {MAX_HEADER_BYTES // 1024} KiB"
@@ -238,8 +286,8 @@ class HttpConnection(_SendDeadline, H11Protocol):
         else:
             self._refuse(400, msg.rstrip(".").lower().capitalize() + ": it is not HTTP/1.1", "invalid_http")
 
-    def _look(self) -> None:
-        """See what the connection waits for now. uvicorn's keep-alive timer ends with the first byte that comes."""
+    def _update_deadline(self) -> None:
+        """Set the deadline of what the connection waits for; uvicorn's keep-alive timer ends with the first byte."""
         if self.transport.is_closing():
             self._await(None)
         elif self.conn.their_state is h11.IDLE:
@@ -251,7 +299,7 @@ class HttpConnection(_SendDeadline, H11Protocol):
 
     def _await(self, awaited: Awaited | None) -> None:
         if awaited == self._awaited:
-            return  # the clock runs on: a byte now and then wins no time
+            return  # the deadline stays: single bytes do not extend it
         if self._deadline is not None:
             self._deadline.cancel()
         limits: ServerConfig = self.config.limits
@@ -268,7 +316,7 @@ class HttpConnection(_SendDeadline, H11Protocol):
             message = f"the headers took longer than {seconds:g} seconds: send them at once"
             self._refuse(408, message, "header_timeout", limit="header_timeout_s")
         elif self._awaited == "headers":
-            self.transport.close()  # a browser's connection in reserve: nothing was asked
+            self.transport.close()  # a browser's spare connection: nothing was sent
         else:
             self.transport.abort()
 
@@ -286,7 +334,3 @@ class HttpConnection(_SendDeadline, H11Protocol):
             for event in (start, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
-
-
-def _ignore(status: int, code: str) -> None:
-    """Note nothing."""

@@ -1,4 +1,4 @@
-"""Work that ends when its client goes away or its time is over, and never outlives the request."""
+"""Work that ends when its client disconnects or its deadline passes, and never outlives the request."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -14,12 +14,9 @@ R = TypeVar("R")
 
 
 class ClientWatch:
-    """Looks whether a request's client is still there, and how much time is left.
+    """Watches a request's client and its deadline, `until` in seconds of the clock.
 
-    Args:
-        request: Its body has been read; None for a client that somebody else watches.
-        until: When the time is over, in seconds of the clock.
-        clock: Gives seconds.
+    The request's body has been read; None watches no client.
     """
 
     def __init__(self, request: Request | None, until: float, clock: Callable[[], float]) -> None:
@@ -28,24 +25,30 @@ class ClientWatch:
         self._clock = clock
 
     async def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Wait for work. Whatever ends the waiting early cancels it first.
+        """Wait for work; cancel it first if the wait ends early.
 
         Raises:
-            HttpError: The client went away.
-            DeadlineError: The time is over.
+            HttpError: 499, the client went away.
+            DeadlineError: The deadline has passed.
         """
         if self._left:
             work.close()
-            raise _left()
+            raise _client_left()
         task = asyncio.ensure_future(work)
         try:
-            await self._wait(task)
-            return task.result()
+            events: list[asyncio.Future[Any]] = [task] if self._gone is None else [task, self._gone]
+            left = max(0.0, self._until - self._clock())
+            await asyncio.wait(events, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            if self._left:
+                raise _client_left()
+            raise DeadlineError("the answer was not complete in time: ask for less, or try again when less is open")
         finally:
             await _cancel(task)
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop watching."""
         if self._gone is not None:
             await _cancel(self._gone)
 
@@ -53,24 +56,11 @@ class ClientWatch:
     def _left(self) -> bool:
         return self._gone is not None and self._gone.done()
 
-    async def _wait(self, task: "asyncio.Future[R]") -> None:
-        events: list[asyncio.Future[Any]] = [task] if self._gone is None else [task, self._gone]
-        left = max(0.0, self._until - self._clock())
-        await asyncio.wait(events, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return
-        if self._left:
-            raise _left()
-        raise DeadlineError("the answer was not complete in time: ask for less, or try again when less is open")
-
 
 class WatchedStream:
-    """Text as it comes, for as long as somebody is there to read it. The first piece is there before a response begins.
+    """Pieces of streamed text, for as long as the client is connected.
 
-    Args:
-        source: Gives the pieces.
-        watch: Of the request.
-        on_end: Called as soon as the source has no more to do; told as `answered` whether it has given everything.
+    `on_end` is called as soon as the source has ended; its argument `answered` says whether it gave everything.
     """
 
     def __init__(
@@ -84,11 +74,11 @@ class WatchedStream:
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """The answer; its `metrics` and `finish_reason` are None until the pieces have ended."""
+        """The answer; its `metrics` and `finish_reason` are None until the stream has ended."""
         return self._source.result
 
     async def begin(self) -> None:
-        """Wait for the first piece, or for what is wrong with the request."""
+        """Wait for the first piece, so that errors of the request are raised before a response begins."""
         try:
             self._first.append(await anext(self))
         except StopAsyncIteration:
@@ -105,7 +95,7 @@ class WatchedStream:
             return self._first.pop()
         if self._ended:
             raise StopAsyncIteration
-        piece = await self._watch.run(_next(self._source))
+        piece = await self._watch.run(_next_piece(self._source))
         if piece is None:
             self._ended = True
             self._on_end(answered=True)
@@ -113,20 +103,19 @@ class WatchedStream:
         return piece
 
     async def aclose(self) -> None:
-        """Give the rest up, and stop looking after the client."""
+        """Cancel the rest, and stop watching the client."""
         await self._source.aclose()
         self._on_end(answered=False)
         await self._watch.close()
 
 
-async def _next(source: BackendStream) -> str | None:
-    # A task cannot end with StopAsyncIteration.
+async def _next_piece(source: BackendStream) -> str | None:
     async for piece in source:
         return piece
-    return None
+    return None  # a task cannot end with StopAsyncIteration
 
 
-def _left() -> HttpError:
+def _client_left() -> HttpError:
     return HttpError(CLIENT_CLOSED, "the client went away", code="client_closed")
 
 
@@ -140,4 +129,4 @@ async def _cancel(task: "asyncio.Future[R]") -> None:
         task.cancel()
         await asyncio.wait([task])
     if not task.cancelled():
-        task.exception()  # it was looked at: nobody complains that it was not
+        task.exception()  # retrieve it, so that asyncio does not warn

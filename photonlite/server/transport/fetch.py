@@ -1,8 +1,8 @@
-"""Fetches an image for a client, from hosts that the server's owner has named and from nowhere else.
+"""Fetches images for clients, only from hosts that the server's owner has named.
 
-Whoever chooses the URL must not reach through the server what only the server can reach: https alone, no redirect, no
-other port, and no address of a private network, whatever the name resolves to. The address that was checked is the one
-that is connected to.
+A client that chooses the URL must not reach through the server what only the server can reach: https only, no redirect,
+no other port, and no address of a private network, whatever the name resolves to. The address that was checked is the
+one that is connected to.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ _TRANSLATED = tuple(
         ),
     )
 )
-"""Prefixes behind which a gateway finds an IPv4 address: no web host lives there, and the gateway may be inside."""
+"""Prefixes that a gateway translates to IPv4: web hosts are not there, and the gateway may lead inside."""
 
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 """Middle of an IPv6 address, bits 64 to 95, whose last 32 bits are an IPv4 address."""
 
 Resolve: TypeAlias = Callable[[str], Awaitable[list[str]]]
-"""Gives the addresses of a host."""
+"""Returns the addresses of a host."""
 Connect: TypeAlias = Callable[[str, str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-"""Connects to an address with TLS, for the host of a name."""
+"""Connects to an address with TLS, for a host name."""
 
 
 def check_url(url: str, hosts: tuple[str, ...]) -> SplitResult:
-    """Refuse every URL but https ones of named hosts.
+    """Parse a URL; every URL but https ones of named hosts is refused.
 
     Raises:
         HttpError: 422.
@@ -66,21 +66,13 @@ def check_url(url: str, hosts: tuple[str, ...]) -> SplitResult:
 
 
 async def resolve(host: str) -> list[str]:
-    """Give the addresses of a host.
-
-    Raises:
-        OSError: There are none.
-    """
+    """Return the addresses of a host; raises OSError if there are none."""
     found = await asyncio.get_running_loop().getaddrinfo(host, PORT, type=socket.SOCK_STREAM)
     return [str(entry[4][0]) for entry in found]
 
 
 async def connect(address: str, host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to an address with TLS; the certificate must be that of the host.
-
-    Raises:
-        OSError: Nobody answers, or somebody else does.
-    """
+    """Connect to an address with TLS; raises OSError, also if the certificate is not that of the host."""
     context = ssl.create_default_context()
     return await asyncio.open_connection(address, PORT, ssl=context, server_hostname=host, limit=_CHUNK)
 
@@ -95,19 +87,10 @@ async def fetch(
     resolve: Resolve = resolve,
     connect: Connect = connect,
 ) -> bytes:
-    """Fetch an image.
-
-    Args:
-        url: Where it is.
-        hosts: Whose names are allowed.
-        max_bytes: Of the image.
-        timeout_s: Seconds for everything together.
-        charge: Told of bytes before they are taken in; raises where there is no memory for them.
-        resolve: Gives the addresses of a host.
-        connect: Connects to one of them.
+    """Fetch an image; `charge` is called with a number of bytes before they are kept, and raises if there is no memory.
 
     Raises:
-        HttpError: 422 where the URL is refused or the host does not give an image in time; 413 for a larger one.
+        HttpError: 422 if the URL is refused or the host does not send an image in time; 413 for a larger one.
     """
     parts = check_url(url, hosts)
     host = parts.hostname or ""
@@ -126,7 +109,7 @@ async def fetch(
 
 
 def is_public(address: str) -> bool:
-    """Tell whether an address is one of the open internet, and of no private network behind any disguise."""
+    """Whether an address is on the public internet, and not a private one in another notation."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -175,7 +158,7 @@ async def _get(
         elif isinstance(received, h11.Data):
             size += len(received.data)
             _check_size(size, max_bytes)
-            charge(2 * len(received.data))  # each piece is there twice when they are put together
+            charge(2 * len(received.data))  # joining copies all pieces
             pieces.append(bytes(received.data))
         elif isinstance(received, h11.EndOfMessage):
             return b"".join(pieces)

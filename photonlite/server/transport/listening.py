@@ -1,4 +1,4 @@
-"""The socket that the server listens at, taken before a model is loaded, so that a wrong address is told at once."""
+"""The listening socket, bound before a model is loaded, so that a wrong address is reported at once."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ except ImportError:  # a system that has no such limits
     resource = None  # type: ignore[assignment]
 
 _OTHER_FILES = 256
-# A client that has gone without a word is noticed after a minute.
+# A client that has gone silently is noticed after a minute.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
@@ -23,10 +23,7 @@ class ListenError(PhotonliteError):
 
 
 def listen(config: ServerConfig) -> socket.socket:
-    """Take the address, without answering yet.
-
-    Returns:
-        A socket that is bound; connections are refused until the server listens.
+    """Bind a socket to the address; connections are refused until the server listens.
 
     Raises:
         ListenError: Another program has the port, or the address is none of this machine.
@@ -37,24 +34,20 @@ def listen(config: ServerConfig) -> socket.socket:
         reason = f"the host {config.host!r} is not known here ({cause.strerror})"
         raise ListenError(f"{reason}: give an address of this machine, such as 127.0.0.1") from cause
     family, _, _, _, address = found[0]
-    # asyncio turns Nagle's delay off only where the protocol is named: answers would wait 40 ms for it.
+    # asyncio disables Nagle's algorithm only where the protocol is named: answers would be delayed by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _notice_the_silent(listener, config)
+        _set_keepalive(listener, config)
         listener.bind(address)
     except OSError as cause:
         listener.close()
-        raise ListenError(_why_not(config, cause)) from cause
+        raise ListenError(_reason(config, cause)) from cause
     return listener
 
 
 def allow_files(connections: int) -> None:
-    """Raise this process's limit of open files, where it may, so that so many connections leave files for the rest.
-
-    Args:
-        connections: Open at a time.
-    """
+    """Raise this process's limit of open files for so many connections, as far as the system allows."""
     if resource is None:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -65,18 +58,17 @@ def allow_files(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _notice_the_silent(listener: socket.socket, config: ServerConfig) -> None:
+def _set_keepalive(listener: socket.socket, config: ServerConfig) -> None:
     """Have the kernel drop clients whose machine no longer answers; accepted connections inherit it."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {**_KEEPALIVE, "TCP_USER_TIMEOUT": math.ceil(config.send_timeout_s * 1000)}
     for name, value in options.items():
-        number = getattr(socket, name, None)
-        if number is not None:  # not every system has all of them
+        if (number := getattr(socket, name, None)) is not None:  # not every system has all of them
             with contextlib.suppress(OSError):
                 listener.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
-def _why_not(config: ServerConfig, cause: OSError) -> str:
+def _reason(config: ServerConfig, cause: OSError) -> str:
     match cause.errno:
         case errno.EADDRINUSE:
             return f"port {config.port} is in use by another program: stop it, or give another one with --port"

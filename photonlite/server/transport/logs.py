@@ -1,4 +1,4 @@
-"""What the server writes down: one line of JSON for each request, and for what goes wrong in between.
+"""The log: one line of JSON for each request and for each failure, and for what C libraries write to stderr.
 
 ```json
 {"time": "2026-11-22T10:15:00.123+00:00", "event": "request", "id": "...", "method": "POST", "route": "/v1/detect",
@@ -6,44 +6,52 @@
  "client": "203.0.113.7", "key": "1f0c9a2b"}
 ```
 
-Neither images nor prompts nor keys are ever part of a line: of a request it holds the names and numbers above.
+A line never holds images, prompts or keys, only names and numbers as above.
 """
 
 import contextlib
 import json
 import logging
+import os
 import queue
+import secrets
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import IO, Any, Final
+
+from starlette.types import Scope
 
 LOGGER = logging.getLogger("photonlite.server")
 
 _WAITING = 10_000
-"""Lines that may wait for a slow reader; what comes on top is dropped and counted."""
+"""Lines that may wait for a slow reader; further ones are dropped and counted."""
+
+_LONGEST: Final = 300
+"""Characters of a library's message in the log."""
+
+
+def request_id(scope: Scope) -> str:
+    """Return the id of a request; it is made at the first call."""
+    state = scope.setdefault("state", {})
+    return str(state.setdefault("request_id", secrets.token_hex(12)))
 
 
 def log(event: str, **fields: Any) -> None:
-    """Write a line.
-
-    Args:
-        event: What happened, as a word for programs.
-        **fields: Names and numbers; nothing that a client could have chosen freely.
-    """
+    """Write a line: an event, as a word for programs, with names and numbers that no client could choose freely."""
     LOGGER.info(event, extra={"fields": fields})
 
 
 @contextlib.contextmanager
 def json_lines(stream: IO[str]) -> Iterator[None]:
-    """Write the lines of the server, of the engine, of uvicorn and of asyncio to a stream while a block runs.
+    """Write the logs of the server, the engine, uvicorn and asyncio to a stream while a block runs.
 
-    Args:
-        stream: Where; it may be slow or broken without holding up any request.
+    A slow or broken stream does not hold up requests.
     """
     handler = _LineHandler(stream)
-    # uvicorn's chatter has whole paths in it, and so what was asked.
-    others = ("photonlite", "uvicorn", "asyncio")  # asyncio's tell when no connection can be accepted
+    # Below warnings, uvicorn logs whole paths, and so what was asked.
+    others = ("photonlite", "uvicorn", "asyncio")  # asyncio warns when it cannot accept a connection
     levels = {LOGGER: logging.INFO, **dict.fromkeys(map(logging.getLogger, others), logging.WARNING)}
     before = {logger: (logger.level, logger.propagate) for logger in levels}
     for logger, level in levels.items():
@@ -64,7 +72,6 @@ class JsonFormatter(logging.Formatter):
     """One line of JSON for each record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record."""
         line: dict[str, Any] = {"time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")}
         line["event"] = record.getMessage().strip()
         if record.levelno > logging.INFO:
@@ -76,7 +83,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class _LineHandler(logging.Handler):
-    """Hands lines to a thread that writes them: a full pipe must not stop the event loop."""
+    """Hands lines to a thread that writes them: a full pipe must not block the event loop."""
 
     def __init__(self, stream: IO[str]) -> None:
         super().__init__()
@@ -94,7 +101,7 @@ class _LineHandler(logging.Handler):
             self._dropped += 1
 
     def close(self) -> None:
-        """Write what waits, unless nobody reads it."""
+        """Write the lines that wait, unless the stream is stuck."""
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=1)
             self._thread.join(timeout=1)
@@ -102,8 +109,45 @@ class _LineHandler(logging.Handler):
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
-            with contextlib.suppress(OSError, ValueError):  # the reader went away, or the stream is closed
+            with contextlib.suppress(OSError, ValueError):  # a broken pipe, or a closed stream
                 print(line, file=self._stream, flush=self._lines.empty())
                 if dropped := self._dropped:
                     self._dropped -= dropped
                     print(json.dumps({"event": "lines dropped", "count": dropped}), file=self._stream, flush=True)
+
+
+@contextlib.contextmanager
+def library_messages() -> Iterator[None]:
+    """Log what is written to file descriptor 2 while a block runs; `sys.stderr` goes where it went before.
+
+    libtiff and other C libraries write there, from any thread and any child process.
+    """
+    try:
+        original = os.dup(2)
+    except OSError:  # the process was started without a standard error
+        yield
+        return
+    reading, writing = os.pipe()
+    sys.stderr.flush()
+    os.dup2(writing, 2)
+    os.close(writing)
+    before = sys.stderr
+    sys.stderr = open(os.dup(original), "w", buffering=1, errors="backslashreplace")  # noqa: SIM115 - closed below
+    thread = threading.Thread(target=_log_lines, args=(reading,), name="photonlite-stderr", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        sys.stderr.close()
+        sys.stderr = before
+        os.dup2(original, 2)  # closes the pipe, unless a child process still holds it
+        os.close(original)
+        thread.join(timeout=1)
+
+
+def _log_lines(reading: int) -> None:
+    with open(reading, "rb") as pipe:
+        while line := pipe.readline(4096):
+            text = line.decode(errors="backslashreplace").strip()[:_LONGEST]
+            if text:
+                LOGGER.warning("library message", extra={"fields": {"text": text}})

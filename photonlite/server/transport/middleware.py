@@ -1,37 +1,103 @@
-"""What goes back to clients, around every route: errors as JSON, and the id of the request."""
+"""Middleware around every route: the log line and its id, errors as JSON, and the check of the Host header."""
 
 import asyncio
+import contextlib
+import ipaddress
+import re
+import time
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from photonlite.server.config import ServerConfig
 from photonlite.server.errors import CLIENT_CLOSED, UNFORESEEN, HttpError, to_http
-from photonlite.server.ingress import request_id
-from photonlite.server.transport.logs import LOGGER
+from photonlite.server.limits.callers import WrongKeyDelay, check_key
+from photonlite.server.metrics import UNMATCHED, HttpMetrics
+from photonlite.server.transport.logs import LOGGER, log, request_id
+from photonlite.server.usage import tokens_of
 
 _INTERNAL_ERROR: Final = 1011
-"""Of WebSocket's close codes."""
+"""Close code of a WebSocket whose handler failed."""
 
 _LINGER_S: Final = 2.0
-"""How long a client whose request was refused may go on sending it."""
-_HEADED: Final = ("http.response.start", "websocket.accept", "websocket.http.response.start")
+"""Seconds for which a client whose request was refused may go on sending it."""
+
+_METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+_HOST: Final = re.compile(r"(\[[0-9a-f:.%]+\]|[^\[\]:]*)(?::\d*)?", re.I)
+
+
+class AccessLog:
+    """Logs and counts every request and WebSocket, and gives every response the id of its request.
+
+    A request that is cancelled while the server stops is answered with 503.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServerConfig, http: HttpMetrics) -> None:
+        self._app = app
+        self._config = config
+        self._http = http
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, receive, send)
+        started = time.perf_counter()
+        self._http.began()
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+        except asyncio.CancelledError:
+            if exchange.status is not None or scope["type"] != "http":
+                raise
+            error = HttpError(503, "the server stopped before the answer was complete: ask another one", code="stopped")
+            await error.response()(scope, receive, exchange.send)
+        finally:
+            self._write(scope, exchange, time.perf_counter() - started)
+
+    def _write(self, scope: Scope, exchange: "_Exchange", seconds: float) -> None:
+        is_http = scope["type"] == "http"
+        status = exchange.status or (CLIENT_CLOSED if exchange.gone else 500)
+        route: Any = getattr(scope.get("route"), "path", None) or UNMATCHED
+        method = str(scope.get("method", "GET"))  # a WebSocket begins as a GET
+        key, tokens = self._key(scope), tokens_of(scope)
+        duration = seconds if is_http else None
+        self._http.ended(route, status, duration, exchange.received, exchange.sent, key, tokens)
+        more = {} if not is_http or (exchange.complete and not exchange.gone) else {"complete": False}
+        log(
+            "request" if is_http else "websocket",
+            id=request_id(scope),
+            method=method if method in _METHODS else "(other)",
+            route=route,
+            status=status,
+            ms=round(seconds * 1000, 2),
+            bytes_in=exchange.received,
+            bytes_out=exchange.sent,
+            tokens_in=tokens[0],
+            tokens_out=tokens[1],
+            client=scope["client"][0] if scope.get("client") else None,
+            key=key,
+            **more,
+        )
+
+    def _key(self, scope: Scope) -> str | None:
+        with contextlib.suppress(HttpError):
+            tenant = check_key(HTTPConnection(scope), self._config)
+            return None if tenant is None else tenant[:8]
+        return None
 
 
 class ErrorResponses:
-    """Answers with the error that a route raised, as JSON; a WebSocket is refused with it, or closed.
+    """Answers with the error that a route raised, as JSON; a WebSocket is refused with it, or closed."""
 
-    Args:
-        app: The routes.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, wrong_keys: WrongKeyDelay | None = None) -> None:
         self._app = app
+        self._wrong_keys = wrong_keys or WrongKeyDelay()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -42,84 +108,123 @@ class ErrorResponses:
             failure = to_http(error)
             if failure.status == UNFORESEEN:
                 LOGGER.error("a request failed", exc_info=error, extra={"fields": {"id": request_id(scope)}})
+            if failure.code == "invalid_api_key":
+                try:
+                    await self._wrong_keys.wait(HTTPConnection(scope))
+                except HttpError as too_many:
+                    failure = too_many
             await exchange.refuse(failure)
 
 
+class HostCheck:
+    """Refuses requests and WebSockets whose Host is not the server's: 421, which prevents DNS rebinding.
+
+    A page may have its own host's name resolve to 127.0.0.1: the browser then takes the server on the user's machine
+    for the page's own, and neither the check of origins nor CORS applies. Only the Host header gives the page away.
+
+    The server's own names are loopback's, the address at which it listens, and `allow_hosts`. Host is checked where a
+    browser reaches the server and others do not: without keys on loopback; elsewhere only with `allow_hosts`. With
+    keys, a page would have to know one.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+        self._app = app
+        self._checks = (config.is_local and not config.api_keys) or bool(config.allow_hosts)
+        self._names = {name.lower() for name in (config.host, *config.allow_hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._checks and scope["type"] in ("http", "websocket"):
+            host = Headers(scope=scope).get("host")  # HTTP/1.0 has none, and no browser speaks it
+            if host is not None and not self._is_own(host, scope):
+                message = f"this server does not answer as {host[:100]!r}: ask 127.0.0.1, or start it with --allow-host"
+                raise HttpError(421, message, code="unknown_host")
+        await self._app(scope, receive, send)
+
+    def _is_own(self, host: str, scope: Scope) -> bool:
+        parts = _HOST.fullmatch(host.strip())
+        if parts is None:
+            return False
+        name = parts[1].strip("[]").lower().removesuffix(".")
+        here = scope.get("server")  # the connection's own address
+        if name == "localhost" or name in self._names or (here is not None and name == here[0]):
+            return True
+        try:
+            return ipaddress.ip_address(name).is_loopback
+        except ValueError:
+            return False
+
+
 class _Exchange:
-    """A connection as it passes: whether its request has been read, and its response begun."""
+    """Messages of one request or WebSocket, as they pass.
+
+    Attributes:
+        status: Status of the response, 101 for an accepted WebSocket; None before it begins.
+        received: Bytes of the body or of frames that the client sent.
+        sent: Bytes of the body or of frames that the application sent.
+        read: Whether the request's body has been read.
+        gone: Whether the client disconnected before the answer was complete.
+        complete: Whether the whole answer was sent.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.status: int | None = None
+        self.received = self.sent = 0
+        self.read = self.gone = self.complete = False
+        self._id = request_id(scope)
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._begun = False
-        self._read = False
 
     async def receive(self) -> Message:
         message = await self._receive()
-        self._read |= message["type"] != "http.request" or not message.get("more_body", False)
+        self.read |= message["type"] != "http.request" or not message.get("more_body", False)
+        self.gone |= message["type"] == "http.disconnect" and not self.complete
+        self.received += _size(message)
         return message
 
     async def send(self, message: Message) -> None:
-        self._begun = True
+        kind = message["type"]
+        if kind.endswith("response.start") or kind == "websocket.accept":
+            self.status = message.get("status", 101)
+            message.setdefault("headers", [])
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-ID"] = self._id
+            headers["X-Content-Type-Options"] = "nosniff"
+        elif kind == "websocket.close" and self.status is None:
+            self.status = 403
         await self._send(message)
+        self.sent += _size(message)
+        self.complete |= kind.endswith("response.body") and not message.get("more_body", False)
 
     async def refuse(self, failure: HttpError) -> None:
-        if self._scope["type"] == "websocket":
-            await self._refuse_websocket(failure)
-        elif not self._begun:
+        """Send an error in the place of the response."""
+        if self._scope["type"] == "websocket" and self.status is None:
+            await WebSocket(self._scope, self._receive, self.send).send_denial_response(failure.response())
+        elif self._scope["type"] == "websocket":
+            await self._send({"type": "websocket.close", "code": _INTERNAL_ERROR, "reason": failure.code})
+        elif self.status is None:
             await failure.response()(self._scope, self._receive, self._send_lingering)
         elif failure.status != CLIENT_CLOSED:
-            # A response that ends like any other would pass for a whole one: this breaks the connection.
+            # Break the connection: a response that ended normally would be taken for a complete one.
             raise RuntimeError("a response broke off") from failure
 
-    async def _refuse_websocket(self, failure: HttpError) -> None:
-        if self._begun:
-            await self._send({"type": "websocket.close", "code": _INTERNAL_ERROR, "reason": failure.code})
-        else:
-            await WebSocket(self._scope, self._receive, self._send).send_denial_response(failure.response())
-
     async def _send_lingering(self, message: Message) -> None:
-        """Send all of a response, and end it when the client has sent all of its request.
+        """Send a response, and end it when the client has sent all of its request.
 
-        A server that closes while the client still sends resets the connection, and the client, which reads when it has
-        sent everything, would never see the response.
+        A server that closes while the client still sends resets the connection, and a client that reads only after it
+        has sent everything would never see the response.
         """
         if message["type"] != "http.response.body":
-            await self._send(message)
+            await self.send(message)
             return
-        await self._send({**message, "more_body": True})
+        await self.send({**message, "more_body": True})
         expects = Headers(scope=self._scope).get("expect")  # such a client sends nothing unless told to
         with suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_S):
-                while not self._read and not expects:
+                while not self.read and not expects:
                     await self.receive()
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class ResponseHeaders:
-    """Gives every response the id of its request, and keeps browsers from guessing types.
-
-    Args:
-        app: What is inside.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        identity = request_id(scope)
-
-        async def head(message: Message) -> None:
-            if message["type"] in _HEADED:
-                message.setdefault("headers", [])
-                headers = MutableHeaders(scope=message)
-                headers["X-Request-ID"] = identity
-                headers["X-Content-Type-Options"] = "nosniff"
-            await send(message)
-
-        await self._app(scope, receive, head)
+def _size(message: Message) -> int:
+    return len(message.get("body") or message.get("bytes") or message.get("text") or "")

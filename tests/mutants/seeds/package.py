@@ -33,7 +33,7 @@ MUTANTS = [
     ),
     Mutant(
         "numbers of NumPy are kept as they are",
-        "numeric.py",
+        "settings.py",
         "        object.__setattr__(settings, field.name, plain(getattr(settings, field.name)))\n",
         "        pass\n",
         "tests/test_numeric.py",

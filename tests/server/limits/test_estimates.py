@@ -4,7 +4,7 @@ import random
 import pytest
 
 from photonlite.server.backend import Call, Skill
-from photonlite.server.limits.estimates import Costs, Crowding, Kind, Running, kind_of
+from photonlite.server.limits.estimates import Costs, Crowding, Kind, RunningMean, kind_of
 
 KIND = Kind("query", False, False, False, 9)
 OTHER = KIND._replace(skill="caption")
@@ -25,7 +25,7 @@ def test_calls_of_about_the_same_cost_are_of_one_kind() -> None:
 
 
 def test_a_mean_follows_and_its_spread_with_it() -> None:
-    chance, running = random.Random(0), Running()
+    chance, running = random.Random(0), RunningMean()
     for _ in range(2000):
         running.add(chance.gauss(5, 1))
     assert running.mean == pytest.approx(5, abs=0.4)
@@ -37,7 +37,7 @@ def test_a_mean_follows_and_its_spread_with_it() -> None:
 
 
 def test_a_sum_is_less_certain_the_fewer_values_are_known() -> None:
-    few, many = Running(), Running()
+    few, many = RunningMean(), RunningMean()
     for number in range(200):
         many.add(number % 2)
         if number < 4:

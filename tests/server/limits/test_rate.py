@@ -1,7 +1,7 @@
 import pytest
 
-from photonlite.server.limits import rate
-from photonlite.server.limits.rate import RateLimit
+from photonlite.server.limits import limiter
+from photonlite.server.limits.limiter import RateLimit
 
 
 class Clock:
@@ -32,7 +32,7 @@ def test_callers_do_not_count_for_each_other() -> None:
 
 
 def test_of_many_callers_the_one_that_was_silent_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate, "_CALLERS", 2)
+    monkeypatch.setattr(limiter, "_CALLERS", 2)
     limit = RateLimit(1, Clock())
     for caller in ("a", "b", "a", "c"):  # b goes
         limit.take(caller)

@@ -1,7 +1,7 @@
 import pytest
 
 from photonlite.server.limits.callers import Caller
-from photonlite.server.limits.shares import Shares
+from photonlite.server.limits.limiter import Shares
 
 A, B, HEAVY = Caller("a"), Caller("b"), Caller("heavy", weight=3)
 

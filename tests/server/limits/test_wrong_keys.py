@@ -4,10 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from photonlite.server.errors import HttpError
-from photonlite.server.limits import wrong_keys as module
-from photonlite.server.limits.wrong_keys import WrongKeyDelay
+from photonlite.server.limits import callers as module
+from photonlite.server.limits.callers import WrongKeyDelay
+from photonlite.server.transport.middleware import ErrorResponses
 
 
 class Door:
@@ -17,7 +19,7 @@ class Door:
         self.now = 0.0
         self.waited: list[float] = []
         self.open: asyncio.Event | None = None
-        self.keys = WrongKeyDelay(self.answer, lambda: self.now, self.sleep)
+        self.keys = WrongKeyDelay(lambda: self.now, self.sleep)
 
     async def answer(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] != "/right":
@@ -29,12 +31,19 @@ class Door:
             await self.open.wait()
 
     async def ask(self, path: str = "/wrong", host: str = "203.0.113.7", kind: str = "http") -> int:
-        scope = {"type": kind, "path": path, "headers": [], "client": (host, 1)}
-        try:
-            await self.keys(scope, None, None)  # type: ignore[arg-type]
-        except HttpError as error:
-            return error.status
-        return 200
+        """Ask through the middleware; returns the status."""
+        sent: list[Message] = []
+        extensions: dict[str, Any] = {"websocket.http.response": {}}
+        scope = {"type": kind, "path": path, "headers": [], "client": (host, 1), "extensions": extensions}
+
+        async def receive() -> Message:
+            return {"type": "http.request"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await ErrorResponses(self.answer, self.keys)(scope, receive, send)
+        return int(sent[0]["status"]) if sent else 200
 
 
 def run(door: Door, *requests: dict[str, Any]) -> list[int]:

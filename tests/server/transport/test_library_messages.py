@@ -3,8 +3,7 @@ import json
 import os
 import sys
 
-from photonlite.server.transport.library_messages import library_messages
-from photonlite.server.transport.logs import json_lines
+from photonlite.server.transport.logs import json_lines, library_messages
 from tests.server.live import ServerProcess
 
 
@@ -26,7 +25,7 @@ def test_what_is_written_to_descriptor_2_becomes_lines_of_the_log() -> None:
 
 CODE = """
 import os, sys
-from photonlite.server.transport.library_messages import library_messages
+from photonlite.server.transport.logs import library_messages
 from photonlite.server.transport.logs import json_lines
 with json_lines(sys.stdout), library_messages():
     os.system("echo of a child >&2")

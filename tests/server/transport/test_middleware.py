@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket
 
 from photonlite.errors import PromptError
 from photonlite.server.errors import HttpError
-from photonlite.server.transport.middleware import ErrorResponses, ResponseHeaders
+from photonlite.server.transport.middleware import ErrorResponses
 from tests.server.asgi import Exchange, post
 from tests.serving import run
 
@@ -56,7 +56,7 @@ APP = Starlette(
         *[Route(f"/{work.__name__}", work, methods=["POST"]) for work in (fail, refuse, complain, tell, break_off)],
         *[WebSocketRoute(f"/{work.__name__}", work) for work in (turn_away, break_down)],
     ],
-    middleware=[Middleware(ResponseHeaders), Middleware(ErrorResponses)],
+    middleware=[Middleware(ErrorResponses)],
 )
 
 

@@ -1,4 +1,4 @@
-from photonlite.server.transport.reserve import _MOST, ProbeReserve, too_many
+from photonlite.server.transport.connections import _RESERVED, ProbeReserve, too_many
 
 
 class Connection:
@@ -13,27 +13,27 @@ class Connection:
 def test_the_oldest_connection_that_has_asked_for_nothing_gives_way() -> None:
     reserve = ProbeReserve()
     asking = [Connection(is_silent=False) for _ in range(2)]
-    silent = [Connection(is_silent=True) for _ in range(_MOST)]
+    silent = [Connection(is_silent=True) for _ in range(_RESERVED)]
     for connection in (*asking, *silent):
         reserve.join(connection)
 
-    assert [connection.refused for connection in silent] == [True, True, *[False] * (_MOST - 2)]
+    assert [connection.refused for connection in silent] == [True, True, *[False] * (_RESERVED - 2)]
     assert not any(connection.refused for connection in asking)
-    assert len(reserve) == _MOST
+    assert len(reserve) == _RESERVED
 
 
 def test_where_all_have_asked_the_newest_gives_way() -> None:
     reserve = ProbeReserve()
-    connections = [Connection(is_silent=False) for _ in range(_MOST + 1)]
+    connections = [Connection(is_silent=False) for _ in range(_RESERVED + 1)]
     for connection in connections:
         reserve.join(connection)
 
-    assert [connection.refused for connection in connections] == [*[False] * _MOST, True]
+    assert [connection.refused for connection in connections] == [*[False] * _RESERVED, True]
 
 
 def test_who_leaves_makes_room() -> None:
     reserve = ProbeReserve()
-    connections = [Connection(is_silent=True) for _ in range(_MOST + 1)]
+    connections = [Connection(is_silent=True) for _ in range(_RESERVED + 1)]
     for connection in connections[:-1]:
         reserve.join(connection)
     reserve.leave(connections[0])

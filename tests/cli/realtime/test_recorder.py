@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
-from photonlite.cli import realtime_output
-from photonlite.cli.realtime_output import Recording, durations_ms
+from photonlite.cli.realtime import recorder
+from photonlite.cli.realtime.recorder import FrameRecorder, durations_ms
 from photonlite.realtime import FrameResult
 from photonlite.results import Caption, Detections
 
@@ -27,7 +27,7 @@ def test_frames_are_shown_until_the_next_one_was_taken() -> None:
 @pytest.mark.parametrize("suffix", ["gif", "webp"])
 def test_an_animation_shows_what_was_found_as_fast_as_it_came(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / "deep" / f"found.{suffix}"
-    recording = Recording(str(path))
+    recording = FrameRecorder(str(path))
     for arrived in (0.0, 0.2, 0.5):
         recording.add(answered(arrived))
     recording.save()
@@ -41,7 +41,7 @@ def test_an_animation_shows_what_was_found_as_fast_as_it_came(tmp_path: Path, su
 
 def test_images_of_texts_of_different_length_get_one_size(tmp_path: Path) -> None:
     path = tmp_path / "told.webp"
-    recording = Recording(str(path))
+    recording = FrameRecorder(str(path))
     recording.add(answered(0, Caption("A mug.")))
     recording.add(answered(1, Caption("A mug on a desk beside two bananas and a clock. " * 3)))
     recording.save()
@@ -54,7 +54,7 @@ def test_images_of_texts_of_different_length_get_one_size(tmp_path: Path) -> Non
 def test_a_video_plays_at_a_steady_rate(tmp_path: Path) -> None:
     cv2 = pytest.importorskip("cv2")
     path = tmp_path / "found.avi"
-    recording = Recording(str(path))
+    recording = FrameRecorder(str(path))
     for arrived in (0.0, 0.5):
         recording.add(answered(arrived, size=(161, 121)))
     recording.save()
@@ -67,8 +67,8 @@ def test_a_video_plays_at_a_steady_rate(tmp_path: Path) -> None:
 def test_what_does_not_fit_the_memory_is_left_out_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(realtime_output, "MOST_BYTES", 2 * 3 * 160 * 120)
-    recording = Recording(str(tmp_path / "found.gif"))
+    monkeypatch.setattr(recorder, "MOST_BYTES", 2 * 3 * 160 * 120)
+    recording = FrameRecorder(str(tmp_path / "found.gif"))
     for arrived in (0.0, 0.1, 0.2):
         recording.add(answered(arrived))
     recording.save()
@@ -77,6 +77,6 @@ def test_what_does_not_fit_the_memory_is_left_out_and_told(
 
 
 def test_nothing_found_writes_nothing(tmp_path: Path) -> None:
-    Recording(str(tmp_path / "found.gif")).save()
+    FrameRecorder(str(tmp_path / "found.gif")).save()
 
     assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from photonlite.errors import InputError
-from photonlite.server.limits.key_file import read_keys
+from photonlite.server.config import read_keys
 
 KEY = "0123456789abcdef"
 

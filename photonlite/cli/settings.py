@@ -1,6 +1,4 @@
-"""Settings of `photonlite serve`, from flags, environment variables and a TOML file.
-
-A flag goes before an environment variable, that before the file, and that before the default. The file:
+"""Settings of `photonlite serve`, from flags, environment variables and a TOML file, in this order of precedence.
 
 ```toml
 port = 8000
@@ -25,11 +23,12 @@ from typing import Any, Final
 
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.errors import InputError
-from photonlite.server.config import ServerConfig
-from photonlite.server.limits.key_file import read_keys
+from photonlite.server.config import ServerConfig, read_keys
 from photonlite.settings import (
+    MIB,
     PREFIX,
     Given,
+    Setting,
     build,
     from_assignments,
     from_environment,
@@ -42,24 +41,24 @@ CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
 """Environment variable that names the file."""
 
 _OTHER_VARIABLES: Final = (CONFIG_VARIABLE, f"{PREFIX}API_KEY")
-"""No settings: the file, and what clients keep their key in by the examples of the playground."""
+"""Variables that are no settings: the file, and a client's key as in the playground's examples."""
 
-# What Kubernetes sets in every container for a service named "photonlite".
+# Kubernetes sets these in every container for a service named "photonlite".
 _KUBERNETES: Final = re.compile(rf"{PREFIX}(SERVICE_(HOST|PORT(_.+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _ADDRESS_OF_KUBERNETES: Final = re.compile(r"(tcp|udp|sctp)://")
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which model is served, and to whom.
+    """The served model, and the file of keys.
 
     Attributes:
-        model: A folder, a .safetensors file or a Hub id; none for the shipped checkpoint.
+        model: A folder, a .safetensors file or a Hub id; by default the shipped checkpoint.
         revision: Branch, tag or commit of a Hub id.
         device: auto, cpu, cuda, cuda:1, ...
         dtype: auto, float32, float16 or bfloat16.
         api_key_file: File of API keys, one a line; requests without one of them are refused.
-        check: Whether every skill and head is tried before the server answers; a checkpoint that gives NaN is refused.
+        check: Whether every skill and head is tried before the server answers; a checkpoint with NaN is refused.
     """
 
     model: str | None = None
@@ -72,14 +71,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """Everything that `photonlite serve` is told.
-
-    Attributes:
-        choice: The model, and the file of keys.
-        server: Address, access and limits.
-        engine: How the engine runs.
-        images: How large an image may be.
-    """
+    """All settings of `photonlite serve`."""
 
     choice: Choice
     server: ServerConfig
@@ -87,12 +79,32 @@ class ServeSettings:
     images: ImageLimits
 
 
-def read_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> ServeSettings:
-    """Read the settings from the command line, the environment and the file.
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for every setting of the server and of images, and `--engine` and `--config`.
 
-    Args:
-        options: What `photonlite.cli.parser.parse` returned for `serve`.
-        environ: Environment variables.
+    The parser has the options of the model; their defaults become None, so that environment variables can set them.
+    """
+    parser.set_defaults(**dict.fromkeys(settings_of(Choice)))
+    group = parser.add_argument_group("settings", "Flags go before environment variables, and these before the file.")
+    group.add_argument("--config", metavar="FILE", help=f"TOML file of settings (or {CONFIG_VARIABLE})")
+    engine = f"setting of the engine, repeatable: {', '.join(settings_of(EngineConfig))}"
+    group.add_argument("--engine", metavar="NAME=VALUE", action="append", default=[], help=engine)
+    known = settings_of(ServerConfig)
+    group = parser.add_argument_group("address")
+    for name in ("host", "port"):
+        _add_flag(group, known[name])
+    rest = [one for name, one in known.items() if name not in ("host", "port")]
+    group = parser.add_argument_group("access")
+    for one in (settings_of(Choice)["api_key_file"], *(one for one in rest if not _is_limit(one))):
+        _add_flag(group, one)
+    _add_flag(parser, settings_of(Choice)["check"])
+    group = parser.add_argument_group("limits", "What is over a limit is refused with a status that says so.")
+    for one in (*filter(_is_limit, rest), *settings_of(ImageLimits).values()):
+        _add_flag(group, one)
+
+
+def read_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> ServeSettings:
+    """Read the settings from the options of `serve`, the environment and the file.
 
     Raises:
         InputError: The file of settings or that of keys cannot be used.
@@ -120,7 +132,7 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.e
 
 
 def _flags(cls: type, options: argparse.Namespace) -> dict[str, Given]:
-    """Return the settings of a dataclass that flags have set."""
+    """Return the settings that were given by flags."""
     found = {}
     for name, setting in settings_of(cls).items():
         value = getattr(options, name, None)
@@ -134,7 +146,7 @@ def _flags(cls: type, options: argparse.Namespace) -> dict[str, Given]:
 
 
 def _read_file(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tables of a file of settings; what stands outside of tables is split between "choice" and "server"."""
+    """Return the tables of a file; top-level settings are split into the tables "choice" and "server"."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as cause:
@@ -156,10 +168,10 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _own(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that are photonlite's.
+    """Return the environment variables of photonlite.
 
     Raises:
-        SettingsError: One is not a setting: whoever set it believes that it counts.
+        SettingsError: One is not a setting: a typing error would otherwise be ignored.
     """
     classes = (Choice, ServerConfig, EngineConfig, ImageLimits)
     known = {setting.variable for cls in classes for setting in settings_of(cls).values()} | set(_OTHER_VARIABLES)
@@ -172,3 +184,34 @@ def _own(environ: Mapping[str, str]) -> dict[str, str]:
             raise unknown_name(f"the environment variable {name}", name.removeprefix(PREFIX), names)
         found[name] = value
     return found
+
+
+def _is_limit(setting: Setting) -> bool:
+    return setting.kind in (int, float)
+
+
+def _add_flag(group: Any, setting: Setting) -> None:
+    kind: dict[str, Any] = {"metavar": _metavar(setting)}
+    if setting.kind is bool:
+        kind = {"action": argparse.BooleanOptionalAction}
+    elif setting.many:
+        kind |= {"nargs": "+", "action": "extend"}
+    group.add_argument(setting.flag, dest=setting.name, default=None, help=_help(setting), **kind)
+
+
+def _help(setting: Setting) -> str:
+    default = setting.default
+    if setting.in_megabytes and default is not None:
+        default = f"{default / MIB:g}"
+    shown = "" if default in (None, (), False) else f" (default: {default})"
+    return (setting.help.replace("`", "") + shown).replace("%", "%%")
+
+
+def _metavar(setting: Setting) -> str:
+    if setting.in_megabytes:
+        return "MB"
+    if setting.flag.endswith("-seconds"):
+        return "S"
+    if setting.kind in (int, float):
+        return "N"
+    return "FILE" if setting.flag.endswith("-file") else "NAME"

@@ -1,4 +1,4 @@
-"""A small drawing of a frame in characters: two pixels a cell, and above them where things are."""
+"""A drawing of a frame in characters, two pixels a cell, with marks on what was found."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -16,7 +16,7 @@ from photonlite.results.drawing.style import Color, label_colors
 
 _HALF: Final = "▀"
 _SHADE: Final = 0.62
-"""The image is darkened, so that marks stand out."""
+"""Factor that darkens the image, so that marks stand out."""
 
 _STEP: Final = 12
 _BOLD: Final = Style(bold=True)
@@ -26,20 +26,10 @@ Cell = tuple[int, int]
 
 
 def draw_canvas(image: Image.Image, result: Mapping[str, Any], columns: int, rows: int) -> Text:
-    """Draw a frame with what was found on it.
-
-    Args:
-        image: The frame.
-        result: Of detect, point or segment; of another one the frame alone is drawn.
-        columns: Room for the drawing, in characters.
-        rows: Likewise.
-
-    Returns:
-        Lines of equal width, at most as large as the room.
-    """
+    """Draw a frame, with the result of detect, point or segment, in at most so many columns and rows."""
     width, height = _fitted(image.size, columns, rows)
     pixels = np.asarray(image.convert("RGB").resize((width, 2 * height), Image.Resampling.BOX)) * _SHADE
-    # Terminals and rich spend their time on changes of colour: few levels make few of them.
+    # Changes of colour are slow in terminals and in rich: few levels make few changes.
     rows_of = (pixels // _STEP * _STEP).astype(np.uint8).reshape(height, 2, width, 3).tolist()
     marks = _marks(result, width, height)
     text = Text(no_wrap=True)
@@ -52,18 +42,18 @@ def draw_canvas(image: Image.Image, result: Mapping[str, Any], columns: int, row
 
 
 def items_of(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Give the objects, points or segments of a result."""
+    """Return the objects, points or segments of a result."""
     return [item for key in ("objects", "points", "segments") for item in result.get(key, ())]
 
 
 def _fitted(size: tuple[int, int], columns: int, rows: int) -> tuple[int, int]:
-    """Give the columns and rows of an image whose cells are twice as high as wide."""
+    """Return the columns and rows of an image; a cell is twice as high as wide."""
     scale = min(columns / size[0], 2 * rows / size[1])
     return max(1, round(scale * size[0])), max(1, min(rows, round(scale * size[1] / 2)))
 
 
 def _marks(result: Mapping[str, Any], width: int, height: int) -> dict[Cell, tuple[str, Color]]:
-    """Find what stands in which cell: labels above outlines, earlier items above later ones."""
+    """Return the character of each marked cell: labels cover outlines, earlier items cover later ones."""
     items = items_of(result)
     colors = label_colors(str(item.get("label", "")) for item in items)
     marks: dict[Cell, tuple[str, Color]] = {}
@@ -102,7 +92,7 @@ def _outline(box: Mapping[str, Any], width: int, height: int) -> Iterator[tuple[
 
 
 def _label(item: Mapping[str, Any], width: int, height: int) -> Iterator[tuple[Cell, str]]:
-    """Write the score into the upper side of a box, or beside a point; the label itself is in the title."""
+    """Write the score into the upper side of a box, or beside a point; the title has the label."""
     if "score" not in item:
         return
     text = f"{item['score']:.0%}"
@@ -122,7 +112,6 @@ def _cell(x: float, y: float, width: int, height: int) -> Cell:
 
 
 def _styled(mark: tuple[str, Color] | None, upper: Color, lower: Color) -> tuple[str, Style]:
-    """Give the character of a cell and its colours."""
     if mark is None:
         return _HALF, _style(upper, lower)
     character, color = mark
@@ -135,5 +124,5 @@ def _style(color: Color, background: Color) -> Style:
 
 
 def _bright(color: Color) -> Color:
-    """Half way to white: outlines are thin, and what is below them is dark."""
+    """Mix with white: outlines are thin, on a dark image."""
     return (color[0] + 255) // 2, (color[1] + 255) // 2, (color[2] + 255) // 2

@@ -1,4 +1,4 @@
-"""The live view of `photonlite realtime`: a small drawing of where things are, and how the loop does."""
+"""The live view in a terminal: a drawing of the frame, and the loop's statistics."""
 
 from collections import deque
 from typing import Any
@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from photonlite.cli.realtime_canvas import draw_canvas, items_of
+from photonlite.cli.realtime.canvas import draw_canvas, items_of
 from photonlite.errors import ImageError
 from photonlite.observe.units import format_seconds
 from photonlite.realtime.outcomes import FrameFailure, FrameResult, Outcome
@@ -29,16 +29,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 class View:
-    """Draws itself again and again in its place in the terminal.
+    """Redraws itself in place; the title names the model, `rate` is the source's frames per second if known."""
 
-    Args:
-        question: What is asked.
-        model: Is named in the title.
-        rate: Frames per second that come; None where it is not known.
-        console: Where to draw; the terminal unless given.
-    """
-
-    period_s = 0.2  # drawing takes time from the model on a small machine
+    period_s = 0.2  # on a small machine, drawing takes time from the model
 
     def __init__(self, question: Question, model: Any, rate: float | None, console: Console | None = None) -> None:
         self._question = question
@@ -54,7 +47,7 @@ class View:
         self._live.start()
 
     def take(self, outcome: Outcome) -> None:
-        """Take a result or a failure; the latest of both is shown."""
+        """Keep the latest result or failure."""
         if isinstance(outcome, FrameResult):
             self._result, self._failure = outcome, None
             self._latencies.append((outcome.latency_s, outcome.met_deadline))
@@ -62,16 +55,15 @@ class View:
             self._failure = outcome
 
     def update(self, stats: LoopStats) -> None:
-        """Draw."""
         self._live.update(self.render(stats), refresh=True)
 
     def close(self, stats: LoopStats) -> None:
-        """Draw the end, and leave it there."""
+        """Draw the final statistics, and leave them there."""
         self._live.update(self.render(stats, running=False), refresh=True)
         self._live.stop()
 
     def render(self, stats: LoopStats, *, running: bool = True) -> RenderableType:
-        """Give the view as something that rich prints."""
+        """Return the view as a rich renderable."""
         beside = self._console.width >= _NARROWEST + _FIGURES + _MARGINS
         room = self._console.width - _MARGINS - (_FIGURES if beside else 0)
         rows = self._console.height - 6 - (0 if beside else 16)
@@ -131,7 +123,6 @@ class View:
         return [bars, Text(f"latest latencies, up to {format_seconds(largest)}", "dim")]
 
     def _words(self) -> list[RenderableType]:
-        """Say what was found, or what has gone wrong."""
         if self._failure is not None:
             return [Text(), Text(f"frame {self._failure.number}: {self._failure.error}", "red")]
         if self._result is None:
@@ -144,7 +135,7 @@ class View:
 def _canvas(result: FrameResult, columns: int, rows: int) -> Text:
     try:
         return draw_canvas(open_image(result.image), result.result, columns, rows)
-    except ImageError:  # a file that has changed since it was asked about
+    except ImageError:  # the file has changed
         return Text("the frame is gone", "dim")
 
 

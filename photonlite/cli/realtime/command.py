@@ -1,4 +1,4 @@
-"""`photonlite realtime`: a source of frames, a question, and a live view of what the model finds."""
+"""Plays a source of frames through a real-time loop, and reports on it."""
 
 import argparse
 import queue
@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import photonlite
 from photonlite.cli.output import to_json
-from photonlite.cli.realtime_options import question_of
-from photonlite.cli.realtime_output import Recording
+from photonlite.cli.parser import given_settings
+from photonlite.cli.realtime.recorder import FrameRecorder
 from photonlite.errors import InputError, MissingDependencyError
 from photonlite.observe.units import format_seconds
 from photonlite.realtime.feed import Feed
@@ -21,27 +21,23 @@ from photonlite.realtime.question import Question
 from photonlite.realtime.sources import open_source
 from photonlite.realtime.stats import LoopStats
 
-# Imported for terminals alone: it needs an extra.
-_VIEW = {"view": "photonlite.cli.realtime_view"}
+# Imported for terminals only: it needs an extra.
+_VIEW = {"view": "photonlite.cli.realtime.view"}
 
 
 class Reporter(Protocol):
-    """Shows how a loop does."""
+    """Reports on a loop every `period_s` seconds."""
 
     period_s: float
-    """Seconds between two updates."""
 
     def take(self, outcome: Outcome) -> None:
-        """Take a result or a failure, as soon as it is there."""
-        ...
+        """Take a result or a failure, as soon as it arrives."""
 
     def update(self, stats: LoopStats) -> None:
-        """Show how it stands."""
-        ...
+        """Report the current statistics."""
 
     def close(self, stats: LoopStats) -> None:
-        """Show how it ended."""
-        ...
+        """Report the final statistics."""
 
 
 class Lines:
@@ -50,53 +46,43 @@ class Lines:
     period_s = 1.0
 
     def take(self, outcome: Outcome) -> None:
-        """Nothing: the statistics have it."""
+        pass
 
     def update(self, stats: LoopStats) -> None:
-        """Write a line."""
         print(summary(stats, stats.rate), file=sys.stderr, flush=True)
 
     def close(self, stats: LoopStats) -> None:
-        """Write the last line."""
         print(summary(stats, stats.mean_rate), file=sys.stderr, flush=True)
 
 
 class JsonLines:
-    """A line of JSON for every result and every failure, and the statistics at the end, on stdout."""
+    """A line of JSON for every result and failure, and the statistics at the end, on stdout."""
 
     period_s = 0.02
 
     def take(self, outcome: Outcome) -> None:
-        """Write it."""
         print(to_json(_line(outcome)), flush=True)
 
     def update(self, stats: LoopStats) -> None:
-        """Nothing: they come at the end."""
+        pass
 
     def close(self, stats: LoopStats) -> None:
-        """Write the statistics."""
         print(to_json({"stats": stats.to_dict()}), flush=True)
 
 
 def run_realtime(options: argparse.Namespace) -> int:
-    """Play a source through a real-time loop until it ends, its time is over, or Ctrl+C.
-
-    Args:
-        options: What `photonlite.cli.parser.parse` returned for `realtime`.
-
-    Returns:
-        The exit code: 0, or 2 when no frame could be answered.
+    """Play a source until it ends, its time is over, or Ctrl+C; returns the exit code, 2 if no frame was answered.
 
     Raises:
         PhotonliteError: The source, the question or the model cannot be used.
         OSError: The output cannot be written.
     """
-    asked = question_of(options)
+    asked = _question(options)
     if options.json and options.plain:
         raise InputError("--plain prints text and --json prints JSON: give one of them")
-    Question.of(**asked)  # a wrong question is told before the model is loaded, and so is a wrong source
+    Question.of(**asked)  # a wrong question or source is reported before the model is loaded
     frames = open_source(options.source)
-    recording = None if options.output is None else Recording(options.output)
+    recorder = None if options.output is None else FrameRecorder(options.output)
     make_reporter = _reporter(options)
     model = photonlite.load(options.model, device=options.device, dtype=options.dtype, revision=options.revision)
     outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
@@ -106,17 +92,17 @@ def run_realtime(options: argparse.Namespace) -> int:
     try:
         with Feed(loop, frames, rate=options.rate, duration_s=options.duration, repeat=bool(options.duration)) as feed:
             reporter = make_reporter(loop.question, model, feed.rate)
-            _watch(loop, feed, outcomes, reporter, recording)
+            _watch(loop, feed, outcomes, reporter, recorder)
     finally:
         loop.close(drain=False)
         model.close(drain=False)
-    if recording is not None:
-        recording.save()
+    if recorder is not None:
+        recorder.save()
     return 0 if loop.stats.answered else _failed(loop.stats)
 
 
 def summary(stats: LoopStats, rate: float) -> str:
-    """Write how a loop does in a line."""
+    """Return the statistics of a loop as a line."""
     drops = ", ".join(f"{count} {cause}" for cause, count in stats.dropped.items() if count)
     parts = [
         f"{rate:.1f} results/s",
@@ -129,33 +115,40 @@ def summary(stats: LoopStats, rate: float) -> str:
     return "; ".join(parts)
 
 
+def _question(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `RealtimeLoop` that say what is asked."""
+    given = {name: getattr(options, name) for name in ("task", "object", "question", "length", "deadline_ms")}
+    given["settings"] = given_settings(options) or None
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def _watch(
     loop: RealtimeLoop,
     feed: Feed,
     outcomes: "queue.SimpleQueue[Outcome]",
     reporter: Reporter,
-    recording: Recording | None,
+    recorder: FrameRecorder | None,
 ) -> None:
     try:
-        with suppress(KeyboardInterrupt):  # how a camera is ended
+        with suppress(KeyboardInterrupt):  # ends a camera
             while not feed.ended:
                 feed.join(reporter.period_s)
-                _drain(outcomes, reporter, recording)
+                _drain(outcomes, reporter, recorder)
                 reporter.update(loop.stats)
             feed.join()
         feed.stop()
         loop.close()
-        _drain(outcomes, reporter, recording)
+        _drain(outcomes, reporter, recorder)
     finally:
         reporter.close(loop.stats)
 
 
-def _drain(outcomes: "queue.SimpleQueue[Outcome]", reporter: Reporter, recording: Recording | None) -> None:
+def _drain(outcomes: "queue.SimpleQueue[Outcome]", reporter: Reporter, recorder: FrameRecorder | None) -> None:
     while not outcomes.empty():
         outcome = outcomes.get()
         reporter.take(outcome)
-        if recording is not None and isinstance(outcome, FrameResult):
-            recording.add(outcome)
+        if recorder is not None and isinstance(outcome, FrameResult):
+            recorder.add(outcome)
 
 
 def _reporter(options: argparse.Namespace) -> Callable[..., Reporter]:

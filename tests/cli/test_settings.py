@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from photonlite.cli.parser import parse
-from photonlite.cli.serve_settings import ServeSettings, read_settings
+from photonlite.cli.settings import ServeSettings, read_settings
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.errors import InputError, SettingsError
 from photonlite.server.config import ServerConfig

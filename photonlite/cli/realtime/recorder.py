@@ -1,4 +1,4 @@
-"""Answered frames, drawn, as an animation or a video that plays as fast as they came."""
+"""Records answered frames, drawn, as an animation or a video that plays at their rate."""
 
 import sys
 from collections.abc import Iterator
@@ -18,21 +18,18 @@ ANIMATIONS: Final[dict[str, dict[str, Any]]] = {".gif": {}, ".webp": {"quality":
 CODECS: Final = {".mp4": "mp4v", ".avi": "MJPG"}
 VIDEO_RATE: Final = 30.0
 MOST_BYTES: Final = 512 << 20
-"""Of images that wait to be drawn: this is done when the loop has ended, to leave it the machine."""
+"""Memory for images that wait to be drawn, which is done after the loop has ended."""
 
 _LONGEST_SIDE: Final = 640
 _SHORTEST_MS: Final = 20
-"""Viewers play what is shorter at a speed of their own."""
+"""Viewers ignore shorter durations."""
 
 
-class Recording:
-    """Keeps answered frames until they are drawn.
-
-    Args:
-        out: The file.
+class FrameRecorder:
+    """Keeps answered frames until `save` draws and writes them.
 
     Raises:
-        InputError: Its suffix names neither an animation nor a video.
+        InputError: The file's suffix names neither an animation nor a video.
         MissingDependencyError: Videos need OpenCV, which is not installed.
     """
 
@@ -49,7 +46,7 @@ class Recording:
         self._left_out = 0
 
     def add(self, result: FrameResult) -> None:
-        """Keep a frame and what was found on it, while there is room."""
+        """Keep a frame and its result, while there is room."""
         width, height = getattr(result.result, "picture_size", None) or (_LONGEST_SIDE, _LONGEST_SIDE)
         self._bytes += 3 * width * height
         if self._bytes > MOST_BYTES:
@@ -58,11 +55,7 @@ class Recording:
             self._results.append(result)
 
     def save(self) -> None:
-        """Draw and write the file; without frames there is none.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Draw and write the file, if there are frames; raises OSError if it cannot be written."""
         if not self._results:
             return
         print(f"drawing {len(self._results)} frames ...", file=sys.stderr, flush=True)
@@ -79,11 +72,7 @@ class Recording:
 
 
 def durations_ms(times: list[float]) -> list[int]:
-    """Give how long each frame is shown: until the next one; the last as long as the one before.
-
-    Args:
-        times: When each frame was taken, in seconds.
-    """
+    """Return how long each frame, taken at that time in seconds, is shown: until the next one."""
     starts = [round(1000 * (time - times[0])) for time in times]
     gaps = [max(_SHORTEST_MS, after - before) for before, after in pairwise(starts)]
     return [*gaps, gaps[-1] if gaps else 100]
@@ -98,7 +87,7 @@ def _drawn(result: FrameResult) -> Image.Image:
 
 
 def _same_size(frames: list[Image.Image]) -> list[Image.Image]:
-    """Lay frames on white of the size of the largest: texts below images make some higher than others."""
+    """Extend frames with white to the size of the largest: some have texts below them."""
     size = max(frame.width for frame in frames), max(frame.height for frame in frames)
     if all(frame.size == size for frame in frames):
         return frames
@@ -110,7 +99,7 @@ def _same_size(frames: list[Image.Image]) -> list[Image.Image]:
 
 def _write_video(path: Path, frames: list[Image.Image], durations: list[int]) -> None:
     cv2 = opencv()
-    width, height = (side - side % 2 for side in frames[0].size)  # codecs halve the colours' resolution
+    width, height = (side - side % 2 for side in frames[0].size)  # codecs need even sizes
     codec = cv2.VideoWriter_fourcc(*CODECS[path.suffix.lower()])
     writer = cv2.VideoWriter(str(path), codec, VIDEO_RATE, (width, height))
     if not writer.isOpened():
@@ -123,7 +112,7 @@ def _write_video(path: Path, frames: list[Image.Image], durations: list[int]) ->
 
 
 def _at_steady_rate(frames: list[Image.Image], durations: list[int]) -> Iterator[Image.Image]:
-    """Give the frame that is to be seen at each tick of the video."""
+    """Yield the frame that is shown at each tick of the video."""
     end = shown = 0.0
     for frame, duration in zip(frames, durations, strict=True):
         end += duration / 1000

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from photonlite.cli import main
-from photonlite.cli import realtime as command
+from photonlite.cli.realtime import command
 from photonlite.errors import ImageError
 from photonlite.results import Detections
 from tests.realtime.fake import FakeModel
@@ -149,7 +149,7 @@ def test_a_terminal_without_rich_is_told_what_to_do(
 ) -> None:
     loaded()
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    for name in [name for name in sys.modules if name.startswith("photonlite.cli.realtime_")]:
+    for name in [name for name in sys.modules if name.startswith("photonlite.cli.realtime.")]:
         if name.endswith(("view", "canvas")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rich.console", None)
