@@ -28,8 +28,8 @@ class MasksFirst(EngineCore):
         """Commit the oldest step before the launch where masks need it, then tick as usual."""
         oldest = self.pipeline.oldest
         waits = oldest is not None and not all(_knows_next_mask(row.sequence) for row in oldest.rows)
-        if oldest is not None and waits:
-            self._commit(oldest)
+        if waits:
+            self._commit(None)
         return super().tick() or waits
 
 

@@ -17,7 +17,7 @@ from bench.gpu.samples import Sample
 from bench.policy.load import ROWS, Group, Waits, World
 from bench.policy.modelled import H200, Costs
 from photonlite.config import EngineConfig
-from photonlite.scheduler.policy import Limits
+from photonlite.scheduler.limits import Limits
 
 DEFAULTS = EngineConfig()
 WARM_UP_S = 4.0

@@ -17,7 +17,7 @@ from photonlite.errors import DeadlineError
 from photonlite.grammar.decoding.base import Vocabulary
 from photonlite.grammar.decoding.text import TextGrammar
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.scheduler.policy import Limits
+from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence as EngineSequence
 
@@ -157,7 +157,7 @@ class World:
                 heapq.heappop(self._events)[2]()
             if not self._core.tick():
                 moments = [self._events[0][0] if self._events else end]
-                if (when := self._core.look_again_at) is not None and when > self.runner.now:
+                if (when := self._core.wake_at) is not None and when > self.runner.now:
                     moments.append(when)
                 self.runner.now = min(moments)
 

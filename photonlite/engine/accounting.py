@@ -1,31 +1,26 @@
 """What the engine counts: steps, tokens and requests turned into metrics."""
 
-from typing import Literal
+from collections import Counter
 
 from photonlite.batch import Step
 from photonlite.errors import RequestCancelledError
 from photonlite.observe.metrics import EngineMetrics
+from photonlite.scheduler.decision import DropCause
 from photonlite.sequence import Sequence
-
-Cause = Literal["waiting", "hopeless", "running"]
 
 
 class Accountant:
-    """Books what happens in :class:`EngineMetrics`.
-
-    Args:
-        metrics: Where.
-    """
+    """Counts in :class:`EngineMetrics` what happens; tokens are collected and counted once a step."""
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self.metrics = metrics
-        self._last_token: dict[Sequence, float] = {}
+        self._gaps: list[float] = []  # seconds since the token before, of this step's tokens
+        self._firsts = 0
 
-    def submitted(self) -> None:
-        """Count a request that was taken in."""
+    def count_submitted(self) -> None:
         self.metrics.requests_submitted += 1
 
-    def launched(self, step: Step) -> None:
+    def count_launch(self, step: Step) -> None:
         """Count a step by kind, size and how it ran."""
         metrics = self.metrics
         metrics.steps[step.kind] += 1
@@ -33,7 +28,7 @@ class Accountant:
             metrics.batch_size.observe(len(step.rows))
             metrics.padding_rows += step.padded - len(step.rows)
         elif step.kind == "encode":
-            metrics.crops_encoded += sum(group.count for group in step.plan.groups)
+            metrics.crops_encoded += step.plan.crops
         else:
             for row in step.rows:
                 if row.sequence.image is not None and not row.sequence.times.preemptions:
@@ -44,32 +39,31 @@ class Accountant:
         else:
             metrics.eager_steps += 1
 
-    def dropped(self, cause: Cause) -> None:
-        """Count a request whose deadline ended it, by where that met it."""
-        metrics = self.metrics
-        if cause == "waiting":
-            metrics.dropped_waiting += 1
-        elif cause == "hopeless":
-            metrics.dropped_hopeless += 1
+    def add_token(self, last: float, now: float) -> None:
+        """Collect a committed token, given when the one before it was committed; 0 for the first."""
+        if last:
+            self._gaps.append(now - last)
         else:
-            metrics.dropped_running += 1
+            self._firsts += 1
 
-    def zombie(self) -> None:
-        """Count a row that carried a finished sequence."""
-        self.metrics.zombie_rows += 1
+    def count_commit(self, zombies: int) -> None:
+        """Count the collected tokens, and rows that carried a finished sequence."""
+        metrics, gaps = self.metrics, self._gaps
+        metrics.zombie_rows += zombies
+        metrics.tokens += len(gaps) + self._firsts
+        for gap, count in Counter(gaps).items():  # most rows had their last token in the same step
+            metrics.token_s.observe(gap, count)
+        gaps.clear()
+        self._firsts = 0
 
-    def token(self, sequence: Sequence, now: float) -> None:
-        """Count a committed token."""
-        self.metrics.tokens += 1
-        last = self._last_token.get(sequence)
-        if last is not None:
-            self.metrics.token_s.observe(now - last)
-        self._last_token[sequence] = now
+    def count_dropped(self, cause: DropCause) -> None:
+        """Count a request whose deadline ended it."""
+        name = f"dropped_{cause}"
+        setattr(self.metrics, name, getattr(self.metrics, name) + 1)
 
-    def ended(self, sequence: Sequence) -> None:
+    def count_ended(self, sequence: Sequence) -> None:
         """Count a request that has ended, and where its time went if it was answered."""
         metrics, times = self.metrics, sequence.times
-        self._last_token.pop(sequence, None)
         metrics.preemptions += times.preemptions
         if isinstance(sequence.error, RequestCancelledError):
             metrics.requests_cancelled += 1

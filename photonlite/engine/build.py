@@ -38,7 +38,7 @@ from photonlite.runner.prefill_graphs import prefill_sizes
 from photonlite.runner.runner import StepExecutor
 from photonlite.runner.slot import SlotShape
 from photonlite.runner.torch_body import TorchModelRunner
-from photonlite.scheduler.policy import MAX_JOBS, REALTIME_JOBS, Limits
+from photonlite.scheduler.limits import MAX_JOBS, REALTIME_JOBS, Limits
 from photonlite.scheduler.scheduler import Scheduler
 
 _logger = logging.getLogger("photonlite")

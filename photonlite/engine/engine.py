@@ -75,13 +75,13 @@ class Engine:
         metrics, scheduler, pages = self._core.metrics, self._core.scheduler, self._core.scheduler.cache.pages
         metrics.pages_free, metrics.pages_total, metrics.page_bytes = pages.free, pages.usable, self.memory.page_bytes
         metrics.pages_cached = scheduler.cache.prefix.idle_pages
-        metrics.running, metrics.waiting = len(scheduler.running), len(scheduler.waiting)
+        metrics.running, metrics.waiting = len(scheduler.running), scheduler.num_waiting
         metrics.in_flight = len(self._core.pipeline.in_flight)
         metrics.open_realtime = self._core.requests.realtime
         metrics.open_bulk = max(0, len(self._core.open) - metrics.open_realtime)
         now = time.perf_counter()
         metrics.oldest_realtime_s, metrics.oldest_bulk_s = (
-            0.0 if (oldest := scheduler.waiting.oldest(realtime=realtime)) is None else now - oldest.times.submitted
+            0.0 if (oldest := scheduler.oldest_submission(realtime=realtime)) is None else now - oldest
             for realtime in (True, False)
         )
         metrics.preparing, metrics.prepared_bytes = self.window.waiting, self.window.held

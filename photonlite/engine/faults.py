@@ -1,28 +1,78 @@
-"""What went wrong inside: errors that may be kept, what callers are told of them, and whether memory was short."""
+"""What goes wrong inside: failed steps, shortages of memory, and errors that can be kept and shown to callers."""
 
 import errno
+import logging
 import traceback
 from typing import TypeVar
 
-from photonlite.errors import OutOfMemoryError, PhotonliteError
+from photonlite.batch import ScheduledBatch, Step
+from photonlite.errors import EngineDiedError, EngineError, OutOfMemoryError, PhotonliteError, StepError
 
 _E = TypeVar("_E", bound=BaseException)
+
+_STRIKES = 3
+"""Steps that may fail in a row before the device counts as lost; those for which memory is short do not count."""
 
 # PyTorch says it in a RuntimeError: torch.OutOfMemoryError is one, and so is what its CPU allocator and CUDA raise.
 _SHORTAGES = ("out of memory", "defaultcpuallocator", "_alloc_failed", "cudaerrormemoryallocation")
 
+_logger = logging.getLogger("photonlite")
+
+
+class StepFailures:
+    """Counts failed steps in a row, until the device counts as lost."""
+
+    def __init__(self) -> None:
+        self._strikes = 0
+        self._images: frozenset[str] = frozenset()  # of the last failed step
+
+    def clear(self) -> None:
+        """Count from zero: a step was collected."""
+        self._strikes, self._images = 0, frozenset()
+
+    def count(self, step: Step, error: BaseException) -> bool:
+        """Count a failed step; returns whether memory was short, which does not count. An image counts once in a row.
+
+        Raises:
+            EngineDiedError: Too many steps have failed in a row.
+        """
+        if is_shortage(error):
+            return True
+        images = frozenset(group.job.key for group in step.plan.groups)
+        if not images or images != self._images:
+            self._strikes += 1
+        self._images = images
+        if self._strikes >= _STRIKES:
+            reason = f"the engine has stopped: {_STRIKES} steps in a row have failed"
+            raise EngineDiedError(f"{reason}, so the device counts as lost; load the model again") from error
+        return False
+
+    def step_error(self, step: Step, cause: BaseException) -> EngineError:
+        """Log why a step failed, and return what its requests are told: not the words of lower layers."""
+        size = f"{len(step.rows)} sequences" if step.rows else f"{len(step.plan.groups)} images"
+        without_frames(cause)  # log handlers may keep the error
+        short = is_shortage(cause)
+        level = logging.WARNING if short else logging.ERROR
+        why = "memory ran out for" if short else "the device failed"
+        _logger.log(level, "%s a %s step of %s", why, step.kind, size, exc_info=cause)
+        if short:
+            return out_of_memory(cause)
+        error = StepError(f"the device failed a {step.kind} step that carried this request: try again")
+        error.__cause__ = cause
+        return error
+
+
+def may_be_split(batch: ScheduledBatch, error: BaseException) -> bool:
+    """Whether smaller launches may succeed: memory was short for several crops or prompts."""
+    several = len(batch.rows) > 1 or batch.crops > 1
+    return batch.kind != "decode" and several and is_shortage(error)
+
 
 def without_frames(error: _E) -> _E:
-    """Turn the tracebacks of an error and its causes into notes, which are printed with it.
+    """Turn the tracebacks of an error and its causes into notes, which are printed with it; returns the error.
 
-    A frame refers to everything its function had in hand, and to the frames that called it: one error in a list of
-    results would keep a decoded image, or all weights.
-
-    Args:
-        error: Changed in place.
-
-    Returns:
-        The error.
+    A frame refers to all its local variables and to the frames that called it: one error in a list of results would
+    keep a decoded image, or all weights.
     """
     seen: set[int] = set()
     one: BaseException | None = error
@@ -53,14 +103,14 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def told(error: BaseException) -> BaseException:
-    """Give what a caller is told of an error: a shortage of memory by its type, everything else as it is."""
+    """Return what a caller is told of an error: a shortage of memory by its type, everything else as it is."""
     if isinstance(error, PhotonliteError) or not is_shortage(error):
         return error
     return out_of_memory(error)
 
 
 def out_of_memory(cause: BaseException) -> OutOfMemoryError:
-    """Say that memory has run out for a request."""
+    """Return the error of a request for which memory has run out."""
     error = OutOfMemoryError(
         "memory ran out while this request was worked on, and nothing else has failed: try again, ask for less at a "
         "time, or send smaller images"

@@ -139,7 +139,7 @@ class EngineLoop:
             self._refusal = self._refusal or closed
             if not drain:
                 self._drains = False
-                self._inbox.append(lambda: self._core.fail_all(closed))
+                self._inbox.append(lambda: self._core.requests.end_all(closed))
             self._stopping = True
         self.wake()
 
@@ -176,7 +176,7 @@ class EngineLoop:
             self._inbox.popleft()()
 
     def _sleep(self) -> None:
-        when = self._core.look_again_at
+        when = self._core.wake_at
         seconds = _LONGEST_SLEEP
         if when is not None:
             seconds = min(seconds, max(0.0, when - time.perf_counter()))
@@ -208,7 +208,7 @@ class EngineLoop:
             self._inbox.clear()
         for note in notes:
             _attempt(note)
-        self._core.bury(error)
+        self._core.requests.end_all_after_fault(error)
         _attempt(self._core.runner.close)
 
 

@@ -57,13 +57,13 @@ class Histogram:
         self.sum = 0.0
         self.largest = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count a value of at least 0."""
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value of at least 0, which was seen so many times."""
         # The largest goes first: a reader that sees the count sees a largest that is no smaller.
         if value > self.largest:
             self.largest = value
-        self._counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+        self._counts[bisect_left(self.bounds, value)] += times
+        self.sum += times * value
 
     @property
     def count(self) -> int:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from photonlite.batch import EncodeJob, SamplingParams, Step
+from photonlite.batch import EncodeJob, SamplingParams, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
 from photonlite.images.crops import ImageCrops
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
-from photonlite.scheduler.policy import Limits
+from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence as EngineSequence
 
@@ -110,7 +110,7 @@ class FakeRunner:
     def collect(self, step: Step) -> list[Token | Exception | None]:
         self.before_collect(step)
         self._note("collect", step)
-        step.device_s = sum(group.count for group in step.plan.groups) * self.per_crop
+        step.device_s = step.plan.crops * self.per_crop
         step.device_s += sum(row.count for row in step.rows) * self.per_position
         if step.kind == "encode":
             return []
@@ -164,6 +164,7 @@ class Bench:
         self.runner = FakeRunner(script)
         self.core = EngineCore(self.scheduler, self.runner, depth, clock=clock)
         self.sequences: list[EngineSequence] = []
+        self.clock = clock
 
     def ask(
         self,
@@ -186,6 +187,9 @@ class Bench:
         self.core.prepare(sequence)
         self.core.submit(sequence)
 
+    def plan(self) -> ScheduledBatch | None:
+        return self.scheduler.plan(self.clock()).batch
+
     def run(self, ticks: int = 1000) -> None:
         for _ in range(ticks):
             if not self.core.tick():
@@ -201,7 +205,8 @@ class Bench:
     def everything_is_free(self) -> bool:
         self.check()
         self.cache.forget_all()
-        return self.pages.free == self.pages.usable and not self.scheduler.zombies and not self.scheduler.running
+        running = self.scheduler.running
+        return self.pages.free == self.pages.usable and not running.zombies and not len(running)
 
 
 def ends_at(length: int) -> Script:

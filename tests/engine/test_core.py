@@ -93,7 +93,7 @@ def test_eos_on_the_prompts_own_token_while_a_decode_step_is_in_flight() -> None
 
     assert [token.id for token in sink.tokens] == [END]
     assert [step.kind for step in bench.core.pipeline.in_flight] == ["decode"]
-    assert bench.sequences[0] in bench.scheduler.zombies
+    assert bench.sequences[0] in bench.scheduler.running.zombies
     bench.run()
     assert bench.everything_is_free()
 
@@ -256,7 +256,7 @@ def test_images_and_prompts_for_which_memory_was_short_together_are_tried_a_few_
     healthy = getattr(bench.runner, call)
 
     def narrow(step: Step) -> object:
-        crops = sum(group.count for group in step.plan.groups)
+        crops = step.plan.crops
         if crops > 2 or (step.kind == "prefill" and len(step.rows) > 1 and call == "launch"):
             raise MemoryError
         return healthy(step)
@@ -345,7 +345,7 @@ def test_cancelling_a_zombie_changes_nothing() -> None:
     sink = bench.ask()
     bench.core.tick()
     bench.core.tick()
-    assert bench.sequences[0] in bench.scheduler.zombies
+    assert bench.sequences[0] in bench.scheduler.running.zombies
     bench.core.cancel(bench.sequences[0])
     bench.run()
 
@@ -595,4 +595,4 @@ def test_requests_that_have_ended_are_not_kept_until_their_deadlines() -> None:
         bench.run()
 
     assert len(bench.core.open) == 1
-    assert list(bench.core.requests._deadlines) == bench.sequences[:1]
+    assert list(bench.scheduler._deadlines) == bench.sequences[:1]

@@ -20,6 +20,7 @@ from photonlite.batch import Step
 from photonlite.engine.loop import _LONGEST_SLEEP, EngineLoop
 from photonlite.errors import CapacityError, DeadlineError, EngineDiedError, ModelError, RequestCancelledError
 from photonlite.request import Request, SamplingSettings, Token
+from photonlite.scheduler.decision import Decision
 from photonlite.sequence import Sequence
 from tests.engine.fakes import PREFIX, Bench, FakeImage, FakeSink, Words, ends_at
 
@@ -199,7 +200,7 @@ def test_a_dying_thread_fails_every_open_and_later_request() -> None:
 
     loop = EngineLoop(bench.core)
     plan = bench.scheduler.plan
-    bench.scheduler.plan = lambda: explode(bench.runner.steps[-1]) or plan() if bench.runner.steps else plan()  # type: ignore[method-assign, func-returns-value]
+    bench.scheduler.plan = lambda now: explode(bench.runner.steps[-1]) or plan(now) if bench.runner.steps else plan(now)  # type: ignore[method-assign, func-returns-value]
     sequences = [sequence(number) for number in range(6)]
     for one in sequences:
         loop.submit(one)
@@ -218,7 +219,7 @@ def test_a_dying_thread_fails_every_open_and_later_request() -> None:
 def test_the_death_of_an_engine_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(ends_at(3))
 
-    def explode() -> None:
+    def explode(now: float) -> None:
         raise SystemError("a mistake of ours")
 
     bench.scheduler.plan = explode  # type: ignore[method-assign]
@@ -288,7 +289,7 @@ def test_a_deadline_wakes_a_sleeping_engine() -> None:
     bench = Bench(ends_at(3))
     loop = EngineLoop(bench.core)
     one = sequence(0, deadline=0.0)  # long past: perf_counter counts from some time before
-    bench.scheduler.plan = lambda: None  # type: ignore[method-assign]
+    bench.scheduler.policy.plan = lambda now, admit: None  # type: ignore[method-assign, assignment, misc]
     loop.submit(one)
 
     assert isinstance(ended(one).ends[0].error, DeadlineError)
@@ -389,7 +390,7 @@ def test_a_death_reaches_everybody_though_the_books_are_wrong() -> None:
     loop.close(drain=True)
 
     assert isinstance(loop._refusal, EngineDiedError)
-    assert [isinstance(ended(one).ends[0].error, EngineDiedError) for one in sequences[1:]] == [True, True]
+    assert [isinstance(ended(one).ends[0].error, EngineDiedError) for one in sequences] == [True, True, True]
 
 
 def test_the_error_of_a_closed_engine_does_not_collect_the_frames_of_those_it_was_raised_for() -> None:
@@ -405,9 +406,10 @@ def test_the_error_of_a_closed_engine_does_not_collect_the_frames_of_those_it_wa
 def test_the_error_of_a_dead_engine_knows_no_frames_but_tells_where_it_was() -> None:
     bench = Bench(ends_at(3))
 
-    def fail() -> None:
+    def fail(now: float) -> Decision:
         if bench.scheduler.waiting:
             raise RuntimeError("fallen off")
+        return Decision(None)
 
     bench.scheduler.plan = fail  # type: ignore[method-assign]
     loop = EngineLoop(bench.core)
@@ -471,7 +473,7 @@ class Memory:
 matrix = torch.zeros(400, 400)
 core = types.SimpleNamespace(
     memory=Memory(), runner=types.SimpleNamespace(close=lambda: None), tick=lambda: False, idle=True,
-    look_again_at=None, fail_all=lambda error: None,
+    wake_at=None, requests=types.SimpleNamespace(end_all=lambda error: None),
 )
 loop = EngineLoop(core)
 del core
@@ -500,8 +502,8 @@ from photonlite.engine.loop import EngineLoop
 from photonlite.errors import ModelError
 
 core = types.SimpleNamespace(
-    runner=types.SimpleNamespace(close=lambda: None), tick=lambda: False, idle=True, look_again_at=None,
-    fail_all=lambda error: None, prepare=lambda sequence: None,
+    runner=types.SimpleNamespace(close=lambda: None), tick=lambda: False, idle=True, wake_at=None,
+    requests=types.SimpleNamespace(end_all=lambda error: None), prepare=lambda sequence: None,
 )
 loop, generation = EngineLoop(core), Generation(None)
 held, done = threading.Event(), threading.Event()

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from photonlite.engine.core import EngineCore
-from photonlite.engine.trust import Trust
 from photonlite.errors import DeadlineError
 from photonlite.images.crops import ImageCrops
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.scheduler.policy import Rates
-from photonlite.scheduler.readiness import Need
+from photonlite.scheduler.estimates import EstimateGuard, Need
+from photonlite.scheduler.rates import Rates
+from photonlite.scheduler.realtime import RealtimePolicy
 from photonlite.sequence import Sequence
 from tests.engine.counting import Counted, crowd
 from tests.engine.fakes import Bench, FakeImage, FakeSink, Words, ends_at
@@ -120,11 +120,11 @@ def test_when_only_old_measurements_say_so_one_hopeless_request_in_four_is_tried
 
 
 def test_rates_are_trusted_again_when_all_that_count_have_been_measured() -> None:
-    rates, trust, both, text = Rates(), Trust(), Need(3, 10), Need(0, 10)
+    rates, guard, both, text = Rates(), EstimateGuard(), Need(3, 10), Need(0, 10)
 
     def given_up(need: Need) -> int:
         count = 0
-        while trust.spend(rates, need):
+        while guard.may_give_up(rates, need):
             count += 1
         return count
 
@@ -139,12 +139,14 @@ def test_rates_are_trusted_again_when_all_that_count_have_been_measured() -> Non
 
 def test_realtime_requests_are_near_for_a_second_after_the_last_one(clock: Clock) -> None:
     bench = Bench(ends_at(2), clock=clock)
-    near = [bench.core.requests.realtime_near()]
+    policy = bench.scheduler.policy
+    assert isinstance(policy, RealtimePolicy)
+    near = [policy.is_near(clock.now)]
     bench.ask(realtime=True)
-    near.append(bench.core.requests.realtime_near())
+    near.append(policy.is_near(clock.now))
     bench.run()
     for clock.now in (100.9, 101.1):
-        near.append(bench.core.requests.realtime_near())
+        near.append(policy.is_near(clock.now))
 
     assert near == [False, True, True, False]
 
@@ -171,13 +173,13 @@ def test_no_bulk_image_is_launched_when_a_real_time_request_is_about_to_come(clo
     for _ in range(4):
         bench.core.tick()
     assert {step.kind for step in bench.runner.steps} == ({"decode"} if decoded else set())
-    assert bench.core.look_again_at == pytest.approx(100.402)
+    assert bench.core.wake_at == pytest.approx(100.402)
 
     clock.now = 100.4021  # it has not come: whoever asks only now looks again at once
-    assert bench.core.look_again_at == pytest.approx(100.402)
+    assert bench.core.wake_at == pytest.approx(100.402)
     bench.core.tick()
     assert "encode" in {step.kind for step in bench.runner.steps}
-    assert bench.core.look_again_at is None
+    assert bench.core.wake_at is None
 
 
 def test_a_bulk_image_that_is_launched_well_before_is_not_held_back(clock: Clock) -> None:
@@ -225,7 +227,7 @@ def test_an_image_that_raises_when_its_deadline_is_reckoned_ends_its_request_alo
     bench = slow(clock)
     broken = bench.ask(image=Broken("a"), deadline=clock.now + 1000, realtime=True)
     good = bench.ask(image=FakeImage("b"), deadline=clock.now + 1000, realtime=True)
-    bench.core.requests.expire()
+    bench.core.tick()
     assert isinstance(broken.ends[0].error, KeyError)
     bench.run()
 
@@ -240,7 +242,7 @@ def test_an_image_that_raises_when_its_deadline_is_reckoned_ends_its_request_alo
 )
 def test_a_prompt_that_would_fail_everybodys_step_is_refused(token: Token) -> None:
     bench = Bench(ends_at(3))
-    bench.scheduler._readiness._limits = dataclasses.replace(bench.scheduler.limits, vocab_size=100)
+    bench.scheduler.limits = dataclasses.replace(bench.scheduler.limits, vocab_size=100)
     request = Request("query", (Token(1), token), Words(3), 3, SamplingSettings())
     with pytest.raises((ValueError, TypeError)):
         bench.hand_in(Sequence(0, request, FakeSink(), 1))
@@ -311,11 +313,11 @@ def test_a_leader_that_ends_again_and_again_is_followed_without_a_look_at_the_qu
         for one in gone:
             one.image.cut = True  # type: ignore[union-attr]
         bench.core.tick()
-        assert bench.scheduler.jobs
+        assert bench.scheduler.encoder.jobs
         Counted.looks = 0
         for one in gone[:100]:
             bench.core.cancel(one)
-            bench.scheduler.drop_idle_jobs()
+            bench.scheduler.encoder.drop_idle(bench.scheduler._find_heir)
         return Counted.looks
 
     assert looks(3_200) < 1.5 * looks(200)

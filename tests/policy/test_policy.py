@@ -128,8 +128,8 @@ def test_the_command_about_crowds_writes_a_row_for_each_size(capsys) -> None:
 @pytest.mark.parametrize("images", [True, False])
 def test_a_crowd_waits_beside_those_that_are_decoded(images: bool) -> None:
     crowd = crowds.Crowd(100, images=images)
-    running, waiting = crowd.core.scheduler.running, crowd.core.scheduler.waiting
+    scheduler = crowd.core.scheduler
 
-    assert (len(running), len(waiting), waiting.realtime) == (crowds.DECODED, 100, 100)
+    assert (len(scheduler.running), [one.realtime for one in scheduler.waiting]) == (crowds.DECODED, [True] * 100)
     crowd.expire()
-    assert (len(running), len(waiting)) == (crowds.DECODED, 0)
+    assert (len(scheduler.running), scheduler.num_waiting) == (crowds.DECODED, 0)

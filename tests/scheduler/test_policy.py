@@ -3,7 +3,8 @@ import math
 import pytest
 
 from photonlite.batch import CropGroup, EncodeJob, ScheduledBatch, Step
-from photonlite.scheduler.policy import Allowance, Limits, Rates, Slope
+from photonlite.scheduler.limits import Allowance, Limits
+from photonlite.scheduler.rates import Rates, Slope
 from tests.engine.fakes import FakeImage
 
 
@@ -16,16 +17,16 @@ def encoded(crops: int, seconds: float) -> Step:
 
 
 def test_one_crop_is_let_through_as_long_as_nothing_is_known() -> None:
-    assert Rates().crops_within(0.004) == 1
-    assert Rates().positions_within(0.004) == 1
+    assert Rates().crops.within(0.004) == 1
+    assert Rates().positions.within(0.004) == 1
 
 
 def test_a_budget_becomes_crops_at_the_measured_rate_and_never_none() -> None:
     rates = Rates()
     rates.observe(encoded(4, 0.004))
 
-    assert rates.crops_within(0.0045) == 4
-    assert rates.crops_within(0.0001) == 1
+    assert rates.crops.within(0.0045) == 4
+    assert rates.crops.within(0.0001) == 1
 
 
 def test_rates_follow_the_device() -> None:
@@ -34,7 +35,7 @@ def test_rates_follow_the_device() -> None:
     for _ in range(30):
         rates.observe(encoded(1, 0.003))
 
-    assert rates.crops_within(0.009) == 3
+    assert rates.crops.within(0.009) == 3
 
 
 def test_what_a_launch_costs_before_its_first_unit_is_not_charged_to_units() -> None:
@@ -90,8 +91,8 @@ def test_what_a_launch_may_hold_is_halved_at_once_and_grows_slowly() -> None:
     allowance.shrink(1)
     assert allowance.now == 1
     for _ in range(2 * 32 - 1):
-        allowance.book()
+        allowance.count_success()
     assert allowance.now == 2
     for _ in range(1000):
-        allowance.book()
+        allowance.count_success()
     assert allowance.now == 16

@@ -6,8 +6,8 @@ import pytest
 
 from photonlite.batch import Step
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.scheduler.policy import REALTIME_JOBS
-from photonlite.scheduler.priority import BULK_STEP, BULK_TURN, Queue, Turns, rank
+from photonlite.scheduler.limits import REALTIME_JOBS
+from photonlite.scheduler.realtime import BULK_STEP, BULK_TURN, OvertakeCounter, RealtimePolicy
 from photonlite.sequence import Sequence
 from tests.engine.fakes import Bench, FakeImage, FakeSink, Words, ends_at
 
@@ -21,6 +21,12 @@ def numbers(bench: Bench, kind: str) -> list[list[int]]:
     return [[row.sequence.number for row in step.rows] for step in bench.runner.steps if step.kind == kind]
 
 
+def policy_of(bench: Bench) -> RealtimePolicy:
+    policy = bench.scheduler.policy
+    assert isinstance(policy, RealtimePolicy)
+    return policy
+
+
 def decoding(bench: Bench, count: int = 1, ticks: int = 3) -> Bench:
     """Let bulk requests run that go on for long."""
     for _ in range(count):
@@ -30,23 +36,11 @@ def decoding(bench: Bench, count: int = 1, ticks: int = 3) -> Bench:
     return bench
 
 
-# ---- queues
-
-
-def test_a_queue_has_realtime_ones_first_and_the_oldest_of_each_class_before_the_others() -> None:
-    queue = Queue()
-    for number, realtime in ((3, False), (5, True), (1, False), (4, True), (2, True)):
-        queue.add(sequence(number, realtime))
-
-    assert [one.number for one in queue] == [2, 4, 5, 1, 3]
-    assert (queue.realtime, queue.bulk, queue.last.number) == (3, 2, 3)
-    assert [one.number for one in queue.first(2, realtime=True)] == [2, 4]
-    assert [one.number for one in queue.first(9, realtime=False)] == [1, 3]
-    assert sorted(queue, key=rank) == list(queue)
+# ---- turns
 
 
 def test_bulk_has_its_turn_after_so_many_launches_in_a_row_that_overtook_it() -> None:
-    turns = Turns()
+    turns = OvertakeCounter(BULK_TURN)
     for overtakes in (True, True, False, *(True,) * (BULK_TURN - 1)):
         turns.book(overtakes=overtakes)
     assert not turns.due
@@ -110,13 +104,13 @@ def test_a_realtime_request_about_an_image_that_bulk_waits_for_takes_the_lead() 
     bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.003
     decoding(bench)
     bench.ask(image=FakeImage("same"))
-    while not bench.scheduler.jobs:
+    while not bench.scheduler.encoder.jobs:
         bench.core.tick()
     bench.ask(image=FakeImage("first"), realtime=True)
     bench.ask(image=FakeImage("same"), realtime=True)
     bench.core.tick()
 
-    assert [job.leader is not None and job.leader.number for job in bench.scheduler.jobs.values()] == [3, 2]
+    assert [job.leader is not None and job.leader.number for job in bench.scheduler.encoder.jobs.values()] == [3, 2]
 
 
 def test_images_of_realtime_requests_have_places_when_bulk_has_taken_all_of_its_own() -> None:
@@ -127,13 +121,13 @@ def test_images_of_realtime_requests_have_places_when_bulk_has_taken_all_of_its_
         bench.ask(image=FakeImage(f"bulk {number}"))
     for _ in range(6):
         bench.core.tick()
-    assert len(bench.scheduler.jobs) == 8
+    assert len(bench.scheduler.encoder.jobs) == 8
     for number in range(REALTIME_JOBS + 1):
         bench.ask(image=FakeImage(f"robot {number}"), realtime=True)
     most = 0
     for _ in range(6):
         bench.core.tick()
-        most = max(most, len(bench.scheduler.jobs))
+        most = max(most, len(bench.scheduler.encoder.jobs))
 
     assert most == 8 + REALTIME_JOBS
 
@@ -143,11 +137,11 @@ def test_pages_that_come_free_are_a_realtime_requests_before_anybody_elses() -> 
     bench = Bench(ends_at(40), pages=7, prefix_caching=False)
     for number, (prompt, realtime) in enumerate(((13, False), (1, False), (9, True))):
         if number == 1:
-            assert bench.scheduler.plan() is not None
+            assert bench.plan() is not None
         bench.sequences.append(sequence(number, realtime, prompt, budget=2))
         bench.hand_in(bench.sequences[-1])
 
-    plan = bench.scheduler.plan()
+    plan = bench.plan()
     assert plan is None or plan.kind == "decode"
     assert [one.number for one in bench.scheduler.waiting] == [2, 1]
 
@@ -158,18 +152,18 @@ def starved(realtime_runs: bool) -> Bench:
     plans = [sequence(0, realtime_runs, 13, 2), sequence(1, False, 25, 2), sequence(2, True, 5, 2)]
     bench.sequences += plans
     bench.hand_in(plans[0])
-    assert bench.scheduler.plan() is not None
+    assert bench.plan() is not None
     for one in plans[1:]:
         bench.hand_in(one)
     for _ in range(BULK_TURN):
-        bench.scheduler._turns.book(overtakes=True)
+        policy_of(bench)._launches.book(overtakes=True)
     return bench
 
 
 def test_bulk_that_lacks_pages_at_its_turn_holds_realtime_up_only_while_some_of_it_runs() -> None:
     for realtime_runs in (True, False):
         bench = starved(realtime_runs)
-        plans = [bench.scheduler.plan() for _ in range(2)]  # a decode step, and what comes after it
+        plans = [bench.plan() for _ in range(2)]  # a decode step, and what comes after it
         assert plans[0] is not None
         assert plans[0].kind == "decode"
         assert (bench.sequences[2] in bench.scheduler.waiting) == realtime_runs
@@ -216,7 +210,7 @@ def test_a_decode_step_that_leaves_somebody_out_passes_a_bulk_sequence_by_only_s
     bench = decoding(Bench(ends_at(50), max_batch=1))
     first = len(bench.sequences[0].tokens)
     for _ in range(180):
-        if bench.scheduler.running.realtime == 0 and not bench.scheduler.waiting.realtime:
+        if not any(one.realtime for one in (*bench.scheduler.running, *bench.scheduler.waiting)):
             bench.ask(realtime=True)
         bench.core.tick()
 
@@ -285,7 +279,7 @@ def test_a_realtime_request_does_not_wait_until_the_pause_of_bulk_is_over() -> N
 @pytest.mark.parametrize("near", [False, True])
 def test_pauses_of_bulk_do_not_grow_while_realtime_requests_are_near(near: bool) -> None:
     bench = decoding(measured(Bench(ends_at(60), max_pause_s=0.035)))
-    bench.core.requests.realtime_near = lambda: near  # type: ignore[method-assign]
+    policy_of(bench).is_near = lambda now: near  # type: ignore[method-assign]
     for number in range(20):
         bench.ask(image=FakeImage(str(number)))
     bench.run()
@@ -297,12 +291,12 @@ def test_pauses_of_bulk_do_not_grow_while_realtime_requests_are_near(near: bool)
 
 def test_bulk_launches_are_short_while_realtime_requests_are_near_though_nobody_is_decoded() -> None:
     bench = measured(Bench(ends_at(2)))
-    bench.core.requests.realtime_near = lambda: True  # type: ignore[method-assign]
+    policy_of(bench).is_near = lambda now: True  # type: ignore[method-assign]
     for number in range(4):
         bench.ask(image=FakeImage(str(number)))
     bench.core.tick()
 
-    assert sum(group.count for group in bench.runner.steps[0].plan.groups) == 2  # of 2 ms each, and 4 ms are allowed
+    assert bench.runner.steps[0].plan.crops == 2  # of 2 ms each, and 4 ms are allowed
 
 
 def test_realtime_work_keeps_to_the_launch_budget_while_others_of_its_kind_are_decoded() -> None:
@@ -327,8 +321,8 @@ def test_time_in_which_the_device_is_kept_free_counts_as_one_launch_that_overtak
         now += 0.0009
 
     assert not bench.runner.steps
-    assert bench.scheduler._turns.overtaken == 1
+    assert policy_of(bench)._launches.overtaken == 1
     now = 100.004
     bench.core.tick()
     assert [step.kind for step in bench.runner.steps] == ["encode"]
-    assert bench.scheduler._turns.overtaken == 0
+    assert policy_of(bench)._launches.overtaken == 0

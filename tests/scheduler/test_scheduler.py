@@ -3,13 +3,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from photonlite.batch import EncodeJob, ScheduledBatch, Step
+from photonlite.batch import CropGroup, EncodeJob, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.errors import CapacityError
 from photonlite.images.crops import ImageCrops
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.scheduler.encoding import Encodings
+from photonlite.scheduler.decision import Decision
+from photonlite.scheduler.encoding import EncoderQueue
+from photonlite.scheduler.limits import Limits
 from photonlite.sequence import Sequence, UncutImage
 from tests.engine.fakes import Bench, FakeImage, FakeSink, Words, ends_at
 
@@ -47,7 +49,7 @@ def test_nobody_overtakes_a_request_that_waits_for_pages() -> None:
         request = Request("query", prompt, Words(2), 2, SamplingSettings())
         bench.sequences.append(Sequence(number, request, FakeSink(), 1))
         bench.hand_in(bench.sequences[-1])
-    plan = bench.scheduler.plan()
+    plan = bench.plan()
 
     assert plan is not None
     assert [row.sequence.number for row in plan.rows] == [0]
@@ -94,24 +96,30 @@ def test_encoding_keeps_to_the_time_budget_while_others_are_decoded() -> None:
     assert [group.count for group in last.plan.groups] == [3]
 
 
-def uncut(*sizes: int, room: int, tiling: tuple[int, int] = (1, 1)) -> Encodings:
-    """Encodings of images of so many bytes, of which a launch may copy `room`."""
-    encodings = Encodings(CacheManager(PagePool(100, 4), 10), max_jobs=8, max_image_bytes=room)
+def uncut(*sizes: int, room: int, tiling: tuple[int, int] = (1, 1)) -> EncoderQueue:
+    """EncoderQueue of images of so many bytes, of which a launch may copy `room`."""
+    encodings = EncoderQueue(CacheManager(PagePool(100, 4), 10), Limits(4, 8, 1000, 8, max_image_bytes=room))
     for number, size in enumerate(sizes):
         image = UncutImage(np.zeros(size, np.uint8), (1, 1), tiling, (), ())
         encodings.jobs[str(number)] = EncodeJob(number, str(number), image)
     return encodings
 
 
-def parts(encodings: Encodings, room: int, enough: int) -> list[tuple[int, int, int]]:
-    groups = encodings.groups(room, enough, realtime=False)
+def next_groups(encodings: EncoderQueue, room: int, enough: int) -> tuple[CropGroup, ...]:
+    groups = encodings.next_groups(lambda _: True, room, enough)
+    encodings.launch(groups)
+    return groups
+
+
+def parts(encodings: EncoderQueue, room: int, enough: int) -> list[tuple[int, int, int]]:
+    groups = next_groups(encodings, room, enough)
     return [(group.job.number, group.first, group.count) for group in groups]
 
 
 def test_a_launch_begins_as_many_uncut_images_as_there_is_room_for_and_nobody_overtakes() -> None:
     encodings = uncut(40, 70, 10, 20, 500, 10, room=100)
 
-    found = [[group.job.number for group in encodings.groups(16, 8, realtime=False)] for _ in range(5)]
+    found = [[group.job.number for group in next_groups(encodings, 16, 8)] for _ in range(5)]
 
     assert found == [[0], [1, 2, 3], [4], [5], []]
 
@@ -206,8 +214,8 @@ def test_a_victim_keeps_its_pages_until_its_step_has_committed() -> None:
     seen: list[tuple[int, bool]] = []
     plan = bench.scheduler.plan
 
-    def watched() -> ScheduledBatch | None:
-        found = plan()
+    def watched(now: float) -> Decision:
+        found = plan(now)
         if victim.preempting:
             seen.append((victim.inflight_refs, bool(victim.pages)))
         return found
@@ -241,7 +249,7 @@ def test_an_encoding_that_nobody_waits_for_any_more_is_forgotten() -> None:
     for _ in range(3):
         bench.core.tick()
     bench.ask(image=FakeImage("a"))
-    while not bench.scheduler.jobs:
+    while not bench.scheduler.encoder.jobs:
         bench.core.tick()
     bench.core.cancel(bench.sequences[1])
     bench.run()
@@ -283,3 +291,23 @@ def test_a_stream_of_prompts_does_not_keep_an_image_from_being_encoded() -> None
         bench.ask()
 
     assert len(seen.tokens) == 2
+
+
+def test_the_oldest_submission_is_the_one_that_was_asked_for_first_whenever_it_was_handed_in() -> None:
+    bench = Bench(ends_at(2))
+    for realtime, submitted in ((False, 7.0), (False, 3.0), (True, 5.0), (False, 4.0)):
+        bench.ask(realtime=realtime)
+        bench.sequences[-1].times.submitted = submitted
+
+    assert [bench.scheduler.oldest_submission(realtime=realtime) for realtime in (True, False)] == [5.0, 3.0]
+    bench.run()
+    assert bench.scheduler.oldest_submission(realtime=False) is None
+
+
+def test_a_realtime_sequence_inherits_an_image_before_bulk_ones_that_are_older() -> None:
+    bench = Bench(ends_at(2))
+    for realtime in (False, True):
+        bench.ask(image=FakeImage("same"), realtime=realtime)
+
+    assert bench.scheduler._find_heir("same") is bench.sequences[1]
+    assert bench.scheduler._find_heir("other") is None

@@ -5,25 +5,25 @@ from random import Random
 import pytest
 
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.scheduler.waiting import Waiting
+from photonlite.scheduler.waiting import WaitingQueue
 from photonlite.sequence import Sequence
 from tests.engine.fakes import FakeImage, FakeSink, Words
 
 
-def sequence(number: int, image: str | None = None, *, realtime: bool = False) -> Sequence:
-    request = Request("query", (Token(1),), Words(9), 9, SamplingSettings(), realtime=realtime)
+def sequence(number: int, image: str | None = None) -> Sequence:
+    request = Request("query", (Token(1),), Words(9), 9, SamplingSettings())
     return Sequence(number, request, FakeSink(), 1, None if image is None else FakeImage(image))
 
 
-def filled(*images: str | None) -> Waiting:
-    waiting = Waiting()
+def filled(*images: str | None) -> WaitingQueue:
+    waiting = WaitingQueue()
     for number, image in enumerate(images):
         waiting.add(sequence(number, image))
     return waiting
 
 
-def numbers(waiting: Waiting, *, realtime: bool = False) -> list[int]:
-    return [one.number for one in waiting.candidates(realtime=realtime)]
+def numbers(waiting: WaitingQueue) -> list[int]:
+    return [one.number for one in waiting.candidates()]
 
 
 def test_candidates_of_all_lines_come_in_the_order_of_their_numbers() -> None:
@@ -32,7 +32,7 @@ def test_candidates_of_all_lines_come_in_the_order_of_their_numbers() -> None:
 
 def test_who_is_not_ready_hides_all_who_wait_for_the_same_image_until_the_line_is_opened() -> None:
     waiting = filled("a", None, "b", "a", None)
-    waiting.close(next(waiting.candidates(realtime=False)))
+    waiting.close(next(waiting.candidates()))
     assert numbers(waiting) == [1, 2, 4]
 
     waiting.open("a")
@@ -41,7 +41,7 @@ def test_who_is_not_ready_hides_all_who_wait_for_the_same_image_until_the_line_i
 
 def test_a_newcomer_opens_its_line() -> None:
     waiting = filled("a")
-    waiting.close(next(waiting.candidates(realtime=False)))
+    waiting.close(next(waiting.candidates()))
     waiting.add(sequence(5, "a"))
 
     assert numbers(waiting) == [0, 5]
@@ -56,7 +56,7 @@ def test_opening_the_line_of_an_image_that_nobody_waits_for_changes_nothing() ->
 
 def test_a_walk_goes_on_when_those_it_has_given_are_taken_out_or_closed() -> None:
     waiting, seen = filled("a", "b", "a", None, "b", "a"), []
-    for one in waiting.candidates(realtime=False):
+    for one in waiting.candidates():
         seen.append(one.number)
         if one.image_key == "b":
             waiting.close(one)
@@ -67,29 +67,23 @@ def test_a_walk_goes_on_when_those_it_has_given_are_taken_out_or_closed() -> Non
     assert [one.number for one in waiting] == [1, 2, 4]
 
 
-def test_the_first_about_an_image_is_a_realtime_one_if_there_is_any() -> None:
+def test_the_first_about_an_image_is_the_oldest() -> None:
     waiting = filled("a", "b", "a")
-    assert (first := waiting.about("a")) is not None
-    assert first.number == 0
-    waiting.add(urgent := sequence(7, "a", realtime=True))
+    found = list(waiting)
+    assert waiting.first_about("a") is found[0]
+    waiting.remove(found[0])
+    assert waiting.first_about("a") is found[2]
+    assert waiting.first_about("c") is None
 
-    assert waiting.about("a") is urgent
-    assert waiting.about("c") is None
 
+def test_a_queue_is_in_the_order_of_ages() -> None:
+    waiting = WaitingQueue()
+    for number in (3, 5, 1, 4, 2):
+        waiting.add(sequence(number))
 
-def test_the_oldest_is_the_one_that_was_asked_for_first_whenever_it_was_handed_in() -> None:
-    waiting, asked = Waiting(), (7.0, 3.0, 5.0, 3.0)
-    for number, submitted in enumerate(asked):
-        one = sequence(number)
-        one.times.submitted = submitted
-        waiting.add(one)
-    order = []
-    while (oldest := waiting.oldest(realtime=False)) is not None:
-        order.append(oldest.number)
-        waiting.remove(oldest)
-
-    assert order == [1, 3, 2, 0]
-    assert waiting.oldest(realtime=True) is None
+    assert [one.number for one in waiting] == [1, 2, 3, 4, 5]
+    assert [one.number for one in waiting.first(2)] == [1, 2]
+    assert len(waiting.first(9)) == 5
 
 
 def test_taking_out_who_is_not_there_is_an_error() -> None:
@@ -102,28 +96,25 @@ def test_taking_out_who_is_not_there_is_an_error() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_candidates_are_those_of_open_lines_in_order(seed: int) -> None:
-    draw, waiting = Random(seed), Waiting()
+    draw, waiting = Random(seed), WaitingQueue()
     inside: dict[int, Sequence] = {}
-    closed: set[tuple[bool, str | None]] = set()
+    closed: set[str | None] = set()
     for number in draw.sample(range(1000), 300):  # some come late, as the pre-empted do
         deed = draw.random()
         if deed < 0.5 or not inside:
-            one = sequence(number, draw.choice([None, "a", "b", "c", "d"]), realtime=draw.random() < 0.5)
+            one = sequence(number, draw.choice([None, "a", "b", "c", "d"]))
             waiting.add(one)
             inside[number] = one
-            closed.discard((one.realtime, one.image_key))
+            closed.discard(one.image_key)
         elif deed < 0.7:
             waiting.remove(inside.pop(draw.choice(list(inside))))
         elif deed < 0.9:
             one = draw.choice(list(inside.values()))
             waiting.close(one)
-            closed.add((one.realtime, one.image_key))
+            closed.add(one.image_key)
         else:
             waiting.open(key := draw.choice("abcd"))
-            closed -= {(True, key), (False, key)}
-        closed &= {(one.realtime, one.image_key) for one in inside.values()}  # an empty line is forgotten
-        for realtime in (True, False):
-            of_class = [one for one in inside.values() if one.realtime == realtime]
-            able = [one.number for one in of_class if (realtime, one.image_key) not in closed]
-            assert numbers(waiting, realtime=realtime) == sorted(able)
+            closed.discard(key)
+        closed &= {one.image_key for one in inside.values()}  # an empty line is forgotten
+        assert numbers(waiting) == sorted(one.number for one in inside.values() if one.image_key not in closed)
         assert len(waiting) == len(inside)

@@ -37,7 +37,7 @@ def check(simulation: "Simulation") -> None:
     for step in steps:
         if step.rows:
             _check_step(simulation, step, carried)
-    live = [*scheduler.running, *scheduler.zombies]
+    live = [*scheduler.running, *scheduler.running.zombies]
     for sequence in live:
         references = carried.pop(sequence, 0)
         if sequence.inflight_refs != references:
@@ -45,14 +45,14 @@ def check(simulation: "Simulation") -> None:
     if carried:
         raise Violation(f"steps carry {[one.number for one in carried]}, which neither run nor are zombies")
     rows = {sequence.row for sequence in live}
-    rows.update(scheduler.free_rows)
-    if len(rows) != simulation.scenario.pending_rows or len(live) + len(scheduler.free_rows) != len(rows):
+    rows.update(scheduler.running.free_rows)
+    if len(rows) != simulation.scenario.pending_rows or len(live) + len(scheduler.running.free_rows) != len(rows):
         raise Violation(f"rows {sorted(map(str, rows))} are shared or lost among {len(live)} sequences")
     if len(core.open) != len(scheduler.waiting) + len(scheduler.running):
         raise Violation(f"{len(core.open)} requests are open, but not all of them wait or run")
     for sequence in scheduler.running:
         _check_running(simulation, sequence)
-    for sequence in scheduler.zombies:
+    for sequence in scheduler.running.zombies:
         if not sequence.finalized or sequence.inflight_refs == 0:
             raise Violation(f"zombie {sequence.number} is open, or no step carries it")
         if sequence.num_computed_tokens > sequence.longest:
@@ -81,13 +81,12 @@ def check(simulation: "Simulation") -> None:
 def _check_candidates(simulation: "Simulation") -> None:
     """Check that whoever could run is found, in the order of ranks."""
     scheduler = simulation.scheduler
-    for realtime in (True, False):
-        found = list(scheduler.waiting.candidates(realtime=realtime))
+    for queue in scheduler.policy.queues:
+        found = list(queue.waiting.candidates())
         if [one.number for one in found] != sorted({one.number for one in found}):
             raise Violation(f"candidates come in the order {[one.number for one in found]}")
-        waiting = [one for one in scheduler.waiting if one.realtime == realtime]
-        missed = {one for one in waiting if scheduler._readiness.ready(one)} - set(found)
-        if missed or not set(found) <= set(waiting):
+        missed = {one for one in queue.waiting if scheduler.policy.resources.is_ready(one)} - set(found)
+        if missed or not set(found) <= set(queue.waiting):
             raise Violation(f"{[one.number for one in missed]} could run, and nobody looks at them")
 
 
@@ -133,7 +132,7 @@ def _check_ended(sequence: Sequence) -> None:
 def check_pages(simulation: "Simulation") -> None:
     """Count the owners of all pages."""
     owners = simulation.cache.owners()
-    for queue in (simulation.scheduler.running, simulation.scheduler.zombies):
+    for queue in (simulation.scheduler.running, simulation.scheduler.running.zombies):
         for sequence in queue:
             owners.update(sequence.pages)
     simulation.pages.check(owners)
@@ -156,7 +155,8 @@ def check_end(simulation: "Simulation") -> None:
     if dropped != simulation.seen["ended by DeadlineError"] or core.requests.realtime:
         raise Violation(f"{dropped} requests were dropped, and {core.requests.realtime} real-time ones are left")
     if not simulation.dead:
-        left = [scheduler.running, scheduler.waiting, scheduler.zombies, scheduler.jobs, core.open]
+        running = scheduler.running
+        left = [list(running), scheduler.waiting, running.zombies, scheduler.encoder.jobs, core.open]
         if any(left) or core.pipeline.in_flight:
             raise Violation(f"these are left behind: {left}, {core.pipeline.in_flight}")
         check(simulation)

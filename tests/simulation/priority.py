@@ -77,18 +77,22 @@ class Priority:
 
     def _check_kept_free(self) -> None:
         """Check that bulk work is not held back for ever by requests that are about to come, or to be ready."""
-        kept_until = self._simulation.core.requests.kept_free_until
-        if kept_until is None or kept_until <= self._simulation.now or not self._simulation.scheduler.bulk_waits:
+        kept_until = self._simulation.scheduler.policy.kept_free_until
+        if kept_until is None or kept_until <= self._simulation.now or not self._bulk_waits():
             return
         self._kept_free += 1
         if self._kept_free > _KEPT_FREE:
             raise Violation(f"bulk work waits, and the device has been kept free for {self._kept_free} ticks")
 
+    def _bulk_waits(self) -> bool:
+        scheduler = self._simulation.scheduler
+        return scheduler.running.has_place and any(not one.realtime for one in scheduler.waiting)
+
     def _check_no_realtime(self, step: Step) -> None:
         for sequence in scheduler_waiting(self._simulation, realtime=True):
             if step.kind == "prefill" and self._could_run(sequence, step):
                 raise Violation(f"bulk step {step.number} overtakes real-time sequence {sequence.number}")
-        for job in self._simulation.scheduler.jobs.values():
+        for job in self._simulation.scheduler.encoder.jobs.values():
             led = job.leader is not None and job.leader.realtime and not job.leader.finalized
             if step.kind == "encode" and led and job.launched < job.total:
                 raise Violation(f"bulk crops overtake those of real-time image {job.key}")
@@ -96,13 +100,13 @@ class Priority:
     def _check_no_bulk(self, step: Step) -> None:
         """Check that it was for a reason that bulk work has not got its turn."""
         simulation, scheduler = self._simulation, self._simulation.scheduler
-        for job in scheduler.jobs.values():
+        for job in scheduler.encoder.jobs.values():
             led = job.leader is not None and not job.leader.realtime and not job.leader.finalized
             if led and job.launched < job.total:
                 raise Violation(f"bulk image {job.key} starves: {self._overtaken} launches have overtaken it")
         if any(one.times.preemptions for one in scheduler.waiting):
             return  # pages are so short that who has given some back waits until somebody finishes
-        if len(scheduler.running) >= simulation.scenario.max_batch or not scheduler.free_rows:
+        if len(scheduler.running) >= simulation.scenario.max_batch or not scheduler.running.free_rows:
             return
         free = simulation.pages.free + simulation.cache.prefix.idle_pages
         ready = [one for one in scheduler_waiting(simulation, realtime=False) if self._could_run(one, step)]
@@ -136,7 +140,7 @@ class Priority:
         state = scheduler.cache.image_state(image.key)
         if state == "ready":
             return sequence.samples
-        job = scheduler.jobs.get(image.key)
+        job = scheduler.encoder.jobs.get(image.key)
         encoded_now = any(group.job is job for group in step.plan.groups)
         return state == "missing" and job is not None and job.encoded and not encoded_now
 

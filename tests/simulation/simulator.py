@@ -22,11 +22,12 @@ from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.device.simulated import SimulatedDevice
 from photonlite.engine.core import EngineCore
-from photonlite.engine.rhythm import Rhythm
 from photonlite.errors import CapacityError, EngineDiedError
 from photonlite.request import Request, SamplingSettings
 from photonlite.runner.runner import StepExecutor
 from photonlite.runner.slot import Slot
+from photonlite.scheduler.arrivals import ArrivalPredictor
+from photonlite.scheduler.realtime import RealtimePolicy
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import ImageRef, Sequence, Sink, UncutImage
 from tests.growth import table_sizes
@@ -137,7 +138,7 @@ class Simulation:
                 if self.ticks > _PATIENCE * self._work:
                     raise Violation(f"nothing ends: {len(self.core.open)} requests are open after {self.ticks} ticks")
         except EngineDiedError as death:
-            self._bury(death)
+            self._die(death)
         finally:
             logger.disabled = before
         invariants.check_end(self)
@@ -208,7 +209,7 @@ class Simulation:
         Where memory was short for several crops or prompts, they may be tried again, a few at a time. So may a prompt
         whose image was among these, whatever became of its own step.
         """
-        if isinstance(error, MemoryError) and len(step.rows) + sum(group.count for group in step.plan.groups) > 1:
+        if isinstance(error, MemoryError) and len(step.rows) + step.plan.crops > 1:
             return
         leaders = [group.job.leader for group in step.plan.groups]
         void = {row for row in step.rows if row.job is not None and row.job.failed and row.sequence.preempting}
@@ -253,7 +254,8 @@ class Simulation:
         self.runner = StepExecutor(self.device, self.body, scenario.depth)
         runner = WatchedRunner(self.runner, self)
         self.core = EngineCore(self.scheduler, runner, scenario.depth, clock=lambda: float(self.now))
-        self.core.requests.rhythm = Rhythm(_SECOND)
+        if isinstance(self.scheduler.policy, RealtimePolicy):
+            self.scheduler.policy.arrivals = ArrivalPredictor(_SECOND)
 
     def _tick(self) -> bool:
         """Tick once; returns whether anything is left to do."""
@@ -270,7 +272,7 @@ class Simulation:
         invariants.check(self)
         if busy:
             return True
-        if self.core.open and self.core.requests.kept_free_until is not None:
+        if self.core.open and self.scheduler.policy.kept_free_until is not None:
             self.seen["ticks in which the device was kept free"] += 1
             return True
         if self._inbox:
@@ -401,7 +403,7 @@ class Simulation:
     def _cancel_somebody(self) -> None:
         """Cancel a sequence, wherever it is: each queue has its chance."""
         scheduler = self.scheduler
-        queues = [queue for queue in (scheduler.waiting, scheduler.running, scheduler.zombies) if queue]
+        queues = [queue for queue in (scheduler.waiting, scheduler.running, scheduler.running.zombies) if queue]
         if not queues or self._random() < 0.05:
             queues = [self.sequences[:]]
         # Sorted, since the order of a set is not the seed's.
@@ -437,13 +439,13 @@ class Simulation:
         self.seen[f"NaNs in {step.kind}"] += 1
         return True
 
-    def _bury(self, death: EngineDiedError) -> None:
+    def _die(self, death: EngineDiedError) -> None:
         """Do what the engine's thread does when it dies."""
         if not self.failures.dying:
             raise Violation("the engine died of fewer failures than it can bear") from death
         self.dead = True
         self.seen["died"] += 1
-        self.core.bury(death)
+        self.core.requests.end_all_after_fault(death)
 
     def _say(self, line: str) -> None:
         if self._trace is not None:

@@ -16,17 +16,17 @@ TOUCHED = {
     "crops": {"scheduler/encoding.py _read_crops"},
     "pixels": {"sequence.py read_crops"},
     "tiling": {"sequence.py read_crops"},
-    "failure": {"scheduler/encoding.py _ask_for_crops"},
-    "request_crops": {"scheduler/encoding.py _ask_for_crops"},
-    "drop_crops": {"engine/core.py _let_go_of_images"},
-    "allowed": {"engine/core.py _allowed"},
-    "ahead": {"engine/core.py _sees_ahead", "engine/core.py _allowed"},
+    "failure": {"scheduler/encoding.py _request_crops"},
+    "request_crops": {"scheduler/encoding.py _request_crops"},
+    "drop_crops": {"engine/core.py _free_images"},
+    "allowed": {"engine/core.py _sampling_params"},
+    "ahead": {"engine/core.py _sampling_params"},
     "forced": {"runner/choices.py write_choice", "runner/choices.py _heads"},
     "permits": {"runner/choices.py _heads"},
     "finish_reason": {"engine/requests.py accept"},
     "accept": {"engine/requests.py accept"},
     "on_token": {"engine/requests.py accept"},
-    "on_finish": {"engine/requests.py _tell"},
+    "on_finish": {"engine/requests.py _close"},
 }
 """For each member the functions that touch it. A new one is a new place where one request could harm all: confine what
 it raises, then add it here."""

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from photonlite.scheduler.scheduler import Scheduler
+from photonlite.scheduler.encoding import EncoderQueue
 from tests.conftest import Ended
 from tests.simulation.__main__ import run_many
 from tests.simulation.simulator import Simulation
@@ -128,7 +128,7 @@ def test_a_seed_replays_line_by_line(seed: int) -> None:
 
 
 def test_a_failure_says_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scheduler, "drop_idle_jobs", lambda self: [])
+    monkeypatch.setattr(EncoderQueue, "drop_idle", lambda self, find_heir: [])
 
     _, failure = run_many(0, 1, 20_000)
 

@@ -24,9 +24,9 @@ def describe(step: Step) -> str:
 
 def standing(scheduler: Scheduler) -> str:
     """Say who waits, runs and lingers."""
-    queues = {"waiting": scheduler.waiting, "running": scheduler.running, "zombies": scheduler.zombies}
+    queues = {"waiting": scheduler.waiting, "running": scheduler.running, "zombies": scheduler.running.zombies}
     shown = [f"{title} {sorted(one.number for one in queue)}" for title, queue in queues.items()]
-    return " ".join((*shown, f"jobs {list(scheduler.jobs)}", f"free pages {scheduler.cache.pages.free}"))
+    return " ".join((*shown, f"jobs {list(scheduler.encoder.jobs)}", f"free pages {scheduler.cache.pages.free}"))
 
 
 def state(sequence: Sequence, scheduler: Scheduler) -> str:
@@ -42,6 +42,6 @@ def state(sequence: Sequence, scheduler: Scheduler) -> str:
     image = sequence.image
     if image is None or scheduler.cache.image_state(image.key) != "missing":
         return "while waiting"
-    if image.key in scheduler.jobs:
+    if image.key in scheduler.encoder.jobs:
         return "while encoding"
     return "while cutting" if image.crops is None else "while waiting"

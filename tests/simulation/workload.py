@@ -12,7 +12,7 @@ import numpy.typing as npt
 from photonlite.grammar.automata.mask import words
 from photonlite.request import Token
 from photonlite.runner.slot import SlotShape
-from photonlite.scheduler.policy import Limits
+from photonlite.scheduler.limits import Limits
 from photonlite.sequence import UncutImage
 from tests.simulation.grammar import MakeGrammar, draw_grammar, with_fault
 from tests.simulation.hostile import Hostility, draw_hostility

@@ -34,13 +34,10 @@ MUTANTS = [
     Mutant(
         "blocking at depth 2: the commit before the launch",
         "engine/core.py",
-        """        self.requests.expire()
-        step = self._launch()
+        """        step = self._launch(batch)
 """,
-        """        self.requests.expire()
-        if self.pipeline.oldest is not None:
-            self._commit(self.pipeline.oldest)
-        step = self._launch()
+        """        self._commit(None)
+        step = self._launch(batch)
 """,
         CORE,
     ),
@@ -56,14 +53,16 @@ MUTANTS = [
     Mutant(
         "predicted mask: every batch is sampled before the commit",
         "engine/core.py",
-        'if step is not None and step.state == "launched" and self._knows_masks(step):',
-        'if step is not None and step.state == "launched":',
+        """                    if ahead:
+                        return None
+                    after""",
+        "                    after",
         CORE,
     ),
     Mutant(
         "one poisoned image kills the engine",
-        "engine/core.py",
-        "if not images or images != self._struck:",
+        "engine/faults.py",
+        "if not images or images != self._images:",
         "if True:",
         CORE,
     ),
@@ -77,15 +76,19 @@ MUTANTS = [
     ),
     Mutant(
         "a shortage of memory counts towards the engine's death",
-        "engine/core.py",
-        "        if is_shortage(error):\n            for job",
-        "        if False:\n            for job",
+        "engine/faults.py",
+        """        if is_shortage(error):
+            return True
+""",
+        """        if False:
+            return True
+""",
         CORE,
     ),
     Mutant(
         "what memory was short for together is not tried apart",
-        "engine/core.py",
-        'return plan.kind != "decode" and several and is_shortage(error)',
+        "engine/faults.py",
+        'return batch.kind != "decode" and several and is_shortage(error)',
         "return False",
         CORE,
     ),
@@ -99,40 +102,36 @@ MUTANTS = [
     Mutant(
         "a zombie gets another token",
         "engine/core.py",
-        """        if sequence.finalized:
-            self._accounts.zombie()
-            return
-""",
-        """        if sequence.finalized:
-            self._accounts.zombie()
-""",
+        """            if sequence.finalized:
+                zombies += 1
+            elif not _starts_again(row):""",
+        "            if not _starts_again(row):",
         CORE,
     ),
     Mutant(
         "a request ends twice",
         "engine/requests.py",
-        """        if sequence.finalized:
-            return
-        self._finalize(sequence, None if error is None else _reported(sequence, error))
+        """        if sequence in self.open:
 """,
-        """        self._finalize(sequence, None if error is None else _reported(sequence, error))
+        """        if True:
 """,
         CORE,
     ),
     Mutant(
         "a launch that raised keeps its pages",
         "engine/core.py",
-        "        self.scheduler.abandon(plan)\n",
+        """        self.scheduler.abandon(batch)
+""",
         "",
         CORE,
     ),
     Mutant(
         "one request's encode failure spares it and hits nobody",
         "engine/core.py",
-        """                if error is not None and not spared:
+        """                if error is not None and not split:
                     self.requests.end(leader, error)
-""",
-        "",
+                elif""",
+        "                if",
         f"{CORE} {SIMULATION}",
     ),
     Mutant(
@@ -145,15 +144,18 @@ MUTANTS = [
     ),
     Mutant(
         "a deadline passes unnoticed",
-        "engine/core.py",
-        "        self.requests.expire()\n",
-        "",
+        "scheduler/scheduler.py",
+        """        ended = self._expired(now)
+""",
+        """        ended = []
+""",
         "tests/engine/test_loop.py",
     ),
     Mutant(
         "a dead engine leaves requests waiting",
         "engine/loop.py",
-        "        self._core.bury(error)\n",
+        """        self._core.requests.end_all_after_fault(error)
+""",
         "",
         "tests/engine/test_loop.py",
     ),
@@ -194,16 +196,18 @@ MUTANTS = [
     ),
     Mutant(
         "requests that have ended are kept until their deadlines",
-        "engine/requests.py",
-        "            self._deadlines.discard(sequence)\n",
-        "            pass\n",
+        "scheduler/scheduler.py",
+        """            self._deadlines.discard(sequence)
+""",
+        """            pass
+""",
         "tests/engine/test_core.py tests/engine/test_requests.py",
     ),
     Mutant(
         "work is spent on the expired while others of them are ended",
-        "engine/requests.py",
-        "self._scheduler.admits = not self._expired(now)",
-        "self._scheduler.admits = True",
+        "scheduler/scheduler.py",
+        "admit=not self._deadlines or _deadline(self._deadlines[0])[0] > now",
+        "admit=True",
         "tests/engine/test_requests.py",
     ),
     Mutant(
@@ -222,57 +226,64 @@ MUTANTS = [
     ),
     Mutant(
         "priority: the device is not kept free for the next frame",
-        "engine/core.py",
-        "self.requests.realtime_soon()",
-        "False",
+        "scheduler/realtime.py",
+        """soon = self.kept_free_until is not None
+""",
+        """soon = False
+""",
         "tests/engine/test_requests.py",
     ),
     Mutant(
         "priority: nobody looks again when the frame did not come",
-        "engine/requests.py",
-        "            times.append(self.kept_free_until)\n",
-        "            pass\n",
+        "scheduler/scheduler.py",
+        """            times.append(self.policy.kept_free_until)
+""",
+        """            pass
+""",
         "tests/engine/test_requests.py",
     ),
     Mutant(
         "priority: the next frame is not expected",
-        "engine/requests.py",
-        "self._realtime_until = sequence.times.finished + _NEAR_S",
-        "pass",
+        "scheduler/realtime.py",
+        """            self.arrivals.note_end(now)
+""",
+        """            pass
+""",
         "tests/engine/test_requests.py",
     ),
     Mutant(
         "priority: the device is kept free for ever for those who are never ready",
-        "engine/rhythm.py",
+        "scheduler/arrivals.py",
         "now + self._limit - self._spent",
         "now + self._limit",
-        "tests/engine/test_rhythm.py",
+        "tests/scheduler/test_arrivals.py",
     ),
     Mutant(
         "priority: each bulk launch pays for time in which nobody came",
-        "engine/rhythm.py",
+        "scheduler/arrivals.py",
         "elif self._served:",
         "else:",
-        "tests/engine/test_rhythm.py",
+        "tests/scheduler/test_arrivals.py",
     ),
     Mutant(
         "priority: no launch pays for time that the device was kept free",
-        "engine/core.py",
-        "self.requests.rhythm.launched(realtime=plan.realtime)",
+        "scheduler/realtime.py",
+        "self.arrivals.note_launch(realtime=realtime)",
         "pass",
         "tests/engine/test_requests.py tests/policy",
     ),
     Mutant(
         "deadline: a hopeless request is worked for",
-        "engine/requests.py",
-        "            self._give_up(now)\n",
-        "            pass\n",
+        "scheduler/scheduler.py",
+        "hopeless = self.policy.give_up(now)",
+        "hopeless = []",
         "tests/engine/test_requests.py",
     ),
     Mutant(
         "deadline: old rates are believed for ever",
-        "engine/trust.py",
-        "        self._left -= 1\n",
+        "scheduler/estimates.py",
+        """        self._left -= 1
+""",
         "",
         "tests/engine/test_requests.py",
     ),
@@ -339,9 +350,10 @@ MUTANTS = [
         "tests/engine/test_sequel.py",
     ),
     Mutant(
-        "tables: the times of last tokens are kept for ever",
+        "tables: the times between tokens are kept for ever",
         "engine/accounting.py",
-        "        self._last_token.pop(sequence, None)\n",
+        """        gaps.clear()
+""",
         "",
         SIMULATION,
     ),

@@ -16,7 +16,7 @@ MUTANTS = [
     ),
     Mutant(
         "pages of a zombie released with its result",
-        "scheduler/residents.py",
+        "scheduler/running.py",
         """        if sequence.inflight_refs > 0:
             return
 """,
@@ -25,35 +25,42 @@ MUTANTS = [
     ),
     Mutant(
         "a row is reused while a zombie holds it",
-        "scheduler/residents.py",
-        "        self.zombies.add(sequence)\n",
-        "        self.zombies.add(sequence)\n        self.free_rows.append(sequence.row)\n",
+        "scheduler/running.py",
+        """        self.zombies.add(sequence)
+""",
+        """        self.zombies.add(sequence)
+        self.free_rows.append(sequence.row)
+""",
         f"{CORE} {SIMULATION}",
     ),
     Mutant(
         "the image's last page is shared instead of copied",
-        "scheduler/scheduler.py",
-        "            copies += admission.copies\n",
+        "scheduler/fifo.py",
+        """            copies += admission.copies
+""",
         "",
         SIMULATION,
     ),
     Mutant(
         "the image's last page is not saved",
-        "scheduler/scheduler.py",
-        "            saves += admission.saves\n",
+        "scheduler/fifo.py",
+        """            saves += admission.saves
+""",
         "",
         SIMULATION,
     ),
     Mutant(
         "a prefix whose step failed is handed out",
         "scheduler/scheduler.py",
-        "(self.cache.withdraw if lost else self.cache.confirm)(row.sequence)",
-        "self.cache.confirm(row.sequence)",
+        """                self.cache.withdraw(row.sequence)
+            else:""",
+        """                self.cache.confirm(row.sequence)
+            else:""",
         f"{CORE} {SIMULATION}",
     ),
     Mutant(
         "a prefix is used before its step has committed",
-        "scheduler/readiness.py",
+        "scheduler/fifo.py",
         """        return state == "ready"
 """,
         """        return True
@@ -62,164 +69,177 @@ MUTANTS = [
     ),
     Mutant(
         "room is made one position too late",
-        "scheduler/residents.py",
-        "while not self._cache.grow(sequence, sequence.num_computed_tokens + 1):",
-        "while not self._cache.grow(sequence, sequence.num_computed_tokens):",
+        "scheduler/running.py",
+        "position >= len(one.pages) * self._page_size",
+        "position > len(one.pages) * self._page_size",
         SIMULATION,
     ),
     Mutant(
         "a victim gives its pages back while a step writes them",
-        "scheduler/residents.py",
-        """            self._gave_pages.add(victim.realtime)
-            self.settle(victim)
+        "scheduler/running.py",
+        """            self.release_if_unused(victim)
 """,
-        """            self._gave_pages.add(victim.realtime)
-            self._preempt(victim)
+        """            self.put_back(victim)
+            victim.preempting = False
 """,
         f"tests/scheduler {SIMULATION}",
     ),
     Mutant(
         "somebody overtakes a request that waits for pages",
-        "scheduler/scheduler.py",
-        """                self._bulk_lacks_pages = not realtime
+        "scheduler/fifo.py",
+        """                self.lacks_pages = True
                 break
 """,
-        """                self._bulk_lacks_pages = not realtime
+        """                self.lacks_pages = True
                 continue
 """,
         "tests/scheduler",
     ),
     Mutant(
         "the length cap is not known: one token too many",
-        "scheduler/residents.py",
-        "len(sequence.tokens) + sequence.inflight_refs < sequence.budget",
-        "len(sequence.tokens) < sequence.budget",
+        "scheduler/running.py",
+        "len(one.tokens) + one.inflight_refs < one.budget",
+        "len(one.tokens) < one.budget",
         CORE,
     ),
     Mutant(
         "crops are encoded twice",
         "scheduler/encoding.py",
-        "            group.job.launched += group.count\n",
-        "            group.job.launched += max(1, group.count - 1)\n",
+        """            group.job.launched += group.count
+""",
+        """            group.job.launched += max(1, group.count - 1)
+""",
         f"tests/scheduler {SIMULATION}",
     ),
     Mutant(
         "encoding ignores its time budget",
-        "scheduler/scheduler.py",
-        "crops = min(crops, self.rates.crops_within(room.left_s))",
+        "scheduler/fifo.py",
+        "crops = min(crops, resources.rates.crops.within(budget.left_s))",
         "pass",
         "tests/scheduler",
     ),
     Mutant(
         "a pause never ends while there is other work",
-        "scheduler/policy.py",
-        'self._held_s = 0.0 if plan.kind == "decode" else self._held_s + self._rates.cost(plan)',
+        "scheduler/fifo.py",
+        'self._held_s = 0.0 if batch.kind == "decode" else self._held_s + self._rates.cost(batch)',
         "self._held_s = 0.0",
         "tests/scheduler",
     ),
     Mutant(
         "each launch of a pause may take all of it",
-        "scheduler/policy.py",
-        "return Room(allowed_s if over else allowed_s - self._held_s, over or",
-        "return Room(allowed_s, over or",
+        "scheduler/fifo.py",
+        "return PauseBudget(allowed_s if over else allowed_s - self._held_s, over or",
+        "return PauseBudget(allowed_s, over or",
         "tests/scheduler",
     ),
     Mutant(
         "launches stay small however many wait",
-        "scheduler/policy.py",
+        "scheduler/limits.py",
         "min(self.max_pause_s, self.launch_budget_s * waiting / decoding))",
         "0.0)",
         "tests/scheduler tests/policy",
     ),
     Mutant(
         "prompts keep images from being encoded",
-        "scheduler/scheduler.py",
-        """        self._prefilled_last[realtime] = plan.kind == "prefill"\n""",
-        """        self._prefilled_last[realtime] = False\n""",
+        "scheduler/fifo.py",
+        """        self._prefilled_last = batch.kind == "prefill"
+""",
+        """        self._prefilled_last = False
+""",
         "tests/scheduler/test_scheduler.py",
     ),
     Mutant(
         "priority: nobody comes first",
-        "scheduler/priority.py",
-        "return self._realtime if realtime else self._bulk",
-        "return self._bulk",
+        "scheduler/realtime.py",
+        "return self.urgent if sequence.realtime else self.bulk",
+        "return self.bulk",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "a line that was closed stays closed",
         "scheduler/waiting.py",
-        "            if (line := lines.get(key)) is not None:\n                self._open_line(line, realtime)\n",
-        "            pass\n",
+        """        if (line := self._lines.get(key)) is not None:
+            self._open_line(line)
+""",
+        """        pass
+""",
         "tests/scheduler/test_waiting.py",
     ),
     Mutant(
         "nobody looks at those whose image has been encoded",
         "scheduler/scheduler.py",
-        "                self.waiting.open(group.job.key)\n",
-        "                pass\n",
+        """            if group.job.encoded:
+                self._open_lines(group.job)
+""",
+        """            pass
+""",
         "tests/scheduler/test_scheduler.py",
     ),
     Mutant(
         "nobody looks at those whose image has come into the cache",
         "scheduler/scheduler.py",
-        "                    self.waiting.open(row.job.key)\n",
-        "                    pass\n",
+        """            if row.job is not None:
+                self._open_lines(row.job)
+""",
+        "",
         SIMULATION,
     ),
     Mutant(
         "those who are not ready are looked at again at every tick",
-        "scheduler/scheduler.py",
-        "                self.waiting.close(sequence)\n",
-        "                pass\n",
+        "scheduler/fifo.py",
+        """                self.waiting.close(sequence)
+""",
+        """                pass
+""",
         "tests/engine/test_requests.py",
     ),
     Mutant(
         "priority: bulk has no turn",
-        "scheduler/priority.py",
+        "scheduler/realtime.py",
         "return self.overtaken >= self._patience",
         "return False",
         SIMULATION,
     ),
     Mutant(
         "priority: bulk has every turn",
-        "scheduler/priority.py",
+        "scheduler/realtime.py",
         "return self.overtaken >= self._patience",
         "return True",
         SIMULATION,
     ),
     Mutant(
         "priority: what bulk waits for is not counted",
-        "scheduler/scheduler.py",
-        "self._turns.book(overtakes=realtime and self.waiting.bulk > ends)",
-        "self._turns.book(overtakes=False)",
+        "scheduler/realtime.py",
+        "self._launches.book(overtakes=realtime and bulk_waits)",
+        "self._launches.book(overtakes=False)",
         SIMULATION,
     ),
     Mutant(
         "priority: bulk prompts take what a ready real-time request lacks",
-        "scheduler/scheduler.py",
+        "scheduler/realtime.py",
         "return not self._bulk_is_due and any(",
         "return False and any(",
         SIMULATION,
     ),
     Mutant(
         "priority: bulk that lacks pages at its turn never gets them",
-        "scheduler/scheduler.py",
-        "return self._bulk_lacks_pages and self._residents.any_realtime",
+        "scheduler/realtime.py",
+        "return self.bulk.lacks_pages and any(one.realtime for one in (*running, *running.zombies))",
         "return False",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: bulk that lacks pages keeps real-time requests out of an engine full of bulk",
-        "scheduler/scheduler.py",
-        "return self._bulk_lacks_pages and self._residents.any_realtime",
-        "return self._bulk_lacks_pages",
+        "scheduler/realtime.py",
+        "return self.bulk.lacks_pages and any(one.realtime for one in (*running, *running.zombies))",
+        "return self.bulk.lacks_pages",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: crops of both classes are in one launch",
         "scheduler/encoding.py",
-        "job.leader.realtime) == realtime]",
-        "job.leader.realtime) in (True, False)]",
+        "if job.leader is None or member(job.leader)]",
+        "]",
         SIMULATION,
     ),
     Mutant(
@@ -232,85 +252,91 @@ MUTANTS = [
     Mutant(
         "priority: bulk takes all places for images",
         "scheduler/encoding.py",
-        "return realtime or len(self._led(realtime=False)) < self._max_jobs",
-        "return True",
+        " and len(self.jobs_of(member)) < max_jobs:",
+        ":",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: a full batch keeps real-time requests waiting",
-        "scheduler/residents.py",
-        "running = self.running.realtime if realtime else len(self.running)",
-        "running = len(self.running)",
+        "scheduler/realtime.py",
+        "return self._num_urgent_running < running.max_batch and",
+        "return len(running) < running.max_batch and",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: decode steps leave the same sequence out for ever",
-        "scheduler/residents.py",
-        "self._turns.book(overtakes=not bulk_first)",
-        "self._turns.book(overtakes=False)",
+        "scheduler/realtime.py",
+        "self._left_out.book(overtakes=not bulk_first)",
+        "self._left_out.book(overtakes=False)",
         f"tests/scheduler/test_priority.py {SIMULATION}",
     ),
     Mutant(
         "priority: a decode step has more rows than a batch",
-        "scheduler/residents.py",
-        "sorted(able[: self._max_batch], key=rank)",
-        "sorted(able, key=rank)",
+        "scheduler/realtime.py",
+        """sorted((bulk + urgent)[:most], key=rank) if bulk_first else urgent
+        return self.resources.running.plan_decode(able[:most])""",
+        """sorted(bulk + urgent, key=rank) if bulk_first else urgent
+        return self.resources.running.plan_decode(able)""",
         SIMULATION,
     ),
     Mutant(
         "priority: real-time work waits until the pause of bulk is over",
-        "scheduler/policy.py",
-        "short if load.realtime_decoding else max(short, self._limits.max_pause_s)",
+        "scheduler/realtime.py",
+        "short if urgent_decodes else max(short, limits.max_pause_s)",
         "short",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: pauses of bulk grow beside real-time requests",
-        "scheduler/policy.py",
-        "self._room(short if load.realtime_near else grown)",
-        "self._room(grown)",
+        "scheduler/realtime.py",
+        "self.pause.budget(short if near else limits.pause_s(waiting, decoding))",
+        "self.pause.budget(limits.pause_s(waiting, decoding))",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: bulk launches are long while nobody is decoded",
-        "scheduler/policy.py",
-        "Room(short if load.realtime_near else math.inf)",
-        "Room(math.inf)",
+        "scheduler/realtime.py",
+        "PauseBudget(short if near else math.inf)",
+        "PauseBudget(math.inf)",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: bulk rows ride along in every step of a real-time answer",
-        "scheduler/residents.py",
-        "        if not bulk_first:\n            return realtime[: self._max_batch]\n",
-        "",
+        "scheduler/realtime.py",
+        """if bulk_first else urgent
+""",
+        """if True else urgent
+""",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: bulk launches come between the steps of a real-time answer",
-        "scheduler/policy.py",
-        "            self.bulk = Room(short, over=True)\n",
-        "            self.bulk = self._room(short)\n",
+        "scheduler/realtime.py",
+        """            bulk = PauseBudget(short, over=True)
+""",
+        """            bulk = self.pause.budget(short)
+""",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: bulk gets no launch while a real-time answer is decoded",
-        "scheduler/scheduler.py",
-        " and not (self._realtime_decoding and self._steps.due)",
+        "scheduler/realtime.py",
+        " and not (urgent_decodes and self._steps.due)",
         "",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: time that the device is kept free is no turn",
-        "scheduler/scheduler.py",
-        "        if kept_free and not self._kept_free:",
+        "scheduler/realtime.py",
+        "        if idle and not self._was_idle:",
         "        if False:",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "deadline: a request is given up in the middle of its work",
-        "scheduler/readiness.py",
-        "if sequence.times.admitted or self._encodings.begun(sequence):",
-        "if False:",
+        "scheduler/realtime.py",
+        "sequence.deadline is None or sequence.times.admitted or self.resources.encoder.has_begun(sequence)",
+        "sequence.deadline is None",
         "tests/engine/test_requests.py",
     ),
     Mutant(
