@@ -52,7 +52,7 @@ def _flutter(seed: int) -> Callable[[float], Pose]:
 
 
 def actors(seed: int = _SEED) -> tuple[Actor, ...]:
-    """Give everything that appears, from back to front."""
+    """Return everything that appears, from back to front."""
     return (
         Actor(0, "potted plant", 0.36, _still(0.12, 0.635)),
         Actor(1, "clock", 0.25, _still(0.60, 0.615)),
@@ -67,14 +67,7 @@ def actors(seed: int = _SEED) -> tuple[Actor, ...]:
 
 
 def frames(path: str | PathLike[str] = CLIP / "clip.webp") -> Iterator[Image.Image]:
-    """Read an animation frame by frame.
-
-    Yields:
-        RGB images of one size, in order.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-    """
+    """Read an animation frame by frame. Returns RGB images of one size, in order."""
     with Image.open(path) as animation:
         for frame in ImageSequence.Iterator(animation):
             yield frame.convert("RGB")

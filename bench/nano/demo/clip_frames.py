@@ -35,38 +35,23 @@ class Pose:
 
 @dataclass(frozen=True)
 class Actor:
-    """A thing of the clip.
+    """A thing of the clip."""
 
-    Attributes:
-        id: Unlike all others.
-        name: Of the vocabulary.
-        size: Longer side of what is visible, as a share of the frame's height.
-        pose: Where it is at a time from 0 to 1 of the clip; it may be outside the frame.
-        mirror: Whether left and right are swapped.
-    """
-
-    id: int
-    name: str
-    size: float
-    pose: Callable[[float], Pose]
-    mirror: bool = False
+    id: int  # Unlike all others
+    name: str  # Of the vocabulary
+    size: float  # Longer side of what is visible, as a share of the frame's height
+    pose: Callable[[float], Pose]  # Where it is at a time from 0 to 1 of the clip; it may be outside the frame
+    mirror: bool = False  # Whether left and right are swapped
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What can be seen of an object in a frame.
+    """What can be seen of an object in a frame."""
 
-    Attributes:
-        id: Of the actor.
-        name: Of the vocabulary.
-        box: (x_min, y_min, x_max, y_max) of its visible pixels, in fractions of the frame.
-        visible: Share of its pixels that can be seen; the others are covered or outside the frame.
-    """
-
-    id: int
-    name: str
-    box: Box
-    visible: float
+    id: int  # Of the actor
+    name: str  # Of the vocabulary
+    box: Box  # (x_min, y_min, x_max, y_max) of its visible pixels, in fractions of the frame
+    visible: float  # Share of its pixels that can be seen; the others are covered or outside the frame
 
 
 @dataclass(frozen=True)
@@ -79,16 +64,8 @@ class Frame:
 
 
 def draw_frames(cast: Sequence[Actor], size: tuple[int, int], count: int, seed: int) -> Iterator[Frame]:
-    """Draw a clip in which the camera sways once; the same arguments give the same frames. Needs the font.
-
-    Args:
-        cast: What appears, from back to front.
-        size: Width and height of a frame, pixels.
-        count: Frames, spread evenly over the clip.
-        seed: Of the desk's wood and the light on the wall.
-
-    Raises:
-        ValueError: A name is not in the vocabulary.
+    """Draw a clip in which the camera sways once; the same arguments give the same frames. Needs the font. `size`:
+    width and height of a frame, pixels.
     """
     sprites = _sprites(cast)
     width, height = size
@@ -157,10 +134,8 @@ def _look(backdrop: Image.Image, sway: float, size: tuple[int, int]) -> Image.Im
 def _tile(
     sprite: Image.Image, actor: Actor, angle: float, foot: tuple[float, float], height: int
 ) -> tuple[Image.Image, int, int]:
-    """Turn, scale and place an object to fractions of a pixel, so that slow movement is smooth.
-
-    Returns:
-        Straight RGBA, and where its left and upper edges are, whole pixels.
+    """Turn, scale and place an object to fractions of a pixel, so that slow movement is smooth. Returns straight RGBA,
+    and where its left and upper edges are, whole pixels.
     """
     image = sprite.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if actor.mirror else sprite
     x0, y0, x1, y1 = visible_bounds(image)

@@ -17,13 +17,8 @@ _NARROW, _WIDE, _SHARPEN = 1.2, 4.5, 0.9
 
 
 def crisp(sprite: Sprites) -> Image.Image:
-    """Enlarge a sprite fourfold with sharp edges, so that it can be shown larger than the font draws it.
-
-    Args:
-        sprite: Straight RGBA, uint8 [s, s, 4].
-
-    Returns:
-        Straight RGBA of 4s x 4s.
+    """Enlarge a sprite fourfold with sharp edges, so that it can be shown larger than the font draws it. `sprite`:
+    straight RGBA, uint8 [s, s, 4]. Returns straight RGBA of 4s x 4s.
     """
     side = sprite.shape[0] * _ENLARGED
     # Kernels that overshoot would brighten the rim: alpha is cut at its maximum and colours are not.
@@ -59,15 +54,9 @@ def shade_flat(image: Image.Image, tile: Image.Image, left: int, top: int) -> No
 def shade_standing(
     image: Image.Image, tile: Image.Image, left: int, top: int, lean: tuple[float, float], share: float = 0.36
 ) -> None:
-    """Lay the shadow that a standing thing throws on the ground, and the dark line on which it stands.
-
-    Args:
-        image: Drawn upon.
-        tile: The thing, RGBA; its foot is its lower edge.
-        left: Where its left edge is, pixels.
-        top: Where its upper edge is, pixels.
-        lean: Where the shadow of a point one pixel above the foot falls, pixels to the right and down.
-        share: How much of the light is gone at the foot.
+    """Lay the shadow that a standing thing throws on the ground, and the dark line on which it stands. `left`: where
+    its left edge is, pixels; `top`: where its upper edge is, pixels; `lean`: where the shadow of a point one pixel
+    above the foot falls, pixels to the right and down.
     """
     across, down = lean
     far = round(abs(across) * tile.height) + 1
@@ -99,13 +88,9 @@ def _shade_foot(image: Image.Image, tile: Image.Image, left: int, top: int) -> N
 
 
 def light_corner(image: Image.Image, corner: tuple[float, float], warm: float, dark: float) -> Image.Image:
-    """Let light come from one side: warmer and brighter near a place, darker far from it.
-
-    Args:
-        image: RGB.
-        corner: The bright place, in fractions of the image.
-        warm: How much brighter it is there, as a share; blue gains a third of it.
-        dark: How much darker it is at the greatest distance, as a share.
+    """Let light come from one side: warmer and brighter near a place, darker far from it. `corner`: the bright place,
+    in fractions of the image; `warm`: how much brighter it is there, as a share; blue gains a third of it; `dark`:
+    how much darker it is at the greatest distance, as a share.
     """
     rows, columns = (np.linspace(0, 1, side, dtype=np.float32) for side in (image.height, image.width))
     distance = np.hypot((columns - corner[0])[None], (rows - corner[1])[:, None])

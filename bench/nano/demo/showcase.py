@@ -50,16 +50,7 @@ LENGTHS = ("short", "normal", "long")
 
 
 def plot_stills(model: photonlite.VisionModel, stills: Path, out: Path) -> Iterator[str]:
-    """Plot what is found on each still.
-
-    Args:
-        model: Asked.
-        stills: The folder of desk.png, market.png and street.png.
-        out: Where the plots go.
-
-    Yields:
-        One line about each file written or left out.
-    """
+    """Plot what is found on each still. Returns one line about each file written or left out."""
     desk, market, street = (stills / f"{name}.png" for name in ("desk", "market", "street"))
     for skill in ("detect", "point", "segment"):
         if skill not in model.skills:
@@ -84,13 +75,7 @@ def _save(image: Image.Image, path: Path) -> str:
 def plot_clip(
     model: photonlite.VisionModel, images: Iterable[Image.Image], names: Sequence[str]
 ) -> Iterator[Image.Image]:
-    """Draw boxes of everything with one of the names on each image.
-
-    Args:
-        model: Asked; needs the skill detect.
-        images: Of one size.
-        names: What to look for; each keeps its colour.
-    """
+    """Draw boxes of everything with one of the names on each image."""
     colours = dict(zip(names, itertools.cycle(COLOURS), strict=False))
     for image in images:
         read = model.encode_image(image)

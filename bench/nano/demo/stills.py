@@ -39,20 +39,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Still:
-    """An image.
+    """An image."""
 
-    Attributes:
-        name: Of its file.
-        backdrop: Draws what stands behind the objects, of a width and a height in pixels.
-        items: The objects, from back to front.
-        light: The brightest place, in fractions of the image.
-        lean: Where standing objects throw their shadows, as `shade_standing` takes it; None where they lie flat.
-    """
-
-    name: str
+    name: str  # Of its file
+    # Draws what stands behind the objects, of a width and a height in pixels
     backdrop: Callable[[int, int], Image.Image]
-    items: tuple[Item, ...]
-    light: tuple[float, float]
+    items: tuple[Item, ...]  # The objects, from back to front
+    light: tuple[float, float]  # The brightest place, in fractions of the image
+    # Where standing objects throw their shadows, as `shade_standing` takes it; None where they lie flat
     lean: tuple[float, float] | None = None
 
 
@@ -116,18 +110,8 @@ STILLS = (DESK, MARKET, STREET)
 
 
 def compose(still: Still, objects: Sequence[SceneObject], sprites: Sprites) -> tuple[Image.Image, tuple[Placed, ...]]:
-    """Draw an image.
-
-    Args:
-        still: What to draw.
-        objects: The classes.
-        sprites: Straight RGBA in the order of `objects`, uint8 [n, s, s, 4].
-
-    Returns:
-        RGB of `SIZE`, and where each item can be seen.
-
-    Raises:
-        ValueError: An item is in no list of objects, or not wholly inside the image.
+    """Draw an image. `sprites`: straight RGBA in the order of `objects`, uint8 [n, s, s, 4]. Returns RGB of `SIZE`, and
+    where each item can be seen.
     """
     width, height = SIZE
     canvas = Canvas.on(still.backdrop(width, height))

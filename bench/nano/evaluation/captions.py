@@ -22,19 +22,12 @@ _SENTENCE = re.compile(rf"\bThe (?P<name>[^.]+?) (?:is|are) (?:(?P<all>{EVERYWHE
 
 @dataclass(frozen=True)
 class Stated:
-    """Something that a caption says, and where in the text.
+    """Something that a caption says, and where in the text."""
 
-    Attributes:
-        kind: Class index, `UNKNOWN_KIND` for what is no object.
-        value: How many there are; or the zone, or `EVERYWHERE`.
-        start: First character.
-        end: Behind the last one.
-    """
-
-    kind: int
-    value: int | str
-    start: int
-    end: int
+    kind: int  # Class index, `UNKNOWN_KIND` for what is no object
+    value: int | str  # How many there are; or the zone, or `EVERYWHERE`
+    start: int  # First character
+    end: int  # Behind the last one
 
 
 def listed(text: str) -> Iterator[Stated]:
@@ -67,7 +60,7 @@ def placed(text: str) -> Iterator[Stated]:
 
 
 def _split(between: re.Pattern[str], text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Give where the parts of a text begin and end, without spaces around them; empty ones are left out."""
+    """Return where the parts of a text begin and end, without spaces around them; empty ones are left out."""
     for gap in (*between.finditer(text, start, end), None):
         first, last = start, gap.start() if gap else end
         part = text[first:last]
@@ -85,13 +78,7 @@ def parse_caption(text: str) -> Counter[int]:
 
 
 def compare_counts(answer: Mapping[int, int], truth: Mapping[int, int], *, exact: bool) -> Counts:
-    """Compare what a caption lists with what there is, by kind.
-
-    Args:
-        answer: How many of each class the caption lists.
-        truth: How many of each class there are.
-        exact: Whether a kind is right only if its number is.
-    """
+    """Compare what a caption lists with what there is, by kind."""
     right = sum(1 for kind, count in answer.items() if kind in truth and (not exact or truth[kind] == count))
     return Counts(right, len(answer) - right, len(truth) - right)
 

@@ -36,23 +36,14 @@ _GRAMMAR_LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class Job:
-    """What each worker needs to know.
+    """What each worker needs to know."""
 
-    Attributes:
-        model: As `photonlite.load` takes it.
-        device: Likewise.
-        dtype: Likewise.
-        skills: What to ask for.
-        kv_dtype: Of keys and values.
-        kv_cache_bytes: For keys and values; None for what the engine takes by itself.
-    """
-
-    model: str | None
-    device: str
-    dtype: str
-    skills: tuple[Skill, ...]
-    kv_dtype: str = "auto"
-    kv_cache_bytes: int | None = None
+    model: str | None  # As `photonlite.load` takes it
+    device: str  # Likewise
+    dtype: str  # Likewise
+    skills: tuple[Skill, ...]  # What to ask for
+    kv_dtype: str = "auto"  # Of keys and values
+    kv_cache_bytes: int | None = None  # For keys and values; None for what the engine takes by itself
 
 
 class Examiner:
@@ -71,11 +62,7 @@ class Examiner:
 
 
 def find_sprites() -> Sprites:
-    """Take the sprites from the sheet of an earlier run, or draw them where the font is installed.
-
-    Raises:
-        FileNotFoundError: There is neither.
-    """
+    """Take the sprites from the sheet of an earlier run, or draw them where the font is installed."""
     # The sizes are equal, so that the scenes of a seed are the same on every machine.
     return render_sprites(load_objects()) if FONT.exists() else load_sheet()
 
@@ -96,15 +83,8 @@ def _ask(seed: int) -> Record:
 
 
 def collect(job: Job, seeds: Sequence[int], workers: int) -> Iterator[Record]:
-    """Examine scenes one by one; in this process, or in several of one thread each.
-
-    Args:
-        job: What to load and ask.
-        seeds: The scenes.
-        workers: Processes; 0 stays in this one.
-
-    Returns:
-        Records in the order of the seeds.
+    """Examine scenes one by one; in this process, or in several of one thread each. Returns records in the order of the
+    seeds.
     """
     if not workers:
         yield from map(Examiner(job), seeds)

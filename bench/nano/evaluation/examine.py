@@ -38,12 +38,6 @@ def examine(model: Model, scene: Scene, seed: int, skills: Sequence[Skill] = SKI
     Each kind in the scene is looked for by one random phrase, and so are one object that is not in it and one word that
     names no object. A skill's questions do not depend on which other skills are examined. What the checkpoint was not
     trained for (a skill, references, reasoning) is left out of the record.
-
-    Args:
-        model: What answers, greedily.
-        scene: The scene.
-        seed: Decides the words.
-        skills: What to ask for.
     """
     record = Record(seed, scene.background, scene.image.width, scene.image.height)
     kept: dict[Skill, list[Any]] = {

@@ -41,7 +41,7 @@ def sample_times(work: Callable[[], object], runs: int, warm_up: int = 3) -> lis
 
 
 def spread(times: Sequence[float]) -> dict[str, float]:
-    """Give median and 90th percentile of at least two times, in milliseconds."""
+    """Return median and 90th percentile of at least two times, in milliseconds."""
     return {
         "median_ms": 1e3 * statistics.median(times),
         "p90_ms": 1e3 * statistics.quantiles(times, n=10, method="inclusive")[-1],
@@ -71,11 +71,7 @@ def measure_matmul(runs: int) -> dict[str, float]:
 
 
 def measure_cold_shell(scene: Scene, model: str | None, threads: int, runs: int = 3) -> float:
-    """Median seconds of `photonlite detect` as a fresh process, from start to exit.
-
-    Raises:
-        subprocess.CalledProcessError: The command failed.
-    """
+    """Median seconds of `photonlite detect` as a fresh process, from start to exit."""
     name = load_objects()[scene.objects[0].index].name
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     with tempfile.TemporaryDirectory() as folder:

@@ -14,54 +14,33 @@ Place = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Located:
-    """One detect or point question.
+    """One detect or point question."""
 
-    Attributes:
-        kind: Class index asked for, None for an unknown word.
-        wanted: How it was asked for.
-        phrase: The text handed in.
-        truth: Boxes of what should be found: all instances, or the one that the reference marks.
-        answers: Boxes (four numbers) or points (two).
-        scores: One per answer.
-        on_object: Of points: whether each lies on visible pixels of what should be found.
-        found: Of points: whether some answer lies on the visible pixels of each of `truth`.
-        reference: What was handed in to mark one instance; None where all are asked for.
-    """
-
-    kind: int | None
-    wanted: Wanted
-    phrase: str
-    truth: list[Place]
-    answers: list[Place]
-    scores: list[float]
+    kind: int | None  # Class index asked for, None for an unknown word
+    wanted: Wanted  # How it was asked for
+    phrase: str  # The text handed in
+    truth: list[Place]  # Boxes of what should be found: all instances, or the one that the reference marks
+    answers: list[Place]  # Boxes (four numbers) or points (two)
+    scores: list[float]  # One per answer
+    # Of points: whether each lies on visible pixels of what should be found
     on_object: list[bool] = field(default_factory=list)
+    # Of points: whether some answer lies on the visible pixels of each of `truth`
     found: list[bool] = field(default_factory=list)
-    reference: Place | None = None
+    reference: Place | None = None  # What was handed in to mark one instance; None where all are asked for
 
 
 @dataclass(frozen=True)
 class Outlined:
-    """One segment question.
+    """One segment question."""
 
-    Attributes:
-        kind: Class index asked for, None for an unknown word.
-        wanted: How it was asked for.
-        phrase: The text handed in.
-        reference: What was handed in to mark the instance; None where the largest is meant.
-        place: Of the instance that is meant among the scene's objects; None where there is none.
-        polygon: The outline that was drawn, empty where none was.
-        vertices: Of the path as it was written; 0 where there is none.
-        iou: Of the outline's pixels and the visible ones of the instance; 0 where either is missing.
-    """
-
-    kind: int | None
-    wanted: Wanted
-    phrase: str
-    reference: Place | None
-    place: int | None
-    polygon: list[Place]
-    vertices: int
-    iou: float
+    kind: int | None  # Class index asked for, None for an unknown word
+    wanted: Wanted  # How it was asked for
+    phrase: str  # The text handed in
+    reference: Place | None  # What was handed in to mark the instance; None where the largest is meant
+    place: int | None  # Of the instance that is meant among the scene's objects; None where there is none
+    polygon: list[Place]  # The outline that was drawn, empty where none was
+    vertices: int  # Of the path as it was written; 0 where there is none
+    iou: float  # Of the outline's pixels and the visible ones of the instance; 0 where either is missing
 
 
 @dataclass(frozen=True)
@@ -76,67 +55,41 @@ class Captioned:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question in words.
+    """A question in words."""
 
-    Attributes:
-        about: A key of `examine_words.ABOUT`.
-        case: What kind of case it is: a `Wanted`, or "named", "nothing", "yes", "no"; None where there is one kind.
-        question: The text handed in.
-        expected: The right answer.
-        answer: The model's.
-        kind: Class index asked about, None where there is none.
-        reference: What was handed in with it.
-        points: What the reasoning points at; None without reasoning.
-        on_object: Whether each of them lies on visible pixels of an instance of the kind.
-    """
-
-    about: str
+    about: str  # A key of `examine_words.ABOUT`
+    # What kind of case it is: a `Wanted`, or "named", "nothing", "yes", "no"; None where there is one kind
     case: str | None
-    question: str
-    expected: str
-    answer: str
-    kind: int | None = None
-    reference: Place | None = None
-    points: list[Place] | None = None
+    question: str  # The text handed in
+    expected: str  # The right answer
+    answer: str  # The model's
+    kind: int | None = None  # Class index asked about, None where there is none
+    reference: Place | None = None  # What was handed in with it
+    points: list[Place] | None = None  # What the reasoning points at; None without reasoning
+    # Whether each of them lies on visible pixels of an instance of the kind
     on_object: list[bool] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Field:
-    """One value of a typed answer.
+    """One value of a typed answer."""
 
-    Attributes:
-        key: Name of the property, after the number of the item in a list.
-        kind: "name", "count", "present", "colour", "zone", "box" or "point".
-        expected: The right value; of a point the box that it should lie in; None for null, or for what should not be.
-        answer: The model's; None for null, or for what is missing.
-        right: Whether it is.
-    """
-
-    key: str
-    kind: str
-    expected: Any
-    answer: Any
-    right: bool
+    key: str  # Name of the property, after the number of the item in a list
+    kind: str  # "name", "count", "present", "colour", "zone", "box" or "point"
+    expected: Any  # The right value; of a point the box that it should lie in; None for null, or for what should not be
+    answer: Any  # The model's; None for null, or for what is missing
+    right: bool  # Whether it is
 
 
 @dataclass(frozen=True)
 class Typed:
-    """A question that was answered with JSON.
+    """A question that was answered with JSON."""
 
-    Attributes:
-        case: One of `examine_typed.CASES`.
-        question: The text handed in.
-        text: The JSON as it was written.
-        schema: That it was held to.
-        fields: Of the answer and of the truth.
-    """
-
-    case: str
-    question: str
-    text: str
-    schema: dict[str, Any]
-    fields: list[Field]
+    case: str  # One of `examine_typed.CASES`
+    question: str  # The text handed in
+    text: str  # The JSON as it was written
+    schema: dict[str, Any]  # That it was held to
+    fields: list[Field]  # Of the answer and of the truth
 
 
 @dataclass(frozen=True)

@@ -64,10 +64,8 @@ def iou(a: Box, b: Box) -> float:
 
 
 def match_boxes(answers: Sequence[Box], truths: Sequence[Box], threshold: float = 0.5) -> list[Match]:
-    """Pair answers with true boxes, one to one, greedily by the largest overlap.
-
-    Returns:
-        The pairs whose overlap reaches the threshold, in the order of the answers.
+    """Pair answers with true boxes, one to one, greedily by the largest overlap. Returns the pairs whose overlap
+    reaches the threshold, in the order of the answers.
     """
     pairs = [Match(i, j, iou(answer, truth)) for i, answer in enumerate(answers) for j, truth in enumerate(truths)]
     taken_answers: set[int] = set()
@@ -88,12 +86,8 @@ def count_matches(answers: Sequence[Box], truths: Sequence[Box], threshold: floa
 
 
 def average_precision(scores: Sequence[float], right: Sequence[bool], total: int) -> float:
-    """Area under the precision-recall curve, precision made monotone, all points (as PASCAL VOC since 2010).
-
-    Args:
-        scores: Of every answer; equal scores share one point of the curve.
-        right: Whether the answer was paired with a true box.
-        total: How many true boxes there are; NaN is given where there are none.
+    """Area under the precision-recall curve, precision made monotone, all points (as PASCAL VOC since 2010). `scores`:
+    of every answer; equal scores share one point of the curve.
     """
     if not total:
         return float("nan")
@@ -103,13 +97,8 @@ def average_precision(scores: Sequence[float], right: Sequence[bool], total: int
 def average_precisions(
     scores: Sequence[float], right: Sequence[bool], weights: npt.NDArray[np.float64], totals: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Give `average_precision` once for each row of weights of the answers.
-
-    Args:
-        scores: Of every answer.
-        right: Whether the answer was paired with a true box.
-        weights: How often each answer counts, [rows, answers].
-        totals: How many true boxes there are, [rows], at least one.
+    """Return `average_precision` once for each row of weights of the answers. `weights`: how often each answer counts,
+    [rows, answers]; `totals`: how many true boxes there are, [rows], at least one.
     """
     order = np.argsort(-np.asarray(scores), kind="stable")
     ranked = np.asarray(scores)[order]
@@ -136,16 +125,12 @@ def auc(right: Sequence[float], wrong: Sequence[float]) -> float:
 
 
 def inside(point: Sequence[float], box: Box) -> bool:
-    """Tell whether a point (x, y) lies in a box, its edges included."""
+    """Whether a point (x, y) lies in a box, its edges included."""
     return box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]
 
 
 def pairs_in_order(matches: Sequence[Match], truths: Sequence[Box]) -> tuple[int, int]:
-    """Count consecutive right answers that come in reading order of their true boxes.
-
-    Returns:
-        Pairs in order, pairs.
-    """
+    """Count consecutive right answers that come in reading order of their true boxes. Returns pairs in order, pairs."""
     rank = {place: position for position, place in enumerate(reading_order(truths))}
     positions = [rank[match.truth] for match in matches]
     ordered = sum(first < second for first, second in itertools.pairwise(positions))

@@ -13,22 +13,7 @@ _LOWER_SHARE = 0.12
 
 
 class Answers:
-    """Every short answer.
-
-    Args:
-        encode: to ids, without a normaliser.
-        device: of the table.
-
-    Attributes:
-        ids: ``[answers, W]``; the other attributes are rows of it.
-        number: 0; the next ones follow.
-        no_yes: "No", then "Yes"; then the same in lower case.
-        nothing: "Nothing".
-        everything: what reasoning calls all objects.
-        colour: the first of `COLOURS`.
-        name: of the first object.
-        plural: of the first object.
-    """
+    """Every short answer. `ids`: [answers, W]; the other attributes are rows of it."""
 
     def __init__(self, encode: Encode, device: torch.device) -> None:
         objects = load_objects()

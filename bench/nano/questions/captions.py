@@ -15,12 +15,7 @@ SHORT, NORMAL, LONG = range(3)
 
 
 class Captions:
-    """Writes captions.
-
-    Args:
-        encode: to ids, without a normaliser.
-        device: of the scenes.
-    """
+    """Writes captions."""
 
     def __init__(self, encode: Encode, device: torch.device) -> None:
         objects = load_objects()
@@ -36,15 +31,8 @@ class Captions:
         self._at, self._everywhere = padded([encode(" at the")], device), padded([encode(" everywhere")], device)
 
     def __call__(self, scenes: Scenes, style: Tensor, room: int) -> tuple[Tensor, Tensor]:
-        """Describe scenes.
-
-        Args:
-            scenes: B of them.
-            style: SHORT, NORMAL or LONG, ``[B]``.
-            room: tokens at most; where a LONG caption would need more, which is rare, there is a NORMAL one.
-
-        Returns:
-            The styles as written, ``[B]``, and ids with gaps, ``[B, W]``.
+        """Describe scenes. `style`: SHORT, NORMAL or LONG, [B]. Returns the styles as written, [B], and ids with gaps,
+        [B, W].
         """
         kinds, count = _kinds(scenes)
         sentence = style != SHORT
@@ -64,7 +52,7 @@ class Captions:
         return self._opening.shape[1] + places * number + int(name.sum()) + self._stop.shape[1]
 
     def _joined(self, present: Tensor) -> Tensor:
-        """What stands before each item of lists with ``present [..., K]``, the first ones: ``[..., K, 1]``."""
+        """What stands before each item of lists with ``present [..., K], the first ones: [..., K, 1]."""
         rank = counted(present.shape[-1], present.device)
         last = rank == present.sum(-1, keepdim=True) - 1
         return only(present[..., None], self._joins[(rank > 0) * (1 + last.long())])
@@ -105,7 +93,7 @@ class Captions:
 
 
 def _kinds(scenes: Scenes) -> tuple[Tensor, Tensor]:
-    """Kinds in reading order of their first instance, ``[B, N]``, NONE past the last, and how many of each."""
+    """Kinds in reading order of their first instance, [B, N], NONE past the last, and how many of each."""
     order = reading_order(scenes.boxes, scenes.labels >= 0)
     labels = scenes.labels.gather(1, order)
     same = (labels[:, :, None] == labels[:, None, :]) & (labels >= 0)[:, :, None]

@@ -26,13 +26,13 @@ def chance(share: float, shape: torch.Size | tuple[int, ...], device: torch.devi
 
 
 def any_of(valid: Tensor) -> Tensor:
-    """Choose a place at random among the True ones of ``[..., K]``; 0 where there are none."""
+    """Choose a place at random among the True ones of [..., K]; 0 where there are none."""
     # Random numbers in (0, 1] against zeros.
     return ((1 - torch.rand(valid.shape, device=valid.device)) * valid).argmax(-1)
 
 
 def weighted(valid: Tensor, weights: Tensor) -> Tensor:
-    """Choose among the True places of ``[..., K]`` with odds of ``weights`` (which broadcast; 0 means never).
+    """Choose among the True places of [..., K] with odds of ``weights`` (which broadcast; 0 means never).
 
     Exponential clocks: the one that rings first, at a rate of its weight.
     """
@@ -41,17 +41,13 @@ def weighted(valid: Tensor, weights: Tensor) -> Tensor:
 
 
 def reading_order(boxes: Tensor, wanted: Tensor) -> Tensor:
-    """Order places ``[..., N]`` by row, then from left to right, like `language.centre_order`; unwanted ones last."""
+    """Order places [..., N] by row, then from left to right, like `language.centre_order`; unwanted ones last."""
     position = (boxes[..., 1] * ROWS).floor() * 2 + boxes[..., 0]
     return torch.where(wanted, position, torch.inf).argsort(-1)
 
 
 class Kinds:
-    """Chooses kinds to ask for.
-
-    Args:
-        device: of the scenes.
-    """
+    """Chooses kinds to ask for."""
 
     def __init__(self, device: torch.device) -> None:
         objects = load_objects()
@@ -60,7 +56,7 @@ class Kinds:
         self.category = torch.tensor([categories.index(item.category) for item in objects], device=device)
 
     def asked(self, labels: Tensor, count: int) -> Tensor:
-        """Choose kinds to ask for in scenes ``[B, N]``: three in four there, the rest not; ``[count, B]``."""
+        """Choose kinds to ask for in scenes [B, N]: three in four there, the rest not; [count, B]."""
         order = torch.where(labels >= 0, torch.rand(labels.shape, device=labels.device), 2.0).argsort(1)
         ranked = labels.gather(1, order).T
         chosen = ranked[:count]
@@ -69,7 +65,7 @@ class Kinds:
         return torch.where(negative, self.absent(labels, present), present)
 
     def absent(self, labels: Tensor, present: Tensor) -> Tensor:
-        """Choose kinds that are not in scenes, one for each of ``present [K, B]``; NONE is an unknown word.
+        """Choose kinds that are not in scenes, one for each of ``present [K, B]; NONE is an unknown word.
 
         Half of them share a category with what is there: telling them apart is what is hard.
         """
@@ -93,7 +89,7 @@ class Colours:
         self._table = table.to(device)  # the last row is of empty places
 
     def __call__(self, labels: Tensor) -> Tensor:
-        """Give the colour that every noun has in scenes ``[B, N]``, NONE without an answer: ``[B, nouns]``."""
+        """Return the colour that every noun has in scenes [B, N], NONE without an answer: [B, nouns]."""
         colour = self._table[labels]
         high = colour.amax(1)
         low = torch.where(colour >= 0, colour, number(len(COLOURS), colour.device)).amin(1)
@@ -101,12 +97,12 @@ class Colours:
 
 
 def single(labels: Tensor) -> Tensor:
-    """Tell which instances ``[B, N]`` are the only ones of their kind."""
+    """Which instances [B, N] are the only ones of their kind."""
     return (labels >= 0) & ((labels[:, :, None] == labels[:, None, :]).sum(2) == 1)
 
 
 def distinct(scenes: Scenes) -> Tensor:
-    """Tell which instances ``[B, N]`` are clearly the largest of their kind and have an outline."""
+    """Which instances [B, N] are clearly the largest of their kind and have an outline."""
     labels, area = scenes.labels, scenes.boxes[..., 2] * scenes.boxes[..., 3]
     place = counted(labels.shape[1], labels.device)
     itself = place == place[:, None]
@@ -117,23 +113,16 @@ def distinct(scenes: Scenes) -> Tensor:
 
 @dataclass(frozen=True)
 class Relations:
-    """Answers about places in scenes; directions are left, right, above, below.
+    """Answers about places in scenes; directions are left, right, above, below."""
 
-    Attributes:
-        nearest: the label of what is nearest in a direction of an instance, NONE for nothing, ``[B, 4, N]``.
-        clear: where that can be asked, ``[B, 4, N]``.
-        lies: whether the first instance lies in a direction of the second, ``[B, 4, N first, N second]``.
-        apart: where that can be asked, and which of the two is further, ``[B, 4, N, N]``.
-    """
-
-    nearest: Tensor
-    clear: Tensor
-    lies: Tensor
-    apart: Tensor
+    nearest: Tensor  # The label of what is nearest in a direction of an instance, NONE for nothing, [B, 4, N]
+    clear: Tensor  # Where that can be asked, [B, 4, N]
+    lies: Tensor  # Whether the first instance lies in a direction of the second, [B, 4, N first, N second]
+    apart: Tensor  # Where that can be asked, and which of the two is further, [B, 4, N, N]
 
 
 def relate(scenes: Scenes) -> Relations:
-    """Work out all relations of scenes; see :mod:`bench.nano.questions.text.relations` for the rules."""
+    """Work out all relations of scenes; see `bench.nano.questions.text.relations` for the rules."""
     labels, centres = scenes.labels, scenes.boxes[..., :2]
     there, alone = labels >= 0, single(labels)
     offset = centres[:, None, :, :] - centres[:, :, None, :]  # [B, from, to, 2]

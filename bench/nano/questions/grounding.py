@@ -42,32 +42,18 @@ _MARKED_OUTLINE_SHARE, _ABSENT_OUTLINE_SHARE = 0.5, 0.15
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What questions are made of.
+    """What questions are made of."""
 
-    Attributes:
-        encode: to ids, without a normaliser.
-        prompts: templates of the skills.
-        names: of what is asked for.
-        wording: of phrases and questions.
-        answers: short ones.
-        kinds: to ask for.
-    """
-
-    encode: Encode
-    prompts: Mapping[str, Mapping[str, list[int]]]
-    names: Names
-    wording: Wording
-    answers: Answers
-    kinds: Kinds
+    encode: Encode  # To ids, without a normaliser
+    prompts: Mapping[str, Mapping[str, list[int]]]  # Templates of the skills
+    names: Names  # Of what is asked for
+    wording: Wording  # Of phrases and questions
+    answers: Answers  # Short ones
+    kinds: Kinds  # To ask for
 
 
 class GroundingMaker:
-    """Asks for places.
-
-    Args:
-        vocabulary: what questions are made of.
-        device: of the scenes.
-    """
+    """Asks for places."""
 
     def __init__(self, vocabulary: Vocabulary, device: torch.device) -> None:
         self._vocabulary = vocabulary
@@ -87,7 +73,7 @@ class GroundingMaker:
         }
 
     def objects(self, scenes: Scenes, kind: Tensor) -> list[Questions]:
-        """Ask for boxes, in the last of the slots mostly for points; ``kind [S, B]``."""
+        """Ask for boxes, in the last of the slots mostly for points; ``kind [S, B]."""
         device, labels = kind.device, scenes.labels
         last = counted(len(kind), device)[:, None] == len(kind) - 1
         point = last & chance(_POINT_SHARE, kind.shape, device)
@@ -160,13 +146,13 @@ class GroundingMaker:
         )
 
     def _phrase(self, kind: Tensor) -> Tensor:
-        """Words for kinds ``[S, B]``: ``[S * B, W]``."""
+        """Words for kinds [S, B]: [S * B, W]."""
         flat, wording = kind.flatten(), self._vocabulary.wording
         return wording(number(wording.group["phrase"], kind.device).expand_as(flat), self._vocabulary.names(flat))
 
     @staticmethod
     def _places(scenes: Scenes, match: Tensor, point: Tensor) -> Part:
-        """Boxes or points ``[S * B, 3 N]`` of what matches ``[S, B, N]``, in reading order."""
+        """Boxes or points [S * B, 3 N] of what matches [S, B, N], in reading order."""
         order = reading_order(scenes.boxes, match)
         scene = counted(match.shape[1], match.device)[:, None]
         boxes, there = scenes.boxes[scene, order], match.gather(2, order)

@@ -18,37 +18,24 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Questions:
-    """A batch of questions of one length.
+    """A batch of questions of one length."""
 
-    Attributes:
-        ids: input and target ids, ``[B, L]``; coordinate and size places hold their special ids.
-        values: what those places stand for, ``[B, L, 2]``: a coordinate in the first, or width and height; at integers
-            of outlines the first holds the integer as a share of the grid.
-        weight: how much a place counts in the loss, ``[B, L]``; 0 where it is no part of the answer.
-        outline: True at the integers of an outline, ``[B, L]``.
-    """
-
-    ids: Tensor
+    ids: Tensor  # Input and target ids, [B, L]; coordinate and size places hold their special ids
+    # What those places stand for, [B, L, 2]: a coordinate in the first, or width and height; at integers of outlines
+    # the first holds the integer as a share of the grid
     values: Tensor
-    weight: Tensor
-    outline: Tensor
+    weight: Tensor  # How much a place counts in the loss, [B, L]; 0 where it is no part of the answer
+    outline: Tensor  # True at the integers of an outline, [B, L]
 
 
 @dataclass(frozen=True)
 class Part:
-    """Neighbouring places of all rows.
+    """Neighbouring places of all rows."""
 
-    Attributes:
-        ids: ``[R, W]``.
-        values: ``[R, W, 2]``; None for zeros.
-        weight: of all its places, or of each.
-        outline: whether they are integers of an outline.
-    """
-
-    ids: Tensor
-    values: Tensor | None = None
-    weight: float | tuple[float, ...] = 0.0
-    outline: bool = False
+    ids: Tensor  # [R, W]
+    values: Tensor | None = None  # [R, W, 2]; None for zeros
+    weight: float | tuple[float, ...] = 0.0  # Of all its places, or of each
+    outline: bool = False  # Whether they are integers of an outline
 
     @property
     def weights(self) -> tuple[float, ...]:
@@ -57,17 +44,17 @@ class Part:
 
 
 def number(value: int, device: torch.device) -> Tensor:
-    """Give a whole number on the device, for `torch.where`: a Python number would be written anew each time."""
+    """Return a whole number on the device, for `torch.where`: a Python number would be written anew each time."""
     return constant(value, torch.long, device)
 
 
 def counted(count: int, device: torch.device) -> Tensor:
-    """Give 0, 1, 2 ... ``[count]`` on the device."""
+    """Return 0, 1, 2 ... [count] on the device."""
     return constant(tuple(range(count)), torch.long, device)
 
 
 def token(id_: int, like: Tensor) -> Tensor:
-    """Repeat one id for every row of ``like [R, ...]``: ``[R, 1]``."""
+    """Repeat one id for every row of ``like [R, ...]: [R, 1]."""
     return number(id_, like.device).expand(len(like), 1)
 
 
@@ -105,7 +92,7 @@ def lay(parts: Sequence[Part], length: int) -> Questions:
 
 
 def either(first: Questions, second: Questions, choose_first: Tensor) -> Questions:
-    """Take each row from one of two layouts of the same length; ``choose_first [B]``."""
+    """Take each row from one of two layouts of the same length; ``choose_first [B]."""
     row = choose_first[:, None]
     return Questions(
         torch.where(row, first.ids, second.ids),
@@ -116,13 +103,13 @@ def either(first: Questions, second: Questions, choose_first: Tensor) -> Questio
 
 
 def slots(questions: Questions, lengths: Sequence[int]) -> list[Questions]:
-    """Split rows ``[slots * B, L]`` into one batch a slot, each cut to its own length."""
+    """Split rows [slots * B, L] into one batch a slot, each cut to its own length."""
     columns = (questions.ids, questions.values, questions.weight, questions.outline)
     chunks = zip(*(column.chunk(len(lengths)) for column in columns), strict=True)
     return [Questions(*(x[:, :length] for x in chunk)) for chunk, length in zip(chunks, lengths, strict=True)]
 
 
 def padded(rows: Sequence[Sequence[int]], device: torch.device, width: int | None = None) -> Tensor:
-    """Put rows of ids into a table ``[rows, W]``, NONE behind each."""
+    """Put rows of ids into a table [rows, W], NONE behind each."""
     width = width or max(map(len, rows))
     return torch.tensor([[*row, *[NONE] * (width - len(row))] for row in rows], dtype=torch.long, device=device)

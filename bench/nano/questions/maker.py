@@ -74,11 +74,7 @@ _ANSWER_WEIGHT = 4.0
 
 
 def templates(tokenizer: Tokenizer) -> dict[str, dict[str, list[int]]]:
-    """Prompt ids of every skill, as config.json carries them.
-
-    Raises:
-        ValueError: A skill word is not a single token.
-    """
+    """Prompt ids of every skill, as config.json carries them."""
 
     def word(text: str) -> int:
         ids = tokenizer.encode(text, add_special_tokens=False).ids
@@ -94,25 +90,7 @@ def templates(tokenizer: Tokenizer) -> dict[str, dict[str, list[int]]]:
 
 
 class QuestionMaker:
-    """Asks about scenes; holds the token tables.
-
-    Args:
-        tokenizer: of the checkpoint.
-        answers: the same without its normaliser.
-        device: where scenes live.
-        seed: of the invented words.
-
-    Attributes:
-        lengths: of the slots: detect twice, point or detect, a typed answer, outline or reasoning; then number or
-            relation, existence, relation or colour, at a reference or another question; then a caption or list.
-        grounding: tokens of the first slots, whose answers hold coordinates and sizes.
-        typed: first token of the typed answers and the one behind their last.
-        objects: what the class indices stand for.
-        prompts: templates of the skills.
-
-    Raises:
-        ValueError: The longest question of a slot does not fit.
-    """
+    """Asks about scenes; holds the token tables."""
 
     def __init__(self, tokenizer: Tokenizer, answers: Tokenizer, device: torch.device, seed: int = 0) -> None:
         self.device, self._tokenizer, self._answer_tokenizer = device, tokenizer, answers

@@ -21,18 +21,9 @@ Encode = Callable[[str], list[int]]
 
 
 class Names:
-    """Names of objects, words that name none, nouns that have a colour, and words for groups.
-
-    Args:
-        encode: to ids, without a normaliser.
-        rng: invents words that mean nothing.
-        device: of the tables.
-
-    Attributes:
-        ids: ``[names, 3, W]``: singular, plural, singular with its article; each with the space before it.
-        has_singular: ``[names]``, False for "scissors".
-        nouns: row of the first noun of `COLOUR_NOUNS`; the others follow in its order.
-        groups: row of the first of `typed.GROUPS`; the others follow.
+    """Names of objects, words that name none, nouns that have a colour, and words for groups. `ids`: [names, 3, W]:
+    singular, plural, singular with its article; each with the space before it; `has_singular`: [names], False for
+    "scissors".
     """
 
     def __init__(self, encode: Encode, rng: random.Random, device: torch.device) -> None:
@@ -56,7 +47,7 @@ class Names:
         self.groups = self.nouns + len(nouns)
 
     def __call__(self, kind: Tensor) -> Tensor:
-        """Call every kind ``[...]`` by a random name, NONE by a word that names nothing: rows of the table."""
+        """Call every kind [...] by a random name, NONE by a word that names nothing: rows of the table."""
         synonyms = self._synonyms[kind.clamp(min=0)]
         other = 1 + below(synonyms)
         synonym = (torch.rand(kind.shape, device=kind.device) >= language.NAME_SHARE) & (synonyms > 0)

@@ -29,24 +29,16 @@ _FALLBACK = 1e-9  # so rare that it comes only where nothing else can be asked
 
 @dataclass(frozen=True)
 class Queries:
-    """Rows of questions, ``[S * B]`` of them.
+    """Rows of questions, [S * B] of them."""
 
-    Attributes:
-        reference: ids before the question, ``[S * B, 3]``.
-        words: of the question, with gaps, ``[S * B, W]``.
-        answer: rows of the answers.
-        question: places in `QUESTIONS`.
-        kind: what it asks about, NONE for an unknown word.
-    """
-
-    reference: Part
-    words: Tensor
-    answer: Tensor
-    question: Tensor
-    kind: Tensor
+    reference: Part  # Ids before the question, [S * B, 3]
+    words: Tensor  # Of the question, with gaps, [S * B, W]
+    answer: Tensor  # Rows of the answers
+    question: Tensor  # Places in `QUESTIONS`
+    kind: Tensor  # What it asks about, NONE for an unknown word
 
     def rows(self, start: int, stop: int | None = None) -> "Queries":
-        """Give some of the rows."""
+        """Return some of the rows."""
         mark, part = self.reference, slice(start, stop)
         assert mark.values is not None
         return Queries(
@@ -70,15 +62,7 @@ class _Asked:
 
 
 class QueryMaker:
-    """Asks questions with short answers.
-
-    Args:
-        names: of what is asked about.
-        wording: of the questions.
-        answers: of all.
-        mixes: odds of each question for every slot; where none can be asked it is one for number or existence.
-        device: of the scenes.
-    """
+    """Asks questions with short answers."""
 
     def __init__(
         self, names: Names, wording: Wording, answers: Answers, mixes: Sequence[Mix], device: torch.device
@@ -90,7 +74,7 @@ class QueryMaker:
         self._odds = torch.tensor(odds, device=device)[:, None]  # [S, 1, questions]
 
     def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Queries:
-        """Ask about scenes, which have such relations; ``kind [S, B]`` is what counting and existence ask for."""
+        """Ask about scenes, which have such relations; ``kind [S, B] is what counting and existence ask for."""
         shape, device = kind.shape, kind.device
         instance = any_of((scenes.labels >= 0).expand(*shape, -1))
         point = chance(0.5, shape, device)

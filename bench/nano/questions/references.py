@@ -12,17 +12,9 @@ REFERENCE_TOKENS = 3
 
 
 def reference(scenes: Scenes, instance: Tensor, box: Tensor, free: Tensor, used: Tensor) -> Part:
-    """Mark instances of scenes, or places without an object.
-
-    Args:
-        scenes: B of them.
-        instance: places in them, ``[S, B]``.
-        box: mark it with a box rather than with a point, ``[S, B]``.
-        free: point at the background instead, ``[S, B]``.
-        used: no reference where False, ``[S, B]``.
-
-    Returns:
-        ``[S * B, 3]``.
+    """Mark instances of scenes, or places without an object. `instance`: places in them, [S, B]; `box`: mark it with a
+    box rather than with a point, [S, B]; `free`: point at the background instead, [S, B]; `used`: no reference where
+    False, [S, B]. Returns [S * B, 3].
     """
     scene = counted(instance.shape[1], instance.device)
     point = torch.where(free[..., None], scenes.free, scenes.spots[scene, instance])

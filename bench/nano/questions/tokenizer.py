@@ -117,7 +117,7 @@ def build() -> dict[str, Any]:
 
 
 def _byte_alphabet() -> list[str]:
-    """Give the characters that byte-level vocabularies write for bytes, but for those that no text holds."""
+    """Return the characters that byte-level vocabularies write for bytes, but for those that no text holds."""
     never = {chr(byte) for byte in _NEVER}  # these are printable and stand for themselves
     return [char for char in sorted(pre_tokenizers.ByteLevel.alphabet()) if char not in never]
 
@@ -137,7 +137,7 @@ def _typed_texts() -> Iterator[str]:
 
 
 def _questions() -> Iterator[str]:
-    """Give every template, its gaps filled with a word that is in the vocabulary anyhow."""
+    """Return every template, its gaps filled with a word that is in the vocabulary anyhow."""
     phrases = [template for template, _ in language.PHRASES]
     questions = (language.COUNT_QUESTIONS, language.EXISTENCE_QUESTIONS, language.TOTAL_QUESTIONS)
     by_direction = (relations.RELATION_QUESTIONS, relations.PLACE_QUESTIONS, relations.COMPARISON_QUESTIONS)
@@ -161,7 +161,7 @@ def _split(splitter: pre_tokenizers.PreTokenizer, text: str) -> list[str]:
 
 
 def _learn_merges(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Give BPE merges, the most frequent pair first, ties in alphabetic order; ends when no pair occurs twice."""
+    """Return BPE merges, the most frequent pair first, ties in alphabetic order; ends when no pair occurs twice."""
     spellings = {piece: tuple(piece) for piece in counts}
     while True:
         pairs: collections.Counter[tuple[str, str]] = collections.Counter()

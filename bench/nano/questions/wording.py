@@ -25,19 +25,12 @@ _GAPS = 2
 
 @dataclass(frozen=True)
 class Group:
-    """Wordings of one question.
+    """Wordings of one question."""
 
-    Attributes:
-        templates: each as often as it is to be taken.
-        plural_only: those for a first name that has no singular.
-        forms: True if {0}, {1}, {2} are forms of one name, False if they are the singulars of several.
-        mark: whether a question mark can be dropped.
-    """
-
-    templates: Sequence[str]
-    plural_only: Sequence[str]
-    forms: bool = True
-    mark: bool = True
+    templates: Sequence[str]  # Each as often as it is to be taken
+    plural_only: Sequence[str]  # Those for a first name that has no singular
+    forms: bool = True  # True if {0}, {1}, {2} are forms of one name, False if they are the singulars of several
+    mark: bool = True  # Whether a question mark can be dropped
 
 
 def _group(templates: Iterable[str], forms: bool = True) -> Group:
@@ -103,13 +96,7 @@ def _cut(template: str, group: Group, encode: Encode) -> _Cut:
 
 
 class Wording:
-    """All templates of all groups; `group` numbers stand for their names.
-
-    Args:
-        encode: to ids, without a normaliser.
-        names: what fills the gaps.
-        device: of the tables.
-    """
+    """All templates of all groups; `group` numbers stand for their names."""
 
     def __init__(self, encode: Encode, names: Names, device: torch.device) -> None:
         self._names, groups = names, _groups()
@@ -134,15 +121,8 @@ class Wording:
         self._sizes = torch.tensor([[len(lot) for lot in group] for group in lots], device=device)
 
     def __call__(self, group: Tensor, first: Tensor, second: Tensor | None = None) -> Tensor:
-        """Word questions at random.
-
-        Args:
-            group: ``[R]``.
-            first: rows of names, ``[R]``; anything where the group's templates have no gap.
-            second: the same for the second name.
-
-        Returns:
-            Ids with gaps, ``[R, W]``.
+        """Word questions at random. `group`: [R]; `first`: rows of names, [R]; anything where the group's templates
+        have no gap; `second`: the same for the second name. Returns ids with gaps, [R, W].
         """
         singular = self._names.has_singular[first].long()
         template = self._lots[singular, group, below(self._sizes[singular, group])]

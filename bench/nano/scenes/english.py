@@ -28,7 +28,7 @@ _HEAD_END = re.compile(r" (?:of|in|on|with|without|and|tilted|showing|pointed|no
 
 
 def pluralize(phrase: str) -> str:
-    """Give the plural of a lower-case noun phrase, the head noun inflected: "bag of money" -> "bags of money"."""
+    """Return the plural of a lower-case noun phrase, the head noun inflected: "bag of money" -> "bags of money"."""
     cut = _HEAD_END.search(phrase)
     head, tail = (phrase[: cut.start()], phrase[cut.start() :]) if cut else (phrase, "")
     before, _, noun = head.rpartition(" ")
@@ -54,7 +54,7 @@ _SAID_WITH_VOWEL = ("hour", "honest", "x-")
 
 
 def article(phrase: str) -> str:
-    """Give "a" or "an" for the phrase that follows it."""
+    """Return "a" or "an" for the phrase that follows it."""
     word = phrase.lower()
     if word.startswith(_SAID_WITH_VOWEL):
         return "an"

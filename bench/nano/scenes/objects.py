@@ -40,11 +40,7 @@ class SceneObject:
 
 
 def parse_objects(text: str) -> list[SceneObject]:
-    """Read the table: `# category` lines, then `emoji | name[/plural] | synonym, synonym`.
-
-    Raises:
-        ValueError: A line has not three fields, or two objects share a word.
-    """
+    """Read the table: `# category` lines, then `emoji | name[/plural] | synonym, synonym`."""
     objects: list[SceneObject] = []
     category = ""
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -61,11 +57,7 @@ def parse_objects(text: str) -> list[SceneObject]:
 
 
 def check_unique(objects: Iterable[SceneObject]) -> None:
-    """Make sure that no word names two objects.
-
-    Raises:
-        ValueError: A name or synonym occurs twice, or a name, synonym or plural belongs to two objects.
-    """
+    """Make sure that no word names two objects."""
     owner: dict[str, str] = {}
     for item in objects:
         lowered = [name.lower() for name in item.names]
@@ -79,7 +71,7 @@ def check_unique(objects: Iterable[SceneObject]) -> None:
 
 @functools.cache
 def load_objects() -> tuple[SceneObject, ...]:
-    """Give all objects in the order of their class index."""
+    """Return all objects in the order of their class index."""
     return tuple(parse_objects(SOURCE.read_text(encoding="utf-8")))
 
 
@@ -93,7 +85,7 @@ def index_of(word: str, objects: Sequence[SceneObject] | None = None) -> int | N
 
 
 def to_json(objects: Iterable[SceneObject]) -> str:
-    """Give the text of objects.json: one object a line, so that changes read well."""
+    """Return the text of objects.json: one object a line, so that changes read well."""
     lines = [json.dumps(asdict(item), ensure_ascii=False) for item in objects]
     return "[\n" + ",\n".join(lines) + "\n]\n"
 

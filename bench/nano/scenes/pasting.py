@@ -13,34 +13,21 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Placed:
-    """One object of a scene.
+    """One object of a scene."""
 
-    Attributes:
-        index: Class index: its place in the list of objects.
-        box: (x_min, y_min, x_max, y_max) of the pixels that can be seen, in fractions of the image.
-        extent: The same for all of its pixels, before anything covers it.
-        visible: Share of its pixels that can be seen.
-    """
-
-    index: int
-    box: Box
-    extent: Box
-    visible: float
+    index: int  # Class index: its place in the list of objects
+    box: Box  # (x_min, y_min, x_max, y_max) of the pixels that can be seen, in fractions of the image
+    extent: Box  # The same for all of its pixels, before anything covers it
+    visible: float  # Share of its pixels that can be seen
 
 
 @dataclass
 class Canvas:
-    """An image under construction: what is painted, and who owns each pixel.
+    """An image under construction: what is painted, and who owns each pixel."""
 
-    Attributes:
-        image: RGB.
-        owner: int8 [height, width], -1 where nothing was pasted.
-        items: What was pasted so far: class index, tile, left, top.
-    """
-
-    image: Image.Image
-    owner: npt.NDArray[np.int8]
-    items: list[tuple[int, Image.Image, int, int]]
+    image: Image.Image  # RGB
+    owner: npt.NDArray[np.int8]  # Int8 [height, width], -1 where nothing was pasted
+    items: list[tuple[int, Image.Image, int, int]]  # What was pasted so far: class index, tile, left, top
 
     @classmethod
     def on(cls, background: Image.Image) -> "Canvas":
@@ -56,11 +43,7 @@ class Canvas:
         self.items.append((index, tile, left, top))
 
     def placed(self) -> tuple[Placed, ...]:
-        """Measure what of each object can be seen.
-
-        Raises:
-            ValueError: An object is wholly covered.
-        """
+        """Measure what of each object can be seen."""
         return tuple(self._measure(place) for place in range(len(self.items)))
 
     def _measure(self, place: int) -> Placed:
@@ -81,11 +64,7 @@ class Canvas:
 
 
 def visible_bounds(tile: Image.Image) -> tuple[int, int, int, int]:
-    """Bound the pixels of an RGBA tile with alpha above one half: left, top, right, bottom (exclusive).
-
-    Raises:
-        ValueError: There are none.
-    """
+    """Bound the pixels of an RGBA tile with alpha above one half: left, top, right, bottom (exclusive)."""
     bounds = tile.getchannel("A").point([0] * 128 + [255] * 128).getbbox()
     if bounds is None:
         raise ValueError("the sprite has no visible pixel")
@@ -93,16 +72,9 @@ def visible_bounds(tile: Image.Image) -> tuple[int, int, int, int]:
 
 
 def make_tile(sprite: Sprites, side: int, angle: float, mirror: bool) -> Image.Image:
-    """Turn a sprite and scale it so that the longer side of what is visible of it measures `side` pixels.
-
-    Args:
-        sprite: Straight RGBA, uint8 [s, s, 4].
-        side: Pixels, give or take one; an enlarged sprite may lose one in a hundred.
-        angle: Degrees, anticlockwise.
-        mirror: Whether left and right are swapped first.
-
-    Returns:
-        Straight RGBA, cut to its visible pixels with a soft rim of at most a few pixels.
+    """Turn a sprite and scale it so that the longer side of what is visible of it measures `side` pixels. `sprite`:
+    straight RGBA, uint8 [s, s, 4]. Returns straight RGBA, cut to its visible pixels with a soft rim of at most a few
+    pixels.
     """
     image = Image.fromarray(sprite)
     if mirror:

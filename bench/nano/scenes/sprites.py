@@ -23,17 +23,7 @@ Sprites = npt.NDArray[np.uint8]
 
 def render_sprites(objects: Sequence[SceneObject], size: int = 128) -> Sprites:
     """Draw every object, cut to its visible pixels, centred, its longer side filling the square but for the border.
-
-    Args:
-        objects: What to draw, in the order of the result.
-        size: Side of a sprite in pixels.
-
-    Returns:
-        Straight (not premultiplied) RGBA, uint8 [n, size, size, 4].
-
-    Raises:
-        FileNotFoundError: The font (Debian package fonts-noto-color-emoji) is not installed.
-        ValueError: The font draws nothing for an object.
+    `size`: side of a sprite in pixels. Returns straight (not premultiplied) RGBA, uint8 [n, size, size, 4].
     """
     if not FONT.exists():
         raise FileNotFoundError(f"{FONT} is missing; install the Debian package fonts-noto-color-emoji")
@@ -74,14 +64,8 @@ def save_sheet(path: Path = SHEET, size: int = 128) -> None:
 
 
 def load_sheet(path: Path = SHEET, size: int = 128) -> Sprites:
-    """Read the sprites of all objects back from `save_sheet`'s file.
-
-    Returns:
-        Straight RGBA, uint8 [objects, size, size, 4], equal to `render_sprites(load_objects(), size)`.
-
-    Raises:
-        FileNotFoundError: There is no sheet yet.
-        ValueError: The sheet was made for other objects or another size.
+    """Read the sprites of all objects back from `save_sheet`'s file. Returns straight RGBA, uint8 [objects, size, size,
+    4], equal to `render_sprites(load_objects(), size)`.
     """
     if not path.is_file():
         raise FileNotFoundError(

@@ -14,35 +14,22 @@ from photonlite.models.moondream.model import MoondreamModel
 
 @dataclass(frozen=True)
 class Shape:
-    """What runs may vary; the defaults are the shipped checkpoint's.
+    """What runs may vary; the defaults are the shipped checkpoint's."""
 
-    Attributes:
-        crop: Side of a crop in pixels.
-        max_crops: Local crops at most; 1 shows every image as a single crop.
-        patch: Side of a patch in pixels.
-        vision_dim: Width of the vision encoder.
-        vision_ff: Hidden width of its feed-forward layers.
-        vision_layers: Its depth.
-        text_dim: Width of the text decoder.
-        text_ff: Hidden width of its feed-forward layers.
-        text_layers: Its depth.
-        head_dim: Width of an attention head, in both.
-    """
-
-    crop: int = 384
-    max_crops: int = 1
-    patch: int = 16
-    vision_dim: int = 256
-    vision_ff: int = 704
-    vision_layers: int = 6
-    text_dim: int = 256
-    text_ff: int = 400
-    text_layers: int = 4
-    head_dim: int = 64
+    crop: int = 384  # Side of a crop in pixels
+    max_crops: int = 1  # Local crops at most; 1 shows every image as a single crop
+    patch: int = 16  # Side of a patch in pixels
+    vision_dim: int = 256  # Width of the vision encoder
+    vision_ff: int = 704  # Hidden width of its feed-forward layers
+    vision_layers: int = 6  # Its depth
+    text_dim: int = 256  # Width of the text decoder
+    text_ff: int = 400  # Hidden width of its feed-forward layers
+    text_layers: int = 4  # Its depth
+    head_dim: int = 64  # Width of an attention head, in both
 
 
 def config_dict(tokenizer: Tokenizer, shape: Shape | None = None) -> dict[str, Any]:
-    """Give the content of config.json: about 8 million parameters, more than half of them where the pixels are."""
+    """Return the content of config.json: about 8 million parameters, more than half of them where the pixels are."""
     shape = shape or Shape()
     return {
         "model_type": "photonlite_nano",

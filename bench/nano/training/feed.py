@@ -26,12 +26,6 @@ class Feed:
     it has ended.
 
     What the host draws (sizes of spoiled images) is frozen in a graph: there are several, taken at random.
-
-    Args:
-        composer: draws scenes.
-        maker: asks about them.
-        batch: scenes at a time.
-        graphs: how many to capture.
     """
 
     def __init__(self, composer: Composer, maker: QuestionMaker, batch: int, graphs: int = 5) -> None:
@@ -47,7 +41,7 @@ class Feed:
             self._prepare(Difficulty())
 
     def __call__(self, difficulty: Difficulty) -> tuple[Tensor, ...]:
-        """Give the arguments of :meth:`Learner.forward`; what they hold is lost two calls later.
+        """Return the arguments of `Learner.forward`; what they hold is lost two calls later.
 
         On a GPU `difficulty` is that of the next batch; this one has the last call's.
         """

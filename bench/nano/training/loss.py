@@ -30,13 +30,7 @@ _BACKGROUND_WEIGHT = 0.1
 
 
 class PackedAttention:
-    """Attention over one prefix and several questions that do not see one another.
-
-    Args:
-        prefix: positions of the bidirectional block.
-        lengths: of the questions.
-        device: of the mask.
-    """
+    """Attention over one prefix and several questions that do not see one another."""
 
     def __init__(self, prefix: int, lengths: Sequence[int], device: torch.device) -> None:
         self.prefix = prefix
@@ -49,7 +43,7 @@ class PackedAttention:
         self.last = last.to(device)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend; see :class:`photonlite.models.layers.Attention`."""
+        """Attend; see `photonlite.models.layers.Attention`."""
         n = self.prefix
         image = attend(q[:, :n], k[:, :n], v[:, :n], None)
         return torch.cat((image, attend(q[:, n:], k, v, self.mask)), 1)
@@ -83,24 +77,19 @@ class DenseHeads(nn.Module):
         self.lead = nn.Linear(dim, 2 * LEAD)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map image tokens ``[B, P, dim]`` to class logits ``[B, P, classes + 1]``, boxes and leads ``[B, P, 4]``."""
+        """Map image tokens [B, P, dim] to class logits [B, P, classes + 1], boxes and leads [B, P, 4]."""
         n = self.ln(tokens)
         return self.label(n), self.box(n), self.lead(n)
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where in a row of packed questions numbers may be answers.
+    """Where in a row of packed questions numbers may be answers."""
 
-    Attributes:
-        numbers: in the first so many places coordinates and sizes may stand.
-        outlines: from this one of them on, integers of outlines.
-        typed: in the places from the first of these to before the second, JSON: its ids count apart from decisions,
-            which are few and would be drowned by it.
-    """
-
-    numbers: int
-    outlines: int
+    numbers: int  # In the first so many places coordinates and sizes may stand
+    outlines: int  # From this one of them on, integers of outlines
+    # In the places from the first of these to before the second, JSON: its ids count apart from decisions, which are
+    # few and would be drowned by it
     typed: tuple[int, int] = (0, 0)
 
 
@@ -127,20 +116,9 @@ class Learner(nn.Module):
         weight: Tensor,
         outline: Tensor,
     ) -> dict[str, Tensor]:
-        """Compute the parts of the loss.
-
-        Args:
-            pixels: uint8 ``[B, H, W, 3]``: one crop, or the sheet that a tiling's local crops are cut from.
-            patch_labels: see :class:`Scenes`.
-            patch_boxes: see :class:`Scenes`.
-            patch_leads: see :class:`Scenes`.
-            ids: packed questions ``[B, L]``.
-            values: ``[B, L, 2]``.
-            weight: ``[B, L]``.
-            outline: ``[B, L]``.
-
-        Returns:
-            Scalars by the names of :class:`Weights`.
+        """Compute the parts of the loss. `pixels`: uint8 [B, H, W, 3]: one crop, or the sheet that a tiling's local
+        crops are cut from; `ids`: packed questions [B, L]; `values`: [B, L, 2]; `weight`: [B, L]; `outline`: [B, L].
+        Returns scalars by the names of `Weights`.
         """
         images = image_tokens(self.model, pixels)
         bos = self.model.text.embed(torch.full_like(ids[:, :1], BOS))
@@ -199,7 +177,7 @@ class Learner(nn.Module):
         }
 
     def _astray(self, hidden: Tensor, value: Tensor) -> Tensor:
-        """Tell how far an outline's beginning is from what can be read off the state that precedes it, ``[B, L]``."""
+        """How far an outline's beginning is from what can be read off the state that precedes it, [B, L]."""
         # The second vertex stands behind the L.
         ahead = [shift + (shift >= 2) for shift in range(2 * LEAD)]
         begins = torch.stack([value.roll(-shift, 1) for shift in ahead], -1)
@@ -214,7 +192,7 @@ class Learner(nn.Module):
 
 
 def image_tokens(model: MoondreamModel, pixels: Tensor) -> Tensor:
-    """Give what the text decoder reads of scenes: ``[B, P, dim]`` for one crop each, or the sheet of a tiling."""
+    """Return what the text decoder reads of scenes: [B, P, dim] for one crop each, or the sheet of a tiling."""
     vision = model.vision
     if pixels.shape[1:3] == (vision.config.crop_size,) * 2:
         features = vision.encode(pixels)
@@ -231,12 +209,9 @@ def image_tokens(model: MoondreamModel, pixels: Tensor) -> Tensor:
 
 
 def cut_sheet(pixels: Tensor, config: VisionConfig) -> tuple[Tensor, tuple[int, int]]:
-    """Cut sheets ``[B, H, W, 3]`` as `photonlite.images` cuts an image: crops ``[1 + r * c, B, C, C, 3]`` and (r, c).
+    """Cut sheets [B, H, W, 3] as `photonlite.images` cuts an image: crops [1 + r * c, B, C, C, 3] and (r, c).
 
     Neighbouring crops share their margins; the first crop is the whole sheet, made smaller.
-
-    Raises:
-        ValueError: No tiling has sheets of this size.
     """
     size, margin = config.crop_size, config.overlap_margin * config.enc_patch_size
     window = size - 2 * margin
@@ -252,7 +227,7 @@ def cut_sheet(pixels: Tensor, config: VisionConfig) -> tuple[Tensor, tuple[int, 
 
 
 def pack(questions: Sequence[Questions]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Lay questions side by side: ids, values, weights and outline flags ``[B, L, ...]``."""
+    """Lay questions side by side: ids, values, weights and outline flags [B, L, ...]."""
     return (
         torch.cat([q.ids for q in questions], 1),
         torch.cat([q.values for q in questions], 1),
@@ -262,19 +237,13 @@ def pack(questions: Sequence[Questions]) -> tuple[Tensor, Tensor, Tensor, Tensor
 
 
 def dense_targets(scenes: Scenes) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the dense targets of scenes in the order :meth:`Learner.forward` takes them."""
+    """Return the dense targets of scenes in the order `Learner.forward` takes them."""
     return scenes.patch_labels, scenes.patch_boxes, scenes.patch_leads
 
 
 def _soft_cross_entropy(logits: Tensor, position: Tensor) -> Tensor:
-    """Cross entropy against a Gaussian two bins wide around a fractional bin.
-
-    Args:
-        logits: ``[..., bins]``.
-        position: ``[...]``, in bins.
-
-    Returns:
-        ``[...]``.
+    """Cross entropy against a Gaussian two bins wide around a fractional bin. `logits`: [..., bins]; `position`: [...],
+    in bins. Returns [...].
     """
     bins = torch.arange(logits.shape[-1], device=logits.device)
     target = (-0.5 * ((bins - position[..., None]) / _SOFT_BINS) ** 2).softmax(-1)
@@ -283,13 +252,7 @@ def _soft_cross_entropy(logits: Tensor, position: Tensor) -> Tensor:
 
 def _soft_integer(logits: Tensor, step: Tensor) -> Tensor:
     """Cross entropy of ids against a Gaussian over the integers around `step`, as an outline's points tolerate.
-
-    Args:
-        logits: of all ids, ``[..., vocabulary]``.
-        step: ``[...]``, 0 to 960.
-
-    Returns:
-        ``[...]``.
+    `logits`: of all ids, [..., vocabulary]; `step`: [...], 0 to 960. Returns [...].
     """
     integers = torch.arange(INTEGERS, device=logits.device)
     target = (-0.5 * ((integers - step[..., None]) / _SOFT_STEPS) ** 2).softmax(-1)

@@ -18,16 +18,8 @@ _TINY = 1e-7
 
 
 class BatchedMuon(torch.optim.Optimizer):
-    """Momentum, orthogonalised by a quintic Newton-Schulz iteration in bfloat16.
-
-    Args:
-        matrices: Parameters ``[m, n]``; each needs a gradient at every step.
-        lr: Learning rate.
-        weight_decay: Decoupled, as in AdamW.
-        momentum: Of the moving average of gradients (Nesterov's form).
-
-    Raises:
-        ValueError: A parameter is no matrix.
+    """Momentum, orthogonalised by a quintic Newton-Schulz iteration in bfloat16. `matrices`: parameters [m, n]; each
+    needs a gradient at every step.
     """
 
     def __init__(
@@ -52,7 +44,7 @@ class BatchedMuon(torch.optim.Optimizer):
                 torch._foreach_add_(parameters, list(update.unbind(0)), alpha=-rate)
 
     def _update(self, parameters: list[Tensor], momentum: float) -> Tensor:
-        """Orthogonalise what the momentum says, ``[k, m, n]``; the first of a shape keeps the buffer for all."""
+        """Orthogonalise what the momentum says, [k, m, n]; the first of a shape keeps the buffer for all."""
         gradients = torch.stack([parameter.grad for parameter in parameters if parameter.grad is not None])
         state = self.state[parameters[0]]
         if not state:
@@ -62,7 +54,7 @@ class BatchedMuon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """Bring the singular values of every matrix ``[k, m, n]`` near 1, in bfloat16; the singular vectors stay."""
+    """Bring the singular values of every matrix [k, m, n] near 1, in bfloat16; the singular vectors stay."""
     x = matrices.bfloat16()
     tall = x.shape[1] > x.shape[2]
     if tall:

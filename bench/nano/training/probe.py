@@ -33,17 +33,8 @@ class Prefix:
 def detect(
     model: MoondreamModel, pixels: Tensor, prompt: Tensor, length: Tensor, limit: int = 10
 ) -> tuple[Tensor, Tensor]:
-    """Detect greedily, a batch at a time.
-
-    Args:
-        model: under evaluation.
-        pixels: uint8 ``[B, S, S, 3]``.
-        prompt: ids ``[B, DETECT_LENGTH]``, padded.
-        length: ids in each prompt, ``[B]``.
-        limit: objects at most.
-
-    Returns:
-        Boxes (centre, size) ``[B, limit, 4]`` and how many of them count, ``[B]``.
+    """Detect greedily, a batch at a time. `pixels`: uint8 [B, S, S, 3]; `prompt`: ids [B, DETECT_LENGTH], padded;
+    `length`: ids in each prompt, [B]. Returns boxes (centre, size) [B, limit, 4] and how many of them count, [B].
     """
     device, batch = pixels.device, len(pixels)
     images = image_tokens(model, pixels)
@@ -89,10 +80,8 @@ def detect(
 
 @torch.inference_mode()
 def f1(model: MoondreamModel, scenes: Scenes, maker: QuestionMaker, chunk: int = 128) -> dict[str, float]:
-    """Ask for every kind in every scene and for one that is absent; match at IoU 0.5.
-
-    Returns:
-        f1, precision, recall, the mean IoU of matches, and the share of absent kinds answered with none.
+    """Ask for every kind in every scene and for one that is absent; match at IoU 0.5. Returns f1, precision, recall,
+    the mean IoU of matches, and the share of absent kinds answered with none.
     """
     asked, truth = _cases(scenes, len(maker.objects))
     totals = torch.zeros(5)  # matched, answered, true, IoU, absent answered with none

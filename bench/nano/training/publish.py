@@ -24,18 +24,14 @@ MARGIN = 0.0
 
 
 def with_margin(weights: dict[str, Tensor], margin: float) -> dict[str, Tensor]:
-    """Give the weights with `margin` logits taken from the bias of the coordinate id."""
+    """Return the weights with `margin` logits taken from the bias of the coordinate id."""
     bias = weights["model.text.lm_head.bias"].float()
     bias[COORD] -= margin
     return weights | {"model.text.lm_head.bias": bias.to(torch.float16)}
 
 
 def publish(run: Path, folder: Path, margin: float) -> int:
-    """Write config, tokenizer and weights to `folder`; returns the size of the weights in bytes.
-
-    Raises:
-        ValueError: The weights exceed the limit of 16 MB.
-    """
+    """Write config, tokenizer and weights to `folder`; returns the size of the weights in bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "model.safetensors"
     save_file(with_margin(load_file(run / "model.safetensors"), margin), target, metadata={"format": "pt"})

@@ -9,13 +9,7 @@ from torch import Tensor
 
 
 class Ranks:
-    """The processes of a run; alone it does nothing.
-
-    Attributes:
-        rank: of this process; 0 writes files.
-        count: how many there are.
-        device: this process's.
-    """
+    """The processes of a run; alone it does nothing."""
 
     def __init__(self, device: str) -> None:
         self.rank, self.count = 0, 1
@@ -43,7 +37,7 @@ class Ranks:
         torch._foreach_copy_(list(tensors), [part.view_as(t) for part, t in zip(parts, tensors, strict=True)])
 
     def agree(self, value: float) -> float:
-        """Give every process the value of the first; waits for the device."""
+        """Return every process the value of the first; waits for the device."""
         if self.count == 1:
             return value
         shared = torch.tensor(value, dtype=torch.float64, device=self.device)

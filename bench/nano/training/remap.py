@@ -20,7 +20,7 @@ TABLES = ("text.wte", "text.lm_head.weight", "text.lm_head.bias")
 
 
 def sources(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
-    """Give for each id of `new` the ids of `old` whose mean it begins with; both without a normaliser."""
+    """Return for each id of `new` the ids of `old` whose mean it begins with; both without a normaliser."""
     known, decoder = old.get_vocab(), decoders.ByteLevel()
     spelled = sorted(new.get_vocab().items(), key=lambda item: item[1])
     return [
@@ -30,7 +30,7 @@ def sources(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
 
 
 def remapped(weights: dict[str, Tensor], rows: list[list[int]]) -> dict[str, Tensor]:
-    """Give weights whose tables of ids have a row for each of `rows`."""
+    """Return weights whose tables of ids have a row for each of `rows`."""
 
     def table(old: Tensor) -> Tensor:
         return torch.stack([old[ids].float().mean(0) for ids in rows]).to(old.dtype)

@@ -36,7 +36,7 @@ _LAST = 3  # lines of the log whose losses are averaged
 
 
 def folder_of(out: Path, name: str) -> Path:
-    """Give the folder that a run writes to."""
+    """Return the folder that a run writes to."""
     return out / name.replace(" ", "-").replace(",", "")
 
 
@@ -52,11 +52,7 @@ def start(name: str, minutes: float, out: Path, card: int) -> subprocess.Popen[b
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Read how a run ended: its last evaluation, and the losses of its last lines.
-
-    Raises:
-        ValueError: The run wrote no evaluation.
-    """
+    """Read how a run ended: its last evaluation, and the losses of its last lines."""
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     scores = [line for line in lines if "f1" in line]
     if not scores:

@@ -46,7 +46,7 @@ _MODEL, _RAW, _PROGRESS = "model.safetensors", "raw.safetensors", "progress.json
 
 
 def arguments() -> argparse.ArgumentParser:
-    """Give the options of a run."""
+    """Return the options of a run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -75,12 +75,7 @@ def main() -> None:
 
 
 class Trainer:
-    """One run: scenes in, weights out.
-
-    Args:
-        options: see :func:`arguments`.
-        ranks: the processes that share the run.
-    """
+    """One run: scenes in, weights out. `ranks`: the processes that share the run."""
 
     def __init__(self, options: argparse.Namespace, ranks: Ranks) -> None:
         self.options, self.ranks, self.device = options, ranks, ranks.device
@@ -263,11 +258,7 @@ class Trainer:
 
 
 def changed(defaults: T, assignments: list[str]) -> T:
-    """Change fields of a dataclass by texts such as "text_layers=6".
-
-    Raises:
-        ValueError: No field has that name, or the value is no number of its kind.
-    """
+    """Change fields of a dataclass by texts such as "text_layers=6"."""
     kinds = {field.name: type(getattr(defaults, field.name)) for field in dataclasses.fields(defaults)}
     values = {}
     for name, _, value in (assignment.partition("=") for assignment in assignments):

@@ -15,19 +15,12 @@ _CORNERS = ("x_min", "y_min", "x_max", "y_max")
 
 @dataclass(frozen=True)
 class Wanted:
-    """A property that an answer should have.
+    """A property that an answer should have."""
 
-    Attributes:
-        key: Its name; empty for a value alone.
-        kind: "name", "count", "present", "colour", "zone", "box" or "point".
-        value: The right one; a box of four numbers for both kinds of places; None where null is right.
-        place: Of the instance that a point should lie on.
-    """
-
-    key: str
-    kind: str
-    value: Any
-    place: int | None = None
+    key: str  # Its name; empty for a value alone
+    kind: str  # "name", "count", "present", "colour", "zone", "box" or "point"
+    value: Any  # The right one; a box of four numbers for both kinds of places; None where null is right
+    place: int | None = None  # Of the instance that a point should lie on
 
 
 def read_object(scene: Scene, wanted: Sequence[Wanted], answer: Any) -> list[Field]:
@@ -41,15 +34,8 @@ def read_value(scene: Scene, wanted: Wanted, answer: Any) -> list[Field]:
 
 
 def read_items(key: str, wanted: Sequence[Sequence[Wanted]], answer: Any) -> list[Field]:
-    """Compare a list of objects: items belong together by their boxes, or else by their names.
-
-    Args:
-        key: The property that holds the list; empty for a list alone.
-        wanted: Name and box, or name and count, of each item.
-        answer: As it was given.
-
-    Returns:
-        Two fields an item: those that are missing or too many are wrong.
+    """Compare a list of objects: items belong together by their boxes, or else by their names. Returns two fields an
+    item: those that are missing or too many are wrong.
     """
     items = answer[key] if key else answer
     name, second = wanted[0]
@@ -93,7 +79,7 @@ def _field(scene: Scene, wanted: Wanted, answer: Any) -> Field:
 
 
 def plain(value: Any) -> Any:
-    """Give a place as a list of numbers, and anything else as it is."""
+    """Return a place as a list of numbers, and anything else as it is."""
     if isinstance(value, Mapping):
         return [value[name] for name in (_CORNERS if "x_min" in value else ("x", "y"))]
     return [*value] if isinstance(value, tuple) else value

@@ -90,7 +90,7 @@ def segment_questions(scene: Scene, rng: random.Random) -> Iterator[Question]:
 
 
 def _largest(scene: Scene) -> list[int]:
-    """Give the places of objects that are the only ones of their kind, or clearly the largest."""
+    """Return the places of objects that are the only ones of their kind, or clearly the largest."""
     found = []
     for kind in sorted({item.index for item in scene.objects}):
         ranked = sorted(places_of(scene, kind), key=lambda place: -_area(scene.objects[place].box))

@@ -20,15 +20,10 @@ EDGE_SHIFT = 0.06
 
 @dataclass(frozen=True)
 class Question:
-    """One thing to ask.
+    """One thing to ask."""
 
-    Attributes:
-        task: For `photonlite`'s `model.batch`, but for the image.
-        read: Turns the result into what the record keeps.
-    """
-
-    task: dict[str, Any]
-    read: Callable[[Any], Any]
+    task: dict[str, Any]  # For `photonlite`'s `model.batch`, but for the image
+    read: Callable[[Any], Any]  # Turns the result into what the record keeps
 
 
 @dataclass(frozen=True)
@@ -65,19 +60,19 @@ def unknown_target(rng: random.Random) -> Target:
 
 
 def instances(scene: Scene) -> list[language.Instance]:
-    """Give class index and centre of each object, in the order of `scene.objects`."""
+    """Return class index and centre of each object, in the order of `scene.objects`."""
     return [(item.index, (item.box[0] + item.box[2]) / 2, (item.box[1] + item.box[3]) / 2) for item in scene.objects]
 
 
 def several(scene: Scene) -> list[int]:
-    """Give the places of objects that are not the only ones of their kind; all places where there are none."""
+    """Return the places of objects that are not the only ones of their kind; all places where there are none."""
     counts = Counter(item.index for item in scene.objects)
     places = [place for place, item in enumerate(scene.objects) if counts[item.index] > 1]
     return places or list(range(len(scene.objects)))
 
 
 def places_of(scene: Scene, kind: int | None) -> list[int]:
-    """Give the places of all objects of a class."""
+    """Return the places of all objects of a class."""
     return [place for place, item in enumerate(scene.objects) if item.index == kind]
 
 
@@ -87,11 +82,7 @@ def mark(rng: random.Random, scene: Scene, place: int) -> Place:
 
 
 def spot(rng: random.Random, scene: Scene, place: int) -> Place:
-    """Choose a random visible pixel of an object, or of the background for place -1, and give its centre.
-
-    Raises:
-        ValueError: There is no such pixel.
-    """
+    """Choose a random visible pixel of an object, or of the background for place -1, and give its centre."""
     found = np.flatnonzero(scene.mask(place))
     if not len(found):
         raise ValueError(f"no pixel shows object {place}")
@@ -108,7 +99,7 @@ def loose_box(rng: random.Random, box: Sequence[float]) -> Place:
 
 
 def shown_at(scene: Scene, point: Sequence[float]) -> int:
-    """Tell which object the image shows at a point: its place, -1 for the background."""
+    """Which object the image shows at a point: its place, -1 for the background."""
     height, width = scene.owner.shape
     row, column = (min(side - 1, max(0, int(part * side))) for part, side in ((point[1], height), (point[0], width)))
     return int(scene.owner[row, column])

@@ -65,13 +65,13 @@ def typed_questions(scene: Scene, rng: random.Random) -> Iterator[Question]:
 
 
 def schema_of(kind: str, nullable: bool = False) -> dict[str, Any]:
-    """Give the JSON Schema of a property's value."""
+    """Return the JSON Schema of a property's value."""
     schema = _SCHEMAS[kind]
     return {"anyOf": [schema, {"type": "null"}]} if nullable else schema
 
 
 def object_of(wanted: Sequence[Wanted], nullable: bool = False) -> dict[str, Any]:
-    """Give the JSON Schema of an object with such properties."""
+    """Return the JSON Schema of an object with such properties."""
     properties = {one.key: schema_of(one.kind, nullable and one.kind not in ("count", "present")) for one in wanted}
     return {"type": "object", "properties": properties, "required": [*properties]}
 
@@ -97,7 +97,7 @@ def _key(rng: random.Random, role: typed.Role) -> str:
 
 
 def _largest(scene: Scene, places: Sequence[int]) -> int | None:
-    """Give the place of the clearly largest of some things."""
+    """Return the place of the clearly largest of some things."""
     boxes = [scene.objects[place].box for place in places]
     found = typed.clearly_first([(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes], ratio=typed.CLEARLY_LARGEST)
     return None if found is None else places[found]

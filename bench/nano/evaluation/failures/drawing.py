@@ -69,7 +69,7 @@ def _draw(draw: ImageDraw.ImageDraw, shape: Shape, size: tuple[int, int]) -> Non
 
 
 def _corners(place: Sequence[float]) -> list[tuple[float, float]]:
-    """Give a point as it is, and a box as its corners."""
+    """Return a point as it is, and a box as its corners."""
     if len(place) < 4:
         return [(place[0], place[1])] if place else []
     x0, y0, x1, y1 = place

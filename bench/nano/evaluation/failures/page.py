@@ -79,19 +79,7 @@ def write_failures(
     headline: Sequence[Headline] = (),
     limit: int = 24,
 ) -> Path:
-    """Write `failures.html` and its images, at most `MAX_BYTES` in all.
-
-    Args:
-        folder: Where to; made if missing. Images of an earlier page there are replaced.
-        records: All records; a section shows those with the most mistakes first, and none without any.
-        objects: What the scenes were made of.
-        sprites: What the scenes were made of.
-        headline: Figures for the top of the page.
-        limit: Scenes of a section at most.
-
-    Returns:
-        The page.
-    """
+    """Write `failures.html` and its images, at most `MAX_BYTES` in all. Returns the page."""
     images = folder / "failures"
     shutil.rmtree(images, ignore_errors=True)
     images.mkdir(parents=True)
@@ -109,7 +97,7 @@ def write_failures(
 
 
 def _failed(section: Section, records: Sequence[Record]) -> list[tuple[Record, list[Panel]]]:
-    """Give the scenes with mistakes, the worst first, and so the images of a scene."""
+    """Return the scenes with mistakes, the worst first, and so the images of a scene."""
     failed = [(record, sorted(panels, key=lambda panel: -panel.badness)) for record in records
               if (panels := section.panels(record))]  # fmt: skip
     return sorted(failed, key=lambda one: -sum(panel.badness for panel in one[1]))

@@ -40,23 +40,15 @@ _INTERVAL = (2.5, 97.5)
 
 @dataclass(frozen=True)
 class Target:
-    """A figure and what it should be.
+    """A figure and what it should be."""
 
-    Attributes:
-        name: For the table.
-        limit: The figure should be at least this.
-        needs: The sum that is 0 where nothing of the kind was asked; the figure is left out then.
-        measure: Makes the figure of the sums.
-        at_most: Whether it should be at most `limit` instead.
-        interval: Whether resampling tells how far it may be off: not of the least of many small samples, which every
-            resample makes smaller.
-    """
-
-    name: str
-    limit: float
-    needs: str
-    measure: Callable[[Sums], Column]
-    at_most: bool = False
+    name: str  # For the table
+    limit: float  # The figure should be at least this
+    needs: str  # The sum that is 0 where nothing of the kind was asked; the figure is left out then
+    measure: Callable[[Sums], Column]  # Makes the figure of the sums
+    at_most: bool = False  # Whether it should be at most `limit` instead
+    # Whether resampling tells how far it may be off: not of the least of many small samples, which every resample makes
+    # smaller
     interval: bool = True
 
 
@@ -125,12 +117,7 @@ TARGETS: tuple[Target, ...] = (
 
 
 def compare(records: Sequence[Record], resamples: int = RESAMPLES) -> list[Headline]:
-    """Compare what was examined with `TARGETS`.
-
-    Args:
-        records: One a scene.
-        resamples: Of the bootstrap, from a fixed seed.
-    """
+    """Compare what was examined with `TARGETS`."""
     if not records:
         return []
     rng = np.random.default_rng(SEED)

@@ -87,7 +87,7 @@ def _ranking(questions: Iterable[Located]) -> Figures:
 
 
 def paired_answers(question: Located) -> list[bool]:
-    """Tell of each answer whether it belongs to a true box."""
+    """For each answer: whether it belongs to a true box."""
     found = {match.answer for match in match_boxes(question.answers, question.truth)}
     return [place in found for place in range(len(question.answers))]
 
@@ -178,7 +178,7 @@ def point_figures(questions: Sequence[Located]) -> Figures:
 
 
 def in_box(point: Sequence[float], question: Located) -> bool:
-    """Tell whether a point lies in a true box."""
+    """Whether a point lies in a true box."""
     return any(inside(point, box) for box in question.truth)
 
 

@@ -23,7 +23,8 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
 
 
 def typed_figures(answers: Sequence[Typed]) -> Figures:
-    """Give the share of values that are right, of answers that are so as a whole, and of those that keep to the schema.
+    """Return the share of values that are right, of answers that are so as a whole, and of those that keep to the
+    schema.
 
     `asking.judge_typed` compares values; they are also grouped by what they are and by what was asked.
     """
@@ -60,7 +61,7 @@ def _whole(answers: Iterable[Typed]) -> float:
 
 
 def is_valid(answer: Typed) -> bool:
-    """Tell whether the text of an answer is JSON that keeps to its schema."""
+    """Whether the text of an answer is JSON that keeps to its schema."""
     try:
         return conforms(json.loads(answer.text), answer.schema)
     except ValueError:
@@ -68,7 +69,7 @@ def is_valid(answer: Typed) -> bool:
 
 
 def conforms(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Tell whether a value keeps to one of the schemas of `examine_typed`; other keywords are not known here."""
+    """Whether a value keeps to one of the schemas of `examine_typed`; other keywords are not known here."""
     if "anyOf" in schema:
         return any(conforms(value, one) for one in schema["anyOf"])
     if "enum" in schema:

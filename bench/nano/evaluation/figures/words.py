@@ -66,7 +66,7 @@ def is_right(question: Asked) -> bool:
 
 
 def query_figures(questions: Sequence[Asked]) -> Figures:
-    """Give the share of right answers by what was asked, and by the case where there are several."""
+    """Return the share of right answers by what was asked, and by the case where there are several."""
     figures: Figures = {}
     for about in ABOUT:
         hits: dict[str, list[bool]] = defaultdict(list)
@@ -100,5 +100,5 @@ def reasoning_figures(questions: Sequence[Asked]) -> Figures:
 
 
 def agrees(question: Asked) -> bool:
-    """Tell whether the reasoning points at as many things as the answer says."""
+    """Whether the reasoning points at as many things as the answer says."""
     return same_answer(question.answer, str(len(question.points or ())))

@@ -28,7 +28,7 @@ def _split_colour(name: str) -> tuple[str, str] | None:
 
 
 def _colour_nouns(objects: Sequence[SceneObject]) -> dict[str, dict[int, str]]:
-    """Give the nouns that have a colour: an object with a name of colour and noun lends it to its plain names too."""
+    """Return the nouns that have a colour: an object with a name of colour and noun lends it to its plain names too."""
     nouns: dict[str, dict[int, str]] = {}
     for index, item in enumerate(objects):
         split = [found for found in map(_split_colour, item.names) if found]
@@ -50,11 +50,7 @@ def colour_question(rng: random.Random, noun: str) -> str:
 
 
 def colour_answer(scene: Sequence[Instance], noun: str) -> str | None:
-    """Give the colour of a noun in a scene, None where nothing is called so or things of two colours are.
-
-    Raises:
-        KeyError: The noun is none of `COLOUR_NOUNS`.
-    """
+    """Return the colour of a noun in a scene, None where nothing is called so or things of two colours are."""
     kinds = COLOUR_NOUNS[noun]
     colours = {kinds[kind] for kind, _, _ in scene if kind in kinds}
     return colours.pop() if len(colours) == 1 else None

@@ -97,12 +97,9 @@ def centre_order(centres: Sequence[tuple[float, float]]) -> list[int]:
 
 @functools.cache
 def unknown_words(split: Split) -> tuple[str, ...]:
-    """Give everyday nouns that no object is called; one in five is held out.
+    """Return everyday nouns that no object is called; one in five is held out.
 
     A hash decides, so that the list can grow without a word changing sides.
-
-    Raises:
-        ValueError: A word of the list names an object.
     """
     known = _known_words()
     lines = [line for line in UNKNOWN_FILE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
@@ -195,16 +192,7 @@ def existence_answer(count: int) -> str:
 
 
 def caption(scene: Sequence[Instance], length: Length) -> str:
-    """Describe a scene.
-
-    Args:
-        scene: Instances in any order.
-        length: "short" lists the kinds, in reading order of their first instance ("3 bananas, 1 dog and 1 key.");
-            "normal" makes it a sentence; "long" adds where the first four kinds are, in a grid of 3x3 zones.
-
-    Raises:
-        ValueError: The length is none of the three.
-    """
+    """Describe a scene."""
     if length not in ("short", "normal", "long"):
         raise ValueError(f"caption length {length!r} is none of 'short', 'normal', 'long'")
     order = centre_order([(cx, cy) for _, cx, cy in scene])

@@ -18,13 +18,13 @@ EVERYTHING = "objects"
 
 
 def grounded(scene: Sequence[Instance], question: Question, kind: int | None) -> list[int]:
-    """Give the places in the scene that reasoning points at, in reading order; `kind` None is an unknown word."""
+    """Return the places in the scene that reasoning points at, in reading order; `kind` None is an unknown word."""
     places = [i for i, instance in enumerate(scene) if question == "total" or instance[0] == kind]
     return [places[i] for i in centre_order([scene[place][1:] for place in places])]
 
 
 def reasoning_text(question: Question, kind: int | None, count: int) -> str:
-    """Give the text of the reasoning about `count` things found of a kind (class index; None for an unknown word)."""
+    """Return the text of the reasoning about `count` things found of a kind (class index; None for an unknown word)."""
     if not count:
         return "Nothing"
     if question == "total" or kind is None:

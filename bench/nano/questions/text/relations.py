@@ -104,12 +104,10 @@ def comparison_question(
 def relation_answer(scene: Sequence[Instance], place: int, direction: Direction) -> str | None:
     """Name the nearest thing in a direction of an instance, "Nothing" if there is none.
 
-    With `along` the distance in the direction and `across` the one at right angles, things of `along > MIN_OFFSET`
-    are there, and the nearest has the least hypot(along, 2 across).
-
-    Returns:
-        The name; None where the answer is not clear: the instance is not the only one of its kind, something lies
-        at the border of the direction, or things of two kinds are about as near.
+    With `along` the distance in the direction and `across` the one at right angles, things of `along > MIN_OFFSET` are
+    there, and the nearest has the least hypot(along, 2 across). Returns the name; None where the answer is not clear:
+    the instance is not the only one of its kind, something lies at the border of the direction, or things of two kinds
+    are about as near.
     """
     if not _is_single(scene, place):
         return None
@@ -126,10 +124,8 @@ def relation_answer(scene: Sequence[Instance], place: int, direction: Direction)
 
 
 def place_answer(scene: Sequence[Instance], first: int, second: int, direction: Direction) -> str | None:
-    """Say whether one instance lies in a direction of another: "Yes" or "No".
-
-    Returns:
-        The answer; None where one of them is not the only one of its kind, or they are closer than `MIN_DIFFERENCE`.
+    """Say whether one instance lies in a direction of another: "Yes" or "No". Returns the answer; None where one of
+    them is not the only one of its kind, or they are closer than `MIN_DIFFERENCE`.
     """
     if not (_is_single(scene, first) and _is_single(scene, second)):
         return None
@@ -151,6 +147,6 @@ def _is_single(scene: Sequence[Instance], place: int) -> bool:
 
 
 def _along_across(origin: Instance, other: Instance, direction: Direction) -> tuple[float, float]:
-    """Give the offset from `origin` to `other`: along the direction, and at right angles to it."""
+    """Return the offset from `origin` to `other`: along the direction, and at right angles to it."""
     dx, dy = other[1] - origin[1], other[2] - origin[2]
     return {"left": (-dx, dy), "right": (dx, dy), "above": (-dy, dx), "below": (dy, dx)}[direction]

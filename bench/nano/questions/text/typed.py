@@ -144,11 +144,7 @@ TYPED_QUESTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def members(word: str) -> frozenset[int]:
-    """Give the class indices that belong to a group.
-
-    Raises:
-        KeyError: The word is no singular of `GROUPS`.
-    """
+    """Return the class indices that belong to a group."""
     if word == "fruit":
         return _kinds(_FRUIT)
     inside = (i for i, item in enumerate(load_objects()) if item.category == _CATEGORIES[word])
@@ -156,7 +152,7 @@ def members(word: str) -> frozenset[int]:
 
 
 def unclear(word: str) -> frozenset[int]:
-    """Give the class indices with which nobody should be asked for the group."""
+    """Return the class indices with which nobody should be asked for the group."""
     return _kinds(_UNCLEAR[word])
 
 
@@ -175,7 +171,7 @@ def zone_of(cx: float, cy: float) -> str:
 
 
 def clearly_first(values: Sequence[float], *, ratio: float = 1.0, margin: float = 0.0) -> int | None:
-    """Give the place of the largest number, None where the next one is not that much smaller; None of none."""
+    """Return the place of the largest number, None where the next one is not that much smaller; None of none."""
     order = sorted(range(len(values)), key=lambda place: -values[place])
     if len(order) > 1 and values[order[0]] < max(ratio * values[order[1]], values[order[1]] + margin):
         return None

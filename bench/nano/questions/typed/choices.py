@@ -47,51 +47,37 @@ _TOP_SHARE, _COUNTED_SHARE = 0.3, 0.2  # of the lists: with nothing around them;
 
 @dataclass(frozen=True)
 class Choice:
-    """What is asked of B scenes.
+    """What is asked of B scenes."""
 
-    Attributes:
-        form: SCALAR, OBJECT, LIST or BARE, ``[B]``.
-        about: SCENE, KIND, GROUP, OUTER or CALLED, ``[B]``.
-        kind: asked for, NONE for an unknown word, ``[B]``; also where it is about something else.
-        group: asked for, ``[B]``; likewise.
-        match: the instances that are meant, ``[B, N]``.
-        target: the largest of them, ``[B]``.
-        outer: the leftmost, rightmost, topmost, lowest, largest and smallest instance of all, ``[B, 6]``.
-        roles: the properties in their order, ``[B, PROPERTIES]``.
-        properties: how many of them are told, ``[B]``.
-        wrapped: whether a list is the value of a property, ``[B]``.
-        counted: whether a list that is has its length before it, ``[B]``.
-    """
-
-    form: Tensor
-    about: Tensor
-    kind: Tensor
-    group: Tensor
-    match: Tensor
-    target: Tensor
-    outer: Tensor
-    roles: Tensor
-    properties: Tensor
-    wrapped: Tensor
-    counted: Tensor
+    form: Tensor  # SCALAR, OBJECT, LIST or BARE, [B]
+    about: Tensor  # SCENE, KIND, GROUP, OUTER or CALLED, [B]
+    kind: Tensor  # Asked for, NONE for an unknown word, [B]; also where it is about something else
+    group: Tensor  # Asked for, [B]; likewise
+    match: Tensor  # The instances that are meant, [B, N]
+    target: Tensor  # The largest of them, [B]
+    outer: Tensor  # The leftmost, rightmost, topmost, lowest, largest and smallest instance of all, [B, 6]
+    roles: Tensor  # The properties in their order, [B, PROPERTIES]
+    properties: Tensor  # How many of them are told, [B]
+    wrapped: Tensor  # Whether a list is the value of a property, [B]
+    counted: Tensor  # Whether a list that is has its length before it, [B]
 
     @property
     def single(self) -> Tensor:
-        """Whether it is about one thing, not about a list, ``[B]``."""
+        """Whether it is about one thing, not about a list, [B]."""
         return self.form <= OBJECT
 
     @property
     def told(self) -> Tensor:
-        """Which places of `roles` are told, ``[B, PROPERTIES]``."""
+        """Which places of `roles` are told, [B, PROPERTIES]."""
         return counted(PROPERTIES, self.roles.device) < self.properties[:, None]
 
     def has(self, role: int) -> Tensor:
-        """Whether a property is told, ``[B]``."""
+        """Whether a property is told, [B]."""
         return ((self.roles == role) & self.told).any(1)
 
     @property
     def counts_all(self) -> Tensor:
-        """Whether a count is of everything that is meant: nothing was asked for or named before it, ``[B]``."""
+        """Whether a count is of everything that is meant: nothing was asked for or named before it, [B]."""
         place = counted(PROPERTIES, self.roles.device)
         name, count = (
             torch.where((self.roles == role) & self.told, place, number(PROPERTIES, place.device)).amin(1)
@@ -101,11 +87,7 @@ class Choice:
 
 
 class Chooser:
-    """Chooses what is asked.
-
-    Args:
-        device: of the scenes.
-    """
+    """Chooses what is asked."""
 
     def __init__(self, device: torch.device) -> None:
         self.colours = colours_of_kinds(device)
@@ -115,7 +97,7 @@ class Chooser:
         self._odds = odds(device)
 
     def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Choice:
-        """Choose for every scene; ``kind [B]`` is what may be asked for."""
+        """Choose for every scene; ``kind [B] is what may be asked for."""
         labels, device = scenes.labels, scenes.labels.device
         there = labels >= 0
         form = weighted(torch.ones_like(self._forms, dtype=torch.bool).expand(len(labels), -1), self._forms)
@@ -163,7 +145,7 @@ class Chooser:
         clear: Tensor,
         outermost: Tensor,
     ) -> Tensor:
-        """Tell which properties of one thing can be told, ``[B, R]``."""
+        """Which properties of one thing can be told, [B, R]."""
         scene = counted(len(labels), labels.device)
         of_kind, empty = about == KIND, ~match.any(1)
         known = clear | empty
@@ -174,7 +156,7 @@ class Chooser:
         return torch.stack([*columns, outermost[:, 4], outermost[:, 5]], 1)
 
     def _listed(self, labels: Tensor, match: Tensor) -> Tensor:
-        """Tell which properties of several things can be told, ``[B, R]``."""
+        """Which properties of several things can be told, [B, R]."""
         yes, no = torch.ones_like(match[:, 0]), torch.zeros_like(match[:, 0])
         coloured = (~match | (self.colours[labels] != NONE)).all(1)
         told = {NAME: yes, COUNT: yes, COLOUR: coloured, BOX: yes, WHERE: yes}
@@ -198,6 +180,6 @@ class Chooser:
 
 
 def _first(values: Tensor, match: Tensor, margin: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Find the place of the largest of ``values [..., N]``, and tell whether it is larger than the next by a margin."""
+    """Find the place of the largest of ``values [..., N], and tell whether it is larger than the next by a margin."""
     best = torch.where(match, values, -torch.inf).topk(2, -1)
     return best.indices[..., 0], match.any(-1) & (best.values[..., 0] >= best.values[..., 1] + margin)

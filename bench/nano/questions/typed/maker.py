@@ -65,12 +65,7 @@ the model took a property for a number and the schema wants a string, the colon 
 
 
 class TypedMaker:
-    """Asks for JSON.
-
-    Args:
-        vocabulary: what questions are made of.
-        device: of the scenes.
-    """
+    """Asks for JSON."""
 
     def __init__(self, vocabulary: Vocabulary, device: torch.device) -> None:
         self._vocabulary, encode = vocabulary, vocabulary.encode
@@ -97,7 +92,7 @@ class TypedMaker:
         return self._prefix.shape[1] + asked + 1 + 6 + 2 * key + value
 
     def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Questions:
-        """Ask every scene one question; ``kind [B]`` is what may be asked for."""
+        """Ask every scene one question; ``kind [B] is what may be asked for."""
         choice = self._choose(scenes, relations, kind)
         told = self._tell(scenes, relations, choice)
         words = self._words(choice)
@@ -106,7 +101,7 @@ class TypedMaker:
         return lay(parts, TYPED_LENGTH)
 
     def _words(self, choice: Choice) -> Tensor:
-        """Word the questions, ``[B, W]``."""
+        """Word the questions, [B, W]."""
         names, device = self._vocabulary.names, choice.form.device
         boxes = choice.has(BOX) & chance(_BOXES_SHARE, choice.form.shape, device) & (choice.form >= LIST)
         count = choice.has(COUNT) & ~(choice.form >= LIST)
@@ -160,7 +155,7 @@ class TypedMaker:
         return [*self._opening(scenes, choice, quoted[:, 0], count), cells, *self._closing(choice, ending, count)]
 
     def _property(self, choice: Choice) -> Tensor:
-        """Names of the properties, ``[B, PROPERTIES, W]``."""
+        """Names of the properties, [B, PROPERTIES, W]."""
         role, keys = choice.roles, self._keys
         sided = (choice.about == OUTER)[:, None] & (role >= LEFT) & (role < LEFT + 4)
         called = (choice.about == CALLED)[:, None] & (role == NAME) & (choice.form == OBJECT)[:, None]
@@ -213,7 +208,7 @@ class TypedMaker:
 
 
 def _groups(vocabulary: Vocabulary, device: torch.device) -> Tensor:
-    """Give how questions are worded: groups of `Wording` by form, by what they are about, and by case.
+    """Return how questions are worded: groups of `Wording` by form, by what they are about, and by case.
 
     The cases: plainly, about the largest or with boxes, and of values alone: how many, whether there is one.
     """

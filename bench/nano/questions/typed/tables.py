@@ -62,21 +62,14 @@ _ODDS: dict[int, tuple[dict[Role, float], ...]] = {
 
 
 def odds(device: torch.device) -> Tensor:
-    """Give the odds of properties, ``[forms, abouts, roles]``."""
+    """Return the odds of properties, [forms, abouts, roles]."""
     rows = [[[float(one.get(role, 0)) for role in typed.ROLES] for one in _ODDS[form]] for form in range(len(_ODDS))]
     return torch.tensor(rows, device=device)
 
 
 class Values:
-    """Every value that is text, without its quotes.
-
-    Args:
-        encode: to ids, without a normaliser.
-        device: of the tables.
-
-    Attributes:
-        ids: ``[values, W]``; the other attributes are rows of it, the first of several.
-        quoted: whether it is a string, ``[values]``.
+    """Every value that is text, without its quotes. `ids`: [values, W]; the other attributes are rows of it, the first
+    of several; `quoted`: whether it is a string, [values].
     """
 
     def __init__(self, encode: Encode, device: torch.device) -> None:
@@ -90,19 +83,8 @@ class Values:
 
 
 class Keys:
-    """Names of properties: a table for each role, for outermost things, for groups, and for lists.
-
-    Args:
-        encode: to ids, without a normaliser.
-        device: of the tables.
-
-    Attributes:
-        ids: ``[lots, most, W]``.
-        sizes: names in each lot, ``[lots]``.
-        outer: lot of what is leftmost; rightmost, topmost, lowest follow.
-        group: lot of the first group's singular; the other groups follow.
-        lists: lots of lists of objects, of names, of places.
-        groups: lot of the first group's plural as the name of a list.
+    """Names of properties: a table for each role, for outermost things, for groups, and for lists. `ids`: [lots, most,
+    W]; `sizes`: names in each lot, [lots].
     """
 
     def __init__(self, encode: Encode, device: torch.device) -> None:
@@ -122,22 +104,13 @@ class Keys:
 
 
 class Runs:
-    """JSON's punctuation, a run of it a row.
-
-    Args:
-        encode: to ids, without a normaliser.
-        device: of the table.
-    """
+    """JSON's punctuation, a run of it a row."""
 
     def __init__(self, encode: Encode, device: torch.device) -> None:
         self._encode, self._device = encode, device
 
     def __call__(self, *runs: str) -> Tensor:
-        """Give a table of runs ``[runs, W]``; an empty one has no id.
-
-        Raises:
-            ValueError: A run is more than one token.
-        """
+        """Return a table of runs [runs, W]; an empty one has no id."""
         table = padded([self._encode(run) for run in runs], self._device, 1)
         if table.shape[1] > 1:
             raise ValueError(f"runs of punctuation are single tokens, which one of {runs} is not")
@@ -145,7 +118,7 @@ class Runs:
 
 
 def colours_of_kinds(device: torch.device) -> Tensor:
-    """Give the colour of every kind, NONE where it has none, ``[kinds + 1]``; the last row is of empty places."""
+    """Return the colour of every kind, NONE where it has none, [kinds + 1]; the last row is of empty places."""
     table = torch.full((len(load_objects()) + 1,), NONE)
     for kinds in COLOUR_NOUNS.values():
         for kind, colour in kinds.items():
@@ -154,7 +127,7 @@ def colours_of_kinds(device: torch.device) -> Tensor:
 
 
 def groups_of_kinds(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tell which kinds belong to a group, and with which nobody is asked for it: bool ``[groups, kinds + 1]``."""
+    """Which kinds belong to a group, and with which nobody is asked for it: bool [groups, kinds + 1]."""
     shape = len(typed.GROUPS), len(load_objects()) + 1
     member, unclear = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
     for row, (word, _) in enumerate(typed.GROUPS):

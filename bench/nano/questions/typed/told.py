@@ -23,28 +23,16 @@ _ZONES = 3
 
 @dataclass(frozen=True)
 class Told:
-    """What answers say.
+    """What answers say."""
 
-    Attributes:
-        count: items, ``[B]``; one where it is about one thing.
-        rows: of the values of every property of every item, ``[B, N, R]``.
-        type: POINT or AREA where a property is told by numbers, else TEXT, ``[B, R]``.
-        seen: of which instance these are, ``[B, N, R]``.
-    """
-
-    count: Tensor
-    rows: Tensor
-    type: Tensor
-    seen: Tensor
+    count: Tensor  # Items, [B]; one where it is about one thing
+    rows: Tensor  # Of the values of every property of every item, [B, N, R]
+    type: Tensor  # POINT or AREA where a property is told by numbers, else TEXT, [B, R]
+    seen: Tensor  # Of which instance these are, [B, N, R]
 
 
 class Teller:
-    """Tells what is true.
-
-    Args:
-        values: that are text.
-        colours: of all kinds, see `question_typed_tables.colours_of_kinds`.
-    """
+    """Tells what is true."""
 
     def __init__(self, values: Values, colours: Tensor) -> None:
         self._values, self._colours = values, colours
@@ -63,7 +51,7 @@ class Teller:
         return Told(count, rows, _types(choice, empty), seen)
 
     def _of_items(self, scenes: Scenes, choice: Choice, places: Tensor, empty: Tensor) -> Tensor:
-        """Rows of what is told of one thing by itself, ``[B, N, LEFT]``."""
+        """Rows of what is told of one thing by itself, [B, N, LEFT]."""
         values, device = self._values, places.device
         kind = scenes.labels.gather(1, places)
         many = (scenes.labels[:, None, :] == kind[..., None]).sum(2)
@@ -82,7 +70,7 @@ class Teller:
         return torch.stack(columns, 2)
 
     def _sides(self, scenes: Scenes, relations: Relations, choice: Choice) -> Tensor:
-        """Rows of names of what is beside a thing, or outermost of all, ``[B, N, R - LEFT]``."""
+        """Rows of names of what is beside a thing, or outermost of all, [B, N, R - LEFT]."""
         outer = scenes.labels.gather(1, choice.outer)
         beside = relations.nearest[counted(len(outer), outer.device), :, choice.target]
         beside = torch.where((choice.about == KIND)[:, None], beside, outer[:, :4])
@@ -92,7 +80,7 @@ class Teller:
 
 
 def _items(scenes: Scenes, choice: Choice) -> tuple[Tensor, Tensor]:
-    """Places of the items in their order, ``[B, N]``, and how many of them there are, ``[B]``."""
+    """Places of the items in their order, [B, N], and how many of them there are, [B]."""
     labels, match = scenes.labels, choice.match
     order = reading_order(scenes.boxes, match)
     ranked = labels.gather(1, order)
@@ -119,13 +107,8 @@ def _types(choice: Choice, empty: Tensor) -> Tensor:
 
 
 def natives(scenes: Scenes, type_: Tensor, instance: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the numbers of cells: ids ``[B, C, 3]`` and values ``[B, C, 3, 2]``; cells of text have none.
-
-    Args:
-        scenes: B of them.
-        type_: of the cells, ``[B, C]``.
-        instance: that they speak of, ``[B, C]``.
-        there: which cells there are, ``[B, C]``.
+    """Return the numbers of cells: ids [B, C, 3] and values [B, C, 3, 2]; cells of text have none. `type_`: of the
+    cells, [B, C]; `instance`: that they speak of, [B, C]; `there`: which cells there are, [B, C].
     """
     scene = counted(len(instance), instance.device)[:, None]
     box = scenes.boxes[scene, instance]

@@ -20,13 +20,7 @@ _MIXED = 1 / 3  # share of scenes whose background is blended from two entries
 
 
 class Bank:
-    """Backgrounds painted in advance.
-
-    Args:
-        longest: the longer side of the largest scene, pixels.
-        device: where the store lies.
-        entries: how many it holds; as many of each kind as of any other.
-    """
+    """Backgrounds painted in advance. `longest`: the longer side of the largest scene, pixels."""
 
     def __init__(self, longest: int, device: torch.device, entries: int) -> None:
         self.device, self.side = device, math.ceil(_MARGIN * longest)
@@ -58,7 +52,7 @@ class Bank:
         self.means[start : start + number] = painted.mean((2, 3))
 
     def __call__(self, batch: int, size: tuple[int, int], dtype: torch.dtype = torch.float32) -> Tensor:
-        """Take backgrounds ``[B, 3, H, W]`` in [0, 1]: moved, scaled, turned by quarters, mirrored, with other colours.
+        """Take backgrounds [B, 3, H, W] in [0, 1]: moved, scaled, turned by quarters, mirrored, with other colours.
 
         Nothing here waits for the device.
         """
@@ -69,7 +63,7 @@ class Bank:
         return take(self.texels, entry, place, colour, mask, size).to(dtype)
 
     def _places(self, batch: int, size: tuple[int, int]) -> Tensor:
-        """Maps from scenes (x, y in [-1, 1]) to entries (texels), ``[B, 2, 2, 3]``."""
+        """Maps from scenes (x, y in [-1, 1]) to entries (texels), [B, 2, 2, 3]."""
         device = self.device
         zoom = torch.exp2(uniform((batch, 2, 1), -0.8, 0.25, device) + uniform((batch, 2, 2), -0.2, 0.2, device))
         half = torch.stack((zoom[..., 0] * size[1], zoom[..., 1] * size[0]), -1).div_(self.side).clamp(max=1)
@@ -83,7 +77,7 @@ class Bank:
         return texels
 
     def _colours(self, entry: Tensor) -> Tensor:
-        """Maps of colours, ``[B, 2, 3, 4]``: channels in any order, a third inverted, less contrast."""
+        """Maps of colours, [B, 2, 3, 4]: channels in any order, a third inverted, less contrast."""
         batch, device = len(entry), self.device
         order = torch.rand(batch, 2, 3, device=device).argsort(-1)
         matrix = (order[..., None] == torch.arange(3, device=device)).float()
@@ -95,7 +89,7 @@ class Bank:
         return torch.cat((matrix * contrast[..., None], (mean + (offset - mean) * contrast)[..., None]), -1)
 
     def _masks(self, batch: int) -> Tensor:
-        """Where the second entry shows, ``[B, 11]``: three waves (frequencies x and y, phase), hardness, whether."""
+        """Where the second entry shows, [B, 11]: three waves (frequencies x and y, phase), hardness, whether."""
         device = self.device
         frequency = uniform((batch, 3, 2), -4.5, 4.5, device)
         waves = torch.cat((frequency, uniform((batch, 3, 1), 0, 2 * math.pi, device)), -1).flatten(1)
@@ -104,18 +98,9 @@ class Bank:
 
 
 def take(texels: Tensor, entry: Tensor, place: Tensor, colour: Tensor, mask: Tensor, size: tuple[int, int]) -> Tensor:
-    """Take backgrounds with PyTorch alone; the plain truth.
-
-    Args:
-        texels: uint8 ``[entries, side, side, 4]``.
-        entry: which two of them each scene uses, ``[B, 2]``.
-        place: ``[B, 2, 2, 3]``, from x and y in [-1, 1] to column and row.
-        colour: ``[B, 2, 3, 4]``, from RGB and one to RGB.
-        mask: ``[B, 11]``, see :meth:`Bank._masks`.
-        size: height and width of a scene.
-
-    Returns:
-        Float ``[B, 3, H, W]``.
+    """Take backgrounds with PyTorch alone; the plain truth. `texels`: uint8 [entries, side, side, 4]; `entry`: which
+    two of them each scene uses, [B, 2]; `place`: [B, 2, 2, 3], from x and y in [-1, 1] to column and row; `colour`:
+    [B, 2, 3, 4], from RGB and one to RGB; `mask`: [B, 11], see `Bank._masks`. Returns Float [B, 3, H, W].
     """
     height, width = size
     side, device = texels.shape[1], texels.device

@@ -14,25 +14,17 @@ from bench.nano.scenes.batched.blend_kernel import UNSEEN, Objects
 
 
 class Seen(NamedTuple):
-    """What can be seen of every object, in pixels: int32 ``[B, N]`` each; senseless where `pixels` is 0.
+    """What can be seen of every object, in pixels: int32 [B, N] each; senseless where `pixels` is 0."""
 
-    Attributes:
-        pixels: how many.
-        first: the first of them in reading order, as row * width + column.
-        left: the first column.
-        right: the last column.
-        bottom: the last row; the first is that of `first`.
-    """
-
-    pixels: Tensor
-    first: Tensor
-    left: Tensor
-    right: Tensor
-    bottom: Tensor
+    pixels: Tensor  # How many
+    first: Tensor  # The first of them in reading order, as row * width + column
+    left: Tensor  # The first column
+    right: Tensor  # The last column
+    bottom: Tensor  # The last row; the first is that of `first`
 
 
 class Blended(NamedTuple):
-    """An image ``[B, 3, H, W]``, who owns each pixel (int8 ``[B, H, W]``, -1 for nobody), and what is seen."""
+    """An image [B, 3, H, W], who owns each pixel (int8 [B, H, W], -1 for nobody), and what is seen."""
 
     canvas: Tensor
     owner: Tensor
@@ -40,12 +32,8 @@ class Blended(NamedTuple):
 
 
 def blend(canvas: Tensor, texels: Tensor, objects: Objects) -> Blended:
-    """Lay objects over a canvas one after another, each with its shadow.
-
-    Args:
-        canvas: ``[B, 3, H, W]`` in [0, 1]; on a GPU float16, and overwritten.
-        texels: see the module; on a GPU float16.
-        objects: what to lay.
+    """Lay objects over a canvas one after another, each with its shadow. `canvas`: [B, 3, H, W] in [0, 1]; on a GPU
+    float16, and overwritten.
     """
     if canvas.is_cuda and blend_kernel.HAS_TRITON:
         bounds = reach(objects, canvas.shape, texels.shape[2])
@@ -56,7 +44,7 @@ def blend(canvas: Tensor, texels: Tensor, objects: Objects) -> Blended:
 
 
 def plain_blend(canvas: Tensor, texels: Tensor, objects: Objects) -> tuple[Tensor, Tensor]:
-    """Blend with PyTorch alone: the image and its owners as in :class:`Blended`."""
+    """Blend with PyTorch alone: the image and its owners as in `Blended`."""
     _, classes, side, _, _ = texels.shape
     flat = texels.flatten(0, 3)
     height, width = canvas.shape[2:]
@@ -87,7 +75,7 @@ def plain_blend(canvas: Tensor, texels: Tensor, objects: Objects) -> tuple[Tenso
 
 
 def measure(owner: Tensor, count: int) -> Seen:
-    """Measure what can be seen of each of `count` objects from the owners of pixels ``[B, H, W]``."""
+    """Measure what can be seen of each of `count` objects from the owners of pixels [B, H, W]."""
     height, width = owner.shape[1:]
     mine = owner[:, None] == torch.arange(count, device=owner.device, dtype=torch.int8)[:, None, None]
     rows = torch.arange(height, device=owner.device, dtype=torch.int32)[:, None]
@@ -103,7 +91,7 @@ def measure(owner: Tensor, count: int) -> Seen:
 
 
 def reach(objects: Objects, shape: torch.Size, side: int) -> Tensor:
-    """Bound what each object and its shadow can touch: left, top, right, bottom (exclusive), int32 ``[B, N, 4]``."""
+    """Bound what each object and its shadow can touch: left, top, right, bottom (exclusive), int32 [B, N, 4]."""
     height, width = shape[2:]
     m, offset = objects.transform[..., :2], objects.transform[..., 2]
     det = m[..., 0, 0] * m[..., 1, 1] - m[..., 0, 1] * m[..., 1, 0]
@@ -126,7 +114,7 @@ def _flat_index(row: Tensor, column: Tensor, side: int) -> Tensor:
 
 
 def _bilinear(texels: Tensor, base: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
-    """Sample ``[B, H, W, 4]``; zero outside the sprite."""
+    """Sample [B, H, W, 4]; zero outside the sprite."""
     top, left = row.floor(), column.floor()
     down, right = row - top, column - left
     r, c = top.long(), left.long()

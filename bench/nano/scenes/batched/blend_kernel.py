@@ -21,39 +21,20 @@ UNSEEN = 2**30
 
 
 class Objects(NamedTuple):
-    """Up to N objects of every scene, in the order of painting.
+    """Up to N objects of every scene, in the order of painting."""
 
-    Attributes:
-        label: class index, -1 for none, ``[B, N]``.
-        level: which blurred copy of the sprite, ``[B, N]``.
-        transform: from the scene to the sprite, ``[B, N, 2, 3]``.
-        tint: from premultiplied colour and alpha to colour, ``[B, N, 3, 4]``.
-        drop: how far shadows fall to the right and down, as a share of the sprite, ``[B, 1]``.
-        darkness: alpha of the shadows, 0 for none, ``[B, 1]``.
-    """
-
-    label: Tensor
-    level: Tensor
-    transform: Tensor
-    tint: Tensor
-    drop: Tensor
-    darkness: Tensor
+    label: Tensor  # Class index, -1 for none, [B, N]
+    level: Tensor  # Which blurred copy of the sprite, [B, N]
+    transform: Tensor  # From the scene to the sprite, [B, N, 2, 3]
+    tint: Tensor  # From premultiplied colour and alpha to colour, [B, N, 3, 4]
+    drop: Tensor  # How far shadows fall to the right and down, as a share of the sprite, [B, 1]
+    darkness: Tensor  # Alpha of the shadows, 0 for none, [B, 1]
 
 
 def triton_blend(canvas: Tensor, texels: Tensor, objects: Objects, reach: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Blend as :func:`bench.nano.scenes.batched.blend.plain_blend` does, into `canvas` itself.
-
-    Args:
-        canvas: float16 ``[B, 3, H, W]``.
-        texels: float16 ``[2 * levels, classes, side, side, 4]``.
-        objects: what to lay over it.
-        reach: see :func:`bench.nano.scenes.batched.blend.reach`.
-
-    Returns:
-        The owners of pixels, int8 ``[B, H, W]``, and the fields of :class:`bench.nano.scenes.batched.blend.Seen`.
-
-    Raises:
-        ValueError: A tensor is not contiguous, or not float16.
+    """Blend as `bench.nano.scenes.batched.blend.plain_blend` does, into `canvas` itself. `canvas`: float16 [B, 3, H,
+    W]; `texels`: float16 [2 * levels, classes, side, side, 4]. Returns the owners of pixels, int8 [B, H, W], and the
+    fields of `bench.nano.scenes.batched.blend.Seen`.
     """
     if not (canvas.is_contiguous() and texels.is_contiguous()):
         raise ValueError("canvas and texels must be contiguous")

@@ -47,18 +47,18 @@ class Difficulty:
 
     @classmethod
     def at(cls, progress: float, ramp: float = 0.35) -> "Difficulty":
-        """Give the difficulty at a share of the run: from few and large objects to the full range at `ramp`."""
+        """Return the difficulty at a share of the run: from few and large objects to the full range at `ramp`."""
         t = min(1.0, progress / ramp)
         return cls(max_count=round(3 + t * (MAX_OBJECTS - 3)), min_size=0.3 + t * (MIN_SIZE - 0.3))
 
     def tensor(self, device: torch.device) -> Tensor:
-        """Give both numbers on the device, where a captured graph reads them: ``[2]``."""
+        """Return both numbers on the device, where a captured graph reads them: [2]."""
         return torch.tensor([self.max_count, self.min_size], dtype=torch.float32, device=device)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where objects stand: ``[B, N]`` each; `label` is -1 for places left empty."""
+    """Where objects stand: [B, N] each; `label` is -1 for places left empty."""
 
     label: Tensor
     x: Tensor
@@ -73,49 +73,29 @@ class Layout:
 
 @dataclass(frozen=True)
 class Scenes:
-    """Composed scenes and their truth; places are fractions of the image, objects without a label hold 0.
+    """Composed scenes and their truth; places are fractions of the image, objects without a label hold 0."""
 
-    Attributes:
-        pixels: uint8 ``[B, H, W, 3]``.
-        labels: ``[B, N]``, -1 where there is no visible object.
-        boxes: visible extent, centre x, centre y, width, height, ``[B, N, 4]``.
-        points: the centre of the box where it is well inside the object, else a place next to it, ``[B, N, 2]``.
-        spots: any visible pixel of the object, ``[B, N, 2]``.
-        free: any pixel of the background, ``[B, 2]``.
-        free_ok: whether one was found, bool ``[B]``.
-        outlines: vertices in fractions of the visible box, clockwise, ``[B, N, 32, 2]``; see
-            :func:`bench.nano.scenes.batched.truth.place_outlines`.
-        vertices: how many of them count, ``[B, N]``.
-        patch_labels: the object at each patch's centre, ``[B, P]``; the number of classes stands for background.
-        patch_boxes: its box, ``[B, P, 4]``.
-        patch_leads: where its outline begins, ``[B, P, 2 * LEAD]``.
-    """
-
-    pixels: Tensor
-    labels: Tensor
-    boxes: Tensor
-    points: Tensor
-    spots: Tensor
-    free: Tensor
-    free_ok: Tensor
+    pixels: Tensor  # Uint8 [B, H, W, 3]
+    labels: Tensor  # [B, N], -1 where there is no visible object
+    boxes: Tensor  # Visible extent, centre x, centre y, width, height, [B, N, 4]
+    points: Tensor  # The centre of the box where it is well inside the object, else a place next to it, [B, N, 2]
+    spots: Tensor  # Any visible pixel of the object, [B, N, 2]
+    free: Tensor  # Any pixel of the background, [B, 2]
+    free_ok: Tensor  # Whether one was found, bool [B]
+    # Vertices in fractions of the visible box, clockwise, [B, N, 32, 2]; see
+    # `bench.nano.scenes.batched.truth.place_outlines`
     outlines: Tensor
-    vertices: Tensor
-    patch_labels: Tensor
-    patch_boxes: Tensor
-    patch_leads: Tensor
+    vertices: Tensor  # How many of them count, [B, N]
+    patch_labels: Tensor  # The object at each patch's centre, [B, P]; the number of classes stands for background
+    patch_boxes: Tensor  # Its box, [B, P, 4]
+    patch_leads: Tensor  # Where its outline begins, [B, P, 2 * LEAD]
 
 
 class Composer:
-    """Draws scenes from premultiplied sprites at several levels of blur.
-
-    Args:
-        sprites: straight RGBA, uint8 ``[classes, s, s, 4]``.
-        size: height and width of a composed scene in pixels, multiples of 16.
-        grid: patches a side of the dense targets, whatever the canvas.
-        device: where to draw.
-        steady: which classes keep their hue, bool ``[classes]``; see :func:`steady_hues`. None: none.
-        outline: what `outlines.outlines` gives for the sprites, where it was computed before.
-        entries: backgrounds painted in advance; by default 8192 on a GPU. They lie in `bank`, which may be refreshed.
+    """Draws scenes from premultiplied sprites at several levels of blur. `sprites`: straight RGBA, uint8 [classes, s,
+    s, 4]; `size`: height and width of a composed scene in pixels, multiples of 16; `steady`: which classes keep
+    their hue, bool [classes]; see `steady_hues`. None: none; `entries`: backgrounds painted in advance; by default
+    8192 on a GPU. They lie in `bank`, which may be refreshed.
     """
 
     def __init__(
@@ -154,11 +134,7 @@ class Composer:
         self.bank = Bank(max(size), device, usual if entries is None else entries)
 
     def resized(self, size: tuple[int, int]) -> "Composer":
-        """Give a composer of another canvas that shares sprites and backgrounds; best made from the largest.
-
-        Raises:
-            ValueError: The canvas is larger than the backgrounds.
-        """
+        """Return a composer of another canvas that shares sprites and backgrounds; best made from the largest."""
         if max(size) > self.bank.side:
             raise ValueError(f"a canvas of {size} is larger than the backgrounds, {self.bank.side} pixels")
         other = copy.copy(self)
@@ -167,7 +143,7 @@ class Composer:
 
     @torch.no_grad()
     def __call__(self, batch: int, difficulty: Tensor) -> Scenes:
-        """Compose `batch` scenes; `difficulty` is :meth:`Difficulty.tensor`. Nothing here waits for the device."""
+        """Compose `batch` scenes; `difficulty` is `Difficulty.tensor`. Nothing here waits for the device."""
         layout = self._layout(batch, difficulty)
         objects = self._objects(layout)
         canvas, owner, seen = blend(self.bank(batch, self.size, self.dtype), self.texels, objects)
@@ -190,7 +166,7 @@ class Composer:
 
     @staticmethod
     def _extent(visible: Tensor) -> Tensor:
-        """Half width and half height of each sprite's visible part, as a share of half the sprite: ``[classes, 2]``."""
+        """Half width and half height of each sprite's visible part, as a share of half the sprite: [classes, 2]."""
         side = visible.shape[-1]
         return torch.stack((visible.any(1).sum(1), visible.any(2).sum(1)), dim=1).float() / side
 
@@ -284,7 +260,7 @@ class Composer:
         return Objects(layout.label, level, self._transforms(layout, stretch), tint, drop, darkness)
 
     def _transforms(self, layout: Layout, stretch: Tensor) -> Tensor:
-        """Where the scene's pixels, x and y in [-1, 1], fall in each sprite, in the same units: ``[B, N, 2, 3]``."""
+        """Where the scene's pixels, x and y in [-1, 1], fall in each sprite, in the same units: [B, N, 2, 3]."""
         cos, sin = layout.angle.cos(), layout.angle.sin()
         sx, sy = (2 / layout.size * layout.mirror * stretch[..., 0], 2 / layout.size * stretch[..., 1])
         w, h = layout.width / 2, layout.height / 2
@@ -300,7 +276,7 @@ class Composer:
         )
 
     def _bound(self, labels: Tensor, seen: Seen) -> tuple[Tensor, Tensor]:
-        """Bound the pixels each object still owns: labels (-1 for what is hardly seen) and boxes ``[B, N, 4]``."""
+        """Bound the pixels each object still owns: labels (-1 for what is hardly seen) and boxes [B, N, 4]."""
         height, width = self.size
         top = torch.div(seen.first, width, rounding_mode="floor")
         low_x, high_x = seen.left / width, (seen.right + 1) / width
@@ -311,12 +287,8 @@ class Composer:
 
 
 def _beside(centre: Tensor, half: Tensor, own: Tensor) -> Tensor:
-    """Draw spots where one more object touches or overlaps one of those placed, ``[B, tries, 2]``.
-
-    Args:
-        centre: of those placed, ``[B, n, 2]``.
-        half: half their sizes, ``[B, n, 2]``.
-        own: half the size of the one to be placed, ``[B, 2]``.
+    """Draw spots where one more object touches or overlaps one of those placed, [B, tries, 2]. `centre`: of those
+    placed, [B, n, 2]; `half`: half their sizes, [B, n, 2]; `own`: half the size of the one to be placed, [B, 2].
     """
     batch, placed, device = *centre.shape[:2], centre.device
     partner = torch.randint(placed, (batch, _TRIES, 1), device=device).expand(-1, -1, 2)
@@ -329,5 +301,5 @@ def _beside(centre: Tensor, half: Tensor, own: Tensor) -> Tensor:
 
 
 def steady_hues(objects: Sequence[SceneObject]) -> Tensor:
-    """Tell which objects keep their hue, because a name or a synonym holds a colour: bool ``[classes]``."""
+    """Which objects keep their hue, because a name or a synonym holds a colour: bool [classes]."""
     return torch.tensor([any(word in COLOURS for name in item.names for word in name.split()) for item in objects])

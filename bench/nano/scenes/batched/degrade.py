@@ -40,14 +40,9 @@ def _dct_matrix(device: torch.device) -> Tensor:
 
 
 def jpeg(images: Tensor, quality: Tensor) -> Tensor:
-    """Quantise 8x8 DCT blocks as a JPEG encoder does, chroma at half resolution.
-
-    Args:
-        images: ``[B, 3, H, W]`` in [0, 1]; H and W multiples of 16.
-        quality: ``[B]``, 1 to 100, on the scale of the Independent JPEG Group.
-
-    Returns:
-        What a decoder gives back, ``[B, 3, H, W]``.
+    """Quantise 8x8 DCT blocks as a JPEG encoder does, chroma at half resolution. `images`: [B, 3, H, W] in [0, 1]; H
+    and W multiples of 16; `quality`: [B], 1 to 100, on the scale of the Independent JPEG Group. Returns what a
+    decoder gives back, [B, 3, H, W].
     """
     device = images.device
     r, g, b = images.mul(255).unbind(1)
@@ -80,7 +75,7 @@ def _blur(images: Tensor) -> Tensor:
 
 
 def _resize_matrix(size: int, new: int, like: Tensor) -> Tensor:
-    """Bicubic resampling with antialiasing of `size` pixels to `new`, as a matrix ``[new, size]``."""
+    """Bicubic resampling with antialiasing of `size` pixels to `new`, as a matrix [new, size]."""
     eye = torch.eye(size, device=like.device)[None, None]
     rows = functional.interpolate(eye, size=(new, size), mode="bicubic", antialias=True, align_corners=False)
     return rows[0, 0].to(like.dtype)
@@ -98,7 +93,7 @@ def _some(batch: int, share: float, device: torch.device) -> Tensor:
 
 
 def degrade(images: Tensor) -> Tensor:
-    """Spoil clean scenes ``[B, 3, H, W]`` in [0, 1] as files and cameras do; they are overwritten.
+    """Spoil clean scenes [B, 3, H, W] in [0, 1] as files and cameras do; they are overwritten.
 
     A third stay sharp, a third go through JPEG at the model's own resolution, a third through a smaller image of
     another aspect and JPEG there; 40 % are blurred, 40 % get grain, 30 % lose colour, a tenth of these all of it. Which
@@ -134,7 +129,7 @@ def degrade(images: Tensor) -> Tensor:
 
 
 def _grey(images: Tensor) -> Tensor:
-    """Give the luma of images ``[B, 3, H, W]``, ``[B, 1, H, W]``."""
+    """Return the luma of images [B, 3, H, W], [B, 1, H, W]."""
     return 0.299 * images[:, :1] + 0.587 * images[:, 1:2] + 0.114 * images[:, 2:]
 
 

@@ -26,17 +26,9 @@ def outlines(sprites: npt.NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
 
     The largest outer contour; holes are filled, and where a sprite has several parts the gaps between them are closed
     until one contour holds nearly all. Vertices are removed in the order of Visvalingam and Whyatt (1993) until the
-    polygon would fit the mask without holes worse than IoU 0.95, or 8 are left; 32 at most.
-
-    Args:
-        sprites: straight RGBA ``[n, s, s, 4]``.
-
-    Returns:
-        Vertices in sprite units, x and y in [-1, 1], clockwise as seen, ``[n, 32, 2]`` float32 with zeros past the
-        count; and the counts ``[n]``, long.
-
-    Raises:
-        ValueError: A sprite has no visible pixel.
+    polygon would fit the mask without holes worse than IoU 0.95, or 8 are left; 32 at most. `sprites`: straight RGBA
+    [n, s, s, 4]. Returns vertices in sprite units, x and y in [-1, 1], clockwise as seen, [n, 32, 2] float32 with zeros
+    past the count; and the counts [n], long.
     """
     vertices, counts = torch.zeros(len(sprites), MOST, 2), torch.zeros(len(sprites), dtype=torch.long)
     for n, sprite in enumerate(sprites):
@@ -47,7 +39,7 @@ def outlines(sprites: npt.NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
 
 
 def outline(alpha: npt.NDArray[np.uint8]) -> Points:
-    """Draw the outline of one sprite's alpha ``[s, s]``: x and y in pixels (0 is the border), ``[8..32, 2]``."""
+    """Draw the outline of one sprite's alpha [s, s]: x and y in pixels (0 is the border), [8..32, 2]."""
     padded = np.pad(alpha, _PAD)
     if not (padded > 127).any():
         raise ValueError("the sprite has no visible pixel")
@@ -63,7 +55,7 @@ def outline(alpha: npt.NDArray[np.uint8]) -> Points:
 
 
 def rasterise(points: Points, side: int) -> Mask:
-    """Fill a polygon of points in pixels: bool ``[side, side]``."""
+    """Fill a polygon of points in pixels: bool [side, side]."""
     image = Image.new("L", (_SAMPLES * side, _SAMPLES * side))
     # Pillow counts from the centres of pixels, and fills all that the border touches: too much of large pixels.
     ImageDraw.Draw(image).polygon([(x, y) for x, y in (points * _SAMPLES - 0.5).tolist()], fill=1)
@@ -71,7 +63,7 @@ def rasterise(points: Points, side: int) -> Mask:
 
 
 def iou(one: Mask, other: Mask) -> float:
-    """Give the intersection over union of two masks."""
+    """Return the intersection over union of two masks."""
     return float((one & other).sum() / max(1, (one | other).sum()))
 
 

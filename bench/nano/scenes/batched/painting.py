@@ -13,12 +13,12 @@ from torch.nn import functional
 
 @functools.cache
 def constant(value: float | tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Give a number or a row of numbers on the device; copied once, so a graph is captured after a first call."""
+    """Return a number or a row of numbers on the device; copied once, so a graph is captured after a first call."""
     return torch.tensor(value, dtype=dtype, device=device)
 
 
 def grid(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Give x and y of every pixel in [0, 1], each ``[S, S]``."""
+    """Return x and y of every pixel in [0, 1], each [S, S]."""
     axis = (torch.arange(size, device=device) + 0.5) / size
     y, x = torch.meshgrid(axis, axis, indexing="ij")
     return x, y
@@ -30,22 +30,22 @@ def uniform(shape: tuple[int, ...], low: float, high: float, device: torch.devic
 
 
 def number(batch: int, low: float, high: float, device: torch.device) -> Tensor:
-    """Draw one number an image from U[low, high): ``[B, 1, 1, 1]``."""
+    """Draw one number an image from U[low, high): [B, 1, 1, 1]."""
     return uniform((batch, 1, 1, 1), low, high, device)
 
 
 def octave(batch: int, low: float, high: float, device: torch.device) -> Tensor:
-    """Draw one power of two an image, its exponent from U[low, high): ``[B, 1, 1, 1]``."""
+    """Draw one power of two an image, its exponent from U[low, high): [B, 1, 1, 1]."""
     return torch.exp2(number(batch, low, high, device))
 
 
 def chance(batch: int, share: float, device: torch.device) -> Tensor:
-    """Draw yes (with probability `share`) or no for every image: ``[B, 1, 1, 1]``."""
+    """Draw yes (with probability `share`) or no for every image: [B, 1, 1, 1]."""
     return torch.rand(batch, 1, 1, 1, device=device) < share
 
 
 def colours(batch: int, device: torch.device) -> Tensor:
-    """Draw colours ``[B, 3, 1, 1]``: half of them muted, as rooms and tables are."""
+    """Draw colours [B, 3, 1, 1]: half of them muted, as rooms and tables are."""
     vivid = torch.rand(batch, 3, 1, 1, device=device)
     grey = torch.rand(batch, 1, 1, 1, device=device)
     mix = torch.rand(batch, 1, 1, 1, device=device) * chance(batch, 0.6, device)
@@ -53,13 +53,13 @@ def colours(batch: int, device: torch.device) -> Tensor:
 
 
 def palette(batch: int, count: int, device: torch.device) -> Tensor:
-    """Draw `count` colours an image that go together more or less: ``[B, 3, count]``."""
+    """Draw `count` colours an image that go together more or less: [B, 3, count]."""
     drawn = torch.cat([colours(batch, device) for _ in range(count)], dim=2)[..., 0]
     return torch.lerp(drawn, drawn[..., :1], torch.rand(batch, 1, 1, device=device).square())
 
 
 def look_up(index: Tensor, colour: Tensor) -> Tensor:
-    """Colour a plane of indices ``[B, 1, S, S]`` by a palette ``[B, 3, count]``."""
+    """Colour a plane of indices [B, 1, S, S] by a palette [B, 3, count]."""
     flat = (index.long() % colour.shape[2]).flatten(1)[:, None].expand(-1, 3, -1)
     return colour.gather(2, flat).view(-1, 3, *index.shape[2:])
 
@@ -87,13 +87,13 @@ def fractal(batch: int, channels: int, size: int, device: torch.device, octaves:
 
 
 def phase(batch: int, size: int, device: torch.device, warp: float = 0.0) -> Tensor:
-    """A ramp across the image in a random direction, ``[B, 1, S, S]``, bent by noise."""
+    """A ramp across the image in a random direction, [B, 1, S, S], bent by noise."""
     ramp, _ = turned(batch, size, device)
     return ramp + warp * smooth_noise(batch, 1, 5, size, device) * torch.rand(batch, 1, 1, 1, device=device)
 
 
 def turned(batch: int, size: int, device: torch.device, straight: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Coordinates across and along a random direction, each ``[B, 1, S, S]``; a share `straight` is not turned."""
+    """Coordinates across and along a random direction, each [B, 1, S, S]; a share `straight` is not turned."""
     x, y = grid(size, device)
     angle = number(batch, 0, math.pi, device) * ~chance(batch, straight, device)
     return x * angle.cos() + y * angle.sin(), y * angle.cos() - x * angle.sin()

@@ -15,14 +15,8 @@ Uniform = Callable[[tuple[int, ...], float, float, torch.device], Tensor]
 def tints(steady: Tensor, uniform: Uniform) -> Tensor:
     """Draw a map of colours for every object, from premultiplied red, green, blue, alpha to red, green, blue.
 
-    The hue turns around the grey axis (Rodrigues' formula).
-
-    Args:
-        steady: whether an object keeps its hue, bool ``[B, N]``.
-        uniform: draws a tensor of a shape between two bounds on a device.
-
-    Returns:
-        ``[B, N, 3, 4]``.
+    The hue turns around the grey axis (Rodrigues' formula). `steady`: whether an object keeps its hue, bool [B, N].
+    Returns [B, N, 3, 4].
     """
     shape, device = tuple(steady.shape), steady.device
     angle = uniform(shape, -_HUE, _HUE, device) * ~steady

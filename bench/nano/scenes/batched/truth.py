@@ -22,7 +22,7 @@ _LEVEL = 0.05  # of half a sprite: heights that differ by less are ties, as thos
 
 
 def _own(owner: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Give the owner of the pixel at fractions x and y, each ``[B, ...]``."""
+    """Return the owner of the pixel at fractions x and y, each [B, ...]."""
     height, width = owner.shape[1:]
     column, row = (x * width).long().clamp(0, width - 1), (y * height).long().clamp(0, height - 1)
     return owner.flatten(1).gather(1, (row * width + column).flatten(1)).view(x.shape)
@@ -57,7 +57,7 @@ def find_points(owner: Tensor, labels: Tensor, boxes: Tensor, seen: Seen) -> Ten
 
 
 def _depth(mine: Tensor) -> Tensor:
-    """Count how often a shape ``[..., S, S]`` can lose its edge before it loses a place; 0 outside of it."""
+    """Count how often a shape [..., S, S] can lose its edge before it loses a place; 0 outside of it."""
     left = mine.flatten(0, 1).float()
     depth = left.clone()
     for _ in range(mine.shape[-1] // 2):
@@ -76,7 +76,7 @@ def find_spots(owner: Tensor, labels: Tensor, boxes: Tensor, points: Tensor) -> 
 
 
 def find_free(owner: Tensor) -> tuple[Tensor, Tensor]:
-    """Find a random place of the background, ``[B, 2]``, and whether a few tries hit one, bool ``[B]``."""
+    """Find a random place of the background, [B, 2], and whether a few tries hit one, bool [B]."""
     tries = torch.rand(len(owner), _FREE_TRIES, 2, device=owner.device)
     hit = _own(owner, tries[..., 0], tries[..., 1]) < 0
     first = hit.int().argmax(1)[:, None, None].expand(-1, 1, 2)
@@ -90,16 +90,9 @@ def place_outlines(
 
     Upright means mirrored as the thing is, but not turned; of vertices equally high it is the leftmost. So where an
     outline begins does not jump as the thing turns, and symmetric things begin at the same place when mirrored.
-
-    Args:
-        outline: vertices in sprite units, clockwise, ``[B, N, V, 2]``.
-        count: how many of them count, ``[B, N]``.
-        transform: from the scene to the sprites, ``[B, N, 2, 3]``.
-        labels: -1 where nothing is visible.
-        boxes: visible extent.
-
-    Returns:
-        Vertices in [0, 1] of the box, 0 past the count, and the count, 0 without a label.
+    `outline`: vertices in sprite units, clockwise, [B, N, V, 2]; `count`: how many of them count, [B, N]; `transform`:
+    from the scene to the sprites, [B, N, 2, 3]. Returns vertices in [0, 1] of the box, 0 past the count, and the count,
+    0 without a label.
     """
     m, offset = transform[..., :2], transform[..., 2]
     det = m[..., 0, 0] * m[..., 1, 1] - m[..., 0, 1] * m[..., 1, 0]
@@ -125,10 +118,8 @@ def dense(
     owner: Tensor, labels: Tensor, boxes: Tensor, outlines: Tensor, grid: int, classes: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Targets for every patch of a grid: the object at its centre, and each object once at the patch of its centre.
-
-    Returns:
-        Labels ``[B, grid * grid]``, `classes` for background, boxes ``[B, grid * grid, 4]``, and where the objects'
-        outlines begin, ``[B, grid * grid, 2 * LEAD]``.
+    Returns labels [B, grid * grid], `classes` for background, boxes [B, grid * grid, 4], and where the objects'
+    outlines begin, [B, grid * grid, 2 * LEAD].
     """
     batch, height, width = owner.shape
     rows = torch.arange(batch, device=owner.device)[:, None]

@@ -12,9 +12,7 @@ Plane = npt.NDArray[np.float32]
 
 def random_colour(rng: np.random.Generator) -> Plane:
     """Choose a colour as rooms and pages have them: mostly muted, sometimes vivid, sometimes near black or white.
-
-    Returns:
-        RGB in [0, 1], float32 [3].
+    Returns RGB in [0, 1], float32 [3].
     """
     saturation, value = [
         (rng.uniform(0.0, 0.15), rng.uniform(0.05, 1.0)),  # neutral
@@ -26,7 +24,7 @@ def random_colour(rng: np.random.Generator) -> Plane:
 
 
 def palette(rng: np.random.Generator, count: int, spread: float = 0.35) -> Plane:
-    """Give colours that go together, [count, 3]: one base with its neighbours `spread` away, or unrelated ones."""
+    """Return colours that go together, [count, 3]: one base with its neighbours `spread` away, or unrelated ones."""
     if rng.random() < 0.3:
         return np.stack([random_colour(rng) for _ in range(count)])
     base = random_colour(rng)
@@ -34,7 +32,7 @@ def palette(rng: np.random.Generator, count: int, spread: float = 0.35) -> Plane
 
 
 def mesh(height: int, width: int, angle: float = 0.0) -> tuple[Plane, Plane]:
-    """Give x and y of every pixel, [height, width] each, turned by `angle` radians around the middle."""
+    """Return x and y of every pixel, [height, width] each, turned by `angle` radians around the middle."""
     y, x = np.mgrid[:height, :width].astype(np.float32)
     x, y = x - width / 2, y - height / 2
     cos, sin = np.float32(math.cos(angle)), np.float32(math.sin(angle))
@@ -42,7 +40,7 @@ def mesh(height: int, width: int, angle: float = 0.0) -> tuple[Plane, Plane]:
 
 
 def smooth(rng: np.random.Generator, height: int, width: int, rows: float, columns: float) -> Plane:
-    """Give random values in [0, 1] on a coarse grid, smoothly enlarged to [height, width]."""
+    """Return random values in [0, 1] on a coarse grid, smoothly enlarged to [height, width]."""
     grid = rng.random((max(2, round(rows)), max(2, round(columns))), dtype=np.float32)
     return np.asarray(Image.fromarray(grid).resize((width, height), Image.Resampling.BICUBIC))
 
@@ -50,18 +48,8 @@ def smooth(rng: np.random.Generator, height: int, width: int, rows: float, colum
 def fractal(
     rng: np.random.Generator, height: int, width: int, cells: float, octaves: int, stretch: float = 1.0
 ) -> Plane:
-    """Sum smooth noise of doubling frequency and halving weight.
-
-    Args:
-        rng: Random source.
-        height: Pixels.
-        width: Pixels.
-        cells: Bumps of the coarsest noise along the longer side.
-        octaves: How many frequencies.
-        stretch: Above 1 draws the bumps out along x.
-
-    Returns:
-        Values that fill [0, 1], float32 [height, width].
+    """Sum smooth noise of doubling frequency and halving weight. Returns values that fill [0, 1], float32 [height,
+    width].
     """
     total = np.zeros((height, width), np.float32)
     longer = max(height, width)

@@ -34,24 +34,16 @@ _COLOUR_WORDS = frozenset(["red", "orange", "yellow", "green", "blue", "purple",
 
 @dataclass(frozen=True)
 class Scene:
-    """An image and the truth about it.
+    """An image and the truth about it."""
 
-    Attributes:
-        image: RGB, decoded from `jpeg`.
-        objects: In the order in which they were painted; later ones cover earlier ones.
-        background: A key of `BACKGROUNDS`.
-        jpeg: The image's file.
-        owner: Which of `objects` each pixel shows, -1 for the background; int8 [height, width].
-    """
-
-    image: Image.Image
-    objects: tuple[Placed, ...]
-    background: str
-    jpeg: bytes
-    owner: npt.NDArray[np.int8]
+    image: Image.Image  # RGB, decoded from `jpeg`
+    objects: tuple[Placed, ...]  # In the order in which they were painted; later ones cover earlier ones
+    background: str  # A key of `BACKGROUNDS`
+    jpeg: bytes  # The image's file
+    owner: npt.NDArray[np.int8]  # Which of `objects` each pixel shows, -1 for the background; int8 [height, width]
 
     def mask(self, place: int) -> npt.NDArray[np.bool_]:
-        """Give the visible pixels of `objects[place]`, bool [height, width]."""
+        """Return the visible pixels of `objects[place]`, bool [height, width]."""
         return np.equal(self.owner, place)
 
 
@@ -64,18 +56,10 @@ def make_scene(
     size: tuple[int, int] | None = None,
     count: int | None = None,
 ) -> Scene:
-    """Compose one scene; the same arguments give the same scene.
-
-    Args:
-        seed: Any non-negative integer.
-        objects: The classes; those named by a colour keep their hue.
-        sprites: Straight RGBA in the order of `objects`, uint8 [n, s, s, 4].
-        background: A key of `BACKGROUNDS`; None chooses, held-out kinds half of the time.
-        size: Width and height in pixels; None chooses within the limits of the domain.
-        count: Objects wanted, 1 to 10; None chooses. Fewer are placed where no more fit.
-
-    Raises:
-        ValueError: `objects` and `sprites` differ in length.
+    """Compose one scene; the same arguments give the same scene. `sprites`: straight RGBA in the order of `objects`,
+    uint8 [n, s, s, 4]; `background`: A key of `BACKGROUNDS`; None chooses, held-out kinds half of the time; `size`:
+    width and height in pixels; None chooses within the limits of the domain; `count`: objects wanted, 1 to 10; None
+    chooses. Fewer are placed where no more fit.
     """
     if len(objects) != len(sprites):
         raise ValueError(f"{len(objects)} objects, but {len(sprites)} sprites")
@@ -137,7 +121,7 @@ class _Layout:
         return max(self.smallest(), math.floor(MAX_SHARE * min(self.width, self.height)) - 1)
 
     def fits(self, box: npt.NDArray[np.float64]) -> bool:
-        """Tell whether a box overlaps no other too much, and leaves enough of each uncovered."""
+        """Whether a box overlaps no other too much, and leaves enough of each uncovered."""
         cover = self._cover(box)
         area = np.prod(self.boxes[:, 2:] - self.boxes[:, :2], axis=1)
         smaller = np.minimum(area, (box[2] - box[0]) * (box[3] - box[1]))
@@ -175,7 +159,7 @@ def _add(rng: np.random.Generator, canvas: Canvas, layout: _Layout, index: int, 
 
 
 def _distinct(image: Image.Image, tile: Image.Image, left: int, top: int) -> float:
-    """Give the share of a tile's pixels that stand out, in some channel, from what they would cover."""
+    """Return the share of a tile's pixels that stand out, in some channel, from what they would cover."""
     behind = np.asarray(image.crop((left, top, left + tile.width, top + tile.height)), np.int16)
     step = max(1, max(tile.size) // 64)
     front = np.asarray(tile, np.int16)[::step, ::step]
