@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from bench.nano.scenes.batched import bank_kernel
-from bench.nano.scenes.batched.backgrounds.plain import KINDS
-from bench.nano.scenes.batched.painting import uniform
+from bench.nano.scenes.batched.backgrounds import KINDS
+from bench.nano.scenes.batched.painting import Canvas, uniform
 
 _MARGIN = 1.25  # side of an entry over the longer side of a scene
 _CHUNK = 32
@@ -46,7 +46,9 @@ class Bank:
 
     @torch.no_grad()
     def _fill(self, kind: int, start: int, number: int) -> None:
-        painted = KINDS[kind](number, self.side, self.device).expand(number, 3, self.side, self.side).clamp(0, 1)
+        painted = (
+            KINDS[kind](Canvas(number, self.side, self.device)).expand(number, 3, self.side, self.side).clamp(0, 1)
+        )
         # Sliced writes of bytes: what lies there is read by kernels launched earlier, in the same stream.
         self.texels[start : start + number, ..., :3] = painted.mul(255).round().to(torch.uint8).permute(0, 2, 3, 1)
         self.means[start : start + number] = painted.mean((2, 3))

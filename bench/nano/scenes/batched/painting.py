@@ -1,6 +1,6 @@
-"""What all painters of backgrounds use: grids, random colours, noise, phases.
+"""Tools of all painters of backgrounds: grids, random colours, noise, ramps.
 
-Planes are ``[B, 1, S, S]``, numbers of an image ``[B, 1, 1, 1]``, so that they multiply.
+Planes are [B, 1, S, S], numbers of an image [B, 1, 1, 1], so that they multiply.
 """
 
 import functools
@@ -17,45 +17,83 @@ def constant(value: float | tuple[float, ...], dtype: torch.dtype, device: torch
     return torch.tensor(value, dtype=dtype, device=device)
 
 
-def grid(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return x and y of every pixel in [0, 1], each [S, S]."""
-    axis = (torch.arange(size, device=device) + 0.5) / size
-    y, x = torch.meshgrid(axis, axis, indexing="ij")
-    return x, y
-
-
 def uniform(shape: tuple[int, ...], low: float, high: float, device: torch.device) -> Tensor:
     """Draw from U[low, high)."""
     return torch.rand(shape, device=device) * (high - low) + low
 
 
-def number(batch: int, low: float, high: float, device: torch.device) -> Tensor:
-    """Draw one number an image from U[low, high): [B, 1, 1, 1]."""
-    return uniform((batch, 1, 1, 1), low, high, device)
+class Canvas:
+    """A batch of square images to paint on, and the random draws that painting needs."""
 
+    def __init__(self, batch: int, size: int, device: torch.device) -> None:
+        self.batch, self.size, self.device = batch, size, device
 
-def octave(batch: int, low: float, high: float, device: torch.device) -> Tensor:
-    """Draw one power of two an image, its exponent from U[low, high): [B, 1, 1, 1]."""
-    return torch.exp2(number(batch, low, high, device))
+    def rand(self, *shape: int) -> Tensor:
+        """Draw from U[0, 1) for every image: [B, *shape]."""
+        return torch.rand(self.batch, *shape, device=self.device)
 
+    def randint(self, high: int, *shape: int) -> Tensor:
+        """Draw integers below `high` for every image: [B, *shape]."""
+        return torch.randint(high, (self.batch, *shape), device=self.device)
 
-def chance(batch: int, share: float, device: torch.device) -> Tensor:
-    """Draw yes (with probability `share`) or no for every image: [B, 1, 1, 1]."""
-    return torch.rand(batch, 1, 1, 1, device=device) < share
+    def number(self, low: float, high: float) -> Tensor:
+        """Draw one number an image from U[low, high): [B, 1, 1, 1]."""
+        return uniform((self.batch, 1, 1, 1), low, high, self.device)
 
+    def octave(self, low: float, high: float) -> Tensor:
+        """Draw one power of two an image, its exponent from U[low, high): [B, 1, 1, 1]."""
+        return torch.exp2(self.number(low, high))
 
-def colours(batch: int, device: torch.device) -> Tensor:
-    """Draw colours [B, 3, 1, 1]: half of them muted, as rooms and tables are."""
-    vivid = torch.rand(batch, 3, 1, 1, device=device)
-    grey = torch.rand(batch, 1, 1, 1, device=device)
-    mix = torch.rand(batch, 1, 1, 1, device=device) * chance(batch, 0.6, device)
-    return vivid * (1 - mix) + grey * mix
+    def chance(self, share: float) -> Tensor:
+        """Draw True (with probability `share`) or False for every image: [B, 1, 1, 1]."""
+        return self.rand(1, 1, 1) < share
 
+    def zeros(self, channels: int) -> Tensor:
+        """Return black planes [B, channels, S, S]."""
+        return torch.zeros(self.batch, channels, self.size, self.size, device=self.device)
 
-def palette(batch: int, count: int, device: torch.device) -> Tensor:
-    """Draw `count` colours an image that go together more or less: [B, 3, count]."""
-    drawn = torch.cat([colours(batch, device) for _ in range(count)], dim=2)[..., 0]
-    return torch.lerp(drawn, drawn[..., :1], torch.rand(batch, 1, 1, device=device).square())
+    def colours(self) -> Tensor:
+        """Draw colours [B, 3, 1, 1]: half of them muted, as rooms and tables are."""
+        vivid, grey = self.rand(3, 1, 1), self.rand(1, 1, 1)
+        mix = self.rand(1, 1, 1) * self.chance(0.6)
+        return vivid * (1 - mix) + grey * mix
+
+    def palette(self, count: int) -> Tensor:
+        """Draw `count` colours an image that go together more or less: [B, 3, count]."""
+        drawn = torch.cat([self.colours() for _ in range(count)], dim=2)[..., 0]
+        return torch.lerp(drawn, drawn[..., :1], self.rand(1, 1).square())
+
+    def grid(self, size: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return x and y of every pixel in [0, 1], each [S, S]."""
+        size = size or self.size
+        axis = (torch.arange(size, device=self.device) + 0.5) / size
+        y, x = torch.meshgrid(axis, axis, indexing="ij")
+        return x, y
+
+    def smooth_noise(self, channels: int, cells: int, size: int | None = None) -> Tensor:
+        """Value noise: random cells, bicubically enlarged, roughly in [0, 1]."""
+        side = size or self.size
+        low = self.rand(channels, cells, cells)
+        return functional.interpolate(low, size=(side, side), mode="bicubic", align_corners=False).clamp(0, 1)
+
+    def fractal(self, channels: int, octaves: int = 5, size: int | None = None) -> Tensor:
+        """Sum of value noises of doubling frequency with random weights, stretched to [0, 1]."""
+        size = size or self.size
+        total = torch.zeros(self.batch, channels, size, size, device=self.device)
+        for octave in range(octaves):
+            total += self.smooth_noise(channels, 3 * 2**octave, size) * self.rand(1, 1, 1)
+        return stretch(total)
+
+    def phase(self, warp: float = 0.0) -> Tensor:
+        """A ramp across the image in a random direction, [B, 1, S, S], bent by noise."""
+        ramp, _ = self.turned()
+        return ramp + warp * self.smooth_noise(1, 5) * self.rand(1, 1, 1)
+
+    def turned(self, straight: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Coordinates across and along a random direction, [B, 1, S, S] each; a share `straight` is not turned."""
+        x, y = self.grid()
+        angle = self.number(0, math.pi) * ~self.chance(straight)
+        return x * angle.cos() + y * angle.sin(), y * angle.cos() - x * angle.sin()
 
 
 def look_up(index: Tensor, colour: Tensor) -> Tensor:
@@ -64,39 +102,10 @@ def look_up(index: Tensor, colour: Tensor) -> Tensor:
     return colour.gather(2, flat).view(-1, 3, *index.shape[2:])
 
 
-def smooth_noise(batch: int, channels: int, cells: int, size: int, device: torch.device) -> Tensor:
-    """Value noise: random cells, bicubically enlarged, roughly in [0, 1]."""
-    low = torch.rand(batch, channels, cells, cells, device=device)
-    return functional.interpolate(low, size=(size, size), mode="bicubic", align_corners=False).clamp(0, 1)
-
-
 def stretch(plane: Tensor) -> Tensor:
     """Stretch every image's values to [0, 1]."""
     low, high = plane.amin((1, 2, 3), keepdim=True), plane.amax((1, 2, 3), keepdim=True)
     return (plane - low) / (high - low + 1e-3)
-
-
-def fractal(batch: int, channels: int, size: int, device: torch.device, octaves: int = 5) -> Tensor:
-    """Sum of value noises of doubling frequency with random weights, stretched to [0, 1]."""
-    total = torch.zeros(batch, channels, size, size, device=device)
-    cells = 3
-    for _ in range(octaves):
-        total += smooth_noise(batch, channels, cells, size, device) * torch.rand(batch, 1, 1, 1, device=device)
-        cells *= 2
-    return stretch(total)
-
-
-def phase(batch: int, size: int, device: torch.device, warp: float = 0.0) -> Tensor:
-    """A ramp across the image in a random direction, [B, 1, S, S], bent by noise."""
-    ramp, _ = turned(batch, size, device)
-    return ramp + warp * smooth_noise(batch, 1, 5, size, device) * torch.rand(batch, 1, 1, 1, device=device)
-
-
-def turned(batch: int, size: int, device: torch.device, straight: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Coordinates across and along a random direction, each [B, 1, S, S]; a share `straight` is not turned."""
-    x, y = grid(size, device)
-    angle = number(batch, 0, math.pi, device) * ~chance(batch, straight, device)
-    return x * angle.cos() + y * angle.sin(), y * angle.cos() - x * angle.sin()
 
 
 def soft_blur(planes: Tensor, passes: int) -> Tensor:

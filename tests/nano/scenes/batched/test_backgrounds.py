@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from bench.nano.scenes.batched.backgrounds.plain import KINDS
-from bench.nano.scenes.batched.painting import fractal, grid, look_up, palette, smooth_noise, uniform
+from bench.nano.scenes.batched.backgrounds import KINDS
+from bench.nano.scenes.batched.painting import Canvas, look_up, uniform
 from tests.tiny import CPU
 
 
@@ -12,7 +12,7 @@ def seeded():
 
 
 def test_grid_gives_the_centres_of_pixels_x_first():
-    x, y = grid(4, CPU)
+    x, y = Canvas(1, 4, CPU).grid()
     assert x[0].tolist() == y[:, 0].tolist() == [0.125, 0.375, 0.625, 0.875]
     assert torch.equal(x, y.T)
 
@@ -24,7 +24,8 @@ def test_uniform_stays_between_its_bounds():
 
 
 def test_noise_varies_within_the_range_of_an_image():
-    for noise in (smooth_noise(3, 2, 5, 32, CPU), fractal(3, 2, 32, CPU)):
+    canvas = Canvas(3, 32, CPU)
+    for noise in (canvas.smooth_noise(2, 5), canvas.fractal(2)):
         assert noise.shape == (3, 2, 32, 32)
         assert float(noise.min()) >= 0
         assert float(noise.max()) <= 1
@@ -33,7 +34,7 @@ def test_noise_varies_within_the_range_of_an_image():
 
 @pytest.mark.parametrize("kind", dict.fromkeys(KINDS), ids=lambda kind: kind.__name__)
 def test_kind_draws_another_image_every_time(kind):
-    made = kind(6, 48, CPU).expand(6, 3, 48, 48)
+    made = kind(Canvas(6, 48, CPU)).expand(6, 3, 48, 48)
     assert bool(made.isfinite().all())
     pairs = [(i, j) for i in range(6) for j in range(i)]
     assert all(float((made[i] - made[j]).abs().mean()) > 1e-3 for i, j in pairs)
@@ -42,7 +43,7 @@ def test_kind_draws_another_image_every_time(kind):
 
 
 def test_look_up_colours_every_index_of_a_plane():
-    colour = palette(2, 3, CPU)
+    colour = Canvas(2, 2, CPU).palette(3)
     index = torch.tensor([[0.0, 1.0], [2.0, 3.0]]).expand(2, 1, 2, 2)
     made = look_up(index, colour)
     assert made.shape == (2, 3, 2, 2)

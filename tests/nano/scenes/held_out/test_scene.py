@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bench.nano.scenes.batched.backgrounds import plain as backgrounds
+from bench.nano.scenes.batched import backgrounds
 from bench.nano.scenes.held_out import scene as scenes
 from bench.nano.scenes.held_out.backgrounds import (
     BACKGROUNDS,

@@ -1,1 +1,14 @@
-"""Painters of training backgrounds."""
+"""Backgrounds of training scenes: one function a kind, from a `Canvas` to [B, 3, S, S], about in [0, 1].
+
+None draws a closed circle, square, star, heart or triangle that stands alone and is as large as an object; none draws
+what held-out scenes keep for themselves.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from bench.nano.scenes.batched.backgrounds import drawn, grain, plain
+from bench.nano.scenes.batched.painting import Canvas
+
+KINDS: tuple[Callable[[Canvas], Tensor], ...] = (*plain.KINDS, *drawn.KINDS, *grain.KINDS, *plain.WOVEN)
