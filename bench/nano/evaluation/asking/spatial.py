@@ -6,19 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from bench.nano.evaluation.asking.subjects import (
-    Question,
-    Target,
-    absent_target,
-    mark,
-    mask_iou,
-    named,
-    places_of,
-    several,
-    shown_at,
-    targets,
-    unknown_target,
-)
+from bench.nano.evaluation.asking import subjects
 from bench.nano.evaluation.records import Located, Outlined, Place
 from bench.nano.questions.text import language
 from bench.nano.scenes.held_out.scene import Scene
@@ -29,14 +17,14 @@ CLEARLY_LARGEST = 1.15
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
-def detect_questions(scene: Scene, rng: random.Random) -> Iterator[Question]:
+def detect_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Look for each kind, for one that is absent and for an unknown one."""
-    for target in targets(scene, rng):
+    for target in subjects.targets(scene, rng):
         phrase = language.phrase(rng, target.pair)
-        yield Question({"skill": "detect", "object": phrase}, partial(_read_boxes, scene, target, phrase))
+        yield subjects.Question({"skill": "detect", "object": phrase}, partial(_read_boxes, scene, target, phrase))
 
 
-def _read_boxes(scene: Scene, target: Target, phrase: str, result: Any) -> Located:
+def _read_boxes(scene: Scene, target: subjects.Target, phrase: str, result: Any) -> Located:
     objects = result["objects"]
     boxes: list[Place] = [(box["x_min"], box["y_min"], box["x_max"], box["y_max"]) for box in objects]
     scores = [float(box["score"]) for box in objects]
@@ -44,27 +32,27 @@ def _read_boxes(scene: Scene, target: Target, phrase: str, result: Any) -> Locat
 
 
 def _truth(scene: Scene, kind: int | None) -> list[Place]:
-    return [scene.objects[place].box for place in places_of(scene, kind)]
+    return [scene.objects[place].box for place in subjects.places_of(scene, kind)]
 
 
-def point_questions(scene: Scene, rng: random.Random) -> Iterator[Question]:
+def point_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Point at each kind, at one that is absent and at an unknown one; and at one marked instance."""
-    for target in targets(scene, rng):
+    for target in subjects.targets(scene, rng):
         phrase = language.phrase(rng, target.pair)
-        read = partial(_read_points, scene, target, phrase, places_of(scene, target.kind), None)
-        yield Question({"skill": "point", "object": phrase}, read)
-    place = rng.choice(several(scene))
-    target = named(rng, scene.objects[place].index)
-    phrase, reference = language.phrase(rng, target.pair), mark(rng, scene, place)
+        read = partial(_read_points, scene, target, phrase, subjects.places_of(scene, target.kind), None)
+        yield subjects.Question({"skill": "point", "object": phrase}, read)
+    place = rng.choice(subjects.several(scene))
+    target = subjects.named(rng, scene.objects[place].index)
+    phrase, reference = language.phrase(rng, target.pair), subjects.mark(rng, scene, place)
     read = partial(_read_points, scene, target, phrase, [place], reference)
-    yield Question({"skill": "point", "object": phrase, "spatial_refs": [reference]}, read)
+    yield subjects.Question({"skill": "point", "object": phrase, "spatial_refs": [reference]}, read)
 
 
 def _read_points(
-    scene: Scene, target: Target, phrase: str, places: list[int], reference: Place | None, result: Any
+    scene: Scene, target: subjects.Target, phrase: str, places: list[int], reference: Place | None, result: Any
 ) -> Located:
     points: list[Place] = [(point["x"], point["y"]) for point in result["points"]]
-    shown = [shown_at(scene, point) for point in points]
+    shown = [subjects.shown_at(scene, point) for point in points]
     return Located(
         target.kind,
         target.wanted,
@@ -78,14 +66,16 @@ def _read_points(
     )
 
 
-def segment_questions(scene: Scene, rng: random.Random) -> Iterator[Question]:
+def segment_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Outline the largest of a kind, a marked instance, and something that is not there."""
     if largest := _largest(scene):
         place = rng.choice(largest)
-        yield _outline_question(scene, rng, named(rng, scene.objects[place].index), place, None)
-    place = rng.choice(several(scene))
-    yield _outline_question(scene, rng, named(rng, scene.objects[place].index), place, mark(rng, scene, place))
-    missing = absent_target(scene, rng) if rng.random() < 0.5 else unknown_target(rng)
+        yield _outline_question(scene, rng, subjects.named(rng, scene.objects[place].index), place, None)
+    place = rng.choice(subjects.several(scene))
+    yield _outline_question(
+        scene, rng, subjects.named(rng, scene.objects[place].index), place, subjects.mark(rng, scene, place)
+    )
+    missing = subjects.absent_target(scene, rng) if rng.random() < 0.5 else subjects.unknown_target(rng)
     yield _outline_question(scene, rng, missing, None, None)
 
 
@@ -93,7 +83,7 @@ def _largest(scene: Scene) -> list[int]:
     """Return the places of objects that are the only ones of their kind, or clearly the largest."""
     found = []
     for kind in sorted({item.index for item in scene.objects}):
-        ranked = sorted(places_of(scene, kind), key=lambda place: -_area(scene.objects[place].box))
+        ranked = sorted(subjects.places_of(scene, kind), key=lambda place: -_area(scene.objects[place].box))
         areas = [_area(scene.objects[place].box) for place in ranked]
         if len(ranked) == 1 or areas[0] >= CLEARLY_LARGEST * areas[1]:
             found.append(ranked[0])
@@ -105,17 +95,17 @@ def _area(box: Place) -> float:
 
 
 def _outline_question(
-    scene: Scene, rng: random.Random, target: Target, place: int | None, reference: Place | None
-) -> Question:
+    scene: Scene, rng: random.Random, target: subjects.Target, place: int | None, reference: Place | None
+) -> subjects.Question:
     phrase = language.phrase(rng, target.pair)
     task: dict[str, Any] = {"skill": "segment", "object": phrase}
     if reference:
         task["spatial_refs"] = [reference]
-    return Question(task, partial(_read_outline, scene, target, phrase, place, reference))
+    return subjects.Question(task, partial(_read_outline, scene, target, phrase, place, reference))
 
 
 def _read_outline(
-    scene: Scene, target: Target, phrase: str, place: int | None, reference: Place | None, result: Any
+    scene: Scene, target: subjects.Target, phrase: str, place: int | None, reference: Place | None, result: Any
 ) -> Outlined:
     overlap, vertices = 0.0, 0
     polygon: list[Place] = []
@@ -124,5 +114,5 @@ def _read_outline(
         polygon = [(round(x, 4), round(y, 4)) for x, y in segment["polygon"]]
         vertices = len(_NUMBER.findall(segment["path"])) // 2
         if place is not None:
-            overlap = mask_iou(result.mask(*scene.image.size)[0], scene.mask(place))
+            overlap = subjects.mask_iou(result.mask(*scene.image.size)[0], scene.mask(place))
     return Outlined(target.kind, target.wanted, phrase, reference, place, polygon, vertices, overlap)

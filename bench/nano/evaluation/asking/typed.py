@@ -7,16 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
+from bench.nano.evaluation.asking import subjects
 from bench.nano.evaluation.asking.judge_typed import Wanted, read_items, read_object, read_value
-from bench.nano.evaluation.asking.subjects import (
-    Question,
-    Target,
-    absent_target,
-    instances,
-    named,
-    places_of,
-    unknown_target,
-)
 from bench.nano.evaluation.records import Typed
 from bench.nano.questions.text import language, typed
 from bench.nano.questions.text.colours import COLOUR_NOUNS
@@ -44,24 +36,26 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class TypedQuestion(Question):
+class TypedQuestion(subjects.Question):
     """A question with what its answer should be: a `Wanted`, a list of them, or one such list an item."""
 
     wanted: Any
 
 
-def typed_questions(scene: Scene, rng: random.Random) -> Iterator[Question]:
+def typed_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Ask about everything that `CASES` lists, as far as the scene has it."""
     largest = _largest(scene, range(len(scene.objects)))
     if largest is not None:
         yield _of_thing(scene, rng, "thing", "scene" if rng.random() < 0.5 else "main", largest, ("red", "red"))
-    yield _of_kind(scene, rng, named(rng, rng.choice(scene.objects).index))
-    yield _of_kind(scene, rng, absent_target(scene, rng) if rng.random() < 0.5 else unknown_target(rng))
+    yield _of_kind(scene, rng, subjects.named(rng, rng.choice(scene.objects).index))
+    yield _of_kind(
+        scene, rng, subjects.absent_target(scene, rng) if rng.random() < 0.5 else subjects.unknown_target(rng)
+    )
     yield from _of_group(scene, rng)
     yield from _of_outermost(scene, rng)
     yield _of_list(scene, rng, each=True)
     yield _of_list(scene, rng, each=False)
-    yield _of_value(scene, rng, named(rng, rng.choice(scene.objects).index))
+    yield _of_value(scene, rng, subjects.named(rng, rng.choice(scene.objects).index))
 
 
 def schema_of(kind: str, nullable: bool = False) -> dict[str, Any]:
@@ -115,7 +109,7 @@ def _told(scene: Scene, rng: random.Random, place: int) -> dict[typed.Role, Want
     zone = typed.zone_of((x0 + x1) / 2, (y0 + y1) / 2)
     told: dict[typed.Role, Wanted] = {
         "name": Wanted(_key(rng, "name"), "name", load_objects()[item.index].name),
-        "count": Wanted(_key(rng, "count"), "count", len(places_of(scene, item.index))),
+        "count": Wanted(_key(rng, "count"), "count", len(subjects.places_of(scene, item.index))),
         "box": Wanted(_key(rng, "box"), "box", item.box),
         "where": Wanted(_key(rng, "where"), "point" if spot else "zone", item.box if spot else zone, place),
     }
@@ -132,15 +126,17 @@ def _some(rng: random.Random, told: dict[typed.Role, Wanted], first: typed.Role 
     return [told[role] for role in roles]
 
 
-def _of_thing(scene: Scene, rng: random.Random, case: Case, group: str, place: int, pair: tuple[str, str]) -> Question:
+def _of_thing(
+    scene: Scene, rng: random.Random, case: Case, group: str, place: int, pair: tuple[str, str]
+) -> subjects.Question:
     # A count means all things where no name comes before it.
     wanted = _some(rng, _told(scene, rng, place), "name")
     return _asked(case, _worded(rng, group, pair), object_of(wanted), partial(read_object, scene), wanted)
 
 
-def _of_kind(scene: Scene, rng: random.Random, target: Target) -> Question:
+def _of_kind(scene: Scene, rng: random.Random, target: subjects.Target) -> subjects.Question:
     """Ask about a kind; answers may be null."""
-    places = places_of(scene, target.kind)
+    places = subjects.places_of(scene, target.kind)
     largest = _largest(scene, places)
     told: dict[typed.Role, Wanted] = {
         "count": Wanted(_key(rng, "count"), "count", len(places)),
@@ -157,7 +153,7 @@ def _of_kind(scene: Scene, rng: random.Random, target: Target) -> Question:
     return _asked(case, question, object_of(wanted, nullable=True), partial(read_object, scene), wanted)
 
 
-def _of_group(scene: Scene, rng: random.Random) -> Iterator[Question]:
+def _of_group(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Ask for the largest of a group that is there, by the question or by the name of the first property."""
     present = {item.index for item in scene.objects}
     clear = [pair for pair in typed.GROUPS if not present & typed.unclear(pair[0])]
@@ -177,8 +173,8 @@ def _of_group(scene: Scene, rng: random.Random) -> Iterator[Question]:
         return
 
 
-def _of_outermost(scene: Scene, rng: random.Random) -> Iterator[Question]:
-    everything = instances(scene)
+def _of_outermost(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
+    everything = subjects.instances(scene)
     sides: dict[typed.Role, list[float]] = {
         "left": [-x for _, x, _ in everything],
         "right": [x for _, x, _ in everything],
@@ -198,9 +194,9 @@ def _of_outermost(scene: Scene, rng: random.Random) -> Iterator[Question]:
         yield _asked("outermost", question, object_of(wanted), partial(read_object, scene), wanted)
 
 
-def _of_list(scene: Scene, rng: random.Random, *, each: bool) -> Question:
+def _of_list(scene: Scene, rng: random.Random, *, each: bool) -> subjects.Question:
     """Ask for a list of all objects with their boxes, or of all kinds with how many there are."""
-    everything = instances(scene)
+    everything = subjects.instances(scene)
     order = language.centre_order([centre for _, *centre in everything])  # type: ignore[misc]
     kinds = Counter(everything[place][0] for place in order)
     keys = (_key(rng, "name"), _key(rng, "box" if each else "count"))
@@ -217,9 +213,9 @@ def _of_list(scene: Scene, rng: random.Random, *, each: bool) -> Question:
     return _asked("objects" if each else "kinds", question, schema, partial(read_items, key), wanted)
 
 
-def _of_value(scene: Scene, rng: random.Random, target: Target) -> Question:
+def _of_value(scene: Scene, rng: random.Random, target: subjects.Target) -> subjects.Question:
     """Ask for a value alone: how many, whether there is one, or where it is."""
-    places = places_of(scene, target.kind)
+    places = subjects.places_of(scene, target.kind)
     largest = _largest(scene, places)
     chosen = rng.choice(("count", "present", "box", "point") if largest is not None else ("count", "present"))
     if chosen == "count":

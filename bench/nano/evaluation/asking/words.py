@@ -7,34 +7,12 @@ from functools import partial
 from itertools import permutations
 from typing import Any, Literal, get_args
 
-from bench.nano.evaluation.asking.subjects import (
-    Question,
-    Target,
-    absent_target,
-    instances,
-    loose_box,
-    named,
-    places_of,
-    shown_at,
-    spot,
-    targets,
-    unknown_target,
-)
+from bench.nano.evaluation.asking import subjects
 from bench.nano.evaluation.captions import zones_of
 from bench.nano.evaluation.records import Asked, Captioned, Place
-from bench.nano.questions.text import language
+from bench.nano.questions.text import language, relations
 from bench.nano.questions.text.colours import COLOUR_NOUNS, colour_answer, colour_question
 from bench.nano.questions.text.references import reference_answer, reference_question
-from bench.nano.questions.text.relations import (
-    Comparison,
-    Direction,
-    comparison_answer,
-    comparison_question,
-    place_answer,
-    place_question,
-    relation_answer,
-    relation_question,
-)
 from bench.nano.scenes.held_out.scene import Scene
 
 About = Literal[
@@ -49,22 +27,24 @@ LENGTHS: tuple[language.Length, ...] = ("short", "normal", "long")
 _NOTHING_SHARE = 0.25  # of the scenes where nothing lies to some side of a thing are asked about it
 
 
-def caption_questions(scene: Scene, rng: random.Random) -> Iterator[Question]:
+def caption_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Ask for all lengths."""
     truth = Counter(item.index for item in scene.objects)
-    zones = {kind: zones_of((cx, cy) for index, cx, cy in instances(scene) if index == kind) for kind in truth}
+    zones = {kind: zones_of((cx, cy) for index, cx, cy in subjects.instances(scene) if index == kind) for kind in truth}
     for length in LENGTHS:
-        yield Question({"skill": "caption", "length": length}, partial(_read_caption, dict(truth), zones, length))
+        yield subjects.Question(
+            {"skill": "caption", "length": length}, partial(_read_caption, dict(truth), zones, length)
+        )
 
 
 def _read_caption(truth: dict[int, int], zones: dict[int, list[str]], length: str, result: Any) -> Captioned:
     return Captioned(str(result["caption"]), truth, length, zones)
 
 
-def query_questions(scene: Scene, rng: random.Random) -> Iterator[Question]:
+def query_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Ask about everything that `ABOUT` lists, as far as the scene has it."""
     yield from _presence(scene, rng)
-    yield _asked("list", None, language.list_question(rng), language.caption(instances(scene), "short"))
+    yield _asked("list", None, language.list_question(rng), language.caption(subjects.instances(scene), "short"))
     yield from _relations(scene, rng)
     yield from _pairs(scene, rng)
     yield from _colours(scene, rng)
@@ -79,19 +59,19 @@ def _asked(
     expected: str,
     kind: int | None = None,
     reference: Place | None = None,
-) -> Question:
+) -> subjects.Question:
     def read(result: Any) -> Asked:
         return Asked(about, case, question, expected, str(result["answer"]), kind, reference)
 
     task: dict[str, Any] = {"skill": "query", "question": question}
-    return Question(task | {"spatial_refs": [reference]} if reference else task, read)
+    return subjects.Question(task | {"spatial_refs": [reference]} if reference else task, read)
 
 
-def _presence(scene: Scene, rng: random.Random) -> Iterator[Question]:
+def _presence(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Ask about one thing that is there, one that is not, and one unknown: how many, and whether there is one."""
-    wanted = targets(scene, rng)
+    wanted = subjects.targets(scene, rng)
     for target in [rng.choice(wanted[:-2]), *wanted[-2:]]:
-        count = len(places_of(scene, target.kind))
+        count = len(subjects.places_of(scene, target.kind))
         question = language.count_question(rng, target.pair)
         yield _asked("count", target.wanted, question, language.count_answer(count), target.kind)
         question = language.existence_question(rng, target.pair)
@@ -99,14 +79,14 @@ def _presence(scene: Scene, rng: random.Random) -> Iterator[Question]:
     yield _asked("total", None, language.total_question(rng), language.count_answer(len(scene.objects)))
 
 
-def _relations(scene: Scene, rng: random.Random) -> Iterator[Question]:
+def _relations(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Ask what is left of a thing (or right, above, below), and now and then where nothing is."""
-    everything = instances(scene)
+    everything = subjects.instances(scene)
     clear = [
         (place, direction, answer)
         for place in range(len(everything))
-        for direction in get_args(Direction)
-        if (answer := relation_answer(everything, place, direction))
+        for direction in get_args(relations.Direction)
+        if (answer := relations.relation_answer(everything, place, direction))
     ]
     some = [found for found in clear if found[2] != "Nothing"]
     none = [found for found in clear if found[2] == "Nothing"]
@@ -115,61 +95,63 @@ def _relations(scene: Scene, rng: random.Random) -> Iterator[Question]:
         chosen.append(("nothing", rng.choice(none)))
     for case, (place, direction, answer) in chosen:
         kind = everything[place][0]
-        yield _asked("relation", case, relation_question(rng, direction, named(rng, kind).pair), answer, kind)
+        yield _asked(
+            "relation", case, relations.relation_question(rng, direction, subjects.named(rng, kind).pair), answer, kind
+        )
 
 
-def _pairs(scene: Scene, rng: random.Random) -> Iterator[Question]:
+def _pairs(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Ask of two things whether one is left of the other, and of two which is further left (or right, ...)."""
-    everything = instances(scene)
+    everything = subjects.instances(scene)
     pairs = list(permutations(range(len(everything)), 2))
     rng.shuffle(pairs)
-    direction, comparison = rng.choice(get_args(Direction)), rng.choice(get_args(Comparison))
+    direction, comparison = rng.choice(get_args(relations.Direction)), rng.choice(get_args(relations.Comparison))
     for one, two in pairs:
-        if answer := place_answer(everything, one, two, direction):
-            first, second = (named(rng, everything[place][0]).pair for place in (one, two))
-            yield _asked("place", answer.lower(), place_question(rng, direction, first, second), answer)
+        if answer := relations.place_answer(everything, one, two, direction):
+            first, second = (subjects.named(rng, everything[place][0]).pair for place in (one, two))
+            yield _asked("place", answer.lower(), relations.place_question(rng, direction, first, second), answer)
             break
     for one, two in reversed(pairs):
-        if answer := comparison_answer(everything, one, two, comparison):
-            first, second = (named(rng, everything[place][0]).pair for place in (one, two))
-            yield _asked("comparison", None, comparison_question(rng, comparison, first, second), answer)
+        if answer := relations.comparison_answer(everything, one, two, comparison):
+            first, second = (subjects.named(rng, everything[place][0]).pair for place in (one, two))
+            yield _asked("comparison", None, relations.comparison_question(rng, comparison, first, second), answer)
             break
 
 
-def _colours(scene: Scene, rng: random.Random) -> Iterator[Question]:
-    everything = instances(scene)
+def _colours(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
+    everything = subjects.instances(scene)
     if nouns := [noun for noun in COLOUR_NOUNS if colour_answer(everything, noun)]:
         noun = rng.choice(nouns)
         yield _asked("colour", None, colour_question(rng, noun), colour_answer(everything, noun) or "")
 
 
-def _references(scene: Scene, rng: random.Random) -> Iterator[Question]:
+def _references(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Ask what a point on one thing marks, a box around one, and a point on none."""
     place = rng.randrange(len(scene.objects))
     kind = scene.objects[place].index
     question = reference_question(rng, "point")
-    yield _asked("at_point", None, question, reference_answer(kind), kind, spot(rng, scene, place))
+    yield _asked("at_point", None, question, reference_answer(kind), kind, subjects.spot(rng, scene, place))
     place = rng.randrange(len(scene.objects))
     kind = scene.objects[place].index
-    box = loose_box(rng, scene.objects[place].box)
+    box = subjects.loose_box(rng, scene.objects[place].box)
     yield _asked("at_box", None, reference_question(rng, "box"), reference_answer(kind), kind, box)
     if (scene.owner < 0).any():
         question = reference_question(rng, "point")
-        yield _asked("at_nothing", None, question, reference_answer(None), None, spot(rng, scene, -1))
+        yield _asked("at_nothing", None, question, reference_answer(None), None, subjects.spot(rng, scene, -1))
 
 
-def _reasoning(scene: Scene, rng: random.Random) -> Iterator[Question]:
+def _reasoning(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Count a kind that is there and one that is not, with reasoning."""
-    present = named(rng, rng.choice(sorted({item.index for item in scene.objects})))
-    missing = absent_target(scene, rng) if rng.random() < 0.5 else unknown_target(rng)
+    present = subjects.named(rng, rng.choice(sorted({item.index for item in scene.objects})))
+    missing = subjects.absent_target(scene, rng) if rng.random() < 0.5 else subjects.unknown_target(rng)
     for target in (present, missing):
         question = language.count_question(rng, target.pair)
         task = {"skill": "query", "question": question, "reasoning": True}
-        yield Question(task, partial(_read_reasoning, scene, target, question))
+        yield subjects.Question(task, partial(_read_reasoning, scene, target, question))
 
 
-def _read_reasoning(scene: Scene, target: Target, question: str, result: Any) -> Asked:
-    places = places_of(scene, target.kind)
+def _read_reasoning(scene: Scene, target: subjects.Target, question: str, result: Any) -> Asked:
+    places = subjects.places_of(scene, target.kind)
     points: list[Place] = [(x, y) for part in result["reasoning"]["grounding"] for x, y in part["points"]]
     return Asked(
         "reasoning",
@@ -179,5 +161,5 @@ def _read_reasoning(scene: Scene, target: Target, question: str, result: Any) ->
         str(result["answer"]),
         target.kind,
         points=points,
-        on_object=[shown_at(scene, point) in places for point in points],
+        on_object=[subjects.shown_at(scene, point) in places for point in points],
     )

@@ -5,14 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bench.nano.evaluation.asking.words import AT_REFERENCE, SPATIAL
-from bench.nano.evaluation.failures.text import (
-    asked_html,
-    caption_html,
-    is_whole,
-    located_html,
-    outline_html,
-    typed_html,
-)
+from bench.nano.evaluation.failures import text
 from bench.nano.evaluation.figures.words import agrees, is_right
 from bench.nano.evaluation.records import Asked, Located, Outlined, Place, Record, Typed
 from bench.nano.evaluation.scoring import match_boxes
@@ -79,7 +72,9 @@ def _located(question: Located, found: Sequence[bool], right: Sequence[bool]) ->
     shapes = [Shape("found" if hit else "missed", box) for box, hit in zip(question.truth, found, strict=True)]
     shapes += [Shape("right" if hit else "wrong", place) for place, hit in zip(question.answers, right, strict=True)]
     wrong, missed = list(right).count(False), list(found).count(False)
-    return Panel(wrong + missed, [located_html(question, wrong, missed)], [*shapes, *_reference(question.reference)])
+    return Panel(
+        wrong + missed, [text.located_html(question, wrong, missed)], [*shapes, *_reference(question.reference)]
+    )
 
 
 def outline_panels(record: Record) -> list[Panel]:
@@ -96,12 +91,12 @@ def _outline(outline: Outlined) -> Panel:
     shapes = [] if outline.place is None else [Shape("found" if hit else "missed", object=outline.place)]
     if outline.polygon:
         shapes.append(Shape("right" if hit else "wrong", outline=outline.polygon))
-    return Panel(1 - outline.iou, [outline_html(outline)], [*shapes, *_reference(outline.reference)])
+    return Panel(1 - outline.iou, [text.outline_html(outline)], [*shapes, *_reference(outline.reference)])
 
 
 def caption_panels(record: Record) -> list[Panel]:
     """Show the image with all captions that have a mistake."""
-    lines = [caption_html(caption) for caption in record.captions if not is_whole(caption)]
+    lines = [text.caption_html(caption) for caption in record.captions if not text.is_whole(caption)]
     marks = sum(line.count("<del>") + line.count("<ins>") for line in lines)
     return [Panel(marks, lines)] if lines else []
 
@@ -112,7 +107,7 @@ def word_panels(about: Iterable[str]) -> Callable[[Record], list[Panel]]:
 
     def panels(record: Record) -> list[Panel]:
         wrong = [question for question in record.questions if question.about in chosen and not is_right(question)]
-        return [Panel(len(wrong), [asked_html(question) for question in wrong])] if wrong else []
+        return [Panel(len(wrong), [text.asked_html(question) for question in wrong])] if wrong else []
 
     return panels
 
@@ -120,7 +115,7 @@ def word_panels(about: Iterable[str]) -> Callable[[Record], list[Panel]]:
 def reference_panels(record: Record) -> list[Panel]:
     """Show each reference whose object was not named."""
     wrong = [one for one in record.questions if one.about in AT_REFERENCE and not is_right(one)]
-    return [Panel(1, [asked_html(question)], list(_reference(question.reference))) for question in wrong]
+    return [Panel(1, [text.asked_html(question)], list(_reference(question.reference))) for question in wrong]
 
 
 def reasoning_panels(record: Record) -> list[Panel]:
@@ -136,7 +131,7 @@ def _reasoned(question: Asked) -> Panel:
     places = zip(question.points or (), question.on_object, strict=True)
     shapes = [Shape("right" if hit else "wrong", place) for place, hit in places]
     badness = question.on_object.count(False) + (not is_right(question)) + (not agrees(question))
-    return Panel(badness, [asked_html(question)], shapes)
+    return Panel(badness, [text.asked_html(question)], shapes)
 
 
 def typed_panels(record: Record) -> list[Panel]:
@@ -150,7 +145,7 @@ def _typed(answer: Typed) -> Panel:
         if one.kind in ("box", "point"):
             shapes += [Shape("found" if one.right else "missed", tuple(one.expected))] if one.expected else []
             shapes += [Shape("right" if one.right else "wrong", tuple(one.answer))] if one.answer else []
-    return Panel(sum(not one.right for one in answer.fields), [typed_html(answer)], shapes)
+    return Panel(sum(not one.right for one in answer.fields), [text.typed_html(answer)], shapes)
 
 
 def _reference(place: Place | None) -> Iterator[Shape]:

@@ -15,15 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.nano.evaluation.captions import compare_counts, parse_caption
-from bench.nano.evaluation.figures.spatial import (
-    LEAST_RECALL,
-    SIZE_BUCKETS,
-    counts_by_object,
-    counts_by_size,
-    paired_answers,
-    present,
-    total_counts,
-)
+from bench.nano.evaluation.figures import spatial
 from bench.nano.evaluation.figures.typed import is_valid
 from bench.nano.evaluation.figures.words import GROUPS, is_right
 from bench.nano.evaluation.records import Record
@@ -87,7 +79,7 @@ def _loss(better: str, worse: str) -> Callable[[Sums], Column]:
 
 
 def _worst_size(sums: Sums) -> Column:
-    found = np.stack([_f1(name)(sums) for _, name in SIZE_BUCKETS])
+    found = np.stack([_f1(name)(sums) for _, name in spatial.SIZE_BUCKETS])
     return np.asarray(np.fmin.reduce(found))
 
 
@@ -96,7 +88,9 @@ TARGETS: tuple[Target, ...] = (
     Target("detect, mean IoU of the matches", 0.85, "boxes asked", _share("boxes iou", "boxes right")),
     Target("detect, AP50", 0.93, "boxes asked", lambda sums: sums["ap50"]),
     Target("detect, F1 of the worst size", 0.85, "boxes asked", _worst_size),
-    Target("detect, recall of the worst object", LEAST_RECALL, "boxes asked", lambda s: s["worst"], interval=False),
+    Target(
+        "detect, recall of the worst object", spatial.LEAST_RECALL, "boxes asked", lambda s: s["worst"], interval=False
+    ),
     Target("detect, F1 of names less synonyms'", 0.02, "synonym asked", _loss("name", "synonym"), at_most=True),
     Target(
         "detect, F1 on trained less new backgrounds", 0.03, "held out asked", _loss("trained", "held out"), at_most=True
@@ -143,29 +137,29 @@ def _sums(records: Sequence[Record], weights: npt.NDArray[np.float64]) -> dict[s
     names = sorted(set(chain.from_iterable(tallies)) | {f"{name} {part}" for name in _COUNTED for part in _PARTS})
     table = weights @ np.array([[one[name] for name in names] for one in tallies], np.float64)
     sums = {name: table[:, column] for column, name in enumerate(names)}
-    by_object = counts_by_object(chain.from_iterable(present(record.detections) for record in records))
+    by_object = spatial.counts_by_object(chain.from_iterable(spatial.present(record.detections) for record in records))
     worst = min((counts.recall for counts in by_object.values()), default=math.nan)
     return sums | {"worst": np.full(len(weights), worst), "ap50": _ap50(records, weights)}
 
 
-_COUNTED = ("boxes", "name", "synonym", "trained", "held out", *(name for _, name in SIZE_BUCKETS))
+_COUNTED = ("boxes", "name", "synonym", "trained", "held out", *(name for _, name in spatial.SIZE_BUCKETS))
 _PARTS = ("right", "wrong", "missed", "asked")
 
 
 def tally(record: Record) -> dict[str, float]:
     """Sum up one scene: how often each thing was asked, and how often it was right."""
     sums: dict[str, float] = defaultdict(float)
-    asked = present(record.detections)
-    _add(sums, "boxes", total_counts(asked))
-    _add(sums, "held out" if record.background in HELD_OUT_BACKGROUNDS else "trained", total_counts(asked))
+    asked = spatial.present(record.detections)
+    _add(sums, "boxes", spatial.total_counts(asked))
+    _add(sums, "held out" if record.background in HELD_OUT_BACKGROUNDS else "trained", spatial.total_counts(asked))
     for question in asked:
         _add(sums, question.wanted, count_matches(question.answers, question.truth))
         sums["boxes iou"] += sum(match.iou for match in match_boxes(question.answers, question.truth))
-    for name, counts in counts_by_size(record).items():
+    for name, counts in spatial.counts_by_size(record).items():
         _add(sums, name, counts)
     _add_hits(sums, "false", [bool(one.answers) for one in (*record.detections, *record.points) if not one.truth])
     _add_hits(sums, "false", [bool(outline.polygon) for outline in record.outlines if outline.place is None])
-    for question in present(record.points):
+    for question in spatial.present(record.points):
         sums["point present"] += 1
         _add_hits(sums, "point", question.on_object)
     _add_hits(sums, "segment", [outline.iou for outline in record.outlines if outline.place is not None])
@@ -203,7 +197,7 @@ def _ap50(records: Sequence[Record], weights: npt.NDArray[np.float64]) -> Column
     for number, record in enumerate(records):
         for question in record.detections:
             scores += question.scores
-            paired += paired_answers(question)
+            paired += spatial.paired_answers(question)
             scene += [number] * len(question.answers)
     totals = weights @ np.array([sum(len(one.truth) for one in record.detections) for record in records], np.float64)
     if not totals.all():

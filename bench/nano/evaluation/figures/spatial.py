@@ -5,19 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from bench.nano.evaluation import scoring
 from bench.nano.evaluation.records import Located, Outlined, Record
-from bench.nano.evaluation.scoring import (
-    Counts,
-    auc,
-    average_precision,
-    count_matches,
-    inside,
-    iou,
-    match_boxes,
-    mean,
-    pairs_in_order,
-    ratio,
-)
 from bench.nano.scenes.held_out.backgrounds import HELD_OUT_BACKGROUNDS
 from bench.nano.scenes.objects import load_objects
 
@@ -34,24 +23,24 @@ def present(questions: Iterable[Located]) -> list[Located]:
     return [question for question in questions if question.truth and question.reference is None]
 
 
-def total_counts(questions: Iterable[Located]) -> Counts:
+def total_counts(questions: Iterable[Located]) -> scoring.Counts:
     """Add up what is found, wrong and missed."""
-    return sum((count_matches(question.answers, question.truth) for question in questions), Counts())
+    return sum((scoring.count_matches(question.answers, question.truth) for question in questions), scoring.Counts())
 
 
 def detect_figures(records: Sequence[Record]) -> Figures:
     """Judge boxes, one to one at IoU 0.5, for every scene and kind that is in it."""
     everything = list(chain.from_iterable(record.detections for record in records))
     asked = present(everything)
-    matches = [match_boxes(question.answers, question.truth) for question in asked]
-    ordered = [pairs_in_order(found, question.truth) for found, question in zip(matches, asked, strict=True)]
+    matches = [scoring.match_boxes(question.answers, question.truth) for question in asked]
+    ordered = [scoring.pairs_in_order(found, question.truth) for found, question in zip(matches, asked, strict=True)]
     by_object = counts_by_object(asked)
     return {
         **_rates(total_counts(asked)),
-        "mean_iou": mean(match.iou for match in chain.from_iterable(matches)),
+        "mean_iou": scoring.mean(match.iou for match in chain.from_iterable(matches)),
         **_ranking(everything),
-        "reading_order": ratio(sum(pairs for pairs, _ in ordered), sum(pairs for _, pairs in ordered)),
-        "count_exact": mean(len(question.answers) == len(question.truth) for question in asked),
+        "reading_order": scoring.ratio(sum(pairs for pairs, _ in ordered), sum(pairs for _, pairs in ordered)),
+        "count_exact": scoring.mean(len(question.answers) == len(question.truth) for question in asked),
         "objects_examined": len(by_object),
         "objects_below_0.75": sum(counts.recall < LEAST_RECALL for counts in by_object.values()),
         "by_phrase": _grouped(asked, lambda question: question.wanted),
@@ -61,7 +50,7 @@ def detect_figures(records: Sequence[Record]) -> Figures:
     }
 
 
-def _rates(counts: Counts) -> Figures:
+def _rates(counts: scoring.Counts) -> Figures:
     return {
         "f1": counts.f1,
         "precision": counts.precision,
@@ -82,13 +71,13 @@ def _ranking(questions: Iterable[Located]) -> Figures:
         paired += paired_answers(question)
         total += len(question.truth)
         for box, score in zip(question.answers, question.scores, strict=True):
-            (right if any(iou(box, truth) >= 0.5 for truth in question.truth) else wrong).append(score)
-    return {"ap50": average_precision(scores, paired, total), "score_auc": auc(right, wrong)}
+            (right if any(scoring.iou(box, truth) >= 0.5 for truth in question.truth) else wrong).append(score)
+    return {"ap50": scoring.average_precision(scores, paired, total), "score_auc": scoring.auc(right, wrong)}
 
 
 def paired_answers(question: Located) -> list[bool]:
     """For each answer: whether it belongs to a true box."""
-    found = {match.answer for match in match_boxes(question.answers, question.truth)}
+    found = {match.answer for match in scoring.match_boxes(question.answers, question.truth)}
     return [place in found for place in range(len(question.answers))]
 
 
@@ -99,18 +88,18 @@ def _grouped(questions: Iterable[Located], key: Callable[[Located], str]) -> Fig
     return {name: _rates(total_counts(group)) for name, group in sorted(groups.items())}
 
 
-def counts_by_size(record: Record) -> dict[str, Counts]:
+def counts_by_size(record: Record) -> dict[str, scoring.Counts]:
     """Split a scene's boxes by the longer side in pixels: of the true box, or of the answer where it is wrong."""
-    totals = {name: Counts() for _, name in SIZE_BUCKETS}
+    totals = {name: scoring.Counts() for _, name in SIZE_BUCKETS}
     for question in present(record.detections):
-        matches = match_boxes(question.answers, question.truth)
+        matches = scoring.match_boxes(question.answers, question.truth)
         found, used = {match.truth for match in matches}, {match.answer for match in matches}
         for place, box in enumerate(question.truth):
             hit = place in found
-            totals[_bucket(box, record)] += Counts(right=int(hit), missed=int(not hit))
+            totals[_bucket(box, record)] += scoring.Counts(right=int(hit), missed=int(not hit))
         for place, box in enumerate(question.answers):
             if place not in used:
-                totals[_bucket(box, record)] += Counts(wrong=1)
+                totals[_bucket(box, record)] += scoring.Counts(wrong=1)
     return totals
 
 
@@ -120,7 +109,7 @@ def _bucket(box: Sequence[float], record: Record) -> str:
 
 
 def _by_size(records: Sequence[Record]) -> Figures:
-    totals = {name: Counts() for _, name in SIZE_BUCKETS}
+    totals = {name: scoring.Counts() for _, name in SIZE_BUCKETS}
     for record in records:
         for name, counts in counts_by_size(record).items():
             totals[name] += counts
@@ -128,7 +117,7 @@ def _by_size(records: Sequence[Record]) -> Figures:
 
 
 def _by_background(records: Sequence[Record]) -> Figures:
-    totals: dict[str, Counts] = defaultdict(Counts)
+    totals: dict[str, scoring.Counts] = defaultdict(scoring.Counts)
     for record in records:
         counts = total_counts(present(record.detections))
         held_out = record.background in HELD_OUT_BACKGROUNDS
@@ -137,16 +126,16 @@ def _by_background(records: Sequence[Record]) -> Figures:
     return {name: _rates(counts) for name, counts in sorted(totals.items())}
 
 
-def counts_by_object(questions: Iterable[Located]) -> dict[int, Counts]:
+def counts_by_object(questions: Iterable[Located]) -> dict[int, scoring.Counts]:
     """Add up what is found, wrong and missed of each class that occurs."""
-    totals: dict[int, Counts] = defaultdict(Counts)
+    totals: dict[int, scoring.Counts] = defaultdict(scoring.Counts)
     for question in questions:
         if question.kind is not None:
-            totals[question.kind] += count_matches(question.answers, question.truth)
+            totals[question.kind] += scoring.count_matches(question.answers, question.truth)
     return totals
 
 
-def _worst_objects(totals: Mapping[int, Counts]) -> Figures:
+def _worst_objects(totals: Mapping[int, scoring.Counts]) -> Figures:
     worst = sorted(totals.items(), key=lambda item: (item[1].recall, -item[1].missed))[:_WORST]
     return {load_objects()[kind].name: _rates(counts) for kind, counts in worst}
 
@@ -158,7 +147,7 @@ def absent_figures(questions: Iterable[Located]) -> Figures:
         if not question.truth:
             for name in ("all", question.wanted):
                 silent[name].append(not question.answers)
-    return {f"{name}_none": mean(silent[name]) for name in ("all", "absent", "unknown")}
+    return {f"{name}_none": scoring.mean(silent[name]) for name in ("all", "absent", "unknown")}
 
 
 def point_figures(questions: Sequence[Located]) -> Figures:
@@ -166,20 +155,20 @@ def point_figures(questions: Sequence[Located]) -> Figures:
     asked = present(questions)
     marked = [question for question in questions if question.reference is not None]
     figures = {
-        "inside": mean(hit for question in asked for hit in question.on_object),
-        "inside_box": mean(in_box(point, question) for question in asked for point in question.answers),
-        "found": mean(hit for question in asked for hit in question.found),
-        "count_exact": mean(len(question.answers) == len(question.truth) for question in asked),
+        "inside": scoring.mean(hit for question in asked for hit in question.on_object),
+        "inside_box": scoring.mean(in_box(point, question) for question in asked for point in question.answers),
+        "found": scoring.mean(hit for question in asked for hit in question.found),
+        "count_exact": scoring.mean(len(question.answers) == len(question.truth) for question in asked),
         "absent_none": absent_figures(questions)["all_none"],
     }
     if marked:
-        figures["marked_one_right"] = mean(question.on_object == [True] for question in marked)
+        figures["marked_one_right"] = scoring.mean(question.on_object == [True] for question in marked)
     return figures
 
 
 def in_box(point: Sequence[float], question: Located) -> bool:
     """Whether a point lies in a true box."""
-    return any(inside(point, box) for box in question.truth)
+    return any(scoring.inside(point, box) for box in question.truth)
 
 
 def segment_figures(outlines: Sequence[Outlined]) -> Figures:
@@ -188,15 +177,15 @@ def segment_figures(outlines: Sequence[Outlined]) -> Figures:
     marked = [outline for outline in asked if outline.reference]
     vertices = [outline.vertices for outline in asked if outline.polygon]
     return {
-        "mean_iou": mean(outline.iou for outline in asked),
-        "mean_iou_largest": mean(outline.iou for outline in asked if not outline.reference),
-        "mean_iou_at_point": mean(outline.iou for outline in marked if len(outline.reference or ()) == 2),
-        "mean_iou_at_box": mean(outline.iou for outline in marked if len(outline.reference or ()) == 4),
-        "iou_over_0.5": mean(outline.iou > 0.5 for outline in asked),
-        "drawn": mean(bool(outline.polygon) for outline in asked),
-        "absent_none": mean(not outline.polygon for outline in outlines if outline.place is None),
+        "mean_iou": scoring.mean(outline.iou for outline in asked),
+        "mean_iou_largest": scoring.mean(outline.iou for outline in asked if not outline.reference),
+        "mean_iou_at_point": scoring.mean(outline.iou for outline in marked if len(outline.reference or ()) == 2),
+        "mean_iou_at_box": scoring.mean(outline.iou for outline in marked if len(outline.reference or ()) == 4),
+        "iou_over_0.5": scoring.mean(outline.iou > 0.5 for outline in asked),
+        "drawn": scoring.mean(bool(outline.polygon) for outline in asked),
+        "absent_none": scoring.mean(not outline.polygon for outline in outlines if outline.place is None),
         "vertices_min": min(vertices, default=0),
-        "vertices_mean": mean(vertices),
+        "vertices_mean": scoring.mean(vertices),
         "vertices_max": max(vertices, default=0),
-        "vertices_8_to_32": mean(8 <= count <= 32 for count in vertices),
+        "vertices_8_to_32": scoring.mean(8 <= count <= 32 for count in vertices),
     }

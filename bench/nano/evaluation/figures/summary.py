@@ -5,33 +5,27 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
+from bench.nano.evaluation.figures import spatial
 from bench.nano.evaluation.figures.headline import compare
-from bench.nano.evaluation.figures.spatial import (
-    Figures,
-    absent_figures,
-    detect_figures,
-    point_figures,
-    segment_figures,
-)
 from bench.nano.evaluation.figures.typed import typed_figures
 from bench.nano.evaluation.figures.words import caption_figures, query_figures, reasoning_figures
 from bench.nano.evaluation.records import Record
 
 
-def summarize(records: Sequence[Record]) -> Figures:
+def summarize(records: Sequence[Record]) -> spatial.Figures:
     """Compute all figures; a skill that was not examined gives none.
 
     F1, precision and recall count boxes one to one at IoU 0.5, for every scene and kind that is in it. Questions for
     things that are not there are counted apart, except that their boxes are wrong ones for average precision and AUC.
     """
-    figures: Figures = {"scenes": len(records), "headline": [asdict(row) for row in compare(records)]}
+    figures: spatial.Figures = {"scenes": len(records), "headline": [asdict(row) for row in compare(records)]}
     if any(record.detections for record in records):
-        figures["detect"] = detect_figures(records)
-        figures["absent"] = absent_figures(chain.from_iterable(record.detections for record in records))
+        figures["detect"] = spatial.detect_figures(records)
+        figures["absent"] = spatial.absent_figures(chain.from_iterable(record.detections for record in records))
     if points := list(chain.from_iterable(record.points for record in records)):
-        figures["point"] = point_figures(points)
+        figures["point"] = spatial.point_figures(points)
     if outlines := list(chain.from_iterable(record.outlines for record in records)):
-        figures["segment"] = segment_figures(outlines)
+        figures["segment"] = spatial.segment_figures(outlines)
     if any(record.captions for record in records):
         figures["caption"] = caption_figures(records)
     questions = list(chain.from_iterable(record.questions for record in records))
