@@ -52,7 +52,6 @@ def _flutter(seed: int) -> Callable[[float], Pose]:
 
 
 def actors(seed: int = _SEED) -> tuple[Actor, ...]:
-    """Return everything that appears, from back to front."""
     return (
         Actor(0, "potted plant", 0.36, _still(0.12, 0.635)),
         Actor(1, "clock", 0.25, _still(0.60, 0.615)),
@@ -74,7 +73,6 @@ def frames(path: str | PathLike[str] = CLIP / "clip.webp") -> Iterator[Image.Ima
 
 
 def load_truth(path: str | PathLike[str] = CLIP / "truth.json") -> list[list[Seen]]:
-    """Read what is visible in each frame."""
     stored = json.loads(Path(path).read_text(encoding="utf-8"))
     return [[_from_json(item) for item in row] for row in stored["frames"]]
 
@@ -85,7 +83,6 @@ def _from_json(item: dict[str, Any]) -> Seen:
 
 
 def save_animation(path: Path, images: Sequence[Image.Image], quality: int = _QUALITY, fps: float = FPS) -> None:
-    """Write images as an endless animated WebP."""
     # Whole milliseconds that add up: 33, 33, 34 at 30 frames a second.
     ends = [round(1000 * (number + 1) / fps) for number in range(len(images))]
     times = [end - start for start, end in zip([0, *ends], ends, strict=False)]

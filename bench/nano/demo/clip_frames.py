@@ -35,8 +35,6 @@ class Pose:
 
 @dataclass(frozen=True)
 class Actor:
-    """A thing of the clip."""
-
     id: int  # Unlike all others
     name: str  # Of the vocabulary
     size: float  # Longer side of what is visible, as a share of the frame's height
@@ -46,8 +44,6 @@ class Actor:
 
 @dataclass(frozen=True)
 class Seen:
-    """What can be seen of an object in a frame."""
-
     id: int  # Of the actor
     name: str  # Of the vocabulary
     box: Box  # (x_min, y_min, x_max, y_max) of its visible pixels, in fractions of the frame

@@ -134,7 +134,6 @@ def _rounded(items: Sequence[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the plots and print the texts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint", help="folder of a checkpoint; the shipped one by default")
     parser.add_argument("--out", type=Path, default=ASSETS, help="folder of the plots")

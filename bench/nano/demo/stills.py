@@ -39,8 +39,6 @@ class Item:
 
 @dataclass(frozen=True)
 class Still:
-    """An image."""
-
     name: str  # Of its file
     # Draws what stands behind the objects, of a width and a height in pixels
     backdrop: Callable[[int, int], Image.Image]

@@ -36,8 +36,6 @@ _GRAMMAR_LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class Job:
-    """What each worker needs to know."""
-
     model: str | None  # As `photonlite.load` takes it
     device: str  # Likewise
     dtype: str  # Likewise
@@ -57,7 +55,6 @@ class Examiner:
         self.sprites = find_sprites()
 
     def __call__(self, seed: int) -> Record:
-        """Make one scene and ask its questions."""
         return examine(self.model, make_scene(seed, load_objects(), self.sprites), seed, self.skills)
 
 
@@ -111,7 +108,6 @@ def write_report(folder: Path, records: Sequence[Record], figures: Figures) -> N
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.nano.evaluation", description=__doc__)
     parser.add_argument("--model", help="folder, file or Hub id; the shipped checkpoint by default")
     parser.add_argument("--scenes", type=int, default=2000)

@@ -25,11 +25,9 @@ _QUESTIONS: dict[Skill, Callable[[Scene, random.Random], Iterator[Question]]] = 
 class Model(Protocol):
     """What the evaluation uses of `photonlite.load`'s model."""
 
-    def encode_image(self, image: Any) -> Any:
-        """Read an image once for all questions."""
+    def encode_image(self, image: Any) -> Any: ...
 
-    def batch(self, tasks: Iterable[Mapping[str, Any]], *, errors: Any) -> list[Any]:
-        """Answer many questions at once."""
+    def batch(self, tasks: Iterable[Mapping[str, Any]], *, errors: Any) -> list[Any]: ...
 
 
 def examine(model: Model, scene: Scene, seed: int, skills: Sequence[Skill] = SKILLS) -> Record:

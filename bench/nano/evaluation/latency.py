@@ -86,7 +86,6 @@ def measure_cold_shell(scene: Scene, model: str | None, threads: int, runs: int 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.nano.evaluation.latency", description=__doc__)
     parser.add_argument("--model", help="folder, file or Hub id; the shipped checkpoint by default")
     parser.add_argument("--threads", type=int, default=2)

@@ -50,12 +50,10 @@ class Counts:
 
 
 def ratio(part: float, whole: float) -> float:
-    """Divide, NaN by nothing."""
     return part / whole if whole else float("nan")
 
 
 def iou(a: Box, b: Box) -> float:
-    """Intersection over union of two boxes; 0 where both are empty."""
     wide = min(a[2], b[2]) - max(a[0], b[0])
     high = min(a[3], b[3]) - max(a[1], b[1])
     shared = max(wide, 0.0) * max(high, 0.0)
@@ -80,7 +78,6 @@ def match_boxes(answers: Sequence[Box], truths: Sequence[Box], threshold: float 
 
 
 def count_matches(answers: Sequence[Box], truths: Sequence[Box], threshold: float = 0.5) -> Counts:
-    """Count what `match_boxes` pairs and what it leaves over."""
     right = len(match_boxes(answers, truths, threshold))
     return Counts(right, len(answers) - right, len(truths) - right)
 
@@ -125,7 +122,6 @@ def auc(right: Sequence[float], wrong: Sequence[float]) -> float:
 
 
 def inside(point: Sequence[float], box: Box) -> bool:
-    """Whether a point (x, y) lies in a box, its edges included."""
     return box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]
 
 
@@ -143,6 +139,5 @@ def same_answer(answer: str, expected: str) -> bool:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Mean of numbers; NaN of none."""
     numbers = list(values)
     return ratio(sum(numbers), len(numbers))

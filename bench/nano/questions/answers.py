@@ -32,10 +32,8 @@ class Answers:
 
     @property
     def longest(self) -> int:
-        """Most tokens of an answer."""
         return self.ids.shape[1]
 
     @property
     def longest_fixed(self) -> int:
-        """Most tokens of an answer that names no object."""
         return int((self.ids[: self.name] != NONE).sum(1).max())

@@ -15,8 +15,6 @@ SHORT, NORMAL, LONG = range(3)
 
 
 class Captions:
-    """Writes captions."""
-
     def __init__(self, encode: Encode, device: torch.device) -> None:
         objects = load_objects()
         names = [[encode(" " + item.name), encode(" " + item.plural)] for item in objects]
@@ -52,7 +50,7 @@ class Captions:
         return self._opening.shape[1] + places * number + int(name.sum()) + self._stop.shape[1]
 
     def _joined(self, present: Tensor) -> Tensor:
-        """What stands before each item of lists with ``present [..., K], the first ones: [..., K, 1]."""
+        """What stands before each item of lists with `present` [..., K], the first ones: [..., K, 1]."""
         rank = counted(present.shape[-1], present.device)
         last = rank == present.sum(-1, keepdim=True) - 1
         return only(present[..., None], self._joins[(rank > 0) * (1 + last.long())])

@@ -47,8 +47,6 @@ def reading_order(boxes: Tensor, wanted: Tensor) -> Tensor:
 
 
 class Kinds:
-    """Chooses kinds to ask for."""
-
     def __init__(self, device: torch.device) -> None:
         objects = load_objects()
         categories = sorted({item.category for item in objects})
@@ -65,7 +63,7 @@ class Kinds:
         return torch.where(negative, self.absent(labels, present), present)
 
     def absent(self, labels: Tensor, present: Tensor) -> Tensor:
-        """Choose kinds that are not in scenes, one for each of ``present [K, B]; NONE is an unknown word.
+        """Choose kinds that are not in scenes, one for each of `present` [K, B]; NONE is an unknown word.
 
         Half of them share a category with what is there: telling them apart is what is hard.
         """

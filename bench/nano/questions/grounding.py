@@ -53,8 +53,6 @@ class Vocabulary:
 
 
 class GroundingMaker:
-    """Asks for places."""
-
     def __init__(self, vocabulary: Vocabulary, device: torch.device) -> None:
         self._vocabulary = vocabulary
         prompts = [vocabulary.prompts[skill] for skill in ("detect", "point", "segment")]
@@ -73,7 +71,7 @@ class GroundingMaker:
         }
 
     def objects(self, scenes: Scenes, kind: Tensor) -> list[Questions]:
-        """Ask for boxes, in the last of the slots mostly for points; ``kind [S, B]."""
+        """Ask for boxes, in the last of the slots mostly for points; `kind` [S, B]."""
         device, labels = kind.device, scenes.labels
         last = counted(len(kind), device)[:, None] == len(kind) - 1
         point = last & chance(_POINT_SHARE, kind.shape, device)
@@ -146,7 +144,6 @@ class GroundingMaker:
         )
 
     def _phrase(self, kind: Tensor) -> Tensor:
-        """Words for kinds [S, B]: [S * B, W]."""
         flat, wording = kind.flatten(), self._vocabulary.wording
         return wording(number(wording.group["phrase"], kind.device).expand_as(flat), self._vocabulary.names(flat))
 

@@ -39,7 +39,6 @@ class Part:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Of each place."""
         return self.weight if isinstance(self.weight, tuple) else (self.weight,) * self.ids.shape[1]
 
 
@@ -54,7 +53,7 @@ def counted(count: int, device: torch.device) -> Tensor:
 
 
 def token(id_: int, like: Tensor) -> Tensor:
-    """Repeat one id for every row of ``like [R, ...]: [R, 1]."""
+    """Repeat one id for every row of `like` [R, ...]: [R, 1]."""
     return number(id_, like.device).expand(len(like), 1)
 
 
@@ -92,7 +91,7 @@ def lay(parts: Sequence[Part], length: int) -> Questions:
 
 
 def either(first: Questions, second: Questions, choose_first: Tensor) -> Questions:
-    """Take each row from one of two layouts of the same length; ``choose_first [B]."""
+    """Take each row from one of two layouts of the same length; `choose_first` [B]."""
     row = choose_first[:, None]
     return Questions(
         torch.where(row, first.ids, second.ids),

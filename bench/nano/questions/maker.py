@@ -113,7 +113,6 @@ class QuestionMaker:
         self._check_room()
 
     def __call__(self, scenes: Scenes) -> list[Questions]:
-        """Ask one question a slot about every scene."""
         batch, labels = len(scenes.labels), scenes.labels
         kinds, relations = self._kinds.asked(labels, _OBJECT_SLOTS + len(_MIXES) + 1), relate(scenes)
         queries = self._queries(scenes, relations, kinds[_OBJECT_SLOTS:-1])
@@ -133,7 +132,6 @@ class QuestionMaker:
         return list(self._answer_tokenizer.encode(text, add_special_tokens=False).ids)
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Tokenise text that a user types."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _short(self, queries: Queries) -> list[Questions]:

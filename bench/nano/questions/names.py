@@ -61,7 +61,6 @@ class Names:
 
     @property
     def longest(self) -> tuple[int, ...]:
-        """Most tokens of a name in each form."""
         return tuple((self.ids != NONE).sum(-1).amax(0).tolist())
 
 

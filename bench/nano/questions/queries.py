@@ -38,7 +38,6 @@ class Queries:
     kind: Tensor  # What it asks about, NONE for an unknown word
 
     def rows(self, start: int, stop: int | None = None) -> "Queries":
-        """Return some of the rows."""
         mark, part = self.reference, slice(start, stop)
         assert mark.values is not None
         return Queries(
@@ -62,8 +61,6 @@ class _Asked:
 
 
 class QueryMaker:
-    """Asks questions with short answers."""
-
     def __init__(
         self, names: Names, wording: Wording, answers: Answers, mixes: Sequence[Mix], device: torch.device
     ) -> None:
@@ -74,7 +71,7 @@ class QueryMaker:
         self._odds = torch.tensor(odds, device=device)[:, None]  # [S, 1, questions]
 
     def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Queries:
-        """Ask about scenes, which have such relations; ``kind [S, B] is what counting and existence ask for."""
+        """Ask about scenes, which have such relations; `kind` [S, B] is what counting and existence ask for."""
         shape, device = kind.shape, kind.device
         instance = any_of((scenes.labels >= 0).expand(*shape, -1))
         point = chance(0.5, shape, device)
@@ -96,7 +93,6 @@ class QueryMaker:
         return Queries(mark, words, answer, chosen.flatten(), first)
 
     def longest(self, question: str) -> int:
-        """Most tokens of a question with its reference and its answer."""
         answer = self._answers.longest if question in _NAMES_OBJECT else self._answers.longest_fixed
         if question == REFERENCE:
             return REFERENCE_TOKENS + max(map(self._wording.longest, ("point", "box"))) + answer
@@ -106,7 +102,6 @@ class QueryMaker:
         return number(self._wording.group[group], like.device).expand_as(like)
 
     def _counting(self, scenes: Scenes, kind: Tensor) -> list[_Asked]:
-        """Count, existence and total."""
         always, no_yes = constant(True, torch.bool, kind.device).expand_as(kind), self._answers.no_yes
         count = ((scenes.labels == kind[..., None]) & (kind >= 0)[..., None]).sum(2)
         total = (scenes.labels >= 0).sum(1).expand_as(kind)

@@ -91,12 +91,10 @@ def corpus(rng: random.Random, rounds: int = 60) -> Iterator[str]:
 
 
 def _prompt(text: str) -> str:
-    """Write a text as the normaliser does."""
     return " " + " ".join(text.lower().split())
 
 
 def build() -> dict[str, Any]:
-    """Make the content of tokenizer.json."""
     splitter = _pre_tokenizer()
     counts = collections.Counter(piece for text in corpus(random.Random(0)) for piece in _split(splitter, text))
     digits = set("0123456789")

@@ -136,7 +136,6 @@ class Wording:
         return torch.cat((pieces[:, 0], words[:, 0], pieces[:, 1], words[:, 1], pieces[:, 2], end), 1)
 
     def longest(self, name: str) -> int:
-        """Most tokens of a wording of the groups whose names begin so."""
         return max(length for group, length in self._longest.items() if group.startswith(name))
 
 

@@ -13,8 +13,6 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Placed:
-    """One object of a scene."""
-
     index: int  # Class index: its place in the list of objects
     box: Box  # (x_min, y_min, x_max, y_max) of the pixels that can be seen, in fractions of the image
     extent: Box  # The same for all of its pixels, before anything covers it
@@ -31,7 +29,6 @@ class Canvas:
 
     @classmethod
     def on(cls, background: Image.Image) -> "Canvas":
-        """Start on a background."""
         return cls(background, np.full((background.height, background.width), -1, np.int8), [])
 
     def paste(self, index: int, tile: Image.Image, left: int, top: int) -> None:

@@ -47,7 +47,6 @@ def publish(run: Path, folder: Path, margin: float) -> int:
 
 
 def main() -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="folder that training wrote")
     parser.add_argument("--folder", type=Path, default=ASSETS)

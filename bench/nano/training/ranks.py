@@ -23,7 +23,6 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes files and keeps the clock."""
         return self.rank == 0
 
     def average(self, tensors: Sequence[Tensor]) -> None:
@@ -37,7 +36,7 @@ class Ranks:
         torch._foreach_copy_(list(tensors), [part.view_as(t) for part, t in zip(parts, tensors, strict=True)])
 
     def agree(self, value: float) -> float:
-        """Return every process the value of the first; waits for the device."""
+        """Send every process the value of the first; waits for the device."""
         if self.count == 1:
             return value
         shared = torch.tensor(value, dtype=torch.float64, device=self.device)
@@ -45,11 +44,9 @@ class Ranks:
         return float(shared)
 
     def wait(self) -> None:
-        """Wait until every process is here."""
         if self.count > 1:
             dist.barrier()
 
     def close(self) -> None:
-        """Leave the others."""
         if self.count > 1:
             dist.destroy_process_group()

@@ -39,7 +39,6 @@ def remapped(weights: dict[str, Tensor], rows: list[list[int]]) -> dict[str, Ten
 
 
 def main() -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokenizer", type=Path, help="tokenizer.json that the weights were trained with")
     parser.add_argument("files", type=Path, nargs="+", help="safetensors; replaced")

@@ -36,12 +36,10 @@ _LAST = 3  # lines of the log whose losses are averaged
 
 
 def folder_of(out: Path, name: str) -> Path:
-    """Return the folder that a run writes to."""
     return out / name.replace(" ", "-").replace(",", "")
 
 
 def start(name: str, minutes: float, out: Path, card: int) -> subprocess.Popen[bytes]:
-    """Start a run on a card."""
     folder = folder_of(out, name)
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "bench.nano.training", "--minutes", str(minutes), "--out", str(folder)]
@@ -72,7 +70,6 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.nano.training.sweep", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="of training, each")
     parser.add_argument("--out", type=Path, required=True)

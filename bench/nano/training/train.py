@@ -46,7 +46,6 @@ _MODEL, _RAW, _PROGRESS = "model.safetensors", "raw.safetensors", "progress.json
 
 
 def arguments() -> argparse.ArgumentParser:
-    """Return the options of a run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -66,7 +65,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Parse arguments and train."""
     options = arguments().parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     ranks = Ranks(options.device)
@@ -158,7 +156,6 @@ class Trainer:
             yield BatchedMuon([p for n, p in named if n in inner], lr=rate, weight_decay=0.05)
 
     def run(self) -> None:
-        """Train until the time is up."""
         if self.ranks.leads:
             self._save_samples()
         self._warm_up()

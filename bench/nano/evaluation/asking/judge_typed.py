@@ -15,8 +15,6 @@ _CORNERS = ("x_min", "y_min", "x_max", "y_max")
 
 @dataclass(frozen=True)
 class Wanted:
-    """A property that an answer should have."""
-
     key: str  # Its name; empty for a value alone
     kind: str  # "name", "count", "present", "colour", "zone", "box" or "point"
     value: Any  # The right one; a box of four numbers for both kinds of places; None where null is right
@@ -24,12 +22,10 @@ class Wanted:
 
 
 def read_object(scene: Scene, wanted: Sequence[Wanted], answer: Any) -> list[Field]:
-    """Compare an object with what it should be."""
     return [_field(scene, one, answer[one.key]) for one in wanted]
 
 
 def read_value(scene: Scene, wanted: Wanted, answer: Any) -> list[Field]:
-    """Compare a value that stands alone."""
     return [_field(scene, wanted, answer)]
 
 

@@ -20,8 +20,6 @@ EDGE_SHIFT = 0.06
 
 @dataclass(frozen=True)
 class Question:
-    """One thing to ask."""
-
     task: dict[str, Any]  # For `photonlite`'s `model.batch`, but for the image
     read: Callable[[Any], Any]  # Turns the result into what the record keeps
 
@@ -42,20 +40,17 @@ def targets(scene: Scene, rng: random.Random) -> list[Target]:
 
 
 def named(rng: random.Random, index: int) -> Target:
-    """Choose words for a class that is in the scene."""
     pair = language.name_pair(rng, index)
     return Target(index, "name" if pair[0] == load_objects()[index].name else "synonym", pair)
 
 
 def absent_target(scene: Scene, rng: random.Random) -> Target:
-    """Choose a class that is not in the scene, and words for it."""
     present = {item.index for item in scene.objects}
     kind = rng.choice([index for index in range(len(load_objects())) if index not in present])
     return Target(kind, "absent", language.name_pair(rng, kind))
 
 
 def unknown_target(rng: random.Random) -> Target:
-    """Choose a word that names no object."""
     return Target(None, "unknown", language.unknown_pair(rng, "held_out"))
 
 
@@ -72,7 +67,6 @@ def several(scene: Scene) -> list[int]:
 
 
 def places_of(scene: Scene, kind: int | None) -> list[int]:
-    """Return the places of all objects of a class."""
     return [place for place, item in enumerate(scene.objects) if item.index == kind]
 
 

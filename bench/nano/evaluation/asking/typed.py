@@ -59,13 +59,11 @@ def typed_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Quest
 
 
 def schema_of(kind: str, nullable: bool = False) -> dict[str, Any]:
-    """Return the JSON Schema of a property's value."""
     schema = _SCHEMAS[kind]
     return {"anyOf": [schema, {"type": "null"}]} if nullable else schema
 
 
 def object_of(wanted: Sequence[Wanted], nullable: bool = False) -> dict[str, Any]:
-    """Return the JSON Schema of an object with such properties."""
     properties = {one.key: schema_of(one.kind, nullable and one.kind not in ("count", "present")) for one in wanted}
     return {"type": "object", "properties": properties, "required": [*properties]}
 
@@ -91,7 +89,6 @@ def _key(rng: random.Random, role: typed.Role) -> str:
 
 
 def _largest(scene: Scene, places: Sequence[int]) -> int | None:
-    """Return the place of the clearly largest of some things."""
     boxes = [scene.objects[place].box for place in places]
     found = typed.clearly_first([(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes], ratio=typed.CLEARLY_LARGEST)
     return None if found is None else places[found]
@@ -102,7 +99,6 @@ def _colour(kind: int) -> str | None:
 
 
 def _told(scene: Scene, rng: random.Random, place: int) -> dict[typed.Role, Wanted]:
-    """Everything that can be told of an instance by itself."""
     item = scene.objects[place]
     x0, y0, x1, y1 = item.box
     spot = rng.random() < 0.75
@@ -119,7 +115,6 @@ def _told(scene: Scene, rng: random.Random, place: int) -> dict[typed.Role, Want
 
 
 def _some(rng: random.Random, told: dict[typed.Role, Wanted], first: typed.Role | None = None) -> list[Wanted]:
-    """Choose one to four properties and their order."""
     roles = rng.sample([*told], min(len(told), rng.randint(1, _MOST_PROPERTIES)))
     if first:
         roles = [first, *(role for role in roles if role != first)]
@@ -214,7 +209,6 @@ def _of_list(scene: Scene, rng: random.Random, *, each: bool) -> subjects.Questi
 
 
 def _of_value(scene: Scene, rng: random.Random, target: subjects.Target) -> subjects.Question:
-    """Ask for a value alone: how many, whether there is one, or where it is."""
     places = subjects.places_of(scene, target.kind)
     largest = _largest(scene, places)
     chosen = rng.choice(("count", "present", "box", "point") if largest is not None else ("count", "present"))

@@ -28,7 +28,6 @@ _NOTHING_SHARE = 0.25  # of the scenes where nothing lies to some side of a thin
 
 
 def caption_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
-    """Ask for all lengths."""
     truth = Counter(item.index for item in scene.objects)
     zones = {kind: zones_of((cx, cy) for index, cx, cy in subjects.instances(scene) if index == kind) for kind in truth}
     for length in LENGTHS:

@@ -39,7 +39,6 @@ def thumbnail(scene: Scene, shapes: Sequence[Shape] = ()) -> Image.Image:
 
 
 def jpeg(image: Image.Image) -> bytes:
-    """Encode an image for the page."""
     file = io.BytesIO()
     image.save(file, "JPEG", quality=76, optimize=True)
     return file.getvalue()
@@ -69,7 +68,6 @@ def _draw(draw: ImageDraw.ImageDraw, shape: Shape, size: tuple[int, int]) -> Non
 
 
 def _corners(place: Sequence[float]) -> list[tuple[float, float]]:
-    """Return a point as it is, and a box as its corners."""
     if len(place) < 4:
         return [(place[0], place[1])] if place else []
     x0, y0, x1, y1 = place

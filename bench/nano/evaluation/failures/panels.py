@@ -38,8 +38,6 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page."""
-
     name: str
     title: str
     about: str

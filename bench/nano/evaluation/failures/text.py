@@ -46,7 +46,6 @@ def caption_html(caption: Captioned) -> str:
 
 
 def is_whole(caption: Captioned) -> bool:
-    """Whether a caption has no mistake."""
     return dict(parse_caption(caption.text)) == caption.truth and all(
         is_true(part, caption.zones) for part in placed(caption.text)
     )

@@ -32,8 +32,6 @@ _INTERVAL = (2.5, 97.5)
 
 @dataclass(frozen=True)
 class Target:
-    """A figure and what it should be."""
-
     name: str  # For the table
     limit: float  # The figure should be at least this
     needs: str  # The sum that is 0 where nothing of the kind was asked; the figure is left out then

@@ -24,7 +24,6 @@ def present(questions: Iterable[Located]) -> list[Located]:
 
 
 def total_counts(questions: Iterable[Located]) -> scoring.Counts:
-    """Add up what is found, wrong and missed."""
     return sum((scoring.count_matches(question.answers, question.truth) for question in questions), scoring.Counts())
 
 
@@ -127,7 +126,6 @@ def _by_background(records: Sequence[Record]) -> Figures:
 
 
 def counts_by_object(questions: Iterable[Located]) -> dict[int, scoring.Counts]:
-    """Add up what is found, wrong and missed of each class that occurs."""
     totals: dict[int, scoring.Counts] = defaultdict(scoring.Counts)
     for question in questions:
         if question.kind is not None:
@@ -167,7 +165,6 @@ def point_figures(questions: Sequence[Located]) -> Figures:
 
 
 def in_box(point: Sequence[float], question: Located) -> bool:
-    """Whether a point lies in a true box."""
     return any(scoring.inside(point, box) for box in question.truth)
 
 

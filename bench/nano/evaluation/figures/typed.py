@@ -61,7 +61,6 @@ def _whole(answers: Iterable[Typed]) -> float:
 
 
 def is_valid(answer: Typed) -> bool:
-    """Whether the text of an answer is JSON that keeps to its schema."""
     try:
         return conforms(json.loads(answer.text), answer.schema)
     except ValueError:

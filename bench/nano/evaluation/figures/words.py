@@ -54,7 +54,6 @@ def _whole(captions: Iterable[Captioned]) -> float:
 
 
 def zones_true(caption: Captioned) -> list[bool]:
-    """Tell of each zone that a caption states whether something of the kind is there."""
     return [is_true(statement, caption.zones) for statement in placed(caption.text)]
 
 

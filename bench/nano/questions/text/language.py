@@ -229,7 +229,6 @@ def subject_of(item: SceneObject, many: bool) -> str:
 
 
 def filled(template: str, pair: tuple[str, str]) -> str:
-    """Put a (singular, plural) pair into a template."""
     singular, plural = pair
     # "a scissors" is said by nobody: what has no singular goes without an article.
     single = singular if has_no_singular(pair) else f"{article(singular)} {singular}"

@@ -34,7 +34,6 @@ REFERENCE_QUESTIONS: dict[Reference, tuple[str, ...]] = {
 
 
 def reference_question(rng: random.Random, kind: Reference) -> str:
-    """Ask what a reference marks; the answer is `reference_answer`."""
     return asked(rng, rng.choice(REFERENCE_QUESTIONS[kind]))
 
 

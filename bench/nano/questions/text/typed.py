@@ -144,7 +144,6 @@ TYPED_QUESTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def members(word: str) -> frozenset[int]:
-    """Return the class indices that belong to a group."""
     if word == "fruit":
         return _kinds(_FRUIT)
     inside = (i for i, item in enumerate(load_objects()) if item.category == _CATEGORIES[word])
@@ -165,7 +164,6 @@ def _kinds(names: str) -> frozenset[int]:
 
 
 def zone_of(cx: float, cy: float) -> str:
-    """Name the zone of the 3x3 grid that a centre (fractions of the image) lies in."""
     row, column = (min(2, max(0, int(3 * part))) for part in (cy, cx))
     return ZONES[row][column]
 

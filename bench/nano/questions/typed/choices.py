@@ -47,8 +47,6 @@ _TOP_SHARE, _COUNTED_SHARE = 0.3, 0.2  # of the lists: with nothing around them;
 
 @dataclass(frozen=True)
 class Choice:
-    """What is asked of B scenes."""
-
     form: Tensor  # SCALAR, OBJECT, LIST or BARE, [B]
     about: Tensor  # SCENE, KIND, GROUP, OUTER or CALLED, [B]
     kind: Tensor  # Asked for, NONE for an unknown word, [B]; also where it is about something else
@@ -63,7 +61,6 @@ class Choice:
 
     @property
     def single(self) -> Tensor:
-        """Whether it is about one thing, not about a list, [B]."""
         return self.form <= OBJECT
 
     @property
@@ -72,7 +69,6 @@ class Choice:
         return counted(PROPERTIES, self.roles.device) < self.properties[:, None]
 
     def has(self, role: int) -> Tensor:
-        """Whether a property is told, [B]."""
         return ((self.roles == role) & self.told).any(1)
 
     @property
@@ -87,8 +83,6 @@ class Choice:
 
 
 class Chooser:
-    """Chooses what is asked."""
-
     def __init__(self, device: torch.device) -> None:
         self.colours = colours_of_kinds(device)
         self._members, self._unclear = groups_of_kinds(device)
@@ -97,7 +91,7 @@ class Chooser:
         self._odds = odds(device)
 
     def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Choice:
-        """Choose for every scene; ``kind [B] is what may be asked for."""
+        """Choose for every scene; `kind` [B] is what may be asked for."""
         labels, device = scenes.labels, scenes.labels.device
         there = labels >= 0
         form = weighted(torch.ones_like(self._forms, dtype=torch.bool).expand(len(labels), -1), self._forms)
@@ -180,6 +174,6 @@ class Chooser:
 
 
 def _first(values: Tensor, match: Tensor, margin: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Find the place of the largest of ``values [..., N], and tell whether it is larger than the next by a margin."""
+    """Find the place of the largest of `values` [..., N], and tell whether it is larger than the next by a margin."""
     best = torch.where(match, values, -torch.inf).topk(2, -1)
     return best.indices[..., 0], match.any(-1) & (best.values[..., 0] >= best.values[..., 1] + margin)

@@ -65,8 +65,6 @@ the model took a property for a number and the schema wants a string, the colon 
 
 
 class TypedMaker:
-    """Asks for JSON."""
-
     def __init__(self, vocabulary: Vocabulary, device: torch.device) -> None:
         self._vocabulary, encode = vocabulary, vocabulary.encode
         self._choose = Chooser(device)
@@ -92,7 +90,7 @@ class TypedMaker:
         return self._prefix.shape[1] + asked + 1 + 6 + 2 * key + value
 
     def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Questions:
-        """Ask every scene one question; ``kind [B] is what may be asked for."""
+        """Ask every scene one question; `kind` [B] is what may be asked for."""
         choice = self._choose(scenes, relations, kind)
         told = self._tell(scenes, relations, choice)
         words = self._words(choice)
@@ -101,7 +99,6 @@ class TypedMaker:
         return lay(parts, TYPED_LENGTH)
 
     def _words(self, choice: Choice) -> Tensor:
-        """Word the questions, [B, W]."""
         names, device = self._vocabulary.names, choice.form.device
         boxes = choice.has(BOX) & chance(_BOXES_SHARE, choice.form.shape, device) & (choice.form >= LIST)
         count = choice.has(COUNT) & ~(choice.form >= LIST)
@@ -155,7 +152,6 @@ class TypedMaker:
         return [*self._opening(scenes, choice, quoted[:, 0], count), cells, *self._closing(choice, ending, count)]
 
     def _property(self, choice: Choice) -> Tensor:
-        """Names of the properties, [B, PROPERTIES, W]."""
         role, keys = choice.roles, self._keys
         sided = (choice.about == OUTER)[:, None] & (role >= LEFT) & (role < LEFT + 4)
         called = (choice.about == CALLED)[:, None] & (role == NAME) & (choice.form == OBJECT)[:, None]
@@ -166,7 +162,6 @@ class TypedMaker:
         return self._keys.ids[lot, below(self._keys.sizes[lot])]
 
     def _opening(self, scenes: Scenes, choice: Choice, quoted: Tensor, count: Tensor) -> list[Part]:
-        """What stands before the first cell."""
         device, batch = quoted.device, len(quoted)
         single, objects = choice.single, ((choice.form == OBJECT) | (choice.form == LIST)).long()
         way = 2 * objects + quoted
@@ -195,7 +190,6 @@ class TypedMaker:
         ]
 
     def _closing(self, choice: Choice, quoted: Tensor, count: Tensor) -> list[Part]:
-        """What stands behind the last cell; nothing where there are more cells than fit."""
         objects = ((choice.form == OBJECT) | (choice.form == LIST)).long()
         whole = count * choice.properties <= CELLS
         way = 2 * objects + quoted

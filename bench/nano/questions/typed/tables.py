@@ -62,7 +62,6 @@ _ODDS: dict[int, tuple[dict[Role, float], ...]] = {
 
 
 def odds(device: torch.device) -> Tensor:
-    """Return the odds of properties, [forms, abouts, roles]."""
     rows = [[[float(one.get(role, 0)) for role in typed.ROLES] for one in _ODDS[form]] for form in range(len(_ODDS))]
     return torch.tensor(rows, device=device)
 

@@ -23,8 +23,6 @@ _ZONES = 3
 
 @dataclass(frozen=True)
 class Told:
-    """What answers say."""
-
     count: Tensor  # Items, [B]; one where it is about one thing
     rows: Tensor  # Of the values of every property of every item, [B, N, R]
     type: Tensor  # POINT or AREA where a property is told by numbers, else TEXT, [B, R]
@@ -32,13 +30,10 @@ class Told:
 
 
 class Teller:
-    """Tells what is true."""
-
     def __init__(self, values: Values, colours: Tensor) -> None:
         self._values, self._colours = values, colours
 
     def __call__(self, scenes: Scenes, relations: Relations, choice: Choice) -> Told:
-        """Tell everything that is wanted."""
         places, count = _items(scenes, choice)
         empty = ~choice.match.any(1) & choice.single
         rows = torch.cat((self._of_items(scenes, choice, places, empty), self._sides(scenes, relations, choice)), 2)

@@ -129,7 +129,6 @@ def degrade(images: Tensor) -> Tensor:
 
 
 def _grey(images: Tensor) -> Tensor:
-    """Return the luma of images [B, 3, H, W], [B, 1, H, W]."""
     return 0.299 * images[:, :1] + 0.587 * images[:, 1:2] + 0.114 * images[:, 2:]
 
 

@@ -63,7 +63,6 @@ def rasterise(points: Points, side: int) -> Mask:
 
 
 def iou(one: Mask, other: Mask) -> float:
-    """Return the intersection over union of two masks."""
     return float((one & other).sum() / max(1, (one | other).sum()))
 
 

@@ -18,7 +18,6 @@ def constant(value: float | tuple[float, ...], dtype: torch.dtype, device: torch
 
 
 def uniform(shape: tuple[int, ...], low: float, high: float, device: torch.device) -> Tensor:
-    """Draw from U[low, high)."""
     return torch.rand(shape, device=device) * (high - low) + low
 
 
@@ -49,7 +48,6 @@ class Canvas:
         return self.rand(1, 1, 1) < share
 
     def zeros(self, channels: int) -> Tensor:
-        """Return black planes [B, channels, S, S]."""
         return torch.zeros(self.batch, channels, self.size, self.size, device=self.device)
 
     def colours(self) -> Tensor:

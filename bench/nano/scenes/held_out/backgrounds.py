@@ -22,7 +22,6 @@ _DRAWN_SIDE = 720
 
 
 def paint_background(kind: str, rng: np.random.Generator, width: int, height: int) -> Pixels:
-    """Draw one background. Returns RGB, uint8 [height, width, 3]."""
     scale = min(1.0, _DRAWN_SIDE / max(width, height))
     drawn = BACKGROUNDS[kind](rng, max(1, round(height * scale)), max(1, round(width * scale)))
     pixels: Pixels = np.clip(drawn * 255 + 0.5, 0, 255).astype(np.uint8)

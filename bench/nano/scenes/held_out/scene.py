@@ -34,8 +34,6 @@ _COLOUR_WORDS = frozenset(["red", "orange", "yellow", "green", "blue", "purple",
 
 @dataclass(frozen=True)
 class Scene:
-    """An image and the truth about it."""
-
     image: Image.Image  # RGB, decoded from `jpeg`
     objects: tuple[Placed, ...]  # In the order in which they were painted; later ones cover earlier ones
     background: str  # A key of `BACKGROUNDS`

@@ -12,7 +12,6 @@ from bench.nano.scenes.held_out.drawing import Plane, fractal, mesh, palette, ra
 
 
 def voronoi(rng: np.random.Generator, height: int, width: int) -> Plane:
-    """Draw flat cells around random points, most with seams."""
     count = int(rng.integers(12, 50))
     y, x = np.mgrid[:height:2, :width:2].astype(np.float32)
     seeds = rng.random((count, 2), dtype=np.float32) * (height, width)
@@ -34,7 +33,6 @@ def voronoi(rng: np.random.Generator, height: int, width: int) -> Plane:
 
 
 def rings(rng: np.random.Generator, height: int, width: int) -> Plane:
-    """Draw arcs around a point beside the image."""
     # The centre lies outside of the image, for a whole target would be a dartboard or a circle.
     x, y = mesh(height, width, rng.uniform(0, 2 * math.pi))
     radius = np.hypot(x - np.hypot(width, height) * rng.uniform(0.55, 0.9), y)
@@ -45,7 +43,6 @@ def rings(rng: np.random.Generator, height: int, width: int) -> Plane:
 
 
 def bricks(rng: np.random.Generator, height: int, width: int) -> Plane:
-    """Draw a wall in running bond."""
     y, x = np.mgrid[:height, :width].astype(np.float32)
     tall = rng.uniform(0.05, 0.12) * min(height, width)
     wide, joint = tall * rng.uniform(2.2, 3.2), max(1.5, tall * rng.uniform(0.06, 0.14))
@@ -61,7 +58,6 @@ def bricks(rng: np.random.Generator, height: int, width: int) -> Plane:
 
 
 def clouds(rng: np.random.Generator, height: int, width: int) -> Plane:
-    """Draw a sky by day or at dusk."""
     cover = np.clip((fractal(rng, height, width, rng.uniform(2, 5), 6) - rng.uniform(0.3, 0.55)) * 2.5, 0, 1)
     top, bottom = np.array((0.20, 0.42, 0.78)), np.array((0.62, 0.80, 0.95))
     if rng.random() < 0.3:
@@ -71,7 +67,6 @@ def clouds(rng: np.random.Generator, height: int, width: int) -> Plane:
 
 
 def terrain(rng: np.random.Generator, height: int, width: int) -> Plane:
-    """Draw land from above: heights as colours, slopes as light."""
     ground = fractal(rng, height, width, rng.uniform(2, 5), 6)
     ramps = (
         [(0.1, 0.25, 0.5), (0.2, 0.45, 0.65), (0.85, 0.8, 0.6), (0.35, 0.55, 0.25), (0.25, 0.4, 0.2), (0.5, 0.45, 0.4)],
@@ -85,7 +80,6 @@ def terrain(rng: np.random.Generator, height: int, width: int) -> Plane:
 
 
 def scribbles(rng: np.random.Generator, height: int, width: int) -> Plane:
-    """Draw winding pen lines."""
     colours = palette(rng, 6, 0.5)
     page = Image.new("RGB", (width, height), _rgb(colours[0]))
     draw = ImageDraw.Draw(page)
@@ -101,7 +95,6 @@ def scribbles(rng: np.random.Generator, height: int, width: int) -> Plane:
 
 
 def maze(rng: np.random.Generator, height: int, width: int) -> Plane:
-    """Draw the walls of a maze that has one way between any two places."""
     side = max(8, int(rng.uniform(0.05, 0.12) * min(height, width)))
     rows, columns = height // side + 1, width // side + 1
     ground, wall = random_colour(rng), random_colour(rng)

@@ -10,7 +10,6 @@ from bench.nano.scenes.batched.painting import Canvas, look_up, soft_blur
 
 
 def _ground(c: Canvas) -> Tensor:
-    """Draw something quiet to draw on: one colour, or two that flow into each other."""
     t = c.fractal(1, 3) * c.chance(0.6) * c.number(0, 0.8)
     return torch.lerp(c.colours(), c.colours(), t)
 

@@ -10,7 +10,6 @@ from bench.nano.scenes.batched.painting import Canvas, look_up
 
 
 def solid(c: Canvas) -> Tensor:
-    """One colour."""
     return c.colours().expand(c.batch, 3, c.size, c.size)
 
 
@@ -53,7 +52,6 @@ def checks(c: Canvas) -> Tensor:
 
 
 def blobs(c: Canvas) -> Tensor:
-    """Blurred blobs of many colours."""
     coarse = c.smooth_noise(3, 4)
     fine = c.smooth_noise(3, 12)
     return torch.lerp(coarse, fine, c.rand(1, 1, 1))
@@ -106,7 +104,6 @@ def cloth(c: Canvas) -> Tensor:
 
 
 def waves(c: Canvas) -> Tensor:
-    """Interfering waves in each channel, moiré-like."""
     out = c.zeros(3)
     for _ in range(3):
         frequency = torch.exp2(c.number(0, 4.5))
