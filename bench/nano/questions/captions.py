@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from bench.nano.questions.answers import NUMBERS
 from bench.nano.questions.choices import reading_order
 from bench.nano.questions.layout import NONE, counted, only, padded
-from bench.nano.questions.names import Encode
+from bench.nano.questions.names import NUMBERS, Encode
 from bench.nano.questions.text import language
 from bench.nano.scenes.batched.compose import Scenes
 from bench.nano.scenes.objects import load_objects

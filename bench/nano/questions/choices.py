@@ -32,7 +32,7 @@ def any_of(valid: Tensor) -> Tensor:
 
 
 def weighted(valid: Tensor, weights: Tensor) -> Tensor:
-    """Choose among the True places of [..., K] with odds of ``weights`` (which broadcast; 0 means never).
+    """Choose among the True places of [..., K] with odds of `weights` (which broadcast; 0 means never).
 
     Exponential clocks: the one that rings first, at a rate of its weight.
     """

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.nano.questions.answers import Answers
 from bench.nano.questions.choices import Kinds, any_of, chance, distinct, reading_order
 from bench.nano.questions.layout import (
     ANSWER,
@@ -26,9 +25,8 @@ from bench.nano.questions.layout import (
     slots,
     token,
 )
-from bench.nano.questions.names import Encode, Names
-from bench.nano.questions.queries import QUESTIONS, TOTAL, Queries
-from bench.nano.questions.references import REFERENCE_TOKENS, reference
+from bench.nano.questions.names import Answers, Encode, Names
+from bench.nano.questions.queries import QUESTIONS, REFERENCE_TOKENS, TOTAL, Queries, reference
 from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
 from bench.nano.questions.wording import Wording
 from bench.nano.scenes.batched.compose import Scenes

@@ -9,7 +9,6 @@ import random
 import torch
 from tokenizers import Tokenizer
 
-from bench.nano.questions.answers import Answers
 from bench.nano.questions.captions import LONG, Captions
 from bench.nano.questions.choices import Kinds, chance, relate
 from bench.nano.questions.grounding import DETECT_LENGTH, OUTLINE_LENGTH, GroundingMaker, Vocabulary
@@ -33,7 +32,7 @@ from bench.nano.questions.layout import (
     slots,
     token,
 )
-from bench.nano.questions.names import Names
+from bench.nano.questions.names import Answers, Names
 from bench.nano.questions.queries import (
     COLOUR,
     COMPARISON,
@@ -47,7 +46,7 @@ from bench.nano.questions.queries import (
     Queries,
     QueryMaker,
 )
-from bench.nano.questions.text.reasoning import REASONING_SHARES
+from bench.nano.questions.text.language import REASONING_SHARES
 from bench.nano.questions.typed.maker import TYPED_LENGTH, TypedMaker
 from bench.nano.questions.wording import Wording
 from bench.nano.scenes.batched.compose import MAX_OBJECTS, Scenes

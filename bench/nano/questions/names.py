@@ -9,9 +9,10 @@ from torch import Tensor
 from bench.nano.questions.layout import NONE, padded
 from bench.nano.questions.text import language
 from bench.nano.questions.text.colours import COLOUR_NOUNS
+from bench.nano.questions.text.language import EVERYTHING
 from bench.nano.questions.text.typed import GROUPS
 from bench.nano.scenes.english import article, pluralize
-from bench.nano.scenes.objects import load_objects
+from bench.nano.scenes.objects import COLOURS, load_objects
 
 NAME_TOKENS = 7
 """Longer synonyms and unknown words are left out of training: a question has room for two names and an answer."""
@@ -65,7 +66,7 @@ class Names:
 
 
 def below(count: Tensor) -> Tensor:
-    """Draw a whole number from 0 to ``count - 1`` for every count; 0 where the count is 0."""
+    """Draw a whole number from 0 to `count - 1` for every count; 0 where the count is 0."""
     drawn = (torch.rand(count.shape, device=count.device) * count).long()
     # A product can round up to the count.
     return torch.minimum(drawn, (count - 1).clamp(min=0))
@@ -81,3 +82,34 @@ def _short(pairs: Iterable[tuple[str, str]], encode: Encode) -> Iterator[tuple[s
     for pair in pairs:
         if all(len(encode(" " + word)) <= NAME_TOKENS for word in pair):
             yield pair
+
+
+NUMBERS = 32
+_LOWER_SHARE = 0.12
+
+
+class Answers:
+    """Every short answer. `ids`: [answers, W]; the other attributes are rows of it."""
+
+    def __init__(self, encode: Encode, device: torch.device) -> None:
+        objects = load_objects()
+        texts = [*map(str, range(NUMBERS)), "No", "Yes", "no", "yes", "Nothing", EVERYTHING, *COLOURS]
+        self.number, self.no_yes, self.nothing = 0, NUMBERS, NUMBERS + 4
+        self.everything, self.colour, self.name = NUMBERS + 5, NUMBERS + 6, len(texts)
+        self.plural = self.name + len(objects)
+        texts += [*(item.name for item in objects), *(item.plural for item in objects)]
+        self.ids = padded([encode(text) for text in texts], device)
+
+    def respelled(self, answer: Tensor) -> Tensor:
+        """Spell one "Yes" or "No" in eight in lower case: users list choices so, and only their odds are compared."""
+        said = (answer == self.no_yes) | (answer == self.no_yes + 1)
+        lower = torch.rand(answer.shape, device=answer.device) < _LOWER_SHARE
+        return answer + 2 * (said & lower).long()
+
+    @property
+    def longest(self) -> int:
+        return self.ids.shape[1]
+
+    @property
+    def longest_fixed(self) -> int:
+        return int((self.ids[: self.name] != NONE).sum(1).max())

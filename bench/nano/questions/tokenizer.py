@@ -23,7 +23,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from bench.nano import ROOT
-from bench.nano.questions.text import colours, language, references, relations
+from bench.nano.questions.text import colours, language, relations
 from bench.nano.scenes.objects import COLOURS, load_objects
 
 TOKENIZER_JSON = ROOT / "assets" / "nano" / "tokenizer.json"
@@ -139,7 +139,7 @@ def _questions() -> Iterator[str]:
     phrases = [template for template, _ in language.PHRASES]
     questions = (language.COUNT_QUESTIONS, language.EXISTENCE_QUESTIONS, language.TOTAL_QUESTIONS)
     by_direction = (relations.RELATION_QUESTIONS, relations.PLACE_QUESTIONS, relations.COMPARISON_QUESTIONS)
-    grouped = (*(group.values() for group in by_direction), references.REFERENCE_QUESTIONS.values())
+    grouped = (*(group.values() for group in by_direction), language.REFERENCE_QUESTIONS.values())
     plain = chain(phrases, *questions, language.LIST_QUESTIONS, colours.COLOUR_QUESTIONS)
     for template in chain(plain, *chain.from_iterable(grouped)):
         yield template.format("red", "red", "red")

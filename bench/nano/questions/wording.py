@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench.nano.questions.layout import NONE, only, padded
 from bench.nano.questions.names import Encode, Names, below
-from bench.nano.questions.text import colours, language, references, relations, typed
+from bench.nano.questions.text import colours, language, relations, typed
 
 DIRECTIONS: tuple[relations.Direction, ...] = ("left", "right", "above", "below")
 COMPARISONS: tuple[relations.Comparison, ...] = ("left", "right", "higher", "lower")
@@ -49,8 +49,8 @@ def _groups() -> dict[str, Group]:
         "total": _group(language.TOTAL_QUESTIONS),
         "list": _group(language.LIST_QUESTIONS),
         "colour": _group(colours.COLOUR_QUESTIONS),
-        "point": _group(references.REFERENCE_QUESTIONS["point"]),
-        "box": _group(references.REFERENCE_QUESTIONS["box"]),
+        "point": _group(language.REFERENCE_QUESTIONS["point"]),
+        "box": _group(language.REFERENCE_QUESTIONS["box"]),
         **{f"typed {name}": _typed(templates) for name, templates in typed.TYPED_QUESTIONS.items()},
         **{f"relation {d}": _group(relations.RELATION_QUESTIONS[d], forms=False) for d in DIRECTIONS},
         **{f"place {d}": Group(places[d], [_are(t) for t in places[d]], forms=False) for d in DIRECTIONS},

@@ -1,4 +1,4 @@
-"""Turn a training run into the shipped checkpoint: ``python -m bench.nano.training.publish RUN [--margin 0.5]``.
+"""Turn a training run into the shipped checkpoint: `python -m bench.nano.training.publish RUN [--margin 0.5]`.
 
 Training weighs a missed object and an invented one alike; users mind the invented ones more. A margin is taken from the
 bias of the coordinate id, so that the model goes on to a further object only when it is that much surer (in logits) of

@@ -8,8 +8,8 @@ from functools import cache
 
 import numpy as np
 
-from bench.nano.evaluation.asking.judge_typed import Wanted
 from bench.nano.evaluation.asking.subjects import instances, places_of, shown_at, spot
+from bench.nano.evaluation.asking.typed import Wanted
 from bench.nano.evaluation.examine import examine, questions_about
 from bench.nano.evaluation.records import SKILLS
 from bench.nano.questions.text import language

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from bench.nano.questions.maker import ANSWER, BOS, COORD, SIZE, THINK
-from bench.nano.questions.text import colours, language, references, relations
+from bench.nano.questions.text import colours, language, relations
 from bench.nano.questions.tokenizer import load_tokenizer
 from bench.nano.scenes.english import article
 from bench.nano.scenes.objects import index_of, load_objects
@@ -94,7 +94,7 @@ def templates():
     plain = {"count": language.COUNT_QUESTIONS, "existence": language.EXISTENCE_QUESTIONS}
     plain |= {"total": language.TOTAL_QUESTIONS, "list": language.LIST_QUESTIONS, "colour": colours.COLOUR_QUESTIONS}
     plain |= {"phrase": [template for template, _ in language.PHRASES]}
-    grouped = {"reference": references.REFERENCE_QUESTIONS, "relation": relations.RELATION_QUESTIONS}
+    grouped = {"reference": language.REFERENCE_QUESTIONS, "relation": relations.RELATION_QUESTIONS}
     grouped |= {"place": relations.PLACE_QUESTIONS, "comparison": relations.COMPARISON_QUESTIONS}
     rows = [(name, "", template) for name, group in plain.items() for template in group]
     rows += [(name, of, t) for name, groups in grouped.items() for of, group in groups.items() for t in group]

@@ -9,7 +9,7 @@ from bench.nano.questions import grounding as question_grounding
 from bench.nano.questions import maker as questions
 from bench.nano.questions.layout import NONE
 from bench.nano.questions.maker import BOS, COORD, GROUND, GROUND_END, SIZE, templates
-from bench.nano.questions.text import colours, language, reasoning, relations
+from bench.nano.questions.text import colours, language, relations
 from bench.nano.questions.tokenizer import FIRST_INTEGER, load_answer_tokenizer, load_tokenizer
 from bench.nano.scenes.objects import load_objects
 from photonlite.models.moondream.prompts import check_reference
@@ -416,8 +416,8 @@ def test_reasoning_points_at_what_is_counted_and_then_answers():
         kind = kind_of(asked.names[0]) if asked.names else None
         there = instances(scenes, number)
         scene = said_scene(scenes, number)
-        found = [there[i][0] for i in reasoning.grounded(scene, asked.question, kind)]
-        text = reasoning.reasoning_text(asked.question, kind, len(found))
+        found = [there[i][0] for i in language.grounded(scene, asked.question, kind)]
+        text = language.reasoning_text(asked.question, kind, len(found))
         words, points = load_answer_tokenizer().encode(text).ids, [COORD] * (2 * len(found))
         thought = [GROUND, *words, *points, GROUND_END] if found else words
         answer = expected_answer(scenes, number, asked)

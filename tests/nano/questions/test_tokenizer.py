@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.nano.questions.text import colours, language, references, relations
+from bench.nano.questions.text import colours, language, relations
 from bench.nano.questions.tokenizer import (
     CONTROL,
     FIRST_INTEGER,
@@ -107,7 +107,7 @@ def test_words_of_all_questions_are_whole():
             language.total_question(rng), relations.relation_question(rng, direction, pair),
             relations.place_question(rng, direction, pair, pair), colours.colour_question(rng, "dog"),
             relations.comparison_question(rng, comparison, pair, pair),
-            references.reference_question(rng, rng.choice(("point", "box"))),
+            language.reference_question(rng, rng.choice(("point", "box"))),
         ):  # fmt: skip
             words = re.findall(r"[^\W_]+|[^\w\s]", question.lower())
             plurals = sum(len(word) > 3 and word.endswith("s") and word != "this" for word in words)

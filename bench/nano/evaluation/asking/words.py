@@ -12,7 +12,7 @@ from bench.nano.evaluation.captions import zones_of
 from bench.nano.evaluation.records import Asked, Captioned, Place
 from bench.nano.questions.text import language, relations
 from bench.nano.questions.text.colours import COLOUR_NOUNS, colour_answer, colour_question
-from bench.nano.questions.text.references import reference_answer, reference_question
+from bench.nano.questions.text.language import reference_answer, reference_question
 from bench.nano.scenes.held_out.scene import Scene
 
 About = Literal[

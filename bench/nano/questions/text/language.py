@@ -259,3 +259,61 @@ def asked(rng: random.Random, text: str) -> str:
     if not text.endswith("?"):
         return text + "." if dropped else text
     return text[:-1] if dropped else text
+
+
+Reference = Literal["point", "box"]
+
+_MARKED = (
+    "what is this?", "what's this?", "what is here?", "what's here?", "what object is this?", "which object is this?",
+    "which object is marked?", "what is marked?", "which object is here?", "what thing is this?", "name this object",
+    "name this", "name the marked object", "what do you see here?", "what is it?", "what is the name of this object?",
+    "identify this", "identify this object", "identify the marked object", "tell me what this is", "what item is this?",
+    "which item is this?", "what is shown here?", "what did i mark?", "which one is this?",
+)  # fmt: skip
+REFERENCE_QUESTIONS: dict[Reference, tuple[str, ...]] = {
+    "point": (
+        *_MARKED, "what is at this point?", "what's at this point?", "what object is at this point?",
+        "which object is at this point?", "what is at this place?", "what is at this spot?", "what is at the point?",
+        "what do you see at this point?", "what am i pointing at?", "what am i pointing to?", "what did i click on?",
+        "what is at this location?", "which object is at this spot?", "what is here at this point?",
+    ),
+    "box": (
+        *_MARKED, "what is in this box?", "what's in this box?", "what object is in this box?",
+        "which object is in this box?", "what is in the box?", "what is inside this box?", "what is in this area?",
+        "what is in this region?", "what do you see in this box?", "what's inside the box?",
+        "what is in this rectangle?",
+        "which object is inside the box?", "what does the box show?", "what is in the marked area?",
+    ),
+}  # fmt: skip
+"""Templates without a gap, by what the reference is."""
+
+
+def reference_question(rng: random.Random, kind: Reference) -> str:
+    return asked(rng, rng.choice(REFERENCE_QUESTIONS[kind]))
+
+
+def reference_answer(kind: int | None) -> str:
+    """Name the marked object by its class index; None where the reference marks none."""
+    return "Nothing" if kind is None else load_objects()[kind].name
+
+
+Question = Literal["count", "existence", "total"]
+
+REASONING_SHARES: dict[Question, float] = {"count": 0.7, "existence": 0.2, "total": 0.1}
+"""How often each question is put with reasoning."""
+EVERYTHING = "objects"
+
+
+def grounded(scene: Sequence[Instance], question: Question, kind: int | None) -> list[int]:
+    """Return the places in the scene that reasoning points at, in reading order; `kind` None is an unknown word."""
+    places = [i for i, instance in enumerate(scene) if question == "total" or instance[0] == kind]
+    return [places[i] for i in centre_order([scene[place][1:] for place in places])]
+
+
+def reasoning_text(question: Question, kind: int | None, count: int) -> str:
+    """Return the text of the reasoning about `count` things found of a kind (class index; None for an unknown word)."""
+    if not count:
+        return "Nothing"
+    if question == "total" or kind is None:
+        return EVERYTHING
+    return load_objects()[kind].plural

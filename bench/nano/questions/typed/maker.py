@@ -28,7 +28,7 @@ from bench.nano.questions.layout import (
     token,
 )
 from bench.nano.questions.names import below
-from bench.nano.questions.typed.choices import Choice, Chooser
+from bench.nano.questions.typed.choices import TEXT, Choice, Chooser, Teller, Told, natives
 from bench.nano.questions.typed.tables import (
     BARE,
     BOX,
@@ -48,7 +48,6 @@ from bench.nano.questions.typed.tables import (
     Runs,
     Values,
 )
-from bench.nano.questions.typed.told import TEXT, Teller, Told, natives
 from bench.nano.scenes.batched.compose import Scenes
 
 TYPED_LENGTH = 128

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from bench.nano.questions.answers import NUMBERS
 from bench.nano.questions.layout import NONE, padded
-from bench.nano.questions.names import Encode
+from bench.nano.questions.names import NUMBERS, Encode
 from bench.nano.questions.text import typed
 from bench.nano.questions.text.colours import COLOUR_NOUNS
 from bench.nano.questions.text.language import ZONES

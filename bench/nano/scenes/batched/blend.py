@@ -1,9 +1,11 @@
 """Laying sprites over a canvas: the plain truth in PyTorch, and the choice of the Triton kernel where there is one.
 
-Sprites are premultiplied RGBA at several levels of blur, float ``[2 * levels, classes, side, side, 4]``: half of the
+Sprites are premultiplied RGBA at several levels of blur, float `[2 * levels, classes, side, side, 4]`: half of the
 levels with a dark rim. A transform says where the scene's pixels, x and y in [-1, 1], fall in a sprite, same units.
 """
 
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -124,3 +126,28 @@ def _bilinear(texels: Tensor, base: Tensor, row: Tensor, column: Tensor, side: i
             weight = wr * wc * _inside(r + dr, c + dc, side)
             out = out + texels[base + _flat_index(r + dr, c + dc, side)].float() * weight[..., None]
     return out
+
+
+_HUE = math.radians(8)
+_LUMA = (0.299, 0.587, 0.114)
+
+Uniform = Callable[[tuple[int, ...], float, float, torch.device], Tensor]
+
+
+def tints(steady: Tensor, uniform: Uniform) -> Tensor:
+    """Draw a map of colours for every object, from premultiplied red, green, blue, alpha to red, green, blue.
+
+    The hue turns around the grey axis (Rodrigues' formula). `steady`: whether an object keeps its hue, bool [B, N].
+    Returns [B, N, 3, 4].
+    """
+    shape, device = tuple(steady.shape), steady.device
+    angle = uniform(shape, -_HUE, _HUE, device) * ~steady
+    cos, third, skew = angle.cos(), (1 - angle.cos()) / 3, angle.sin() / math.sqrt(3)
+    own, right, left = cos + third, third - skew, third + skew
+    hue = torch.stack((own, right, left, left, own, right, right, left, own), -1).view(*shape, 3, 3)
+    saturation = uniform((*shape, 1, 1), 0.75, 1.25, device)
+    luma = sum(weight * hue[..., row, None, :] for row, weight in enumerate(_LUMA))  # the grey after the turn
+    contrast = uniform((*shape, 1, 1), 0.85, 1.15, device)
+    gain = uniform((*shape, 1, 1), 0.75, 1.2, device) * uniform((*shape, 3, 1), 0.92, 1.08, device)
+    matrix = (luma + (hue - luma) * saturation) * contrast
+    return torch.cat((matrix, (0.5 - 0.5 * contrast).expand(*shape, 3, 1)), -1) * gain

@@ -15,12 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.nano.scenes.batched.bank import Bank
-from bench.nano.scenes.batched.blend import Seen, blend
+from bench.nano.scenes.batched.blend import Seen, blend, tints
 from bench.nano.scenes.batched.blend_kernel import Objects
 from bench.nano.scenes.batched.degrade import degrade
 from bench.nano.scenes.batched.outlines import outlines
 from bench.nano.scenes.batched.painting import uniform
-from bench.nano.scenes.batched.tints import tints
 from bench.nano.scenes.batched.truth import dense, find_free, find_points, find_spots, place_outlines
 from bench.nano.scenes.objects import COLOURS, SceneObject
 

@@ -5,8 +5,7 @@ from collections import Counter
 import jsonschema
 import pytest
 
-from bench.nano.evaluation.asking.judge_typed import Wanted, read_items
-from bench.nano.evaluation.asking.typed import CASES, object_of, schema_of
+from bench.nano.evaluation.asking.typed import CASES, Wanted, object_of, read_items, schema_of
 from bench.nano.evaluation.figures.headline import compare
 from bench.nano.evaluation.figures.summary import format_table, summarize
 from bench.nano.evaluation.figures.typed import conforms, is_valid

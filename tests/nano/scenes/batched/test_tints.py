@@ -1,7 +1,7 @@
 import torch
 
+from bench.nano.scenes.batched.blend import tints
 from bench.nano.scenes.batched.painting import uniform
-from bench.nano.scenes.batched.tints import tints
 
 
 def middle(shape, low, high, device):
