@@ -7,7 +7,7 @@ from itertools import chain
 from bench.nano.evaluation.evaluate import Job, evaluate
 from bench.nano.evaluation.figures.spatial import Figures
 from bench.nano.evaluation.figures.summary import summarize
-from bench.nano.evaluation.records import SKILLS, Located, Record
+from bench.nano.evaluation.records import SKILLS, PlaceRecord, SceneRecord
 from bench.nano.evaluation.scoring import match_boxes
 
 SHOWN = (
@@ -81,7 +81,7 @@ def compare_answers(scenes: int, seed: int, device: str, workers: int) -> Compar
     return compare_records(auto, fp8)
 
 
-def compare_records(auto: Sequence[Record], fp8: Sequence[Record]) -> Comparison:
+def compare_records(auto: Sequence[SceneRecord], fp8: Sequence[SceneRecord]) -> Comparison:
     """Compare the answers of two examinations of the same scenes."""
     found = [
         _found_by_one(before, after)
@@ -98,7 +98,7 @@ def compare_records(auto: Sequence[Record], fp8: Sequence[Record]) -> Comparison
     return Comparison(summarize(auto), summarize(fp8), agreement, (lost, gained))
 
 
-def _located(auto: Iterable[Sequence[Located]], fp8: Iterable[Sequence[Located]]) -> Agreement:
+def _located(auto: Iterable[Sequence[PlaceRecord]], fp8: Iterable[Sequence[PlaceRecord]]) -> Agreement:
     pairs = list(zip(chain.from_iterable(auto), chain.from_iterable(fp8), strict=True))
     as_many = sum(len(one.answers) == len(other.answers) for one, other in pairs)
     return Agreement(len(pairs), as_many, sum(one.answers == other.answers for one, other in pairs))
@@ -109,6 +109,6 @@ def _text(auto: Sequence[str], fp8: Sequence[str]) -> Agreement:
     return Agreement(len(auto), same, same)
 
 
-def _found_by_one(auto: Located, fp8: Located) -> tuple[int, int]:
+def _found_by_one(auto: PlaceRecord, fp8: PlaceRecord) -> tuple[int, int]:
     one, other = ({match.truth for match in match_boxes(side.answers, side.truth)} for side in (auto, fp8))
     return len(one - other), len(other - one)

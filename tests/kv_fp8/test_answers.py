@@ -1,22 +1,22 @@
 from dataclasses import replace
 
 from bench.kv_fp8.answers import SHOWN, Agreement, compare_records
-from bench.nano.evaluation.records import Asked, Captioned, Located, Record
+from bench.nano.evaluation.records import CaptionRecord, PlaceRecord, QueryRecord, SceneRecord
 
 LEFT, RIGHT = (0.1, 0.1, 0.4, 0.4), (0.6, 0.6, 0.9, 0.9)
 
 
-def located(*answers: tuple[float, ...]) -> Located:
-    return Located(0, "name", "a cup", [LEFT, RIGHT], [*answers], [0.9] * len(answers))
+def located(*answers: tuple[float, ...]) -> PlaceRecord:
+    return PlaceRecord(0, "name", "a cup", [LEFT, RIGHT], [*answers], [0.9] * len(answers))
 
 
-def record(*detections: Located, caption: str = "1 cup.", count: str = "2") -> Record:
+def record(*detections: PlaceRecord, caption: str = "1 cup.", count: str = "2") -> SceneRecord:
     points = [replace(one, answers=[(x, y) for x, y, _, _ in one.answers]) for one in detections]
     questions = [
-        Asked("count", "name", "how many?", "2", count),
-        Asked("existence", "name", "is there?", "Yes", "Yes"),
+        QueryRecord("count", "name", "how many?", "2", count),
+        QueryRecord("existence", "name", "is there?", "Yes", "Yes"),
     ]
-    return Record(1, "solid", 100, 100, [*detections], points, [Captioned(caption, {0: 1})], questions)
+    return SceneRecord(1, "solid", 100, 100, [*detections], points, [CaptionRecord(caption, {0: 1})], questions)
 
 
 def test_answers_are_compared_question_by_question() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageSequence
 
-from bench.nano.demo.clip_frames import Actor, Pose, Seen, draw_frames
+from bench.nano.demo.clip_frames import Actor, Pose, VisibleObject, draw_frames
 from bench.nano.demo.stills import ASSETS
 
 CLIP = ASSETS / "clip"
@@ -72,14 +72,14 @@ def frames(path: str | PathLike[str] = CLIP / "clip.webp") -> Iterator[Image.Ima
             yield frame.convert("RGB")
 
 
-def load_truth(path: str | PathLike[str] = CLIP / "truth.json") -> list[list[Seen]]:
+def load_truth(path: str | PathLike[str] = CLIP / "truth.json") -> list[list[VisibleObject]]:
     stored = json.loads(Path(path).read_text(encoding="utf-8"))
     return [[_from_json(item) for item in row] for row in stored["frames"]]
 
 
-def _from_json(item: dict[str, Any]) -> Seen:
+def _from_json(item: dict[str, Any]) -> VisibleObject:
     x0, y0, x1, y1 = item["box"]
-    return Seen(item["id"], item["name"], (x0, y0, x1, y1), item["visible"])
+    return VisibleObject(item["id"], item["name"], (x0, y0, x1, y1), item["visible"])
 
 
 def save_animation(path: Path, images: Sequence[Image.Image], quality: int = _QUALITY, fps: float = FPS) -> None:
@@ -90,7 +90,7 @@ def save_animation(path: Path, images: Sequence[Image.Image], quality: int = _QU
     images[0].save(path, save_all=True, append_images=images[1:], **options)
 
 
-def _as_json(seen: Seen) -> dict[str, Any]:
+def _as_json(seen: VisibleObject) -> dict[str, Any]:
     box = [round(side, 5) for side in seen.box]
     return {"id": seen.id, "name": seen.name, "box": box, "visible": round(seen.visible, 4)}
 

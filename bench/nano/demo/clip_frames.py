@@ -43,7 +43,7 @@ class Actor:
 
 
 @dataclass(frozen=True)
-class Seen:
+class VisibleObject:
     id: int  # Of the actor
     name: str  # Of the vocabulary
     box: Box  # (x_min, y_min, x_max, y_max) of its visible pixels, in fractions of the frame
@@ -55,7 +55,7 @@ class Frame:
     """An image, what is visible in it, and which place in `seen` owns each pixel (-1: none), int8 [height, width]."""
 
     image: Image.Image
-    seen: tuple[Seen, ...]
+    seen: tuple[VisibleObject, ...]
     owner: npt.NDArray[np.int8]
 
 
@@ -94,12 +94,12 @@ def _draw(
         if not pose.flies:
             shade_standing(canvas.image, tile, left, top, _LEAN)
         _paste(canvas, place, tile, left, top)
-    seen, owner = list[Seen](), np.full_like(canvas.owner, -1)
+    seen, owner = list[VisibleObject](), np.full_like(canvas.owner, -1)
     for pasted, (place, *_) in enumerate(canvas.items):
         mask = canvas.owner == pasted
         if (pixels := int(mask.sum())) >= _FEWEST:
             owner[mask] = len(seen)
-            seen.append(Seen(cast[place].id, cast[place].name, _bounds(mask), pixels / whole[place]))
+            seen.append(VisibleObject(cast[place].id, cast[place].name, _bounds(mask), pixels / whole[place]))
     return Frame(canvas.image, tuple(seen), owner)
 
 

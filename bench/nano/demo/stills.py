@@ -16,7 +16,7 @@ from bench.nano import ROOT
 from bench.nano.demo.backdrops import desk_backdrop, market_backdrop, street_backdrop
 from bench.nano.demo.light import crisp, light_corner, shade_flat, shade_standing
 from bench.nano.scenes.objects import SceneObject, index_of, load_objects
-from bench.nano.scenes.pasting import Canvas, Placed, make_tile
+from bench.nano.scenes.pasting import Canvas, PlacedObject, make_tile
 from bench.nano.scenes.sprites import Sprites, render_sprites
 
 ASSETS = ROOT / "assets"
@@ -107,7 +107,9 @@ STREET = Still(
 STILLS = (DESK, MARKET, STREET)
 
 
-def compose(still: Still, objects: Sequence[SceneObject], sprites: Sprites) -> tuple[Image.Image, tuple[Placed, ...]]:
+def compose(
+    still: Still, objects: Sequence[SceneObject], sprites: Sprites
+) -> tuple[Image.Image, tuple[PlacedObject, ...]]:
     """Draw an image. `sprites`: straight RGBA in the order of `objects`, uint8 [n, s, s, 4]. Returns RGB of `SIZE`, and
     where each item can be seen.
     """

@@ -21,7 +21,7 @@ _SENTENCE = re.compile(rf"\bThe (?P<name>[^.]+?) (?:is|are) (?:(?P<all>{EVERYWHE
 
 
 @dataclass(frozen=True)
-class Stated:
+class Statement:
     """Something that a caption says, and where in the text."""
 
     kind: int  # Class index, `UNKNOWN_KIND` for what is no object
@@ -30,7 +30,7 @@ class Stated:
     end: int  # Behind the last one
 
 
-def listed(text: str) -> Iterator[Stated]:
+def listed(text: str) -> Iterator[Statement]:
     """Read what a caption of any length lists, "3 bananas, 1 dog and 1 key.": kinds and their numbers.
 
     What names no object, or has no number, is of `UNKNOWN_KIND`.
@@ -44,19 +44,19 @@ def listed(text: str) -> Iterator[Stated]:
         number = re.fullmatch(r"(\d+) (.+)", text[first:last])
         index = index_of(number[2]) if number else None
         kind, count = (UNKNOWN_KIND, 1) if number is None or index is None else (index, int(number[1]))
-        yield Stated(kind, count, first, last)
+        yield Statement(kind, count, first, last)
 
 
-def placed(text: str) -> Iterator[Stated]:
+def placed(text: str) -> Iterator[Statement]:
     """Read where a long caption says that things are, "The dogs are at the top and left.": kinds and zones."""
     for sentence in _SENTENCE.finditer(text):
         index = index_of(sentence["name"])
         kind = UNKNOWN_KIND if index is None else index
         if sentence["all"]:
-            yield Stated(kind, EVERYWHERE, *sentence.span("all"))
+            yield Statement(kind, EVERYWHERE, *sentence.span("all"))
         else:
             for first, last in _split(_BETWEEN_ZONES, text, *sentence.span("zones")):
-                yield Stated(kind, text[first:last], first, last)
+                yield Statement(kind, text[first:last], first, last)
 
 
 def _split(between: re.Pattern[str], text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -95,7 +95,7 @@ def zones_of(centres: Iterable[tuple[float, float]]) -> list[str]:
     return [ZONES[row][column] for row, column in places]
 
 
-def is_true(statement: Stated, zones: Mapping[int, list[str]]) -> bool:
+def is_true(statement: Statement, zones: Mapping[int, list[str]]) -> bool:
     """Judge one of `placed` by the zones in which there are instances of each kind."""
     there = zones.get(statement.kind, [])
     return len(there) > MAX_ZONES if statement.value == EVERYWHERE else statement.value in there

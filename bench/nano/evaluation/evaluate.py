@@ -21,7 +21,7 @@ from bench.nano.evaluation.failures.page import write_failures
 from bench.nano.evaluation.figures.headline import Headline
 from bench.nano.evaluation.figures.spatial import Figures
 from bench.nano.evaluation.figures.summary import format_table, summarize
-from bench.nano.evaluation.records import SKILLS, Record, Skill
+from bench.nano.evaluation.records import SKILLS, SceneRecord, Skill
 from bench.nano.scenes.held_out.scene import make_scene
 from bench.nano.scenes.objects import load_objects
 from bench.nano.scenes.sprites import FONT, Sprites, load_sheet, render_sprites
@@ -54,7 +54,7 @@ class Examiner:
         self.skills = job.skills
         self.sprites = find_sprites()
 
-    def __call__(self, seed: int) -> Record:
+    def __call__(self, seed: int) -> SceneRecord:
         return examine(self.model, make_scene(seed, load_objects(), self.sprites), seed, self.skills)
 
 
@@ -73,13 +73,13 @@ def _start_worker(job: Job) -> None:
     _examiner = Examiner(job)
 
 
-def _ask(seed: int) -> Record:
+def _ask(seed: int) -> SceneRecord:
     if _examiner is None:
         raise RuntimeError("the worker was not started by _start_worker")
     return _examiner(seed)
 
 
-def collect(job: Job, seeds: Sequence[int], workers: int) -> Iterator[Record]:
+def collect(job: Job, seeds: Sequence[int], workers: int) -> Iterator[SceneRecord]:
     """Examine scenes one by one; in this process, or in several of one thread each. Returns records in the order of the
     seeds.
     """
@@ -92,13 +92,15 @@ def collect(job: Job, seeds: Sequence[int], workers: int) -> Iterator[Record]:
         yield from pool.imap(_ask, seeds, chunksize=2)
 
 
-def evaluate(job: Job, scenes: int, seed: int = FIRST_SEED, workers: int = 0, progress: bool = True) -> list[Record]:
+def evaluate(
+    job: Job, scenes: int, seed: int = FIRST_SEED, workers: int = 0, progress: bool = True
+) -> list[SceneRecord]:
     """Examine scenes seed, seed + 1, ... with a progress bar."""
     seeds = range(seed, seed + scenes)
     return list(tqdm(collect(job, seeds, workers), total=scenes, unit="scene", disable=not progress))
 
 
-def write_report(folder: Path, records: Sequence[Record], figures: Figures) -> None:
+def write_report(folder: Path, records: Sequence[SceneRecord], figures: Figures) -> None:
     """Write figures.json, records.json and failures.html."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "figures.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")

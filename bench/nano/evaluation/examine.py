@@ -8,7 +8,7 @@ from bench.nano.evaluation.asking.spatial import detect_questions, point_questio
 from bench.nano.evaluation.asking.subjects import Question
 from bench.nano.evaluation.asking.typed import typed_questions
 from bench.nano.evaluation.asking.words import caption_questions, query_questions
-from bench.nano.evaluation.records import SKILLS, Record, Skill
+from bench.nano.evaluation.records import SKILLS, SceneRecord, Skill
 from bench.nano.scenes.held_out.scene import Scene
 from photonlite.errors import UnsupportedSkillError
 
@@ -30,14 +30,14 @@ class Model(Protocol):
     def batch(self, tasks: Iterable[Mapping[str, Any]], *, errors: Any) -> list[Any]: ...
 
 
-def examine(model: Model, scene: Scene, seed: int, skills: Sequence[Skill] = SKILLS) -> Record:
+def examine(model: Model, scene: Scene, seed: int, skills: Sequence[Skill] = SKILLS) -> SceneRecord:
     """Ask one scene's questions, the same ones for the same seed.
 
     Each kind in the scene is looked for by one random phrase, and so are one object that is not in it and one word that
     names no object. A skill's questions do not depend on which other skills are examined. What the checkpoint was not
     trained for (a skill, references, reasoning) is left out of the record.
     """
-    record = Record(seed, scene.background, scene.image.width, scene.image.height)
+    record = SceneRecord(seed, scene.background, scene.image.width, scene.image.height)
     kept: dict[Skill, list[Any]] = {
         "detect": record.detections,
         "point": record.points,

@@ -13,7 +13,7 @@ Place = tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Located:
+class PlaceRecord:
     """One detect or point question."""
 
     kind: int | None  # Class index asked for, None for an unknown word
@@ -30,7 +30,7 @@ class Located:
 
 
 @dataclass(frozen=True)
-class Outlined:
+class OutlineRecord:
     """One segment question."""
 
     kind: int | None  # Class index asked for, None for an unknown word
@@ -44,7 +44,7 @@ class Outlined:
 
 
 @dataclass(frozen=True)
-class Captioned:
+class CaptionRecord:
     """A caption, how many of each class there are, and in which zones of the image they lie."""
 
     text: str
@@ -54,7 +54,7 @@ class Captioned:
 
 
 @dataclass(frozen=True)
-class Asked:
+class QueryRecord:
     """A question in words."""
 
     about: str  # A key of `examine_words.ABOUT`
@@ -71,7 +71,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Field:
+class FieldRecord:
     """One value of a typed answer."""
 
     key: str  # Name of the property, after the number of the item in a list
@@ -82,27 +82,27 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Typed:
+class TypedRecord:
     """A question that was answered with JSON."""
 
     case: str  # One of `examine_typed.CASES`
     question: str  # The text handed in
     text: str  # The JSON as it was written
     schema: dict[str, Any]  # That it was held to
-    fields: list[Field]  # Of the answer and of the truth
+    fields: list[FieldRecord]  # Of the answer and of the truth
 
 
 @dataclass(frozen=True)
-class Record:
+class SceneRecord:
     """Everything asked about one scene."""
 
     seed: int
     background: str
     width: int
     height: int
-    detections: list[Located] = field(default_factory=list)
-    points: list[Located] = field(default_factory=list)
-    captions: list[Captioned] = field(default_factory=list)
-    questions: list[Asked] = field(default_factory=list)
-    outlines: list[Outlined] = field(default_factory=list)
-    typed: list[Typed] = field(default_factory=list)
+    detections: list[PlaceRecord] = field(default_factory=list)
+    points: list[PlaceRecord] = field(default_factory=list)
+    captions: list[CaptionRecord] = field(default_factory=list)
+    questions: list[QueryRecord] = field(default_factory=list)
+    outlines: list[OutlineRecord] = field(default_factory=list)
+    typed: list[TypedRecord] = field(default_factory=list)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from bench.nano.questions.choices import reading_order
-from bench.nano.questions.layout import NONE, counted, only, padded
+from bench.nano.questions.layout import NONE, arange, masked, padded
 from bench.nano.questions.names import NUMBERS, Encode
 from bench.nano.questions.text import language
 from bench.nano.scenes.batched.compose import Scenes
@@ -33,14 +33,14 @@ class Captions:
         """
         kinds, count = _kinds(scenes)
         sentence = style != SHORT
-        opening = only(sentence[:, None], self._opening)
-        nothing = only((kinds < 0).all(1)[:, None], self._nothing[sentence.long()])
+        opening = masked(sentence[:, None], self._opening)
+        nothing = masked((kinds < 0).all(1)[:, None], self._nothing[sentence.long()])
         stop = self._stop.expand(len(style), -1)
         listing = torch.cat((opening, self._listing(kinds, count, sentence), nothing, stop), 1)
         located = self._locations(scenes, kinds, count)
         fits = (listing != NONE).sum(1) + (located != NONE).sum(1) <= room
         style = torch.where(fits, style, style.clamp(max=NORMAL))
-        return style, torch.cat((listing, only((style == LONG)[:, None], located)), 1)
+        return style, torch.cat((listing, masked((style == LONG)[:, None], located)), 1)
 
     def longest_listing(self, places: int) -> int:
         """Most tokens of a caption of a scene of so many places that says not where things are."""
@@ -50,43 +50,43 @@ class Captions:
 
     def _joined(self, present: Tensor) -> Tensor:
         """What stands before each item of lists with `present` [..., K], the first ones: [..., K, 1]."""
-        rank = counted(present.shape[-1], present.device)
+        rank = arange(present.shape[-1], present.device)
         last = rank == present.sum(-1, keepdim=True) - 1
-        return only(present[..., None], self._joins[(rank > 0) * (1 + last.long())])
+        return masked(present[..., None], self._joins[(rank > 0) * (1 + last.long())])
 
     def _listing(self, kinds: Tensor, count: Tensor, sentence: Tensor) -> Tensor:
         present = (kinds >= 0)[..., None]
-        first = counted(kinds.shape[1], kinds.device) == 0
+        first = arange(kinds.shape[1], kinds.device) == 0
         spaced = present & (sentence[:, None] | ~first)[..., None]
         number = self._numbers[count.clamp(max=NUMBERS - 1)]
         name = self._names[kinds.clamp(min=0), (count > 1).long()]
-        item = torch.cat((only(spaced, self._space), number, name), 2)
-        return torch.cat((self._joined(kinds >= 0), only(present, item)), 2).flatten(1)
+        item = torch.cat((masked(spaced, self._space), number, name), 2)
+        return torch.cat((self._joined(kinds >= 0), masked(present, item)), 2).flatten(1)
 
     def _locations(self, scenes: Scenes, kinds: Tensor, count: Tensor) -> Tensor:
         """Sentences on where the first kinds are."""
         kinds, count = (x[:, : language.MAX_LOCATED_KINDS] for x in (kinds, count))
         cell = (scenes.boxes[..., :2] * 3).long().clamp(0, 2)
-        zone = (cell[..., 1] * 3 + cell[..., 0])[..., None] == counted(len(self._zones), kinds.device)
+        zone = (cell[..., 1] * 3 + cell[..., 0])[..., None] == arange(len(self._zones), kinds.device)
         mine = (scenes.labels[:, None] == kinds[..., None]) & (kinds >= 0)[..., None]  # [B, K, N]
         used = (mine[..., None] & zone[:, None]).any(2)  # [B, K, zones]
         order = (~used).int().argsort(dim=2, stable=True)[..., : language.MAX_ZONES]
         listed = used.gather(2, order)
         everywhere = (used.sum(2) > language.MAX_ZONES)[..., None]
-        names = only(listed[..., None], self._zones[order])
+        names = masked(listed[..., None], self._zones[order])
         places = torch.cat((self._joined(listed), names), 3).flatten(2)
         shape = (*kinds.shape, -1)
         at = torch.cat((self._at.expand(shape), places), 2)
         sentence = torch.cat(
             (
                 self._subjects[kinds.clamp(min=0), (count > 1).long()],
-                only(~everywhere, at),
-                only(everywhere, self._everywhere),
+                masked(~everywhere, at),
+                masked(everywhere, self._everywhere),
                 self._stop.expand(shape),
             ),
             2,
         )
-        return only((kinds >= 0)[..., None], sentence).flatten(1)
+        return masked((kinds >= 0)[..., None], sentence).flatten(1)
 
 
 def _kinds(scenes: Scenes) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ def _kinds(scenes: Scenes) -> tuple[Tensor, Tensor]:
     same = (labels[:, :, None] == labels[:, None, :]) & (labels >= 0)[:, :, None]
     first = (~same.tril(-1).any(2)) & (labels >= 0)
     order = (~first).int().argsort(dim=1, stable=True)
-    return only(first, labels).gather(1, order), same.sum(2).gather(1, order)
+    return masked(first, labels).gather(1, order), same.sum(2).gather(1, order)
 
 
 def _stacked(rows: list[list[list[int]]], device: torch.device) -> Tensor:

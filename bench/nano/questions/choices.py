@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.nano.questions.layout import NONE, counted, number, only
+from bench.nano.questions.layout import NONE, arange, masked, scalar
 from bench.nano.questions.text.colours import COLOUR_NOUNS
 from bench.nano.questions.text.language import ROWS
 from bench.nano.questions.text.relations import BORDER, MARGIN, MIN_DIFFERENCE, MIN_OFFSET
@@ -25,13 +25,13 @@ def chance(share: float, shape: torch.Size | tuple[int, ...], device: torch.devi
     return torch.rand(shape, device=device) < share
 
 
-def any_of(valid: Tensor) -> Tensor:
+def random_true(valid: Tensor) -> Tensor:
     """Choose a place at random among the True ones of [..., K]; 0 where there are none."""
     # Random numbers in (0, 1] against zeros.
     return ((1 - torch.rand(valid.shape, device=valid.device)) * valid).argmax(-1)
 
 
-def weighted(valid: Tensor, weights: Tensor) -> Tensor:
+def weighted_choice(valid: Tensor, weights: Tensor) -> Tensor:
     """Choose among the True places of [..., K] with odds of `weights` (which broadcast; 0 means never).
 
     Exponential clocks: the one that rings first, at a rate of its weight.
@@ -71,9 +71,9 @@ class Kinds:
         scores = torch.rand(*present.shape, self.count, device=device)
         same = self.category == self.category[present.clamp(min=0)][..., None]
         alike = chance(_ALIKE_SHARE, (*present.shape, 1), device)
-        taken = (labels[..., None] == counted(self.count, device)).any(1)
+        taken = (labels[..., None] == arange(self.count, device)).any(1)
         absent = (scores + (same & alike).float() - 2 * taken.float()).argmax(-1)
-        return only(chance(1 - _UNKNOWN_SHARE, present.shape, device), absent)
+        return masked(chance(1 - _UNKNOWN_SHARE, present.shape, device), absent)
 
 
 class Colours:
@@ -90,8 +90,8 @@ class Colours:
         """Return the colour that every noun has in scenes [B, N], NONE without an answer: [B, nouns]."""
         colour = self._table[labels]
         high = colour.amax(1)
-        low = torch.where(colour >= 0, colour, number(len(COLOURS), colour.device)).amin(1)
-        return only(high == low, high)
+        low = torch.where(colour >= 0, colour, scalar(len(COLOURS), colour.device)).amin(1)
+        return masked(high == low, high)
 
 
 def single(labels: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def single(labels: Tensor) -> Tensor:
 def distinct(scenes: Scenes) -> Tensor:
     """Which instances [B, N] are clearly the largest of their kind and have an outline."""
     labels, area = scenes.labels, scenes.boxes[..., 2] * scenes.boxes[..., 3]
-    place = counted(labels.shape[1], labels.device)
+    place = arange(labels.shape[1], labels.device)
     itself = place == place[:, None]
     rival = (labels[:, :, None] == labels[:, None, :]) & ~itself
     largest_rival = torch.where(rival, area[:, None, :], 0.0).amax(2)
@@ -127,7 +127,7 @@ def relate(scenes: Scenes) -> Relations:
     dx, dy = offset.unbind(-1)
     along = torch.stack((-dx, dx, -dy, dy), 1)
     across = torch.stack((dy, dy, dx, dx), 1)
-    place = counted(labels.shape[1], labels.device)
+    place = arange(labels.shape[1], labels.device)
     itself = place == place[:, None]
     other = (there[:, None, :] & ~itself)[:, None]  # [B, 1, 1 or from, to]
     cost = torch.where(other & (along > BORDER), torch.hypot(along, 2 * across), torch.inf)
@@ -140,4 +140,4 @@ def relate(scenes: Scenes) -> Relations:
     both = (alone[:, :, None] & alone[:, None, :] & ~itself)[:, None]
     # `along` runs from its first instance to its second: here the first lies in the direction of the second.
     reverse = along.transpose(2, 3)
-    return Relations(only(found, kind), clear, reverse > 0, both & (reverse.abs() >= MIN_DIFFERENCE))
+    return Relations(masked(found, kind), clear, reverse > 0, both & (reverse.abs() >= MIN_DIFFERENCE))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.nano.questions.choices import Kinds, any_of, chance, distinct, reading_order
+from bench.nano.questions.choices import Kinds, chance, distinct, random_true, reading_order
 from bench.nano.questions.layout import (
     ANSWER,
     BOS,
@@ -17,11 +17,11 @@ from bench.nano.questions.layout import (
     THINK,
     Part,
     Questions,
-    counted,
-    lay,
-    number,
-    only,
+    arange,
+    join_parts,
+    masked,
     padded,
+    scalar,
     slots,
     token,
 )
@@ -71,15 +71,15 @@ class GroundingMaker:
     def objects(self, scenes: Scenes, kind: Tensor) -> list[Questions]:
         """Ask for boxes, in the last of the slots mostly for points; `kind` [S, B]."""
         device, labels = kind.device, scenes.labels
-        last = counted(len(kind), device)[:, None] == len(kind) - 1
+        last = arange(len(kind), device)[:, None] == len(kind) - 1
         point = last & chance(_POINT_SHARE, kind.shape, device)
         there = labels >= 0
         marked = point & chance(_MARKED_POINT_SHARE, kind.shape, device) & there.any(1)
-        instance = any_of(there.expand(*kind.shape, -1))
-        scene = counted(len(labels), device)
+        instance = random_true(there.expand(*kind.shape, -1))
+        scene = arange(len(labels), device)
         kind = torch.where(marked, labels[scene, instance], kind)
         alike = (labels == kind[..., None]) & (kind >= 0)[..., None]
-        chosen = counted(labels.shape[1], device) == instance[..., None]
+        chosen = arange(labels.shape[1], device) == instance[..., None]
         found = self._places(scenes, torch.where(marked[..., None], chosen, alike), point)
         box, never = chance(0.5, kind.shape, device), constant(False, torch.bool, device).expand(kind.shape)
         parts = [
@@ -90,21 +90,21 @@ class GroundingMaker:
             found,
             Part(token(BOS, found.ids), weight=1.0),
         ]
-        return slots(lay(parts, DETECT_LENGTH), [DETECT_LENGTH] * len(kind))
+        return slots(join_parts(parts, DETECT_LENGTH), [DETECT_LENGTH] * len(kind))
 
     def outline(self, scenes: Scenes) -> Questions:
         """Ask for the outline of one instance: the largest of its kind, or one that is marked."""
         labels, device = scenes.labels, scenes.labels.device
-        batch, scene = len(labels), counted(len(labels), device)
+        batch, scene = len(labels), arange(len(labels), device)
         drawn, clear = (labels >= 0) & (scenes.vertices > 0), distinct(scenes)
         marked = (chance(_MARKED_OUTLINE_SHARE, (batch,), device) | ~clear.any(1)) & drawn.any(1)
-        instance = any_of(torch.where(marked[:, None], drawn, clear))
+        instance = random_true(torch.where(marked[:, None], drawn, clear))
         absent = chance(_ABSENT_OUTLINE_SHARE, (batch,), device) | ~drawn.any(1)
         kind = labels[scene, instance]
         asked = torch.where(absent, self._vocabulary.kinds.absent(labels, kind[None])[0], kind)
         box, never = chance(0.5, (1, batch), device), constant(False, torch.bool, device).expand(1, batch)
         phrase = self._phrase(asked[None])
-        return lay(
+        return join_parts(
             [
                 Part(self._prefixes[2:].expand(batch, -1)),
                 reference(scenes, instance[None], box, never, marked[None]),
@@ -124,11 +124,11 @@ class GroundingMaker:
         match = torch.where(total[:, None], scenes.labels >= 0, match)
         points = self._places(scenes, match[None], constant(True, torch.bool, kind.device).expand(1, len(kind)))
         found = match.any(1)
-        everything, nothing = (number(row, kind.device) for row in (answers.everything, answers.nothing))
+        everything, nothing = (scalar(row, kind.device) for row in (answers.everything, answers.nothing))
         spoken = torch.where(total, everything, answers.plural + kind.clamp(min=0))
         words = answers.ids[torch.where(found, spoken, nothing)]
-        start, end = (only(found[:, None], id_) for id_ in (GROUND, GROUND_END))
-        return lay(
+        start, end = (masked(found[:, None], id_) for id_ in (GROUND, GROUND_END))
+        return join_parts(
             [
                 Part(self._query.expand(len(kind), -1)),
                 Part(queries.words),
@@ -143,29 +143,29 @@ class GroundingMaker:
 
     def _phrase(self, kind: Tensor) -> Tensor:
         flat, wording = kind.flatten(), self._vocabulary.wording
-        return wording(number(wording.group["phrase"], kind.device).expand_as(flat), self._vocabulary.names(flat))
+        return wording(scalar(wording.group["phrase"], kind.device).expand_as(flat), self._vocabulary.names(flat))
 
     @staticmethod
     def _places(scenes: Scenes, match: Tensor, point: Tensor) -> Part:
         """Boxes or points [S * B, 3 N] of what matches [S, B, N], in reading order."""
         order = reading_order(scenes.boxes, match)
-        scene = counted(match.shape[1], match.device)[:, None]
+        scene = arange(match.shape[1], match.device)[:, None]
         boxes, there = scenes.boxes[scene, order], match.gather(2, order)
         place = torch.where(point[..., None, None], scenes.points[scene, order], boxes[..., :2])
         x, y = place[..., :1].expand_as(place), place[..., 1:].expand_as(place)
         values = torch.stack((x, y, boxes[..., 2:]), 3)
-        coord = only(there, COORD)
-        ids = torch.stack((coord, coord, only(there & ~point[..., None], SIZE)), 3)
+        coord = masked(there, COORD)
+        ids = torch.stack((coord, coord, masked(there & ~point[..., None], SIZE)), 3)
         return Part(ids.flatten(0, 1).flatten(1), values.flatten(0, 1).flatten(1, 2), weight=1.0)
 
     def _path(self, scenes: Scenes, instance: Tensor, absent: Tensor) -> list[Part]:
         """The visible box and the outline in it; nothing at all where it is absent."""
-        scene, there = counted(len(instance), instance.device), ~absent[:, None]
+        scene, there = arange(len(instance), instance.device), ~absent[:, None]
         box, outline = scenes.boxes[scene, instance], scenes.outlines[scene, instance]
         step = (outline * (INTEGERS - 1)).round()
-        vertex = counted(outline.shape[1], instance.device)
+        vertex = arange(outline.shape[1], instance.device)
         counts = (vertex < scenes.vertices[scene, instance, None]) & there
-        ids = only(counts[..., None], FIRST_INTEGER + step.long())
+        ids = masked(counts[..., None], FIRST_INTEGER + step.long())
         values = (step / (INTEGERS - 1))[..., None].expand(*step.shape, 2)
 
         def integers(part: slice) -> Part:
@@ -175,10 +175,10 @@ class GroundingMaker:
         x, y = box[:, :1], box[:, 1:2]
         box_values = torch.stack((x.expand(-1, 2), y.expand(-1, 2), box[:, 2:]), 1)
         return [
-            Part(only(there, numbers), box_values, weight=1.0),
-            Part(only(there, self._move), weight=1.0),
+            Part(masked(there, numbers), box_values, weight=1.0),
+            Part(masked(there, self._move), weight=1.0),
             integers(slice(0, 1)),
-            Part(only(there, self._line), weight=1.0),
+            Part(masked(there, self._line), weight=1.0),
             integers(slice(1, None)),
-            Part(only(there, self._close), weight=1.0),
+            Part(masked(there, self._close), weight=1.0),
         ]

@@ -42,42 +42,42 @@ class Part:
         return self.weight if isinstance(self.weight, tuple) else (self.weight,) * self.ids.shape[1]
 
 
-def number(value: int, device: torch.device) -> Tensor:
+def scalar(value: int, device: torch.device) -> Tensor:
     """Return a whole number on the device, for `torch.where`: a Python number would be written anew each time."""
     return constant(value, torch.long, device)
 
 
-def counted(count: int, device: torch.device) -> Tensor:
+def arange(count: int, device: torch.device) -> Tensor:
     """Return 0, 1, 2 ... [count] on the device."""
     return constant(tuple(range(count)), torch.long, device)
 
 
 def token(id_: int, like: Tensor) -> Tensor:
     """Repeat one id for every row of `like` [R, ...]: [R, 1]."""
-    return number(id_, like.device).expand(len(like), 1)
+    return scalar(id_, like.device).expand(len(like), 1)
 
 
-def only(mask: Tensor, ids: Tensor | int) -> Tensor:
+def masked(mask: Tensor, ids: Tensor | int) -> Tensor:
     """Keep ids where the mask says so, NONE elsewhere; both broadcast."""
-    kept = number(ids, mask.device) if isinstance(ids, int) else ids
-    return torch.where(mask, kept, number(NONE, mask.device))
+    kept = scalar(ids, mask.device) if isinstance(ids, int) else ids
+    return torch.where(mask, kept, scalar(NONE, mask.device))
 
 
-def lay(parts: Sequence[Part], length: int) -> Questions:
+def join_parts(parts: Sequence[Part], length: int) -> Questions:
     """Join parts, close the gaps and pad to `length`; a row that does not fit loses its end."""
     device, rows = parts[0].ids.device, len(parts[0].ids)
     zeros = constant(0.0, torch.float32, device)
     widths = [part.ids.shape[1] for part in parts]
     width = sum(widths)
     # One place more, which stands for padding.
-    ids = torch.cat([*(part.ids for part in parts), number(BOS, device).expand(rows, 1)], 1)
+    ids = torch.cat([*(part.ids for part in parts), scalar(BOS, device).expand(rows, 1)], 1)
     values = [zeros.expand(*part.ids.shape, 2) if part.values is None else part.values for part in parts]
     used = ids[:, :-1] != NONE
     # Place 0 takes what is not used, and what does not fit.
     place = used.cumsum(1) * used
     place = place * (place <= length)
     source = torch.full((rows, length + 1), width, device=device)
-    source = source.scatter(1, place, counted(width, device).expand(rows, -1))[:, 1:]
+    source = source.scatter(1, place, arange(width, device).expand(rows, -1))[:, 1:]
 
     def column(of: Iterable[float], dtype: torch.dtype) -> Tensor:
         return constant((*of, 0.0), dtype, device)[source]
@@ -90,7 +90,7 @@ def lay(parts: Sequence[Part], length: int) -> Questions:
     )
 
 
-def either(first: Questions, second: Questions, choose_first: Tensor) -> Questions:
+def select_rows(first: Questions, second: Questions, choose_first: Tensor) -> Questions:
     """Take each row from one of two layouts of the same length; `choose_first` [B]."""
     row = choose_first[:, None]
     return Questions(

@@ -24,11 +24,11 @@ from bench.nano.questions.layout import (
     THINK,
     Part,
     Questions,
-    either,
-    lay,
-    number,
-    only,
+    join_parts,
+    masked,
     padded,
+    scalar,
+    select_rows,
     slots,
     token,
 )
@@ -117,7 +117,9 @@ class QuestionMaker:
         queries = self._queries(scenes, relations, kinds[_OBJECT_SLOTS:-1])
         spoken = len(self._short_lengths) * batch
         reasoning = self._grounding.reasoning(scenes, queries.rows(spoken))
-        outline = either(self._grounding.outline(scenes), reasoning, chance(_OUTLINE_SHARE, (batch,), labels.device))
+        outline = select_rows(
+            self._grounding.outline(scenes), reasoning, chance(_OUTLINE_SHARE, (batch,), labels.device)
+        )
         return [
             *self._grounding.objects(scenes, kinds[:_OBJECT_SLOTS]),
             self._typed(scenes, relations, kinds[-1]),
@@ -143,7 +145,7 @@ class QuestionMaker:
             Part(self._answers.ids[self._answers.respelled(queries.answer)], weight=_ANSWER_WEIGHT),
             Part(token(BOS, words), weight=1.0),
         ]
-        return slots(lay(parts, QUERY_LENGTH), self._short_lengths)
+        return slots(join_parts(parts, QUERY_LENGTH), self._short_lengths)
 
     def _text(self, scenes: Scenes) -> Questions:
         """A caption of one of the three lengths, or the answer to an open question, which is the short one."""
@@ -151,17 +153,17 @@ class QuestionMaker:
         style = torch.randint(LONG + 2, (batch,), device=device)
         listing = (style > LONG)[:, None]
         style = style * ~listing[:, 0]  # SHORT is 0
-        group = number(self._wording.group["list"], device).expand_as(style)
-        question = self._wording(group, number(0, device).expand_as(style))
+        group = scalar(self._wording.group["list"], device).expand_as(style)
+        question = self._wording(group, scalar(0, device).expand_as(style))
         asked = torch.cat((self._query.expand(batch, -1), question, token(ANSWER, question)), 1)
         style, caption = self._captions(scenes, style, TEXT_LENGTH - self._caption_prompts.shape[1] - 1)
         parts = [
-            Part(only(~listing, self._caption_prompts[style])),
-            Part(only(listing, asked)),
+            Part(masked(~listing, self._caption_prompts[style])),
+            Part(masked(listing, asked)),
             Part(caption, weight=1.0),
             Part(token(BOS, question), weight=1.0),
         ]
-        return lay(parts, TEXT_LENGTH)
+        return join_parts(parts, TEXT_LENGTH)
 
     def _check_room(self) -> None:
         """Make sure that no question of any slot can be cut."""

@@ -50,7 +50,7 @@ class Names:
     def __call__(self, kind: Tensor) -> Tensor:
         """Call every kind [...] by a random name, NONE by a word that names nothing: rows of the table."""
         synonyms = self._synonyms[kind.clamp(min=0)]
-        other = 1 + below(synonyms)
+        other = 1 + random_below(synonyms)
         synonym = (torch.rand(kind.shape, device=kind.device) >= language.NAME_SHARE) & (synonyms > 0)
         known = self._first[kind.clamp(min=0)] + other * synonym
         return torch.where(kind == NONE, self._unknown(kind), known)
@@ -65,7 +65,7 @@ class Names:
         return tuple((self.ids != NONE).sum(-1).amax(0).tolist())
 
 
-def below(count: Tensor) -> Tensor:
+def random_below(count: Tensor) -> Tensor:
     """Draw a whole number from 0 to `count - 1` for every count; 0 where the count is 0."""
     drawn = (torch.rand(count.shape, device=count.device) * count).long()
     # A product can round up to the count.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.nano.questions.choices import Colours, Relations, any_of, chance, weighted
-from bench.nano.questions.layout import COORD, NONE, SIZE, Part, counted, number, only
+from bench.nano.questions.choices import Colours, Relations, chance, random_true, weighted_choice
+from bench.nano.questions.layout import COORD, NONE, SIZE, Part, arange, masked, scalar
 from bench.nano.questions.names import Answers, Names
 from bench.nano.questions.wording import Wording
 from bench.nano.scenes.batched.compose import Scenes
@@ -26,7 +26,7 @@ def reference(scenes: Scenes, instance: Tensor, box: Tensor, free: Tensor, used:
     box rather than with a point, [S, B]; `free`: point at the background instead, [S, B]; `used`: no reference where
     False, [S, B]. Returns [S * B, 3].
     """
-    scene = counted(instance.shape[1], instance.device)
+    scene = arange(instance.shape[1], instance.device)
     point = torch.where(free[..., None], scenes.free, scenes.spots[scene, instance])
     marked = scenes.boxes[scene, instance]
     centre, size = marked[..., :2], marked[..., 2:]
@@ -34,8 +34,8 @@ def reference(scenes: Scenes, instance: Tensor, box: Tensor, free: Tensor, used:
     low, high = (centre - size / 2 + shift[0]).clamp(0, 1), (centre + size / 2 + shift[1]).clamp(0, 1)
     place = torch.where(box[..., None], (low + high) / 2, point)
     values = torch.stack((place[..., :1].expand_as(place), place[..., 1:].expand_as(place), high - low), 2)
-    coord = only(used, COORD)
-    ids = torch.stack((coord, coord, only(used & box, SIZE)), 2)
+    coord = masked(used, COORD)
+    ids = torch.stack((coord, coord, masked(used & box, SIZE)), 2)
     return Part(ids.flatten(0, 1), values.flatten(0, 1))
 
 
@@ -71,7 +71,7 @@ class Queries:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Query:
     """One question of all slots: numbers of its group, what it speaks of, its answer, and whether it can be asked."""
 
     group: Tensor
@@ -94,13 +94,13 @@ class QueryMaker:
     def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Queries:
         """Ask about scenes, which have such relations; `kind` [S, B] is what counting and existence ask for."""
         shape, device = kind.shape, kind.device
-        instance = any_of((scenes.labels >= 0).expand(*shape, -1))
+        instance = random_true((scenes.labels >= 0).expand(*shape, -1))
         point = chance(0.5, shape, device)
         free = scenes.free_ok & (chance(_FREE_SHARE, shape, device) & point | (scenes.labels < 0).all(1))
         marked = self._marked(scenes, instance, point | free, free)
         spatial = self._spatial(scenes, relations, shape)
         asked = [*self._counting(scenes, kind), *spatial, self._colour(scenes, shape), marked]
-        chosen = weighted(torch.stack([one.valid for one in asked], 2), self._odds)
+        chosen = weighted_choice(torch.stack([one.valid for one in asked], 2), self._odds)
         columns = [(one.group, one.answer, one.first, one.second) for one in asked]
         stacked = torch.stack([x for column in columns for x in column]).view(len(asked), -1, *shape)
         picked = stacked.gather(0, chosen.expand(1, stacked.shape[1], *shape))[0].flatten(1)
@@ -120,34 +120,34 @@ class QueryMaker:
         return self._wording.longest(question) + answer
 
     def _of(self, group: str, like: Tensor) -> Tensor:
-        return number(self._wording.group[group], like.device).expand_as(like)
+        return scalar(self._wording.group[group], like.device).expand_as(like)
 
-    def _counting(self, scenes: Scenes, kind: Tensor) -> list[_Asked]:
+    def _counting(self, scenes: Scenes, kind: Tensor) -> list[_Query]:
         always, no_yes = constant(True, torch.bool, kind.device).expand_as(kind), self._answers.no_yes
         count = ((scenes.labels == kind[..., None]) & (kind >= 0)[..., None]).sum(2)
         total = (scenes.labels >= 0).sum(1).expand_as(kind)
         return [
-            _Asked(self._of("count", kind), self._answers.number + count, always, kind, kind),
-            _Asked(self._of("existence", kind), no_yes + (count > 0).long(), always, kind, kind),
-            _Asked(self._of("total", kind), self._answers.number + total, always, kind, kind),
+            _Query(self._of("count", kind), self._answers.number + count, always, kind, kind),
+            _Query(self._of("existence", kind), no_yes + (count > 0).long(), always, kind, kind),
+            _Query(self._of("total", kind), self._answers.number + total, always, kind, kind),
         ]
 
-    def _spatial(self, scenes: Scenes, relations: Relations, shape: torch.Size) -> list[_Asked]:
+    def _spatial(self, scenes: Scenes, relations: Relations, shape: torch.Size) -> list[_Query]:
         """What is in a direction of something, whether it is there, and which of two is further."""
         labels = scenes.labels
-        n, scene = labels.shape[1], counted(len(labels), labels.device)
+        n, scene = labels.shape[1], arange(len(labels), labels.device)
         clear = relations.clear.flatten(1)
-        at = any_of(clear.expand(*shape, -1))
+        at = random_true(clear.expand(*shape, -1))
         nearest = relations.nearest.flatten(1)[scene, at]
         origin = labels[scene, at % n]
-        answer = torch.where(nearest == NONE, number(self._answers.nothing, at.device), self._answers.name + nearest)
+        answer = torch.where(nearest == NONE, scalar(self._answers.nothing, at.device), self._answers.name + nearest)
         what = self._of("relation left", at) + at // n
-        relation = _Asked(what, answer, clear.any(1).expand(shape), origin, origin)
+        relation = _Query(what, answer, clear.any(1).expand(shape), origin, origin)
         return [relation, *(self._pair(relations, labels, shape, question) for question in (PLACE, COMPARISON))]
 
-    def _pair(self, relations: Relations, labels: Tensor, shape: torch.Size, question: str) -> _Asked:
-        n, scene = labels.shape[1], counted(len(labels), labels.device)
-        at = any_of(relations.apart.flatten(1).expand(*shape, -1))
+    def _pair(self, relations: Relations, labels: Tensor, shape: torch.Size, question: str) -> _Query:
+        n, scene = labels.shape[1], arange(len(labels), labels.device)
+        at = random_true(relations.apart.flatten(1).expand(*shape, -1))
         valid = relations.apart.flatten(1).any(1).expand(shape)
         holds = relations.lies.flatten(1)[scene, at]
         first, second = labels[scene, at // n % n], labels[scene, at % n]
@@ -155,18 +155,18 @@ class QueryMaker:
             group, answer = self._of("place left", at), self._answers.no_yes + holds.long()
         else:
             group, answer = self._of("comparison left", at), self._answers.name + torch.where(holds, first, second)
-        return _Asked(group + at // (n * n), answer, valid, first, second)
+        return _Query(group + at // (n * n), answer, valid, first, second)
 
-    def _colour(self, scenes: Scenes, shape: torch.Size) -> _Asked:
+    def _colour(self, scenes: Scenes, shape: torch.Size) -> _Query:
         colour = self._colours(scenes.labels)
-        noun = any_of((colour != NONE).expand(*shape, -1))
-        scene = counted(len(colour), colour.device)
+        noun = random_true((colour != NONE).expand(*shape, -1))
+        scene = arange(len(colour), colour.device)
         valid = (colour != NONE).any(1).expand(shape)
-        return _Asked(self._of("colour", noun), self._answers.colour + colour[scene, noun], valid, noun, noun)
+        return _Query(self._of("colour", noun), self._answers.colour + colour[scene, noun], valid, noun, noun)
 
-    def _marked(self, scenes: Scenes, instance: Tensor, point: Tensor, free: Tensor) -> _Asked:
-        scene = counted(instance.shape[1], instance.device)
+    def _marked(self, scenes: Scenes, instance: Tensor, point: Tensor, free: Tensor) -> _Query:
+        scene = arange(instance.shape[1], instance.device)
         kind = scenes.labels[scene, instance]
-        answer = torch.where(free, number(self._answers.nothing, kind.device), self._answers.name + kind)
+        answer = torch.where(free, scalar(self._answers.nothing, kind.device), self._answers.name + kind)
         group = torch.where(point, self._of("point", kind), self._of("box", kind))
-        return _Asked(group, answer, free | (kind >= 0), kind, kind)
+        return _Query(group, answer, free | (kind >= 0), kind, kind)

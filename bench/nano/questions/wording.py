@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.nano.questions.layout import NONE, only, padded
-from bench.nano.questions.names import Encode, Names, below
+from bench.nano.questions.layout import NONE, masked, padded
+from bench.nano.questions.names import Encode, Names, random_below
 from bench.nano.questions.text import colours, language, relations, typed
 
 DIRECTIONS: tuple[relations.Direction, ...] = ("left", "right", "above", "below")
@@ -125,11 +125,11 @@ class Wording:
         have no gap; `second`: the same for the second name. Returns ids with gaps, [R, W].
         """
         singular = self._names.has_singular[first].long()
-        template = self._lots[singular, group, below(self._sizes[singular, group])]
+        template = self._lots[singular, group, random_below(self._sizes[singular, group])]
         things = torch.stack((first, first if second is None else second), 1).gather(1, self._things[template])
         forms = self._forms[template]
         words = self._names.ids[things, forms.clamp(min=0)]
-        words = only((forms != NONE)[..., None], words)  # [R, gaps, W]
+        words = masked((forms != NONE)[..., None], words)  # [R, gaps, W]
         pieces = self._pieces[template]
         dropped = torch.rand(group.shape, device=group.device) < _MARK_DROPPED
         end = self._ends[template, dropped.long()]

@@ -12,7 +12,7 @@ Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedObject:
     index: int  # Class index: its place in the list of objects
     box: Box  # (x_min, y_min, x_max, y_max) of the pixels that can be seen, in fractions of the image
     extent: Box  # The same for all of its pixels, before anything covers it
@@ -39,11 +39,11 @@ class Canvas:
         region[np.asarray(alpha) > 127] = len(self.items)
         self.items.append((index, tile, left, top))
 
-    def placed(self) -> tuple[Placed, ...]:
+    def placed(self) -> tuple[PlacedObject, ...]:
         """Measure what of each object can be seen."""
         return tuple(self._measure(place) for place in range(len(self.items)))
 
-    def _measure(self, place: int) -> Placed:
+    def _measure(self, place: int) -> PlacedObject:
         index, tile, left, top = self.items[place]
         seen = self.owner[top : top + tile.height, left : left + tile.width] == place
         rows, columns = np.flatnonzero(seen.any(axis=1)), np.flatnonzero(seen.any(axis=0))
@@ -52,7 +52,7 @@ class Canvas:
         box = self._fractions(left, top, (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1))
         extent = self._fractions(left, top, visible_bounds(tile))
         pixels = int((np.asarray(tile.getchannel("A")) > 127).sum())
-        return Placed(index, box, extent, float(seen.sum()) / pixels)
+        return PlacedObject(index, box, extent, float(seen.sum()) / pixels)
 
     def _fractions(self, left: int, top: int, bounds: tuple[int, int, int, int]) -> Box:
         x0, y0, x1, y1 = (int(bound) for bound in bounds)

@@ -173,10 +173,10 @@ class Learner(nn.Module):
             "size": _mean(size, weight[:, :n] * (target[:, :n] == SIZE)),
             "path": _mean(step, path - lead),
             "lead": _mean(step, lead),
-            "start": _mean(self._astray(hidden[:, o:n], value[:, o:n, 0]), path * (number == 1)),
+            "start": _mean(self._start_error(hidden[:, o:n], value[:, o:n, 0]), path * (number == 1)),
         }
 
-    def _astray(self, hidden: Tensor, value: Tensor) -> Tensor:
+    def _start_error(self, hidden: Tensor, value: Tensor) -> Tensor:
         """How far an outline's beginning is from what can be read off the state that precedes it, [B, L]."""
         # The second vertex stands behind the L.
         ahead = [shift + (shift >= 2) for shift in range(2 * LEAD)]

@@ -22,7 +22,7 @@ class Ranks:
             self.rank, self.count = dist.get_rank(), dist.get_world_size()
 
     @property
-    def leads(self) -> bool:
+    def is_first(self) -> bool:
         return self.rank == 0
 
     def average(self, tensors: Sequence[Tensor]) -> None:
@@ -35,7 +35,7 @@ class Ranks:
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         torch._foreach_copy_(list(tensors), [part.view_as(t) for part, t in zip(parts, tensors, strict=True)])
 
-    def agree(self, value: float) -> float:
+    def broadcast(self, value: float) -> float:
         """Send every process the value of the first; waits for the device."""
         if self.count == 1:
             return value

@@ -28,8 +28,8 @@ from bench.nano.questions.tokenizer import TOKENIZER_JSON, load_answer_tokenizer
 from bench.nano.scenes.batched.compose import Composer, Difficulty, Scenes, steady_hues
 from bench.nano.scenes.objects import load_objects
 from bench.nano.scenes.sprites import SHEET, load_sheet
+from bench.nano.training.batches import BatchSource, Tiling, sheet_size, tiling_shares
 from bench.nano.training.config import Shape, config_dict, initialise
-from bench.nano.training.feed import Feed, Tiling, sheet_size, tiling_shares
 from bench.nano.training.loss import Learner, PackedAttention, Places, Weights
 from bench.nano.training.muon import BatchedMuon
 from bench.nano.training.probe import f1
@@ -96,7 +96,9 @@ class Trainer:
         self.shares = tiling_shares(self.model.crop_spec)
         self.held_out = self._held_out()
         self._seed(1 + ranks.rank + 1000 * self.steps)
-        self.feeds = {tiling: Feed(composer, self.maker, options.batch) for tiling, composer in self.composers.items()}
+        self.sources = {
+            tiling: BatchSource(composer, self.maker, options.batch) for tiling, composer in self.composers.items()
+        }
         self.learner = self._learner(config)
         self.forward = torch.compile(self.learner, dynamic=False) if self.device.type == "cuda" else self.learner
         self.optimizers = list(self._optimizers())
@@ -156,7 +158,7 @@ class Trainer:
             yield BatchedMuon([p for n, p in named if n in inner], lr=rate, weight_decay=0.05)
 
     def run(self) -> None:
-        if self.ranks.leads:
+        if self.ranks.is_first:
             self._save_samples()
         self._warm_up()
         begun, began_steps, minutes = self.minutes, self.steps, self.minutes
@@ -166,7 +168,7 @@ class Trainer:
             rate = self._rate(progress, self.steps - began_steps)
             parts = self._step(Difficulty.at(progress, self.options.ramp), rate)
             if self.steps % _AGREE_EVERY == 0:
-                minutes = self.minutes = self.ranks.agree(begun + (time.monotonic() - start) / 60)
+                minutes = self.minutes = self.ranks.broadcast(begun + (time.monotonic() - start) / 60)
             if self.steps % 100 == 0:
                 self._report({}, parts)
             if minutes > next_eval:
@@ -176,7 +178,7 @@ class Trainer:
 
     def _warm_up(self) -> None:
         """Compile for every tiling, which is not training time; wait for the other ranks, and for the card's turn."""
-        for feed in self.feeds.values():
+        for feed in self.sources.values():
             torch.autograd.backward(self._loss(feed(Difficulty()))[0])
             self.learner.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
@@ -195,7 +197,7 @@ class Trainer:
     def _step(self, difficulty: Difficulty, rate: float) -> dict[str, Tensor]:
         # The same draw on every rank: a step's work is the same for all.
         tiling = random.Random(self.steps).choices([*self.shares], [*self.shares.values()])[0]
-        loss, parts = self._loss(self.feeds[tiling](difficulty))
+        loss, parts = self._loss(self.sources[tiling](difficulty))
         torch.autograd.backward(loss)
         self.ranks.average([p.grad for p in self.learner.parameters() if p.grad is not None])
         nn.utils.clip_grad_norm_(self.learner.parameters(), 1.0)
@@ -218,7 +220,7 @@ class Trainer:
             return torch.stack(weighted).sum(), parts
 
     def _report(self, line: dict[str, Any], parts: dict[str, Tensor]) -> None:
-        if not self.ranks.leads:
+        if not self.ranks.is_first:
             return
         line = {"step": self.steps, "minutes": round(self.minutes, 2), "scenes": self.scenes} | line
         line |= {name: round(float(value), 4) for name, value in parts.items()}
@@ -229,7 +231,7 @@ class Trainer:
 
     def _evaluate(self) -> None:
         """Judge and save; the other ranks go on to the next step and wait there."""
-        if self.ranks.leads:
+        if self.ranks.is_first:
             self._save()
             scores = f1(self.average, self.held_out, self.maker)
             self._report({k: round(v, 4) for k, v in scores.items()}, {})

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from bench.nano.evaluation.asking.subjects import instances, places_of, shown_at, spot
+from bench.nano.evaluation.asking.subjects import instances, object_at, places_of, random_pixel
 from bench.nano.evaluation.asking.typed import Wanted
 from bench.nano.evaluation.examine import examine, questions_about
 from bench.nano.evaluation.records import SKILLS
@@ -80,7 +80,7 @@ class Oracle:
 
     def point(self, scene, seed, object, reference):
         places = wanted(scene, object) if reference is None else [marked(scene, reference)]
-        points = [spot(random.Random(0), scene, place) for place in places]
+        points = [random_pixel(random.Random(0), scene, place) for place in places]
         return {"points": [{"x": x, "y": y, "score": 0.9} for x, y in self.points(points)]}
 
     def segment(self, scene, seed, object, reference):
@@ -104,7 +104,7 @@ class Oracle:
         answer = {"answer": self.word(expected(seed)[question, reference, reasoning].expected)}
         if reasoning:
             kind = expected(seed)[question, reference, True].kind
-            points = [spot(random.Random(0), scene, place) for place in places_of(scene, kind)]
+            points = [random_pixel(random.Random(0), scene, place) for place in places_of(scene, kind)]
             answer["reasoning"] = {"text": "", "grounding": [{"points": self.grounding(points)}]}
         return answer
 
@@ -140,7 +140,7 @@ def _right(scene, wanted):
         return wanted.value
     if wanted.kind == "box":
         return dict(zip(("x_min", "y_min", "x_max", "y_max"), wanted.value, strict=True), score=0.9)
-    return dict(zip("xy", spot(random.Random(0), scene, wanted.place), strict=True), score=0.9)
+    return dict(zip("xy", random_pixel(random.Random(0), scene, wanted.place), strict=True), score=0.9)
 
 
 def wanted(scene, text):
@@ -152,7 +152,7 @@ def wanted(scene, text):
 def marked(scene, reference):
     """The place that a point lies on, or the one whose box a box is nearest to."""
     if len(reference) == 2:
-        return shown_at(scene, reference)
+        return object_at(scene, reference)
     boxes = [item.box for item in scene.objects]
     return min(range(len(boxes)), key=lambda place: np.abs(np.subtract(boxes[place], reference)).sum())
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from bench.nano.evaluation.asking.spatial import CLEARLY_LARGEST
-from bench.nano.evaluation.asking.subjects import instances, shown_at
+from bench.nano.evaluation.asking.subjects import instances, object_at
 from bench.nano.evaluation.asking.words import ABOUT, LENGTHS
 from bench.nano.evaluation.examine import examine, questions_about
 from bench.nano.evaluation.records import SKILLS
@@ -81,11 +81,11 @@ def test_right_answers_are_those_of_the_image(records):
             if question.about == "total":
                 assert question.expected == str(len(scene.objects))
             if question.about == "at_point":
-                assert question.expected == OBJECTS[scene.objects[shown_at(scene, question.reference)].index].name
+                assert question.expected == OBJECTS[scene.objects[object_at(scene, question.reference)].index].name
             if question.about == "at_box":
                 assert question.expected == OBJECTS[scene.objects[marked(scene, question.reference)].index].name
             if question.about == "at_nothing":
-                assert (question.expected, shown_at(scene, question.reference)) == ("Nothing", -1)
+                assert (question.expected, object_at(scene, question.reference)) == ("Nothing", -1)
 
 
 def test_answers_about_places_name_what_is_there(records):
@@ -140,7 +140,7 @@ def test_records_are_fit_for_json(records):
 def test_points_are_judged_by_visible_pixels():
     beside = judged(Oracle(points=lambda points: [(0.0, 0.0)] * len(points)), ["point"])
     asked = [question for record in beside for question in record.points if question.truth]
-    corner = [shown_at(scene, (0.0, 0.0)) for scene in scenes()]
+    corner = [object_at(scene, (0.0, 0.0)) for scene in scenes()]
     assert set(corner) == {-1}
     assert not any(hit for question in asked for hit in (*question.on_object, *question.found))
 

@@ -11,7 +11,7 @@ from bench.nano.evaluation.failures.page import write_failures
 from bench.nano.evaluation.failures.panels import SECTIONS, Shape
 from bench.nano.evaluation.failures.text import asked_html, caption_html
 from bench.nano.evaluation.figures.headline import compare
-from bench.nano.evaluation.records import Asked, Captioned
+from bench.nano.evaluation.records import CaptionRecord, QueryRecord
 from bench.nano.scenes.objects import index_of
 from tests.nano.evaluation.oracle import OBJECTS, SEEDS, Oracle, judged, scenes, sprites
 
@@ -92,13 +92,13 @@ def test_images_of_an_earlier_page_are_replaced(tmp_path):
 
 
 def test_words_from_outside_cannot_be_html():
-    shown = asked_html(Asked("count", "name", "<i>how many?", "1", "<b>2</b>"))
+    shown = asked_html(QueryRecord("count", "name", "<i>how many?", "1", "<b>2</b>"))
     assert "<i>" not in shown
     assert "<del>&lt;b&gt;2&lt;/b&gt;</del> <ins>1</ins>" in shown
 
 
 def test_captions_are_marked_where_they_are_wrong():
-    caption = Captioned(
+    caption = CaptionRecord(
         "A picture of 2 bananas, 1 dog and 3 glorps. The dog is at the top and left.",
         {BANANA: 3, DOG: 1, KEY: 1},
         "long",
@@ -110,7 +110,7 @@ def test_captions_are_marked_where_they_are_wrong():
 
 
 def test_a_kind_that_is_named_twice_is_wrong_the_second_time():
-    shown = caption_html(Captioned("1 dog, 1 key and 1 dog.", {DOG: 1, KEY: 1}))
+    shown = caption_html(CaptionRecord("1 dog, 1 key and 1 dog.", {DOG: 1, KEY: 1}))
     assert shown.endswith("1 dog, 1 key and <del>1 dog</del>.</p>")
 
 

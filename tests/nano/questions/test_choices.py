@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 import torch
 
-from bench.nano.questions.choices import Colours, Kinds, any_of, distinct, relate, single, weighted
+from bench.nano.questions.choices import Colours, Kinds, distinct, random_true, relate, single, weighted_choice
 from bench.nano.questions.layout import NONE
 from bench.nano.questions.text import colours, relations
 from bench.nano.questions.text.colours import COLOUR_NOUNS
@@ -30,18 +30,18 @@ def visible(scenes, row):
 
 def test_any_of_chooses_evenly_among_what_is_valid():
     valid = torch.tensor([True, False, True, True, False]).expand(6000, 5)
-    share = any_of(valid).bincount(minlength=5) / 6000
+    share = random_true(valid).bincount(minlength=5) / 6000
     assert share.tolist() == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3, 0], abs=0.03)
-    assert not any_of(torch.zeros(10, 5, dtype=torch.bool)).any()
+    assert not random_true(torch.zeros(10, 5, dtype=torch.bool)).any()
 
 
 def test_weighted_follows_the_odds_of_what_is_valid():
     valid = torch.tensor([True, True, True, False, True]).expand(8000, 5)
     odds = torch.tensor([1.0, 3.0, 1e-9, 5.0, 0.0])
-    share = weighted(valid, odds).bincount(minlength=5) / 8000
+    share = weighted_choice(valid, odds).bincount(minlength=5) / 8000
     assert share.tolist() == pytest.approx([1 / 4, 3 / 4, 0, 0, 0], abs=0.02)
     last = torch.tensor([False, False, True, False, False]).expand(50, 5)
-    assert set(weighted(last, odds).tolist()) == {2}
+    assert set(weighted_choice(last, odds).tolist()) == {2}
 
 
 # ---- relations

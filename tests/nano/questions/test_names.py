@@ -7,7 +7,7 @@ import torch
 
 from bench.nano.questions import names as question_names
 from bench.nano.questions.layout import NONE
-from bench.nano.questions.names import NAME_TOKENS, Names, below
+from bench.nano.questions.names import NAME_TOKENS, Names, random_below
 from bench.nano.questions.text import language
 from bench.nano.questions.text.colours import COLOUR_NOUNS
 from bench.nano.scenes.objects import index_of, load_objects
@@ -97,6 +97,6 @@ def test_a_name_must_not_be_too_long(monkeypatch):
 
 
 def test_below():
-    drawn = below(torch.tensor([3, 1, 0]).expand(3000, 3))
+    drawn = random_below(torch.tensor([3, 1, 0]).expand(3000, 3))
     assert drawn.amax(0).tolist() == [2, 0, 0]
     assert (drawn[:, 0].bincount() / 3000).tolist() == pytest.approx([1 / 3] * 3, abs=0.04)

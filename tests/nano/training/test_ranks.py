@@ -22,7 +22,7 @@ def one_of_two(rank, port, folder):
     tensors = [torch.full((2, 3), float(rank)), torch.tensor([4.0 * rank])]
     ranks.average(tensors)
     ranks.wait()
-    torch.save((ranks.leads, tensors, ranks.agree(10.0 + rank)), f"{folder}/{rank}")
+    torch.save((ranks.is_first, tensors, ranks.broadcast(10.0 + rank)), f"{folder}/{rank}")
     ranks.close()
 
 
@@ -42,5 +42,5 @@ def test_alone_nothing_is_exchanged(monkeypatch):
     ranks.average([tensor])
     ranks.wait()
     ranks.close()
-    assert (ranks.rank, ranks.count, ranks.leads, float(tensor)) == (0, 1, True, 3.0)
-    assert ranks.agree(1.5) == pytest.approx(1.5)
+    assert (ranks.rank, ranks.count, ranks.is_first, float(tensor)) == (0, 1, True, 3.0)
+    assert ranks.broadcast(1.5) == pytest.approx(1.5)

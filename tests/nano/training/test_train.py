@@ -82,8 +82,8 @@ def state(module):
 
 
 def noted_difficulties(trainer):
-    noted, feed = [], trainer.feeds[(1, 1)]
-    trainer.feeds[(1, 1)] = lambda difficulty: noted.append(difficulty) or feed(difficulty)
+    noted, feed = [], trainer.sources[(1, 1)]
+    trainer.sources[(1, 1)] = lambda difficulty: noted.append(difficulty) or feed(difficulty)
     return noted
 
 
@@ -163,8 +163,8 @@ def test_every_weight_is_trained_once_at_the_rate_given(trainer_of, optimizer):
 
 def test_a_step_learns_the_batch_it_is_shown(trainer_of):
     trainer = trainer_of(rate=3e-3)
-    batch = trainer.feeds[(1, 1)](Difficulty())
-    trainer.feeds[(1, 1)] = lambda difficulty: batch
+    batch = trainer.sources[(1, 1)](Difficulty())
+    trainer.sources[(1, 1)] = lambda difficulty: batch
     first = trainer._step(Difficulty(), 3e-3)
     for _ in range(15):
         last = trainer._step(Difficulty(), 3e-3)
@@ -202,7 +202,7 @@ def test_a_run_that_was_cut_short_goes_on_at_its_minute(trainer_of, options, mon
             assert value.dtype == torch.float32
             assert torch.equal(value, saved[f"model.{key}"].float())
     noted = noted_difficulties(second)
-    assert not torch.equal(first.feeds[(1, 1)](Difficulty())[0], second.feeds[(1, 1)](Difficulty())[0])
+    assert not torch.equal(first.sources[(1, 1)](Difficulty())[0], second.sources[(1, 1)](Difficulty())[0])
     noted.clear()
     second.run()
     assert noted[1:] == [Difficulty.at(sixths / 6) for sixths in (3, 4, 5)]
@@ -231,7 +231,7 @@ def test_ranks_share_weights_and_draw_scenes_of_their_own(options):
     shown = []
     for rank, trainer in enumerate(trainers):
         trainer._seed(1 + rank)
-        shown.append(trainer.feeds[(1, 1)](Difficulty())[0])
+        shown.append(trainer.sources[(1, 1)](Difficulty())[0])
     assert not torch.equal(*shown)
 
 
@@ -271,7 +271,7 @@ def test_all_runs_are_judged_on_the_same_scenes(trainer_of):
     shown = []
     for trainer in (first, second):
         trainer._seed(1)
-        shown.append(trainer.feeds[(1, 1)](Difficulty())[0])
+        shown.append(trainer.sources[(1, 1)](Difficulty())[0])
     assert not torch.equal(shown[0], shown[1])
     assert not torch.equal(shown[0], first.held_out.pixels[: len(shown[0])])
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from bench.nano.evaluation.asking import subjects
-from bench.nano.evaluation.records import Located, Outlined, Place
+from bench.nano.evaluation.records import OutlineRecord, Place, PlaceRecord
 from bench.nano.questions.text import language
 from bench.nano.scenes.held_out.scene import Scene
 
@@ -24,11 +24,11 @@ def detect_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Ques
         yield subjects.Question({"skill": "detect", "object": phrase}, partial(_read_boxes, scene, target, phrase))
 
 
-def _read_boxes(scene: Scene, target: subjects.Target, phrase: str, result: Any) -> Located:
+def _read_boxes(scene: Scene, target: subjects.Target, phrase: str, result: Any) -> PlaceRecord:
     objects = result["objects"]
     boxes: list[Place] = [(box["x_min"], box["y_min"], box["x_max"], box["y_max"]) for box in objects]
     scores = [float(box["score"]) for box in objects]
-    return Located(target.kind, target.wanted, phrase, _truth(scene, target.kind), boxes, scores)
+    return PlaceRecord(target.kind, target.wanted, phrase, _truth(scene, target.kind), boxes, scores)
 
 
 def _truth(scene: Scene, kind: int | None) -> list[Place]:
@@ -41,19 +41,19 @@ def point_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Quest
         phrase = language.phrase(rng, target.pair)
         read = partial(_read_points, scene, target, phrase, subjects.places_of(scene, target.kind), None)
         yield subjects.Question({"skill": "point", "object": phrase}, read)
-    place = rng.choice(subjects.several(scene))
-    target = subjects.named(rng, scene.objects[place].index)
-    phrase, reference = language.phrase(rng, target.pair), subjects.mark(rng, scene, place)
+    place = rng.choice(subjects.repeated_places(scene))
+    target = subjects.present_target(rng, scene.objects[place].index)
+    phrase, reference = language.phrase(rng, target.pair), subjects.random_reference(rng, scene, place)
     read = partial(_read_points, scene, target, phrase, [place], reference)
     yield subjects.Question({"skill": "point", "object": phrase, "spatial_refs": [reference]}, read)
 
 
 def _read_points(
     scene: Scene, target: subjects.Target, phrase: str, places: list[int], reference: Place | None, result: Any
-) -> Located:
+) -> PlaceRecord:
     points: list[Place] = [(point["x"], point["y"]) for point in result["points"]]
-    shown = [subjects.shown_at(scene, point) for point in points]
-    return Located(
+    shown = [subjects.object_at(scene, point) for point in points]
+    return PlaceRecord(
         target.kind,
         target.wanted,
         phrase,
@@ -70,10 +70,14 @@ def segment_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Que
     """Outline the largest of a kind, a marked instance, and something that is not there."""
     if largest := _largest(scene):
         place = rng.choice(largest)
-        yield _outline_question(scene, rng, subjects.named(rng, scene.objects[place].index), place, None)
-    place = rng.choice(subjects.several(scene))
+        yield _outline_question(scene, rng, subjects.present_target(rng, scene.objects[place].index), place, None)
+    place = rng.choice(subjects.repeated_places(scene))
     yield _outline_question(
-        scene, rng, subjects.named(rng, scene.objects[place].index), place, subjects.mark(rng, scene, place)
+        scene,
+        rng,
+        subjects.present_target(rng, scene.objects[place].index),
+        place,
+        subjects.random_reference(rng, scene, place),
     )
     missing = subjects.absent_target(scene, rng) if rng.random() < 0.5 else subjects.unknown_target(rng)
     yield _outline_question(scene, rng, missing, None, None)
@@ -106,7 +110,7 @@ def _outline_question(
 
 def _read_outline(
     scene: Scene, target: subjects.Target, phrase: str, place: int | None, reference: Place | None, result: Any
-) -> Outlined:
+) -> OutlineRecord:
     overlap, vertices = 0.0, 0
     polygon: list[Place] = []
     if result["segments"]:
@@ -115,4 +119,4 @@ def _read_outline(
         vertices = len(_NUMBER.findall(segment["path"])) // 2
         if place is not None:
             overlap = subjects.mask_iou(result.mask(*scene.image.size)[0], scene.mask(place))
-    return Outlined(target.kind, target.wanted, phrase, reference, place, polygon, vertices, overlap)
+    return OutlineRecord(target.kind, target.wanted, phrase, reference, place, polygon, vertices, overlap)

@@ -35,11 +35,11 @@ class Target:
 
 def targets(scene: Scene, rng: random.Random) -> list[Target]:
     """Choose words for each kind of a scene, and then for one that is not in it and one that is in none."""
-    present = [named(rng, index) for index in sorted({item.index for item in scene.objects})]
+    present = [present_target(rng, index) for index in sorted({item.index for item in scene.objects})]
     return [*present, absent_target(scene, rng), unknown_target(rng)]
 
 
-def named(rng: random.Random, index: int) -> Target:
+def present_target(rng: random.Random, index: int) -> Target:
     pair = language.name_pair(rng, index)
     return Target(index, "name" if pair[0] == load_objects()[index].name else "synonym", pair)
 
@@ -59,7 +59,7 @@ def instances(scene: Scene) -> list[language.Instance]:
     return [(item.index, (item.box[0] + item.box[2]) / 2, (item.box[1] + item.box[3]) / 2) for item in scene.objects]
 
 
-def several(scene: Scene) -> list[int]:
+def repeated_places(scene: Scene) -> list[int]:
     """Return the places of objects that are not the only ones of their kind; all places where there are none."""
     counts = Counter(item.index for item in scene.objects)
     places = [place for place, item in enumerate(scene.objects) if counts[item.index] > 1]
@@ -70,12 +70,12 @@ def places_of(scene: Scene, kind: int | None) -> list[int]:
     return [place for place, item in enumerate(scene.objects) if item.index == kind]
 
 
-def mark(rng: random.Random, scene: Scene, place: int) -> Place:
+def random_reference(rng: random.Random, scene: Scene, place: int) -> Place:
     """Mark an object: by a random visible pixel of it, or by its box with each edge a little off."""
-    return spot(rng, scene, place) if rng.random() < 0.5 else loose_box(rng, scene.objects[place].box)
+    return random_pixel(rng, scene, place) if rng.random() < 0.5 else shifted_box(rng, scene.objects[place].box)
 
 
-def spot(rng: random.Random, scene: Scene, place: int) -> Place:
+def random_pixel(rng: random.Random, scene: Scene, place: int) -> Place:
     """Choose a random visible pixel of an object, or of the background for place -1, and give its centre."""
     found = np.flatnonzero(scene.mask(place))
     if not len(found):
@@ -85,14 +85,14 @@ def spot(rng: random.Random, scene: Scene, place: int) -> Place:
     return (column + 0.5) / width, (row + 0.5) / height
 
 
-def loose_box(rng: random.Random, box: Sequence[float]) -> Place:
+def shifted_box(rng: random.Random, box: Sequence[float]) -> Place:
     """Move each edge of a box by up to `EDGE_SHIFT` of its side, within the image."""
     wide, high = box[2] - box[0], box[3] - box[1]
     moved = (edge + rng.uniform(-EDGE_SHIFT, EDGE_SHIFT) * (wide, high)[i % 2] for i, edge in enumerate(box))
     return tuple(min(1.0, max(0.0, edge)) for edge in moved)
 
 
-def shown_at(scene: Scene, point: Sequence[float]) -> int:
+def object_at(scene: Scene, point: Sequence[float]) -> int:
     """Which object the image shows at a point: its place, -1 for the background."""
     height, width = scene.owner.shape
     row, column = (min(side - 1, max(0, int(part * side))) for part, side in ((point[1], height), (point[0], width)))

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from bench.nano.evaluation.asking import subjects
-from bench.nano.evaluation.asking.subjects import shown_at
-from bench.nano.evaluation.records import Field, Typed
+from bench.nano.evaluation.asking.subjects import object_at
+from bench.nano.evaluation.records import FieldRecord, TypedRecord
 from bench.nano.evaluation.scoring import iou, match_boxes
 from bench.nano.questions.text import language, typed
 from bench.nano.questions.text.colours import COLOUR_NOUNS
@@ -28,15 +28,15 @@ class Wanted:
     place: int | None = None  # Of the instance that a point should lie on
 
 
-def read_object(scene: Scene, wanted: Sequence[Wanted], answer: Any) -> list[Field]:
+def read_object(scene: Scene, wanted: Sequence[Wanted], answer: Any) -> list[FieldRecord]:
     return [_field(scene, one, answer[one.key]) for one in wanted]
 
 
-def read_value(scene: Scene, wanted: Wanted, answer: Any) -> list[Field]:
+def read_value(scene: Scene, wanted: Wanted, answer: Any) -> list[FieldRecord]:
     return [_field(scene, wanted, answer)]
 
 
-def read_items(key: str, wanted: Sequence[Sequence[Wanted]], answer: Any) -> list[Field]:
+def read_items(key: str, wanted: Sequence[Sequence[Wanted]], answer: Any) -> list[FieldRecord]:
     """Compare a list of objects: items belong together by their boxes, or else by their names. Returns two fields an
     item: those that are missing or too many are wrong.
     """
@@ -48,10 +48,13 @@ def read_items(key: str, wanted: Sequence[Sequence[Wanted]], answer: Any) -> lis
         given = items[pairs[place]] if place in pairs else {}
         for one in item:
             right = place in pairs and (one.kind == "box" or given[one.key] == one.value)
-            fields.append(Field(f"{place}.{one.key}", one.kind, plain(one.value), plain(given.get(one.key)), right))
+            fields.append(
+                FieldRecord(f"{place}.{one.key}", one.kind, plain(one.value), plain(given.get(one.key)), right)
+            )
     for place in sorted(set(range(len(items))) - set(pairs.values())):
         fields += [
-            Field(f"{place}.{one.key}", one.kind, None, plain(items[place][one.key]), False) for one in (name, second)
+            FieldRecord(f"{place}.{one.key}", one.kind, None, plain(items[place][one.key]), False)
+            for one in (name, second)
         ]
     return fields
 
@@ -68,17 +71,17 @@ def _by_name(wanted: Sequence[Sequence[Wanted]], items: Sequence[Mapping[str, An
     return {place: first[name.value] for place, (name, _) in enumerate(wanted) if name.value in first}
 
 
-def _field(scene: Scene, wanted: Wanted, answer: Any) -> Field:
+def _field(scene: Scene, wanted: Wanted, answer: Any) -> FieldRecord:
     given = plain(answer)
     if wanted.value is None or answer is None:
         right = wanted.value is answer
     elif wanted.kind == "box":
         right = iou(given, wanted.value) >= GOOD_BOX
     elif wanted.kind == "point":
-        right = shown_at(scene, given) == wanted.place
+        right = object_at(scene, given) == wanted.place
     else:
         right = given == wanted.value
-    return Field(wanted.key, wanted.kind, plain(wanted.value), given, right)
+    return FieldRecord(wanted.key, wanted.kind, plain(wanted.value), given, right)
 
 
 def plain(value: Any) -> Any:
@@ -120,7 +123,7 @@ def typed_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Quest
     largest = _largest(scene, range(len(scene.objects)))
     if largest is not None:
         yield _of_thing(scene, rng, "thing", "scene" if rng.random() < 0.5 else "main", largest, ("red", "red"))
-    yield _of_kind(scene, rng, subjects.named(rng, rng.choice(scene.objects).index))
+    yield _of_kind(scene, rng, subjects.present_target(rng, rng.choice(scene.objects).index))
     yield _of_kind(
         scene, rng, subjects.absent_target(scene, rng) if rng.random() < 0.5 else subjects.unknown_target(rng)
     )
@@ -128,7 +131,7 @@ def typed_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Quest
     yield from _of_outermost(scene, rng)
     yield _of_list(scene, rng, each=True)
     yield _of_list(scene, rng, each=False)
-    yield _of_value(scene, rng, subjects.named(rng, rng.choice(scene.objects).index))
+    yield _of_value(scene, rng, subjects.present_target(rng, rng.choice(scene.objects).index))
 
 
 def schema_of(kind: str, nullable: bool = False) -> dict[str, Any]:
@@ -145,14 +148,14 @@ def _worded(rng: random.Random, group: str, pair: tuple[str, str]) -> str:
     templates = list(typed.TYPED_QUESTIONS[group])
     if language.has_no_singular(pair):
         templates = [one for one in templates if "{0}" not in one and "{2}" not in one]
-    return language.asked(rng, language.filled(rng.choice(templates), pair))
+    return language.vary_question(rng, language.fill_template(rng.choice(templates), pair))
 
 
 def _asked(
     case: Case, question: str, schema: dict[str, Any], read: Callable[..., list[Any]], wanted: object
 ) -> TypedQuestion:
-    def kept(result: Any) -> Typed:
-        return Typed(case, question, str(result["text"]), schema, read(wanted, result["answer"]))
+    def kept(result: Any) -> TypedRecord:
+        return TypedRecord(case, question, str(result["text"]), schema, read(wanted, result["answer"]))
 
     return TypedQuestion({"skill": "query", "question": question, "schema": schema}, kept, wanted)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from bench.nano.evaluation.asking import subjects
 from bench.nano.evaluation.captions import zones_of
-from bench.nano.evaluation.records import Asked, Captioned, Place
+from bench.nano.evaluation.records import CaptionRecord, Place, QueryRecord
 from bench.nano.questions.text import language, relations
 from bench.nano.questions.text.colours import COLOUR_NOUNS, colour_answer, colour_question
 from bench.nano.questions.text.language import reference_answer, reference_question
@@ -36,8 +36,8 @@ def caption_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Que
         )
 
 
-def _read_caption(truth: dict[int, int], zones: dict[int, list[str]], length: str, result: Any) -> Captioned:
-    return Captioned(str(result["caption"]), truth, length, zones)
+def _read_caption(truth: dict[int, int], zones: dict[int, list[str]], length: str, result: Any) -> CaptionRecord:
+    return CaptionRecord(str(result["caption"]), truth, length, zones)
 
 
 def query_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
@@ -59,8 +59,8 @@ def _asked(
     kind: int | None = None,
     reference: Place | None = None,
 ) -> subjects.Question:
-    def read(result: Any) -> Asked:
-        return Asked(about, case, question, expected, str(result["answer"]), kind, reference)
+    def read(result: Any) -> QueryRecord:
+        return QueryRecord(about, case, question, expected, str(result["answer"]), kind, reference)
 
     task: dict[str, Any] = {"skill": "query", "question": question}
     return subjects.Question(task | {"spatial_refs": [reference]} if reference else task, read)
@@ -95,7 +95,11 @@ def _relations(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     for case, (place, direction, answer) in chosen:
         kind = everything[place][0]
         yield _asked(
-            "relation", case, relations.relation_question(rng, direction, subjects.named(rng, kind).pair), answer, kind
+            "relation",
+            case,
+            relations.relation_question(rng, direction, subjects.present_target(rng, kind).pair),
+            answer,
+            kind,
         )
 
 
@@ -107,12 +111,12 @@ def _pairs(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     direction, comparison = rng.choice(get_args(relations.Direction)), rng.choice(get_args(relations.Comparison))
     for one, two in pairs:
         if answer := relations.place_answer(everything, one, two, direction):
-            first, second = (subjects.named(rng, everything[place][0]).pair for place in (one, two))
+            first, second = (subjects.present_target(rng, everything[place][0]).pair for place in (one, two))
             yield _asked("place", answer.lower(), relations.place_question(rng, direction, first, second), answer)
             break
     for one, two in reversed(pairs):
         if answer := relations.comparison_answer(everything, one, two, comparison):
-            first, second = (subjects.named(rng, everything[place][0]).pair for place in (one, two))
+            first, second = (subjects.present_target(rng, everything[place][0]).pair for place in (one, two))
             yield _asked("comparison", None, relations.comparison_question(rng, comparison, first, second), answer)
             break
 
@@ -129,19 +133,19 @@ def _references(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]
     place = rng.randrange(len(scene.objects))
     kind = scene.objects[place].index
     question = reference_question(rng, "point")
-    yield _asked("at_point", None, question, reference_answer(kind), kind, subjects.spot(rng, scene, place))
+    yield _asked("at_point", None, question, reference_answer(kind), kind, subjects.random_pixel(rng, scene, place))
     place = rng.randrange(len(scene.objects))
     kind = scene.objects[place].index
-    box = subjects.loose_box(rng, scene.objects[place].box)
+    box = subjects.shifted_box(rng, scene.objects[place].box)
     yield _asked("at_box", None, reference_question(rng, "box"), reference_answer(kind), kind, box)
     if (scene.owner < 0).any():
         question = reference_question(rng, "point")
-        yield _asked("at_nothing", None, question, reference_answer(None), None, subjects.spot(rng, scene, -1))
+        yield _asked("at_nothing", None, question, reference_answer(None), None, subjects.random_pixel(rng, scene, -1))
 
 
 def _reasoning(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Count a kind that is there and one that is not, with reasoning."""
-    present = subjects.named(rng, rng.choice(sorted({item.index for item in scene.objects})))
+    present = subjects.present_target(rng, rng.choice(sorted({item.index for item in scene.objects})))
     missing = subjects.absent_target(scene, rng) if rng.random() < 0.5 else subjects.unknown_target(rng)
     for target in (present, missing):
         question = language.count_question(rng, target.pair)
@@ -149,10 +153,10 @@ def _reasoning(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
         yield subjects.Question(task, partial(_read_reasoning, scene, target, question))
 
 
-def _read_reasoning(scene: Scene, target: subjects.Target, question: str, result: Any) -> Asked:
+def _read_reasoning(scene: Scene, target: subjects.Target, question: str, result: Any) -> QueryRecord:
     places = subjects.places_of(scene, target.kind)
     points: list[Place] = [(x, y) for part in result["reasoning"]["grounding"] for x, y in part["points"]]
-    return Asked(
+    return QueryRecord(
         "reasoning",
         target.wanted,
         question,
@@ -160,5 +164,5 @@ def _read_reasoning(scene: Scene, target: subjects.Target, question: str, result
         str(result["answer"]),
         target.kind,
         points=points,
-        on_object=[subjects.shown_at(scene, point) in places for point in points],
+        on_object=[subjects.object_at(scene, point) in places for point in points],
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.nano.evaluation.failures.drawing import COLOURS, jpeg, thumbnail
 from bench.nano.evaluation.failures.panels import SECTIONS, Panel, Role, Section
 from bench.nano.evaluation.figures.headline import Headline
-from bench.nano.evaluation.records import Record
+from bench.nano.evaluation.records import SceneRecord
 from bench.nano.scenes.held_out.backgrounds import HELD_OUT_BACKGROUNDS
 from bench.nano.scenes.held_out.scene import Scene, make_scene
 from bench.nano.scenes.objects import SceneObject
@@ -73,7 +73,7 @@ main:has(section:target) section:not(:target) { display: none }
 
 def write_failures(
     folder: Path,
-    records: Sequence[Record],
+    records: Sequence[SceneRecord],
     objects: Sequence[SceneObject],
     sprites: Sprites,
     headline: Sequence[Headline] = (),
@@ -96,7 +96,7 @@ def write_failures(
     return page
 
 
-def _failed(section: Section, records: Sequence[Record]) -> list[tuple[Record, list[Panel]]]:
+def _failed(section: Section, records: Sequence[SceneRecord]) -> list[tuple[SceneRecord, list[Panel]]]:
     """Return the scenes with mistakes, the worst first, and so the images of a scene."""
     failed = [(record, sorted(panels, key=lambda panel: -panel.badness)) for record in records
               if (panels := section.panels(record))]  # fmt: skip
@@ -106,7 +106,7 @@ def _failed(section: Section, records: Sequence[Record]) -> list[tuple[Record, l
 def _cards(
     folder: Path,
     section: Section,
-    failed: Sequence[tuple[Record, list[Panel]]],
+    failed: Sequence[tuple[SceneRecord, list[Panel]]],
     objects: Sequence[SceneObject],
     sprites: Sprites,
     room: int,
@@ -127,7 +127,7 @@ def _cards(
     return cards
 
 
-def _card_html(name: str, record: Record, scene: Scene, panel: Panel) -> str:
+def _card_html(name: str, record: SceneRecord, scene: Scene, panel: Panel) -> str:
     new = ", never trained on" if record.background in HELD_OUT_BACKGROUNDS else ""
     notes = f"{record.seed} · {escape(record.background)}{new} · {record.width}&nbsp;x&nbsp;{record.height}"
     return (

@@ -7,7 +7,7 @@ from typing import Literal
 from bench.nano.evaluation.asking.words import AT_REFERENCE, SPATIAL
 from bench.nano.evaluation.failures import text
 from bench.nano.evaluation.figures.words import agrees, is_right
-from bench.nano.evaluation.records import Asked, Located, Outlined, Place, Record, Typed
+from bench.nano.evaluation.records import OutlineRecord, Place, PlaceRecord, QueryRecord, SceneRecord, TypedRecord
 from bench.nano.evaluation.scoring import match_boxes
 
 Role = Literal["found", "missed", "right", "wrong", "reference"]
@@ -41,16 +41,16 @@ class Section:
     name: str
     title: str
     about: str
-    panels: Callable[[Record], list[Panel]]
-    examined: Callable[[Record], bool]
+    panels: Callable[[SceneRecord], list[Panel]]
+    examined: Callable[[SceneRecord], bool]
 
 
-def box_panels(record: Record) -> list[Panel]:
+def box_panels(record: SceneRecord) -> list[Panel]:
     """Show each detect question with a box that is wrong or missing."""
     return [panel for question in record.detections if (panel := _boxes(question)).badness]
 
 
-def _boxes(question: Located) -> Panel:
+def _boxes(question: PlaceRecord) -> Panel:
     matches = match_boxes(question.answers, question.truth)
     found, right = {match.truth for match in matches}, {match.answer for match in matches}
     return _located(
@@ -60,13 +60,13 @@ def _boxes(question: Located) -> Panel:
     )
 
 
-def point_panels(record: Record) -> list[Panel]:
+def point_panels(record: SceneRecord) -> list[Panel]:
     """Show each point question with a point that lies beside, or an object without one."""
     panels = [_located(question, question.found, question.on_object) for question in record.points]
     return [panel for panel in panels if panel.badness]
 
 
-def _located(question: Located, found: Sequence[bool], right: Sequence[bool]) -> Panel:
+def _located(question: PlaceRecord, found: Sequence[bool], right: Sequence[bool]) -> Panel:
     shapes = [Shape("found" if hit else "missed", box) for box, hit in zip(question.truth, found, strict=True)]
     shapes += [Shape("right" if hit else "wrong", place) for place, hit in zip(question.answers, right, strict=True)]
     wrong, missed = list(right).count(False), list(found).count(False)
@@ -75,16 +75,16 @@ def _located(question: Located, found: Sequence[bool], right: Sequence[bool]) ->
     )
 
 
-def outline_panels(record: Record) -> list[Panel]:
+def outline_panels(record: SceneRecord) -> list[Panel]:
     """Show each outline that is bad, missing, or of something that is not there."""
     return [_outline(outline) for outline in record.outlines if _is_bad(outline)]
 
 
-def _is_bad(outline: Outlined) -> bool:
+def _is_bad(outline: OutlineRecord) -> bool:
     return bool(outline.polygon) if outline.place is None else outline.iou < GOOD_OUTLINE
 
 
-def _outline(outline: Outlined) -> Panel:
+def _outline(outline: OutlineRecord) -> Panel:
     hit = outline.iou >= 0.5
     shapes = [] if outline.place is None else [Shape("found" if hit else "missed", object=outline.place)]
     if outline.polygon:
@@ -92,52 +92,52 @@ def _outline(outline: Outlined) -> Panel:
     return Panel(1 - outline.iou, [text.outline_html(outline)], [*shapes, *_reference(outline.reference)])
 
 
-def caption_panels(record: Record) -> list[Panel]:
+def caption_panels(record: SceneRecord) -> list[Panel]:
     """Show the image with all captions that have a mistake."""
     lines = [text.caption_html(caption) for caption in record.captions if not text.is_whole(caption)]
     marks = sum(line.count("<del>") + line.count("<ins>") for line in lines)
     return [Panel(marks, lines)] if lines else []
 
 
-def word_panels(about: Iterable[str]) -> Callable[[Record], list[Panel]]:
+def word_panels(about: Iterable[str]) -> Callable[[SceneRecord], list[Panel]]:
     """Show the image with all wrong answers to some kinds of question."""
     chosen = frozenset(about)
 
-    def panels(record: Record) -> list[Panel]:
+    def panels(record: SceneRecord) -> list[Panel]:
         wrong = [question for question in record.questions if question.about in chosen and not is_right(question)]
         return [Panel(len(wrong), [text.asked_html(question) for question in wrong])] if wrong else []
 
     return panels
 
 
-def reference_panels(record: Record) -> list[Panel]:
+def reference_panels(record: SceneRecord) -> list[Panel]:
     """Show each reference whose object was not named."""
     wrong = [one for one in record.questions if one.about in AT_REFERENCE and not is_right(one)]
     return [Panel(1, [text.asked_html(question)], list(_reference(question.reference))) for question in wrong]
 
 
-def reasoning_panels(record: Record) -> list[Panel]:
+def reasoning_panels(record: SceneRecord) -> list[Panel]:
     """Show each counted answer that is wrong, or grounded in points that are."""
     return [_reasoned(question) for question in record.questions if question.points is not None and _doubtful(question)]
 
 
-def _doubtful(question: Asked) -> bool:
+def _doubtful(question: QueryRecord) -> bool:
     return not (is_right(question) and agrees(question) and all(question.on_object))
 
 
-def _reasoned(question: Asked) -> Panel:
+def _reasoned(question: QueryRecord) -> Panel:
     places = zip(question.points or (), question.on_object, strict=True)
     shapes = [Shape("right" if hit else "wrong", place) for place, hit in places]
     badness = question.on_object.count(False) + (not is_right(question)) + (not agrees(question))
     return Panel(badness, [text.asked_html(question)], shapes)
 
 
-def typed_panels(record: Record) -> list[Panel]:
+def typed_panels(record: SceneRecord) -> list[Panel]:
     """Show each typed answer with a field that is wrong, and the boxes in it."""
     return [_typed(one) for one in record.typed if not all(field.right for field in one.fields)]
 
 
-def _typed(answer: Typed) -> Panel:
+def _typed(answer: TypedRecord) -> Panel:
     shapes = []
     for one in answer.fields:
         if one.kind in ("box", "point"):
@@ -151,7 +151,7 @@ def _reference(place: Place | None) -> Iterator[Shape]:
         yield Shape("reference", place)
 
 
-def _has(*about: str) -> Callable[[Record], bool]:
+def _has(*about: str) -> Callable[[SceneRecord], bool]:
     return lambda record: any(question.about in about for question in record.questions)
 
 

@@ -3,20 +3,20 @@
 import json
 from html import escape
 
-from bench.nano.evaluation.captions import UNKNOWN_KIND, Stated, is_true, listed, parse_caption, placed
+from bench.nano.evaluation.captions import UNKNOWN_KIND, Statement, is_true, listed, parse_caption, placed
 from bench.nano.evaluation.figures.words import agrees, is_right
-from bench.nano.evaluation.records import Asked, Captioned, Located, Outlined, Typed
+from bench.nano.evaluation.records import CaptionRecord, OutlineRecord, PlaceRecord, QueryRecord, TypedRecord
 from bench.nano.scenes.objects import load_objects
 
 
-def located_html(question: Located, wrong: int, missed: int) -> str:
+def located_html(question: PlaceRecord, wrong: int, missed: int) -> str:
     """Say what was looked for, and what came of it."""
     outcome = [f"{missed} of {len(question.truth)} missed" if missed else "", f"{wrong} wrong" if wrong else ""]
     marked = " at the mark" if question.reference else ""
     return f"<p>{_quoted(question.phrase)}{marked}{_how(question.wanted)}: {', '.join(filter(None, outcome))}</p>"
 
 
-def outline_html(outline: Outlined) -> str:
+def outline_html(outline: OutlineRecord) -> str:
     """Say what was to be outlined, and how well it was."""
     marked = " at the mark" if outline.reference else ""
     if outline.place is None:
@@ -28,7 +28,7 @@ def outline_html(outline: Outlined) -> str:
     return f"<p>{_quoted(outline.phrase)}{marked}{_how(outline.wanted)}: {outcome}</p>"
 
 
-def caption_html(caption: Captioned) -> str:
+def caption_html(caption: CaptionRecord) -> str:
     """Write a caption out, wrong numbers, kinds and zones marked, and after it what it leaves out.
 
     A kind that is named twice is wrong the second time.
@@ -45,18 +45,18 @@ def caption_html(caption: Captioned) -> str:
     return f"<p>{label}{_marked(caption.text, wrong)}{f' <ins>{escape(missing)}</ins>' if missing else ''}</p>"
 
 
-def is_whole(caption: Captioned) -> bool:
+def is_whole(caption: CaptionRecord) -> bool:
     return dict(parse_caption(caption.text)) == caption.truth and all(
         is_true(part, caption.zones) for part in placed(caption.text)
     )
 
 
-def asked_html(question: Asked) -> str:
+def asked_html(question: QueryRecord) -> str:
     """Write a question out, and the wrong answer beside the right one."""
     answer = escape(question.answer) or "(empty)"
     if question.about == "list":
         truth = {kind: count for kind, count in parse_caption(question.expected).items() if kind != UNKNOWN_KIND}
-        return f"<p>{escape(question.question)}</p>" + caption_html(Captioned(question.answer, truth, length=""))
+        return f"<p>{escape(question.question)}</p>" + caption_html(CaptionRecord(question.answer, truth, length=""))
     shown = f"<b>{answer}</b>" if is_right(question) else f"<del>{answer}</del> <ins>{escape(question.expected)}</ins>"
     notes = []
     if question.points is not None and not agrees(question):
@@ -66,7 +66,7 @@ def asked_html(question: Asked) -> str:
     return f"<p>{escape(question.question)}<br>{' '.join([shown, *notes])}</p>"
 
 
-def typed_html(typed: Typed) -> str:
+def typed_html(typed: TypedRecord) -> str:
     """Write a typed answer out, and after it the wrong values beside the right ones."""
     wrong = [
         f"{escape(one.key)} <del>{escape(_value(one.answer))}</del> <ins>{escape(_value(one.expected))}</ins>"
@@ -81,7 +81,7 @@ def _value(value: object) -> str:
     return json.dumps(rounded, ensure_ascii=False)
 
 
-def _marked(text: str, wrong: list[Stated]) -> str:
+def _marked(text: str, wrong: list[Statement]) -> str:
     pieces, done = [], 0
     for part in sorted(wrong, key=lambda part: part.start):
         pieces += [escape(text[done : part.start]), f"<del>{escape(text[part.start : part.end])}</del>"]

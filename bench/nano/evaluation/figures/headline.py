@@ -18,7 +18,7 @@ from bench.nano.evaluation.captions import compare_counts, parse_caption
 from bench.nano.evaluation.figures import spatial
 from bench.nano.evaluation.figures.typed import is_valid
 from bench.nano.evaluation.figures.words import GROUPS, is_right
-from bench.nano.evaluation.records import Record
+from bench.nano.evaluation.records import SceneRecord
 from bench.nano.evaluation.scoring import Counts, average_precisions, count_matches, match_boxes
 from bench.nano.scenes.held_out.backgrounds import HELD_OUT_BACKGROUNDS
 
@@ -108,7 +108,7 @@ TARGETS: tuple[Target, ...] = (
 """What the checkpoint is judged by. False answers are those of detect, point and segment."""
 
 
-def compare(records: Sequence[Record], resamples: int = RESAMPLES) -> list[Headline]:
+def compare(records: Sequence[SceneRecord], resamples: int = RESAMPLES) -> list[Headline]:
     """Compare what was examined with `TARGETS`."""
     if not records:
         return []
@@ -130,7 +130,7 @@ def _headline(target: Target, sums: Sums) -> Headline:
     )
 
 
-def _sums(records: Sequence[Record], weights: npt.NDArray[np.float64]) -> dict[str, Column]:
+def _sums(records: Sequence[SceneRecord], weights: npt.NDArray[np.float64]) -> dict[str, Column]:
     tallies = [tally(record) for record in records]
     names = sorted(set(chain.from_iterable(tallies)) | {f"{name} {part}" for name in _COUNTED for part in _PARTS})
     table = weights @ np.array([[one[name] for name in names] for one in tallies], np.float64)
@@ -144,7 +144,7 @@ _COUNTED = ("boxes", "name", "synonym", "trained", "held out", *(name for _, nam
 _PARTS = ("right", "wrong", "missed", "asked")
 
 
-def tally(record: Record) -> dict[str, float]:
+def tally(record: SceneRecord) -> dict[str, float]:
     """Sum up one scene: how often each thing was asked, and how often it was right."""
     sums: dict[str, float] = defaultdict(float)
     asked = spatial.present(record.detections)
@@ -188,7 +188,7 @@ def _add_hits(sums: dict[str, float], name: str, hits: Sequence[float]) -> None:
     sums[f"{name} asked"] += len(hits)
 
 
-def _ap50(records: Sequence[Record], weights: npt.NDArray[np.float64]) -> Column:
+def _ap50(records: Sequence[SceneRecord], weights: npt.NDArray[np.float64]) -> Column:
     scores: list[float] = []
     paired: list[bool] = []
     scene: list[int] = []

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from bench.nano.evaluation import scoring
-from bench.nano.evaluation.records import Located, Outlined, Record
+from bench.nano.evaluation.records import OutlineRecord, PlaceRecord, SceneRecord
 from bench.nano.scenes.held_out.backgrounds import HELD_OUT_BACKGROUNDS
 from bench.nano.scenes.objects import load_objects
 
@@ -18,16 +18,16 @@ LEAST_RECALL = 0.75
 _WORST = 10
 
 
-def present(questions: Iterable[Located]) -> list[Located]:
+def present(questions: Iterable[PlaceRecord]) -> list[PlaceRecord]:
     """Keep the questions about all instances of something that is there."""
     return [question for question in questions if question.truth and question.reference is None]
 
 
-def total_counts(questions: Iterable[Located]) -> scoring.Counts:
+def total_counts(questions: Iterable[PlaceRecord]) -> scoring.Counts:
     return sum((scoring.count_matches(question.answers, question.truth) for question in questions), scoring.Counts())
 
 
-def detect_figures(records: Sequence[Record]) -> Figures:
+def detect_figures(records: Sequence[SceneRecord]) -> Figures:
     """Judge boxes, one to one at IoU 0.5, for every scene and kind that is in it."""
     everything = list(chain.from_iterable(record.detections for record in records))
     asked = present(everything)
@@ -58,7 +58,7 @@ def _rates(counts: scoring.Counts) -> Figures:
     }
 
 
-def _ranking(questions: Iterable[Located]) -> Figures:
+def _ranking(questions: Iterable[PlaceRecord]) -> Figures:
     """Judge the scores: AP50 over all boxes as one list, and AUC of boxes on a thing against boxes on none."""
     scores: list[float] = []
     paired: list[bool] = []
@@ -74,20 +74,20 @@ def _ranking(questions: Iterable[Located]) -> Figures:
     return {"ap50": scoring.average_precision(scores, paired, total), "score_auc": scoring.auc(right, wrong)}
 
 
-def paired_answers(question: Located) -> list[bool]:
+def paired_answers(question: PlaceRecord) -> list[bool]:
     """For each answer: whether it belongs to a true box."""
     found = {match.answer for match in scoring.match_boxes(question.answers, question.truth)}
     return [place in found for place in range(len(question.answers))]
 
 
-def _grouped(questions: Iterable[Located], key: Callable[[Located], str]) -> Figures:
-    groups: dict[str, list[Located]] = defaultdict(list)
+def _grouped(questions: Iterable[PlaceRecord], key: Callable[[PlaceRecord], str]) -> Figures:
+    groups: dict[str, list[PlaceRecord]] = defaultdict(list)
     for question in questions:
         groups[key(question)].append(question)
     return {name: _rates(total_counts(group)) for name, group in sorted(groups.items())}
 
 
-def counts_by_size(record: Record) -> dict[str, scoring.Counts]:
+def counts_by_size(record: SceneRecord) -> dict[str, scoring.Counts]:
     """Split a scene's boxes by the longer side in pixels: of the true box, or of the answer where it is wrong."""
     totals = {name: scoring.Counts() for _, name in SIZE_BUCKETS}
     for question in present(record.detections):
@@ -102,12 +102,12 @@ def counts_by_size(record: Record) -> dict[str, scoring.Counts]:
     return totals
 
 
-def _bucket(box: Sequence[float], record: Record) -> str:
+def _bucket(box: Sequence[float], record: SceneRecord) -> str:
     side = max((box[2] - box[0]) * record.width, (box[3] - box[1]) * record.height)
     return next(name for limit, name in SIZE_BUCKETS if side < limit)
 
 
-def _by_size(records: Sequence[Record]) -> Figures:
+def _by_size(records: Sequence[SceneRecord]) -> Figures:
     totals = {name: scoring.Counts() for _, name in SIZE_BUCKETS}
     for record in records:
         for name, counts in counts_by_size(record).items():
@@ -115,7 +115,7 @@ def _by_size(records: Sequence[Record]) -> Figures:
     return {name: _rates(counts) for name, counts in totals.items()}
 
 
-def _by_background(records: Sequence[Record]) -> Figures:
+def _by_background(records: Sequence[SceneRecord]) -> Figures:
     totals: dict[str, scoring.Counts] = defaultdict(scoring.Counts)
     for record in records:
         counts = total_counts(present(record.detections))
@@ -125,7 +125,7 @@ def _by_background(records: Sequence[Record]) -> Figures:
     return {name: _rates(counts) for name, counts in sorted(totals.items())}
 
 
-def counts_by_object(questions: Iterable[Located]) -> dict[int, scoring.Counts]:
+def counts_by_object(questions: Iterable[PlaceRecord]) -> dict[int, scoring.Counts]:
     totals: dict[int, scoring.Counts] = defaultdict(scoring.Counts)
     for question in questions:
         if question.kind is not None:
@@ -138,7 +138,7 @@ def _worst_objects(totals: Mapping[int, scoring.Counts]) -> Figures:
     return {load_objects()[kind].name: _rates(counts) for kind, counts in worst}
 
 
-def absent_figures(questions: Iterable[Located]) -> Figures:
+def absent_figures(questions: Iterable[PlaceRecord]) -> Figures:
     """Share of questions for things that are not there that were answered with none."""
     silent: dict[str, list[bool]] = defaultdict(list)
     for question in questions:
@@ -148,7 +148,7 @@ def absent_figures(questions: Iterable[Located]) -> Figures:
     return {f"{name}_none": scoring.mean(silent[name]) for name in ("all", "absent", "unknown")}
 
 
-def point_figures(questions: Sequence[Located]) -> Figures:
+def point_figures(questions: Sequence[PlaceRecord]) -> Figures:
     """Judge points by the visible pixels of what is meant, and by its box."""
     asked = present(questions)
     marked = [question for question in questions if question.reference is not None]
@@ -164,11 +164,11 @@ def point_figures(questions: Sequence[Located]) -> Figures:
     return figures
 
 
-def in_box(point: Sequence[float], question: Located) -> bool:
+def in_box(point: Sequence[float], question: PlaceRecord) -> bool:
     return any(scoring.inside(point, box) for box in question.truth)
 
 
-def segment_figures(outlines: Sequence[Outlined]) -> Figures:
+def segment_figures(outlines: Sequence[OutlineRecord]) -> Figures:
     """Judge outlines by the visible pixels; one that is missing has IoU 0."""
     asked = [outline for outline in outlines if outline.place is not None]
     marked = [outline for outline in asked if outline.reference]

@@ -9,10 +9,10 @@ from bench.nano.evaluation.figures import spatial
 from bench.nano.evaluation.figures.headline import compare
 from bench.nano.evaluation.figures.typed import typed_figures
 from bench.nano.evaluation.figures.words import caption_figures, query_figures, reasoning_figures
-from bench.nano.evaluation.records import Record
+from bench.nano.evaluation.records import SceneRecord
 
 
-def summarize(records: Sequence[Record]) -> spatial.Figures:
+def summarize(records: Sequence[SceneRecord]) -> spatial.Figures:
     """Compute all figures; a skill that was not examined gives none.
 
     F1, precision and recall count boxes one to one at IoU 0.5, for every scene and kind that is in it. Questions for

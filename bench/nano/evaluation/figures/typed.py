@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.nano.evaluation.asking.typed import CASES
-from bench.nano.evaluation.records import Field, Typed
+from bench.nano.evaluation.records import FieldRecord, TypedRecord
 from bench.nano.evaluation.scoring import mean
 
 Figures = dict[str, Any]
@@ -22,7 +22,7 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def typed_figures(answers: Sequence[Typed]) -> Figures:
+def typed_figures(answers: Sequence[TypedRecord]) -> Figures:
     """Return the share of values that are right, of answers that are so as a whole, and of those that keep to the
     schema.
 
@@ -52,15 +52,15 @@ def typed_figures(answers: Sequence[Typed]) -> Figures:
     }
 
 
-def _right(fields: Iterable[Field]) -> float:
+def _right(fields: Iterable[FieldRecord]) -> float:
     return mean(field.right for field in fields)
 
 
-def _whole(answers: Iterable[Typed]) -> float:
+def _whole(answers: Iterable[TypedRecord]) -> float:
     return mean(all(field.right for field in answer.fields) for answer in answers)
 
 
-def is_valid(answer: Typed) -> bool:
+def is_valid(answer: TypedRecord) -> bool:
     try:
         return conforms(json.loads(answer.text), answer.schema)
     except ValueError:

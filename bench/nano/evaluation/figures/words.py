@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.nano.evaluation.asking.words import ABOUT, AT_REFERENCE, LENGTHS, SPATIAL
 from bench.nano.evaluation.captions import compare_counts, compare_instances, is_true, parse_caption, placed
-from bench.nano.evaluation.records import Asked, Captioned, Record
+from bench.nano.evaluation.records import CaptionRecord, QueryRecord, SceneRecord
 from bench.nano.evaluation.scoring import Counts, mean, same_answer
 
 Figures = dict[str, Any]
@@ -16,7 +16,7 @@ GROUPS: dict[str, tuple[str, ...]] = {"spatial": SPATIAL, "at_reference": AT_REF
 """Questions in words that are judged together."""
 
 
-def caption_figures(records: Sequence[Record]) -> Figures:
+def caption_figures(records: Sequence[SceneRecord]) -> Figures:
     """Judge captions: kinds named, kinds with the right number, instances, zones; over all lengths and by length."""
     captions = list(chain.from_iterable(record.captions for record in records))
     by_length = {length: [one for one in captions if one.length == length] for length in LENGTHS}
@@ -35,7 +35,7 @@ def caption_figures(records: Sequence[Record]) -> Figures:
     }
 
 
-def _by_length(captions: Sequence[Captioned]) -> Figures:
+def _by_length(captions: Sequence[CaptionRecord]) -> Figures:
     kinds = _compare(captions, exact=False)
     return {
         "precision": kinds.precision,
@@ -45,26 +45,26 @@ def _by_length(captions: Sequence[Captioned]) -> Figures:
     }
 
 
-def _compare(captions: Iterable[Captioned], *, exact: bool) -> Counts:
+def _compare(captions: Iterable[CaptionRecord], *, exact: bool) -> Counts:
     return sum((compare_counts(parse_caption(one.text), one.truth, exact=exact) for one in captions), Counts())
 
 
-def _whole(captions: Iterable[Captioned]) -> float:
+def _whole(captions: Iterable[CaptionRecord]) -> float:
     return mean(dict(parse_caption(one.text)) == one.truth for one in captions)
 
 
-def zones_true(caption: Captioned) -> list[bool]:
+def zones_true(caption: CaptionRecord) -> list[bool]:
     return [is_true(statement, caption.zones) for statement in placed(caption.text)]
 
 
-def is_right(question: Asked) -> bool:
+def is_right(question: QueryRecord) -> bool:
     """Judge an answer; a list may have another order."""
     if question.about == "list":
         return parse_caption(question.answer) == parse_caption(question.expected)
     return same_answer(question.answer, question.expected)
 
 
-def query_figures(questions: Sequence[Asked]) -> Figures:
+def query_figures(questions: Sequence[QueryRecord]) -> Figures:
     """Return the share of right answers by what was asked, and by the case where there are several."""
     figures: Figures = {}
     for about in ABOUT:
@@ -83,11 +83,11 @@ def query_figures(questions: Sequence[Asked]) -> Figures:
     return figures | {"list_kind_precision": listing.precision, "list_kind_recall": listing.recall}
 
 
-def _compare_list(question: Asked) -> Counts:
+def _compare_list(question: QueryRecord) -> Counts:
     return compare_counts(parse_caption(question.answer), parse_caption(question.expected), exact=False)
 
 
-def reasoning_figures(questions: Sequence[Asked]) -> Figures:
+def reasoning_figures(questions: Sequence[QueryRecord]) -> Figures:
     """Judge answers with reasoning and the points they are grounded in."""
     there = [question for question in questions if question.case in ("name", "synonym")]
     return {
@@ -98,6 +98,6 @@ def reasoning_figures(questions: Sequence[Asked]) -> Figures:
     }
 
 
-def agrees(question: Asked) -> bool:
+def agrees(question: QueryRecord) -> bool:
     """Whether the reasoning points at as many things as the answer says."""
     return same_answer(question.answer, str(len(question.points or ())))

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from bench.nano.questions.text.language import Instance, asked
+from bench.nano.questions.text.language import Instance, vary_question
 from bench.nano.scenes.objects import COLOURS, SceneObject, load_objects
 
 COLOUR_QUESTIONS = (
@@ -46,7 +46,7 @@ COLOUR_NOUNS: dict[str, dict[int, str]] = _colour_nouns(load_objects())
 
 def colour_question(rng: random.Random, noun: str) -> str:
     """Ask for the colour of a noun of `COLOUR_NOUNS`; the answer is `colour_answer`."""
-    return asked(rng, rng.choice(COLOUR_QUESTIONS).format(noun))
+    return vary_question(rng, rng.choice(COLOUR_QUESTIONS).format(noun))
 
 
 def colour_answer(scene: Sequence[Instance], noun: str) -> str | None:

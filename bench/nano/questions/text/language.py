@@ -145,7 +145,7 @@ def name_pair(rng: random.Random, index: int) -> tuple[str, str]:
 def phrase(rng: random.Random, pair: tuple[str, str]) -> str:
     """Put a (singular, plural) pair as somebody would type it for detect or point: "the bananas", "A Banana"."""
     templates, weights = zip(*PHRASES, strict=True)
-    return _typed(rng, filled(rng.choices(templates, weights)[0], pair))
+    return vary_phrase(rng, fill_template(rng.choices(templates, weights)[0], pair))
 
 
 def object_phrase(rng: random.Random, index: int) -> str:
@@ -160,7 +160,7 @@ def unknown_phrase(rng: random.Random, split: Split) -> str:
 
 def count_question(rng: random.Random, pair: tuple[str, str]) -> str:
     """Ask how many there are of a (singular, plural) pair; the answer is `count_answer`."""
-    return asked(rng, filled(rng.choice(COUNT_QUESTIONS), pair))
+    return vary_question(rng, fill_template(rng.choice(COUNT_QUESTIONS), pair))
 
 
 def existence_question(rng: random.Random, pair: tuple[str, str]) -> str:
@@ -168,17 +168,17 @@ def existence_question(rng: random.Random, pair: tuple[str, str]) -> str:
     templates: tuple[str, ...] = EXISTENCE_QUESTIONS
     if has_no_singular(pair):
         templates = tuple(template for template in templates if "{1}" in template)
-    return asked(rng, filled(rng.choice(templates), pair))
+    return vary_question(rng, fill_template(rng.choice(templates), pair))
 
 
 def total_question(rng: random.Random) -> str:
     """Ask how many objects there are in all; the answer is `count_answer` of the scene's size."""
-    return asked(rng, rng.choice(TOTAL_QUESTIONS))
+    return vary_question(rng, rng.choice(TOTAL_QUESTIONS))
 
 
 def list_question(rng: random.Random) -> str:
     """Ask what there is; the answer is `caption(scene, "short")`."""
-    return asked(rng, rng.choice(LIST_QUESTIONS))
+    return vary_question(rng, rng.choice(LIST_QUESTIONS))
 
 
 def count_answer(count: int) -> str:
@@ -228,7 +228,7 @@ def subject_of(item: SceneObject, many: bool) -> str:
     return f"The {item.plural if many else item.name} {'are' if plural else 'is'}"
 
 
-def filled(template: str, pair: tuple[str, str]) -> str:
+def fill_template(template: str, pair: tuple[str, str]) -> str:
     singular, plural = pair
     # "a scissors" is said by nobody: what has no singular goes without an article.
     single = singular if has_no_singular(pair) else f"{article(singular)} {singular}"
@@ -240,7 +240,7 @@ def has_no_singular(pair: tuple[str, str]) -> bool:
     return pair[0] == pair[1] and pair[0].endswith("s")
 
 
-def _typed(rng: random.Random, text: str) -> str:
+def vary_phrase(rng: random.Random, text: str) -> str:
     style = rng.random()
     if style < 0.84:
         return text
@@ -249,7 +249,7 @@ def _typed(rng: random.Random, text: str) -> str:
     return text.upper() if style < 0.96 else text.title()
 
 
-def asked(rng: random.Random, text: str) -> str:
+def vary_question(rng: random.Random, text: str) -> str:
     """Put a question as somebody would type it: a capital first or not, now and then without its question mark."""
     if rng.random() < 0.5:
         text = text[0].upper() + text[1:]
@@ -289,7 +289,7 @@ REFERENCE_QUESTIONS: dict[Reference, tuple[str, ...]] = {
 
 
 def reference_question(rng: random.Random, kind: Reference) -> str:
-    return asked(rng, rng.choice(REFERENCE_QUESTIONS[kind]))
+    return vary_question(rng, rng.choice(REFERENCE_QUESTIONS[kind]))
 
 
 def reference_answer(kind: int | None) -> str:

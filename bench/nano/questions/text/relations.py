@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from typing import Literal
 
-from bench.nano.questions.text.language import Instance, asked, has_no_singular
+from bench.nano.questions.text.language import Instance, has_no_singular, vary_question
 from bench.nano.scenes.objects import load_objects
 
 Direction = Literal["left", "right", "above", "below"]
@@ -83,7 +83,7 @@ COMPARISON_QUESTIONS: dict[Comparison, tuple[str, ...]] = {name: _comparison_tem
 
 def relation_question(rng: random.Random, direction: Direction, pair: tuple[str, str]) -> str:
     """Ask what lies in a direction of a (singular, plural) pair; the answer is `relation_answer`."""
-    return asked(rng, rng.choice(RELATION_QUESTIONS[direction]).format(pair[0]))
+    return vary_question(rng, rng.choice(RELATION_QUESTIONS[direction]).format(pair[0]))
 
 
 def place_question(rng: random.Random, direction: Direction, first: tuple[str, str], second: tuple[str, str]) -> str:
@@ -91,14 +91,14 @@ def place_question(rng: random.Random, direction: Direction, first: tuple[str, s
     text = rng.choice(PLACE_QUESTIONS[direction]).format(first[0], second[0])
     if has_no_singular(first) and text.startswith("is "):
         text = "are " + text.removeprefix("is ")
-    return asked(rng, text)
+    return vary_question(rng, text)
 
 
 def comparison_question(
     rng: random.Random, comparison: Comparison, first: tuple[str, str], second: tuple[str, str]
 ) -> str:
     """Ask which of two things is further to one side; the answer is `comparison_answer`."""
-    return asked(rng, rng.choice(COMPARISON_QUESTIONS[comparison]).format(first[0], second[0]))
+    return vary_question(rng, rng.choice(COMPARISON_QUESTIONS[comparison]).format(first[0], second[0]))
 
 
 def relation_answer(scene: Sequence[Instance], place: int, direction: Direction) -> str | None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.nano.questions.choices import Relations, chance, reading_order, weighted
-from bench.nano.questions.layout import COORD, NONE, SIZE, counted, number, only
-from bench.nano.questions.names import below
+from bench.nano.questions.choices import Relations, chance, reading_order, weighted_choice
+from bench.nano.questions.layout import COORD, NONE, SIZE, arange, masked, scalar
+from bench.nano.questions.names import random_below
 from bench.nano.questions.text import typed
 from bench.nano.questions.typed.tables import (
     ABOUT_ODDS,
@@ -49,7 +49,7 @@ _TOP_SHARE, _COUNTED_SHARE = 0.3, 0.2  # of the lists: with nothing around them;
 
 
 @dataclass(frozen=True)
-class Choice:
+class TypedTopic:
     form: Tensor  # SCALAR, OBJECT, LIST or BARE, [B]
     about: Tensor  # SCENE, KIND, GROUP, OUTER or CALLED, [B]
     kind: Tensor  # Asked for, NONE for an unknown word, [B]; also where it is about something else
@@ -69,7 +69,7 @@ class Choice:
     @property
     def told(self) -> Tensor:
         """Which places of `roles` are told, [B, PROPERTIES]."""
-        return counted(PROPERTIES, self.roles.device) < self.properties[:, None]
+        return arange(PROPERTIES, self.roles.device) < self.properties[:, None]
 
     def has(self, role: int) -> Tensor:
         return ((self.roles == role) & self.told).any(1)
@@ -77,15 +77,15 @@ class Choice:
     @property
     def counts_all(self) -> Tensor:
         """Whether a count is of everything that is meant: nothing was asked for or named before it, [B]."""
-        place = counted(PROPERTIES, self.roles.device)
+        place = arange(PROPERTIES, self.roles.device)
         name, count = (
-            torch.where((self.roles == role) & self.told, place, number(PROPERTIES, place.device)).amin(1)
+            torch.where((self.roles == role) & self.told, place, scalar(PROPERTIES, place.device)).amin(1)
             for role in (NAME, COUNT)
         )
         return self.single & (self.about != KIND) & (count < name)
 
 
-class Chooser:
+class TopicChooser:
     def __init__(self, device: torch.device) -> None:
         self.colours = colours_of_kinds(device)
         self._members, self._unclear = groups_of_kinds(device)
@@ -93,17 +93,17 @@ class Chooser:
         self._abouts = torch.tensor(ABOUT_ODDS, device=device)
         self._odds = odds(device)
 
-    def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Choice:
+    def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> TypedTopic:
         """Choose for every scene; `kind` [B] is what may be asked for."""
         labels, device = scenes.labels, scenes.labels.device
         there = labels >= 0
-        form = weighted(torch.ones_like(self._forms, dtype=torch.bool).expand(len(labels), -1), self._forms)
-        about = weighted(self._abouts[form] > 0, self._abouts[form])
+        form = weighted_choice(torch.ones_like(self._forms, dtype=torch.bool).expand(len(labels), -1), self._forms)
+        about = weighted_choice(self._abouts[form] > 0, self._abouts[form])
         askable = ~self._unclear[:, labels].any(2).T  # [B, groups]
         present = self._members[:, labels].any(2).T
-        group = weighted(askable, torch.where(present, 1.0, _ABSENT_GROUP_ODDS))
+        group = weighted_choice(askable, torch.where(present, 1.0, _ABSENT_GROUP_ODDS))
         grouped = ((about == GROUP) | (about == CALLED)) & askable.any(1)
-        about = torch.where(((about == GROUP) | (about == CALLED)) & ~grouped, number(SCENE, device), about)
+        about = torch.where(((about == GROUP) | (about == CALLED)) & ~grouped, scalar(SCENE, device), about)
         alike = (labels == kind[:, None]) & (kind >= 0)[:, None]
         member = self._members[group[:, None], labels] & there
         match = torch.where((about == KIND)[:, None], alike, torch.where(grouped[:, None], member, there))
@@ -111,7 +111,7 @@ class Chooser:
         target, clear = _first(area, match, _LARGER)
         # A property can ask for the largest of a group only where there is one, or none of them.
         vague = (about == CALLED) & (form == OBJECT) & match.any(1) & ~clear
-        about = torch.where(vague, number(SCENE, device), about)
+        about = torch.where(vague, scalar(SCENE, device), about)
         match = torch.where(vague[:, None], there, match)
         of_all = _first(area, there, _LARGER)
         target, clear = (torch.where(vague, all_, one) for all_, one in zip(of_all, (target, clear), strict=True))
@@ -122,7 +122,7 @@ class Chooser:
         roles, properties = self._roles(form, about, valid)
         wrapped = (about == CALLED) | ~chance(_TOP_SHARE, form.shape, device)
         told_first = chance(_COUNTED_SHARE, form.shape, device)
-        return Choice(form, about, kind, group, match, target, outer, roles, properties, wrapped, told_first)
+        return TypedTopic(form, about, kind, group, match, target, outer, roles, properties, wrapped, told_first)
 
     @staticmethod
     def _outer(scenes: Scenes, area: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,7 +143,7 @@ class Chooser:
         outermost: Tensor,
     ) -> Tensor:
         """Which properties of one thing can be told, [B, R]."""
-        scene = counted(len(labels), labels.device)
+        scene = arange(len(labels), labels.device)
         of_kind, empty = about == KIND, ~match.any(1)
         known = clear | empty
         named = known | of_kind
@@ -164,16 +164,16 @@ class Chooser:
         of_list = form == LIST
         named_list = of_list & (about != KIND)
         first = (about == CALLED) & (form == OBJECT) | named_list & chance(_NAME_FIRST, form.shape, form.device)
-        role = counted(valid.shape[1], valid.device)
+        role = arange(valid.shape[1], valid.device)
         valid = valid & ~((role == COUNT) & (named_list & ~first)[:, None])
         rate = self._odds[form, about] * valid
         rings = torch.rand(rate.shape, device=rate.device).clamp(min=1e-30).log().neg() / rate
         rings = torch.where((role == NAME) & first[:, None] & (rate > 0), -1.0, rings)
         order = rings.argsort(1)[:, :PROPERTIES]
-        most = torch.where(of_list, number(_LISTED_PROPERTIES, form.device), number(PROPERTIES, form.device))
+        most = torch.where(of_list, scalar(_LISTED_PROPERTIES, form.device), scalar(PROPERTIES, form.device))
         alone = (form == SCALAR) | (form == BARE)
-        most = torch.minimum((rate > 0).sum(1), torch.where(alone, number(1, form.device), most))
-        return order, 1 + below(most)
+        most = torch.minimum((rate > 0).sum(1), torch.where(alone, scalar(1, form.device), most))
+        return order, 1 + random_below(most)
 
 
 def _first(values: Tensor, match: Tensor, margin: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -190,38 +190,38 @@ _ZONES = 3
 
 
 @dataclass(frozen=True)
-class Told:
+class TypedValues:
     count: Tensor  # Items, [B]; one where it is about one thing
     rows: Tensor  # Of the values of every property of every item, [B, N, R]
     type: Tensor  # POINT or AREA where a property is told by numbers, else TEXT, [B, R]
     seen: Tensor  # Of which instance these are, [B, N, R]
 
 
-class Teller:
+class TypedTruth:
     def __init__(self, values: Values, colours: Tensor) -> None:
         self._values, self._colours = values, colours
 
-    def __call__(self, scenes: Scenes, relations: Relations, choice: Choice) -> Told:
+    def __call__(self, scenes: Scenes, relations: Relations, choice: TypedTopic) -> TypedValues:
         places, count = _items(scenes, choice)
         empty = ~choice.match.any(1) & choice.single
         rows = torch.cat((self._of_items(scenes, choice, places, empty), self._sides(scenes, relations, choice)), 2)
         values, device = self._values, rows.device
         # Of nothing there is no more to tell than that there is none of it.
         kept = (rows == values.number) | (rows == values.false)
-        rows = torch.where(empty[:, None, None] & ~kept, number(values.null, device), rows)
+        rows = torch.where(empty[:, None, None] & ~kept, scalar(values.null, device), rows)
         outer = choice.outer[:, None].expand(-1, places.shape[1], -1)
         seen = torch.cat((places[..., None].expand(-1, -1, LEFT), outer), 2)
-        return Told(count, rows, _types(choice, empty), seen)
+        return TypedValues(count, rows, _types(choice, empty), seen)
 
-    def _of_items(self, scenes: Scenes, choice: Choice, places: Tensor, empty: Tensor) -> Tensor:
+    def _of_items(self, scenes: Scenes, choice: TypedTopic, places: Tensor, empty: Tensor) -> Tensor:
         """Rows of what is told of one thing by itself, [B, N, LEFT]."""
         values, device = self._values, places.device
         kind = scenes.labels.gather(1, places)
         many = (scenes.labels[:, None, :] == kind[..., None]).sum(2)
         many = torch.where(choice.counts_all[:, None], choice.match.sum(1)[:, None], many)
-        centre = scenes.boxes[counted(len(places), device)[:, None], places, :2]
+        centre = scenes.boxes[arange(len(places), device)[:, None], places, :2]
         zone = (centre * _ZONES).long().clamp(0, _ZONES - 1)
-        null = number(values.null, device).expand_as(kind)
+        null = scalar(values.null, device).expand_as(kind)
         columns = [
             torch.where(kind >= 0, values.name + kind, null),
             values.number + many * ~empty[:, None],
@@ -232,17 +232,17 @@ class Teller:
         ]
         return torch.stack(columns, 2)
 
-    def _sides(self, scenes: Scenes, relations: Relations, choice: Choice) -> Tensor:
+    def _sides(self, scenes: Scenes, relations: Relations, choice: TypedTopic) -> Tensor:
         """Rows of names of what is beside a thing, or outermost of all, [B, N, R - LEFT]."""
         outer = scenes.labels.gather(1, choice.outer)
-        beside = relations.nearest[counted(len(outer), outer.device), :, choice.target]
+        beside = relations.nearest[arange(len(outer), outer.device), :, choice.target]
         beside = torch.where((choice.about == KIND)[:, None], beside, outer[:, :4])
         kind = torch.cat((beside, outer[:, 4:]), 1)
-        rows = torch.where(kind >= 0, self._values.name + kind, number(self._values.null, kind.device))
+        rows = torch.where(kind >= 0, self._values.name + kind, scalar(self._values.null, kind.device))
         return rows[:, None].expand(-1, scenes.labels.shape[1], -1)
 
 
-def _items(scenes: Scenes, choice: Choice) -> tuple[Tensor, Tensor]:
+def _items(scenes: Scenes, choice: TypedTopic) -> tuple[Tensor, Tensor]:
     """Places of the items in their order, [B, N], and how many of them there are, [B]."""
     labels, match = scenes.labels, choice.match
     order = reading_order(scenes.boxes, match)
@@ -252,17 +252,17 @@ def _items(scenes: Scenes, choice: Choice) -> tuple[Tensor, Tensor]:
     wanted = match.gather(1, order) & ~(again & of_kinds[:, None])
     order = order.gather(1, (~wanted).int().argsort(dim=1, stable=True))
     places = torch.where(choice.single[:, None], choice.target[:, None], order)
-    return places, torch.where(choice.single, number(1, labels.device), wanted.sum(1))
+    return places, torch.where(choice.single, scalar(1, labels.device), wanted.sum(1))
 
 
-def _types(choice: Choice, empty: Tensor) -> Tensor:
+def _types(choice: TypedTopic, empty: Tensor) -> Tensor:
     batch, device = len(empty), empty.device
 
     def drawn(odds: tuple[float, float]) -> Tensor:
         share = torch.rand(batch, device=device)
         return (share >= odds[0]).long() + (share >= odds[1]).long()
 
-    text, area, point = (number(kind, device).expand(batch) for kind in (TEXT, AREA, POINT))
+    text, area, point = (scalar(kind, device).expand(batch) for kind in (TEXT, AREA, POINT))
     where = torch.where((choice.form == SCALAR) | (choice.form == BARE), point, drawn(_PLACE_ODDS))
     outer = torch.where(choice.about == OUTER, drawn(_OUTER_ODDS), text)
     types = torch.stack([*[text] * BOX, area, where, *[outer] * choice.outer.shape[1]], 1)
@@ -273,10 +273,10 @@ def natives(scenes: Scenes, type_: Tensor, instance: Tensor, there: Tensor) -> t
     """Return the numbers of cells: ids [B, C, 3] and values [B, C, 3, 2]; cells of text have none. `type_`: of the
     cells, [B, C]; `instance`: that they speak of, [B, C]; `there`: which cells there are, [B, C].
     """
-    scene = counted(len(instance), instance.device)[:, None]
+    scene = arange(len(instance), instance.device)[:, None]
     box = scenes.boxes[scene, instance]
     area = type_ == AREA
     place = torch.where(area[..., None], box[..., :2], scenes.points[scene, instance])
-    coord, size = only(there & (type_ != TEXT), COORD), only(there & area, SIZE)
+    coord, size = masked(there & (type_ != TEXT), COORD), masked(there & area, SIZE)
     x, y = place[..., :1].expand_as(place), place[..., 1:].expand_as(place)
     return torch.stack((coord, coord, size), 2), torch.stack((x, y, box[..., 2:]), 2)

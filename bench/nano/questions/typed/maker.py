@@ -20,15 +20,15 @@ from bench.nano.questions.layout import (
     BOS,
     Part,
     Questions,
-    counted,
-    lay,
-    number,
-    only,
+    arange,
+    join_parts,
+    masked,
     padded,
+    scalar,
     token,
 )
-from bench.nano.questions.names import below
-from bench.nano.questions.typed.choices import TEXT, Choice, Chooser, Teller, Told, natives
+from bench.nano.questions.names import random_below
+from bench.nano.questions.typed.choices import TEXT, TopicChooser, TypedTopic, TypedTruth, TypedValues, natives
 from bench.nano.questions.typed.tables import (
     BARE,
     BOX,
@@ -66,9 +66,9 @@ the model took a property for a number and the schema wants a string, the colon 
 class TypedMaker:
     def __init__(self, vocabulary: Vocabulary, device: torch.device) -> None:
         self._vocabulary, encode = vocabulary, vocabulary.encode
-        self._choose = Chooser(device)
+        self._choose = TopicChooser(device)
         self._values, self._keys = Values(encode, device), Keys(encode, device)
-        self._tell = Teller(self._values, self._choose.colours)
+        self._tell = TypedTruth(self._values, self._choose.colours)
         self._prefix = padded([vocabulary.prompts["query"]["prefix"]], device)
         runs = Runs(encode, device)
         # Rows of each table: for a number and for a string beside it.
@@ -95,28 +95,28 @@ class TypedMaker:
         words = self._words(choice)
         prompt = [self._prefix.expand(len(words), -1), words, token(ANSWER, words)]
         parts = [Part(ids) for ids in prompt] + self._answer(scenes, choice, told)
-        return lay(parts, TYPED_LENGTH)
+        return join_parts(parts, TYPED_LENGTH)
 
-    def _words(self, choice: Choice) -> Tensor:
+    def _words(self, choice: TypedTopic) -> Tensor:
         names, device = self._vocabulary.names, choice.form.device
         boxes = choice.has(BOX) & chance(_BOXES_SHARE, choice.form.shape, device) & (choice.form >= LIST)
         count = choice.has(COUNT) & ~(choice.form >= LIST)
         main = chance(_MAIN_SHARE, choice.form.shape, device) & ~choice.counts_all & (choice.about == SCENE)
         main = (main & (choice.form == OBJECT)) | ((choice.form == SCALAR) & (choice.about == SCENE))
-        case = torch.where(boxes | main, number(1, device), number(0, device))
+        case = torch.where(boxes | main, scalar(1, device), scalar(0, device))
         only_value = choice.form == SCALAR
-        case = torch.where(only_value & count, number(2, device), case)
-        case = torch.where(only_value & choice.has(PRESENT), number(3, device), case)
+        case = torch.where(only_value & count, scalar(2, device), case)
+        case = torch.where(only_value & choice.has(PRESENT), scalar(3, device), case)
         group = self._group[choice.form, choice.about, case]
         of_group = choice.about == GROUP
         return self._vocabulary.wording(
             group, torch.where(of_group, names.groups + choice.group, names(torch.where(of_group, 0, choice.kind)))
         )
 
-    def _answer(self, scenes: Scenes, choice: Choice, told: Told) -> list[Part]:
+    def _answer(self, scenes: Scenes, choice: TypedTopic, told: TypedValues) -> list[Part]:
         rows, count = told.rows, told.count
         device, batch = rows.device, len(rows)
-        cell = counted(CELLS, device)
+        cell = arange(CELLS, device)
         item, place = cell // choice.properties[:, None], cell % choice.properties[:, None]  # [B, CELLS]
         role = choice.roles.gather(1, place)
         there = item < count[:, None]
@@ -134,12 +134,12 @@ class TypedMaker:
         keys = self._property(choice).gather(1, place[..., None].expand(-1, -1, self._keys.ids.shape[2]))
         numbers, places = natives(scenes, type_, instance, there)
         columns = [
-            (only((further & first)[..., None], self._next[2 * bare[:, None].long() + last]), 1.0),
-            (only((further & ~first)[..., None], self._comma[last]), _FORCED),
-            (only(keyed[..., None], keys), _FORCED),
-            (only(keyed[..., None], self._colon[quoted * ~apart]), _FORCED),
-            (only((keyed & apart & (quoted > 0))[..., None], self._quote[0]), _FORCED),
-            (only((there & text)[..., None], values), 1.0),
+            (masked((further & first)[..., None], self._next[2 * bare[:, None].long() + last]), 1.0),
+            (masked((further & ~first)[..., None], self._comma[last]), _FORCED),
+            (masked(keyed[..., None], keys), _FORCED),
+            (masked(keyed[..., None], self._colon[quoted * ~apart]), _FORCED),
+            (masked((keyed & apart & (quoted > 0))[..., None], self._quote[0]), _FORCED),
+            (masked((there & text)[..., None], values), 1.0),
             (numbers, 1.0),
         ]
         ids = torch.cat([ids for ids, _ in columns], 2)
@@ -150,7 +150,7 @@ class TypedMaker:
         ending = quoted.gather(1, ended.clamp(min=0)[:, None])[:, 0] * (ended >= 0)
         return [*self._opening(scenes, choice, quoted[:, 0], count), cells, *self._closing(choice, ending, count)]
 
-    def _property(self, choice: Choice) -> Tensor:
+    def _property(self, choice: TypedTopic) -> Tensor:
         role, keys = choice.roles, self._keys
         sided = (choice.about == OUTER)[:, None] & (role >= LEFT) & (role < LEFT + 4)
         called = (choice.about == CALLED)[:, None] & (role == NAME) & (choice.form == OBJECT)[:, None]
@@ -158,13 +158,13 @@ class TypedMaker:
         return self._drawn(torch.where(called, keys.group + choice.group[:, None], lot))
 
     def _drawn(self, lot: Tensor) -> Tensor:
-        return self._keys.ids[lot, below(self._keys.sizes[lot])]
+        return self._keys.ids[lot, random_below(self._keys.sizes[lot])]
 
-    def _opening(self, scenes: Scenes, choice: Choice, quoted: Tensor, count: Tensor) -> list[Part]:
+    def _opening(self, scenes: Scenes, choice: TypedTopic, quoted: Tensor, count: Tensor) -> list[Part]:
         device, batch = quoted.device, len(quoted)
         single, objects = choice.single, ((choice.form == OBJECT) | (choice.form == LIST)).long()
         way = 2 * objects + quoted
-        inside = torch.where(count > 0, way, number(4, device))
+        inside = torch.where(count > 0, way, scalar(4, device))
         apart = chance(_APART, inside.shape, device) & (count > 0)
         top = ~single & ~choice.wrapped
         inner = ~single & choice.wrapped
@@ -172,31 +172,31 @@ class TypedMaker:
         of_kind = (choice.about == KIND) | (choice.about == GROUP)
         total = torch.where(of_kind, choice.match.sum(1), (scenes.labels >= 0).sum(1))
         names = (choice.form == BARE) & choice.has(NAME)
-        lot = self._keys.lists + (choice.form == BARE).long() * torch.where(names, number(1, device), number(2, device))
+        lot = self._keys.lists + (choice.form == BARE).long() * torch.where(names, scalar(1, device), scalar(2, device))
         lot = torch.where(choice.about == CALLED, self._keys.groups + choice.group, lot)
         return [
-            Part(only(single[:, None], self._open[way]), weight=_BEGUN),
-            Part(only(top[:, None], self._top[inside * ~apart]), weight=_BEGUN_LIST),
-            Part(only((top & apart)[:, None], self._begun[inside]), weight=_FORCED),
-            Part(only(inner[:, None], self._key.expand(batch, -1)), weight=_BEGUN),
-            Part(only(counted_first[:, None], self._drawn(number(COUNT, device).expand(batch))), weight=_FORCED),
-            Part(only(counted_first[:, None], self._colon[:1].expand(batch, -1)), weight=_FORCED),
-            Part(only(counted_first[:, None], self._values.ids[self._values.number + total]), weight=1.0),
-            Part(only(counted_first[:, None], self._comma[:1].expand(batch, -1)), weight=_FORCED),
-            Part(only(inner[:, None], self._drawn(lot)), weight=_FORCED),
-            Part(only(inner[:, None], self._inner[inside * ~apart]), weight=1.0),
-            Part(only((inner & apart)[:, None], self._begun[inside]), weight=_FORCED),
+            Part(masked(single[:, None], self._open[way]), weight=_BEGUN),
+            Part(masked(top[:, None], self._top[inside * ~apart]), weight=_BEGUN_LIST),
+            Part(masked((top & apart)[:, None], self._begun[inside]), weight=_FORCED),
+            Part(masked(inner[:, None], self._key.expand(batch, -1)), weight=_BEGUN),
+            Part(masked(counted_first[:, None], self._drawn(scalar(COUNT, device).expand(batch))), weight=_FORCED),
+            Part(masked(counted_first[:, None], self._colon[:1].expand(batch, -1)), weight=_FORCED),
+            Part(masked(counted_first[:, None], self._values.ids[self._values.number + total]), weight=1.0),
+            Part(masked(counted_first[:, None], self._comma[:1].expand(batch, -1)), weight=_FORCED),
+            Part(masked(inner[:, None], self._drawn(lot)), weight=_FORCED),
+            Part(masked(inner[:, None], self._inner[inside * ~apart]), weight=1.0),
+            Part(masked((inner & apart)[:, None], self._begun[inside]), weight=_FORCED),
         ]
 
-    def _closing(self, choice: Choice, quoted: Tensor, count: Tensor) -> list[Part]:
+    def _closing(self, choice: TypedTopic, quoted: Tensor, count: Tensor) -> list[Part]:
         objects = ((choice.form == OBJECT) | (choice.form == LIST)).long()
         whole = count * choice.properties <= CELLS
         way = 2 * objects + quoted
-        ends = only((~choice.single & (count > 0) & whole)[:, None], self._end[way + 4 * choice.wrapped.long()])
+        ends = masked((~choice.single & (count > 0) & whole)[:, None], self._end[way + 4 * choice.wrapped.long()])
         return [
-            Part(only((choice.single & whole)[:, None], self._close[way]), weight=_FORCED),
+            Part(masked((choice.single & whole)[:, None], self._close[way]), weight=_FORCED),
             Part(ends, weight=1.0),
-            Part(only(whole[:, None], token(BOS, ends)), weight=_FORCED),
+            Part(masked(whole[:, None], token(BOS, ends)), weight=_FORCED),
         ]
 
 

@@ -19,7 +19,7 @@ _CHUNK = 32
 _MIXED = 1 / 3  # share of scenes whose background is blended from two entries
 
 
-class Bank:
+class BackgroundBank:
     """Backgrounds painted in advance. `longest`: the longer side of the largest scene, pixels."""
 
     def __init__(self, longest: int, device: torch.device, entries: int) -> None:
@@ -102,7 +102,7 @@ class Bank:
 def take(texels: Tensor, entry: Tensor, place: Tensor, colour: Tensor, mask: Tensor, size: tuple[int, int]) -> Tensor:
     """Take backgrounds with PyTorch alone; the plain truth. `texels`: uint8 [entries, side, side, 4]; `entry`: which
     two of them each scene uses, [B, 2]; `place`: [B, 2, 2, 3], from x and y in [-1, 1] to column and row; `colour`:
-    [B, 2, 3, 4], from RGB and one to RGB; `mask`: [B, 11], see `Bank._masks`. Returns Float [B, 3, H, W].
+    [B, 2, 3, 4], from RGB and one to RGB; `mask`: [B, 11], see `BackgroundBank._masks`. Returns Float [B, 3, H, W].
     """
     height, width = size
     side, device = texels.shape[1], texels.device

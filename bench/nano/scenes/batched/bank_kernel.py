@@ -20,7 +20,7 @@ _FLOATS = 2 * 6 + 2 * 12 + 11
 def triton_take(
     texels: Tensor, entry: Tensor, place: Tensor, colour: Tensor, mask: Tensor, size: tuple[int, int]
 ) -> Tensor:
-    """Take backgrounds as `bench.nano.scenes.batched.bank.take` does; the result is float16."""
+    """Take backgrounds as `bank.take` does; the result is float16."""
     height, width = size
     batch, (entries, side) = len(entry), texels.shape[:2]
     out = torch.empty(batch, 3, height, width, dtype=torch.float16, device=texels.device)

@@ -15,7 +15,7 @@ from bench.nano.scenes.batched import blend_kernel
 from bench.nano.scenes.batched.blend_kernel import UNSEEN, Objects
 
 
-class Seen(NamedTuple):
+class VisibleExtent(NamedTuple):
     """What can be seen of every object, in pixels: int32 [B, N] each; senseless where `pixels` is 0."""
 
     pixels: Tensor  # How many
@@ -30,7 +30,7 @@ class Blended(NamedTuple):
 
     canvas: Tensor
     owner: Tensor
-    seen: Seen
+    seen: VisibleExtent
 
 
 def blend(canvas: Tensor, texels: Tensor, objects: Objects) -> Blended:
@@ -40,12 +40,12 @@ def blend(canvas: Tensor, texels: Tensor, objects: Objects) -> Blended:
     if canvas.is_cuda and blend_kernel.HAS_TRITON:
         bounds = reach(objects, canvas.shape, texels.shape[2])
         owner, tallies = blend_kernel.triton_blend(canvas, texels, objects, bounds)
-        return Blended(canvas, owner, Seen(*tallies))
-    canvas, owner = plain_blend(canvas, texels, objects)
+        return Blended(canvas, owner, VisibleExtent(*tallies))
+    canvas, owner = reference_blend(canvas, texels, objects)
     return Blended(canvas, owner, measure(owner, objects.label.shape[1]))
 
 
-def plain_blend(canvas: Tensor, texels: Tensor, objects: Objects) -> tuple[Tensor, Tensor]:
+def reference_blend(canvas: Tensor, texels: Tensor, objects: Objects) -> tuple[Tensor, Tensor]:
     """Blend with PyTorch alone: the image and its owners as in `Blended`."""
     _, classes, side, _, _ = texels.shape
     flat = texels.flatten(0, 3)
@@ -76,7 +76,7 @@ def plain_blend(canvas: Tensor, texels: Tensor, objects: Objects) -> tuple[Tenso
     return out.to(canvas.dtype), owner
 
 
-def measure(owner: Tensor, count: int) -> Seen:
+def measure(owner: Tensor, count: int) -> VisibleExtent:
     """Measure what can be seen of each of `count` objects from the owners of pixels [B, H, W]."""
     height, width = owner.shape[1:]
     mine = owner[:, None] == torch.arange(count, device=owner.device, dtype=torch.int8)[:, None, None]
@@ -89,7 +89,9 @@ def measure(owner: Tensor, count: int) -> Seen:
     def most(values: Tensor) -> Tensor:
         return torch.where(mine, values, -1).amax((2, 3))
 
-    return Seen(mine.sum((2, 3)).int(), least(rows * width + columns), least(columns), most(columns), most(rows))
+    return VisibleExtent(
+        mine.sum((2, 3)).int(), least(rows * width + columns), least(columns), most(columns), most(rows)
+    )
 
 
 def reach(objects: Objects, shape: torch.Size, side: int) -> Tensor:

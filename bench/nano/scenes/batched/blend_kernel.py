@@ -32,9 +32,9 @@ class Objects(NamedTuple):
 
 
 def triton_blend(canvas: Tensor, texels: Tensor, objects: Objects, reach: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Blend as `bench.nano.scenes.batched.blend.plain_blend` does, into `canvas` itself. `canvas`: float16 [B, 3, H,
+    """Blend as `blend.reference_blend` does, into `canvas` itself. `canvas`: float16 [B, 3, H,
     W]; `texels`: float16 [2 * levels, classes, side, side, 4]. Returns the owners of pixels, int8 [B, H, W], and the
-    fields of `bench.nano.scenes.batched.blend.Seen`.
+    fields of `blend.VisibleExtent`.
     """
     if not (canvas.is_contiguous() and texels.is_contiguous()):
         raise ValueError("canvas and texels must be contiguous")

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.nano.scenes.batched.bank import Bank
-from bench.nano.scenes.batched.blend import Seen, blend, tints
+from bench.nano.scenes.batched.bank import BackgroundBank
+from bench.nano.scenes.batched.blend import VisibleExtent, blend, tints
 from bench.nano.scenes.batched.blend_kernel import Objects
 from bench.nano.scenes.batched.degrade import degrade
 from bench.nano.scenes.batched.outlines import outlines
@@ -82,7 +82,7 @@ class Scenes:
     free: Tensor  # Any pixel of the background, [B, 2]
     free_ok: Tensor  # Whether one was found, bool [B]
     # Vertices in fractions of the visible box, clockwise, [B, N, 32, 2]; see
-    # `bench.nano.scenes.batched.truth.place_outlines`
+    # `truth.place_outlines`
     outlines: Tensor
     vertices: Tensor  # How many of them count, [B, N]
     patch_labels: Tensor  # The object at each patch's centre, [B, P]; the number of classes stands for background
@@ -130,7 +130,7 @@ class Composer:
             edge = rimmed if place < _LEVELS else premultiplied
             self.texels[place] = self._level(edge, place % _LEVELS).permute(0, 2, 3, 1)
         usual = 8192 if device.type == "cuda" else 48
-        self.bank = Bank(max(size), device, usual if entries is None else entries)
+        self.bank = BackgroundBank(max(size), device, usual if entries is None else entries)
 
     def resized(self, size: tuple[int, int]) -> "Composer":
         """Return a composer of another canvas that shares sprites and backgrounds; best made from the largest."""
@@ -274,7 +274,7 @@ class Composer:
             dim=2,
         )
 
-    def _bound(self, labels: Tensor, seen: Seen) -> tuple[Tensor, Tensor]:
+    def _bound(self, labels: Tensor, seen: VisibleExtent) -> tuple[Tensor, Tensor]:
         """Bound the pixels each object still owns: labels (-1 for what is hardly seen) and boxes [B, N, 4]."""
         height, width = self.size
         top = torch.div(seen.first, width, rounding_mode="floor")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.nano.scenes.batched.blend import Seen
+from bench.nano.scenes.batched.blend import VisibleExtent
 from bench.nano.scenes.batched.painting import constant
 
 LEAD = 2
@@ -32,7 +32,7 @@ def _numbers(labels: Tensor) -> Tensor:
     return torch.arange(labels.shape[1], device=labels.device)
 
 
-def find_points(owner: Tensor, labels: Tensor, boxes: Tensor, seen: Seen) -> Tensor:
+def find_points(owner: Tensor, labels: Tensor, boxes: Tensor, seen: VisibleExtent) -> Tensor:
     """Find where to point: the centre of the box if that lies well inside the object, else the nearest place that does.
 
     Well inside means far from the edge of what is visible: a point on it is missed by the smallest error. It is sought

@@ -15,7 +15,7 @@ from PIL import Image, ImageFilter
 
 from bench.nano.scenes.held_out.backgrounds import HELD_OUT_BACKGROUNDS, TRAINED_BACKGROUNDS, paint_background
 from bench.nano.scenes.objects import SceneObject
-from bench.nano.scenes.pasting import Canvas, Placed, make_tile
+from bench.nano.scenes.pasting import Canvas, PlacedObject, make_tile
 from bench.nano.scenes.sprites import Sprites
 
 MAX_OBJECTS = 10
@@ -35,7 +35,7 @@ _COLOUR_WORDS = frozenset(["red", "orange", "yellow", "green", "blue", "purple",
 @dataclass(frozen=True)
 class Scene:
     image: Image.Image  # RGB, decoded from `jpeg`
-    objects: tuple[Placed, ...]  # In the order in which they were painted; later ones cover earlier ones
+    objects: tuple[PlacedObject, ...]  # In the order in which they were painted; later ones cover earlier ones
     background: str  # A key of `BACKGROUNDS`
     jpeg: bytes  # The image's file
     owner: npt.NDArray[np.int8]  # Which of `objects` each pixel shows, -1 for the background; int8 [height, width]

@@ -9,7 +9,7 @@ from bench.nano.evaluation.asking.typed import CASES, Wanted, object_of, read_it
 from bench.nano.evaluation.figures.headline import compare
 from bench.nano.evaluation.figures.summary import format_table, summarize
 from bench.nano.evaluation.figures.typed import conforms, is_valid
-from bench.nano.evaluation.records import Typed
+from bench.nano.evaluation.records import TypedRecord
 from tests.nano.evaluation.oracle import Oracle, judged, scenes
 
 BOX = {"x_min": 0.1, "y_min": 0.1, "x_max": 0.3, "y_max": 0.3, "score": 0.5}
@@ -86,7 +86,7 @@ def test_what_does_not_keep_to_its_schema_is_seen():
     assert not conforms({"name": None, "box": BOX | {"x_max": 1.2}}, schema)
     assert not conforms(21, schema_of("count"))
     assert not conforms(True, schema_of("count"))
-    assert not is_valid(Typed("thing", "?", '{"name":', schema, []))
+    assert not is_valid(TypedRecord("thing", "?", '{"name":', schema, []))
 
 
 def test_the_table_has_typed_answers():

@@ -30,14 +30,14 @@ def main() -> None:
         objects = kit._objects(layout)
         objects = objects._replace(darkness=torch.tensor([[0.0], [0.4], [0.8]]))
         canvas = torch.rand(3, 3, *size).half()
-        expected, owner = blend.plain_blend(canvas.float(), texels, objects)
+        expected, owner = blend.reference_blend(canvas.float(), texels, objects)
         reach = blend.reach(objects, canvas.shape, 128)
         owners, tallies = blend_kernel.triton_blend(canvas, texels, objects, reach)
         torch.testing.assert_close(canvas.float(), expected, atol=2e-3, rtol=0)
         assert (owners != owner).float().mean() < 1e-3
         assert (owner >= 0).any()
-        seen, wanted = blend.Seen(*tallies), blend.measure(owners, owners.new_zeros(10).numel())
-        for name, one, other in zip(blend.Seen._fields, seen, wanted, strict=True):
+        seen, wanted = blend.VisibleExtent(*tallies), blend.measure(owners, owners.new_zeros(10).numel())
+        for name, one, other in zip(blend.VisibleExtent._fields, seen, wanted, strict=True):
             assert torch.equal(one, other), (size, name)
         entry = torch.randint(3, (4, 2))
         mask = kit.bank._masks(4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bench.nano.scenes.batched import bank as module
-from bench.nano.scenes.batched.bank import Bank, take
+from bench.nano.scenes.batched.bank import BackgroundBank, take
 from tests.tiny import CPU
 
 PLAIN = torch.eye(3, 4).expand(1, 2, 3, 4)
@@ -20,12 +20,12 @@ def seeded():
 @pytest.fixture
 def kinds(monkeypatch):
     """Four kinds, each of one grey."""
-    painters = tuple(lambda n, size, device, k=k: torch.full((n, 3, 1, 1), k / 8) for k in range(1, 5))
+    painters = tuple(lambda canvas, k=k: torch.full((canvas.batch, 3, 1, 1), k / 8) for k in range(1, 5))
     monkeypatch.setattr(module, "KINDS", painters)
 
 
 def test_all_kinds_are_painted_equally_often(kinds):
-    bank = Bank(16, CPU, 40)
+    bank = BackgroundBank(16, CPU, 40)
     values, counts = bank.texels[:, 0, 0, 0].unique(return_counts=True)
     assert values.tolist() == [round(255 * k / 8) for k in range(1, 5)]
     assert counts.tolist() == [10] * 4
@@ -33,8 +33,8 @@ def test_all_kinds_are_painted_equally_often(kinds):
 
 
 def test_refresh_paints_the_oldest_entries(kinds, monkeypatch):
-    bank = Bank(16, CPU, 10)
-    monkeypatch.setattr(module, "KINDS", (lambda n, size, device: torch.ones(n, 3, 1, 1),) * 4)
+    bank = BackgroundBank(16, CPU, 10)
+    monkeypatch.setattr(module, "KINDS", (lambda canvas: torch.ones(canvas.batch, 3, 1, 1),) * 4)
     bank.refresh(7)
     assert (bank.texels[:, 0, 0, 0] == 255).tolist() == [True] * 7 + [False] * 3
     assert (bank.means[:, 0] == 1).tolist() == [True] * 7 + [False] * 3
@@ -44,7 +44,7 @@ def test_refresh_paints_the_oldest_entries(kinds, monkeypatch):
 
 @pytest.mark.parametrize("size", [(32, 48), (48, 32), (32, 32)])
 def test_scenes_get_images_that_differ(size):
-    bank = Bank(48, CPU, 8)
+    bank = BackgroundBank(48, CPU, 8)
     made = bank(12, size)
     assert made.shape == (12, 3, *size)
     assert 0 <= float(made.min()) <= float(made.max()) <= 1
@@ -52,7 +52,7 @@ def test_scenes_get_images_that_differ(size):
 
 
 def test_places_lie_inside_the_entry():
-    bank = Bank(48, CPU, 1)
+    bank = BackgroundBank(48, CPU, 1)
     place = bank._places(200, (32, 48))
     ends = place[..., 2] + place[..., :2].abs().sum(-1), place[..., 2] - place[..., :2].abs().sum(-1)
     assert float(ends[0].max()) <= bank.side - 0.5 + 1e-3
@@ -62,7 +62,7 @@ def test_places_lie_inside_the_entry():
 
 
 def test_contrast_and_order_of_channels_change_around_the_mean():
-    bank = Bank(16, CPU, 2)
+    bank = BackgroundBank(16, CPU, 2)
     entry = torch.randint(2, (100, 2))
     maps = bank._colours(entry)
     # What is as bright as the entry's mean keeps its brightness, inverted or not, whatever the contrast.

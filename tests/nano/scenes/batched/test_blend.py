@@ -3,7 +3,7 @@ import importlib.util
 import pytest
 import torch
 
-from bench.nano.scenes.batched.blend import Objects, blend, measure, plain_blend, reach
+from bench.nano.scenes.batched.blend import Objects, blend, measure, reach, reference_blend
 from bench.nano.scenes.batched.blend_kernel import triton_blend
 from tests.conftest import Ended
 from tests.tiny import CPU
@@ -32,7 +32,7 @@ def test_a_sprite_covers_what_it_should_and_is_measured():
 
 def test_a_shadow_falls_to_the_right_and_down():
     transform = torch.tensor([[2.0, 0, 0], [0, 2.0, 0]])
-    canvas, _ = plain_blend(torch.ones(1, 3, 16, 16), white(), objects_of(transform, darkness=0.5, drop=0.25))
+    canvas, _ = reference_blend(torch.ones(1, 3, 16, 16), white(), objects_of(transform, darkness=0.5, drop=0.25))
     assert canvas[0, 0, 13, 13] == 0.5
     assert canvas[0, 0, 2, 2] == 1
 
@@ -40,9 +40,9 @@ def test_a_shadow_falls_to_the_right_and_down():
 def test_tints_never_exceed_what_alpha_allows():
     texels = white() * 0.5
     objects = objects_of(torch.tensor([[1.0, 0, 0], [0, 1.0, 0]]))._replace(tint=torch.full((1, 1, 3, 4), 3.0))
-    canvas, _ = plain_blend(torch.zeros(1, 3, 8, 8), texels, objects)
+    canvas, _ = reference_blend(torch.zeros(1, 3, 8, 8), texels, objects)
     assert float(canvas.max()) == pytest.approx(0.5)
-    canvas, _ = plain_blend(torch.ones(1, 3, 8, 8), texels, objects._replace(tint=-objects.tint))
+    canvas, _ = reference_blend(torch.ones(1, 3, 8, 8), texels, objects._replace(tint=-objects.tint))
     assert float(canvas[0, :, 4, 4].min()) == pytest.approx(0.5)
 
 
@@ -57,7 +57,7 @@ def test_reach_holds_all_that_an_object_changes(darkness):
     for _ in range(20):
         transform = torch.randn(2, 3) * torch.tensor([2.5, 2.5, 1.0])
         objects = objects_of(transform, darkness, drop=0.4)
-        canvas, _ = plain_blend(torch.zeros(1, 3, 32, 40) + 0.3, white() * 0.9, objects)
+        canvas, _ = reference_blend(torch.zeros(1, 3, 32, 40) + 0.3, white() * 0.9, objects)
         left, top, right, bottom = reach(objects, torch.Size((1, 3, 32, 40)), 8)[0, 0].clamp(min=0).tolist()
         canvas[:, :, top:bottom, left:right] = 0.3
         assert bool((canvas == 0.3).all())

@@ -43,7 +43,9 @@ def seeded():
 def clean(monkeypatch):
     """Objects of their own colours on black, and nothing done to the image afterwards."""
     monkeypatch.setattr(compose, "tints", lambda steady, uniform: torch.eye(3, 4).expand(*steady.shape, 3, 4))
-    monkeypatch.setattr(compose.Bank, "__call__", lambda self, batch, size, dtype: torch.zeros(batch, 3, *size))
+    monkeypatch.setattr(
+        compose.BackgroundBank, "__call__", lambda self, batch, size, dtype: torch.zeros(batch, 3, *size)
+    )
     monkeypatch.setattr(compose, "degrade", lambda images: images)
 
 

@@ -18,7 +18,7 @@ _STROKE = 8  # backgrounds painted anew at a time
 _LEAST_SHARE = 0.04
 
 
-class Feed:
+class BatchSource:
     """Makes scenes and questions of one tiling.
 
     On a GPU the next batch is made on a stream of its own while the last one is learned from: the many small kernels of

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bench.nano.scenes.batched.compose import Difficulty
-from bench.nano.training.feed import Feed, sheet_size, tiling_shares
+from bench.nano.training.batches import BatchSource, sheet_size, tiling_shares
 from bench.nano.training.loss import Learner, cut_sheet
 from photonlite.images.crops import CropSpec, select_tiling
 from photonlite.models.moondream.config import MoondreamConfig
@@ -16,7 +16,7 @@ FOUR = CropSpec(crop_size=256, patch_size=16, overlap_margin=2, max_crops=4)
 
 
 def test_a_batch_is_what_the_learner_takes():
-    feed = Feed(composer(), maker(), 3)
+    feed = BatchSource(composer(), maker(), 3)
     batch = feed(Difficulty())
     names = [name for name in inspect.signature(Learner.forward).parameters if name != "self"]
     assert len(batch) == len(names)
@@ -29,7 +29,7 @@ def test_a_batch_is_what_the_learner_takes():
 
 
 def test_the_feed_draws_scenes_of_the_difficulty_wanted():
-    feed = Feed(composer(), maker(), 8)
+    feed = BatchSource(composer(), maker(), 8)
 
     def kinds(difficulty):
         return [len(row[row < composer().classes].unique()) for row in feed(difficulty)[1]]
@@ -41,7 +41,7 @@ def test_the_feed_draws_scenes_of_the_difficulty_wanted():
 def test_backgrounds_stay_fresh(monkeypatch):
     strokes = []
     monkeypatch.setattr(composer().bank, "refresh", strokes.append)
-    feed = Feed(composer(), maker(), 1)
+    feed = BatchSource(composer(), maker(), 1)
     for _ in range(8):
         feed(Difficulty())
     assert len(strokes) == 2
