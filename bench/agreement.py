@@ -30,7 +30,7 @@ from photonlite.device.names import resolve_device
 from photonlite.errors import SettingsError
 from photonlite.models.base import NextPositions
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.models.moondream.fused_decode import FusedDecode
+from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.runner.attention import DecodeAttention, PagedCache
 from photonlite.runner.sampling import apply_head

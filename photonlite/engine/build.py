@@ -20,7 +20,7 @@ from photonlite.grammar.automata.mask import words
 from photonlite.images.packing import MOST_BYTES
 from photonlite.kernels.fp8 import require_fp8_linears
 from photonlite.models.base import CropEncoder, Model, ModelShape, PromptDecoder
-from photonlite.models.views import PlainModel
+from photonlite.models.views import UnfusedModel
 from photonlite.observe.trace import Tracer
 from photonlite.runner.encode_graphs import GraphedEncoder
 from photonlite.runner.graphs import VARIANTS, CudaCapturer, GraphOptions, GraphReport
@@ -76,7 +76,7 @@ def build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineC
     """
     # Triton launches on the current card, and a capture would open a context on it.
     with torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext():
-        return _build(model if config.fused else PlainModel(model), where, dtype, config)
+        return _build(model if config.fused else UnfusedModel(model), where, dtype, config)
 
 
 def _build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> Parts:

@@ -1,4 +1,4 @@
-"""From the name of a model to one that can run: files, tokenizer, weights and prompts brought together."""
+"""Loading a checkpoint by name: files, tokenizer, weights and prompts."""
 
 import dataclasses
 import os
@@ -17,13 +17,7 @@ from photonlite.models.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A checkpoint in memory.
-
-    Attributes:
-        name: How the user named it; "nano" for the shipped one.
-        model: In evaluation mode, on its device.
-        prompts: Writes its prompts and reads its text.
-    """
+    """A checkpoint in memory; `name` is the user's name for it, "nano" for the shipped one."""
 
     name: str
     model: Model
@@ -33,16 +27,10 @@ class LoadedModel:
 def load_checkpoint(
     name: str | os.PathLike[str] | None, *, device: torch.device, dtype: torch.dtype, revision: str | None = None
 ) -> LoadedModel:
-    """Load a model.
-
-    Args:
-        name: None for the shipped checkpoint, a folder, a .safetensors file, or a Hub id "owner/name".
-        device: Where it will run.
-        dtype: Type of its weights there.
-        revision: Of a Hub repository.
+    """Load a model, in evaluation mode, with weights of `dtype` on `device`; for names see :mod:`.loading`.
 
     Raises:
-        ModelNotFoundError: Nothing of that name is at hand.
+        ModelNotFoundError: No model of that name was found.
         ConfigError: config.json is missing or unusable.
         CheckpointError: Weights or tokenizer are missing or unusable.
     """

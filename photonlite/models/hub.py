@@ -1,7 +1,7 @@
 """Files of a Hub repository, from its cache on this machine or over the network.
 
-`huggingface_hub` itself reads HF_HOME, HF_TOKEN and HF_HUB_OFFLINE. It is imported when a Hub id is first asked for:
-a local checkpoint needs neither the package's start-up time nor the package.
+`huggingface_hub` itself reads HF_HOME, HF_TOKEN and HF_HUB_OFFLINE. It is imported when a Hub id is first resolved:
+a local checkpoint needs neither the package nor its start-up time.
 """
 
 from collections.abc import Sequence
@@ -11,18 +11,12 @@ from photonlite.errors import ModelNotFoundError
 
 
 def fetch(repo: str, names: Sequence[str], revision: str | None = None) -> Path:
-    """Bring files of a repository onto this machine.
+    """Download files of a repository's top folder; return the folder of the revision in the Hub cache.
 
-    Args:
-        repo: Hub id, "owner/name".
-        names: file names or patterns; only the top folder of the repository is looked at.
-        revision: branch, tag or commit; None for the main branch.
-
-    Returns:
-        The folder of that revision in the Hub cache, named by its commit. It holds what the repository has of `names`.
+    `names` are file names or patterns, `revision` a branch, tag or commit; None is the main branch.
 
     Raises:
-        ModelNotFoundError: the repository or revision does not exist or may not be read, or it is not in the cache and
+        ModelNotFoundError: The repository or revision does not exist or may not be read, or it is not in the cache and
             the Hub cannot be reached.
     """
     import huggingface_hub
@@ -34,16 +28,15 @@ def fetch(repo: str, names: Sequence[str], revision: str | None = None) -> Path:
             )
         )
     except Exception as cause:
-        # The network library beneath raises errors of its own and has changed twice: whatever comes out of a download
-        # is a download that failed.
-        raise _explained(cause, repo, revision) from cause
+        # The network library below raises errors of its own, and has been replaced twice.
+        raise _explain(cause, repo, revision) from cause
 
 
-def _explained(cause: Exception, repo: str, revision: str | None) -> ModelNotFoundError:
-    """Say what went wrong with a download and what to do about it."""
+def _explain(cause: Exception, repo: str, revision: str | None) -> ModelNotFoundError:
     from huggingface_hub import constants, errors
 
     which = repo if revision is None else f"{repo} at revision {revision}"
+    download = repo if revision is None else f"{repo} --revision {revision}"
     if isinstance(cause, errors.GatedRepoError):
         text = (
             f"{repo} is gated: accept its terms on its Hub page, then set HF_TOKEN to a token of that account or run "
@@ -61,7 +54,7 @@ def _explained(cause: Exception, repo: str, revision: str | None) -> ModelNotFou
     elif constants.HF_HUB_OFFLINE:
         text = (
             f"there is no folder {repo} here, {which} is not in the Hub cache ({constants.HF_HUB_CACHE}), and "
-            f"HF_HUB_OFFLINE forbids fetching: unset that variable, or run `hf download {_download(repo, revision)}` "
+            f"HF_HUB_OFFLINE forbids fetching: unset that variable, or run `hf download {download}` "
             "where there is a network and copy the cache"
         )
     elif isinstance(cause, errors.LocalEntryNotFoundError):
@@ -72,10 +65,6 @@ def _explained(cause: Exception, repo: str, revision: str | None) -> ModelNotFou
     else:
         text = f"{which} could not be fetched from the Hub ({_reason(cause)}): check network, proxy and disk, try again"
     return ModelNotFoundError(text)
-
-
-def _download(repo: str, revision: str | None) -> str:
-    return repo if revision is None else f"{repo} --revision {revision}"
 
 
 def _reason(cause: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Layers that more than one part of a model uses."""
+"""Layers that several parts of a model use."""
 
 from typing import Protocol
 
@@ -11,33 +11,21 @@ LAYER_NORM_EPS = 1e-5
 
 
 class Attention(Protocol):
-    """How queries meet keys and values: the seam between a model and its key/value cache.
+    """Attention of one layer over cached and new positions: the interface between a model and its key/value cache.
 
-    A model hands over what one layer computed; the callee stores keys and values where it keeps them, applies its
-    mask, and returns what the queries see. Training, the plain engine and the paged engine differ only here.
+    The model passes what one layer computed; the implementation stores keys and values, applies its mask, and returns
+    the attention output. Training, the reference runner and the paged runner differ only here.
     """
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend.
-
-        Args:
-            layer: index of the decoder block.
-            q: queries, ``[B, T, H, D]``, rotated.
-            k: keys of the same positions, ``[B, T, H_kv, D]``, rotated.
-            v: values, ``[B, T, H_kv, D]``.
-
-        Returns:
-            ``[B, T, H, D]``.
-        """
-        ...
+        """Map rotated q ``[B, T, H, D]`` and rotated k, and v, ``[B, T, H_kv, D]``, to ``[B, T, H, D]``."""
 
 
 class MaskedAttention:
-    """Attention within one batch of whole sequences, without a cache: what training uses.
+    """Attention within one batch of whole sequences, without a cache, as in training.
 
-    Args:
-        mask: what a query (row) may see (column), bool ``[T, T]`` or anything that broadcasts to ``[B, H, T, T]``;
-            None lets everything see everything.
+    `mask` is True where a query (row) may attend to a key (column): bool ``[T, T]`` or broadcastable to
+    ``[B, H, T, T]``; None for everywhere.
     """
 
     def __init__(self, mask: Tensor | None = None) -> None:
@@ -49,24 +37,13 @@ class MaskedAttention:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Scaled dot-product attention with heads in the third dimension.
+    """Scaled dot-product attention with heads in the third dimension, and scale ``1 / sqrt(D)``.
 
-    Args:
-        q: ``[B, T, H, D]``.
-        k: ``[B, S, H_kv, D]``; every ``H / H_kv`` query heads share one.
-        v: ``[B, S, H_kv, D]``.
-        mask: bool, True where a query may look, broadcastable to ``[B, H, T, S]``; None for everywhere.
-
-    Returns:
-        ``[B, T, H, D]``; the scale is ``1 / sqrt(D)``.
+    q ``[B, T, H, D]``, k and v ``[B, S, H_kv, D]`` (``H / H_kv`` query heads share one), and a bool mask that
+    broadcasts to ``[B, H, T, S]``, give ``[B, T, H, D]``.
     """
-    out = functional.scaled_dot_product_attention(
-        q.transpose(1, 2),
-        k.transpose(1, 2),
-        v.transpose(1, 2),
-        attn_mask=mask,
-        enable_gqa=q.shape[2] != k.shape[2],
-    )
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
     return out.transpose(1, 2)
 
 
@@ -79,27 +56,19 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(dim_hidden, dim_out)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``[..., dim_in]`` to ``[..., dim_out]``."""
         return self.fc2(functional.gelu(self.fc1(x), approximate="tanh"))
 
 
 def layer_norm(dim: int) -> nn.LayerNorm:
-    """Give the layer norm of every Moondream module: weight, bias and eps 1e-5."""
+    """Return the layer norm of every Moondream module: weight, bias and eps 1e-5."""
     return nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
 
 
 def rotary_table(positions: Tensor, rotary_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary position embedding, always in float32.
+    """Return cosines and sines of the rotary embedding at positions ``[..., T]``: ``[..., T, 1, rotary_dim / 2]``.
 
-    The angle of pair ``i`` at position ``p`` is ``p * theta ** (-2 i / rotary_dim)`` (Su et al., 2021, RoFormer).
-
-    Args:
-        positions: integers, ``[T]`` or ``[B, T]``.
-        rotary_dim: how many dimensions of a head are rotated; even.
-        theta: the base.
-
-    Returns:
-        cos and sin, ``[..., T, 1, rotary_dim / 2]``: the 1 is for the heads.
+    The angle of pair ``i`` at position ``p`` is ``p * theta ** (-2 i / rotary_dim)`` (Su et al., 2021, RoFormer), in
+    float32. The 1 is for the heads.
     """
     exponent = torch.arange(0, rotary_dim, 2, dtype=torch.float32, device=positions.device) / rotary_dim
     angle = positions.float()[..., None, None] * theta**-exponent
@@ -107,15 +76,9 @@ def rotary_table(positions: Tensor, rotary_dim: int, theta: float) -> tuple[Tens
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the first dimensions of every head, half-split (NeoX) layout; the others pass through.
+    """Rotate the first dimensions of every head of x ``[B, T, H, D]``, half-split (NeoX) layout, in float32.
 
-    Args:
-        x: queries or keys, ``[B, T, H, D]``.
-        cos: from :func:`rotary_table`.
-        sin: from :func:`rotary_table`.
-
-    Returns:
-        ``[B, T, H, D]`` in the type of `x`; the arithmetic is float32.
+    `cos` and `sin` are those of :func:`rotary_table`; the other dimensions pass through.
     """
     half = cos.shape[-1]
     real, imag, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]

@@ -1,4 +1,4 @@
-"""From the name of a model to the files of its checkpoint, all of them on this machine.
+"""From the name of a model to the files of its checkpoint on this machine.
 
 | name | files |
 |---|---|
@@ -23,11 +23,11 @@ from photonlite.models.shards import INDEX_NAME, WeightFiles, is_pickle, pickle_
 CONFIG_NAME = "config.json"
 TOKENIZER_NAME = "tokenizer.json"
 KNOWN_MODELS = {"vikhyatk/moondream2": "Moondream 2: detect, point, caption, query; 1.9 B parameters"}
-"""Hub ids that are known to work, with what they are."""
+"""Hub ids that are tested, with a description."""
 
 STARMIE_REPO = "moondream/starmie-v1"
 STARMIE_FAMILIES = frozenset({"moondream2", "moondream3"})
-"""Their public releases, recognised by the size of the vocabulary, carry a stale tokenizer or none."""
+"""Their public releases, recognised by the size of the vocabulary, have an outdated tokenizer or none."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 _END_OF_TEXT = "<|endoftext|>"
@@ -35,14 +35,7 @@ _END_OF_TEXT = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Where the parts of a checkpoint are.
-
-    Attributes:
-        name: how the user named it; "nano" for the shipped one.
-        config: what config.json says.
-        tokenizer: tokenizer.json.
-        weights: the safetensors.
-    """
+    """The files of a checkpoint; `name` is the user's name for it, "nano" for the shipped one."""
 
     name: str
     config: MoondreamConfig
@@ -51,17 +44,14 @@ class ModelFiles:
 
 
 def resolve(model: str | os.PathLike[str] | None = None, *, revision: str | None = None) -> ModelFiles:
-    """Find the files of a model, fetching them first where it is a Hub id that is not cached.
+    """Find the files of a model, and download those of a Hub id that are not cached.
 
-    Args:
-        model: None for the shipped checkpoint, a folder, a .safetensors file, or a Hub id "owner/name". A string that
-            names a local folder or file is never looked up on the Hub, and neither is a path object.
-        revision: branch, tag or commit of a Hub repository.
+    A string that names a local folder or file is never looked up on the Hub, and neither is a path object.
 
     Raises:
-        ModelNotFoundError: nothing of that name is at hand; the message says what was looked for.
+        ModelNotFoundError: No model of that name was found; the message says what was looked for.
         ConfigError: config.json is missing or unusable.
-        CheckpointError: there are no safetensors, or no tokenizer.
+        CheckpointError: There are no safetensors, or no tokenizer.
     """
     path = shipped_checkpoint() if model is None else _as_path(model)
     try:
@@ -82,10 +72,10 @@ def resolve(model: str | os.PathLike[str] | None = None, *, revision: str | None
 
 
 def shipped_checkpoint() -> Path:
-    """Give the folder of the checkpoint that ships with the package: inside an installed wheel, or in the repository.
+    """Return the folder of the checkpoint that ships with the package: inside a wheel, or in the repository.
 
     Raises:
-        ModelNotFoundError: the installation lacks it.
+        ModelNotFoundError: The installation lacks it.
     """
     package = Path(__file__).resolve().parents[1]
     places = (package / "assets" / "nano", package.parent / "assets" / "nano")
@@ -120,11 +110,11 @@ def _from_file(path: Path) -> ModelFiles:
 
 
 def _from_hub(repo: str, revision: str | None) -> ModelFiles:
-    """Fetch the small files first: a model that cannot run is refused before gigabytes are on their way."""
+    """Download the small files first: a model that cannot run is refused before gigabytes are downloaded."""
     folder = hub.fetch(repo, [CONFIG_NAME, TOKENIZER_NAME], revision)
     try:
         config, tokenizer = _description(folder)
-        # The folder's name is the commit, so that both downloads are of one state of the repository.
+        # The folder's name is the commit: both downloads are of one state of the repository.
         weights = WeightFiles.in_folder(hub.fetch(repo, ["*.safetensors", INDEX_NAME], folder.name))
     except (CheckpointError, ConfigError) as cause:
         raise type(cause)(
@@ -144,7 +134,7 @@ def _description(folder: Path) -> tuple[MoondreamConfig, Path]:
 
 
 def _tokenizer(path: Path, config: MoondreamConfig) -> Path:
-    """Give tokenizer.json, or the one of `STARMIE_REPO` where a public release ships a stale one."""
+    """Return tokenizer.json, or that of `STARMIE_REPO` where a public release has an outdated one."""
     released = config.family.name in STARMIE_FAMILIES and config.text.vocab_size == RELEASED_VOCAB_SIZE
     if released and not (path.is_file() and _end_of_text_id(path) == config.tokenizer.eos_id):
         return _starmie(path)
@@ -173,7 +163,6 @@ def _starmie(path: Path) -> Path:
 
 
 def _unknown(model: str, path: Path) -> str:
-    """Say what was looked for under a name that leads nowhere, and what is like it."""
     shown = _shortened(path)
     text = f"unknown model {_shortened(model)!r}: no folder or file {shown} exists, and it is not a Hub id (owner/name)"
     by_ending = {known.split("/")[1]: known for known in KNOWN_MODELS}

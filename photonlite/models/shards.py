@@ -23,22 +23,15 @@ SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pickle", ".pkl"})
 FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-"""Codes of the number types that weights may have, and the size of one number."""
+"""Codes of the number types that weights may have, and bytes of one number."""
 MAPPED_BYTES = 64 * 1024 * 1024
-"""Pages of a mapped file count as the process's memory until the mapping goes, so a mapping serves no more than this
-(or one larger tensor) and is then opened anew: parsing a header again takes about a millisecond."""
+"""Bytes (or one larger tensor) that are read before a file is mapped anew: pages of a mapped file count as memory of
+the process until it is unmapped. Parsing the header again takes about a millisecond."""
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """What a header says about one tensor.
-
-    Attributes:
-        name: key in the file.
-        shape: dimensions.
-        dtype: safetensors' code, such as "BF16".
-        file: where its data are.
-    """
+    """Header of one tensor; `dtype` is safetensors' code, such as "BF16"."""
 
     name: str
     shape: tuple[int, ...]
@@ -48,12 +41,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class WeightFiles:
-    """The safetensors files of one checkpoint.
-
-    Attributes:
-        files: the shards, or the only file.
-        index: the file that lists the shards; None for a single file.
-    """
+    """The safetensors files of one checkpoint; `index` lists the shards, and is None for a single file."""
 
     files: tuple[Path, ...]
     index: Path | None = None
@@ -63,7 +51,7 @@ class WeightFiles:
         """Find the weights of a folder: model.safetensors, else the index, else the only safetensors file.
 
         Raises:
-            CheckpointError: there are none, only pickles, several without an index, or the index cannot be followed.
+            CheckpointError: There are none, only pickles, several without an index, or the index cannot be followed.
         """
         if (folder / SINGLE_NAME).is_file():
             return cls((folder / SINGLE_NAME,))
@@ -80,10 +68,10 @@ class WeightFiles:
         return cls((found[0],))
 
     def headers(self) -> dict[str, TensorInfo]:
-        """Read every header and give its tensors by name; no data are read.
+        """Read all headers, without data; return their tensors by name.
 
         Raises:
-            CheckpointError: a file is unreadable or corrupt, a tensor is in two shards, or the index names a tensor
+            CheckpointError: A file is unreadable or corrupt, a tensor is in two shards, or the index names a tensor
                 that its shard does not hold.
         """
         infos: dict[str, TensorInfo] = {}
@@ -103,17 +91,12 @@ class WeightFiles:
         return infos
 
     def tensors(self, infos: Iterable[TensorInfo]) -> Iterator[tuple[TensorInfo, "Tensor"]]:
-        """Read tensors one at a time, on the CPU, in the type of the file.
+        """Read tensors one at a time, on the CPU, in the type of the file; those of one file should be adjacent.
 
-        Args:
-            infos: which ones, from :meth:`headers`; tensors of one file should follow each other.
-
-        Yields:
-            Each info with its tensor. The tensor is a view of the file: copy it, and keep no reference to it, or the
-            pages it touches stay in memory.
+        A tensor is a view of the file: copy it, and keep no reference to it, or the pages it touches stay in memory.
 
         Raises:
-            CheckpointError: a file has become unreadable.
+            CheckpointError: A file has become unreadable.
         """
         for batch in _batches(infos):
             with _opened(batch[0].file) as handle:
@@ -122,12 +105,12 @@ class WeightFiles:
 
 
 def is_pickle(path: Path) -> bool:
-    """Tell whether a file name is one that PyTorch gives its pickles."""
+    """Whether a file has a suffix of PyTorch's pickles."""
     return path.suffix.lower() in PICKLE_SUFFIXES
 
 
 def pickle_refused(path: Path) -> CheckpointError:
-    """Give the error for a pickle: why it is not loaded, and how to convert it."""
+    """Return the error for a pickle: why it is not loaded, and how to convert it."""
     return CheckpointError(
         f"{path} is a pickle, and loading a pickle can run any code that its author put there: only safetensors files "
         "are loaded. If you trust the file, convert it once: "
@@ -136,12 +119,7 @@ def pickle_refused(path: Path) -> CheckpointError:
 
 
 def read_json(path: Path, error: type[Exception]) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Args:
-        path: the file.
-        error: what to raise when it is unreadable, no JSON or no object.
-    """
+    """Read a JSON object; raise `error` for a file that is unreadable, not JSON or not an object."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as cause:
@@ -152,7 +130,7 @@ def read_json(path: Path, error: type[Exception]) -> dict[str, Any]:
 
 
 def _read_index(index: Path) -> dict[str, Path]:
-    """Give the file of each tensor that an index lists; all files exist."""
+    """Return the file of each tensor that an index lists; all files exist."""
     weight_map = read_json(index, CheckpointError).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index} has no weight_map from tensor names to shards: fetch the file again")
@@ -173,7 +151,7 @@ def _nothing_to_load(folder: Path) -> CheckpointError:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
-    """Open a safetensors file, naming it in whatever goes wrong with it."""
+    """Open a safetensors file; errors name it."""
     try:
         with safe_open(file, framework="pt") as handle:
             yield handle

@@ -1,7 +1,7 @@
 """Text to token ids and back, over the `tokenizers` library and a byte-level tokenizer.json.
 
-What a user types is only ever text: the spelling of a special token is encoded letter by letter. On the way back every
-id stands for bytes, so text can be given out as soon as its characters are whole, in time linear in its length.
+User text is only ever text: the spelling of a special token is encoded letter by letter. On the way back every id
+stands for bytes, so text can be streamed as soon as its characters are complete, in time linear in its length.
 """
 
 import codecs
@@ -15,7 +15,7 @@ from tokenizers import decoders
 from photonlite.errors import CheckpointError, PromptError
 
 MAX_CHARACTERS = 8000
-"""Longer texts are refused before they cost time; what fits the model is decided by its context length."""
+"""Longer texts are refused before tokenization; the context length is checked later."""
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
@@ -28,12 +28,12 @@ class Tokenizer:
 
     Args:
         path: tokenizer.json, of the byte-level kind.
-        vocab_size: rows of the model's embedding; None skips the comparison.
-        controls_to: added tokens with ids below this are control tokens, whether or not the file calls them special.
-        control_ids: further ids that text never turns into.
+        vocab_size: Rows of the model's embedding; None skips the comparison.
+        controls_to: Added tokens with ids below this are control tokens, whether or not the file calls them special.
+        control_ids: Further ids that text is never encoded to.
 
     Raises:
-        CheckpointError: the file is unreadable, of another kind, or has more tokens than the model.
+        CheckpointError: The file is unreadable, of another kind, or has more tokens than the model.
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class Tokenizer:
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._writer = self._without_normalizer()
-        self._pieces: dict[int, bytes] = {}
+        self._unnormalized = self._without_normalizer()
+        self._bytes: dict[int, bytes] = {}
 
     def _without_normalizer(self) -> tokenizers.Tokenizer:
-        """Give the tokenizer of what the model writes: only what people type is normalised."""
+        """Return a tokenizer for text as the model writes it: only user text is normalized."""
         if self._tokenizer.normalizer is None:
             return self._tokenizer
-        writer = tokenizers.Tokenizer.from_str(json.dumps(json.loads(self._tokenizer.to_str()) | {"normalizer": None}))
-        writer.encode_special_tokens = True
-        return writer
+        plain = tokenizers.Tokenizer.from_str(json.dumps(json.loads(self._tokenizer.to_str()) | {"normalizer": None}))
+        plain.encode_special_tokens = True
+        return plain
 
     def _make_special(self, controls_to: int) -> frozenset[int]:
-        """Make added tokens below an id special, and give the ids of all special ones."""
+        """Make added tokens below an id special, and return the ids of all special ones."""
         added = self._tokenizer.get_added_tokens_decoder()
         plain = [token for index, token in added.items() if index < controls_to and not token.special]
         self._tokenizer.add_special_tokens(
@@ -78,23 +78,19 @@ class Tokenizer:
         return frozenset(index for index, token in added.items() if token.special)
 
     def encode(self, text: str) -> list[int]:
-        """Turn what people type into ids; nothing is added around it and no control id comes out.
+        """Encode user text; nothing is added around it and no control id comes out.
 
         Raises:
-            PromptError: the text is blank, longer than `MAX_CHARACTERS`, no valid Unicode, or could only be written
+            PromptError: The text is blank, longer than `MAX_CHARACTERS`, not valid Unicode, or could only be encoded
                 with a control id.
         """
-        return self._encoded(self._tokenizer, text)
+        return self._encode(self._tokenizer, text)
 
     def spell(self, text: str) -> list[int]:
-        """Turn text into ids as the model writes it: a normalizer, which is for what people type, has no part in it.
+        """Encode text as the model writes it, without normalization; errors as for `encode`."""
+        return self._encode(self._unnormalized, text)
 
-        Raises:
-            PromptError: as for `encode`.
-        """
-        return self._encoded(self._writer, text)
-
-    def _encoded(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+    def _encode(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
         if not isinstance(text, str):
             raise PromptError(f"the text is of type {type(text).__name__}: give a str")
         if not text.strip():
@@ -112,28 +108,25 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Turn ids into text; special tokens and ids without a token vanish, broken UTF-8 becomes U+FFFD."""
+        """Decode ids; special tokens and ids without a token vanish, broken UTF-8 becomes U+FFFD."""
         return b"".join(map(self.piece, ids)).decode(errors="replace")
 
     def piece(self, index: int) -> bytes:
-        """Give the bytes that an id stands for: none for a special token or an id without a token."""
-        if index not in self._pieces:
+        """Return the bytes of an id: none for a special token or an id without a token."""
+        if index not in self._bytes:
             token = None if index in self._special else self._tokenizer.id_to_token(index)
-            self._pieces[index] = _spelled(token or "")
-        return self._pieces[index]
+            self._bytes[index] = _token_bytes(token or "")
+        return self._bytes[index]
 
     def pieces(self, count: int) -> list[bytes]:
-        """Give the bytes of the first `count` ids; none for those that text never turns into."""
+        """Return the bytes of the first `count` ids; none for those that text is never encoded to."""
         return [b"" if index in self._controls else self.piece(index) for index in range(count)]
 
 
-class Detokenizer:
-    """Turns a stream of ids into text, piece by piece; the pieces joined are what `decode` gives for all ids.
+class IncrementalDetokenizer:
+    """Decodes a stream of ids piece by piece; the pieces joined are what `Tokenizer.decode` gives for all ids.
 
-    A character is given out once all its bytes have come, and never as a replacement for what is still to come.
-
-    Args:
-        tokenizer: of the checkpoint that writes the ids.
+    A character is returned once all its bytes have come, and never as a replacement for missing ones.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -141,18 +134,18 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, index: int) -> str:
-        """Take the next id and give the characters that it completes; often one word, sometimes none."""
+        """Add the next id; return the characters that it completes: often one word, sometimes none."""
         return self._decoder.decode(self._tokenizer.piece(index))
 
     def flush(self) -> str:
-        """End the stream: give U+FFFD if a character stayed incomplete, else nothing; ready for another stream."""
+        """End the stream: return U+FFFD if a character stayed incomplete, else nothing; ready for another stream."""
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return rest
 
 
-def _spelled(token: str) -> bytes:
-    """Give the bytes of a token; one with characters outside the byte alphabet is plain text."""
+def _token_bytes(token: str) -> bytes:
+    """Return the bytes of a token; one with characters outside the byte alphabet is plain text."""
     try:
         return bytes(_BYTE_OF[character] for character in token)
     except KeyError:

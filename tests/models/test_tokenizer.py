@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photonlite.errors import CheckpointError, PromptError
-from photonlite.models.tokenizer import MAX_CHARACTERS, Detokenizer, Tokenizer
+from photonlite.models.tokenizer import MAX_CHARACTERS, IncrementalDetokenizer, Tokenizer
 from tests.models.checkpoints import GOLDEN
 
 PATH = GOLDEN / "tokenizer.json"
@@ -45,7 +45,7 @@ def variant(tmp_path: Path) -> Variant:
 
 
 def stream(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    detokenizer = Detokenizer(tokenizer)
+    detokenizer = IncrementalDetokenizer(tokenizer)
     return [*map(detokenizer.feed, ids), detokenizer.flush()]
 
 
@@ -220,7 +220,7 @@ def test_what_stays_incomplete_comes_out_at_the_end_as_one_replacement() -> None
 
 
 def test_a_detokenizer_can_start_again_after_its_end() -> None:
-    detokenizer = Detokenizer(GOLDEN_TOKENIZER)
+    detokenizer = IncrementalDetokenizer(GOLDEN_TOKENIZER)
     banana = GOLDEN_TOKENIZER.encode("🍌")
     detokenizer.feed(banana[0])
     assert detokenizer.flush() == "\ufffd"

@@ -5,8 +5,8 @@ import torch
 
 from photonlite.models.base import Model
 from photonlite.models.layers import MaskedAttention
-from photonlite.models.moondream.fused_prefill import FusedPrefill
-from photonlite.models.views import ModelView, PlainModel
+from photonlite.models.moondream.fused.prefill import FusedPrefill
+from photonlite.models.views import ModelView, UnfusedModel
 from tests.tiny import tiny_config, tiny_model
 
 FACE = sorted(name for name in vars(Model) if not name.startswith("_"))
@@ -44,7 +44,7 @@ def test_a_view_passes_everything_on() -> None:
 
 
 def test_a_plain_model_passes_on_all_but_what_is_fused() -> None:
-    view = PlainModel(Spy())  # type: ignore[arg-type]
+    view = UnfusedModel(Spy())  # type: ignore[arg-type]
     for name in PROPERTIES:
         assert getattr(view, name) == (None if name in FUSED else (name,))
     for name in METHODS:
@@ -54,7 +54,7 @@ def test_a_plain_model_passes_on_all_but_what_is_fused() -> None:
 
 def test_a_plain_model_computes_the_same_by_the_models_own_methods() -> None:
     model = tiny_model(tiny_config())
-    view = PlainModel(model)
+    view = UnfusedModel(model)
     generator = torch.Generator().manual_seed(0)
     x, positions = torch.randn(1, 4, 24, generator=generator), torch.arange(4)
     mask = MaskedAttention(torch.ones(4, 4).tril().bool())
@@ -71,7 +71,7 @@ def test_a_plain_model_computes_the_same_by_the_models_own_methods() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_card_a_plain_model_has_none_of_the_fused_parts() -> None:
     model = tiny_model(tiny_config()).to("cuda", torch.bfloat16)
-    view = PlainModel(model)
+    view = UnfusedModel(model)
     assert model.step_decoder() is not None
     assert (view.step_decoder(), view.prompt_decoder(), view.heads, view.input_weights) == (None,) * 4
     assert view.crop_encoder() is model.vision

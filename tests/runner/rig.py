@@ -19,8 +19,8 @@ from photonlite.device.cuda import CudaDevice
 from photonlite.grammar.automata.mask import words
 from photonlite.images.crops import ImageCrops
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.models.moondream.fused_decode import FusedDecode
-from photonlite.models.moondream.fused_prefill import FusedPrefill
+from photonlite.models.moondream.fused.decode import FusedDecode
+from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 from photonlite.runner.graphs import GraphOptions

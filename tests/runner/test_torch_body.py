@@ -18,7 +18,7 @@ from photonlite.images.packing import pack_image
 from photonlite.images.rgb import rgb_bytes
 from photonlite.kernels.small_batch_gemm import arrival_counters
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.models.moondream.fused_decode import FusedDecode
+from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.request import Allowed, Token
 from photonlite.runner import torch_body
 from photonlite.runner.graphs import GraphOptions

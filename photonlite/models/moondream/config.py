@@ -1,4 +1,4 @@
-"""The shape of a Moondream checkpoint, read from its config.json; every dimension comes from here.
+"""Configuration of a Moondream checkpoint, read from its config.json; every dimension comes from here.
 
 The public Moondream 2 release ships an empty configuration and keeps its dimensions in code: they are the defaults
 below. `model_type` names the family, and the family decides rules that no tensor shows (`families.py`).
@@ -30,7 +30,6 @@ class TextConfig:
     rope_theta: float = 10_000.0
 
     def __post_init__(self) -> None:
-        """Check that heads divide the width and rotary pairs divide a head."""
         _divides("text", "n_heads", self.n_heads, "dim", self.dim)
         _divides("text", "n_kv_heads", self.kv_heads, "n_heads", self.n_heads)
         _divides("text", "4", 4, "dim / n_heads", self.head_dim)
@@ -39,12 +38,11 @@ class TextConfig:
 
     @property
     def kv_heads(self) -> int:
-        """How many key/value heads there are: as many as heads unless the configuration says otherwise."""
+        """Key/value heads: as many as heads unless the configuration says otherwise."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
 
     @property
     def head_dim(self) -> int:
-        """Dimensions of one head."""
         return self.dim // self.n_heads
 
     @property
@@ -70,7 +68,6 @@ class VisionConfig:
     overlap_margin: int = 4
 
     def __post_init__(self) -> None:
-        """Check that patches tile a crop, heads divide the width, and margins leave a window."""
         _divides("vision", "enc_patch_size", self.enc_patch_size, "crop_size", self.crop_size)
         _divides("vision", "enc_n_heads", self.enc_n_heads, "enc_dim", self.enc_dim)
         if self.in_channels != 3:
@@ -92,7 +89,6 @@ class VisionConfig:
 
     @property
     def patch_dim(self) -> int:
-        """Numbers in one patch."""
         return self.in_channels * self.enc_patch_size**2
 
 
@@ -110,7 +106,6 @@ class RegionConfig:
     norm: bool = False
 
     def __post_init__(self) -> None:
-        """Check that cosines and sines, widths and heights pair up."""
         for name in ("coord_feat_dim", "size_feat_dim", "size_out_dim"):
             _divides("region", "2", 2, name, getattr(self, name))
         if self.decoder not in ("mlp", "linear"):
@@ -118,7 +113,6 @@ class RegionConfig:
 
     @property
     def size_bins(self) -> int:
-        """Bins of a width, and of a height."""
         return self.size_out_dim // 2
 
 
@@ -141,9 +135,9 @@ class Template:
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """Special ids and the prompt templates of each skill; a skill without a template is one the checkpoint lacks.
+    """Special ids and the prompt templates of each skill; the checkpoint lacks a skill without a template.
 
-    `reasoning` and `spatial_refs` tell whether the checkpoint was trained for them; public ones say nothing and were.
+    `reasoning` and `spatial_refs` say whether the checkpoint was trained for them; public ones omit them and were.
     """
 
     bos_id: int = 0
@@ -164,13 +158,12 @@ class TokenizerConfig:
 
     @property
     def skills(self) -> tuple[str, ...]:
-        """Names of the skills that have a template."""
         return tuple(name for name in ("caption", "query", "detect", "point", "segment") if getattr(self, name))
 
 
 @dataclass(frozen=True)
 class MoondreamConfig:
-    """Everything a checkpoint's config.json says, checked."""
+    """A checkpoint's config.json, validated."""
 
     family: Family
     text: TextConfig
@@ -179,7 +172,6 @@ class MoondreamConfig:
     tokenizer: TokenizerConfig
 
     def __post_init__(self) -> None:
-        """Check that the parts fit together."""
         for name, dim in (("vision.proj_out_dim", self.vision.proj_out_dim), ("region.dim", self.region.dim)):
             if dim != self.text.dim:
                 raise ConfigError(f"{name} is {dim} but text.dim is {self.text.dim}: they must be equal")
@@ -195,13 +187,10 @@ class MoondreamConfig:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> "MoondreamConfig":
-        """Read a parsed config.json.
-
-        Args:
-            raw: the file's object. The public releases nest the dimensions under "config"; both places are read.
+        """Read a parsed config.json, with dimensions at the top or, as in public releases, under "config".
 
         Raises:
-            ConfigError: an unknown family, a value of the wrong type, or dimensions that contradict each other.
+            ConfigError: An unknown family, a value of the wrong type, or dimensions that contradict each other.
         """
         inner = raw.get("config")
         merged = {**raw, **inner} if isinstance(inner, Mapping) else dict(raw)
@@ -225,7 +214,7 @@ class MoondreamConfig:
 def _tokenizer(section: Mapping[str, Any], family: Family, vocab_size: int) -> TokenizerConfig:
     templates = section.get("templates")
     if templates is None:
-        # Another vocabulary than the released one spells the family's prompts differently: there are none then.
+        # The templates are ids of the released vocabulary: checkpoints with another one have none.
         templates = family.templates if vocab_size == RELEASED_VOCAB_SIZE else {}
     names = [field.name for field in dataclasses.fields(TokenizerConfig) if field.name.endswith("_id")]
     ids = {name: section[name] for name in names if name in section}

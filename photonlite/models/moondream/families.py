@@ -1,4 +1,4 @@
-"""The families of checkpoints: rules and defaults that show in no tensor and stand in no released config.json."""
+"""Families of checkpoints: rules and defaults that follow neither from tensors nor from released config.json files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Family:
-    """Rules that belong to a family of checkpoints and show in no tensor.
+    """Rules and defaults of a family of checkpoints.
 
     Attributes:
-        name: what `model_type` says.
-        any_id_continues: detect and point go on with any id but the end (Moondream 2), or choose between the
-            coordinate id and the end only.
-        suppressed_in_answer: ids that an answer or a caption never holds after its first token.
-        suppressed_in_reasoning: the same for reasoning.
-        controls_to: the ids below this are control ids: a path holds none of them.
-        answer_id_before_reasoning: a prompt for reasoning has the answer id before the thinking id.
-        templates: prompts of the family, in the released vocabulary, where config.json has none.
-        region: defaults of the region heads that differ from Moondream 2's.
-        text: the same for the text decoder.
+        name: The value of `model_type`.
+        any_id_continues: Whether detect and point continue with any id but the end (Moondream 2), or choose between
+            the coordinate id and the end only.
+        suppressed_in_answer: Ids that an answer or a caption never contains after its first token.
+        suppressed_in_reasoning: Ids that reasoning never contains after its first token.
+        answer_id_before_reasoning: Whether a prompt for reasoning has the answer id before the thinking id.
+        templates: Prompts of the family, in the released vocabulary, used where config.json has none.
+        region: Defaults of the region heads that differ from Moondream 2's.
+        text: Defaults of the text decoder that differ from Moondream 2's.
+        controls_to: Ids below this are control ids, which a path never contains.
     """
 
     name: str

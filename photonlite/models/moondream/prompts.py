@@ -1,4 +1,4 @@
-"""Prompts of the Moondream family: ids of every skill, spatial references, and the ids that grammars speak of.
+"""Prompts of the Moondream family: ids of every skill, spatial references, and the ids that grammars use.
 
 ```
 caption    template of the length
@@ -8,8 +8,8 @@ point      prefix  [references]  " " object  suffix
 segment    prefix  [references]  object  suffix
 ```
 
-BOS and the image come before all of them and belong to the engine. The leading space of detect and point is what
-the checkpoints were trained with.
+The engine puts BOS and the image before all of them. Checkpoints were trained with the leading space of detect and
+point.
 """
 
 import functools
@@ -20,7 +20,7 @@ from typing import TypeVar
 from photonlite.errors import SettingsError, SpatialRefError, UnsupportedSkillError
 from photonlite.grammar.decoding.base import PATH_GRID, PathIds, Vocabulary
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.models.tokenizer import Detokenizer, Tokenizer
+from photonlite.models.tokenizer import IncrementalDetokenizer, Tokenizer
 from photonlite.request import Token
 from photonlite.settings import plain
 
@@ -31,11 +31,11 @@ _COMMANDS = frozenset("MmLlHhVvCcSsQqTtZz")
 
 
 class MoondreamPrompts:
-    """Writes prompts for one checkpoint and reads its text.
+    """Encodes prompts for one checkpoint and decodes its text.
 
-    Args:
-        config: Templates, special ids and the family's rules.
-        tokenizer: The checkpoint's.
+    Prompts raise UnsupportedSkillError where the checkpoint was not trained for the skill, for reasoning or for
+    references, SpatialRefError for a reference that is neither a point nor a box inside the image, and PromptError for
+    text that cannot be encoded.
     """
 
     def __init__(self, config: MoondreamConfig, tokenizer: Tokenizer) -> None:
@@ -44,22 +44,18 @@ class MoondreamPrompts:
 
     @property
     def skills(self) -> tuple[str, ...]:
-        """Names of the skills that the checkpoint has."""
         return self._config.tokenizer.skills
 
     @property
     def max_context(self) -> int:
-        """Positions that a sequence may have."""
         return self._config.text.max_context
 
     @property
     def prefix_length(self) -> int:
-        """Positions that BOS and one image take."""
         return self._config.prefix_length
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
-        """The ids that grammars speak of."""
         ids, family = self._config.tokenizer, self._config.family
         return Vocabulary(
             end=ids.eos_id,
@@ -75,7 +71,7 @@ class MoondreamPrompts:
 
     @functools.cached_property
     def path_ids(self) -> PathIds:
-        """The ids that spell outlines: stripped, their text is a command letter, an integer of the grid or a minus.
+        """Ids of paths: stripped, their text is a command letter, an integer of the grid or a minus.
 
         The public format reads a path id by id in the same way.
         """
@@ -91,12 +87,7 @@ class MoondreamPrompts:
         return PathIds(commands, integers, frozenset(minus))
 
     def caption(self, length: str) -> tuple[Token, ...]:
-        """Ask for a description.
-
-        Raises:
-            SettingsError: No length has that name.
-            UnsupportedSkillError: The checkpoint writes no captions, or none of that length.
-        """
+        """Return the prompt for a description; SettingsError for an unknown length."""
         if length not in _LENGTHS:
             raise SettingsError(f"caption length {str(length)[:40]!r} is unknown: it is one of {', '.join(_LENGTHS)}")
         templates = self._config.tokenizer.caption
@@ -108,12 +99,7 @@ class MoondreamPrompts:
         return _text(templates[length])
 
     def query(self, question: str, *, reasoning: bool, refs: Sequence[Sequence[float]]) -> tuple[Token, ...]:
-        """Ask a question, about the places that `refs` name if there are any.
-
-        Raises:
-            UnsupportedSkillError: The checkpoint answers no questions, or was not trained for reasoning or references.
-            SpatialRefError: A reference is neither a point nor a box inside the image.
-        """
+        """Return the prompt for a question, about the locations in `refs` if there are any."""
         template = self._template("query", self._config.tokenizer.query)
         if reasoning and not self._config.tokenizer.reasoning:
             raise UnsupportedSkillError("this checkpoint was not trained for reasoning: ask with reasoning=False")
@@ -121,26 +107,17 @@ class MoondreamPrompts:
         return self._prompt(template.prefix, refs, question, suffix)
 
     def detect(self, subject: str) -> tuple[Token, ...]:
-        """Ask for the boxes of an object.
-
-        Raises:
-            UnsupportedSkillError: The checkpoint draws no boxes.
-        """
+        """Return the prompt for the boxes of an object."""
         template = self._template("detect", self._config.tokenizer.detect)
         return self._prompt(template.prefix, (), " " + subject, template.suffix)
 
     def point(self, subject: str, *, refs: Sequence[Sequence[float]]) -> tuple[Token, ...]:
-        """Ask for the points of an object; errors as for `segment`."""
+        """Return the prompt for the points of an object."""
         template = self._template("point", self._config.tokenizer.point)
         return self._prompt(template.prefix, refs, " " + subject, template.suffix)
 
     def segment(self, subject: str, *, refs: Sequence[Sequence[float]]) -> tuple[Token, ...]:
-        """Ask for the outline of an object.
-
-        Raises:
-            UnsupportedSkillError: The checkpoint lacks the skill, or its tokenizer cannot spell a path.
-            SpatialRefError: A reference is neither a point nor a box inside the image.
-        """
+        """Return the prompt for the outline of an object."""
         template = self._template("segment", self._config.tokenizer.segment)
         path = self.path_ids
         if not path.integers or not {"M", "m"} & set(path.commands.values()):
@@ -151,29 +128,24 @@ class MoondreamPrompts:
         return self._prompt(template.prefix, refs, subject, template.suffix)
 
     def spell(self, text: str) -> tuple[int, ...]:
-        """Spell text in ids as the model writes it, none of them special.
-
-        Raises:
-            PromptError: It is blank, too long or no valid Unicode.
-        """
+        """Encode text as the model writes it, without special ids."""
         return tuple(self._tokenizer.spell(text))
 
     @property
     def vocab_size(self) -> int:
-        """Ids that there are."""
         return self._config.text.vocab_size
 
     def pieces(self) -> list[bytes]:
-        """Give the bytes that each id stands for; none for one that is special or stands for nothing."""
+        """Return the bytes of each id; none for one that is special or has no token."""
         return self._tokenizer.pieces(self.vocab_size)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Give the text of ids; special ones vanish."""
+        """Decode ids; special ones vanish."""
         return self._tokenizer.decode(list(ids))
 
-    def detokenizer(self) -> Detokenizer:
-        """Start reading the text of a stream of ids."""
-        return Detokenizer(self._tokenizer)
+    def detokenizer(self) -> IncrementalDetokenizer:
+        """Return a decoder for a stream of ids."""
+        return IncrementalDetokenizer(self._tokenizer)
 
     def _prompt(
         self, prefix: Iterable[int], refs: Sequence[Sequence[float]], text: str, suffix: Iterable[int]
@@ -181,7 +153,7 @@ class MoondreamPrompts:
         return (*_text(prefix), *self._references(refs), *_text(self._tokenizer.encode(text)), *_text(suffix))
 
     def _references(self, refs: Sequence[Sequence[float]]) -> list[Token]:
-        """Turn points into two coordinates each, boxes into centre and size."""
+        """Encode points as two coordinates each, boxes as centre and size."""
         if refs and not self._config.tokenizer.spatial_refs:
             raise UnsupportedSkillError("this checkpoint was not trained for spatial references: ask without them")
         coordinate, size = self._config.tokenizer.coord_id, self._config.tokenizer.size_id
@@ -203,13 +175,7 @@ class MoondreamPrompts:
 
 
 def check_reference(ref: Sequence[float]) -> tuple[float, ...]:
-    """Check a spatial reference.
-
-    Args:
-        ref: A point (x, y) or a box (x_min, y_min, x_max, y_max), normalised to [0, 1].
-
-    Returns:
-        The same as floats.
+    """Return a point (x, y) or a box (x_min, y_min, x_max, y_max), normalised to [0, 1], as floats.
 
     Raises:
         SpatialRefError: It is neither, lies outside the image, or its corners are swapped.

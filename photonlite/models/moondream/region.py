@@ -1,6 +1,6 @@
 """Coordinates and sizes: numbers to embeddings (Fourier features), hidden states to logits over bins.
 
-Sizes live on a logarithmic scale of ten octaves, coordinates on a linear one:
+Sizes are on a logarithmic scale of ten octaves, coordinates on a linear one:
 
 ```
 coordinate of bin k of n:  k / n                       (the public reference's rule)
@@ -20,36 +20,20 @@ SIZE_OCTAVES = 10
 
 
 def coord_from_bin(index: Tensor, bins: int) -> Tensor:
-    """Give the coordinate in [0, 1) of each bin, float32."""
+    """Return the coordinate in [0, 1) of each bin, float32."""
     return index.float() / bins
 
 
 def size_from_bin(index: Tensor, bins: int) -> Tensor:
-    """Give the width or height in [1/1024, 1] of each bin, float32."""
+    """Return the width or height in [1/1024, 1] of each bin, float32."""
     # In float64: float32 powers differ in their last bit between vector and scalar instructions of some processors.
     return torch.exp2(index.double() * (SIZE_OCTAVES / (bins - 1)) - SIZE_OCTAVES).float()
-
-
-def bin_from_coord(value: Tensor, bins: int) -> Tensor:
-    """Give the nearest bin of each coordinate in [0, 1]."""
-    return (value * bins).round().clamp(0, bins - 1).long()
-
-
-def bin_from_size(value: Tensor, bins: int) -> Tensor:
-    """Give the nearest bin, on the logarithmic scale, of each width or height in [0, 1]."""
-    octave = value.clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES
-    return (octave * ((bins - 1) / SIZE_OCTAVES)).round().clamp(0, bins - 1).long()
 
 
 def fourier_features(value: Tensor, frequencies: Tensor) -> Tensor:
     """Fourier features of Tancik et al. (2020): ``[cos(2 pi v W), sin(2 pi v W)]``.
 
-    Args:
-        value: ``[N, d]``.
-        frequencies: ``[d, F]``.
-
-    Returns:
-        ``[N, 2 F]`` in the type of `frequencies`; the product is taken in that type, as the reference does.
+    v ``[N, d]`` and W ``[d, F]`` give ``[N, 2 F]`` in the type of W, that of the product in the reference too.
     """
     angle = (2 * math.pi * value.to(frequencies.dtype)) @ frequencies
     return torch.cat((angle.cos(), angle.sin()), dim=-1)

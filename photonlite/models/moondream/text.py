@@ -15,7 +15,7 @@ from photonlite.models.layers import MLP, Attention, layer_norm, rotary_table, r
 from photonlite.models.moondream.config import TextConfig
 
 
-class SelfAttention(nn.Module):
+class DecoderAttention(nn.Module):
     """Fused QKV projection, rotary embedding, attention through the caller's cache, output projection."""
 
     def __init__(self, config: TextConfig, layer: int) -> None:
@@ -26,37 +26,34 @@ class SelfAttention(nn.Module):
         self.proj = nn.Linear(config.dim, config.dim)
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attention: Attention) -> Tensor:
-        """Map ``[B, T, dim]`` to ``[B, T, dim]``."""
-        q, k, v = (
-            self.qkv(x).unflatten(-1, (-1, self.head_dim)).split((self.heads, self.kv_heads, self.kv_heads), dim=2)
-        )  # q: [B, T, H, D]; k, v: [B, T, H_kv, D]
-        out = attention(self.layer, rotate(q, *rotary), rotate(k, *rotary), v)
+        qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # [B, T, H + 2 H_kv, D]
+        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
+        out = attention(self.layer, rotate(q, *rotary), rotate(k, *rotary), v)  # [B, T, H, D]
         return self.proj(out.flatten(2))
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """One decoder block: both branches read the same normalised input."""
 
     def __init__(self, config: TextConfig, layer: int) -> None:
         super().__init__()
         self.ln = layer_norm(config.dim)
-        self.attn = SelfAttention(config, layer)
+        self.attn = DecoderAttention(config, layer)
         self.mlp = MLP(config.dim, config.ff_dim, config.dim)
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attention: Attention) -> Tensor:
-        """Map ``[B, T, dim]`` to ``[B, T, dim]``; attention is added before the MLP, as the reference rounds."""
-        n = self.ln(x)
-        return x + self.attn(n, rotary, attention) + self.mlp(n)
+        n = self.ln(x)  # [B, T, dim]
+        return x + self.attn(n, rotary, attention) + self.mlp(n)  # in this order, as the reference rounds
 
 
 class TextDecoder(nn.Module):
-    """Embeddings in, raw hidden states out; logits on request."""
+    """Maps embeddings to raw hidden states, and these to logits."""
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
         self.config = config
         self.wte = nn.Parameter(torch.empty(config.vocab_size, config.dim))
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
+        self.blocks = nn.ModuleList(DecoderBlock(config, layer) for layer in range(config.n_layers))
         self.post_ln = layer_norm(config.dim)
         self.lm_head = nn.Linear(config.dim, config.vocab_size)
 
@@ -65,15 +62,9 @@ class TextDecoder(nn.Module):
         return nn.functional.embedding(ids, self.wte)
 
     def forward(self, x: Tensor, positions: Tensor, attention: Attention) -> Tensor:
-        """Run the blocks.
+        """Map embeddings ``[B, T, dim]`` at positions ``[T]`` or ``[B, T]`` to hidden states before the final norm.
 
-        Args:
-            x: input embeddings, ``[B, T, dim]``.
-            positions: of those embeddings, ``[T]`` or ``[B, T]``; BOS is 0, the image follows.
-            attention: mask and cache.
-
-        Returns:
-            The raw hidden states before the final norm, ``[B, T, dim]``: the region heads read these.
+        BOS has position 0, the image follows.
         """
         rotary = rotary_table(positions, self.config.rotary_dim, self.config.rope_theta)
         for block in self.blocks:
@@ -83,3 +74,27 @@ class TextDecoder(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Map raw hidden states ``[..., dim]`` to logits ``[..., vocab]``."""
         return self.lm_head(self.post_ln(hidden))
+
+    @torch.no_grad()
+    def kv_statistics(self) -> tuple[tuple[float, float], ...]:
+        """Estimate the root mean square of keys and of values of each layer, from the weights.
+
+        A layer norm gives ``gamma * z + beta`` in which `z` has mean 0 and variance 1. With independent entries of
+        `z`, row `i` of the projection ``W x + b`` has
+
+        ```
+        mean      sum_j W_ij beta_j + b_i
+        variance  sum_j (W_ij gamma_j)**2
+        ```
+
+        and a layer's mean square is the mean over its rows of ``mean**2 + variance``. Rotary embedding turns pairs of
+        rows into each other, which changes no sum of squares.
+        """
+        statistics = []
+        for block in (block for block in self.blocks if isinstance(block, DecoderBlock)):
+            norm, qkv, rows = block.ln, block.attn.qkv, block.attn.kv_heads * block.attn.head_dim
+            weight, bias = qkv.weight[-2 * rows :].float(), qkv.bias[-2 * rows :].float()  # of keys, then of values
+            mean = weight @ norm.bias.float() + bias
+            square = mean.square() + weight.square() @ norm.weight.float().square()  # [2 rows]
+            statistics.append(square.view(2, rows).mean(dim=1).sqrt())
+        return tuple((key, value) for key, value in torch.stack(statistics).tolist())

@@ -1,11 +1,11 @@
-"""The vision side: crops are encoded one by one, local features are stitched, pooled and joined with the global ones.
+"""The vision encoder: crops are encoded one by one, local features are stitched, pooled and joined with global ones.
 
 ```
 crops [n, C, C, 3] ── encode ── features [n, P, D] ─┬─ [0] global ────────────── [P, D] ─┐
                                                     └─ [1:] stitch ─ pool to grid [P, D] ┴─ concat ─ proj_mlp ─ [P, dim]
 ```
-P = grid x grid patches a crop. With tiling (1, 1) the local crop has the very pixels of the global one; the batch then
-holds a single crop and its features serve as both.
+P = grid x grid patches a crop. With tiling (1, 1) the local crop has the same pixels as the global one; there is then a
+single crop, and its features serve as both.
 """
 
 import torch
@@ -16,12 +16,12 @@ from photonlite.models.layers import MLP, attend, layer_norm
 from photonlite.models.moondream.config import VisionConfig
 
 
-def normalised(pixels: Tensor) -> Tensor:
+def normalize_pixels(pixels: Tensor) -> Tensor:
     """Map pixel values 0 to 255 to float32 numbers from -1 to 1."""
     return (pixels.float() / 255 - 0.5) / 0.5
 
 
-class SelfAttention(nn.Module):
+class EncoderAttention(nn.Module):
     """Attention among the patches of one crop, without a mask."""
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -31,23 +31,21 @@ class SelfAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``[n, P, D]`` to ``[n, P, D]``."""
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)  # [n, P, H, D / H] each
         return self.proj(attend(q, k, v, None).flatten(2))
 
 
-class Block(nn.Module):
-    """A pre-norm transformer block."""
+class EncoderBlock(nn.Module):
+    """A pre-norm transformer block over ``[n, P, D]``."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
         self.ln1 = layer_norm(config.enc_dim)
-        self.attn = SelfAttention(config.enc_dim, config.enc_n_heads)
+        self.attn = EncoderAttention(config.enc_dim, config.enc_n_heads)
         self.ln2 = layer_norm(config.enc_dim)
         self.mlp = MLP(config.enc_dim, config.enc_ff_dim, config.enc_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``[n, P, D]`` to ``[n, P, D]``."""
         x = x + self.attn(self.ln1(x))
         return x + self.mlp(self.ln2(x))
 
@@ -60,50 +58,38 @@ class VisionEncoder(nn.Module):
         self.config = config
         self.patch_emb = nn.Linear(config.patch_dim, config.enc_dim)
         self.pos_emb = nn.Parameter(torch.empty(1, config.n_patches, config.enc_dim))
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.enc_n_layers))
+        self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.enc_n_layers))
         self.post_ln = layer_norm(config.enc_dim)
         self.proj_mlp = MLP(2 * config.enc_dim, config.proj_inner_dim, config.proj_out_dim)
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """Encode crops, each on its own.
-
-        Args:
-            pixels: uint8 ``[n, C, C, channels]``, or the same already normalised as a floating type.
-
-        Returns:
-            Features ``[n, P, D]``.
-        """
+        """Encode crops ``[n, C, C, 3]``, uint8 or normalised floats, to features ``[n, P, D]``."""
         x = self.patch_emb(self._patches(pixels)) + self.pos_emb
         for block in self.blocks:
             x = block(x)
         return self.post_ln(x)
 
     def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Join global and local features of one image and map them to embeddings for the text decoder.
+        """Map the features of one image ``[1 + rows * columns, P, D]``, global crop first, to embeddings ``[P, dim]``.
 
-        Args:
-            features: ``[1 + th * tw, P, D]``, the global crop first; ``[1, P, D]`` for tiling (1, 1).
-            tiling: rows and columns of local crops.
-
-        Returns:
-            ``[P, dim]``.
+        With tiling (1, 1) they are ``[1, P, D]``.
         """
         overall = features[0]
         local = overall if tiling == (1, 1) else self.pool(self.stitch(features[1:], tiling))
         return self.proj_mlp(torch.cat((overall, local), dim=-1))
 
     def _patches(self, pixels: Tensor) -> Tensor:
-        """Cut ``[n, C, C, channels]`` into patch vectors ``[n, P, channels * patch * patch]``, channel-major."""
+        """Cut ``[n, C, C, 3]`` into patch vectors ``[n, P, 3 * patch * patch]``, channel-major."""
         size, grid = self.config.enc_patch_size, self.config.grid
         if not pixels.is_floating_point():
-            pixels = normalised(pixels)
+            pixels = normalize_pixels(pixels)
         patches = pixels.to(self.patch_emb.weight.dtype).reshape(len(pixels), grid, size, grid, size, -1)
         return patches.permute(0, 1, 3, 5, 2, 4).flatten(3).flatten(1, 2)
 
     def stitch(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Paste local features ``[th * tw, P, D]`` into one map ``[rows, columns, D]``, each cell written once.
+        """Paste local features ``[rows * columns, P, D]`` into one map ``[H, W, D]``, each cell written once.
 
-        A crop gives up its margin on every side where another crop adjoins and keeps it at the image's border.
+        A crop loses its margin on every side with an adjacent crop and keeps it at the image's border.
         """
         grid, margin = self.config.grid, self.config.overlap_margin
         rows, columns = tiling
@@ -121,7 +107,7 @@ class VisionEncoder(nn.Module):
         )
 
     def pool(self, stitched: Tensor) -> Tensor:
-        """Average a map ``[rows, columns, D]`` into ``[P, D]`` over adaptive, overlapping bins."""
+        """Average a map ``[H, W, D]`` into ``[P, D]`` over adaptive, overlapping bins."""
         grid = self.config.grid
         pooled = functional.adaptive_avg_pool2d(stitched.permute(2, 0, 1), (grid, grid))
         return pooled.permute(1, 2, 0).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""A Moondream checkpoint into a model: both layouts of tensor names, checked before a byte of data is read.
+"""Loading a Moondream checkpoint: all layouts of tensor names, checked before any data are read.
 
 | layout | example | where |
 |---|---|---|
@@ -7,9 +7,9 @@
 | flat | `text_model.transformer.h.0.mixer.Wqkv.weight` | training, with the Fourier matrices transposed |
 
 Data are copied even where type and device are those of the file. Using the mapped pages themselves would save one
-pass over memory, but then the weights would change (or the process die) when the file is replaced in place, and the
-kernel could drop pages of an idle model, so that a later request waits for the disk. Mappings are short-lived, so the
-copy costs no second set of weights in memory.
+pass over memory, but the weights would change (or the process die) when the file is replaced in place, and the kernel
+could drop pages of an idle model, so that a later request waits for the disk. Files are mapped one part at a time, so
+the copy costs no second set of weights in memory.
 """
 
 import dataclasses
@@ -25,9 +25,9 @@ from photonlite.models.shards import FLOAT_BYTES, TensorInfo, WeightFiles
 IGNORED = frozenset(
     {"freqs_cis", "inv_freq", "cos_cached", "sin_cached", "attn_mask", "causal_mask", "k_cache", "v_cache"}
 )
-"""Last parts of the names of buffers that some files carry and that are built anew: rotary tables, masks, KV caches."""
+"""Last parts of names of buffers in some files that are computed instead: rotary tables, masks, KV caches."""
 
-_COMPILED = "._orig_mod"  # torch.compile puts it into the names of what it wraps
+_COMPILED = "._orig_mod"  # in names of compiled modules
 _VISUAL = "vision_encoder.encoder.model.visual."
 _FLAT_PREFIXES = {
     f"{_VISUAL}patch_embed.linear.": "vision.patch_emb.",
@@ -57,29 +57,20 @@ _FLAT_PARTS = {
 }
 _FLAT_TRANSPOSED = frozenset({"region_model.coordinate_features.weight", "region_model.size_features.weight"})
 _QUANTISED_PARTS = (".packed", ".zero_point", ".moe_quant.")
-_NAMED = 5  # tensors that an error names; the others are counted
+_NAMED = 5  # tensors in an error message; the others are counted
 
 
 def load_model(
     weights: WeightFiles, config: MoondreamConfig, *, device: torch.device | str, dtype: torch.dtype
 ) -> MoondreamModel:
-    """Build the model and fill it from a checkpoint.
+    """Load the model in evaluation mode, without gradients, with parameters of `dtype` on `device`.
 
-    Every tensor is read, cast and put on the device once, one after the other: beside the model itself, host memory
-    holds no more than one of them.
-
-    Args:
-        weights: the safetensors files.
-        config: the shape of the model. Whether the region heads are linear and whether a layer norm stands before
-            them is read from the files: releases of one family differ in it, and no public configuration tells.
-        device: where the parameters go.
-        dtype: floating type of the parameters, whatever the files have.
-
-    Returns:
-        The model in evaluation mode, without gradients.
+    Tensors are read, cast and moved one after the other: beside the model itself, host memory holds at most one.
+    Whether the region heads are linear and have a layer norm is read from the files: releases of one family differ in
+    it, and no public configuration says it.
 
     Raises:
-        CheckpointError: a tensor is missing, unexpected, wrongly shaped, named twice or quantised, or a file is
+        CheckpointError: A tensor is missing, unexpected, wrongly shaped, duplicated or quantised, or a file is
             unreadable.
     """
     sources = _by_parameter(weights.headers().values())
@@ -107,7 +98,7 @@ def _region_as_stored(region: RegionConfig, sources: Collection[str]) -> RegionC
 
 
 def parameter_name(key: str) -> str:
-    """Translate a tensor's name in a checkpoint, of any layout, to the model's own; unknown names pass through."""
+    """Translate a tensor's name in any layout to the model's own; unknown names pass through."""
     key = key.replace(_COMPILED, "")
     for old, new in _FLAT_PREFIXES.items():
         if key.startswith(old):
@@ -123,7 +114,7 @@ def _is_transposed(key: str) -> bool:
 
 
 def _by_parameter(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
-    """Give the tensors by the parameter they fill, without the buffers that are ignored."""
+    """Return the tensors by parameter, without ignored buffers."""
     sources: dict[str, TensorInfo] = {}
     for info in infos:
         name = parameter_name(info.name)
@@ -144,11 +135,7 @@ def _by_parameter(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
 
 
 def _check(expected: Mapping[str, tuple[int, ...]], sources: Mapping[str, TensorInfo]) -> None:
-    """Compare what the model needs with what the files have.
-
-    Raises:
-        CheckpointError: they differ; the message names tensors as the files do, with shapes as the files have them.
-    """
+    """Raise CheckpointError where the tensors are not the model's; names and shapes are those of the files."""
     missing = [name for name in expected if name not in sources]
     unexpected = [info.name for name, info in sources.items() if name not in expected]
     misshapen = []

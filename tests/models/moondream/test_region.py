@@ -4,8 +4,6 @@ import pytest
 import torch
 
 from photonlite.models.moondream.region import (
-    bin_from_coord,
-    bin_from_size,
     coord_from_bin,
     fourier_features,
     size_from_bin,
@@ -42,21 +40,6 @@ def test_golden_bins_give_the_golden_box() -> None:
     golden = (0.16633163392543793, 0.1345907300710678, 0.3590589910745621, 0.4200967699289322)
     assert box == pytest.approx(golden, abs=1e-6)
     assert coord_from_bin(torch.tensor([289, 326]), 1024).tolist() == [0.2822265625, 0.318359375]
-
-
-@pytest.mark.parametrize("bins", [40, 512, 1024])
-def test_bins_and_values_are_inverse(bins: int) -> None:
-    index = torch.arange(bins)
-
-    assert torch.equal(bin_from_coord(coord_from_bin(index, bins), bins), index)
-    assert torch.equal(bin_from_size(size_from_bin(index, bins), bins), index)
-
-
-def test_values_at_the_edges_stay_inside_the_bins() -> None:
-    edges = torch.tensor([0.0, 1.0])
-
-    assert bin_from_coord(edges, 512).tolist() == [0, 511]
-    assert bin_from_size(edges, 512).tolist() == [0, 511]
 
 
 def test_fourier_features_are_cosines_then_sines_of_whole_turns() -> None:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from photonlite.models.layers import MaskedAttention, rotary_table, rotate
-from photonlite.models.moondream.text import Block
+from photonlite.models.moondream.text import DecoderBlock
 from tests.tiny import tiny_config, tiny_model
 
 
@@ -74,7 +74,7 @@ def test_positions_may_differ_between_sequences() -> None:
 
 def test_attention_and_mlp_read_the_same_norm() -> None:
     config = tiny_config().text
-    block = Block(config, 0)
+    block = DecoderBlock(config, 0)
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     x = torch.randn(1, 3, config.dim)

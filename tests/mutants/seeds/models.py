@@ -5,41 +5,37 @@ from tests.mutants.mutant import Mutant
 MUTANTS = [
     Mutant(
         "the last block keeps its keys to itself",
-        "models/moondream/fused_prefill.py",
+        "models/moondream/fused/prefill.py",
         "self._last_kv(rows), prompts.positions, prompts.slots, self._rotary",
         "self._last_kv(rows), prompts.positions, None, self._rotary",
-        "tests/models/moondream/test_fused_prefill.py",
+        "tests/models/moondream/fused/test_prefill.py",
     ),
     Mutant(
         "the last block waits for a count that the next step clears",
-        "models/moondream/fused_decode.py",
+        "models/moondream/fused/decode.py",
         "x, stats, None if last else handshake)",
         "x, stats, handshake)",
-        "tests/models/moondream/test_fused_decode.py",
+        "tests/models/moondream/fused/test_decode.py",
     ),
     Mutant(
         "a step that failed leaves its counts to the next one",
-        "models/moondream/fused_decode.py",
+        "models/moondream/fused/decode.py",
         "            self._ready.zero_()  #",
         "            pass  #",
-        "tests/models/moondream/test_fused_decode.py",
+        "tests/models/moondream/fused/test_decode.py",
     ),
     Mutant(
         "a packed model keeps its weights twice",
-        "models/moondream/packed.py",
+        "models/moondream/fused/packed.py",
         "_share(fc1, w_in[rows:], b_in[rows:])",
         "_share(fc1, w_in[rows:].clone(), b_in[rows:])",
-        "tests/models/moondream/test_packed.py",
+        "tests/models/moondream/fused/test_packed.py",
     ),
     Mutant(
         "without fused kernels images are encoded by them all the same",
         "models/views.py",
-        """        \"\"\"The plain one.\"\"\"
-        return self._model.vision
-""",
-        """        \"\"\"The plain one.\"\"\"
-        return self._model.crop_encoder(fp8=fp8)
-""",
+        "= self._model.vision\n",
+        "= self._model.crop_encoder(fp8=fp8)\n",
         "tests/models/test_views.py",
     ),
 ]

@@ -8,8 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from photonlite.kernels.fp8 import has_fp8
 from photonlite.models.moondream.config import VisionConfig
-from photonlite.models.moondream.fused_vision import FusedEncoder
-from photonlite.models.moondream.head_size import quickest_head_size
+from photonlite.models.moondream.fused.vision import FusedEncoder, fastest_head_size
 from photonlite.models.moondream.vision import VisionEncoder
 from tests.tiny import tiny_config, tiny_model
 
@@ -98,7 +97,7 @@ def test_on_the_cpu_the_plain_encoder_serves_unless_fp8_is_wanted() -> None:
 
     assert model.crop_encoder() is model.vision
     assert isinstance(model.crop_encoder(fp8=True), FusedEncoder)
-    assert quickest_head_size(model.vision) == 6
+    assert fastest_head_size(model.vision) == 6
 
 
 def test_the_parameters_keep_their_names() -> None:
@@ -180,4 +179,4 @@ def test_on_a_card_fp8_stays_near_the_plain_encoder(head_size: int) -> None:
 @pytest.mark.gpu
 @card
 def test_the_size_of_heads_that_is_measured_holds_them() -> None:
-    assert quickest_head_size(real_encoder()) in (72, 80)
+    assert fastest_head_size(real_encoder()) in (72, 80)

@@ -1,12 +1,12 @@
-"""The decoder as it takes decode steps: one position a row, three kernels a block, four with the norm of several rows.
+"""The decoder in decode steps: one position a row, three kernels a block, four with the norm of several rows.
 
 ```
 x ─┬─ norm, w_in, GELU ─┬─ [q k v] ── rotary, write, paged attention ─┬─ w_out, + bias, + x ── x of the next block
-   │                    └─ inside ────────────────────────────────────┘   and its statistics, for the next norm
+   │                    └─ inner MLP ─────────────────────────────────┘   and its statistics, for the next norm
 ```
 
-The product at the end does not wait for attention: it takes what the MLP's inside gives it as soon as that is there,
-and attention's share last. At few rows attention reads little and waits much, and so costs next to nothing.
+The product at the end does not wait for attention: it starts with the MLP's share as soon as that is ready, and takes
+attention's share last. At few rows attention reads little and waits much, and so costs next to nothing.
 """
 
 import torch
@@ -25,16 +25,11 @@ from photonlite.kernels.small_batch_gemm import (
 from photonlite.models.base import KvPages, NextPositions
 from photonlite.models.layers import rotary_table
 from photonlite.models.moondream.config import TextConfig
-from photonlite.models.moondream.packed import PackedBlock
+from photonlite.models.moondream.fused.packed import PackedBlock
 
 
 class FusedDecode:
-    """Takes decode steps with the packed weights of a decoder; see `models.base.StepDecoder`.
-
-    Args:
-        config: Of the decoder.
-        blocks: Its weights.
-    """
+    """Computes decode steps with the packed weights of a decoder; see `models.base.StepDecoder`."""
 
     def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...]) -> None:
         self._blocks = blocks
@@ -43,7 +38,7 @@ class FusedDecode:
         device = blocks[0].w_in.device
         angles = rotary_table(torch.arange(config.max_context, device=device), config.rotary_dim, config.rope_theta)
         self._rotary = torch.stack(angles).squeeze(2).contiguous()  # [2, positions, R / 2]
-        # Programs of each block's first product that are done; each block clears the count of the one before.
+        # Finished programs of each block's first product; each block clears the count of the one before.
         self._ready = torch.zeros(len(blocks), dtype=torch.int32, device=device)
 
     def __call__(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
@@ -51,14 +46,14 @@ class FusedDecode:
         try:
             return self._step(x, rows, cache)
         except BaseException:
-            self._ready.zero_()  # a block that was left half-way must not seem done to the next step
+            self._ready.zero_()  # the next step must not see the counts of a step that failed half-way
             raise
 
     def _step(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
-        count, (dim, inside) = len(x), self._blocks[0].w_out.shape
-        stats = tile_statistics(x, stats_width(dim, inside)) if count == 1 else None
+        count, (dim, inner) = len(x), self._blocks[0].w_out.shape
+        stats = tile_statistics(x, stats_width(dim, inner)) if count == 1 else None
         qkv = x.new_empty(count, self._qkv)
-        cat = x.new_empty(count, inside)
+        cat = x.new_empty(count, inner)
         attended, activated = cat[:, : self._attended], cat[:, self._attended :]
         for index, block in enumerate(self._blocks):
             keys, values = cache.layer(index)
@@ -75,18 +70,18 @@ class FusedDecode:
         return x
 
     def _handshake(self, index: int, x: Tensor) -> Handshake | None:
-        """Let a block's products meet past attention.
+        """Synchronise a block's two products, of which the second starts before attention ends.
 
-        The next block clears its count. For the last one that would be the first of the next step, whose programs may
-        have started, and looked, before any of them has cleared anything: it does without.
+        The next block clears the count. For the last block that would be the first of the next step, whose programs may
+        have started and read the count before any of them clears it: the last block has no handshake.
         """
         weight = self._blocks[index].w_in
         if len(self._blocks) == 1 or not supported(x, weight):
             return None
-        before = (index - 1) % len(self._blocks)
+        previous = (index - 1) % len(self._blocks)
         return Handshake(
             self._ready[index : index + 1],
-            self._ready[before : before + 1],
+            self._ready[previous : previous + 1],
             programs_of(len(x), *weight.shape),
             self._attended,
         )

@@ -1,20 +1,18 @@
-"""The decoder as it runs prompts: rows of any lengths on one axis, five kernels a block.
+"""The decoder in prompts: rows of any lengths on one axis, five kernels a block.
 
 ```
 x ─┬─ norm ── w_in ── rotary, GELU, write ─┬─ paged attention ─┬─ w_out ─┐
-   │        [q k v fc1]   │                └─ inside ──────────┘         │
+   │        [q k v fc1]   │                └─ inner MLP ───────┘         │
    │                      └─> pages of keys and values                   │
    └──────────────────────────────────────────────────────────────────── + bias ── norm of the next block
 ```
 
-Of `w_out, + bias, norm` the product adds or the norm; see `fused_layers`. With FP8 GELU comes with the quantisation of
-what `w_out` takes.
+Of `w_out, + bias, norm` the product adds or the norm; see `fused.layers`. With FP8 GELU is fused with the
+quantisation of the input of `w_out`.
 
-Of the last block nothing is needed but the rows' last positions: keys and values are computed for all of them, the rest
-for one position a row.
+Of the last block only the rows' last positions are needed: keys and values are computed for all positions, the rest for
+one a row.
 """
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -28,35 +26,32 @@ from photonlite.kernels.rotary import rotary_gelu_write
 from photonlite.models.base import KvPages, PackedPrompts
 from photonlite.models.layers import rotary_table
 from photonlite.models.moondream.config import TextConfig
-from photonlite.models.moondream.fused_layers import Fp8Linear, Linear, Norm, Rows, WideLinear, joins_of
-from photonlite.models.moondream.packed import PackedBlock
+from photonlite.models.moondream.fused.layers import Fp8Linear, Norm, Rows, WideLinear, join_layers
+from photonlite.models.moondream.fused.packed import PackedBlock
 
 
 class FusedPrefill:
     """Runs prompts with the packed weights of a decoder; see `models.base.PromptDecoder`.
 
-    Args:
-        config: Of the decoder.
-        blocks: Its weights, used as they are unless `fp8`.
-        fp8: Whether linear layers multiply e4m3 numbers, with a scale for each row.
+    With `fp8`, linear layers multiply e4m3 numbers, with a scale for each row.
 
     Raises:
         SettingsError: FP8 on a card for matrices whose sizes it cannot multiply.
     """
 
     def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...], *, fp8: bool = False) -> None:
-        linear: Callable[[Tensor, Tensor | None], Linear] = Fp8Linear if fp8 else WideLinear
+        linear = Fp8Linear if fp8 else WideLinear
         self._config = config
         self._blocks = blocks
         self._inward = [linear(block.w_in, block.b_in) for block in blocks]
         self._outward = [linear(block.w_out, None) for block in blocks]
         self._norms = [Norm(block.ln_weight, block.ln_bias, block.eps, fp8) for block in blocks]
-        self._joins, lacking = joins_of(self._outward[:-1], [block.b_out for block in blocks], self._norms[1:])
+        self._joins, lacking = join_layers(self._outward[:-1], [block.b_out for block in blocks], self._norms[1:])
         self._last_bias = lacking[-1]
         self._width = config.n_heads * config.head_dim
-        self._heads_width = self._width + 2 * config.kv_heads * config.head_dim
-        own = slice(self._width, self._heads_width)
-        self._last_kv = linear(blocks[-1].w_in[own], blocks[-1].b_in[own])
+        self._qkv_width = self._width + 2 * config.kv_heads * config.head_dim
+        kv_rows = slice(self._width, self._qkv_width)
+        self._last_kv = linear(blocks[-1].w_in[kv_rows], blocks[-1].b_in[kv_rows])
         self._fp8 = fp8
         positions = torch.arange(config.max_context, device=blocks[0].w_in.device)
         angles = rotary_table(positions, config.rotary_dim, config.rope_theta)
@@ -70,13 +65,13 @@ class FusedPrefill:
         return self._last_block(x, rows, prompts, cache)
 
     def activation_bytes(self, positions: int) -> int:
-        """Estimate what a pass takes: the largest products of a block, and some hidden states."""
+        """Return an upper bound: the largest products of a block, and some hidden states."""
         block = self._blocks[0]
         wide = len(block.w_in) + 2 * block.w_out.shape[1] + 8 * block.w_in.shape[1]
         return positions * wide * block.w_in.element_size()
 
     def _block(self, index: int, rows: Rows, prompts: PackedPrompts, cache: KvPages) -> Rows:
-        """Give what a block's last product takes."""
+        """Return the input of a block's last product."""
         keys, values = cache.layer(index)
         k_scale, v_scale = cache.scales[index]
         h = self._inward[index](rows)
@@ -87,18 +82,18 @@ class FusedPrefill:
         paged_prefill_attention(
             q, keys, values, prompts.table, prompts.tiles, cat[:, : self._width], k_scale=k_scale, v_scale=v_scale
         )
-        return self._beside(cat, h)
+        return self._concatenated(cat, h)
 
     def _activated(self, h: Tensor) -> Tensor:
-        """Give the part of an inner product that is read before the attention: with FP8 GELU is taken later."""
-        return h[:, : self._heads_width] if self._fp8 else h
+        """Input of the rotary and GELU kernel; with FP8 GELU is applied later."""
+        return h[:, : self._qkv_width] if self._fp8 else h
 
-    def _beside(self, cat: Tensor, h: Tensor) -> Rows:
-        """Give attention and GELU side by side: they are, unless it is yet to be taken."""
-        return beside_gelu_fp8(cat, h[:, self._heads_width :]) if self._fp8 else (cat,)
+    def _concatenated(self, cat: Tensor, h: Tensor) -> Rows:
+        """Attention and GELU outputs side by side: `cat` holds both, but for FP8 GELU is applied here."""
+        return beside_gelu_fp8(cat, h[:, self._qkv_width :]) if self._fp8 else (cat,)
 
     def _last_block(self, x: Tensor, rows: Rows, prompts: PackedPrompts, cache: KvPages) -> Tensor:
-        """Write keys and values of all positions; give the states of the last ones, ``[R, dim]``."""
+        """Write keys and values of all positions; return the states of the last ones, ``[R, dim]``."""
         norm, index = self._norms[-1], len(self._norms) - 1
         keys, values = cache.layer(index)
         k_scale, v_scale = cache.scales[index]
@@ -113,8 +108,7 @@ class FusedPrefill:
         )  # fmt: skip
         attended = paged_attention(q, keys, values, prompts.table, prompts.lengths, k_scale, v_scale)
         cat[:, : self._width] = attended.flatten(1)
-        delta = self._outward[index](self._beside(cat, h))
-        # The norm goes unused: the kernel is there for the sum.
-        return residual_norm(x.index_select(0, prompts.last), delta, self._last_bias, norm.weight, norm.bias, norm.eps)[
-            0
-        ]
+        delta = self._outward[index](self._concatenated(cat, h))
+        x = x.index_select(0, prompts.last)
+        # Only the kernel's sum is used, not its norm.
+        return residual_norm(x, delta, self._last_bias, norm.weight, norm.bias, norm.eps)[0]

@@ -3,8 +3,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from photonlite.models.moondream import fused_layers
-from photonlite.models.moondream.fused_layers import AddingNorm, AddingProduct, Fp8Linear, Norm, WideLinear, joins_of
+from photonlite.models.moondream.fused import layers
+from photonlite.models.moondream.fused.layers import AddingNorm, AddingProduct, Fp8Linear, Norm, WideLinear, join_layers
 
 DIM, LAYERS = 12, 4
 
@@ -22,13 +22,13 @@ def layers_of(dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor], list[Norm
 def test_a_stream_and_what_it_lacks_are_the_sum_of_all_layers(
     joined: int, products_add: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused_layers, "PRODUCTS_ADD", products_add)
+    monkeypatch.setattr(layers, "PRODUCTS_ADD", products_add)
     weights, biases, norms = layers_of(torch.float64)
     linears = [WideLinear(weight, None) for weight in weights[:joined]]
     start = x = torch.randn(5, DIM, dtype=torch.float64)
     total, kept = start.clone(), start.clone()
 
-    joins, lacking = joins_of(linears, biases, norms[:joined])
+    joins, lacking = join_layers(linears, biases, norms[:joined])
 
     assert len(joins) == joined
     for join, lack, weight, bias, norm in zip(joins, lacking, weights, biases, norms, strict=False):
@@ -45,7 +45,7 @@ def test_a_stream_and_what_it_lacks_are_the_sum_of_all_layers(
 def test_biases_are_summed_in_full_precision() -> None:
     weights, biases, norms = layers_of(torch.bfloat16)
 
-    _, lacking = joins_of([WideLinear(weight, None) for weight in weights], biases, norms)
+    _, lacking = join_layers([WideLinear(weight, None) for weight in weights], biases, norms)
 
     assert lacking[-1].dtype == torch.float32
     torch.testing.assert_close(lacking[-1].double(), sum(bias.double() for bias in biases[1:]), rtol=1e-6, atol=1e-6)
@@ -54,7 +54,7 @@ def test_biases_are_summed_in_full_precision() -> None:
 def test_products_of_8_bits_leave_adding_to_the_norm() -> None:
     weights, biases, norms = layers_of(torch.bfloat16)
 
-    joins, lacking = joins_of([Fp8Linear(weight, None) for weight in weights], biases, norms)
+    joins, lacking = join_layers([Fp8Linear(weight, None) for weight in weights], biases, norms)
 
     assert all(isinstance(join, AddingNorm) for join in joins)
     assert all(lack is bias for lack, bias in zip(lacking, biases, strict=True))

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.fused.packed import pack_blocks
 from photonlite.models.moondream.model import MoondreamModel
-from photonlite.models.moondream.packed import pack_blocks
 from tests.tiny import tiny_config, tiny_model
 
 CONFIGS = [

@@ -8,7 +8,7 @@ from photonlite.kernels.reference.attention import FP8
 from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import PackedPrompts
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.models.moondream.fused_prefill import FusedPrefill
+from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.runner.attention import PagedCache, PrefillAttention
 from tests.kernels.prompts import Span, tiled

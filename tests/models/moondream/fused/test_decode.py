@@ -13,9 +13,9 @@ from photonlite.kernels.reference.attention import FP8
 from photonlite.kernels.small_batch_gemm import MAX_ROWS
 from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import NextPositions
-from photonlite.models.moondream import fused_decode as module
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.models.moondream.fused_decode import FusedDecode
+from photonlite.models.moondream.fused import decode as module
+from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.runner.attention import DecodeAttention, PagedCache
 from photonlite.runner.slot import PAGES, POSITION, WRITE_SLOT

@@ -1,12 +1,11 @@
 """Decoder weights packed for fused kernels: two matrices a block instead of four, the parameters views of them.
 
 ```
-w_in   [q | k | v | fc1, dim]        one product of the normalised input: queries, keys, values, the MLP's inside
+w_in   [q | k | v | fc1, dim]        one product of the normalised input: queries, keys, values, inner MLP
 w_out  [dim, attention | ff]         one product of attention and GELU outputs, side by side: what is added
 ```
 
-The parameters keep their names, shapes and values: the plain model, which stays the truth, computes with the same
-memory.
+The parameters keep their names, shapes and values: the modules compute with the same memory.
 """
 
 from dataclasses import dataclass
@@ -14,43 +13,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from photonlite.models.moondream.text import Block, TextDecoder
+from photonlite.models.moondream.text import DecoderBlock, TextDecoder
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBlock:
-    """One block's weights.
+    """One block's weights."""
 
-    Attributes:
-        w_in: ``[(H + 2 H_kv) D + ff, dim]``.
-        b_in: ``[(H + 2 H_kv) D + ff]``.
-        w_out: ``[dim, H D + ff]``.
-        b_out: ``[dim]``: the biases of both output layers, summed in float32 at least.
-        ln_weight: ``[dim]``.
-        ln_bias: ``[dim]``.
-        eps: Of the layer norm.
-    """
-
-    w_in: Tensor
-    b_in: Tensor
-    w_out: Tensor
-    b_out: Tensor
-    ln_weight: Tensor
-    ln_bias: Tensor
+    w_in: Tensor  # [(H + 2 H_kv) D + ff, dim]
+    b_in: Tensor  # [(H + 2 H_kv) D + ff]
+    w_out: Tensor  # [dim, H D + ff]
+    b_out: Tensor  # [dim]: the biases of both output layers, summed in float32 at least
+    ln_weight: Tensor  # [dim]
+    ln_bias: Tensor  # [dim]
     eps: float
 
 
 def pack_blocks(text: TextDecoder) -> tuple[PackedBlock, ...]:
-    """Pack every block, one after the other, so that no more than one block's weights are there twice.
-
-    Args:
-        text: In evaluation mode; its parameters become views of the packed matrices.
-    """
-    return tuple(_pack(block) for block in text.blocks if isinstance(block, Block))
+    """Pack the blocks of a decoder in evaluation mode, one by one: at most one block's weights exist twice."""
+    return tuple(_pack(block) for block in text.blocks if isinstance(block, DecoderBlock))
 
 
 @torch.no_grad()
-def _pack(block: Block) -> PackedBlock:
+def _pack(block: DecoderBlock) -> PackedBlock:
     qkv, fc1, proj, fc2 = block.attn.qkv, block.mlp.fc1, block.attn.proj, block.mlp.fc2
     w_in = torch.cat((qkv.weight, fc1.weight))
     b_in = torch.cat((qkv.bias, fc1.bias))
