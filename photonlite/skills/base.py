@@ -1,4 +1,4 @@
-"""What skills share: the face by which they know a model, checks of text, room in the context, scores."""
+"""What skills share: the interface of a checkpoint, checks of input, room in the context, reading of tokens, scores."""
 
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,97 +19,53 @@ Also a whole result of `detect`, `point` or `segment`, or one of its entries.
 """
 
 Places: TypeAlias = Sequence[Sequence[float]]
-"""Spatial references as numbers alone."""
-
+"""Spatial references as numbers."""
 
 OnEnd = Callable[[], tuple[Metrics | None, str | None]]
-"""Called when a stream ends: gives its metrics and finish reason."""
+"""Called when a stream ends; returns its metrics and finish reason."""
 
 
 class TokenDecoder(Protocol):
     """Turns ids into text one by one, never half a character."""
 
-    def feed(self, token_id: int, /) -> str:
-        """Take an id; give the text that is now certain."""
-        ...
-
-    def flush(self) -> str:
-        """Give what is left."""
-        ...
+    def feed(self, token_id: int, /) -> str: ...
+    def flush(self) -> str: ...
 
 
 class Prompts(Protocol):
-    """What a skill needs of a checkpoint: prompts, the ids of grammars, text. Each family writes its own."""
+    """What skills need of a checkpoint: prompts, the ids of grammars, text. Each family implements it."""
 
     @property
-    def skills(self) -> tuple[str, ...]:
-        """Names of the skills that the checkpoint has."""
-        ...
-
+    def skills(self) -> tuple[str, ...]: ...
     @property
-    def max_context(self) -> int:
-        """Positions that a sequence may have."""
-        ...
-
+    def max_context(self) -> int: ...
     @property
     def prefix_length(self) -> int:
-        """Positions that BOS and one image take."""
+        """Positions of BOS and one image."""
         ...
 
     @property
-    def vocabulary(self) -> Vocabulary:
-        """The ids that grammars speak of."""
-        ...
-
+    def vocabulary(self) -> Vocabulary: ...
     @property
-    def path_ids(self) -> PathIds:
-        """The ids that spell outlines."""
-        ...
-
-    def caption(self, length: str) -> tuple[Token, ...]:
-        """Ask for a description."""
-        ...
-
-    def query(self, question: str, *, reasoning: bool, refs: Places) -> tuple[Token, ...]:
-        """Ask a question."""
-        ...
-
-    def detect(self, subject: str) -> tuple[Token, ...]:
-        """Ask for boxes."""
-        ...
-
-    def point(self, subject: str, *, refs: Places) -> tuple[Token, ...]:
-        """Ask for points."""
-        ...
-
-    def segment(self, subject: str, *, refs: Places) -> tuple[Token, ...]:
-        """Ask for an outline."""
-        ...
-
+    def path_ids(self) -> PathIds: ...
+    def caption(self, length: str) -> tuple[Token, ...]: ...
+    def query(self, question: str, *, reasoning: bool, refs: Places) -> tuple[Token, ...]: ...
+    def detect(self, subject: str) -> tuple[Token, ...]: ...
+    def point(self, subject: str, *, refs: Places) -> tuple[Token, ...]: ...
+    def segment(self, subject: str, *, refs: Places) -> tuple[Token, ...]: ...
     def spell(self, text: str) -> tuple[int, ...]:
-        """Spell text in ids as the model writes it, none of them special."""
+        """Spell text as the model writes it, without special ids."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Give the text of ids; special ones vanish."""
+        """Return the text of ids; special ids have none."""
         ...
 
-    def detokenizer(self) -> TokenDecoder:
-        """Start reading the text of a stream of ids."""
-        ...
+    def detokenizer(self) -> TokenDecoder: ...
 
 
 def clean_text(text: object, what: str, limit: int) -> str:
-    """Strip a question or the name of an object.
-
-    Args:
-        text: What the caller gave.
-        what: What to call it in messages.
-        limit: Characters at most.
-
-    Raises:
-        PromptError: It is no text, empty, or over the limit.
-    """
+    """Strip a question or the name of an object; raises a PromptError for anything but text within the limit."""
     if not isinstance(text, str):
         given = "missing" if text is None else f"of type {type(text).__name__}"
         raise PromptError(f"the {what} is {given}: give text")
@@ -122,11 +78,7 @@ def clean_text(text: object, what: str, limit: int) -> str:
 
 
 def clean_refs(refs: SpatialRefs | None) -> Places:
-    """Return spatial references as a list of numbers; the checkpoint's prompts check the numbers.
-
-    Raises:
-        SpatialRefError: It is neither a list nor a result, or an entry is neither a point nor a box.
-    """
+    """Return spatial references as numbers, whose range the prompts check; raises a SpatialRefError."""
     if refs is None:
         return []
     if isinstance(refs, Detections | Points | Segments):
@@ -145,7 +97,7 @@ def clean_refs(refs: SpatialRefs | None) -> Places:
 
 
 def _numbers(entry: Any) -> Sequence[float]:
-    """Return the numbers of a point or a box, and anything that is no object of ours as it is."""
+    """Return the numbers of a point or a box, and any other value as it is."""
     if isinstance(entry, Box | Point):
         entry = entry.to_dict()
     if not isinstance(entry, Mapping):
@@ -161,9 +113,7 @@ def _numbers(entry: Any) -> Sequence[float]:
 
 
 def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool) -> int:
-    """Tell how many tokens may be produced after a prompt.
-
-    The last one needs no position of its own, because nothing is computed from it.
+    """Return how many tokens may follow a prompt: the last one needs no position, as nothing is computed from it.
 
     Raises:
         CapacityError: The prompt alone exceeds the context.
@@ -182,13 +132,8 @@ def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool) -
 class Reader(Protocol):
     """Reads tokens one by one into pieces of text."""
 
-    def feed(self, token: Token) -> str:
-        """Take a token; give the text that is now certain."""
-        ...
-
-    def flush(self) -> str:
-        """Give what is left at the end."""
-        ...
+    def feed(self, token: Token) -> str: ...
+    def flush(self) -> str: ...
 
 
 class TextReader:
@@ -199,19 +144,14 @@ class TextReader:
         self._end = prompts.vocabulary.end
 
     def feed(self, token: Token) -> str:
-        """Take a token; give the text that is now certain."""
         return "" if token.id == self._end else self._detokenizer.feed(token.id)
 
     def flush(self) -> str:
-        """Give what is left at the end."""
         return self._detokenizer.flush()
 
 
 class TextPieces(Iterator[str]):
-    """Gives the text of tokens as it becomes certain; empty pieces are left out.
-
-    No generator: another thread may close it while one waits for a piece.
-    """
+    """The text of tokens as it becomes certain. No generator: another thread may close it while one waits for it."""
 
     def __init__(self, reader: Reader, tokens: Iterable[Token]) -> None:
         self._reader = reader
@@ -230,14 +170,14 @@ class TextPieces(Iterator[str]):
         raise StopIteration
 
     def close(self) -> None:
-        """Close the tokens, if they can be: whoever waits for one is told."""
+        """Close the tokens, which wakes a thread that waits for one."""
         close = getattr(self._tokens, "close", None)
         if close is not None:
             close()
 
 
 class AsyncTextPieces(AsyncIterator[str]):
-    """The same for tokens that are awaited. No generator: dropping this lets go of the tokens at once."""
+    """The same for awaited tokens. No generator: dropping this releases the tokens at once."""
 
     def __init__(self, reader: Reader, tokens: AsyncIterator[Token]) -> None:
         self._reader = reader
@@ -257,31 +197,31 @@ class AsyncTextPieces(AsyncIterator[str]):
 
 
 def groups(tokens: Iterable[Token], size: int) -> list[tuple[Token, ...]]:
-    """Group the tokens that carry numbers into objects of `size` tokens; an unfinished last one is dropped."""
+    """Group the tokens that carry numbers into objects of `size` tokens, without an unfinished last one."""
     carrying = [token for token in tokens if token.values]
     whole = len(carrying) // size * size
     return [tuple(carrying[start : start + size]) for start in range(0, whole, size)]
 
 
 def score(tokens: Sequence[Token]) -> float:
-    """Give the confidence in one object, in (0, 1].
+    """Confidence in one object, in (0, 1].
 
-    The probability that there is one more object, which the position of its first token decided, times the geometric
-    mean over its numbers (x, y, and width and height of a box) of the probability mass around the chosen bin. The mass
-    counts bins within 1 % of the image for a coordinate, and within 10 % for a width or height; both probabilities
-    are those of the model at temperature 1, taken when the token was chosen.
+    The probability that there is one more object, from the position of its first token, times the geometric mean over
+    its numbers (x, y, and width and height of a box) of the probability mass around the chosen bin. The mass counts
+    bins within 1 % of the image for a coordinate, and within 10 % for a width or height. Both probabilities are those
+    of the model at temperature 1.
     """
     masses = [mass for token in tokens for mass in token.masses]
     logarithm = sum(math.log(max(mass, _TINY)) for mass in masses) / len(masses)
     return min(1.0, max(_TINY, tokens[0].probability * math.exp(logarithm)))
 
 
-# A probability that rounds to 0 in float32 still belongs to a choice that was made.
+# A probability may round to 0 in float32.
 _TINY = 1e-9
 
 
 def box(tokens: Sequence[Token]) -> dict[str, float]:
-    """Turn centre and size into corners, clamped to the image."""
+    """Return the corners of a centre and a size, clamped to the image."""
     (x,), (y,), (width, height) = (token.values for token in tokens)
     return {
         "x_min": clamp(x - width / 2),
@@ -292,5 +232,4 @@ def box(tokens: Sequence[Token]) -> dict[str, float]:
 
 
 def clamp(value: float) -> float:
-    """Bring a coordinate into [0, 1]."""
     return min(1.0, max(0.0, value))

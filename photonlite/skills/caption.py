@@ -9,12 +9,7 @@ from photonlite.skills.base import AsyncTextPieces, OnEnd, Prompts, TextPieces, 
 
 
 def build(prompts: Prompts, length: str, *, settings: SamplingSettings) -> Request:
-    """Make the request for a description.
-
-    Args:
-        prompts: The checkpoint's.
-        length: "short", "normal" or "long".
-        settings: How to choose words, and how many tokens at most.
+    """Make the request for a "short", "normal" or "long" description.
 
     Raises:
         SettingsError: No length has that name.
@@ -27,16 +22,13 @@ def build(prompts: Prompts, length: str, *, settings: SamplingSettings) -> Reque
 
 
 def finish(prompts: Prompts, completion: Completion) -> Caption:
-    """Read the description."""
     text = "".join(TextPieces(TextReader(prompts), completion.tokens))
     return Caption(text, metrics=completion.metrics, finish_reason=completion.finish_reason)
 
 
 def stream(prompts: Prompts, tokens: Iterator[Token], on_end: OnEnd) -> Caption:
-    """Read the description piece by piece, as its tokens come."""
     return Caption(TextPieces(TextReader(prompts), tokens), on_end=on_end)
 
 
 def astream(prompts: Prompts, tokens: AsyncIterator[Token], on_end: OnEnd) -> Caption:
-    """The same for tokens that are awaited."""
     return Caption(AsyncTextPieces(TextReader(prompts), tokens), on_end=on_end)

@@ -7,12 +7,7 @@ from photonlite.skills.base import MAX_OBJECT_CHARACTERS, Prompts, box, clean_te
 
 
 def build(prompts: Prompts, subject: str, *, settings: SamplingSettings) -> Request:
-    """Make the request for boxes.
-
-    Args:
-        prompts: The checkpoint's.
-        subject: What to find, at most 1,000 characters.
-        settings: How to choose, and how many boxes at most.
+    """Make the request for the boxes of a subject of at most 1,000 characters.
 
     Raises:
         PromptError: The subject is no text, empty or too long.
@@ -21,14 +16,14 @@ def build(prompts: Prompts, subject: str, *, settings: SamplingSettings) -> Requ
     """
     subject = clean_text(subject, "object", MAX_OBJECT_CHARACTERS)
     prompt = prompts.detect(subject)
-    # max_tokens is for words: like the reference, a list ends with max_objects, and with the context.
+    # Like the public reference, a list is limited by max_objects and the context, not by max_tokens.
     budget = min(3 * settings.max_objects, room_after(prompt, prompts, with_image=True))
     grammar = DetectGrammar(prompts.vocabulary, budget, settings.max_objects)
     return Request("detect", prompt, grammar, budget, settings, subject)
 
 
 def finish(request: Request, completion: Completion) -> Detections:
-    """Read the boxes, in the order in which the model gave them."""
+    """Read the boxes, in the model's order."""
     objects = [
         {**box(found), "label": request.subject, "score": score(found)} for found in groups(completion.tokens, size=3)
     ]

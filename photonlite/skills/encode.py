@@ -1,17 +1,16 @@
-"""Ask for nothing but an image's place in the prefix cache."""
+"""Read an image into the prefix cache, without an answer."""
 
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 
 
 class EmptyGrammar:
-    """The grammar of an answer that has no tokens; nobody asks it what may follow."""
+    """The grammar of an answer that has no tokens."""
 
     allowed = Allowed()
     ahead: Allowed | None = None
     finish_reason: str | None = "stop"
 
     def accept(self, token: Token) -> None:
-        """Refuse every token."""
         raise ValueError(f"the request asks for no tokens, but was given {token}")
 
 

@@ -17,30 +17,24 @@ from photonlite.skills.base import (
 
 
 def build(prompts: Prompts, subject: str, *, refs: SpatialRefs | None = None, settings: SamplingSettings) -> Request:
-    """Make the request for points.
-
-    Args:
-        prompts: The checkpoint's.
-        subject: What to point at, at most 1,000 characters.
-        refs: Places in the image that the subject is about.
-        settings: How to choose, and how many points at most.
+    """Make the request for points at a subject of at most 1,000 characters.
 
     Raises:
         PromptError: The subject is no text, empty or too long.
-        SpatialRefError: A reference is no place in the image.
+        SpatialRefError: A reference is not inside the image.
         UnsupportedSkillError: The checkpoint gives no points.
         CapacityError: The prompt exceeds the context.
     """
     subject = clean_text(subject, "object", MAX_OBJECT_CHARACTERS)
     prompt = prompts.point(subject, refs=clean_refs(refs))
-    # max_tokens is for words: like the reference, a list ends with max_objects, and with the context.
+    # Like the public reference, a list is limited by max_objects and the context, not by max_tokens.
     budget = min(2 * settings.max_objects, room_after(prompt, prompts, with_image=True))
     grammar = PointGrammar(prompts.vocabulary, budget, settings.max_objects)
     return Request("point", prompt, grammar, budget, settings, subject)
 
 
 def finish(request: Request, completion: Completion) -> Points:
-    """Read the points, in the order in which the model gave them."""
+    """Read the points, in the model's order."""
     points = [
         {"x": clamp(x.values[0]), "y": clamp(y.values[0]), "label": request.subject, "score": score((x, y))}
         for x, y in groups(completion.tokens, size=2)

@@ -34,15 +34,7 @@ from photonlite.skills.base import (
 
 @dataclass(frozen=True)
 class CheckedQuestion:
-    """A question that has been checked.
-
-    Attributes:
-        subject: Its text.
-        prompt: What asks it.
-        reasoning: Whether reasoning comes before the answer.
-        room: Tokens that the context leaves for both.
-        settings: How to choose words, and how many tokens at most.
-    """
+    """A question that has been checked, and the tokens that the context leaves for reasoning and answer."""
 
     subject: str
     prompt: tuple[Token, ...]
@@ -51,7 +43,6 @@ class CheckedQuestion:
     settings: SamplingSettings
 
     def request(self, grammar: Grammar, budget: int) -> Request:
-        """Make the request for an answer that keeps to a grammar."""
         return Request("query", self.prompt, grammar, budget, self.settings, self.subject)
 
 
@@ -64,19 +55,11 @@ def read_question(
     refs: SpatialRefs | None,
     settings: SamplingSettings,
 ) -> CheckedQuestion:
-    """Check a question and write its prompt.
-
-    Args:
-        prompts: The checkpoint's.
-        question: At most 4,000 characters.
-        with_image: Whether an image comes before the question.
-        reasoning: Whether the model writes down its reasoning first.
-        refs: Places in the image that the question is about.
-        settings: How to choose words, and how many tokens at most.
+    """Check a question of at most 4,000 characters, and write its prompt.
 
     Raises:
         PromptError: The question is no text, empty or too long.
-        SpatialRefError: A reference is no place in the image, or there is no image.
+        SpatialRefError: A reference is not inside the image, or there is no image.
         UnsupportedSkillError: The checkpoint answers no questions.
         CapacityError: The prompt exceeds the context.
     """
@@ -97,7 +80,7 @@ def build(
     refs: SpatialRefs | None,
     settings: SamplingSettings,
 ) -> Request:
-    """Make the request for an answer in words; arguments and errors are those of `read_question`."""
+    """Make the request for an answer in words; errors are those of `read_question`."""
     asked = read_question(prompts, question, with_image=with_image, reasoning=reasoning, refs=refs, settings=settings)
     if reasoning:
         budget = min(asked.room, 2 * settings.max_tokens + 1)
@@ -114,16 +97,12 @@ def finish(request: Request, prompts: Prompts, completion: Completion) -> Answer
 
 
 def stream(request: Request, prompts: Prompts, tokens: Iterator[Token], on_end: OnEnd) -> Answer:
-    """Read the answer piece by piece, as its tokens come.
-
-    Reasoning comes first and is not streamed: its dictionary is empty until the first piece of the answer is there.
-    """
+    """Read the answer piece by piece. Its reasoning is empty until the first piece is there: it is not streamed."""
     reasoning, reader = _reader(request, prompts)
     return Answer(TextPieces(reader, tokens), reasoning, on_end=on_end)
 
 
 def astream(request: Request, prompts: Prompts, tokens: AsyncIterator[Token], on_end: OnEnd) -> Answer:
-    """The same for tokens that are awaited."""
     reasoning, reader = _reader(request, prompts)
     return Answer(AsyncTextPieces(reader, tokens), reasoning, on_end=on_end)
 
@@ -133,7 +112,7 @@ def _reader(request: Request, prompts: Prompts) -> tuple[dict[str, Any] | None, 
 
 
 def with_reasoning(prompts: Prompts, answer: Reader, reasoned: bool) -> tuple[dict[str, Any] | None, Reader]:
-    """Give what reasoning is read into, None where there is none before the answer, and what reads both."""
+    """Return the dictionary that reasoning is read into, None without reasoning, and the reader of both parts."""
     if not reasoned:
         return None, answer
     reasoning: dict[str, Any] = {"text": "", "grounding": []}
@@ -141,36 +120,35 @@ def with_reasoning(prompts: Prompts, answer: Reader, reasoned: bool) -> tuple[di
 
 
 class _ReasoningReader:
-    """Reads reasoning into a dictionary, all of it at its end, and then the answer into pieces."""
+    """Reads reasoning into a dictionary when it ends, and then the answer into pieces."""
 
     def __init__(self, prompts: Prompts, reasoning: dict[str, Any], answer: Reader) -> None:
         self._prompts = prompts
         self._reasoning = reasoning
-        self._thought: list[Token] = []
-        self._thinking = True
+        self._tokens: list[Token] | None = []  # of reasoning; None behind it
         self._answer = answer
 
     def feed(self, token: Token) -> str:
-        if not self._thinking:
+        if self._tokens is None:
             return self._answer.feed(token)
         if token.id == self._prompts.vocabulary.answer:
-            self._end_thought()
+            self._end_reasoning()
         else:
-            self._thought.append(token)
+            self._tokens.append(token)
         return ""
 
     def flush(self) -> str:
-        if self._thinking:
-            self._end_thought()
+        self._end_reasoning()
         return self._answer.flush()
 
-    def _end_thought(self) -> None:
-        self._thinking = False
-        self._reasoning.update(read_reasoning(self._prompts, self._thought))
+    def _end_reasoning(self) -> None:
+        tokens, self._tokens = self._tokens, None
+        if tokens is not None:
+            self._reasoning.update(read_reasoning(self._prompts, tokens))
 
 
 def read_reasoning(prompts: Prompts, tokens: Sequence[Token]) -> dict[str, Any]:
-    """Read reasoning and what parts of it are grounded in the image.
+    """Read reasoning, and which parts of it are grounded in the image.
 
     Returns:
         `{"text": str, "grounding": [{"start_idx", "end_idx", "points": [[x, y], ...]}, ...]}`; the indices are

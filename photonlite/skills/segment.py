@@ -22,17 +22,11 @@ from photonlite.skills.base import (
 
 
 def build(prompts: Prompts, subject: str, *, refs: SpatialRefs | None = None, settings: SamplingSettings) -> Request:
-    """Make the request for an outline.
-
-    Args:
-        prompts: The checkpoint's.
-        subject: What to outline, at most 1,000 characters.
-        refs: Places in the image that tell which one is meant.
-        settings: How to choose, and how many tokens at most.
+    """Make the request for the outline of a subject of at most 1,000 characters.
 
     Raises:
         PromptError: The subject is no text, empty or too long.
-        SpatialRefError: A reference is no place in the image.
+        SpatialRefError: A reference is not inside the image.
         UnsupportedSkillError: The checkpoint draws no outlines.
         CapacityError: The prompt exceeds the context.
     """
@@ -44,7 +38,7 @@ def build(prompts: Prompts, subject: str, *, refs: SpatialRefs | None = None, se
 
 
 def finish(request: Request, prompts: Prompts, completion: Completion) -> Segments:
-    """Read the outline; there is none where nothing was found, or where the token limit cut the path short."""
+    """Read the outline; there is none where no object was found, or where the token limit cut the path short."""
     return Segments(
         _outlines(request, prompts, completion.tokens),
         metrics=completion.metrics,
@@ -72,10 +66,7 @@ def _outlines(request: Request, prompts: Prompts, tokens: Sequence[Token]) -> li
 
 
 def path_text(token_ids: Iterable[int], ids: PathIds) -> str:
-    """Spell a path in SVG, in units of the box: "M 480 0 L 960 - 96" becomes "M 0.5 0 L 1 -0.1".
-
-    Numbers have up to three decimals.
-    """
+    """Spell a path in SVG, in units of the box: "M 480 0 L 960 - 96" becomes "M 0.5 0 L 1 -0.1"."""
     parts, sign = [], ""
     for token_id in token_ids:
         if token_id in ids.minus:

@@ -1,4 +1,4 @@
-"""What a typed answer may be asked to be, in all the ways in which Python spells that.
+"""The forms of a typed answer, in all the ways in which Python spells them.
 
 ```
 schema   a pydantic model, dataclass, TypedDict, Enum, Literal[...], list[...], X | None ...    objects of that type
@@ -7,8 +7,8 @@ regex    a pattern                                                              
 choices  a list of texts                                                                        one of them
 ```
 
-Terms of outlines (`outlines.regex`, `outlines.json_schema`, `outlines.types.Choice` and what they combine to) are
-known by their attributes, wherever they are handed in.
+Terms of outlines (`outlines.regex`, `outlines.json_schema`, `outlines.types.Choice` and their combinations) may stand
+for each of these, and are recognised by their attributes.
 """
 
 import functools
@@ -30,11 +30,7 @@ from photonlite.grammar.decoding.choices import MAX_CHOICES
 from photonlite.grammar.spec import GrammarSpec
 
 MAX_SCHEMA_CHARACTERS = 1_000_000
-"""Of a JSON Schema's text."""
-
 MAX_CHOICE_CHARACTERS = 1_000
-"""Of one choice."""
-
 MAX_CHOICES_CHARACTERS = 200_000
 """Of all choices together: their tree takes a second and a hundred megabytes."""
 
@@ -43,26 +39,16 @@ _UNUSABLE = (PydanticUndefinedAnnotation, CoreSchemaError)
 
 @dataclass(frozen=True)
 class TextForm:
-    """An answer that is written letter by letter.
-
-    Attributes:
-        spec: What it keeps to.
-        read: Gives what its text means.
-        spelled: Whether the text itself is the answer; else it is handed out beside what it means.
-    """
+    """An answer written in the language of a spec."""
 
     spec: GrammarSpec
-    read: Callable[[str], Any]
-    spelled: bool = False
+    read: Callable[[str], Any]  # turns the text into its value
+    spelled: bool = False  # the text is the value; else results have both
 
 
 @dataclass(frozen=True)
 class ChoicesForm:
-    """An answer that is one of some texts.
-
-    Attributes:
-        choices: These texts, all different.
-    """
+    """An answer that is one of some different texts."""
 
     choices: tuple[str, ...]
 
@@ -71,15 +57,7 @@ Form: TypeAlias = TextForm | ChoicesForm
 
 
 def form_of(schema: Any, choices: Any, regex: Any) -> Form | None:
-    """Tell what an answer has to be.
-
-    Args:
-        schema: See the module; None for no schema.
-        choices: The texts to choose from; None for no choices.
-        regex: A pattern; None for no pattern.
-
-    Returns:
-        The form, or None where an answer is just words.
+    """Return the form of an answer, None for plain text; at most one argument is not None, see the module.
 
     Raises:
         SchemaError: The schema is malformed, or a type has none.
@@ -99,7 +77,7 @@ def form_of(schema: Any, choices: Any, regex: Any) -> Form | None:
 
 
 def _unwrapped(term: Any) -> tuple[str, Any]:
-    """Give the argument that a term of outlines stands for, and what it says."""
+    """Return the argument that a term of outlines stands for, and its value."""
     for name, attribute, kind in (("regex", "pattern", str), ("schema", "schema", str), ("choices", "items", list)):
         if isinstance(said := getattr(term, attribute, None), kind):
             return name, said
@@ -122,7 +100,7 @@ def _regex(pattern: Any) -> Form:
         pattern = pattern.pattern
     if not isinstance(pattern, str):
         raise GrammarError(f"regex is of type {type(pattern).__name__}: give a pattern as text")
-    return TextForm(GrammarSpec("regex", pattern), _itself, spelled=True)
+    return TextForm(GrammarSpec("regex", pattern), str, spelled=True)
 
 
 def _choices(choices: Any) -> Form:
@@ -150,7 +128,7 @@ def _choices(choices: Any) -> Form:
             f"the choices have {together} characters together, over the limit of {MAX_CHOICES_CHARACTERS}: give fewer, "
             "or shorten them"
         )
-    # Enumerations of text are text; what comes back is plain.
+    # A member of a str Enum becomes plain text.
     return ChoicesForm(tuple(map(str.__str__, texts)))
 
 
@@ -191,7 +169,7 @@ def _parsed(text: str) -> Mapping[str, Any]:
 
 
 def _language(schema: Mapping[str, Any]) -> GrammarSpec:
-    """Write a schema as text; the order of its properties is that of answers, and stays."""
+    """Write a schema as text, in its own order, which answers have too."""
     try:
         text = json.dumps(dict(schema), separators=(",", ":"), allow_nan=False)
     except RecursionError as cause:
@@ -210,7 +188,7 @@ def _too_long(length: int) -> GrammarTooLargeError:
 
 
 def _of_type(kind: Any) -> TextForm:
-    if inspect.isroutine(kind):  # pydantic would validate arguments for it, and call it with them
+    if inspect.isroutine(kind):  # pydantic would call it with validated arguments
         raise _no_schema(kind, "it is a function.")
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
@@ -234,7 +212,7 @@ def _no_schema(kind: Any, reason: str) -> SchemaError:
     )
 
 
-# Loops ask for the same type again and again, and pydantic takes milliseconds for it.
+# Loops ask for the same type, and pydantic takes milliseconds for it.
 _of_known_type = functools.lru_cache(maxsize=128)(_of_type)
 
 
@@ -242,13 +220,9 @@ def _validated(adapter: TypeAdapter[Any], text: str) -> Any:
     try:
         return adapter.validate_json(text)
     except ValidationError as cause:
-        # What the schema says is kept: this is a rule that the schema cannot say.
+        # The answer keeps to the schema: this is a rule that the schema does not state.
         first = cause.errors(include_url=False)[0]
         raise SchemaError(
             f"the answer {text[:200]} keeps to the type's JSON schema, but not to its validators: {first['msg']} (at "
             f"{'.'.join(map(str, first['loc'])) or 'the top'}); state the rule in the schema, or drop it"
         ) from cause
-
-
-def _itself(text: str) -> str:
-    return text

@@ -1,14 +1,19 @@
 """Answer a question in a form that code can use: an object of a type, a text of a pattern.
 
 ```
-question, form ──> spec ── compiled elsewhere ──> automaton ── bind ──> Request
+question, form ──> GrammarSpec ── compiled elsewhere ──> Automaton ── bind ──> Request
 tokens ──> JSON text, places spelled out ──> object
+
+{"box":  x y size  }      ──>   {"box": {"x_min":0.1,"y_min":0.2,"x_max":0.3,"y_max":0.4,"score":0.97} }
+{"at":   x y  }           ──>   {"at": {"x":0.2,"y":0.3,"score":0.95} }
 ```
 """
 
-from collections.abc import AsyncIterator, Iterator
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import Any
 
 from photonlite.errors import UnsupportedSkillError
 from photonlite.grammar.automata.alphabet import COORDINATE, SIZE
@@ -19,49 +24,75 @@ from photonlite.grammar.decoding.typed import TypedGrammar, UniqueNamesGrammar
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.request import Completion, Request, Token
 from photonlite.results import Answer
-from photonlite.skills.base import AsyncTextPieces, OnEnd, Prompts, TextPieces
+from photonlite.skills.base import AsyncTextPieces, OnEnd, Prompts, Reader, TextPieces, box, clamp, score
 from photonlite.skills.encode import EmptyGrammar
 from photonlite.skills.query import CheckedQuestion, with_reasoning
 from photonlite.skills.typed.forms import TextForm
-from photonlite.skills.typed.reading import TypedReader
+
+_DIGITS = 6
+"""Significant digits of a spelled number: a pixel of an image of a million pixels across."""
 
 
-class DeferredRequest(Protocol):
-    """A question whose grammar takes time to make: its request comes later than the question."""
-
-    @property
-    def draft(self) -> Request:
-        """The request without its grammar."""
-        ...
-
-    @property
-    def spec(self) -> GrammarSpec | None:
-        """What has to be compiled for it; None for nothing."""
-        ...
-
-    def bind(self, automaton: Automaton | None) -> Request:
-        """Make the request, given what its spec was compiled to; it may take milliseconds."""
-        ...
-
-
-class TypedQuestion:
-    """A question whose answer is written in a spec.
-
-    Args:
-        prompts: The checkpoint's.
-        question: What is asked.
-        form: What the answer has to be.
+class DeferredRequest(ABC):
+    """A question whose request is made when its grammar is ready.
 
     Attributes:
         draft: The request without its grammar.
-        spec: What has to be compiled for it.
+        spec: What has to be compiled for it; None for nothing.
     """
 
-    def __init__(self, prompts: Prompts, question: CheckedQuestion, form: TextForm) -> None:
-        self.draft = draft_of(question)
-        self.spec = form.spec
+    spec: GrammarSpec | None = None
+
+    def __init__(self, prompts: Prompts, question: CheckedQuestion) -> None:
+        self.draft = question.request(EmptyGrammar(), 0)
         self._prompts = prompts
         self._question = question
+
+    @abstractmethod
+    def bind(self, automaton: Automaton | None) -> Request:
+        """Make the request from what `spec` was compiled to; it may take milliseconds."""
+
+    def finish(self, completion: Completion) -> Answer:
+        """Read the answer; raises a SchemaError where it keeps to a type's schema, but not to its validators."""
+        reader, parts = self._reader()
+        parts |= self._value("".join(TextPieces(reader, completion.tokens)))
+        return Answer(**parts, metrics=completion.metrics, finish_reason=completion.finish_reason)
+
+    def stream(self, tokens: Iterator[Token], on_end: OnEnd) -> Answer:
+        """Read the answer's text piece by piece; its `value` is what the text means."""
+        reader, parts = self._reader()
+        return Answer(TextPieces(reader, tokens), **parts, read=self._meaning, on_end=on_end)
+
+    def astream(self, tokens: AsyncIterator[Token], on_end: OnEnd) -> Answer:
+        reader, parts = self._reader()
+        return Answer(AsyncTextPieces(reader, tokens), **parts, read=self._meaning, on_end=on_end)
+
+    @abstractmethod
+    def _reader(self) -> tuple[Reader, dict[str, Any]]:
+        """Return the reader of the tokens, and the parts of the result that it fills."""
+
+    @property
+    def _meaning(self) -> Callable[[str], Any] | None:
+        """Turns the answer's text into its value."""
+        return None
+
+    def _value(self, text: str) -> dict[str, Any]:
+        return {"answer": text}
+
+    def _after_reasoning(self, answer: BudgetedGrammar, budget: int) -> Request:
+        """Make a request for reasoning that leaves room for an answer of `budget` tokens."""
+        question = self._question
+        thinking = max(1, min(question.settings.max_tokens, question.room - 1 - budget))
+        whole = thinking + 1 + budget
+        return question.request(ReasoningGrammar(self._prompts.vocabulary, whole, thinking, answer), whole)
+
+
+class TypedQuestion(DeferredRequest):
+    """A question whose answer is written in the language of a compiled grammar."""
+
+    def __init__(self, prompts: Prompts, question: CheckedQuestion, form: TextForm) -> None:
+        super().__init__(prompts, question)
+        self.spec = form.spec
         self._form = form
 
     def bind(self, automaton: Automaton | None) -> Request:
@@ -75,59 +106,26 @@ class TypedQuestion:
             raise AssertionError("a typed question needs its automaton")
         _require_heads(self._prompts.skills, automaton)
         question, limit = self._question, self._question.settings.max_tokens
-        if not question.reasoning:
-            budget = min(question.room, limit)
-            return _bound(question, _grammar(automaton, budget), budget)
-        budget = min(limit, max(automaton.shortest, (question.room - 1) // 2))
-        return reasoned(self._prompts, question, _grammar(automaton, budget), budget)
+        make = UniqueNamesGrammar if automaton.free_names else TypedGrammar
+        if question.reasoning:
+            budget = min(limit, max(automaton.shortest, (question.room - 1) // 2))
+            return self._after_reasoning(make(automaton, budget), budget)
+        budget = min(question.room, limit)
+        grammar = make(automaton, budget)
+        if grammar.finished:  # the answer must be empty: nothing is asked
+            return replace(question, prompt=()).request(grammar, 0)
+        return question.request(grammar, budget)
 
-    def finish(self, completion: Completion) -> Answer:
-        """Read the answer.
-
-        Raises:
-            SchemaError: It keeps to the type's JSON schema, but not to its validators.
-        """
+    def _reader(self) -> tuple[Reader, dict[str, Any]]:
         reasoning, reader = with_reasoning(self._prompts, TypedReader(self._prompts), self._question.reasoning)
-        text = "".join(TextPieces(reader, completion.tokens))
-        return Answer(
-            self._form.read(text),
-            reasoning,
-            text=None if self._form.spelled else text,
-            metrics=completion.metrics,
-            finish_reason=completion.finish_reason,
-        )
+        return reader, {"reasoning": reasoning}
 
-    def stream(self, tokens: Iterator[Token], on_end: OnEnd) -> Answer:
-        """Read the answer's text piece by piece, as its tokens come; its `value` is what the text means."""
-        reasoning, reader = with_reasoning(self._prompts, TypedReader(self._prompts), self._question.reasoning)
-        return Answer(TextPieces(reader, tokens), reasoning, read=self._form.read, on_end=on_end)
+    @property
+    def _meaning(self) -> Callable[[str], Any]:
+        return self._form.read
 
-    def astream(self, tokens: AsyncIterator[Token], on_end: OnEnd) -> Answer:
-        """The same for tokens that are awaited."""
-        reasoning, reader = with_reasoning(self._prompts, TypedReader(self._prompts), self._question.reasoning)
-        return Answer(AsyncTextPieces(reader, tokens), reasoning, read=self._form.read, on_end=on_end)
-
-
-def draft_of(question: CheckedQuestion) -> Request:
-    """Make a request that has no grammar yet."""
-    return question.request(EmptyGrammar(), 0)
-
-
-def reasoned(prompts: Prompts, question: CheckedQuestion, answer: BudgetedGrammar, budget: int) -> Request:
-    """Make the request for reasoning, which leaves room for an answer of so many tokens behind it."""
-    thinking = max(1, min(question.settings.max_tokens, question.room - 1 - budget))
-    whole = thinking + 1 + budget
-    return question.request(ReasoningGrammar(prompts.vocabulary, whole, thinking, answer), whole)
-
-
-def _grammar(automaton: Automaton, budget: int) -> TypedGrammar:
-    return (UniqueNamesGrammar if automaton.free_names else TypedGrammar)(automaton, budget)
-
-
-def _bound(question: CheckedQuestion, grammar: BudgetedGrammar, budget: int) -> Request:
-    if grammar.finished:  # before it began, as an answer that must be empty has: nothing is asked for
-        return replace(question, prompt=()).request(grammar, 0)
-    return question.request(grammar, budget)
+    def _value(self, text: str) -> dict[str, Any]:
+        return {"answer": self._form.read(text), "text": None if self._form.spelled else text}
 
 
 def _require_heads(skills: tuple[str, ...], automaton: Automaton) -> None:
@@ -138,3 +136,39 @@ def _require_heads(skills: tuple[str, ...], automaton: Automaton) -> None:
             f"the answer is to hold {missing}, for which this checkpoint was not trained; it has "
             f"{', '.join(skills) or 'no skills at all'}: leave them out"
         )
+
+
+class TypedReader:
+    """Reads the tokens of a typed answer into text: words as they come, places when they are complete."""
+
+    def __init__(self, prompts: Prompts) -> None:
+        self._end = prompts.vocabulary.end
+        self._words = prompts.detokenizer()
+        self._place: list[Token] = []
+
+    def feed(self, token: Token) -> str:
+        if len(token.values) == 1:
+            self._place.append(token)
+            return ""
+        if token.values:
+            self._place.append(token)
+            return self._spelled()
+        text = self._spelled()  # of a point, which is told from a box by the token behind it
+        return text if token.id == self._end else text + self._words.feed(token.id)
+
+    def flush(self) -> str:
+        return self._spelled() + self._words.flush()
+
+    def _spelled(self) -> str:
+        place, self._place = self._place, []
+        if not place:
+            return ""
+        if len(place) == 3:
+            numbers = box(place)
+        else:
+            x, y = (token.values[0] for token in place)
+            numbers = {"x": clamp(x), "y": clamp(y)}
+        numbers["score"] = score(place)
+        shown = {name: float(f"{number:.{_DIGITS}g}") for name, number in numbers.items()}
+        # Words end in a whole character where a place begins.
+        return self._words.flush() + json.dumps(shown, separators=(",", ":"))

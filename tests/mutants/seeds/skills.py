@@ -26,7 +26,7 @@ MUTANTS = [
     ),
     Mutant(
         "a point is spelled out before it is known to be none of a box",
-        "skills/typed/reading.py",
+        "skills/typed/question.py",
         '            self._place.append(token)\n            return ""\n',
         "            self._place.append(token)\n            if len(self._place) == 2:\n"
         "                return self._spelled()\n",

@@ -2,7 +2,7 @@ import json
 
 from photonlite.request import Token
 from photonlite.skills.base import TextPieces
-from photonlite.skills.typed.reading import TypedReader
+from photonlite.skills.typed.question import TypedReader
 from tests.skills.fake import FakePrompts, completion, coordinate, size
 
 BOX = '{"x_min":0.25,"y_min":0.5,"x_max":0.75,"y_max":1.0,"score":0.5}'
