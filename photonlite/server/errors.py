@@ -26,7 +26,6 @@ class HttpError(Exception):
     Args:
         status: HTTP status.
         message: What was wrong, which limit it met, what to do.
-        type: The class of error; that of the status unless given.
         code: What exactly it was, as a word for programs.
         headers: Of the response, such as Retry-After.
         limit: Name of the `ServerConfig` limit that was met: the message then names the flag that raises it.
@@ -36,7 +35,6 @@ class HttpError(Exception):
         self,
         status: int,
         message: str,
-        type: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
         limit: str | None = None,
@@ -46,7 +44,7 @@ class HttpError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message.encode(errors="backslashreplace").decode()  # it may quote half a character
-        self.type = type or _type_of(status)
+        self.type = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
         self.code = code or self.type
         self.headers = dict(headers or {})
 
@@ -109,7 +107,7 @@ def to_http(error: BaseException) -> HttpError:
     for kind, status, code in _STATUSES:
         if isinstance(error, kind):
             headers = {"Retry-After": "1"} if status == 429 or isinstance(error, errors.GrammarWorkerError) else {}
-            if isinstance(error, errors.GrammarWorkerError):  # whose own words are for the log
+            if isinstance(error, errors.GrammarWorkerError):  # its own message is for the log
                 error = errors.GrammarWorkerError("no process is there to compile the grammar: try again later")
             return HttpError(status, _with_flags(str(error) or code, _flags_for(error)), code=code, headers=headers)
     return HttpError(500, "the server failed: its log tells more under this request id", code="internal_error")
@@ -117,14 +115,12 @@ def to_http(error: BaseException) -> HttpError:
 
 def _of_routing(error: HTTPException) -> HttpError:
     headers = error.headers or {}
-    match error.status_code:
-        case 404:
-            return HttpError(404, "nothing answers at this path: /docs lists those that do", code="unknown_path")
-        case 405:
-            message = f"this path does not answer this method: use {headers.get('Allow', 'another one')}"
-            return HttpError(405, message, code="method_not_allowed", headers=headers)
-        case status:
-            return HttpError(status, str(error.detail), headers=headers)
+    if error.status_code == 404:
+        return HttpError(404, "nothing answers at this path: /docs lists those that do", code="unknown_path")
+    if error.status_code == 405:
+        message = f"this path does not answer this method: use {headers.get('Allow', 'another one')}"
+        return HttpError(405, message, code="method_not_allowed", headers=headers)
+    return HttpError(error.status_code, str(error.detail), headers=headers)
 
 
 _ENGINE_FLAGS: Final = {name: f"--engine {name}=VALUE" for name in settings_of(EngineConfig)}
@@ -144,7 +140,3 @@ def _flags_for(error: BaseException) -> list[str]:
 
 def _with_flags(message: str, flags: list[str]) -> str:
     return f"{message} (this server's limit: {' or '.join(flags)} changes it)" if flags else message
-
-
-def _type_of(status: int) -> str:
-    return _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")

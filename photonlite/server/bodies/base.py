@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from photonlite.grammar.decoding.choices import MAX_CHOICES
 from photonlite.hints import did_you_mean
 from photonlite.server.errors import HttpError
 
@@ -79,6 +80,7 @@ def wanted(what: str) -> WrapValidator:
 
 Text = Annotated[InstanceOf[str], wanted("text")]
 Texts = Annotated[list[InstanceOf[str]], Field(fail_fast=True), wanted("a list of texts")]
+Choices = Annotated[Texts, Field(json_schema_extra={"minItems": 1, "maxItems": MAX_CHOICES})]
 Flag = Annotated[bool, wanted("true or false")]
 JsonSchema = Annotated[dict[str, Any] | Text, wanted("a JSON Schema: an object, or its text")]
 Unit = Annotated[float, Field(ge=0, le=1)]

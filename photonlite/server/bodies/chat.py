@@ -26,8 +26,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from photonlite.grammar.decoding.choices import MAX_CHOICES
-from photonlite.server.bodies.base import Body, Flag, Json, JsonSchema, Text, Texts, shown, unusable, wanted
+from photonlite.server.bodies.base import Body, Choices, Flag, Json, JsonSchema, Text, Texts, shown, unusable, wanted
 from photonlite.server.bodies.skills import Seed, Temperature, TopP
 
 _MOST_STOPS: Final = 4
@@ -163,7 +162,7 @@ class StructuredOutputs(Body):
     json_: JsonSchema | None = Field(None, alias="json")
     json_object: Flag = Field(False, description="Whether it is any JSON object.")
     regex: Text | None = Field(None, description="A pattern.")
-    choice: Texts | None = Field(None, json_schema_extra={"minItems": 1, "maxItems": MAX_CHOICES})
+    choice: Choices | None = None
 
     @property
     def arguments(self) -> Json:

@@ -9,8 +9,6 @@ from photonlite.server.bodies.base import Count
 
 
 class Usage(BaseModel):
-    """Tokens of a request."""
-
     prompt_tokens: Count = Field(description="Those of the image among them.")
     completion_tokens: Count
     total_tokens: Count
@@ -22,16 +20,12 @@ class Usage(BaseModel):
 
 
 class ChatAnswer(BaseModel):
-    """What the model says."""
-
     role: Literal["assistant"] = "assistant"
     content: str
     refusal: None = None
 
 
 class ChatChoice(BaseModel):
-    """The one answer."""
-
     index: Literal[0] = 0
     message: ChatAnswer
     logprobs: None = None
@@ -39,8 +33,6 @@ class ChatChoice(BaseModel):
 
 
 class ChunkChoice(BaseModel):
-    """A piece of the one answer."""
-
     index: Literal[0] = 0
     delta: dict[str, str] = Field(description="What it adds to the message: `role` or `content`.")
     logprobs: None = None
@@ -48,8 +40,6 @@ class ChunkChoice(BaseModel):
 
 
 class ChatCompletion(BaseModel):
-    """A whole answer."""
-
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: Count = Field(description="Seconds since 1970.")
@@ -70,8 +60,6 @@ class ChatCompletionChunk(BaseModel):
 
 
 class Model(BaseModel):
-    """The model that is served."""
-
     id: str
     object: Literal["model"] = "model"
     created: Count
@@ -79,7 +67,5 @@ class Model(BaseModel):
 
 
 class ModelList(BaseModel):
-    """The one model that is served."""
-
     object: Literal["list"] = "list"
     data: list[Model]

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from photonlite.server.backend import Skill
 from photonlite.server.bodies.base import Body, Json, validate
 from photonlite.server.bodies.multipart import read_form
-from photonlite.server.bodies.skills import REQUESTS, SkillRequest
+from photonlite.server.bodies.skills import SKILL_BODIES, SkillRequest
 from photonlite.server.errors import HttpError
 
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -31,7 +31,7 @@ def read_skill_request(skill: Skill, request: Request, body: bytes) -> tuple[Ski
         HttpError: 400 for what cannot be read, 415 for another Content-Type, 422 for a field that is unknown, missing
             or of another type.
     """
-    model = REQUESTS[skill]
+    model = SKILL_BODIES[skill][0]
     files, fields = _read(model, request, body)
     read = validate(model, fields)
     return read, [*files, *([] if read.image_url is None else [read.image_url])]

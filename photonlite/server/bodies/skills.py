@@ -6,10 +6,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from photonlite.grammar.decoding.choices import MAX_CHOICES
 from photonlite.results import Metrics
 from photonlite.server.backend import Skill
-from photonlite.server.bodies.base import Body, Count, Flag, Json, JsonSchema, Text, Texts, Unit, wanted
+from photonlite.server.bodies.base import Body, Choices, Count, Flag, Json, JsonSchema, Text, Unit, wanted
 
 Temperature = Annotated[float, Field(ge=0, description="0 takes the likeliest token every time.")]
 TopP = Annotated[Unit, Field(description="Sampling considers the likeliest up to this total probability.")]
@@ -56,20 +55,21 @@ _Pair = Annotated[list[Unit], Field(min_length=2, max_length=2)]
 _Four = Annotated[list[Unit], Field(min_length=4, max_length=4)]
 SpatialRefs = Annotated[
     list[_Pair | _Four | PointFields | BoxFields],
-    Field(
-        fail_fast=True, description="Places that the words are about: points, boxes, or objects as answers hold them."
-    ),
-    wanted(
-        "a list of points [x, y] and boxes [x_min, y_min, x_max, y_max], from 0 to 1, or of objects with these names"
-    ),
+    Field(fail_fast=True, description="What the words are about: points, boxes, or objects as answers hold them."),
+    wanted("a list of points [x, y] and boxes [x_min, y_min, x_max, y_max] from 0 to 1, or of such objects"),
 ]
 NotStreamed = Annotated[Literal[False], wanted("false or left out: the answer comes as a whole")]
 
 
-class SkillRequest(Body):
-    """What every skill takes."""
+_NO_ARGUMENTS: Final = ("image_url", "stream", "strict", "model")
 
-    image_url: Text | None = Field(None, description="A data URI in base64, or a URL of a host that the server allows.")
+
+class SkillRequest(Body):
+    image_url: Text | None = Field(
+        None,
+        description="A data URI in base64, or a URL of a host that the server allows.",
+        examples=["data:image/jpeg;base64,..."],
+    )
     stream: Flag = Field(False, description="Whether to send the answer as it comes.")
     settings: SettingsObject | None = None
     strict: Flag = Field(False, description="Whether an answer that a limit cut short is an error (422).")
@@ -78,21 +78,19 @@ class SkillRequest(Body):
     @property
     def arguments(self) -> Json:
         """Arguments of the skill's method of `VisionModel`."""
-        return {
-            name: value for name, value in self.given.items() if name not in ("image_url", "stream", "strict", "model")
-        }
+        return {name: value for name, value in self.given.items() if name not in _NO_ARGUMENTS}
 
 
 class CaptionRequest(SkillRequest):
     """Describe an image."""
 
-    length: Literal["short", "normal", "long"] = Field("normal", description="How much to say.")
+    length: Literal["short", "normal", "long"] = Field("normal", description="How much to say.", examples=["short"])
 
 
 class QueryRequest(SkillRequest):
     """Answer a question, about an image or without one."""
 
-    question: Text = Field(description="What to answer.")
+    question: Text = Field(description="What to answer.", examples=["How many bananas are there?"])
     reasoning: Flag = Field(False, description="Whether the model writes down its reasoning first.")
     spatial_refs: SpatialRefs | None = None
     schema_: JsonSchema | None = Field(
@@ -101,18 +99,14 @@ class QueryRequest(SkillRequest):
         description="A JSON Schema that the answer keeps to; a keyword that could not be enforced is refused by name. "
         'Objects of the format "box" or "point" are drawn by the model itself.',
     )
-    choices: Texts | None = Field(
-        None,
-        description="The texts to choose from.",
-        json_schema_extra={"minItems": 1, "maxItems": MAX_CHOICES},
-    )
+    choices: Choices | None = Field(None, description="The texts to choose from.")
     regex: Text | None = Field(None, description="A pattern that the whole answer matches.")
 
 
 class DetectRequest(SkillRequest):
     """Find every instance of an object: boxes."""
 
-    object: Text = Field(description="What to find.")
+    object: Text = Field(description="What to find.", examples=["banana"])
     stream: NotStreamed = False
 
 
@@ -125,17 +119,8 @@ class PointRequest(DetectRequest):
 class SegmentRequest(SkillRequest):
     """Draw the outline of an object."""
 
-    object: Text = Field(description="What to find.")
+    object: Text = Field(description="What to find.", examples=["banana"])
     spatial_refs: SpatialRefs | None = None
-
-
-REQUESTS: Final[dict[Skill, type[SkillRequest]]] = {
-    "caption": CaptionRequest,
-    "query": QueryRequest,
-    "detect": DetectRequest,
-    "point": PointRequest,
-    "segment": SegmentRequest,
-}
 
 
 FinishReason = Literal["stop", "length", "max_objects"]
@@ -161,29 +146,21 @@ def outcome_of(result: Mapping[str, Any]) -> Json:
 
 
 class Grounding(BaseModel):
-    """Points that a part of the reasoning is about."""
-
     start_idx: Count
     end_idx: Count
     points: list[list[Unit]]
 
 
 class Reasoning(BaseModel):
-    """What the model wrote down before its answer."""
-
     text: str
     grounding: list[Grounding]
 
 
 class CaptionResponse(SkillResponse):
-    """A description."""
-
     caption: str
 
 
 class QueryResponse(SkillResponse):
-    """An answer."""
-
     answer: Any = Field(description="Text; with `schema` the value.")
     text: str | None = Field(None, description="With `schema` only: the JSON of the answer.")
     scores: dict[str, Unit] | None = Field(None, description="With `choices` only: how probable each was.")
@@ -191,8 +168,6 @@ class QueryResponse(SkillResponse):
 
 
 class Found(BaseModel):
-    """What was searched for."""
-
     label: str
     score: Unit = Field(description="Confidence of the model.")
 
@@ -206,28 +181,20 @@ class FoundPoint(PointFields, Found):
 
 
 class FoundSegment(Found):
-    """The outline of an instance."""
-
     path: str = Field(description="SVG, relative to the box.")
     bbox: BoxFields
     polygon: list[list[float]]
 
 
 class DetectResponse(SkillResponse):
-    """Boxes."""
-
     objects: list[FoundBox]
 
 
 class PointResponse(SkillResponse):
-    """Points."""
-
     points: list[FoundPoint]
 
 
 class SegmentResponse(SkillResponse):
-    """Outlines."""
-
     segments: list[FoundSegment]
     path: str = Field(description="Of the first segment; empty where there is none.")
     bbox: BoxFields | None = Field(description="Of the first segment; null where there is none.")
@@ -261,12 +228,11 @@ class OutlineEvent(BaseModel):
     truncated: bool | None = None
 
 
-RESPONSES: Final[dict[Skill, type[SkillResponse]]] = {
-    "caption": CaptionResponse,
-    "query": QueryResponse,
-    "detect": DetectResponse,
-    "point": PointResponse,
-    "segment": SegmentResponse,
+SKILL_BODIES: Final[dict[Skill, tuple[type[SkillRequest], type[SkillResponse], type[BaseModel] | None]]] = {
+    "caption": (CaptionRequest, CaptionResponse, TextEvent),
+    "query": (QueryRequest, QueryResponse, TextEvent),
+    "detect": (DetectRequest, DetectResponse, None),
+    "point": (PointRequest, PointResponse, None),
+    "segment": (SegmentRequest, SegmentResponse, OutlineEvent),
 }
-EVENTS: Final[dict[Skill, type[BaseModel]]] = {"caption": TextEvent, "query": TextEvent, "segment": OutlineEvent}
-"""What streams of the skills that have one consist of."""
+"""What each skill takes, what it answers, and what its streams consist of."""

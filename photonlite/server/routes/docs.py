@@ -135,10 +135,14 @@ def _schema(name: str, schema: Json) -> Iterator[str]:
 def _fields(properties: Mapping[str, Json], needed: list[str]) -> str:
     rows = [
         f"<tr><td><code>{_text(name)}</code>{'' if name in needed else ' <span class=quiet>optional</span>'}</td>"
-        f"<td>{_type(schema)}</td><td>{_prose(schema.get('description', ''))}</td></tr>"
+        f"<td>{_type(schema)}{_default(schema)}</td><td>{_prose(schema.get('description', ''))}</td></tr>"
         for name, schema in properties.items()
     ]
     return _table(("Field", "Value", "Meaning"), rows)
+
+
+def _default(schema: Json) -> str:
+    return f", default {_text(_compact(schema['default']))}" if schema.get("default") is not None else ""
 
 
 def _table(titles: tuple[str, ...], rows: list[str]) -> str:
@@ -147,7 +151,7 @@ def _table(titles: tuple[str, ...], rows: list[str]) -> str:
 
 
 def _type(schema: Json) -> str:
-    """Say in a few words what a schema allows; a schema with a name becomes a link."""
+    """Return in a few words what a schema allows; a schema with a name becomes a link."""
     if "$ref" in schema:
         name = _text(schema["$ref"].rpartition("/")[2])
         return f"<a href='#schema-{name}'>{name}</a>"
@@ -155,28 +159,15 @@ def _type(schema: Json) -> str:
         return f"<code>{_text(_compact(schema['const']))}</code>"
     if "enum" in schema:
         return ", ".join(f"<code>{_text(_compact(value))}</code>" for value in schema["enum"])
-    for choice in ("anyOf", "oneOf"):
-        if choice in schema:
-            return " or ".join(map(_type, schema[choice]))
-    return _plain_type(schema)
-
-
-def _plain_type(schema: Json) -> str:
+    if "anyOf" in schema:
+        return " or ".join(map(_type, schema["anyOf"]))
     if "contentSchema" in schema:
         return _type(schema["contentSchema"])
-    kinds = schema.get("type", "anything")
-    if kinds == "array":
+    if "items" in schema:
         return f"list of {_type(schema['items'])}"
-    if kinds == "object" and "properties" in schema:
-        inner = ", ".join(f"<code>{_text(name)}</code>: {_type(value)}" for name, value in schema["properties"].items())
-        return f"object ({inner})"
-    words = " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
-    limits = [
-        f"{word} {_compact(schema[key])}"
-        for key, word in (("minimum", "from"), ("maximum", "to"), ("maxLength", "up to"), ("default", "default"))
-        if key in schema
-    ]
-    return _text(", ".join([words, *limits]))
+    words = (("minimum", "from"), ("maximum", "to"), ("maxLength", "up to"))
+    limits = [f"{word} {_compact(schema[key])}" for key, word in words if key in schema]
+    return _text(", ".join([schema.get("type", "anything"), *limits]))
 
 
 def _method(method: str) -> str:
@@ -188,7 +179,7 @@ def _compact(value: Any) -> str:
 
 
 def _prose(value: str) -> str:
-    """Write a description: what stands between backticks is code."""
+    """Return a description; the text between backticks is code."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", _text(value))
 
 

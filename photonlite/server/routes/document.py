@@ -1,35 +1,23 @@
 """The OpenAPI document: a table of the routes, and the schemas of the models that check their bodies."""
 
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pydantic import BaseModel, Field
-from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from pydantic import BaseModel
 
 from photonlite import __version__
-from photonlite.results import Metrics
 from photonlite.server.backend import Skill
 from photonlite.server.bodies.base import Json
 from photonlite.server.bodies.chat import ChatCompletionRequest
 from photonlite.server.bodies.chat_answers import ChatCompletion, ChatCompletionChunk, Model, ModelList
 from photonlite.server.bodies.parsing import json_fields
-from photonlite.server.bodies.skills import EVENTS, REQUESTS, RESPONSES
+from photonlite.server.bodies.schemas import Error, Status, body_schemas, form_name
+from photonlite.server.bodies.skills import SKILL_BODIES
 from photonlite.server.config import ServerConfig
-from photonlite.skills.base import MAX_OBJECT_CHARACTERS, MAX_QUESTION_CHARACTERS
 
-MEDIA_TYPES: Final = (
-    "image/jpeg",
-    "image/png",
-    "image/webp",
-    "image/gif",
-    "image/bmp",
-    "image/tiff",
-    "image/avif",
-    "image/x-portable-pixmap",
-    "application/octet-stream",
-)
-"""Of bodies that are the file of an image."""
+_FORMATS: Final = ("jpeg", "png", "webp", "gif", "bmp", "tiff", "avif", "x-portable-pixmap")
+MEDIA_TYPES: Final = (*(f"image/{name}" for name in _FORMATS), "application/octet-stream")
+"""Of bodies that are an image file."""
 
 _TEXT: Final[Json] = {"type": "string"}
 _TAGS: Final = {
@@ -65,13 +53,6 @@ _ADMISSION: Final = (401, 403, 421, 429, 503)
 """Statuses with which a request may be turned away before it is read."""
 _ANSWERING: Final = (400, 401, 403, 404, 408, 413, 415, 421, 422, 429, 500, 503, 504)
 """Statuses with which a request for an answer may end."""
-_EXAMPLES: Final[dict[Skill, Json]] = {
-    "caption": {"length": "short"},
-    "query": {"question": "How many bananas are there?"},
-    "detect": {"object": "banana"},
-    "point": {"object": "banana"},
-    "segment": {"object": "banana"},
-}
 _CONVERSATION: Final = (
     "The model was trained on single questions about one image, so a conversation becomes one question. One message of "
     "the user's is asked as it is. Earlier turns go before the last one's text as lines `User: ...` and "
@@ -89,31 +70,9 @@ _REALTIME: Final = (
 )
 
 
-class ErrorBody(BaseModel):
-    """What went wrong."""
-
-    message: str = Field(description="What was wrong, which limit it met, and what to do.")
-    type: str = Field(description="The class of error.")
-    code: str = Field(description="What exactly it was, as a word for programs.")
-
-
-class Error(BaseModel):
-    """A request that ended without its answer."""
-
-    error: ErrorBody
-
-
-class Status(BaseModel):
-    """How the server stands."""
-
-    status: str = Field(description="alive, dead, ready or unavailable.")
-    reason: str | None = Field(None, description="Why it is dead or unavailable.")
-    model: str | None = Field(None, description="Name of the model that is ready.")
-
-
 def document(config: ServerConfig) -> Json:
     """Return the document of a server, whose limits become those of the schemas."""
-    schemas = _schemas(config)
+    schemas = body_schemas(config)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -131,14 +90,14 @@ def document(config: ServerConfig) -> Json:
 
 
 def _skills(schemas: Json) -> Json:
-    return {f"/v1/{skill}": {"post": _skill(skill, schemas)} for skill in REQUESTS}
+    return {f"/v1/{skill}": {"post": _skill(skill, schemas)} for skill in SKILL_BODIES}
 
 
 def _skill(skill: Skill, schemas: Json) -> Json:
-    request, answer = REQUESTS[skill], _json(RESPONSES[skill])
-    if skill in EVENTS:
-        answer |= _events(EVENTS[skill])
-    properties = schemas[_form_name(request)]["properties"]
+    request, response, events = SKILL_BODIES[skill]
+    answer = _json(response) | ({} if events is None else _events(events))
+    fields = request.model_fields
+    properties = schemas[form_name(request)]["properties"]
     return {
         **_operation(skill, "Skills", str(request.__doc__), answer, _ANSWERING),
         "description": "The image comes as a data URI in JSON, as a file of a form, or as the whole body with the "
@@ -152,8 +111,8 @@ def _skill(skill: Skill, schemas: Json) -> Json:
         "requestBody": {
             "required": True,
             "content": {
-                **_json(request, {"image_url": "data:image/jpeg;base64,...", **_EXAMPLES[skill]}),
-                "multipart/form-data": {"schema": {"$ref": f"#/components/schemas/{_form_name(request)}"}},
+                **_json(request, {name: field.examples[0] for name, field in fields.items() if field.examples}),
+                "multipart/form-data": {"schema": {"$ref": f"#/components/schemas/{form_name(request)}"}},
                 **{name: {"schema": {**_TEXT, "description": "The bytes of the file."}} for name in MEDIA_TYPES},
             },
         },
@@ -169,6 +128,7 @@ def _openai() -> Json:
     answer = _json(ChatCompletion) | _events(ChatCompletionChunk, end="[DONE]")
     body = _json(ChatCompletionRequest, {"messages": [{"role": "user", "content": parts}]})
     name = {"name": "model", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
+    one = _operation("get_model", "OpenAI", "Describe the model that is served", _json(Model), (404, *_ADMISSION))
     return {
         "/v1/chat/completions": {
             "post": {
@@ -180,14 +140,7 @@ def _openai() -> Json:
         "/v1/models": {
             "get": _operation("list_models", "OpenAI", "List the model that is served", _json(ModelList), _ADMISSION)
         },
-        "/v1/models/{model}": {
-            "get": {
-                **_operation(
-                    "get_model", "OpenAI", "Describe the model that is served", _json(Model), (404, *_ADMISSION)
-                ),
-                "parameters": [{**name, "description": "Its name, as the list gives it."}],
-            }
-        },
+        "/v1/models/{model}": {"get": {**one, "parameters": [name]}},
     }
 
 
@@ -263,66 +216,3 @@ def _events(model: type[BaseModel], end: str | None = None) -> Json:
 
 def _ref(model: type[BaseModel]) -> Json:
     return {"$ref": f"#/components/schemas/{model.__name__}"}
-
-
-def _form_name(request: type[BaseModel]) -> str:
-    return request.__name__.replace("Request", "Form")
-
-
-class _Untitled(GenerateJsonSchema):
-    """Leaves titles out: they repeat the names of fields."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
-def _schemas(config: ServerConfig) -> Json:
-    """Return the schemas of all bodies, with the limits of the server."""
-    models = {*REQUESTS.values(), *RESPONSES.values(), *EVENTS.values()}
-    models |= {ChatCompletionRequest, ChatCompletion, ChatCompletionChunk, ModelList, Model, Error, Status}
-    _, generated = models_json_schema(
-        [(model, "validation") for model in sorted(models, key=lambda model: model.__name__)],
-        ref_template="#/components/schemas/{model}",
-        schema_generator=_Untitled,
-    )
-    schemas: Json = generated["$defs"]
-    for schema in schemas.values():
-        del schema["title"]
-    _take_docstring(schemas["Metrics"], str(Metrics.__doc__))
-    for schema in schemas.values():
-        for name, limit in (("max_tokens", config.max_tokens), ("max_completion_tokens", config.max_tokens)):
-            _limit(schema, name, maximum=limit)
-        _limit(schema, "max_objects", maximum=config.max_objects)
-        for name, most in (("question", MAX_QUESTION_CHARACTERS), ("object", MAX_OBJECT_CHARACTERS)):
-            _limit(schema, name, minLength=1, maxLength=min(most, config.max_prompt_characters))
-    for skill, request in REQUESTS.items():
-        schemas[_form_name(request)] = _form(request, schemas[request.__name__])
-        if skill != "query":
-            schemas[request.__name__].setdefault("required", []).append("image_url")
-    return schemas
-
-
-def _limit(schema: Json, name: str, **limits: int) -> None:
-    field = schema.get("properties", {}).get(name, {})
-    for one in field.get("anyOf", [field]):
-        if one.get("type") in ("integer", "string") and "const" not in one:
-            one |= limits
-
-
-def _form(request: type[BaseModel], schema: Json) -> Json:
-    """Return the schema of a form from that of JSON: what only JSON can hold is text that is JSON, and null is not."""
-    _, others = json_fields(request)
-    fields: Json = {"image": {**_TEXT, "format": "binary", "description": "The file; its field may have any name."}}
-    for name, field in schema["properties"].items():
-        inner = {**field.get("anyOf", [field])[0], **{key: value for key, value in field.items() if key != "anyOf"}}
-        fields[name] = {**_TEXT, "description": "JSON."} if name in others else inner
-    del fields["image_url"]
-    required = [*schema.get("required", []), *([] if "question" in fields else ["image"])]
-    return {"type": "object", "properties": fields, "required": required}
-
-
-def _take_docstring(schema: Json, text: str) -> None:
-    """Describe a dataclass and its fields by its docstring."""
-    schema["description"] = text.partition("\n")[0]
-    for name, description in re.findall(r"^ {8}(\w+): (.+)$", text, re.MULTILINE):
-        schema["properties"][name]["description"] = description
