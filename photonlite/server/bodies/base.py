@@ -40,13 +40,12 @@ class Body(BaseModel):
         if not isinstance(given, dict):
             return given
         known = [field.alias or name for name, field in cls.model_fields.items()]
-        given = {name: value for name, value in given.items() if value is not None}
-        unknown = next((name for name in given if name not in known), None)
+        unknown = next((name for name, value in given.items() if value is not None and name not in known), None)
         if unknown is not None and cls.model_config["extra"] == "forbid":
             hint = did_you_mean(unknown, known)
             message = f"the field {shown(unknown)} is unknown{hint}: the fields are {', '.join(known)}"
             raise HttpError(422, message, code="unknown_field")
-        return given
+        return {name: value for name, value in given.items() if value is not None}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> Json:

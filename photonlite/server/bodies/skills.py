@@ -54,7 +54,7 @@ class PointFields(BaseModel):
 _Pair = Annotated[list[Unit], Field(min_length=2, max_length=2)]
 _Four = Annotated[list[Unit], Field(min_length=4, max_length=4)]
 SpatialRefs = Annotated[
-    list[_Pair | _Four | PointFields | BoxFields],
+    list[Annotated[_Pair | _Four | PointFields | BoxFields, Field(union_mode="left_to_right")]],
     Field(fail_fast=True, description="What the words are about: points, boxes, or objects as answers hold them."),
     wanted("a list of points [x, y] and boxes [x_min, y_min, x_max, y_max] from 0 to 1, or of such objects"),
 ]
