@@ -34,7 +34,7 @@ from photonlite.config import EngineConfig
 from photonlite.device.names import resolve_device
 from photonlite.errors import PhotonliteError
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.observe.units import format_seconds
+from photonlite.observe.metrics import format_seconds
 from photonlite.realtime.feed import Feed
 from photonlite.realtime.loop import RealtimeLoop
 from photonlite.realtime.sources import Frames, open_source

@@ -1,4 +1,4 @@
-"""What the engine shows of itself: counts and times, a trace of every phase, and an image of it."""
+"""Observability of the engine: metrics, a trace of every phase, and a drawing of it."""
 
 from photonlite.observe.idle import busy_share, idle_gaps, idle_per_period, step_starts
 from photonlite.observe.metrics import EngineMetrics, Histogram

@@ -1,4 +1,4 @@
-"""How busy the compute stream was, from the spans of a trace."""
+"""Busy and idle times of the compute stream, from the spans of a trace."""
 
 import math
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ Interval = tuple[float, float]
 
 
 def busy_intervals(spans: Iterable[Span]) -> list[Interval]:
-    """Give when the compute stream worked, in order; spans that overlap or touch are one interval."""
+    """Return when the compute stream worked, in order; spans that overlap or touch are one interval."""
     merged: list[Interval] = []
     for start, end in sorted((span.start_s, span.end_s) for span in spans if span.track == "compute"):
         if merged and start <= merged[-1][1]:
@@ -22,27 +22,24 @@ def busy_intervals(spans: Iterable[Span]) -> list[Interval]:
 
 
 def idle_intervals(spans: Iterable[Span]) -> list[Interval]:
-    """Give when the compute stream had nothing to do between its first and its last span, in order."""
+    """Return when the compute stream was idle between its first and its last span, in order."""
     return [(earlier[1], later[0]) for earlier, later in pairwise(busy_intervals(spans))]
 
 
 def idle_gaps(spans: Iterable[Span]) -> list[float]:
-    """Give the seconds between the end of one compute span and the start of the next, in order.
-
-    Spans that overlap or touch leave no gap.
-    """
+    """Return the lengths of `idle_intervals`, in seconds."""
     return [end - start for start, end in idle_intervals(spans)]
 
 
 def busy_share(spans: Iterable[Span]) -> float:
-    """Give the share of the time between the first and the last compute span in which one ran; 0 where none did."""
+    """Return the busy share of the time from the first to the last compute span; 0 without spans."""
     busy = busy_intervals(spans)
     extent = busy[-1][1] - busy[0][0] if busy else 0.0
     return sum(end - start for start, end in busy) / extent if extent > 0 else 0.0
 
 
 def step_starts(spans: Iterable[Span]) -> list[float]:
-    """Give when each step began on the compute stream, in order; a step's finalize is not its beginning."""
+    """Return when each step began on the compute stream, in order; a finalize does not begin a step."""
     starts: list[float] = []
     seen = set()
     for span in sorted((span for span in spans if span.track == "compute"), key=lambda span: span.start_s):
@@ -56,7 +53,7 @@ def step_starts(spans: Iterable[Span]) -> list[float]:
 
 
 def idle_per_period(spans: Iterable[Span]) -> float:
-    """Give the mean idle seconds from one step's beginning to the next one's; NaN with fewer than two steps."""
+    """Return the mean idle seconds between the starts of successive steps; NaN with fewer than two steps."""
     kept = list(spans)
     starts = step_starts(kept)
     if len(starts) < 2:

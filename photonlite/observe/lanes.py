@@ -1,5 +1,6 @@
-"""Bars on a row of pixels: which span is seen where, and how much of a pixel it covers."""
+"""Geometry of a timeline: its time axis, the visible parts of spans, and anti-aliased bars on a row of pixels."""
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -9,9 +10,38 @@ from PIL import Image
 from photonlite.observe.trace import Span
 from photonlite.results.drawing.style import Color
 
+_TICK_PIXELS = 150
+
+
+class Axis(NamedTuple):
+    """Times from `start` to `end`, in seconds, on `pixels` columns from the column `left` on."""
+
+    start: float
+    end: float
+    left: int
+    pixels: int
+
+    def offset(self, seconds: float) -> float:
+        """Columns from `left` to a time; outside [0, `pixels`] if it is not shown."""
+        return (seconds - self.start) / (self.end - self.start) * self.pixels
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return columns from `left` and labels of round times since the start, in one unit."""
+        extent = self.end - self.start
+        least = extent * _TICK_PIXELS / self.pixels
+        power = 10.0 ** math.floor(math.log10(least))
+        step = next(power * digit for digit in (1, 2, 5, 10) if power * digit >= least * 0.999)
+        scale, unit = (1e6, "us") if extent < 1e-3 else (1e3, "ms") if extent < 1 else (1.0, "s")
+        decimals = max(0, -math.floor(math.log10(step * scale) + 1e-9))
+        count = math.floor(extent / step * (1 + 1e-9))  # a round end gets its tick despite rounding
+        return [
+            (index * step / extent * self.pixels, f"{index * step * scale:.{decimals}f} {unit}")
+            for index in range(count + 1)
+        ]
+
 
 class Piece(NamedTuple):
-    """A part of a span that no later span hides, in seconds."""
+    """A part of a span that no later span covers, in seconds."""
 
     span: Span
     start_s: float
@@ -19,7 +49,7 @@ class Piece(NamedTuple):
 
 
 def visible_pieces(spans: Iterable[Span]) -> list[Piece]:
-    """Cut spans of one track into pieces that do not overlap, in order; what began last is seen."""
+    """Cut spans of one track into pieces that do not overlap, in order; later spans cover earlier ones."""
     pieces: list[Piece] = []
     open_spans: list[Span] = []
     seen_to = 0.0
@@ -36,7 +66,7 @@ def visible_pieces(spans: Iterable[Span]) -> list[Piece]:
             show(until)
             open_spans.pop()
 
-    # Of spans that begin together the longest goes below the others.
+    # The longest of spans that begin together goes below the others.
     for span in sorted(spans, key=lambda span: (span.start_s, -span.end_s)):
         close(span.start_s)
         if open_spans:
@@ -48,12 +78,9 @@ def visible_pieces(spans: Iterable[Span]) -> list[Piece]:
 
 
 class Bars:
-    """Bars of one row, in colours; a bar that covers a part of a pixel colours that part of it.
+    """Bars of one row of pixels; a bar that covers a part of a pixel colours that part of it.
 
-    So a gap of a fifth of a pixel is a fifth red: gaps too narrow to be seen one by one still add up to their share.
-
-    Args:
-        width: Pixels of the row.
+    A gap of a fifth of a pixel is a fifth red: gaps too narrow to be seen still add up to their share.
     """
 
     def __init__(self, width: int) -> None:
@@ -61,7 +88,7 @@ class Bars:
         self._ink = np.zeros((width, 4))  # red, green, blue, each times the share covered; that share
 
     def add(self, left: float, right: float, color: Color) -> None:
-        """Put a bar from `left` to `right`, in pixels; what lies outside the row is cut off."""
+        """Add a bar from `left` to `right`, in pixels, cut at the row's ends."""
         left, right = max(left, 0.0), min(right, float(self._width))
         if right <= left:
             return

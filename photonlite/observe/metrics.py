@@ -1,20 +1,19 @@
 """Counters, gauges and histograms of the engine.
 
-One thread, the engine's, writes; any thread reads. Nothing is locked: a reader may see a step's tokens before its rows,
-but every number it sees was true a moment ago, and a histogram's count always equals the sum of its buckets.
+The engine thread writes, any thread reads, without locks: a reader may see a step's tokens before its rows, but every
+number was true a moment ago, and a histogram's count always equals the sum of its buckets.
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any
 
 from photonlite.batch import Kind
-from photonlite.observe.units import format_seconds
 
-# From 10 microseconds to 100 seconds, six bounds a decade: quantiles of a period of 3 ms are good to a few per cent.
+# 10 us to 100 s, six bounds a decade: quantiles of a period of 3 ms are exact to a few per cent.
 TIME_BOUNDS = (*(float(f"{digit}e{power}") for power in range(-5, 2) for digit in (1, 1.5, 2, 3, 5, 7)), 100.0)
 ROW_BOUNDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0)
 
@@ -35,16 +34,25 @@ GAUGES = (
 )
 """Fields of `EngineMetrics` that go up and down; its other integers only grow."""
 
+_UNITS = ((1e6, "us"), (1e3, "ms"), (1.0, "s"))
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time with three digits in us, ms or s; a dash for NaN."""
+    if math.isnan(seconds):
+        return "-"
+    for scale, unit in _UNITS:
+        value = seconds * scale
+        if value < 999.5 or unit == "s":  # compared as rounded: 999.7 us is 1.00 ms
+            break
+    digits = 0 if value == 0 else 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f} {unit}"
+
 
 class Histogram:
-    """How often values fell between fixed bounds.
+    """Counts of values between fixed, increasing bounds.
 
-    Args:
-        bounds: Upper ends of the buckets, growing, each one part of its bucket; one more bucket takes what is larger.
-
-    Attributes:
-        sum: Of all values.
-        largest: Of all values; 0 before the first.
+    A bound belongs to the bucket below it; one more bucket takes larger values. `sum` and `largest` are of all values.
     """
 
     __slots__ = ("_counts", "bounds", "largest", "sum")
@@ -58,8 +66,8 @@ class Histogram:
         self.largest = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value of at least 0, which was seen so many times."""
-        # The largest goes first: a reader that sees the count sees a largest that is no smaller.
+        """Count a value of at least 0 that occurred so many times."""
+        # `largest` is written first, so that a reader of the count never sees a smaller one.
         if value > self.largest:
             self.largest = value
         self._counts[bisect_left(self.bounds, value)] += times
@@ -67,28 +75,21 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Values so far."""
         return sum(self._counts)
 
     @property
     def mean(self) -> float:
-        """Of all values; NaN where there are none."""
+        """Mean of all values; NaN without values."""
         count = self.count
         return self.sum / count if count else math.nan
 
     @property
     def buckets(self) -> list[int]:
-        """Values in each bucket, the one beyond the last bound at the end."""
+        """Counts of the buckets, that of larger values at the end."""
         return list(self._counts)
 
     def quantile(self, q: float) -> float:
-        """Estimate the value that a share of all values does not exceed, as if each bucket were filled evenly.
-
-        Args:
-            q: The share, in [0, 1].
-
-        Returns:
-            The estimate; never above `largest`. NaN where there are no values.
+        """Estimate a quantile, as if each bucket were filled evenly; at most `largest`, NaN without values.
 
         Raises:
             ValueError: q lies outside [0, 1].
@@ -102,13 +103,12 @@ class Histogram:
             if count and below + count >= rank:
                 low = self.bounds[index - 1] if index else 0.0
                 high = min(self.bounds[index], self.largest) if index < len(self.bounds) else self.largest
-                # Rounding must not carry it over the end of its bucket.
-                return min(high, low + (high - low) * (rank - below) / count)
+                return min(high, low + (high - low) * (rank - below) / count)  # rounding may exceed the bucket
             below += count
         return math.nan
 
     def snapshot(self) -> dict[str, Any]:
-        """Give count, sum, largest and, by upper bound, how many values do not exceed it: plain values for JSON."""
+        """Return count, sum, largest and cumulative counts by upper bound, for JSON."""
         cumulative: dict[str, int] = {}
         count = 0
         for bound, inside in zip((*map(repr, self.bounds), "+Inf"), self.buckets, strict=True):
@@ -123,92 +123,51 @@ def _by_kind() -> dict[Kind, int]:
 
 @dataclass(eq=False, slots=True)
 class EngineMetrics:
-    """What an engine has done since it started, and how it stands. Times in seconds.
+    """Counters, gauges and histograms of an engine since it started; times in seconds."""
 
-    Attributes:
-        queue_s: From the prepared image to the first launch that carried the prompt, of each request.
-        preprocess_s: Decoding and hashing an image, and cutting its crops if they were needed, of each request.
-        encode_s: The vision encoder, of each request whose image had to be encoded for it.
-        prefill_s: The prompt's forward pass, of each request.
-        decode_s: All later tokens, of each request.
-        time_to_first_token_s: From submission to the first token, of each request.
-        token_s: Between two successive tokens of a request.
-        batch_size: Rows of each decode step, without padding.
-        requests_submitted: Taken in.
-        requests_finished: Answered.
-        requests_failed: Ended by an error.
-        requests_cancelled: Given up by the caller.
-        dropped_preparing: Calls whose deadlines passed before their images were prepared; no requests yet. The next
-            three are among `requests_failed`.
-        dropped_waiting: Requests whose deadlines passed before their prompts ran.
-        dropped_hopeless: Real-time requests that were given up before any work was spent on them: by measured rates
-            their first tokens would have come too late.
-        dropped_running: Requests whose deadlines passed while they were being answered.
-        tokens: Committed.
-        steps: Launched, by kind.
-        crops_encoded: By the vision encoder.
-        prefix_hits: Images found in the prefix cache.
-        prefix_misses: Images that had to be encoded.
-        preemptions: Sequences that gave their pages back and started again.
-        zombie_rows: Rows of steps that carried a finished sequence.
-        padding_rows: Rows that filled a batch up to a captured size.
-        graph_replays: Steps that ran as a CUDA graph.
-        eager_steps: Steps that did not.
-        pages_free: Of the KV cache, those that hold nothing.
-        pages_cached: Of the KV cache, those that nothing uses: they are kept for later requests with the same image
-            or prompt, and given away when pages are needed. The others are in use.
-        pages_total: Of the KV cache.
-        page_bytes: Of one page, all layers: half as many with keys and values in FP8 as in bfloat16.
-        running: Sequences admitted.
-        waiting: Sequences not yet admitted.
-        in_flight: Steps launched and not committed.
-        open_realtime: Real-time requests in the engine, waiting or running.
-        open_bulk: All others.
-        oldest_realtime_s: Age of the oldest real-time request that is not admitted, since it was asked; 0 without.
-        oldest_bulk_s: The same of all others.
-        preparing: Calls that wait for room before their images are decoded.
-        prepared_bytes: Decoded images that wait for the engine.
-    """
-
+    # From the prepared image to the first launch with the prompt, of each request.
     queue_s: Histogram = field(default_factory=Histogram)
+    # Decoding and hashing an image, and cutting its crops if needed.
     preprocess_s: Histogram = field(default_factory=Histogram)
+    # The image encoder, of each request whose image was not cached.
     encode_s: Histogram = field(default_factory=Histogram)
-    prefill_s: Histogram = field(default_factory=Histogram)
-    decode_s: Histogram = field(default_factory=Histogram)
-    time_to_first_token_s: Histogram = field(default_factory=Histogram)
-    token_s: Histogram = field(default_factory=Histogram)
+    prefill_s: Histogram = field(default_factory=Histogram)  # the prompt's forward pass
+    decode_s: Histogram = field(default_factory=Histogram)  # all later tokens of a request
+    time_to_first_token_s: Histogram = field(default_factory=Histogram)  # from submission
+    token_s: Histogram = field(default_factory=Histogram)  # between two successive tokens of a request
+    # Rows of each decode step, without padding.
     batch_size: Histogram = field(default_factory=lambda: Histogram(ROW_BOUNDS))
     requests_submitted: int = 0
     requests_finished: int = 0
     requests_failed: int = 0
     requests_cancelled: int = 0
-    dropped_preparing: int = 0
-    dropped_waiting: int = 0
-    dropped_hopeless: int = 0
-    dropped_running: int = 0
-    tokens: int = 0
-    steps: dict[Kind, int] = field(default_factory=_by_kind)
+    dropped_preparing: int = 0  # deadline passed before the image was prepared; not yet a request
+    dropped_waiting: int = 0  # deadline passed before the prompt ran; this and the next two are also failed requests
+    dropped_hopeless: int = 0  # real-time requests dropped early: by measured rates their first token would be late
+    dropped_running: int = 0  # deadline passed during decoding
+    tokens: int = 0  # committed
+    steps: dict[Kind, int] = field(default_factory=_by_kind)  # launched, by kind
     crops_encoded: int = 0
-    prefix_hits: int = 0
-    prefix_misses: int = 0
-    preemptions: int = 0
-    zombie_rows: int = 0
-    padding_rows: int = 0
-    graph_replays: int = 0
+    prefix_hits: int = 0  # images found in the prefix cache
+    prefix_misses: int = 0  # images that had to be encoded
+    preemptions: int = 0  # sequences that gave their pages back and started again
+    zombie_rows: int = 0  # rows of steps that carried a finished sequence
+    padding_rows: int = 0  # rows that filled a batch up to a captured size
+    graph_replays: int = 0  # steps that ran as a CUDA graph
     eager_steps: int = 0
-    pages_free: int = 0
-    pages_cached: int = 0
+    pages_free: int = 0  # of the KV cache, without content
+    pages_cached: int = 0  # unused, but kept for later requests with the same image or prompt
     pages_total: int = 0
-    page_bytes: int = 0
-    running: int = 0
-    waiting: int = 0
-    in_flight: int = 0
-    open_realtime: int = 0
+    page_bytes: int = 0  # of all layers
+    running: int = 0  # sequences admitted
+    waiting: int = 0  # sequences not yet admitted
+    in_flight: int = 0  # steps launched and not committed
+    open_realtime: int = 0  # waiting or running
     open_bulk: int = 0
-    oldest_realtime_s: float = 0.0
+    oldest_realtime_s: float = 0.0  # age of the oldest one that is not admitted; 0 without
     oldest_bulk_s: float = 0.0
-    preparing: int = 0
-    prepared_bytes: int = 0
+    preparing: int = 0  # calls that wait for memory before their images are decoded
+    prepared_bytes: int = 0  # decoded images that wait for the engine
 
     @property
     def histograms(self) -> dict[str, Histogram]:
@@ -217,7 +176,7 @@ class EngineMetrics:
         return {name: value for name, value in values.items() if isinstance(value, Histogram)}
 
     def snapshot(self) -> dict[str, Any]:
-        """Give everything as plain values for JSON, under "counters", "gauges" and "histograms"; from any thread."""
+        """Return plain values for JSON, under "counters", "gauges" and "histograms"; from any thread."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         counters = {name: value for name, value in values.items() if isinstance(value, int) and name not in GAUGES}
         return {
@@ -227,7 +186,7 @@ class EngineMetrics:
         }
 
     def summary(self) -> str:
-        """Write a table for terminals; what has not been observed is left out."""
+        """Return a table for terminals, without histograms that have no values."""
         return "\n".join((*self._totals(), *self._times()))
 
     __str__ = summary
@@ -236,39 +195,20 @@ class EngineMetrics:
         used = self.pages_total - self.pages_free - self.pages_cached
         lookups = self.prefix_hits + self.prefix_misses
         hit_share = f" ({self.prefix_hits / lookups:.0%})" if lookups else ""
-        groups: dict[str, Mapping[str, int]] = {
-            "requests": {
-                "submitted": self.requests_submitted,
-                "finished": self.requests_finished,
-                "failed": self.requests_failed,
-                "cancelled": self.requests_cancelled,
-            },
-            "dropped": {
-                "while prepared": self.dropped_preparing,
-                "waiting": self.dropped_waiting,
-                "hopeless": self.dropped_hopeless,
-                "running": self.dropped_running,
-            },
-            "now": {"running": self.running, "waiting": self.waiting, "steps in flight": self.in_flight},
-            "steps": {str(kind): count for kind, count in self.steps.items()},
-            "run as": {"graph replays": self.graph_replays, "eager steps": self.eager_steps},
-            "rows": {"tokens": self.tokens, "zombie": self.zombie_rows, "padding": self.padding_rows},
-            "images": {
-                "crops": self.crops_encoded,
-                "prefix misses": self.prefix_misses,
-                f"prefix hits{hit_share}": self.prefix_hits,
-            },
-            "pages": {
-                "used": used,
-                "cached": self.pages_cached,
-                "total": self.pages_total,
-                "bytes each": self.page_bytes,
-                "pre-emptions": self.preemptions,
-            },
-        }
+        steps = ", ".join(f"{count:,} {kind}" for kind, count in self.steps.items())
         return [
-            f"{title:<10}" + ", ".join(f"{value:,} {name}" for name, value in group.items())
-            for title, group in groups.items()
+            f"requests  {self.requests_submitted:,} submitted, {self.requests_finished:,} finished, "
+            f"{self.requests_failed:,} failed, {self.requests_cancelled:,} cancelled",
+            f"dropped   {self.dropped_preparing:,} while prepared, {self.dropped_waiting:,} waiting, "
+            f"{self.dropped_hopeless:,} hopeless, {self.dropped_running:,} running",
+            f"now       {self.running:,} running, {self.waiting:,} waiting, {self.in_flight:,} steps in flight",
+            f"steps     {steps}",
+            f"run as    {self.graph_replays:,} graph replays, {self.eager_steps:,} eager steps",
+            f"rows      {self.tokens:,} tokens, {self.zombie_rows:,} zombie, {self.padding_rows:,} padding",
+            f"images    {self.crops_encoded:,} crops, {self.prefix_misses:,} prefix misses, "
+            f"{self.prefix_hits:,} prefix hits{hit_share}",
+            f"pages     {used:,} used, {self.pages_cached:,} cached, {self.pages_total:,} total, "
+            f"{self.page_bytes:,} bytes each, {self.preemptions:,} pre-emptions",
         ]
 
     def _times(self) -> list[str]:

@@ -1,8 +1,7 @@
-"""What an engine does inside a ``with`` block, kept as spans that can be saved and drawn."""
+"""Spans of what an engine does inside a ``with`` block, to be saved and drawn."""
 
 import time
 from os import PathLike
-from types import TracebackType
 from typing import Any, Self
 
 from PIL import Image
@@ -12,10 +11,7 @@ from photonlite.observe.trace import Span, Tracer
 
 
 class Recording:
-    """Records while its block runs; the spans stay afterwards.
-
-    Args:
-        tracer: The engine's; it is switched on for the block, and off again if it was off. Blocks may overlap.
+    """Records while its block runs; blocks may overlap.
 
     Attributes:
         spans: What happened in the block, in the order in which it was recorded; empty before the block's end.
@@ -31,14 +27,12 @@ class Recording:
         self._tracer.begin()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._tracer.end()
         self.spans = [span for span in self._tracer.spans() if span.start_s >= self._start]
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a trace that https://ui.perfetto.dev opens; compressed where the path ends in ".gz".
+        """Write a trace that https://ui.perfetto.dev opens, gzipped if the path ends in ".gz".
 
         Raises:
             OSError: The file cannot be written.
@@ -49,7 +43,7 @@ class Recording:
         kept.save(path)
 
     def draw(self, path: str | PathLike[str] | None = None, **options: Any) -> Image.Image:
-        """Draw a timeline: host, compute and copies in rows, the device's idle time in red.
+        """Draw a timeline: host, compute and copies in rows, idle time of the device in red.
 
         Args:
             path: Where to save it, as .png, .jpg or .webp; nowhere by default.

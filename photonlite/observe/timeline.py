@@ -1,4 +1,4 @@
-"""An image of a trace: what the host, the device and the copies did, with the device's idle time in red.
+"""Draws a trace: what the host, the device and the copies did, with the device's idle time in red.
 
 ```
  title and figures
@@ -21,11 +21,10 @@ from pathlib import PurePath
 from PIL import Image, ImageDraw
 
 from photonlite.errors import SettingsError
-from photonlite.observe.axis import Axis
 from photonlite.observe.idle import Interval, busy_share, idle_gaps, idle_intervals, idle_per_period, step_starts
-from photonlite.observe.lanes import Bars, Piece, visible_pieces
+from photonlite.observe.lanes import Axis, Bars, Piece, visible_pieces
+from photonlite.observe.metrics import format_seconds
 from photonlite.observe.trace import TRACKS, Span, Track
-from photonlite.observe.units import format_seconds
 from photonlite.results.drawing.style import Color, load_font, text_color
 
 __all__ = ["busy_share", "draw_timeline", "idle_gaps"]
@@ -41,7 +40,7 @@ IDLE: Color = (220, 38, 38)
 OTHER: Color = (161, 152, 140)
 COPY: Color = (100, 116, 139)
 
-# The colours of Okabe and Ito without their vermilion, which is too close to the red of idle time; waiting is pale.
+# Okabe and Ito's colours without vermilion, which is too close to the red of idle time; waiting is pale.
 COLORS: dict[str, Color] = {
     "plan": (240, 228, 66),
     "launch": (86, 180, 233),
@@ -71,7 +70,7 @@ def draw_timeline(
     width: int = 1600,
     title: str | None = None,
 ) -> Image.Image:
-    """Draw the spans of a trace as a timeline; its figures are those of the steps that it shows.
+    """Draw the spans of a trace as a timeline, with figures of the steps shown.
 
     Args:
         spans: As `Tracer.spans` gives them.
@@ -96,8 +95,7 @@ def draw_timeline(
     low = start if start is not None else min((span.start_s for span in recorded), default=0.0)
     high = end if end is not None else max((span.end_s for span in recorded), default=low)
     shown = [span for span in recorded if span.end_s >= low and span.start_s <= high]
-    # Spans without any length still get an axis.
-    axis = Axis(low, max(high, low + 1e-6), MARGIN + LABELS, width - 2 * MARGIN - LABELS)
+    axis = Axis(low, max(high, low + 1e-6), MARGIN + LABELS, width - 2 * MARGIN - LABELS)  # never of length 0
     if shown:
         image = _draw(shown, idle_intervals(recorded), axis, title)
     else:
@@ -153,7 +151,7 @@ def _draw_nothing(width: int, title: str | None, message: str) -> Image.Image:
 
 
 def _figures(shown: list[Span], axis: Axis) -> list[tuple[str, str]]:
-    """Values and what they mean, for the headline."""
+    """Return values and their meanings for the headline."""
     starts = step_starts(shown)
     period = (starts[-1] - starts[0]) / (len(starts) - 1) if len(starts) > 1 else math.nan
     busy = f"{busy_share(shown):.1%}" if starts else "-"
@@ -175,7 +173,7 @@ def _draw_figures(pen: ImageDraw.ImageDraw, figures: Sequence[tuple[str, str]], 
 
 
 def _draw_lane(image: Image.Image, spans: list[Span], gaps: list[Interval], axis: Axis, place: tuple[int, int]) -> None:
-    """Draw one track; its place is its upper edge and its height."""
+    """Draw one track at `place`: its upper edge and its height."""
     top, height = place
     bars = Bars(axis.pixels)
     pieces = visible_pieces(spans)
@@ -199,7 +197,7 @@ def _draw_label(
     axis: Axis,
     place: tuple[int, int],
 ) -> None:
-    """Write the first text that fits into the part of an interval that is shown, and mark where the interval begins."""
+    """Write the first text that fits into the shown part of an interval, and mark its beginning."""
     pen = ImageDraw.Draw(image)
     top, height = place
     left, right = max(axis.offset(interval[0]), 0.0), min(axis.offset(interval[1]), float(axis.pixels))
@@ -231,7 +229,7 @@ def _labels(span: Span) -> list[str]:
 
 
 def _widest(pieces: list[Piece]) -> Iterable[Piece]:
-    """The widest piece of each span: it gets the label."""
+    """Return the widest piece of each span, which gets the label."""
     widest: dict[int, Piece] = {}
     for piece in pieces:
         held = widest.get(id(piece.span))
@@ -254,7 +252,7 @@ def _draw_ticks(pen: ImageDraw.ImageDraw, ticks: list[tuple[float, str]], axis: 
 
 
 def _legend_entries(shown: list[Span]) -> list[tuple[str, Color]]:
-    """What the image's colours mean, the rows' order kept."""
+    """Return names and colours of the legend, in the order of the rows."""
     entries: dict[str, Color] = {}
     for track in TRACKS[:2]:
         names = {span.name for span in shown if span.track == track}
@@ -269,7 +267,7 @@ def _legend_entries(shown: list[Span]) -> list[tuple[str, Color]]:
 
 
 def _legend_places(entries: list[tuple[str, Color]], axis: Axis) -> list[tuple[float, int]]:
-    """Where each entry begins, in pixels, and in which line."""
+    """Return the column and the line of each entry of the legend."""
     places: list[tuple[float, int]] = []
     left, line = 0.0, 0
     for name, _ in entries:

@@ -16,14 +16,11 @@ _NOTHING = nullcontext()
 
 
 class Span(NamedTuple):
-    """One phase of one tick.
+    """One phase of one tick; times in seconds of `time.perf_counter`.
 
     Attributes:
-        track: Where it ran: on the engine thread, or on one of the device's streams.
-        name: What it was.
-        start_s: In seconds of `time.perf_counter`.
-        end_s: In seconds of `time.perf_counter`; not before the start.
-        args: What else is known; "step" is the number of the step.
+        track: The engine thread, or one of the device's streams.
+        args: Details; "step" is the number of the step.
     """
 
     track: Track
@@ -34,16 +31,11 @@ class Span(NamedTuple):
 
 
 class Tracer:
-    """Collects spans; the oldest go when there are too many.
-
-    One thread writes; any thread may read.
-
-    Args:
-        capacity: Spans to keep.
-        enabled: Whether to record; may be changed at any time.
+    """Collects spans in a ring: one thread writes, any thread reads.
 
     Attributes:
-        dropped: Spans that had to make room.
+        enabled: Whether to record; may be changed at any time.
+        dropped: Spans that were overwritten.
     """
 
     def __init__(self, capacity: int = 100_000, *, enabled: bool = True) -> None:
@@ -57,14 +49,9 @@ class Tracer:
         self._was_on = enabled
 
     def span(self, track: Track, name: str, start_s: float, end_s: float, **args: Any) -> None:
-        """Record a phase that is over.
+        """Record a phase that has ended.
 
-        Args:
-            track: Where it ran.
-            name: What it was.
-            start_s: In seconds of `time.perf_counter`.
-            end_s: The same. A device's clock is coarse: an end before the start counts as the start.
-            **args: What else is known of it, such as ``step=12``.
+        A device's clock is coarse: an end before the start counts as the start.
         """
         if not self.enabled:
             return
@@ -73,15 +60,15 @@ class Tracer:
         self._ring.append(Span(track, name, start_s, max(start_s, end_s), args))
 
     def host(self, name: str, **args: Any) -> AbstractContextManager[None]:
-        """Record what the engine thread does inside a ``with`` block, also when it raises."""
+        """Record what the engine thread does in a ``with`` block, also if it raises."""
         return _HostSpan(self, name, args) if self.enabled else _NOTHING
 
     def spans(self) -> list[Span]:
-        """Give what is kept, in the order in which it was recorded."""
+        """Return the spans in the order in which they were recorded."""
         return list(self._ring)
 
     def begin(self) -> None:
-        """Record until the matching `end`, whoever else begins and ends meanwhile; from any thread."""
+        """Record until the matching `end`; pairs may overlap, from any thread."""
         with self._lock:
             if not self._begun:
                 self._was_on = self.enabled
@@ -89,25 +76,22 @@ class Tracer:
             self.enabled = True
 
     def end(self) -> None:
-        """Go back to what was before, unless somebody else still records."""
+        """Restore `enabled` after the last pair has ended."""
         with self._lock:
             self._begun -= 1
             if not self._begun:
                 self.enabled = self._was_on
 
     def clear(self) -> None:
-        """Forget all spans, as a benchmark does after its warm-up."""
+        """Delete all spans, as a benchmark does after its warm-up."""
         self._ring.clear()
         self.dropped = 0
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a trace that Perfetto and chrome://tracing open; its times count from the earliest span.
+        """Write a trace that Perfetto and chrome://tracing open, gzipped if the path ends in ".gz".
 
-        The format is the "Trace Event Format" of the Chromium project: complete events in microseconds, one thread for
-        each track.
-
-        Args:
-            path: Of the file to write; compressed where it ends in ".gz".
+        The format is Chromium's "Trace Event Format": complete events in microseconds from the earliest span, one
+        thread for each track.
 
         Raises:
             OSError: The file cannot be written.
@@ -119,12 +103,11 @@ class Tracer:
         }
         opened = gzip.open if fspath(path).endswith(".gz") else open
         with opened(path, "wt", encoding="utf-8") as file:
-            # Numbers of numpy and other strangers among the args must not spoil the trace.
-            json.dump(trace, file, default=str, separators=(",", ":"))
+            json.dump(trace, file, default=str, separators=(",", ":"))  # args may hold NumPy numbers
 
 
 class _HostSpan(AbstractContextManager[None]):
-    """Records the time from entering to leaving a block; a generator would take half as long again."""
+    """Records the time of a block; a generator would take 1.5 times as long."""
 
     __slots__ = ("_args", "_name", "_start", "_tracer")
 
@@ -148,19 +131,10 @@ def _trace_events(spans: list[Span]) -> list[dict[str, Any]]:
         events.append({**process, "tid": index, "name": "thread_name", "args": {"name": track}})
         events.append({**process, "tid": index, "name": "thread_sort_index", "args": {"sort_index": index}})
     origin = min((span.start_s for span in spans), default=0.0)
-    # Of spans that start together the longest comes first: viewers nest later ones into it.
+    # The longest of spans that start together comes first: viewers nest later ones into it.
     for span in sorted(spans, key=lambda span: (span.start_s, -span.end_s)):
         start, duration = span.start_s - origin, span.end_s - span.start_s
-        events.append(
-            {
-                "ph": "X",
-                "pid": 1,
-                "tid": TRACKS.index(span.track),
-                "cat": span.track,
-                "name": span.name,
-                "ts": round(start * 1e6, 3),
-                "dur": round(duration * 1e6, 3),
-                "args": span.args,
-            }
-        )
+        times = {"ts": round(start * 1e6, 3), "dur": round(duration * 1e6, 3)}
+        where = {"pid": 1, "tid": TRACKS.index(span.track), "cat": span.track}
+        events.append({"ph": "X", **where, "name": span.name, **times, "args": span.args})
     return events

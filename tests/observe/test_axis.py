@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from photonlite.observe.axis import Axis
+from photonlite.observe.lanes import Axis
 
 
 @pytest.mark.parametrize(

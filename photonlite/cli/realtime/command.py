@@ -13,7 +13,7 @@ from photonlite.cli.output import to_json
 from photonlite.cli.parser import given_settings
 from photonlite.cli.realtime.recorder import FrameRecorder
 from photonlite.errors import InputError, MissingDependencyError
-from photonlite.observe.units import format_seconds
+from photonlite.observe.metrics import format_seconds
 from photonlite.realtime.feed import Feed
 from photonlite.realtime.loop import RealtimeLoop
 from photonlite.realtime.outcomes import FrameFailure, FrameResult, Outcome

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from photonlite.cli.realtime.canvas import draw_canvas, items_of
 from photonlite.errors import ImageError
-from photonlite.observe.units import format_seconds
+from photonlite.observe.metrics import format_seconds
 from photonlite.realtime.outcomes import FrameFailure, FrameResult, Outcome
 from photonlite.realtime.question import Question
 from photonlite.realtime.stats import LoopStats

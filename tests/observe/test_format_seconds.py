@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from photonlite.observe.units import format_seconds
+from photonlite.observe.metrics import format_seconds
 
 
 @pytest.mark.parametrize(
