@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from photonlite import session
+from photonlite.api import session
 from photonlite.grammar.automata.tables import Automaton, SpecialIds
 from photonlite.grammar.automata.trie import TokenBytes
 from photonlite.grammar.compiler.client import COUNTERS, GAUGES

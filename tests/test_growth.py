@@ -69,7 +69,7 @@ async def cancelled(model: VisionModel) -> None:
 def sizes(model: VisionModel) -> dict[str, int]:
     session = model._session
     gc.collect()
-    while session.engine.calls.open or not session.engine._core.idle:
+    while session.open or not session.engine._core.idle:
         time.sleep(0)  # what was cancelled leaves with the step that carries it
     return table_sizes(session)
 

@@ -33,7 +33,7 @@ def test_an_unknown_option_names_the_public_method_and_what_may_be_meant(model: 
     with pytest.raises(UnknownArgumentError, match=rf"^{method}\(\) takes no argument 'timeout' .*'deadline_s'\?\)"):
         WAYS[method](model, timeout=3)
     with pytest.raises(TypeError, match=rf"^{method}\(\).*\(did you mean 'cache_salt'\?\)"):
-        WAYS[method](model, sallt="x")
+        WAYS[method](model, salt="x")
 
 
 @pytest.mark.parametrize("method", ["detect", "point", "segment", "adetect"])

@@ -24,8 +24,8 @@ from photonlite.api import VisionModel
 from photonlite.cache import manager
 from photonlite.cache.prefix import page_key
 from photonlite.config import EngineConfig
-from photonlite.engine.delivery import Delivery
 from photonlite.engine.engine import Engine
+from photonlite.engine.handle import RequestHandle
 from photonlite.errors import (
     CapacityError,
     DeadlineError,
@@ -53,6 +53,10 @@ def cancel_at(model: VisionModel, gate: Gate, ask: Callable[[], Coroutine[Any, A
 
     run(main())
     gate.open()
+
+
+def detect_task(model: VisionModel, image: Any, **options: Any) -> Any:
+    return model._task("detect", image, options, object="mug", settings=None)  # type: ignore[arg-type]
 
 
 ASYNC_WAYS: list[Callable[[VisionModel], Coroutine[Any, Any, Any]]] = [
@@ -217,8 +221,8 @@ def test_a_device_that_cuts_images_itself_gives_the_same_answers(
 
     with serve(max_crops=3) as other:
         found = [
-            generation["objects"]
-            for generation in other.batch(
+            result["objects"]
+            for result in other.batch(
                 [{"skill": "detect", "image": make_image(seed), "object": "mug"} for seed in range(3)]
             )
         ]
@@ -314,18 +318,18 @@ def test_closing_finishes_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     load.wait()
     gate = Gate(monkeypatch, network(model), "logits")
     stream = model.caption(IMAGE, "short", stream=True, settings={"max_tokens": 12})
-    task = model._tasks.detect(IMAGE, "mug")
-    queued = model._session.launch(task, {})
+    task = detect_task(model, IMAGE)
+    queued = model._session.launch(task)
     gate.wait()
-    settle = Gate(monkeypatch, model._session._pool, "settle")
+    drain = Gate(monkeypatch, model._session, "_drain")
     closing = on_thread(model.close)
-    for blocked in (settle, load, gate):
+    for blocked in (drain, load, gate):
         blocked.wait()
         blocked.open()
 
     closing.result(GUARD)
 
-    assert task.finish(queued.complete()) == wanted
+    assert task.finish(queued.result()) == wanted
     assert preparing.result(GUARD)["objects"]
     assert stream.text
     assert stream.finish_reason == "length"
@@ -377,7 +381,7 @@ def test_an_error_in_a_with_block_does_not_wait_for_answers(monkeypatch: pytest.
 def test_aborting_skips_images_whose_turn_has_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     model = serve(image_threads=1)
     load = Gate(monkeypatch, pool, "load_image")
-    asked = [model._session.launch(model._tasks.detect(IMAGE, "mug"), {}) for _ in range(3)]
+    asked = [model._session.launch(detect_task(model, IMAGE)) for _ in range(3)]
     close = Gate(monkeypatch, model._session.engine, "close")
     closing = on_thread(lambda: model.close(drain=False))
     for blocked in (load, close):
@@ -385,9 +389,9 @@ def test_aborting_skips_images_whose_turn_has_not_come(monkeypatch: pytest.Monke
         blocked.open()
     closing.result(GUARD)
 
-    for generation in asked:
+    for handle in asked:
         with pytest.raises(ModelError, match="closed"):
-            generation.complete()
+            handle.result()
     assert load.calls == 1
 
 
@@ -485,9 +489,9 @@ def test_closing_twice_at_once_still_finishes_what_is_open(monkeypatch: pytest.M
     load = Gate(monkeypatch, pool, "load_image")
     preparing = on_thread(lambda: run(model.adetect(IMAGE, "mug")))
     load.wait()
-    settle = Gate(monkeypatch, model._session._pool, "settle", at=2)
+    drain = Gate(monkeypatch, model._session, "_drain", at=2)
     closing = [on_thread(model.close) for _ in range(2)]
-    for gate in (settle, load):
+    for gate in (drain, load):
         gate.wait()
         gate.open()
 
@@ -676,17 +680,17 @@ def test_images_are_not_decoded_while_too_much_lies_decoded(monkeypatch: pytest.
 def test_a_realtime_call_does_not_wait_for_the_room_of_bulk_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(max_prepared_bytes=4 * 3 * 40 * 30) as model:
         gate = Gate(monkeypatch, network(model).vision, "encode")
-        window = model._session.engine.window
+        memory = model._session.gate
 
         async def main() -> Any:
             asked = [asyncio.ensure_future(model.adetect(make_image(seed), "mug")) for seed in range(5)]
             await gate.wait_async()
             await asyncio.to_thread(model._session._pool.settle)
-            assert window.bulk.waiting == 2
+            assert memory.bulk.waiting == 2
             robot = asyncio.ensure_future(model.adetect(make_image(9), "mug", realtime=True))
             await asyncio.sleep(0)
             await asyncio.to_thread(model._session._pool.settle)
-            assert (window.bulk.waiting, window.realtime.waiting, window.realtime.held) == (2, 0, 3600)
+            assert (memory.bulk.waiting, memory.realtime.waiting, memory.realtime.held) == (2, 0, 3600)
             gate.open()
             return await asyncio.gather(robot, *asked)
 
@@ -719,25 +723,25 @@ def test_a_call_that_is_cancelled_in_front_of_the_room_leaves_nothing(monkeypatc
 def test_closing_finishes_or_fails_calls_that_wait_for_room(monkeypatch: pytest.MonkeyPatch, drain: bool) -> None:
     model = serve(max_prepared_bytes=5000)
     gate = Gate(monkeypatch, network(model).vision, "encode")
-    asked = [model._session.launch(model._tasks.detect(make_image(seed), "mug"), {}) for seed in range(3)]
+    asked = [model._session.launch(detect_task(model, make_image(seed))) for seed in range(3)]
     gate.wait()
     model._session._pool.settle()
-    settle = Gate(monkeypatch, model._session._pool, "settle")
+    wait = Gate(monkeypatch, model._session, "_drain")
     stop = Gate(monkeypatch, model._session.engine, "close")
     closing = on_thread(lambda: model.close(drain=drain))
-    reached = settle if drain else stop
+    reached = wait if drain else stop
     reached.wait()
-    for blocked in (settle, stop, gate):
+    for blocked in (wait, stop, gate):
         blocked.open()
     closing.result(GUARD)
 
-    ended = [generation for generation in asked if not isinstance(outcome(generation), ModelError)]
+    ended = [handle for handle in asked if not isinstance(outcome(handle), ModelError)]
     assert len(ended) == (3 if drain else 0)
 
 
-def outcome(generation: Any) -> Any:
+def outcome(handle: RequestHandle) -> Any:
     try:
-        return generation.complete()
+        return handle.result()
     except ModelError as error:
         return error
 
@@ -746,10 +750,10 @@ def test_a_deadline_that_passes_while_an_image_is_decoded_saves_the_rest(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load, named = Gate(monkeypatch, pool, "load_image"), Gate(monkeypatch, pool, "image_key", at=0)
-    asked = model._session.launch(model._tasks.detect(IMAGE, "mug"), {"deadline_s": 0.01})
+    asked = model._session.launch(detect_task(model, IMAGE, deadline_s=0.01))
     load.wait()
     with pytest.raises(DeadlineError):
-        asked.complete()
+        asked.result()
     load.open()
     model._session._pool.settle()
 
@@ -774,8 +778,8 @@ def test_metrics_tell_who_is_open_and_since_when(model: VisionModel, monkeypatch
     core, now = model._session.engine._core, time.perf_counter()
     monkeypatch.setattr(core, "tick", lambda: False)
     for number, (realtime, age) in enumerate(((True, 10), (False, 30), (True, 20))):
-        request = dataclasses.replace(model._tasks.detect(IMAGE, "mug").request, realtime=realtime)
-        waits = Sequence(number, request, Delivery(request, None), 1)
+        request = dataclasses.replace(detect_task(model, IMAGE).request, realtime=realtime)
+        waits = Sequence(number, request, RequestHandle(request), 1)
         waits.times.submitted = now - age
         core.prepare(waits)
         core.submit(waits)

@@ -15,6 +15,7 @@ import torch
 
 from photonlite import Box, Point
 from photonlite.api import VisionModel
+from photonlite.api.tasks import task_from_mapping
 from photonlite.errors import (
     DeadlineError,
     GrammarError,
@@ -352,10 +353,10 @@ def test_closing_finishes_choices_with_their_scores(monkeypatch: pytest.MonkeyPa
     gate = Gate(monkeypatch, network(model), "logits")
     waiting = on_thread(lambda: model.query(IMAGE, "why?", choices=["abc", "abd", "b", "bc"]))
     gate.wait()
-    settle = Gate(monkeypatch, model._session._pool, "settle")
+    drain = Gate(monkeypatch, model._session, "_drain")
     closing = on_thread(model.close)
-    settle.wait()
-    settle.open()
+    drain.wait()
+    drain.open()
     gate.open()
 
     assert math.fsum(waiting.result(GUARD)["scores"].values()) == pytest.approx(1.0)
@@ -365,7 +366,7 @@ def test_closing_finishes_choices_with_their_scores(monkeypatch: pytest.MonkeyPa
 def test_closing_without_draining_fails_what_waits_for_its_grammar(slow: list[FakeCompiler]) -> None:
     model = serve()
     waiting = on_thread(lambda: model.query(**asked({"schema": Thing})))
-    while not slow or not slow[0].asked:
+    while not counters(model)["requests_submitted"]:  # its image is encoded while its grammar is compiled
         assert not waiting.done()
     model.close(drain=False)
     slow[0].finish()
@@ -376,6 +377,9 @@ def test_closing_without_draining_fails_what_waits_for_its_grammar(slow: list[Fa
         model.query(**asked({"schema": Thing}))
 
 
+LATE = {"skill": "query", "image": IMAGE, "question": "why?", "regex": "[ab]"}
+
+
 def test_neither_choices_nor_a_grammar_that_came_late_keep_the_engine(slow: list[FakeCompiler]) -> None:
     model = serve()
     engine = weakref.ref(model._session.engine)
@@ -383,10 +387,10 @@ def test_neither_choices_nor_a_grammar_that_came_late_keep_the_engine(slow: list
     try:
         stream = model.query(IMAGE, "why?", stream=True, choices=["ab", "ac", "b", "ba", "bab"])
         assert list(stream["answer"])
-        late = model._session.launch(model._tasks.query(IMAGE, "why?", regex="[ab]"), {})
+        late = model._session.launch(task_from_mapping(model._prompts, VisionModel, LATE))
         model._session._pool.settle()
         slow[0].finish()
-        late.complete()
+        late.result()
         model.close()
         del model, late
         assert engine() is None

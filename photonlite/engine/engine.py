@@ -11,9 +11,7 @@ import torch
 from photonlite.config import EngineConfig
 from photonlite.device.base import Array
 from photonlite.engine.build import build, cuts_images
-from photonlite.engine.calls import Calls
 from photonlite.engine.loop import EngineLoop
-from photonlite.engine.window import Window
 from photonlite.models.base import Model
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
@@ -35,8 +33,6 @@ class Engine:
     Attributes:
         memory: What the KV cache got.
         graphs: What capturing CUDA graphs took; None without graphs.
-        window: Room for decoded images that wait.
-        calls: Those that are open; whoever makes them has them counted here.
 
     Raises:
         CapacityError: Not even one longest request fits the memory.
@@ -55,8 +51,6 @@ class Engine:
         self._prefix_length = model.shape.prefix_length
         self._numbers = itertools.count()
         self._loop = EngineLoop(parts.core)
-        self.window = Window(self.config.max_prepared_bytes)
-        self.calls = Calls()
         self._finalizer = weakref.finalize(self, self._loop.stop, drain=False)
 
     @property
@@ -84,8 +78,6 @@ class Engine:
             0.0 if (oldest := scheduler.oldest_submission(realtime=realtime)) is None else now - oldest
             for realtime in (True, False)
         )
-        metrics.preparing, metrics.prepared_bytes = self.window.waiting, self.window.held
-        metrics.dropped_preparing = self.calls.late
         return metrics
 
     @property

@@ -72,7 +72,6 @@ class EngineLoop:
         self._gate = threading.RLock()
         self._refusal: PhotonliteError | None = None
         self._stopping = False
-        self._drains = True
         self._last_tick = time.perf_counter()
         self._thread = threading.Thread(target=self._run, name="photonlite-engine", daemon=True)
         _loops.add(self)
@@ -104,9 +103,7 @@ class EngineLoop:
         """
         self._core.prepare(sequence)
         with self._gate:  # a note is either refused here or read: none is left in the inbox of an ended thread
-            # What the engine thread itself asks for completes a request that was taken before, if that is finished.
-            completes = self._drains and threading.current_thread() is self._thread
-            if self._refusal is not None and not completes:
+            if self._refusal is not None:
                 raise self._refusal.with_traceback(None)  # one error for everybody: it must not collect their frames
             self._inbox.append(lambda: self._submit(sequence))
         self.wake()
@@ -138,7 +135,6 @@ class EngineLoop:
         with self._gate:
             self._refusal = self._refusal or closed
             if not drain:
-                self._drains = False
                 self._inbox.append(lambda: self._core.requests.end_all(closed))
             self._stopping = True
         self.wake()

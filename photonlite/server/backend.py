@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
 from photonlite.api import VisionModel
+from photonlite.api.options import OPTIONS
 from photonlite.images.source import DecodedImage
-from photonlite.options import OPTIONS
 
 Skill = Literal["caption", "query", "detect", "point", "segment"]
 SKILLS: tuple[Skill, ...] = ("caption", "query", "detect", "point", "segment")

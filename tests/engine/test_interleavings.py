@@ -1,22 +1,22 @@
-"""The threads around the engine in every order that a seed draws: loop, hand-over, window, pool of images."""
+"""The threads around the engine in every order that a seed draws: loop, handles, memory gate, pool of images."""
 
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from photonlite.api import session
 from photonlite.config import ImageLimits
-from photonlite.engine import calls, delivery, generation, loop, preparation, sequel, window
-from photonlite.engine.calls import Calls
-from photonlite.engine.generation import Generation
+from photonlite.engine import handle, loop, memory_gate
+from photonlite.engine.handle import RequestHandle, TokenStream
 from photonlite.engine.loop import EngineLoop
-from photonlite.engine.preparation import Preparation
-from photonlite.engine.window import Lane
+from photonlite.engine.memory_gate import GateLane
 from photonlite.errors import ModelError, RequestCancelledError
 from photonlite.images import parallel, pool
 from photonlite.images.crops import CropSpec
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.sequence import Sequence, Sink
+from tests.api.fakes import ROOM, Source, Threads, make_session, task
 from tests.engine.fakes import PREFIX, Bench, FakeImage, FakeSink, Words, ends_at
 from tests.interleaving import Interleaving
 
@@ -45,6 +45,9 @@ class Engine:
 
     def cancel(self, sequence: Sequence) -> None:
         self.loop.cancel(sequence)
+
+    def close(self, *, drain: bool) -> None:
+        self.loop.close(drain=drain)
 
     def ask(self, image: FakeImage | None = None) -> Sequence | None:
         """Hand a request in; None where the engine is closed."""
@@ -157,58 +160,64 @@ class Prepared(FakeImage):
 
 
 class Call:
-    """One call through preparation and hand-over."""
+    """One call about an image, in a session with room for one image at a time."""
 
-    def __init__(self, engine: Engine, lane: Lane, open_calls: Calls, **settings: Any) -> None:
-        self.generation: Generation | None = Generation(request(**settings))
-        self.delivery = self.generation.delivery
-        open_calls.watch(self.delivery)
-        self.on_end, self.ends = self.delivery.on_end, 0
-        self.delivery.on_end = self._ended
+    def __init__(self, asked: session.Session, **settings: Any) -> None:
         image = Prepared(f"image {id(self)}")
-        self.preparation = Preparation(self.delivery, engine, lane, lambda: 72, lambda: image)  # type: ignore[arg-type, return-value]
+        self.session = asked
+        self.handle, self._steps = asked._begin(task(request(**settings), Source(lambda: image)))  # type: ignore[arg-type, return-value]
+        self.stream: TokenStream | None = TokenStream(self.handle)
+        self.ends = 0
+        on_end = self.handle._on_end
 
-    def _ended(self, ended: Any) -> None:
-        self.ends += 1
-        assert self.on_end is not None
-        self.on_end(ended)
+        def count(ended: RequestHandle) -> None:
+            self.ends += 1
+            assert on_end is not None
+            on_end(ended)
+
+        self.handle._on_end = count
+
+    def run(self) -> None:
+        self.session._run_here(self.handle, self._steps)
 
     def cancel(self) -> None:
-        self.delivery.cancel()
+        self.handle.cancel()
 
     def drop(self) -> None:
-        self.generation = None
+        self.stream = None
 
     @property
     def error(self) -> BaseException | None:
-        return self.delivery.future.exception(timeout=0)
+        return self.handle.future.exception(timeout=0)
+
+
+class Pool(Threads):
+    def close(self) -> None:
+        self.closed = True
 
 
 @pytest.mark.parametrize("given_up", ["cancel", "drop"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_call_ends_once_gives_its_room_back_and_leaves_nothing_with_the_engine(seed: int, given_up: str) -> None:
-    with Interleaving(seed, loop, delivery, preparation, generation, calls, window, sequel) as world:
-        engine = Engine(world, tokens=LONG_ANSWER)
-        short = Engine(world)
-        lane, open_calls = Lane(100), Calls()  # there is room for one image at a time
-        asked = [Call(short, lane, open_calls), Call(engine, lane, open_calls), Call(short, lane, open_calls)]
+    with Interleaving(seed, loop, handle, memory_gate, session) as world:
+        engine, short = Engine(world, tokens=LONG_ANSWER), Engine(world)
+        long_session, short_session = make_session(engine, Pool(), ROOM), make_session(short, Pool(), ROOM)
+        gate = long_session.gate = short_session.gate
+        asked = [Call(short_session), Call(long_session), Call(short_session)]
 
         def wait(call: Call) -> None:
-            call.preparation.here()
-            held = call.generation
-            if held is not None:
-                held.wait()
-                call.drop()
+            call.run()
+            call.handle.wait()
+            call.drop()
 
         def answer(call: Call) -> None:
-            call.preparation.here()
-            world.until(call.delivery.future.done)
+            call.run()
+            world.until(call.handle.future.done)
             call.drop()
 
         def close() -> None:
-            world.until(lambda: all(call.delivery.future.done() for call in asked))
-            engine.loop.close(drain=True)
-            short.loop.close(drain=True)
+            long_session.close(drain=True)
+            short_session.close(drain=True)
 
         world.spawn(wait, asked[0], name="first")
         world.spawn(answer, asked[1], name="given up")
@@ -221,7 +230,7 @@ def test_a_call_ends_once_gives_its_room_back_and_leaves_nothing_with_the_engine
     assert (asked[0].error, asked[2].error) == (None, None)
     assert isinstance(asked[1].error, RequestCancelledError)
     assert all(isinstance(one.error, RequestCancelledError) for one in engine.sequences)
-    assert (lane.held, lane.waiting, open_calls.open) == (0, 0, 0)
+    assert (gate.held, gate.waiting, long_session.open, short_session.open) == (0, 0, set(), set())
     assert engine.bench.everything_is_free()
     assert short.bench.everything_is_free()
     assert world.now == 0
@@ -229,28 +238,26 @@ def test_a_call_ends_once_gives_its_room_back_and_leaves_nothing_with_the_engine
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_room_is_never_given_twice_and_everybody_gets_in(seed: int) -> None:
-    with Interleaving(seed, window) as world:
-        lane = Lane(100)
+    with Interleaving(seed, memory_gate) as world:
+        lane = GateLane(100)
         inside: dict[int, int] = {}
 
         def come_and_go(number: int, size: int) -> None:
-            entered = []
-            place = lane.enter(size, entered.append)
-            if place.waits:
-                world.until(lambda: bool(entered))
+            permit = lane.request(size)
+            if (granted := permit.granted) is not None:
+                world.until(granted.done)
             inside[number] = size
             assert sum(inside.values()) <= 100 or len(inside) == 1
-            place.fill(size - 1)
+            permit.resize(size - 1)
             del inside[number]
-            place.leave()
+            permit.release()
 
         def give_up(size: int) -> None:
-            lane.enter(size, lambda place: place.leave()).leave()
+            lane.request(size).release()
 
         for number, size in enumerate((60, 30, 500, 90, 20)):
             world.spawn(come_and_go, number, size)
         world.spawn(give_up, 70)
-        world.spawn(lane.settle, name="settling")
         world.run()
 
     assert (lane.held, lane.waiting) == (0, 0)

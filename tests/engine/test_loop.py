@@ -103,56 +103,6 @@ def test_closing_drains_what_is_in_flight() -> None:
     assert bench.everything_is_free()
 
 
-def test_what_a_request_asks_for_when_it_has_ended_is_drained_too() -> None:
-    bench = Bench(ends_at(3))
-    gate = Gate(bench, 1)
-    loop = EngineLoop(bench.core)
-    one, more = sequence(0), sequence(1)
-    assert isinstance(one.sink, Ended)
-    on_finish = one.sink.on_finish
-
-    def and_more(ended: Sequence) -> None:
-        loop.submit(more)
-        on_finish(ended)
-
-    one.sink.on_finish = and_more  # type: ignore[method-assign]
-    loop.submit(one)
-    assert gate.reached.wait(LONG)
-    loop.stop(drain=True)
-    gate.opened.set()
-    loop.close(drain=True)
-
-    assert [len(ended(one).tokens), len(ended(more).tokens)] == [3, 3]
-    assert bench.everything_is_free()
-
-
-def test_what_a_request_asks_for_when_it_has_ended_is_refused_where_nothing_is_drained() -> None:
-    bench = Bench(ends_at(3))
-    gate = Gate(bench, 2)  # the step that ends it
-    loop = EngineLoop(bench.core)
-    one, refused = sequence(0), list[Exception]()
-    assert isinstance(one.sink, Ended)
-    on_finish = one.sink.on_finish
-
-    def and_more(ended: Sequence) -> None:
-        try:
-            loop.submit(sequence(1))
-        except ModelError as error:
-            refused.append(error)
-        on_finish(ended)
-
-    one.sink.on_finish = and_more  # type: ignore[method-assign]
-    loop.submit(one)
-    assert gate.reached.wait(LONG)
-    loop.stop(drain=False)
-    gate.opened.set()
-    loop.close(drain=False)
-
-    assert ended(one).ends[0].error is None
-    assert [str(error) for error in refused] == ["the model is closed: load it again"]
-    assert bench.everything_is_free()
-
-
 def test_closing_drains_what_waits_for_its_image() -> None:
     bench = Bench(ends_at(4))
     slow = FakeImage("slow", cut=False)
@@ -497,7 +447,7 @@ import os
 import sys
 import threading
 import types
-from photonlite.engine.generation import Generation
+from photonlite.engine.handle import RequestHandle, TokenStream
 from photonlite.engine.loop import EngineLoop
 from photonlite.errors import ModelError
 
@@ -505,18 +455,19 @@ core = types.SimpleNamespace(
     runner=types.SimpleNamespace(close=lambda: None), tick=lambda: False, idle=True, wake_at=None,
     requests=types.SimpleNamespace(end_all=lambda error: None), prepare=lambda sequence: None,
 )
-loop, generation = EngineLoop(core), Generation(None)
+loop, handle = EngineLoop(core), RequestHandle(None)
+stream = TokenStream(handle)
 held, done = threading.Event(), threading.Event()
 
 def hold():
-    with loop._gate, generation.delivery.future._condition:
+    with loop._gate, handle.future._condition:
         held.set()
         done.wait()
 
 threading.Thread(target=hold, daemon=True).start()
 held.wait()
 if os.fork() == 0:
-    del generation
+    del stream
     gc.collect()
     loop.cancel(None)
     try:

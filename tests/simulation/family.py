@@ -1,13 +1,11 @@
-"""A request and those that follow it, as scored choices follow a question: `engine.sequel` on the simulator."""
+"""A request and its follow-ups, as scored choices follow a question, on the simulator."""
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from photonlite.engine.sequel import Sequel
 from photonlite.errors import CapacityError
-from photonlite.request import Completion, Request
+from photonlite.request import Completion, Token
 from photonlite.results import Metrics
-from photonlite.sequence import Sequence, Sink
+from photonlite.sequence import Sequence
 from tests.simulation.body import Violation
 from tests.simulation.workload import Ask
 
@@ -34,24 +32,22 @@ class Family:
         self.given_up = False
         self._simulation = simulation
         self._ask = ask
-        self._asks: dict[int, Ask] = {}  # of further requests that are about to be handed in
-        self._sequel = Sequel(self._further, self._submit, self._cancel, self.ends.append)
+        self._first: Completion | None = None
+        self._running: set[Sequence] = set()
 
     def first_ended(self, sequence: Sequence) -> None:
         """Take the end of the first request, and ask what follows unless it failed."""
         if sequence.error is not None or self.given_up:
             self.ends.append(sequence.error or AssertionError("given up"))
             return
-        try:
-            self._sequel.begin(Completion(tuple(sequence.tokens), sequence.request.grammar.finish_reason, Metrics()))
-        except CapacityError as error:
-            self.ends.append(error)
+        self._first = Completion(tuple(sequence.tokens), sequence.request.grammar.finish_reason, Metrics())
+        self._follow(self._ask)
 
     def give_up(self) -> None:
         """Cancel the whole, as its caller may at any moment."""
         if not self.ends:
             self.given_up = True
-            self._sequel.cancel()
+            self._cancel_all()
 
     def check(self) -> None:
         """Check how the whole has ended, when everything has.
@@ -67,19 +63,49 @@ class Family:
         if isinstance(self.ends[0], BaseException) == (not failed and bool(self.members)):
             raise Violation(f"{len(failed)} of {len(self.members)} further ones failed, but the end is {self.ends}")
 
-    def _further(self, name: Ask | None, completion: Completion) -> Iterable[tuple[Ask, Request]]:
-        asks = (name or self._ask).further
-        self._simulation.seen["further requests"] += len(asks)
-        requests = [self._simulation.request_of(ask) for ask in asks]
-        self._asks.update(zip(map(id, requests), asks, strict=True))
-        return zip(asks, requests, strict=True)
+    def _follow(self, ask: Ask) -> None:
+        """Submit the follow-ups of a request that has ended; the whole ends when there are none left."""
+        self._simulation.seen["further requests"] += len(ask.further)
+        for one in ask.further:
+            if self.given_up:
+                raise Violation("a request follows one that was given up")
+            try:
+                sink = _Follower(self, one)
+                sequence = self._simulation.follow(self._simulation.request_of(one), sink, one)
+            except CapacityError as error:
+                self._fail(error)
+                return
+            self.members.append(sequence)
+            self._running.add(sequence)
+        if not self._running and self._first is not None:
+            self.ends.append(self._first)
 
-    def _submit(self, request: Request, sink: Sink) -> Sequence:
-        if self.given_up:
-            raise Violation("a request follows one that was given up")
-        sequence = self._simulation.follow(request, sink, self._asks.pop(id(request)))
-        self.members.append(sequence)
-        return sequence
+    def ended(self, ask: Ask, sequence: Sequence) -> None:
+        """Take the end of a follow-up."""
+        self._running.discard(sequence)
+        if sequence.error is not None:
+            self._fail(sequence.error)
+        elif not self.given_up and not self.ends:
+            self._follow(ask)
 
-    def _cancel(self, sequence: Sequence) -> None:
-        self._simulation.cancel_soon(sequence)
+    def _fail(self, error: BaseException) -> None:
+        self.ends.append(error)
+        self._cancel_all()
+
+    def _cancel_all(self) -> None:
+        for sequence in sorted(self._running, key=lambda one: one.number):
+            self._simulation.cancel_soon(sequence)
+
+
+class _Follower:
+    """The sink of a follow-up."""
+
+    def __init__(self, family: Family, ask: Ask) -> None:
+        self._family = family
+        self._ask = ask
+
+    def on_token(self, token: Token) -> None:
+        """Nothing: the sequence has it."""
+
+    def on_finish(self, sequence: Sequence) -> None:
+        self._family.ended(self._ask, sequence)

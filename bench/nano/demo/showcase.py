@@ -16,9 +16,9 @@ from PIL import Image
 import photonlite
 from bench.nano.demo.clip import CLIP, FPS, frames, load_truth, save_animation
 from bench.nano.demo.stills import ASSETS
+from photonlite.api.tasks import EncodedImage
 from photonlite.errors import UnsupportedSkillError
 from photonlite.results import Detections
-from photonlite.tasks import EncodedImage
 
 # Of the palette of photonlite's plots; told apart with any form of colour vision.
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#f0e442", "#cc79a7", "#56b4e9", "#e69f00", "#ffffff")

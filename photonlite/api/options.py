@@ -13,17 +13,17 @@ from photonlite.request import SETTINGS
 
 
 class Options(TypedDict, total=False):
-    """What every method takes beside its own arguments.
+    """Options of a call, by name.
 
     Attributes:
-        caller: Who asks, for shares of what callers divide, such as the time of the processes that compile grammars;
-            the cache_salt unless given.
+        caller: Who asks, where callers share something, such as the time of the grammar compiler; the cache salt unless
+            given.
         deadline_s: Seconds from the call after which the answer is worthless: `DeadlineError` is raised then.
-        realtime: Whether the question comes before bulk work: its image is decoded, encoded and read first, and what
-            else the engine does beside it is cut short. Nothing that runs is given up for it, and bulk work keeps a
-            share. With a deadline it is given up, with `DeadlineError`, as soon as it can no longer be in time.
-        cache_salt: Whose question it is. What is computed for it serves later questions of the same cache salt only, so
-            that no tenant of a server learns from timing what another one has asked. Empty text counts as None.
+        realtime: Whether the request goes before bulk work: its image is decoded, encoded and prefilled first, and
+            other work beside it is cut short. Nothing that runs is given up, and bulk work keeps a share. With a
+            deadline the request fails with `DeadlineError` as soon as it can no longer be in time.
+        cache_salt: What is computed for the request serves later requests of the same cache salt only, so that no
+            tenant of a server learns from timing what another one has asked. Empty text counts as None.
         strict: Whether an answer that a limit cut short raises `TruncatedError`; a stream raises it at its end.
     """
 
@@ -43,6 +43,7 @@ _MEANT: Final = {
     "deadline": "deadline_s",
     "deadline_ms": "deadline_s",
     "priority": "realtime",
+    "salt": "cache_salt",
     "max_new_tokens": "max_tokens",
     "max_length": "max_tokens",
     "response_format": "schema",
@@ -54,14 +55,14 @@ _MEANT: Final = {
     "prompt": "question",
     "refs": "spatial_refs",
 }
-"""Names that other libraries use, and what they are called here."""
+"""Names in other libraries, and what they are called here."""
 
 _THRESHOLDS: Final = frozenset(("threshold", "conf", "confidence", "box_threshold", "min_score", "score_threshold"))
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """Options that have been checked; attributes as in `Options`."""
+class CallOptions:
+    """Options of a call that have been checked; see `Options`."""
 
     deadline_s: float | None = None
     cache_salt: str = ""
@@ -70,38 +71,31 @@ class Chosen:
     caller: str | None = None
 
 
-def chosen(options: Mapping[str, Any], method: str, build: Callable[..., object]) -> Chosen:
-    """Check the options of a call.
-
-    Args:
-        options: As the method got them.
-        method: Its public name.
-        build: A function with the method's own arguments.
+def read_options(options: Mapping[str, Any], method: Callable[..., object]) -> CallOptions:
+    """Check the options of a call of a public method.
 
     Raises:
         UnknownArgumentError: A name is neither an option nor an argument of the method.
         SettingsError: A value has the wrong type or is out of its range.
     """
-    check_names((name for name in options if name not in OPTIONS), method, build)
+    check_names((name for name in options if name not in OPTIONS), method)
     realtime, strict = options.get("realtime", False), options.get("strict", False)
     for name, value in (("realtime", realtime), ("strict", strict)):
         if not isinstance(value, bool):
             raise SettingsError(f"{name} is {value!r:.60}: give True or False")
     cache_salt, caller = (_text(name, options.get(name)) for name in ("cache_salt", "caller"))
-    # No cache_salt and an empty one are one thing: what is computed is kept under a cache salt that is text.
-    return Chosen(_seconds(options.get("deadline_s")), cache_salt or "", realtime, strict, caller or cache_salt)
+    return CallOptions(_seconds(options.get("deadline_s")), cache_salt or "", realtime, strict, caller or cache_salt)
 
 
-def check_names(names: Iterable[str], method: str, build: Callable[..., object]) -> None:
-    """Refuse names that a method does not take; arguments as for `chosen`.
-
-    Raises:
-        UnknownArgumentError: There is one.
-    """
-    takes = (*(name for name in inspect.signature(build).parameters if name != "self"), *OPTIONS)
+def check_names(names: Iterable[str], method: Callable[..., object]) -> None:
+    """Raise `UnknownArgumentError` for the first name that a public method does not take."""
     for name in names:
+        takes = (
+            *(known for known in inspect.signature(method).parameters if known not in ("self", "options")),
+            *OPTIONS,
+        )
         if name not in takes:
-            raise UnknownArgumentError(f"{method}() takes no argument {name!r:.60}{_advice(name, takes)}")
+            raise UnknownArgumentError(f"{method.__name__}() takes no argument {name!r:.60}{_advice(name, takes)}")
 
 
 def _advice(name: str, takes: Collection[str]) -> str:
@@ -120,7 +114,7 @@ def _text(name: str, text: object) -> str | None:
     if not isinstance(text, str):
         raise SettingsError(f"{name} is of type {type(text).__name__}: give text, or None for none")
     try:
-        return str.encode(text).decode()  # plain text, whatever kind of text it was
+        return str.encode(text).decode()  # plain text, also where it was a subclass of str
     except UnicodeEncodeError as cause:
         half = f"U+{ord(cause.object[cause.start]):04X}, at {cause.start}"
         raise SettingsError(f"{name} holds half a character ({half}): give text that UTF-8 can write") from cause

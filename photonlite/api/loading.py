@@ -1,0 +1,91 @@
+"""`load`: from a folder, a file, a Hub id or the shipped checkpoint to a model that answers."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from photonlite.api.model import VisionModel
+from photonlite.config import EngineConfig, ImageLimits
+from photonlite.device.names import resolve_device, resolve_dtype
+from photonlite.device.threads import in_passing
+from photonlite.errors import SettingsError
+from photonlite.models.checkpoint import load_checkpoint
+from photonlite.settings import settings_of, unknown_name
+
+
+def load(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    revision: str | None = None,
+    max_pixels: int | None = None,
+    max_bytes: int | None = None,
+    isolate_images: bool = False,
+    engine: EngineConfig | Mapping[str, Any] | None = None,
+    check: bool = False,
+) -> VisionModel:
+    """Load a model.
+
+    Args:
+        model: A folder, a .safetensors file, a Hub id "owner/name", or None for the shipped checkpoint.
+        device: "auto" (CUDA where there is one, else the CPU), "cpu", "cuda", "cuda:1".
+        dtype: "auto" (bfloat16 on recent CUDA devices, else float32), "float32", "bfloat16", "float16".
+        revision: Branch, tag or commit of a Hub repository.
+        max_pixels: Largest image accepted, width times height; 64 million, or PHOTONLITE_MAX_PIXELS, by default.
+        max_bytes: Largest image file accepted; 256 MiB, or PHOTONLITE_MAX_BYTES, by default.
+        isolate_images: Whether image files (paths, bytes, file objects) are decoded in processes that are killed when
+            one takes too much CPU time or memory: for images from strangers, of which a few kilobytes can keep a core
+            busy for minutes. Linux only. Images and arrays are taken as they are.
+        engine: Settings of :class:`photonlite.EngineConfig`, by name or as a whole. Names that are left out come from
+            the environment.
+        check: Whether a tiny question is asked through every skill and every head before the model is returned: it
+            takes about as long as five first questions.
+
+    Raises:
+        ModelNotFoundError: There is no such folder, file or Hub repository.
+        ConfigError: Its config.json is missing or unusable.
+        CheckpointError: Its weights or tokenizer are missing or unusable.
+        SettingsError: An unknown device or type, a limit that is no whole number above 0, or an engine setting that is
+            unknown, out of its range, or not supported by the device.
+        CapacityError: The memory does not hold even one longest request.
+        NumericalError: With `check`, the checkpoint computes something that is no finite number.
+    """
+    given = {"max_pixels": max_pixels, "max_bytes": max_bytes}
+    limits = dataclasses.replace(
+        ImageLimits.from_env(), **{name: value for name, value in given.items() if value is not None}
+    )
+    config = _engine_config(engine)
+    where = resolve_device(device)
+    kind = resolve_dtype(dtype, where)
+
+    def start() -> VisionModel:
+        loaded = load_checkpoint(model, device=where, dtype=kind, revision=revision)
+        started = VisionModel(loaded, where, kind, limits, config, isolate_images=isolate_images)
+        if check:
+            try:
+                started._session.self_test()
+            except BaseException:
+                started.close(drain=False)
+                raise
+        return started
+
+    return in_passing(start)
+
+
+def _engine_config(given: EngineConfig | Mapping[str, Any] | None) -> EngineConfig:
+    if isinstance(given, EngineConfig):
+        return given
+    known = settings_of(EngineConfig)
+    if given is not None and not isinstance(given, Mapping):
+        raise SettingsError(f"engine is of type {type(given).__name__}: give a dict such as {{'max_batch': 16}}")
+    for name in given or {}:
+        if name not in known:
+            raise unknown_name(f"engine setting {name!r:.60}", str(name), known)
+    try:
+        return dataclasses.replace(EngineConfig.from_env(), **(given or {}))
+    except TypeError as cause:
+        raise SettingsError(f"an engine setting has a value of the wrong type: {cause}") from cause

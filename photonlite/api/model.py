@@ -1,0 +1,410 @@
+"""`VisionModel`: every skill as a method and its async twin."""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack, cast
+
+import torch
+
+from photonlite.api.batch import BatchCall, Errors
+from photonlite.api.options import Options
+from photonlite.api.session import open_session
+from photonlite.api.tasks import EncodedImage, ImageInput, Settings, Task, build_task, task_from_mapping
+from photonlite.config import EngineConfig, ImageLimits
+from photonlite.models.checkpoint import LoadedModel
+from photonlite.observe import Recording
+from photonlite.results import Answer, Caption, Detections, Points, Segments
+from photonlite.skills.base import SpatialRefs
+
+R = TypeVar("R")
+
+
+class VisionModel:
+    """A model that answers about images, many requests at a time, from any number of threads and coroutines.
+
+    ```python
+    model = photonlite.load()
+    model.detect("desk.png", "mug")  # {"objects": [{"x_min": ..., "label": "mug", "score": 0.97}, ...]}
+    ```
+
+    Arguments that the public `moondream` client takes by position have the same place here. Every method has an async
+    twin with an "a" before its name and the same arguments, results and errors; a stream of a twin is an asynchronous
+    iterator. Twins read images on other threads: an array or a PIL image must not change before the answer is there.
+
+    In all methods an image is a PIL image, a numpy array (H x W x 3, uint8), a path, bytes, a file object, or what
+    :meth:`encode_image` returned. Coordinates are normalised to [0, 1] with (0, 0) in the top-left corner of the
+    upright image. `settings` may hold "temperature" (0: greedy, the default), "top_p" (1), "max_tokens" (768),
+    "max_objects" (50) and "seed". The second question about an image does not encode it again.
+
+    All methods take these options as well:
+
+    - `deadline_s`: seconds from the call after which the answer is worthless.
+    - `realtime`: the request goes before others wherever something waits, though none starves, and with a deadline it
+      is given up as soon as it can no longer be in time. No answer depends on it.
+    - `cache_salt`: requests of different cache salts share nothing that was computed for them.
+    - `caller`: who asks, for fair turns at compiling grammars; the cache salt unless given.
+    - `strict`: where a limit cut an answer short (`result.truncated`), `TruncatedError` is raised, at a stream's end.
+
+    While decoded images of more than `EngineConfig.max_prepared_bytes` wait for the engine, a call waits before it
+    decodes its own, at most until its deadline.
+
+    All methods raise these when called: `ImageError` for an image that cannot be read or is over the limit,
+    `SettingsError` for an unknown setting or value, `UnknownArgumentError` for any other unknown name, `PromptError`
+    for text that is empty or too long, `SpatialRefError` for a reference that is neither a point nor a box inside the
+    image, `UnsupportedSkillError` for a skill that the checkpoint lacks, `CapacityError` for a prompt that exceeds the
+    context, and `ModelError` after :meth:`close`. While an answer is computed there may be `DeadlineError`,
+    `RequestCancelledError`, `NumericalError` for damaged weights, `CapacityError` for what can never fit the KV cache,
+    `StepError` and `EngineDiedError`; a stream raises them when it is read. Cancelling a task that awaits a twin,
+    interrupting a thread that waits, or dropping a stream cancels the request.
+
+    Attributes:
+        name: How the model was named when it was loaded; "nano" for the shipped one.
+        skills: Names of the skills that the checkpoint was trained for.
+        device: Where the model runs.
+        dtype: The type of its weights.
+        image_limits: How large an image may be.
+        max_batch: Requests that are decoded together: `EngineConfig.max_batch`, or the device's default.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        device: torch.device,
+        dtype: torch.dtype,
+        limits: ImageLimits | None = None,
+        engine: EngineConfig | None = None,
+        *,
+        isolate_images: bool = False,
+    ) -> None:
+        self.name = loaded.name
+        self.skills = loaded.prompts.skills
+        self.device = device
+        self.dtype = dtype
+        self.image_limits = limits or ImageLimits()
+        self._prompts = loaded.prompts
+        config = engine or EngineConfig()
+        self._session = open_session(loaded, device, dtype, self.image_limits, config, isolate_images=isolate_images)
+        self.max_batch = self._session.engine.max_batch
+
+    @property
+    def alive(self) -> bool:
+        """Whether questions are taken and answered: False once closed, or when the engine has died."""
+        return self._session.alive
+
+    @property
+    def open_requests(self) -> int:
+        """Calls that have begun and have neither an answer nor an error yet: streams count until their last piece."""
+        return len(self._session.open)
+
+    @property
+    def last_tick_s(self) -> float:
+        """Seconds since the engine's last sign of life: under one while it idles; grows for ever once it has ended."""
+        return self._session.engine.last_tick_s
+
+    def detect(
+        self, image: ImageInput, object: str, settings: Settings | None = None, **options: Unpack[Options]
+    ) -> Detections:
+        """Find every instance of an object.
+
+        Args:
+            image: The image.
+            object: What to find, at most 1,000 characters.
+            settings: See the class.
+            **options: See the class.
+
+        Returns:
+            `{"objects": [{"x_min", "y_min", "x_max", "y_max", "label", "score"}, ...]}`, in the model's order. Scores
+            are confidences in presence and location, in (0, 1]; see `photonlite.skills.base.score`.
+        """
+        return self._run(Detections, "detect", image, options, object=object, settings=settings)
+
+    async def adetect(
+        self, image: ImageInput, object: str, settings: Settings | None = None, **options: Unpack[Options]
+    ) -> Detections:
+        """Find every instance of an object; see `detect`."""
+        return await self._arun(Detections, "adetect", image, options, object=object, settings=settings)
+
+    def point(
+        self,
+        image: ImageInput,
+        object: str,
+        settings: Settings | None = None,
+        *,
+        spatial_refs: SpatialRefs | None = None,
+        **options: Unpack[Options],
+    ) -> Points:
+        """Point at every instance of an object.
+
+        Args:
+            image: The image.
+            object: What to point at, at most 1,000 characters.
+            settings: See the class.
+            spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that the object is about.
+            **options: See the class.
+
+        Returns:
+            `{"points": [{"x", "y", "label", "score"}, ...]}`, in the model's order.
+        """
+        return self._run(Points, "point", image, options, object=object, settings=settings, spatial_refs=spatial_refs)
+
+    async def apoint(
+        self,
+        image: ImageInput,
+        object: str,
+        settings: Settings | None = None,
+        *,
+        spatial_refs: SpatialRefs | None = None,
+        **options: Unpack[Options],
+    ) -> Points:
+        """Point at every instance of an object; see `point`."""
+        asked = {"object": object, "settings": settings, "spatial_refs": spatial_refs}
+        return await self._arun(Points, "apoint", image, options, **asked)
+
+    def segment(
+        self,
+        image: ImageInput,
+        object: str,
+        *,
+        spatial_refs: SpatialRefs | None = None,
+        settings: Settings | None = None,
+        **options: Unpack[Options],
+    ) -> Segments:
+        """Draw the outline of an object.
+
+        Args:
+            image: The image.
+            object: What to outline, at most 1,000 characters.
+            spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that tell which one is meant.
+            settings: See the class.
+            **options: See the class.
+
+        Returns:
+            `{"segments": [{"path", "bbox", "polygon", "label", "score"}]}`: `path` is SVG relative to the box.
+        """
+        asked = {"object": object, "settings": settings, "spatial_refs": spatial_refs}
+        return self._run(Segments, "segment", image, options, **asked)
+
+    async def asegment(
+        self,
+        image: ImageInput,
+        object: str,
+        *,
+        spatial_refs: SpatialRefs | None = None,
+        settings: Settings | None = None,
+        **options: Unpack[Options],
+    ) -> Segments:
+        """Draw the outline of an object; see `segment`."""
+        asked = {"object": object, "settings": settings, "spatial_refs": spatial_refs}
+        return await self._arun(Segments, "asegment", image, options, **asked)
+
+    def caption(
+        self,
+        image: ImageInput,
+        length: str = "normal",
+        stream: bool = False,
+        settings: Settings | None = None,
+        **options: Unpack[Options],
+    ) -> Caption:
+        """Describe an image.
+
+        Args:
+            image: The image.
+            length: "short", "normal" or "long".
+            stream: Whether to return an iterator of pieces of text as they come; dropping it cancels the rest.
+            settings: See the class.
+            **options: See the class.
+
+        Returns:
+            `{"caption": str}`, or `{"caption": iterator of str}`.
+        """
+        return self._run(Caption, "caption", image, options, length=length, stream=stream, settings=settings)
+
+    async def acaption(
+        self,
+        image: ImageInput,
+        length: str = "normal",
+        stream: bool = False,
+        settings: Settings | None = None,
+        **options: Unpack[Options],
+    ) -> Caption:
+        """Describe an image; see `caption`."""
+        return await self._arun(Caption, "acaption", image, options, length=length, stream=stream, settings=settings)
+
+    def query(
+        self,
+        image: ImageInput | None = None,
+        question: str | None = None,
+        stream: bool = False,
+        settings: Settings | None = None,
+        *,
+        reasoning: bool = False,
+        spatial_refs: SpatialRefs | None = None,
+        schema: Any = None,
+        choices: Iterable[str] | None = None,
+        regex: str | re.Pattern[str] | None = None,
+        **options: Unpack[Options],
+    ) -> Answer:
+        """Answer a question.
+
+        Args:
+            image: The image; None asks without one.
+            question: At most 4,000 characters.
+            stream: Whether to return an iterator of pieces of the answer as they come; dropping it cancels the rest.
+            settings: See the class.
+            reasoning: Whether the model writes down its reasoning first.
+            spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that the question is about.
+            schema: What the answer has to be: a pydantic model, a dataclass, a TypedDict, an Enum, a type such as
+                `list[int]` or `Literal["a", "b"]`, a JSON Schema as a dict or as text, or `dict` for any JSON object.
+                Fields of the types :class:`photonlite.Box` and :class:`photonlite.Point`, in a JSON Schema `{"type":
+                "object", "format": "box"}` or `"point"`, are drawn as `detect` and `point` draw them. Properties of a
+                JSON Schema keep their order, and what could not be enforced is refused. At most `max_tokens` tokens.
+            choices: The texts to choose from, at most 5,000 of 1,000 characters; `max_tokens` does not cut them.
+            regex: The pattern that the whole answer has to match.
+            **options: See the class.
+
+        Returns:
+            `{"answer": str}`, or `{"answer": iterator of str}`; with reasoning also `"reasoning": {"text",
+            "grounding": [{"start_idx", "end_idx", "points"}, ...]}`, which a stream fills with its first piece.
+
+            With a schema `{"answer": object, "text": str}`: an object of the type, or plain values for a JSON Schema,
+            and the JSON that it was read from; a stream gives the pieces of that, and its `value` the object. With
+            choices `{"answer": str, "scores": {choice: float}}`: the probability of each, which sum to 1, for up to 64
+            choices; more get no scores. A greedy answer is the most probable choice, and a stream gives it in one piece
+            and the scores with it.
+
+        Raises:
+            SpatialRefError: There are references without an image.
+            GrammarError: More than one of schema, choices and regex; or one that cannot be used: part of it would not
+                be enforced (`SchemaError`), it is too large (`GrammarTooLargeError`), or it allows no answer as short
+                as `max_tokens` asks for. While the answer is computed there may be these as well, `GrammarTimeoutError`
+                where compiling takes longer than `EngineConfig.grammar_limit_s`, and `GrammarBusyError`.
+        """
+        asked: dict[str, Any] = {"question": question, "stream": stream, "settings": settings, "reasoning": reasoning}
+        asked |= {"spatial_refs": spatial_refs, "schema": schema, "choices": choices, "regex": regex}
+        return self._run(Answer, "query", image, options, **asked)
+
+    async def aquery(
+        self,
+        image: ImageInput | None = None,
+        question: str | None = None,
+        stream: bool = False,
+        settings: Settings | None = None,
+        *,
+        reasoning: bool = False,
+        spatial_refs: SpatialRefs | None = None,
+        schema: Any = None,
+        choices: Iterable[str] | None = None,
+        regex: str | re.Pattern[str] | None = None,
+        **options: Unpack[Options],
+    ) -> Answer:
+        """Answer a question; see `query`."""
+        asked: dict[str, Any] = {"question": question, "stream": stream, "settings": settings, "reasoning": reasoning}
+        asked |= {"spatial_refs": spatial_refs, "schema": schema, "choices": choices, "regex": regex}
+        return await self._arun(Answer, "aquery", image, options, **asked)
+
+    def encode_image(self, image: ImageInput, **options: Unpack[Options]) -> EncodedImage:
+        """Encode an image before there is a question.
+
+        Args:
+            image: The image; an encoded image is returned as it is.
+            **options: See the class.
+
+        Returns:
+            Something to hand in as `image`, which is not decoded and, while the cache has it, not encoded again.
+        """
+        if isinstance(image, EncodedImage):
+            return image
+        return self._session.encode(self._task("encode_image", image, options))
+
+    async def aencode_image(self, image: ImageInput, **options: Unpack[Options]) -> EncodedImage:
+        """Encode an image before there is a question; see `encode_image`."""
+        if isinstance(image, EncodedImage):
+            return image
+        return await self._session.aencode(self._task("aencode_image", image, options))
+
+    def batch(
+        self, tasks: Iterable[Mapping[str, Any]], *, progress: bool = False, errors: Errors = "return"
+    ) -> list[Any]:
+        """Ask for many things at once.
+
+        Args:
+            tasks: Mappings of a method's arguments by name, and "skill": the name of the method, such as `{"skill":
+                "detect", "image": "desk.png", "object": "mug"}`. Images are prepared as their turn comes, on other
+                threads: an iterator must not return the same array twice with other pixels.
+            progress: Whether to show a bar.
+            errors: "return" puts an error in the place of its task's result; "raise" ends the batch with the first
+                error and cancels the rest. Messages begin with the index of the task.
+
+        Returns:
+            Results in the order of the tasks; an error where there is none.
+
+        Raises:
+            InputError: `tasks` is not a list or another iterable.
+        """
+        with self._batch(tasks, progress=progress, errors=errors) as batch:
+            while batch.fill():
+                batch.wait()
+                batch.collect()
+        return batch.results
+
+    async def abatch(
+        self, tasks: Iterable[Mapping[str, Any]], *, progress: bool = False, errors: Errors = "return"
+    ) -> list[Any]:
+        """Ask for many things at once; see `batch`."""
+        with self._batch(tasks, progress=progress, errors=errors) as batch:
+            while batch.fill():
+                await batch.wait_async()
+                batch.collect()
+        return batch.results
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what the engine has done and its present state: see :class:`photonlite.observe.EngineMetrics`."""
+        return self._session.metrics()
+
+    def trace(self) -> Recording:
+        """Record what host and device do while a ``with`` block runs.
+
+        ```python
+        with model.trace() as trace:
+            model.detect("desk.png", "mug")
+        trace.save("run.json")  # for https://ui.perfetto.dev
+        trace.draw("timeline.png")
+        ```
+        """
+        return Recording(self._session.engine.tracer)
+
+    def close(self, *, drain: bool = True) -> None:
+        """Release the model and its memory; every later call raises `ModelError`. Closing twice is fine.
+
+        Args:
+            drain: Whether open requests are finished first; else they fail with `ModelError`.
+        """
+        self._session.close(drain=drain)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(drain=kind is None)
+
+    def __repr__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"VisionModel({self.name!r}, device={str(self.device)!r}, dtype={dtype!r})"
+
+    def _run(self, kind: type[R], method: str, image: ImageInput | None, options: Options, **asked: Any) -> R:
+        return cast(R, self._session.run(self._task(method, image, options, **asked)))
+
+    async def _arun(self, kind: type[R], method: str, image: ImageInput | None, options: Options, **asked: Any) -> R:
+        return cast(R, await self._session.arun(self._task(method, image, options, **asked)))
+
+    def _task(self, method: str, image: ImageInput | None, options: Options, **asked: Any) -> Task[Any]:
+        return build_task(self._prompts, getattr(VisionModel, method), image, options, asked)
+
+    def _batch(self, tasks: Iterable[Mapping[str, Any]], *, progress: bool, errors: Errors) -> BatchCall:
+        build = partial(task_from_mapping, self._prompts, VisionModel)
+        window = 2 * self.max_batch  # keeps the engine full while the next images are prepared
+        return BatchCall(self._session, build, tasks, window=window, progress=progress, errors=errors)

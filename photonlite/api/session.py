@@ -1,0 +1,382 @@
+"""The way of a request from the public methods to the engine: prepare the image, compile the grammar, submit, wait.
+
+`Session._steps` reads straight down. A blocking call runs it on the caller's thread. Async calls and batches run it on
+the image pool's threads, which never wait: where a step waits for a future, its callback schedules the next step.
+"""
+
+import concurrent.futures
+import dataclasses
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from photonlite.api.options import CallOptions
+from photonlite.api.tasks import EncodedImage, Task
+from photonlite.config import EngineConfig, ImageLimits
+from photonlite.engine.engine import Engine
+from photonlite.engine.handle import RequestHandle, TokenStream
+from photonlite.engine.memory_gate import MemoryGate
+from photonlite.errors import DeadlineError, ModelError, NumericalError
+from photonlite.grammar.automata.tables import Automaton, SpecialIds
+from photonlite.grammar.compiler.client import COUNTERS, GAUGES, GrammarCompiler
+from photonlite.images.isolation.pool import DecodePool, default_workers
+from photonlite.images.pool import ImagePool, PreparedImage
+from photonlite.images.source import ImageSource
+from photonlite.models.checkpoint import LoadedModel
+from photonlite.request import Completion, Request
+from photonlite.results import Metrics
+from photonlite.skills import encode, selftest
+
+R = TypeVar("R")
+Steps = Iterator["Future[Any]"]
+
+_SELFTEST = "photonlite self-test"
+"""Cache salt of the self-test: what it leaves in the cache serves nobody's request."""
+
+
+class Session:
+    """A loaded model at work: its engine, and the threads that prepare images; closing it closes both."""
+
+    def __init__(self, engine: Engine, pool: ImagePool, loaded: LoadedModel, config: EngineConfig) -> None:
+        self.engine = engine
+        self.gate = MemoryGate(config.max_prepared_bytes)
+        self.open: set[RequestHandle] = set()
+        self._pool = pool
+        self._prompts = loaded.prompts
+        self._config = config
+        self._compiler: GrammarCompiler | None = None
+        self._state: Literal["open", "draining", "closed"] = "open"
+        self._lock = threading.Lock()
+        self._late = 0  # requests whose deadlines passed before they were submitted
+        self._late_lock = threading.RLock()  # garbage collection may end a request on any line
+        self._process = os.getpid()
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are taken and answered."""
+        return self._state == "open" and self.engine.alive
+
+    # ---- the ways to ask
+
+    def run(self, task: Task[R]) -> R:
+        """Ask and wait; a stream is returned as soon as its request is submitted."""
+        handle = self._start(task)
+        if task.stream is None:
+            return task.finish(handle.result())
+        handle.raise_error()
+        return task.stream(TokenStream(handle), handle.outcome)
+
+    async def arun(self, task: Task[R]) -> R:
+        """The same for coroutines: nothing slow happens on the event loop."""
+        handle = self.launch(task)
+        if task.astream is None:
+            await handle.wait_async()
+            return task.finish(handle.result())
+        await handle.wait_async(handle.submitted)
+        handle.raise_error()
+        return task.astream(TokenStream(handle), handle.outcome)
+
+    def encode(self, task: Task[Completion]) -> EncodedImage:
+        """Encode an image into the prefix cache, and wait."""
+        return _encoded(self._start(task))
+
+    async def aencode(self, task: Task[Completion]) -> EncodedImage:
+        """The same for coroutines."""
+        handle = self.launch(task)
+        await handle.wait_async()
+        return _encoded(handle)
+
+    def launch(self, task: Task[Any]) -> RequestHandle:
+        """Ask without waiting for anything."""
+        handle, steps = self._begin(task)
+        self._schedule(handle, steps)
+        return handle
+
+    def check_open(self) -> None:
+        """Raise `ModelError` if the model is closed, or belongs to the process from which this one was forked."""
+        if self._state != "open":
+            raise _closed()
+        if os.getpid() != self._process:
+            raise ModelError("this process was forked, and the model's threads stayed behind: load it in this process")
+
+    # ---- the way of one request
+
+    def _begin(self, task: Task[Any]) -> tuple[RequestHandle, Steps]:
+        self.check_open()
+        options, compiling = task.options, None
+        if task.typed is not None and task.typed.spec is not None:
+            compiling = self._grammars().compile(
+                task.typed.spec, cache_salt=options.cache_salt, caller=options.caller or ""
+            )
+        handle = RequestHandle(_marked(task.request, options), options.deadline_s, self._note_end)
+        self.open.add(handle)
+        if compiling is not None:
+            handle.when_computed(compiling.cancel)  # where the request ends before it is compiled
+        return handle, self._steps(handle, task, compiling)
+
+    def _steps(self, handle: RequestHandle, task: Task[Any], compiling: "Future[Automaton] | None") -> Steps:
+        """Take a request from the call to the engine; yields the futures that it waits for."""
+        image, options = task.image, task.options
+        if isinstance(image, EncodedImage):
+            handle.prepare(partial(image.prepared_for, self._pool, options.cache_salt))
+        elif image is not None:
+            permit = (self.gate.realtime if options.realtime else self.gate.bulk).request(
+                self._pool.decoded_bytes(image)
+            )
+            handle.when_computed(permit.release)
+            if (granted := permit.granted) is not None:
+                yield granted
+            handle.prepare(partial(self._prepare, image, options.cache_salt, handle.check))
+            if handle.image is not None and handle.image.size is not None:
+                permit.resize(3 * handle.image.size[0] * handle.image.size[1])  # some headers cannot be read ahead
+        if task.typed is not None:
+            if compiling is not None and not compiling.done():
+                if handle.image is not None and not isinstance(image, EncodedImage) and self._config.prefix_caching:
+                    self._encode_beside(handle)
+                yield compiling
+            automaton = None if compiling is None else compiling.result(timeout=0)
+            handle.request = _marked(task.typed.bind(automaton), options)
+        if task.further is None:
+            self._submit(handle)
+        else:
+            yield from self._score(handle, task.further)
+
+    def _submit(self, handle: RequestHandle) -> None:
+        """Hand a request to the engine, unless it has ended."""
+        if handle.ended():
+            return
+        handle.in_engine = True
+        sequence = self.engine.submit(
+            handle.request,
+            handle,
+            handle.image,
+            deadline_s=handle.deadline_s,
+            preprocess_s=handle.preprocess_s,
+            submitted=handle.begun,
+        )
+        handle.attach(partial(self.engine.cancel, sequence))
+
+    def _score(self, handle: RequestHandle, further: Callable[[Any, Completion], Any]) -> Steps:
+        """Answer with one of some choices: follow-up requests score what the first one left aside, until nothing is."""
+        first = handle.follow_up(handle.request)
+        first.encode_s = handle.encode_s
+        first.when_computed(handle.release)
+        self._submit(first)
+        handle.in_engine = first.in_engine
+        handle.attach(first.cancel)
+        asked: list[tuple[Any, RequestHandle]] = [(None, first)]
+        metrics: list[Metrics] = []
+        for branch, one in asked:
+            yield one.future
+            if (error := one.future.exception()) is not None:
+                handle.fail(error)
+                return
+            found = one.result()
+            metrics.append(found.metrics)
+            for following, request in further(branch, found):
+                asked.append((following, handle.follow_up(request)))
+                self._submit(asked[-1][1])
+        completion = dataclasses.replace(first.result(), metrics=_total(metrics))
+        for token in completion.tokens:
+            handle.on_token(token)
+        handle.finish(completion)
+
+    def _encode_beside(self, handle: RequestHandle) -> None:
+        """Encode the image while the grammar is compiled."""
+        encoding = handle.follow_up(encode.build())
+
+        def add_cost(ended: "Future[Completion]") -> None:
+            if ended.exception() is None:
+                handle.encode_s += ended.result().metrics.encode_s
+
+        encoding.future.add_done_callback(add_cost)
+        handle.when_computed(encoding.cancel)
+        self._submit(encoding)
+
+    def _prepare(self, image: ImageSource, cache_salt: str, checkpoint: Callable[[], None]) -> PreparedImage:
+        if self._state == "closed":
+            raise _closed()
+        return self._pool.prepare(image, cache_salt=cache_salt, checkpoint=checkpoint)
+
+    # ---- who runs the steps
+
+    def _start(self, task: Task[Any]) -> RequestHandle:
+        """Run the steps on this thread; for a stream, until the request is submitted."""
+        handle, steps = self._begin(task)
+        self._run_here(handle, steps, until_submitted=task.stream is not None)
+        return handle
+
+    def _run_here(self, handle: RequestHandle, steps: Steps, *, until_submitted: bool = False) -> None:
+        try:
+            while (future := _next(handle, steps)) is not None:
+                if until_submitted and handle.submitted.done():
+                    self._schedule_after(future, handle, steps)
+                    return
+                handle.wait(future)
+        except BaseException as error:
+            handle.fail(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _schedule(self, handle: RequestHandle, steps: Steps) -> None:
+        """Run the next step on a thread of the pool."""
+        if handle.future.done():  # perhaps by garbage collection, which must not take the pool's lock
+            return
+        schedule = self._pool.hurry if handle.request.realtime else self._pool.submit
+        handle.guard(partial(schedule, partial(handle.guard, partial(self._advance, handle, steps))))
+
+    def _advance(self, handle: RequestHandle, steps: Steps) -> None:
+        if (future := _next(handle, steps)) is not None:
+            self._schedule_after(future, handle, steps)
+
+    def _schedule_after(self, future: "Future[Any]", handle: RequestHandle, steps: Steps) -> None:
+        # A future keeps its callbacks when it is done: this one knows the session only until then.
+        then = [partial(self._schedule, handle, steps)]
+        future.add_done_callback(lambda _: then.pop()())
+
+    # ---- metrics, self-test, end
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the numbers of engine, session and grammar compiler as plain values for JSON."""
+        metrics = self.engine.metrics
+        metrics.preparing, metrics.prepared_bytes = self.gate.waiting, self.gate.held
+        metrics.dropped_preparing = self._late
+        snapshot, compiler = metrics.snapshot(), self._compiler
+        snapshot["gauges"] |= dict.fromkeys(GAUGES, 0) if compiler is None else compiler.gauges
+        snapshot["counters"] |= dict.fromkeys(COUNTERS, 0) if compiler is None else compiler.counters
+        return snapshot
+
+    def self_test(self) -> None:
+        """Ask a tiny question through every skill and every head; raises `NumericalError` for damaged weights."""
+        image = np.indices((24, 32, 3)).sum(axis=0).astype(np.uint8)
+        options = CallOptions(cache_salt=_SELFTEST)
+        requests = selftest.build(self._prompts).items()
+        asked = {skill: self.launch(Task(request, image, _itself, options)) for skill, request in requests}
+        for skill, handle in asked.items():
+            try:
+                handle.result()
+            except NumericalError as cause:
+                raise NumericalError(f"the self-test of {skill!r} has failed: {cause}") from cause
+
+    def close(self, *, drain: bool) -> None:
+        """Take no more requests, finish or fail those that are open, and let go of the model."""
+        if os.getpid() != self._process:
+            self._state = "closed"
+            return  # the threads that would have to end are another process's
+        if drain and self._state != "closed":
+            self._state = "draining"
+            self._drain()
+        else:
+            self._state = "closed"
+        self.engine.close(drain=drain)
+        self._state = "closed"
+        self._pool.close()
+        with self._lock:
+            compiler, self._compiler = self._compiler, None
+        if compiler is not None:
+            compiler.close()
+
+    def _drain(self) -> None:
+        """Wait until every request that has begun has ended."""
+        while self.open:
+            concurrent.futures.wait([handle.future for handle in list(self.open)])
+
+    def _note_end(self, handle: RequestHandle) -> None:
+        self.open.discard(handle)
+        if not handle.in_engine and isinstance(handle.future.exception(), DeadlineError):
+            with self._late_lock:
+                self._late += 1
+
+    def _grammars(self) -> GrammarCompiler:
+        """Return the grammar compiler, which starts when it is first needed."""
+        with self._lock:
+            if self._compiler is None:
+                if self._state != "open":
+                    raise _closed()
+                ids, vocab_size = self._prompts.vocabulary, self._prompts.vocab_size
+                self._compiler = GrammarCompiler(
+                    self._prompts.pieces,
+                    SpecialIds(ids.end, ids.coordinate, ids.size, vocab_size),
+                    workers=self._config.grammar_workers,
+                    limit_s=self._config.grammar_limit_s,
+                    cache_bytes=self._config.grammar_cache_bytes,
+                )
+            return self._compiler
+
+
+def open_session(
+    loaded: LoadedModel,
+    device: torch.device,
+    dtype: torch.dtype,
+    limits: ImageLimits,
+    config: EngineConfig,
+    *,
+    isolate_images: bool = False,
+) -> Session:
+    """Start the engine of a model, and the threads (with `isolate_images`, the processes) that decode images."""
+    engine = Engine(loaded.model, device, dtype, config)
+    decoder = DecodePool(limits, max(1, default_workers())) if isolate_images else None
+    known = weakref.ref(engine)  # the pool must not keep the engine alive
+
+    def wake() -> None:
+        if (alive := known()) is not None:
+            alive.wake()
+
+    def buffer(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+        alive = known()
+        return np.empty(shape, np.uint8) if alive is None else alive.host_array(shape)
+
+    pool = ImagePool(
+        loaded.model.crop_spec,
+        limits,
+        config.image_threads,
+        buffer=buffer,
+        packs=engine.cuts_images,
+        on_ready=wake,
+        decoder=decoder,
+    )
+    return Session(engine, pool, loaded, config)
+
+
+def _next(handle: RequestHandle, steps: Steps) -> "Future[Any] | None":
+    """Run the next step of a request that has not ended; returns what the following one waits for."""
+    return None if handle.ended() else next(steps, None)
+
+
+def _marked(request: Request, options: CallOptions) -> Request:
+    return dataclasses.replace(request, cache_salt=options.cache_salt, realtime=options.realtime, strict=options.strict)
+
+
+def _total(metrics: list[Metrics]) -> Metrics:
+    """Add what follow-up requests took, some of it at the same time, to the metrics of the first."""
+    return dataclasses.replace(
+        metrics[0],
+        encode_s=sum(one.encode_s for one in metrics),
+        prefill_s=sum(one.prefill_s for one in metrics),
+        decode_s=sum(one.decode_s for one in metrics),
+        output_tokens=sum(one.output_tokens for one in metrics),
+    )
+
+
+def _encoded(handle: RequestHandle) -> EncodedImage:
+    completion, image = handle.result(), handle.image
+    if image is None:
+        raise AssertionError("an encoding has completed without an image")
+    image.drop_crops()  # page-locked megabytes, which are still there if the image was cached
+    return EncodedImage(image, completion.metrics)
+
+
+def _itself(completion: Completion) -> Completion:
+    return completion
+
+
+def _closed() -> ModelError:
+    return ModelError("the model is closed: load it again")

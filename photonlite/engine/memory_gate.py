@@ -1,0 +1,148 @@
+"""Backpressure: bounds the bytes of decoded images that wait for the engine.
+
+```
+call ── request ──> there is room ──> decode ──> engine ──> first token, or the end ──> release
+              └──> waits, before decoding ── another permit is released ──┘
+```
+
+Real-time calls have a quarter of the bytes to themselves and bulk calls the rest, so that neither waits for the other.
+Each class is first come, first served. An image larger than the room of its class enters when that is empty.
+"""
+
+import queue
+import threading
+from collections import deque
+from concurrent.futures import Future
+
+_REALTIME_SHARE = 4
+"""Real-time calls have one part in so many."""
+
+
+class MemoryPermit:
+    """Room for one image: held, or waited for through `granted`, which is None where there was room at once."""
+
+    def __init__(self, lane: "GateLane", size: int) -> None:
+        self.size = size
+        self.granted: Future[None] | None = None
+        self.inside = False
+        self.released = False
+        self._lane = lane
+
+    def resize(self, size: int) -> None:
+        """Say how many bytes the image has, now that it is decoded."""
+        self._lane.resize(self, size)
+
+    def release(self) -> None:
+        """Give the room back, or stop waiting for it; from any thread at any moment, any number of times."""
+        self._lane.release(self)
+
+
+class GateLane:
+    """The room of one class, in bytes.
+
+    A thread grants permits while calls wait. `release` does not: garbage collection may drop a call on any line of any
+    thread, whatever locks that thread holds.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.held = 0
+        self._limit = limit
+        self._queue: deque[MemoryPermit] = deque()
+        self._lock = threading.RLock()
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._granting = False
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for room."""
+        return sum(not permit.released for permit in list(self._queue))
+
+    def request(self, size: int) -> MemoryPermit:
+        """Request room for an image of so many bytes."""
+        permit = MemoryPermit(self, size)
+        with self._lock:
+            if not self._queue and self._fits(permit):
+                self._admit(permit)
+                return permit
+            permit.granted = Future()
+            self._queue.append(permit)
+            begins, self._granting = not self._granting, True
+        if begins:
+            threading.Thread(target=self._grant, name="photonlite-memory-gate", daemon=True).start()
+        self._wakes.put(None)  # room may have been released meanwhile
+        return permit
+
+    def resize(self, permit: MemoryPermit, size: int) -> None:
+        """See `MemoryPermit.resize`."""
+        with self._lock:
+            if permit.inside:
+                self.held += size - permit.size
+            permit.size = size
+        if self._granting:
+            self._wakes.put(None)
+
+    def release(self, permit: MemoryPermit) -> None:
+        """See `MemoryPermit.release`."""
+        with self._lock:
+            permit.released = True
+            permit.granted = (
+                None  # its callbacks hold an image and an engine, and the queue may hold the permit for long
+            )
+            self._uncount(permit)
+        if self._granting:
+            self._wakes.put(None)
+
+    def _grant(self) -> None:
+        while True:
+            self._wakes.get()
+            while (granted := self._next()) is not None:
+                granted.set_result(None)
+                granted = None
+            with self._lock:
+                if not self._queue:
+                    self._granting = False
+                    return
+
+    def _next(self) -> "Future[None] | None":
+        """Admit the oldest call that waits, if it fits; returns what it waits for."""
+        with self._lock:
+            while self._queue and (self._queue[0].released or self._fits(self._queue[0])):
+                permit = self._queue.popleft()
+                if not permit.released:
+                    granted, permit.granted = permit.granted, None
+                    self._admit(permit)
+                    if granted is not None:
+                        return granted
+        return None
+
+    def _fits(self, permit: MemoryPermit) -> bool:
+        return not self.held or self.held + permit.size <= self._limit
+
+    def _admit(self, permit: MemoryPermit) -> None:
+        self.held += permit.size
+        permit.inside = True
+        if permit.released:  # garbage collection on the lines above has dropped it
+            self._uncount(permit)
+
+    def _uncount(self, permit: MemoryPermit) -> None:
+        if permit.inside:
+            permit.inside = False
+            self.held -= permit.size
+
+
+class MemoryGate:
+    """The room of both classes; `limit` bytes in all, more only for a single image that is larger."""
+
+    def __init__(self, limit: int) -> None:
+        self.realtime = GateLane(limit // _REALTIME_SHARE)
+        self.bulk = GateLane(limit - limit // _REALTIME_SHARE)
+
+    @property
+    def held(self) -> int:
+        """Bytes of images that hold a permit."""
+        return self.realtime.held + self.bulk.held
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for room."""
+        return self.realtime.waiting + self.bulk.waiting

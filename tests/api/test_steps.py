@@ -1,0 +1,451 @@
+"""The way of a request to the engine: room, image, grammar, follow-ups; on a caller's thread and on the pool's."""
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from photonlite.api.session import Session
+from photonlite.engine.handle import RequestHandle, TokenStream
+from photonlite.errors import DeadlineError, EngineDiedError, ModelError, RequestCancelledError, SchemaError
+from photonlite.images.pool import PreparedImage
+from photonlite.request import Completion, Request, SamplingSettings, Token
+from photonlite.skills.encode import EmptyGrammar
+from tests.api.fakes import (
+    BYTES,
+    GUARD,
+    ROOM,
+    FakeEngine,
+    Source,
+    Threads,
+    make_session,
+    on_thread,
+    request,
+    task,
+)
+from tests.engine.fakes import END, Words
+
+
+def finished(handle: RequestHandle) -> None:
+    assert on_thread(handle.wait).result(GUARD) is None
+
+
+# ---- room
+
+
+def test_an_image_takes_room_until_the_first_token() -> None:
+    engine = FakeEngine()
+    session = make_session(engine)
+    session._start(task(image=Source()))
+    assert session.gate.held == BYTES
+    engine.give(Token(1))
+    assert session.gate.held == 0
+    engine.give(Token(2))
+    engine.finish()
+
+    assert session.gate.held == 0
+
+
+@pytest.mark.parametrize("end", ["finish", "cancel", "drop"])
+def test_an_image_gives_its_room_back_however_its_request_ends(end: str) -> None:
+    engine = FakeEngine()
+    session = make_session(engine)
+    handle = session._start(task(image=Source()))
+    if end == "finish":
+        engine.finish()
+    elif end == "cancel":
+        handle.cancel()
+    else:
+        stream = TokenStream(handle)
+        del stream
+
+    assert (session.gate.held, session.open) == (0, set())
+
+
+def test_a_call_without_room_waits_before_its_image_is_decoded_and_blocks_no_thread_of_the_pool() -> None:
+    engine, threads, images = FakeEngine(), Threads(), [Source() for _ in range(3)]
+    session = make_session(engine, threads, ROOM)
+    for image in images:
+        session.launch(task(image=image))
+    for _ in images:
+        threads.work()
+    assert [image.prepared for image in images] == [1, 0, 0]
+
+    for done in (1, 2):
+        engine.give(Token(1))
+        threads.work()
+        assert sum(image.prepared for image in images) == 1 + done
+    assert [sequence.image is not None for sequence in engine.sequences] == [True] * 3
+
+
+def test_a_realtime_call_goes_before_all_that_waits_for_a_thread() -> None:
+    threads, bulk, robot = Threads(), Source(), Source()
+    session = make_session(FakeEngine(), threads)
+    session.launch(task(image=bulk))
+    session.launch(task(request(realtime=True), robot))
+    threads.work()
+
+    assert (bulk.prepared, robot.prepared) == (0, 1)
+
+
+def test_a_thread_that_asks_waits_for_room_itself() -> None:
+    engine, image = FakeEngine(), Source()
+    session = make_session(engine, config=ROOM)
+    session._start(task(image=Source()))
+    waiting = on_thread(lambda: session._start(task(image=image)))
+    while not session.gate.waiting:
+        assert not waiting.done()
+    engine.finish()
+    waiting.result(GUARD)
+
+    assert image.prepared == 1
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_deadline_that_passes_before_there_is_room_saves_decoding(here: bool) -> None:
+    threads, image = Threads(), Source()
+    session = make_session(FakeEngine(), threads, ROOM)
+    first = session._start(task(image=Source()))
+    late = task(image=image, deadline_s=0.01)
+    if here:
+        handle = on_thread(lambda: session._start(late)).result(GUARD)
+    else:
+        handle = session.launch(late)
+        threads.work()
+        handle.wait()
+
+    assert (image.prepared, session.gate.waiting, session.open, session._late) == (0, 0, {first}, 1)
+    with pytest.raises(DeadlineError):
+        handle.raise_error()
+
+
+def test_a_call_whose_deadline_has_passed_when_its_turn_comes_is_not_even_measured() -> None:
+    threads, image = Threads(), Source()
+    session = make_session(FakeEngine(), threads)
+    late = session.launch(task(image=image, deadline_s=0.0))  # and nobody waits for it
+    threads.work()
+
+    assert (image.measured, image.prepared, session.gate.held) == (0, 0, 0)
+    with pytest.raises(DeadlineError):
+        late.raise_error()
+
+
+def test_a_call_that_gets_room_when_the_threads_have_ended_is_told_so() -> None:
+    engine, threads = FakeEngine(), Threads()
+    session = make_session(engine, threads, ROOM)
+    session._start(task(image=Source()))
+    second = session.launch(task(image=Source()))
+    threads.work()
+    threads.closed = True
+    engine.finish()
+    finished(second)
+
+    with pytest.raises(ModelError, match="closed"):
+        second.raise_error()
+
+
+def test_whatever_a_realtime_callers_file_raises_does_not_reach_the_thread_that_hurries() -> None:
+    class Panic(BaseException):
+        pass
+
+    def prepare() -> PreparedImage:
+        raise Panic
+
+    threads = Threads()
+    handle = make_session(FakeEngine(), threads).launch(task(request(realtime=True), Source(prepare)))
+    threads.work()
+
+    with pytest.raises(Panic):
+        handle.result()
+
+
+def test_work_for_a_request_that_has_ended_stops_at_the_next_checkpoint() -> None:
+    handle = RequestHandle(request())
+    handle.check()
+    handle.cancel()
+    with pytest.raises(RequestCancelledError):
+        handle.check()
+    with pytest.raises(DeadlineError):
+        RequestHandle(request(), 0.0).check()
+
+
+# ---- grammars
+
+
+WHOLE = Request("query", (Token(9), Token(8)), EmptyGrammar(), 5, SamplingSettings())
+
+
+@dataclass
+class Typed:
+    """A question that needs a grammar, and what it was bound to."""
+
+    spec: Any = "spec"
+    told: list[Any] = field(default_factory=list)
+    draft: Request = WHOLE
+
+    def bind(self, automaton: Any) -> Request:
+        self.told.append(automaton)
+        return WHOLE
+
+
+class Compiler:
+    """Gives one future, which the test settles."""
+
+    def __init__(self) -> None:
+        self.future: Future[Any] = Future()
+
+    def compile(self, spec: Any, *, cache_salt: str, caller: str) -> "Future[Any]":
+        return self.future
+
+
+class Asked:
+    """A typed question about an image of 72 bytes."""
+
+    def __init__(self, *, here: bool = False, deadline_s: float | None = None, **options: Any) -> None:
+        self.engine, self.threads, self.compiler = FakeEngine(), Threads(), Compiler()
+        self.typed, self.image = Typed(), Source()
+        self.session: Session = make_session(self.engine, self.threads)
+        self.session._compiler = self.compiler  # type: ignore[assignment]
+        self.task = task(request(**options), self.image, deadline_s=deadline_s, typed=self.typed)
+        self._here = here
+
+    def begin(self) -> RequestHandle:
+        if self._here:
+            return self.session._start(self.task)
+        handle = self.session.launch(self.task)
+        self.threads.work()
+        return handle
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_request_whose_grammar_is_there_is_submitted_whole(here: bool) -> None:
+    asked = Asked(here=here)
+    asked.compiler.future.set_result("automaton")
+    handle = asked.begin()
+
+    assert (asked.engine.requests, asked.typed.told) == ([WHOLE], ["automaton"])
+    assert handle.request == WHOLE
+
+
+def test_nothing_to_compile_is_nothing_to_wait_for() -> None:
+    asked = Asked(here=True)
+    asked.typed.spec = None
+    asked.begin()
+
+    assert (asked.engine.requests, asked.typed.told) == ([WHOLE], [None])
+
+
+def test_while_a_grammar_is_compiled_its_image_is_encoded_and_no_thread_of_the_pool_waits() -> None:
+    asked = Asked()
+    engine, threads = asked.engine, asked.threads
+    handle = asked.begin()
+    assert [one.skill for one in engine.requests] == ["encode"]
+    assert engine.sequences[0].image is handle.image
+    assert not threads.jobs
+    engine.sequences[0].times.encode_s = 0.75
+    engine.finish()
+    asked.compiler.future.set_result("automaton")
+    threads.work()
+
+    assert [one.skill for one in engine.requests] == ["encode", "query"]
+    assert asked.image.prepared == 1
+    assert asked.session.gate.held == BYTES  # until the first token
+    engine.give(Token(1))
+    engine.finish()
+    assert asked.session.gate.held == 0
+    assert handle.result().metrics.encode_s == 0.75
+
+
+def test_a_thread_that_asks_waits_for_the_grammar_itself() -> None:
+    asked, submitted = Asked(here=True), threading.Event()
+    asked.engine.on_submit = lambda sequence: submitted.set()
+    waiting = on_thread(asked.begin)
+    assert submitted.wait(GUARD)
+    assert not waiting.done()
+    asked.compiler.future.set_result("automaton")
+    waiting.result(GUARD)
+
+    assert [one.skill for one in asked.engine.requests] == ["encode", "query"]
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_grammar_that_cannot_be_had_is_the_end_of_its_request(here: bool) -> None:
+    asked = Asked(here=here)
+    error = SchemaError("no such keyword", "nope", "/properties/a")
+    if here:
+        asked.compiler.future.set_exception(error)
+        handle = asked.begin()
+    else:
+        handle = asked.begin()
+        asked.compiler.future.set_exception(error)
+        asked.threads.work()
+
+    assert WHOLE not in asked.engine.requests
+    with pytest.raises(SchemaError, match="no such keyword") as raised:
+        handle.result()
+    assert (raised.value.keyword, raised.value.where) == ("nope", "/properties/a")
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_an_engine_that_refuses_the_encoding_is_the_end_of_the_request(here: bool) -> None:
+    asked = Asked(here=here)
+    asked.engine.refusal = EngineDiedError("the engine has stopped")
+    handle = on_thread(asked.begin).result(GUARD)
+
+    assert handle.submitted.done()
+    with pytest.raises(EngineDiedError):
+        handle.raise_error()
+    assert asked.compiler.future.cancelled()
+    assert not asked.typed.told
+
+
+def test_a_request_that_is_cancelled_gives_up_its_grammar_and_the_encoding() -> None:
+    asked = Asked()
+    asked.begin().cancel()
+
+    assert asked.compiler.future.cancelled()
+    assert asked.engine.cancelled == [asked.engine.sequences[0]]
+    assert not asked.threads.jobs  # a collection of garbage may cancel, which must not take the pool's lock
+    assert (len(asked.engine.requests), asked.typed.told, asked.session.gate.held) == (1, [], 0)
+
+
+def test_a_deadline_ends_the_wait_for_a_grammar() -> None:
+    asked = Asked(here=True, deadline_s=0.01)
+    handle = on_thread(asked.begin).result(GUARD)
+
+    assert (WHOLE in asked.engine.requests, asked.typed.told) == (False, [])
+    assert asked.compiler.future.cancelled()
+    with pytest.raises(DeadlineError):
+        handle.raise_error()
+
+
+def test_a_realtime_call_hurries_when_its_grammar_is_there() -> None:
+    asked = Asked(realtime=True)
+    asked.begin()
+    asked.compiler.future.set_result("automaton")
+
+    assert (len(asked.threads.urgent), len(asked.threads.jobs)) == (1, 0)
+
+
+def test_a_grammar_that_comes_when_the_threads_have_ended_is_no_ones_trouble() -> None:
+    asked = Asked()
+    handle = asked.begin()
+    asked.threads.closed = True
+    asked.compiler.future.set_result("automaton")
+
+    with pytest.raises(ModelError, match="closed"):
+        handle.result()
+
+
+# ---- follow-up requests
+
+
+class Scored:
+    """A request whose answer takes others; `plan` names those that follow each."""
+
+    def __init__(self, plan: dict[Any, list[str]], **options: Any) -> None:
+        self.plan = plan
+        self.told: list[tuple[Any, int]] = []
+        self.engine, self.threads = FakeEngine(), Threads()
+        asked = Request("query", (Token(1),), Words(), 5, SamplingSettings(), **options)
+        self.task = task(asked, deadline_s=60.0, further=self._further)
+        self.handle = make_session(self.engine, self.threads).launch(self.task)
+        self.threads.work()
+
+    def finish(self, number: int, error: BaseException | None = None) -> None:
+        sequence = self.engine.sequences[number]
+        sequence.tokens += [Token(7)] * number + [Token(END)]
+        for token in sequence.tokens:
+            sequence.request.grammar.accept(token)
+            sequence.sink.on_token(token)
+        sequence.times.encode_s, sequence.times.prefill_s = 0.125, 0.25
+        sequence.times.first_token, sequence.times.finished = 4.0, 4.5
+        self.engine.finish(error, number)
+        while self.threads.jobs or self.threads.urgent:
+            self.threads.work()
+
+    def _further(self, name: Any, completion: Completion) -> Iterable[tuple[Any, Request]]:
+        self.told.append((name, len(completion.tokens)))
+        names = self.plan.pop(name, [])
+        return [(known, Request("query", (Token(1),), Words(), 5, SamplingSettings())) for known in names]
+
+
+def test_an_answer_that_needs_no_more_goes_out_as_it_is() -> None:
+    scored = Scored({})
+    scored.finish(0)
+
+    assert scored.handle.result().tokens == (Token(END),)
+    assert scored.told == [(None, 1)]
+    assert list(TokenStream(scored.handle)) == [Token(END)]
+
+
+def test_requests_follow_requests_until_there_are_no_more() -> None:
+    scored = Scored({None: ["a", "b"], "a": ["aa"]})
+    scored.finish(0)
+    scored.finish(2)
+    scored.finish(1)
+    assert (len(scored.engine.sequences), scored.handle.future.done()) == (4, False)
+    scored.finish(3)
+
+    assert scored.told == [(None, 1), ("a", 2), ("b", 3), ("aa", 4)]
+    done = scored.handle.result()
+    assert (done.tokens, done.finish_reason) == ((Token(END),), "stop")
+    metrics = done.metrics
+    assert (metrics.encode_s, metrics.prefill_s, metrics.decode_s, metrics.output_tokens) == (0.5, 1.0, 2.0, 10)
+    assert not scored.engine.cancelled
+
+
+def test_one_that_fails_fails_all_and_the_others_are_cancelled() -> None:
+    scored = Scored({None: ["a", "b"]})
+    scored.finish(0)
+    scored.finish(1, RuntimeError("gone"))
+
+    with pytest.raises(RuntimeError, match="gone"):
+        scored.handle.result()
+    assert scored.engine.cancelled == [scored.engine.sequences[2]]
+
+
+@pytest.mark.parametrize("at", ["further", "submit"])
+def test_what_goes_wrong_between_them_is_the_end(at: str) -> None:
+    scored = Scored({None: ["a"], "a": ["aa"]})
+    scored.finish(0)
+    if at == "further":
+        scored.plan["a"] = 1 / 2  # type: ignore[assignment]
+    else:
+        scored.engine.refusal = EngineDiedError("it stopped")
+    scored.finish(1)
+
+    with pytest.raises(TypeError if at == "further" else EngineDiedError):
+        scored.handle.result()
+
+
+def test_cancelling_reaches_what_runs_and_nothing_more_is_asked() -> None:
+    scored = Scored({None: ["a", "b"], "a": ["aa"]})
+    scored.finish(0)
+    scored.handle.cancel()
+    scored.finish(1)
+
+    assert scored.engine.cancelled == scored.engine.sequences[1:]
+    assert len(scored.engine.sequences) == 3
+
+
+def test_cancelling_while_they_are_submitted_reaches_the_newest() -> None:
+    scored = Scored({None: ["a", "b"]})
+    scored.engine.on_submit = lambda sequence: scored.handle.cancel()
+    scored.finish(0)
+
+    assert scored.engine.cancelled == scored.engine.sequences[1:]
+    assert len(scored.engine.sequences) == 2
+
+
+def test_follow_up_requests_belong_to_the_same_tenant_class_and_deadline() -> None:
+    scored = Scored({None: ["a"]}, cache_salt="one tenant", realtime=True)
+    before = scored.engine.options
+    scored.finish(0)
+
+    assert [(one.cache_salt, one.realtime) for one in scored.engine.requests] == [("one tenant", True)] * 2
+    assert before["deadline_s"] == scored.engine.options["deadline_s"] == 60.0
+    assert before["submitted"] == scored.engine.options["submitted"]
