@@ -85,9 +85,7 @@ class GateLane:
         """See `MemoryPermit.release`."""
         with self._lock:
             permit.released = True
-            permit.granted = (
-                None  # its callbacks hold an image and an engine, and the queue may hold the permit for long
-            )
+            permit.granted = None  # its callbacks hold an image and an engine; the permit may stay in the queue
             self._uncount(permit)
         if self._granting:
             self._wakes.put(None)
