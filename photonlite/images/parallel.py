@@ -56,5 +56,4 @@ class ParallelTasks:
             raise failures[0]
 
 
-SERIAL: Final = ParallelTasks()
-"""The calling thread alone."""
+SERIAL: Final = ParallelTasks()  # the calling thread alone

@@ -43,8 +43,7 @@ _T = TypeVar("_T")
 _PACKED_AHEAD: Final = 256 * 2**20
 """Bytes of page-locked memory for images that are packed before the engine requests them."""
 
-_HASHED_BYTES: Final = 2**19
-"""Bytes of pixels that one thread hashes at a time, about 0.25 ms."""
+_HASHED_BYTES: Final = 2**19  # bytes of pixels that one thread hashes at a time, about 0.25 ms
 
 
 class ImagePool:

@@ -32,8 +32,7 @@ Size: TypeAlias = tuple[int, int]
 StoreBlock: TypeAlias = Callable[[int, int, npt.NDArray[np.uint8]], None]
 """Called with the left and the top of a block, and its pixels: uint8 ``[rows, columns, 3]``."""
 
-_BANDS_PER_THREAD: Final = 2
-"""With two, a delayed thread keeps the others waiting for at most half of its share."""
+_BANDS_PER_THREAD: Final = 2  # with two, a delayed thread keeps the others waiting for at most half of its share
 
 
 @dataclass(frozen=True, slots=True)

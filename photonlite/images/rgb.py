@@ -26,8 +26,7 @@ from photonlite.errors import ImageShapeError
 
 _WANTED: Final = "hand in an array of shape [height, width, 3] and dtype uint8"
 _STRAIGHT: Final = {"La": "LA", "RGBa": "RGBA"}
-_BLOCK: Final = 2**18
-"""Values that are scaled at a time."""
+_BLOCK: Final = 2**18  # values that are scaled at a time
 
 
 def image_to_rgb(image: Image.Image) -> Image.Image:

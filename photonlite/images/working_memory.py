@@ -29,8 +29,7 @@ _UNTIL_CLOSED: Final = {"WEBP": 12, "AVIF": 16, "GIF": 4}
 _UNTIL_DECODED: Final = {"TIFF": 8, "BMP": 4, "PPM": 8, "PNG": 1}
 """Strips and rows that a codec holds until the image is decoded."""
 
-WEBP_HEADER: Final = 30
-"""Bytes of a WebP file that `webp_size` reads."""
+WEBP_HEADER: Final = 30  # bytes of a WebP file that `webp_size` reads
 
 
 def working_bytes(image: ImageFile.ImageFile) -> int:

@@ -66,14 +66,14 @@ class InputWeights:
 
 
 class KvPages(Protocol):
-    """Keys and values of all layers, in pages."""
+    """Keys and values of all layers, in pages ``[pages, page, H_kv, D]`` that are written in place.
+
+    `scales` are those of keys and of values of each layer: an 8-bit cache stores numbers divided by them.
+    """
 
     @property
-    def scales(self) -> Sequence[tuple[float, float]]:
-        """Of keys and of values of each layer: an 8-bit cache stores numbers divided by them."""
-
-    def layer(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return one layer's keys and values, each ``[pages, page, H_kv, D]``, which are written in place."""
+    def scales(self) -> Sequence[tuple[float, float]]: ...
+    def layer(self, index: int) -> tuple[Tensor, Tensor]: ...  # keys, values
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +89,15 @@ class PackedPrompts:
 
 
 class PromptDecoder(Protocol):
-    """A decoder that runs prompts of several rows in one pass, without a batch axis and without waiting."""
+    """A decoder that runs prompts of several rows in one pass, without a batch axis and without waiting.
 
-    def __call__(self, x: Tensor, prompts: PackedPrompts, cache: KvPages) -> Tensor:
-        """Map embeddings ``[T, dim]`` to raw hidden states of the rows' last positions, ``[R, dim]``.
+    Called with embeddings ``[T, dim]``, it writes keys and values of all positions and returns raw hidden states of the
+    rows' last positions, ``[R, dim]``. Positions outside `tiles` are padding, and an unused row's state is undefined.
+    `activation_bytes` is an upper bound of the memory of a pass over so many positions, without its input.
+    """
 
-        Keys and values of all positions are written. Positions outside `tiles` are padding, and an unused row's state
-        is undefined.
-        """
-
-    def activation_bytes(self, positions: int) -> int:
-        """Return an upper bound of the memory of a pass over so many positions, without its input."""
+    def __call__(self, x: Tensor, prompts: PackedPrompts, cache: KvPages) -> Tensor: ...
+    def activation_bytes(self, positions: int) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +110,24 @@ class NextPositions:
 
 
 class StepDecoder(Protocol):
-    """A decoder that computes one position of each sequence, without waiting for the device."""
+    """A decoder that computes one position of each sequence, without waiting for the device.
 
-    def __call__(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
-        """Map embeddings ``[B, dim]``, which may be overwritten, to raw hidden states ``[B, dim]``, and write KV."""
+    Called with embeddings ``[B, dim]``, which it may overwrite, it writes keys and values and returns raw hidden states
+    ``[B, dim]``.
+    """
+
+    def __call__(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor: ...
 
 
 class CropEncoder(Protocol):
-    """An image encoder in two stages, of which the first may run crop group by crop group."""
+    """An image encoder in two stages, of which the first may run crop group by crop group.
 
-    def encode(self, pixels: Tensor) -> Tensor:
-        """Map crops, uint8 ``[n, C, C, 3]``, to features ``[n, P, D]``, each crop independently."""
+    `encode` maps crops, uint8 ``[n, C, C, 3]``, to features ``[n, P, D]``, each crop independently; `project` maps the
+    features of one image's crops to embeddings ``[prefix_length - 1, dim]``.
+    """
 
-    def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Map the features of one image's crops to embeddings ``[prefix_length - 1, dim]``."""
+    def encode(self, pixels: Tensor) -> Tensor: ...
+    def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor: ...
 
 
 class Model(Protocol):
@@ -136,12 +138,9 @@ class Model(Protocol):
     """
 
     @property
-    def shape(self) -> ModelShape:
-        """Sizes of cache and context."""
-
+    def shape(self) -> ModelShape: ...
     @property
-    def crop_spec(self) -> CropSpec:
-        """How an image is cut for :meth:`encode_image`."""
+    def crop_spec(self) -> CropSpec: ...
 
     @property
     def vision(self) -> CropEncoder:
@@ -156,50 +155,33 @@ class Model(Protocol):
     def step_decoder(self) -> StepDecoder | None:
         """Return the decoder for decode steps; None where `forward` serves them as well."""
 
-    def encode_image(self, pixels: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Map crops, uint8 ``[n, C, C, 3]``, to embeddings ``[prefix_length - 1, dim]``."""
-
     def kv_statistics(self) -> Sequence[tuple[float, float]]:
         """Estimate the root mean square of each layer's keys and values from the weights, within a factor of ten.
 
         Scales of an 8-bit cache are derived from it.
         """
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """Embed ids ``[...]`` as ``[..., dim]``."""
-
-    def embed_coordinates(self, values: Tensor) -> Tensor:
-        """Embed coordinates ``[N]`` as ``[N, dim]``."""
-
-    def embed_sizes(self, values: Tensor) -> Tensor:
-        """Embed widths and heights ``[N, 2]`` as ``[N, dim]``."""
+    def encode_image(self, pixels: Tensor, tiling: tuple[int, int]) -> Tensor: ...  # crops -> [prefix_length - 1, dim]
+    def embed(self, ids: Tensor) -> Tensor: ...  # [...] -> [..., dim]
+    def embed_coordinates(self, values: Tensor) -> Tensor: ...  # [N] -> [N, dim]
+    def embed_sizes(self, values: Tensor) -> Tensor: ...  # widths and heights [N, 2] -> [N, dim]
 
     def forward(self, x: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """Map embeddings ``[B, T, dim]`` at positions ``[T]`` or ``[B, T]`` to raw hidden states ``[B, T, dim]``."""
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Map raw hidden states ``[..., dim]`` to logits over ids ``[..., vocab]``."""
+    # From raw hidden states [..., dim]:
+    def logits(self, hidden: Tensor) -> Tensor: ...  # [..., vocab]
+    def coordinate_logits(self, hidden: Tensor) -> Tensor: ...  # [..., bins]
+    def size_logits(self, hidden: Tensor) -> Tensor: ...  # [..., 2, bins], width first
 
-    def coordinate_logits(self, hidden: Tensor) -> Tensor:
-        """Map raw hidden states ``[..., dim]`` to logits over coordinate bins ``[..., bins]``."""
-
-    def size_logits(self, hidden: Tensor) -> Tensor:
-        """Map raw hidden states ``[..., dim]`` to logits over width and height bins ``[..., 2, bins]``."""
-
-    def coordinate_of(self, index: Tensor, bins: int) -> Tensor:
-        """Return the coordinate of each bin."""
-
-    def size_of(self, index: Tensor, bins: int) -> Tensor:
-        """Return the width or height of each bin; bins are spaced evenly over `size_octaves` octaves up to 1."""
-
+    # From bins to values in [0, 1]; those of a size are spaced evenly over `size_octaves` octaves up to 1:
+    def coordinate_of(self, index: Tensor, bins: int) -> Tensor: ...
+    def size_of(self, index: Tensor, bins: int) -> Tensor: ...
     @property
-    def size_octaves(self) -> float:
-        """Octaves that the bins of a size span."""
+    def size_octaves(self) -> float: ...
 
+    # As data for fused kernels; None where they have another form:
     @property
-    def heads(self) -> Heads | None:
-        """The heads as data, for fused kernels; None where they have another form."""
-
+    def heads(self) -> Heads | None: ...
     @property
-    def input_weights(self) -> InputWeights | None:
-        """The embeddings of tokens and sizes as data, for a fused kernel; None where they have another form."""
+    def input_weights(self) -> InputWeights | None: ...

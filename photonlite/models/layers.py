@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-LAYER_NORM_EPS = 1e-5
-"""Moondream uses PyTorch's default in the vision tower too, where SigLIP itself has 1e-6."""
+LAYER_NORM_EPS = 1e-5  # Moondream uses PyTorch's default in the vision tower too, where SigLIP itself has 1e-6
 
 
 class Attention(Protocol):

@@ -14,9 +14,7 @@ from tokenizers import decoders
 
 from photonlite.errors import CheckpointError, PromptError
 
-MAX_CHARACTERS = 8000
-"""Longer texts are refused before tokenization; the context length is checked later."""
-
+MAX_CHARACTERS = 8000  # longer texts are refused before tokenization; the context length is checked later
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_OTHERS)}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,14 @@ from photonlite.results.export import (
 _ROWS_SHOWN = 20
 
 
+class ResultInfo(TypedDict, total=False):
+    """Time and tokens of the request, why the list ended, and width and height of the image in pixels."""
+
+    metrics: Metrics | None
+    finish_reason: str | None
+    picture_size: tuple[int, int] | None
+
+
 class _Spatial(Result):
     """A result whose value is a list of items with locations in the image."""
 
@@ -37,9 +45,10 @@ class _Spatial(Result):
     def __init__(
         self,
         items: list[Item],
-        metrics: Metrics | None,
-        finish_reason: str | None,
-        picture_size: tuple[int, int] | None,
+        *,
+        metrics: Metrics | None = None,
+        finish_reason: str | None = None,
+        picture_size: tuple[int, int] | None = None,
     ) -> None:
         super().__init__({self._key: items}, ResultMetadata(metrics, finish_reason))
         #: (width, height) of the upright image of the request; None where it is not known.
@@ -208,23 +217,14 @@ class Detections(_Spatial):
 
     Args:
         objects: The boxes; label and score may be missing.
-        metrics: Time and tokens of the request.
-        finish_reason: Why the list ended.
-        picture_size: Width and height of the image, in pixels.
+        info: See `ResultInfo`.
     """
 
     _key = "objects"
     _noun = "object"
 
-    def __init__(
-        self,
-        objects: list[Item],
-        *,
-        metrics: Metrics | None = None,
-        finish_reason: str | None = None,
-        picture_size: tuple[int, int] | None = None,
-    ) -> None:
-        super().__init__(objects, metrics, finish_reason, picture_size)
+    def __init__(self, objects: list[Item], **info: Unpack[ResultInfo]) -> None:
+        super().__init__(objects, **info)
 
 
 class Points(_Spatial):
@@ -232,23 +232,14 @@ class Points(_Spatial):
 
     Args:
         points: The points; label and score may be missing.
-        metrics: Time and tokens of the request.
-        finish_reason: Why the list ended.
-        picture_size: Width and height of the image, in pixels.
+        info: See `ResultInfo`.
     """
 
     _key = "points"
     _noun = "point"
 
-    def __init__(
-        self,
-        points: list[Item],
-        *,
-        metrics: Metrics | None = None,
-        finish_reason: str | None = None,
-        picture_size: tuple[int, int] | None = None,
-    ) -> None:
-        super().__init__(points, metrics, finish_reason, picture_size)
+    def __init__(self, points: list[Item], **info: Unpack[ResultInfo]) -> None:
+        super().__init__(points, **info)
 
     def _location(self, item: Item) -> str:
         return self._xy(item["x"], item["y"])
@@ -261,23 +252,14 @@ class Segments(_Spatial):
 
     Args:
         segments: The outlines; label and score may be missing, and either the path or the polygon.
-        metrics: Time and tokens of the request.
-        finish_reason: Why the list ended.
-        picture_size: Width and height of the image, in pixels.
+        info: See `ResultInfo`.
     """
 
     _key = "segments"
     _noun = "segment"
 
-    def __init__(
-        self,
-        segments: list[Item],
-        *,
-        metrics: Metrics | None = None,
-        finish_reason: str | None = None,
-        picture_size: tuple[int, int] | None = None,
-    ) -> None:
-        super().__init__(segments, metrics, finish_reason, picture_size)
+    def __init__(self, segments: list[Item], **info: Unpack[ResultInfo]) -> None:
+        super().__init__(segments, **info)
 
     def mask(self, width: int, height: int) -> NDArray[np.bool_]:
         """The pixels of each segment: those whose centres its path encloses (its polygon, where it has no path).

@@ -35,14 +35,11 @@ from photonlite.errors import (
     RequestCancelledError,
     SettingsError,
 )
-from photonlite.images.isolation.process import Admit, DecodeProcess, WorkerLostError
+from photonlite.images.isolation.process import Admit, DecodeProcess, DecoderLostError
 from photonlite.images.source import DecodedImage
 
-MOST_SLOW: Final = 4
-"""Slow images for which an additional process is started. Further ones occupy the pool's own."""
-
-MOST_WAITING: Final = 1024
-"""Images that may wait for a worker."""
+MOST_SLOW: Final = 4  # slow images for which an additional process is started; further ones occupy the pool's own
+MOST_WAITING: Final = 1024  # images that may wait for a worker
 
 
 @dataclass(eq=False)
@@ -259,14 +256,14 @@ class DecodePool:
                 try:
                     job.future.set_result(self._decode(job, process))
                     break
-                except WorkerLostError as lost:
+                except DecoderLostError as lost:
                     if last or job.cancelled or self._closed:
                         raise self._lost_error(job, lost) from lost
         except BaseException as error:
             job.future.set_exception(error)
         return process
 
-    def _lost_error(self, job: _Job, lost: WorkerLostError) -> Exception:
+    def _lost_error(self, job: _Job, lost: DecoderLostError) -> Exception:
         if self._closed:
             return _closed_error()
         if job.cancelled:
@@ -276,7 +273,7 @@ class DecodePool:
     def _decode(self, job: _Job, process: DecodeProcess) -> DecodedImage:
         with self._lock:
             if job.cancelled or self._closed:
-                raise WorkerLostError("it was cancelled")
+                raise DecoderLostError("it was cancelled")
             self._running[job] = process
         try:
             return process.decode(job.data, self.limits, job.admit)

@@ -33,21 +33,13 @@ from photonlite.images.source import DecodedImage
 Admit: TypeAlias = Callable[[int], None]
 """Called with the bytes that decoding needs before they are allocated; an exception ends the job and is raised."""
 
-START_S: Final = 60.0
-"""Seconds within which a worker must be ready: on a busy machine importing NumPy takes some."""
-
-SLOW_S: Final = 0.25
-"""Seconds of CPU time after which an image counts as slow and its worker gets a lower priority."""
-
+START_S: Final = 60.0  # seconds within which a worker must be ready: on a busy machine importing NumPy takes some
+SLOW_S: Final = 0.25  # seconds of CPU time after which an image counts as slow and its worker gets a lower priority
 BACKSTOP_S: Final = 600.0
 """Seconds after which an unresponsive worker is killed. CPU time ends it much earlier, unless it sleeps."""
 
-_POLL_S: Final = 0.1
-"""Seconds between checks of a busy worker's CPU time."""
-
-_NICE: Final = 10
-"""Priority of slow workers: a thread at normal priority gets nine times as much CPU as each of them."""
-
+_POLL_S: Final = 0.1  # seconds between checks of a busy worker's CPU time
+_NICE: Final = 10  # priority of slow workers: a thread at normal priority gets nine times as much CPU as each of them
 _ERRORS: Final[dict[str, type[ImageError]]] = {
     kind.__name__: kind for kind in (ImageDecodeError, ImageShapeError, ImageTooLargeError)
 }
@@ -61,7 +53,7 @@ _ENVIRONMENT: Final = {
 }
 
 
-class WorkerLostError(Exception):
+class DecoderLostError(Exception):
     """The worker was killed for a reason other than its image."""
 
 
@@ -137,7 +129,7 @@ class DecodeProcess:
 
         Raises:
             ImageError: What `load_image` raises, or the image takes more CPU time or memory than its size allows.
-            WorkerLostError: The worker was killed from outside.
+            DecoderLostError: The worker was killed from outside.
             BaseException: What `admit` raised.
         """
         self._begun = self._cpu_clock()
@@ -252,7 +244,7 @@ class DecodeProcess:
                 "save it again as a plain JPEG or PNG, or raise decode_cpu_s (PHOTONLITE_DECODE_CPU_S)"
             )
         if code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT):
-            return WorkerLostError(f"signal {-code}")
+            return DecoderLostError(f"signal {-code}")
         return ImageDecodeError(f"the decoder crashed at the image (exit code {code}): save it again as JPEG or PNG")
 
     def _last_stderr_line(self) -> str:

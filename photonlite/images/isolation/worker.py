@@ -31,9 +31,7 @@ from photonlite.images.rgb import rgb_bytes
 from photonlite.images.source import check_pixels
 from photonlite.images.working_memory import WEBP_HEADER, webp_bytes, webp_size, working_bytes
 
-MESSAGE_BYTES: Final = 8192
-"""The longest message."""
-
+MESSAGE_BYTES: Final = 8192  # the longest message
 SPARE_BYTES: Final = 32 * 2**20
 """Memory beyond the announced amount: for the interpreter, small tables, and heap fragmentation."""
 

@@ -33,9 +33,7 @@ class Family:
     controls_to: int = 21
 
 
-RELEASED_VOCAB_SIZE = 51200
-"""Rows of the embedding in all public releases."""
-
+RELEASED_VOCAB_SIZE = 51200  # rows of the embedding in all public releases
 _STARMIE_TEMPLATES: dict[str, Any] = {
     "caption": {"short": [1, 32708, 2, 12492, 3], "normal": [1, 32708, 2, 6382, 3], "long": [1, 32708, 2, 4059, 3]},
     "detect": {"prefix": [1, 7235, 476, 2], "suffix": [3]},

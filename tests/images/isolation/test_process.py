@@ -16,7 +16,7 @@ from PIL import Image
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageTimeoutError, ImageTooLargeError
 from photonlite.images.decode import load_image
-from photonlite.images.isolation.process import DecodeProcess, WorkerLostError
+from photonlite.images.isolation.process import DecodeProcess, DecoderLostError
 from tests.images.bombs import BOMBS, noise, png, saved
 
 LIMITS = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)
@@ -126,7 +126,7 @@ def test_a_worker_that_others_kill_is_lost_and_signals_of_the_terminal_are_not_f
             os.kill(process.pid, number)
 
         if number == signal.SIGKILL:
-            with pytest.raises(WorkerLostError):
+            with pytest.raises(DecoderLostError):
                 process.decode(data, ImageLimits(), send)
             assert process.ended
         else:

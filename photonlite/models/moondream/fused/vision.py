@@ -28,12 +28,8 @@ from photonlite.models.layers import MLP
 from photonlite.models.moondream.fused.layers import Fp8Linear, Norm, Rows, WideLinear, join_layers
 from photonlite.models.moondream.vision import EncoderBlock, VisionEncoder, normalize_pixels
 
-ROW_MULTIPLE = 16
-"""Rows of patches are padded to a multiple of this, with which products of 16-bit numbers are fastest."""
-
-HEAD_MULTIPLE = 16
-"""Numbers that tensor cores process at a time."""
-
+ROW_MULTIPLE = 16  # rows of patches are padded to a multiple of this, with which products of 16-bit numbers are fastest
+HEAD_MULTIPLE = 16  # numbers that tensor cores process at a time
 _TIMED_CROPS = 8  # an image of average size
 _TIMED_REPEATS = 10  # runs in a row, so that the card and not the host takes the time
 
