@@ -83,10 +83,10 @@ def chart(width: int, height: int) -> Image.Image:
 
 
 def ratios(works: Mapping[str, Work], rounds: int) -> tuple[float, dict[str, float]]:
-    """Time pieces of work in turns.
+    """Time functions alternately.
 
     Returns:
-        Median seconds of the first, and the median of each one's ratio to the first of the same round.
+        Median seconds of the first, and the median ratio of each to the first of the same round.
     """
     for work in works.values():
         work()

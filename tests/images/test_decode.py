@@ -471,4 +471,4 @@ def test_the_header_alone_is_enough_and_what_has_none_or_is_too_large_counts_not
     os.mkfifo(tmp_path / "fifo")
     for source in (b"no image", b"", tmp_path / "nowhere", tmp_path / "fifo", tmp_path, object(), None, [1], pipe):
         assert decoded_bytes(source) == 0  # type: ignore[arg-type]
-    assert load_image(pipe).size == (24, 16)  # nobody has read from it
+    assert load_image(pipe).size == (24, 16)  # nothing has been read from it

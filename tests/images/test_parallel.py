@@ -9,7 +9,7 @@ from photonlite.images.parallel import SERIAL, ParallelTasks
 GUARD = 30.0
 
 
-def test_every_piece_is_done_once_whoever_does_it() -> None:
+def test_every_task_runs_once_on_some_thread() -> None:
     with ThreadPoolExecutor(3) as executor:
         for parallel in (SERIAL, ParallelTasks(executor), ParallelTasks(executor, 1), ParallelTasks(executor, 3)):
             for count in (0, 1, 2, 50):
@@ -19,12 +19,12 @@ def test_every_piece_is_done_once_whoever_does_it() -> None:
 
 
 def test_helpers_work_at_the_same_time_as_the_caller() -> None:
-    meeting = threading.Barrier(3)  # each piece waits for the others: one thread alone would never get past the first
+    meeting = threading.Barrier(3)  # each task waits for the others: a single thread would block in the first
     with ThreadPoolExecutor(2) as executor:
         ParallelTasks(executor, 2).run_all([lambda: meeting.wait(GUARD) and None] * 3)
 
 
-def test_no_more_helpers_are_called_than_asked_for_and_none_without_a_piece_to_share() -> None:
+def test_no_more_helpers_are_submitted_than_configured_and_none_without_tasks_to_share() -> None:
     class Counting(ThreadPoolExecutor):
         calls = 0
 
@@ -63,7 +63,7 @@ def test_tasks_whose_executor_is_shut_down_run_on_the_caller() -> None:
 
 
 @pytest.mark.parametrize("helpers", [0, 2])
-def test_a_piece_that_fails_is_raised_when_the_others_are_done(helpers: int) -> None:
+def test_the_error_of_a_task_is_raised_when_the_others_are_done(helpers: int) -> None:
     done: list[int] = []
 
     def fail() -> None:

@@ -158,7 +158,7 @@ def test_crops_that_the_engine_waits_for_are_cut_before_images_that_wait_to_be_p
     assert done == ["cut", "prepared", "prepared", "prepared"]
 
 
-def test_settling_waits_for_all_work_and_closing_too(pool: ImagePool) -> None:
+def test_settling_and_closing_wait_for_all_jobs(pool: ImagePool) -> None:
     gate, done = threading.Event(), []
 
     def work() -> None:
@@ -197,7 +197,7 @@ def test_a_key_is_the_same_for_the_same_pixels_however_they_came(pool: ImagePool
     assert len(keys.pop()) == 64
 
 
-def test_whatever_differs_gives_another_key(pool: ImagePool) -> None:
+def test_any_difference_gives_another_key(pool: ImagePool) -> None:
     black = Image.new("RGB", (4, 6))
     dot = black.copy()
     dot.putpixel((3, 5), (0, 0, 1))

@@ -9,9 +9,9 @@ from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.models.views import ModelView, UnfusedModel
 from tests.tiny import tiny_config, tiny_model
 
-FACE = sorted(name for name in vars(Model) if not name.startswith("_"))
-PROPERTIES = [name for name in FACE if isinstance(vars(Model)[name], property)]
-METHODS = [name for name in FACE if name not in PROPERTIES]
+MEMBERS = sorted(name for name in vars(Model) if not name.startswith("_"))
+PROPERTIES = [name for name in MEMBERS if isinstance(vars(Model)[name], property)]
+METHODS = [name for name in MEMBERS if name not in PROPERTIES]
 FUSED = {"heads": None, "input_weights": None, "prompt_decoder": None, "step_decoder": None}
 
 

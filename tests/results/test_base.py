@@ -50,11 +50,11 @@ def test_json_round_trip_keeps_everything(result, plain):
     "duplicate", [copy.copy, copy.deepcopy, lambda r: r.copy(), lambda r: pickle.loads(pickle.dumps(r))]
 )
 def test_copies_keep_type_and_attributes(result, plain, duplicate):
-    twin = duplicate(result)
-    assert type(twin) is type(result)
-    assert twin == plain
-    assert twin.metrics == METRICS
-    assert twin.finish_reason == "length"
+    duplicated = duplicate(result)
+    assert type(duplicated) is type(result)
+    assert duplicated == plain
+    assert duplicated.metrics == METRICS
+    assert duplicated.finish_reason == "length"
 
 
 @all_results

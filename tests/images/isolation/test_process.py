@@ -118,7 +118,7 @@ def test_an_image_that_takes_more_memory_than_its_header_promises_is_refused(wor
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_others_kill_is_lost_and_signals_of_the_terminal_are_not_for_it(number: int) -> None:
+def test_a_worker_killed_from_outside_is_lost_and_ignores_signals_of_the_terminal(number: int) -> None:
     with started() as process:
         data = saved(noise(8, 8), "PNG")
 
@@ -133,7 +133,7 @@ def test_a_worker_that_others_kill_is_lost_and_signals_of_the_terminal_are_not_f
             assert process.decode(data, ImageLimits(), send).size == (8, 8)
 
 
-def test_a_decoder_that_crashes_is_the_images_fault() -> None:
+def test_a_crash_of_the_decoder_is_an_error_of_the_image() -> None:
     with started() as process, pytest.raises(ImageDecodeError, match="crashed"):
         process.decode(saved(noise(8, 8), "PNG"), ImageLimits(), lambda _: os.kill(process.pid, signal.SIGSEGV))
 
@@ -160,7 +160,7 @@ def test_workers_import_no_torch() -> None:
     assert "torch" not in maps
 
 
-def test_what_a_worker_answers_is_read_as_json_and_never_believed() -> None:
+def test_answers_of_a_worker_are_json_and_validated() -> None:
     with started() as process:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:

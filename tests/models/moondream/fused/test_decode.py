@@ -258,7 +258,7 @@ def test_an_8_bit_cache_costs_what_it_costs_the_plain_model() -> None:
 @gpu
 @pytest.mark.parametrize("rows", [1, 8, 64])
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_graph_gives_the_same_bits_again_and_again_whatever_was_before(name: str, rows: int) -> None:
+def test_a_graph_gives_the_same_bits_again_and_again_after_any_other_step(name: str, rows: int) -> None:
     model, _ = rounded(name)
     decoder = decoder_of(model)
     context = Context(model, lengths_of(rows, 850))
