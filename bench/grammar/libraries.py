@@ -71,7 +71,7 @@ class Own(Library):
         self._masks = MaskCache(vocabulary.ids.vocab_size)
 
     def compile(self, spec: GrammarSpec) -> Any:
-        """Give the automaton."""
+        """Return the automaton."""
         return dataclasses.replace(self._build(spec), pieces=self._pieces)
 
     def begin(self, compiled: Any) -> Answer:
@@ -104,7 +104,7 @@ class XGrammar(Library):
         self._size = len(vocabulary.pieces)
 
     def compile(self, spec: GrammarSpec) -> Any:
-        """Give the compiled grammar."""
+        """Return the compiled grammar."""
         if spec.kind == "regex":
             return self._compiler.compile_regex(spec.source)
         return self._compiler.compile_json_schema(spec.source, any_whitespace=False, separators=(",", ":"))
@@ -140,7 +140,7 @@ class LLGuidance(Library):
         )
 
     def compile(self, spec: GrammarSpec) -> Any:
-        """Give the grammar, checked; its tables are made as answers need them."""
+        """Return the grammar, checked; its tables are made as answers need them."""
         matcher = self._module.LLMatcher
         if spec.kind == "regex":
             return matcher(self._tokenizer, matcher.grammar_from_regex(spec.source))
@@ -169,7 +169,7 @@ class _LLGuidanceAnswer(Answer):
 
 
 def libraries(vocabulary: Vocabulary) -> Iterator[Library]:
-    """Give photonlite, and the others that are installed."""
+    """Return photonlite, and the others that are installed."""
     yield Own(vocabulary)
     for kind in (XGrammar, LLGuidance):
         try:

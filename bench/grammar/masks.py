@@ -82,7 +82,7 @@ class _Worker:
         self._compiler = self._make()
 
     def measure(self, sample: Sample, rounds: int) -> float:
-        """Give the median seconds from asking to the automaton; nothing is remembered."""
+        """Return the median seconds from asking to the automaton; nothing is remembered."""
         return statistics.median(_seconds(lambda: self._ask(sample)) for _ in range(rounds))
 
     def close(self) -> None:

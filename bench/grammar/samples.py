@@ -1,4 +1,4 @@
-"""What is compiled, texts that belong to it, and vocabularies to compile it for."""
+"""Specs to compile, texts that fit them, and vocabularies to compile them for."""
 
 import functools
 import json
@@ -23,12 +23,12 @@ _LARGE_SIZE = 51_200
 
 @dataclass(frozen=True)
 class Sample:
-    """A spec and a text of it.
+    """A spec, and a text that fits it.
 
     Attributes:
         name: For the report.
         spec: What is compiled.
-        text: Belongs to the spec; empty where numbers of the model stand in it, which no other library knows.
+        text: Fits the spec; empty where numbers of the model stand in it, which no other library knows.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Vocabulary:
         return found
 
     def encode(self, text: str) -> list[int]:
-        """Give ids that spell a text, the longest piece first: without the space that tokenizers put in front of it."""
+        """Return ids that spell a text, longest piece first, without the space that tokenizers put in front of it."""
         rest, ids = text.encode(), []
         while rest:
             fits = (index for index in self._longest_first[rest[:1]] if rest.startswith(self.pieces[index]))
@@ -72,7 +72,7 @@ class Vocabulary:
 
 
 def samples() -> list[Sample]:
-    """Give the specs, from small to large."""
+    """Return the specs, from small to large."""
     fruit = {"type": "string", "enum": ["apple", "banana", "cherry", "grapes", "lemon", "melon", "orange", "pear"]}
     thing: dict[str, Any] = {"fruit": fruit, "count": {"type": "integer", "minimum": 0, "maximum": 99}}
     shelf = _object({"things": {"type": "array", "items": _object(thing)}})
@@ -95,7 +95,7 @@ def samples() -> list[Sample]:
 
 
 def shipped() -> Vocabulary:
-    """Give the vocabulary of the shipped checkpoint."""
+    """Return the vocabulary of the shipped checkpoint."""
     files = resolve(None)
     special = files.config.tokenizer
     return _vocabulary(SHIPPED, files.tokenizer, (special.eos_id, special.coord_id, special.size_id))

@@ -32,7 +32,7 @@ def test_a_rehearsal_writes_all_tables(tmp_path: Path, monkeypatch: pytest.Monke
         assert "nan" not in part
 
 
-def test_every_text_belongs_to_its_language() -> None:
+def test_every_text_belongs_to_its_spec() -> None:
     vocabulary = shipped()
     own = libraries.Own(vocabulary)
     for sample in samples():
@@ -44,7 +44,7 @@ def test_every_text_belongs_to_its_language() -> None:
         assert not sample.text or automaton.accepts[state]
 
 
-def test_a_library_that_does_not_compile_a_language_leaves_a_gap_and_its_reason(
+def test_a_library_that_does_not_compile_a_spec_leaves_a_gap_and_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object) -> None:

@@ -57,12 +57,6 @@ class Automaton:
         """Tokens of the shortest answer: a smaller budget holds none."""
         return int(self.distance[self.start])
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its own arrays, without `pieces`, which automata share."""
-        arrays = (self.delta, self.column, self.accepts, self.complete, self.distance, self.longer, self.row_of)
-        return self.rows.nbytes + sum(array.nbytes for array in arrays)
-
     @cached_property
     def guide(self) -> "Guide":
         """The tables for one step at a time; made at the first use, shared by all answers."""

@@ -27,10 +27,6 @@ class TokenSets:
     def __len__(self) -> int:
         return len(self.masks) + len(self.bounds) - 1
 
-    @property
-    def nbytes(self) -> int:
-        return self.masks.nbytes + self.listed.nbytes + self.bounds.nbytes
-
     def mask(self, row: int) -> Int32Array | None:
         """Return a set as bits; None where it is kept as a list."""
         return self.masks[row] if row < len(self.masks) else None

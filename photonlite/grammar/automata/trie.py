@@ -37,10 +37,6 @@ class TokenBytes:
             raise IndexError(f"id {index} of a vocabulary of {len(self)}")
         return self._data[self._ends[index] : self._ends[index + 1]]
 
-    @property
-    def nbytes(self) -> int:
-        return len(self._data) + self._ends.nbytes
-
     def holding(self, letter: bytes) -> list[int]:
         """Return the tokens that contain a byte, in order."""
         places = np.flatnonzero(np.frombuffer(self._data, np.uint8) == letter[0])

@@ -40,7 +40,7 @@ from photonlite.errors import (
 from photonlite.grammar.automata.tables import Automaton, SpecialIds
 from photonlite.grammar.automata.trie import TokenBytes
 from photonlite.grammar.compiler.cache import AutomatonCache
-from photonlite.grammar.compiler.process import COMMAND, MEMORY, WorkerLostError, WorkerProcess
+from photonlite.grammar.compiler.process import COMMAND, MEMORY, CompileWorkerLostError, WorkerProcess
 from photonlite.grammar.compiler.queue import CompileJob, JobQueue, Outcome, settle_future
 from photonlite.grammar.compiler.worker import encode
 from photonlite.grammar.spec import GrammarSpec
@@ -89,10 +89,6 @@ class GrammarCompiler:
         self._pool = _WorkerPool(pieces, ids, tuple(command), workers, limit_s, cache_bytes, max_waiting)
         # At the interpreter's exit the pool closes itself, and waits for its threads.
         weakref.finalize(self, self._pool.stop).atexit = False
-
-    def start(self) -> None:
-        """Start a worker, so that the first spec need not wait for that; returns at once."""
-        self._pool.start()
 
     def compile(self, spec: GrammarSpec, *, cache_salt: str = "", caller: str = "") -> "Future[Automaton]":
         """Return a future of a spec's automaton, at once.
@@ -272,7 +268,7 @@ class _WorkerPool:
         begun = time.perf_counter()
         try:
             reply, size = worker.ask(job.spec, self._limit_s)
-        except WorkerLostError as lost:
+        except CompileWorkerLostError as lost:
             return self._after_loss(worker, job, lost)
         with self._lock:
             self.finished += 1
@@ -284,7 +280,7 @@ class _WorkerPool:
         self.cache.keep(job.spec, automaton, size, job.cache_salt)
         return automaton
 
-    def _after_loss(self, worker: WorkerProcess, job: CompileJob, lost: WorkerLostError) -> Outcome | None:
+    def _after_loss(self, worker: WorkerProcess, job: CompileJob, lost: CompileWorkerLostError) -> Outcome | None:
         """Return the error of a job whose worker was lost; None where it is to be tried again. See the module."""
         with self._lock:
             self.lost += 1

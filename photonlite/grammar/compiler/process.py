@@ -33,7 +33,7 @@ _FROM_OUTSIDE: Final = tuple(-number for number in (signal.SIGTERM, getattr(sign
 _ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
-class WorkerLostError(Exception):
+class CompileWorkerLostError(Exception):
     """A worker ended instead of answering.
 
     "not taken": before it had read the job. "crashed": of what it computed, or of its memory limit. "killed": from
@@ -97,7 +97,7 @@ class WorkerProcess:
         """Return the automaton of a spec or the error that the worker met, and its bytes.
 
         Raises:
-            WorkerLostError: The process ended, or was killed because it took more than `limit_s` seconds.
+            CompileWorkerLostError: The process ended, or was killed because it took more than `limit_s` seconds.
         """
         jobs, results = self._pipes
         taken = False
@@ -110,14 +110,14 @@ class WorkerProcess:
         except (OSError, EOFError) as cause:
             self.close()
             if self._late:
-                raise WorkerLostError("late") from cause
+                raise CompileWorkerLostError("late") from cause
             if not taken:
-                raise WorkerLostError("not taken") from cause
-            raise WorkerLostError("killed" if self.exit_code in _FROM_OUTSIDE else "crashed") from cause
+                raise CompileWorkerLostError("not taken") from cause
+            raise CompileWorkerLostError("killed" if self.exit_code in _FROM_OUTSIDE else "crashed") from cause
         return decode(data), len(data)
 
     def kill(self) -> None:
-        """End it now; a thread that waits for its answer gets a WorkerLostError."""
+        """End it now; a thread that waits for its answer gets a CompileWorkerLostError."""
         self._process.kill()
 
     def close(self) -> None:

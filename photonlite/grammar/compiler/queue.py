@@ -59,12 +59,18 @@ class FairQueue:
     """Waiting and running jobs by caller; not locked. Of several workers no named caller gets all."""
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.waiting = 0
-        self.running = 0
         self._workers = workers
         self._clock = clock
         self._now = 0.0
         self._callers: dict[str, _CallerQueue] = {}
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(queue.waiting) for queue in self._callers.values())
+
+    @property
+    def running(self) -> int:
+        return sum(len(queue.running) for queue in self._callers.values())
 
     @property
     def eligible(self) -> int:
@@ -80,7 +86,6 @@ class FairQueue:
         if not queue.waiting and not queue.running:
             queue.time = max(queue.time, self._now)
         (queue.waiting.appendleft if first else queue.waiting.append)(job)
-        self.waiting += 1
 
     def take(self) -> CompileJob | None:
         """Start the next job; None where none may run."""
@@ -91,8 +96,6 @@ class FairQueue:
         self._now = queue.time
         job = queue.waiting.popleft()
         queue.running[job] = self._clock()
-        self.waiting -= 1
-        self.running += 1
         return job
 
     def end(self, job: CompileJob) -> None:
@@ -101,7 +104,6 @@ class FairQueue:
         if queue is None or job not in queue.running:
             return
         queue.time += self._clock() - queue.running.pop(job)
-        self.running -= 1
         self._forget_idle()
 
     def remove(self, job: CompileJob) -> bool:
@@ -110,7 +112,6 @@ class FairQueue:
         if queue is None or job not in queue.waiting:
             return False
         queue.waiting.remove(job)
-        self.waiting -= 1
         return True
 
     def make_room(self, caller: str) -> CompileJob | None:
@@ -119,17 +120,16 @@ class FairQueue:
         longest = max(self._callers.values(), key=lambda queue: len(queue.waiting))
         if len(longest.waiting) <= (len(own.waiting) if own else 0) + 1:
             return None
-        self.waiting -= 1
         return longest.waiting.pop()
 
     def clear(self) -> None:
         for queue in self._callers.values():
             queue.waiting.clear()
-        self.waiting = 0
 
     def _room(self, caller: str) -> int:
+        """How many more jobs of a caller may run, if there are workers for them."""
         if not caller or self._workers == 1:
-            return self.waiting  # the number of workers is the only limit
+            return len(self._callers[caller].waiting)
         return self._workers - 1 - len(self._callers[caller].running)
 
     def _forget_idle(self) -> None:
@@ -163,11 +163,13 @@ class JobQueue:
 
     @property
     def waiting(self) -> int:
-        return self._queue.waiting
+        with self._changed:
+            return self._queue.waiting
 
     @property
     def running(self) -> int:
-        return self._queue.running
+        with self._changed:
+            return self._queue.running
 
     def wants_more(self, workers: int) -> bool:
         """Whether one worker more than these would have a job."""

@@ -57,51 +57,41 @@ class DetectGrammar(PointGrammar):
 
 
 class SegmentGrammar(BudgetedGrammar):
-    """One outline: centre x (or the end: no object), centre y, size, then SVG path tokens and the end."""
+    """One outline: centre x (or the end: no object), centre y, size, then SVG path tokens and the end.
+
+    The path is commands, each with groups of its integers, which may follow a minus.
+    """
 
     def __init__(self, vocabulary: Vocabulary, path_ids: PathIds, budget: int) -> None:
         super().__init__(budget)
         self._box = DetectGrammar(vocabulary, budget, max_objects=1)  # of this budget
-        self._path = PathState(path_ids, vocabulary.end)
-
-    @property
-    def allowed(self) -> Allowed:
-        return self._path.allowed if self._box.finished else self._box.allowed
-
-    def _advance(self, token: Token) -> str | None:
-        if self._box.finished:
-            return "stop" if self._path.advance(token.id) else None
-        self._box.accept(token)
-        return "stop" if self._box.finish_reason == "stop" else None
-
-
-class PathState:
-    """The path of an outline: commands, each with groups of its integers, which may follow a minus."""
-
-    def __init__(self, ids: PathIds, end: int) -> None:
-        self._ids = ids
-        self._end = end
-        self._arity = 0
-        self._integers = 0  # after the last command
+        self._ids = path_ids
+        self._end = vocabulary.end
         self._begun = False
+        self._arity = 0  # of the last command
+        self._integers = 0  # after the last command
         self._negative = False
 
     @property
     def allowed(self) -> Allowed:
+        if not self._box.finished:
+            return self._box.allowed
         whole = self._arity == 0 or (self._integers > 0 and self._integers % self._arity == 0)
         return _path_choices(self._ids, self._end, self._begun, self._negative, self._arity > 0, whole)
 
-    def advance(self, token_id: int) -> bool:
-        """Take an id; returns whether it ended the path."""
-        if token_id == self._end:
-            return True
-        if token_id in self._ids.minus:
+    def _advance(self, token: Token) -> str | None:
+        if not self._box.finished:
+            self._box.accept(token)
+            return "stop" if self._box.finish_reason == "stop" else None
+        if token.id == self._end:
+            return "stop"
+        if token.id in self._ids.minus:
             self._negative = True
-        elif (letter := self._ids.commands.get(token_id)) is not None:
+        elif (letter := self._ids.commands.get(token.id)) is not None:
             self._begun, self._arity, self._integers = True, ARITY[letter.upper()], 0
         else:
             self._integers, self._negative = self._integers + 1, False
-        return False
+        return None
 
 
 # Asked for at every token of an outline, with few different arguments.

@@ -57,7 +57,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_a_language_is_compiled_in_another_process_and_remembered() -> None:
+def test_a_spec_is_compiled_in_another_process_and_remembered() -> None:
     with compiling() as compiler:
         first = compiler.compile(spec("process"))
         pid = answer(first)
@@ -93,7 +93,7 @@ def test_workers_learn_the_vocabulary_once_and_all_automata_share_it() -> None:
     assert [automata[0].pieces[index] for index in range(len(PIECES))] == list(PIECES)
 
 
-def test_the_same_language_is_compiled_once_for_all_who_ask_meanwhile(tmp_path: Path) -> None:
+def test_the_same_spec_is_compiled_once_for_all_who_ask_meanwhile(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     with compiling() as compiler:
         futures = [compiler.compile(gate.job) for _ in range(3)]
@@ -105,7 +105,7 @@ def test_the_same_language_is_compiled_once_for_all_who_ask_meanwhile(tmp_path: 
         assert answer(futures[3]) == "once"
 
 
-def test_languages_wait_in_order(tmp_path: Path) -> None:
+def test_specs_wait_in_order(tmp_path: Path) -> None:
     gate, ended = Gate(tmp_path), []
     with compiling() as compiler:
         futures = [compiler.compile(gate.job)]
@@ -440,7 +440,7 @@ def test_closing_fails_what_is_open_ends_the_workers_and_refuses_the_rest(tmp_pa
 
         for future in (*futures, compiler.compile(spec("give x")), compiler.compile(spec("process"))):
             assert isinstance(future.exception(0), ModelError)
-        compiler.start()
+        compiler._pool.start()
         assert gone(pid)
         assert working() == []
 
@@ -462,7 +462,7 @@ def test_closing_reaches_a_worker_that_is_just_being_started(monkeypatch: pytest
     compiler = GrammarCompiler(lambda: PIECES, IDS, command=(*COMMAND, "deaf"))
     monkeypatch.setattr(process, "START_S", 10 * LONG)
     monkeypatch.setattr(module, "WorkerProcess", start)
-    compiler.start()
+    compiler._pool.start()
     for thread in compiler._pool._threads:
         thread.join(LONG)
         assert not thread.is_alive()
@@ -514,7 +514,9 @@ def script(text: str, **environment: str) -> tuple[int, str, str]:
     return program.returncode, output, complaints
 
 
-@pytest.mark.parametrize("last", ["ask(compiler, 'give x')", "compiler.start()", "compiler.compile(spec('ever'))"])
+@pytest.mark.parametrize(
+    "last", ["ask(compiler, 'give x')", "compiler._pool.start()", "compiler.compile(spec('ever'))"]
+)
 def test_the_interpreter_ends_cleanly_whatever_the_workers_do(last: str) -> None:
     assert script(last, PYTHONDEVMODE="1", PYTHONWARNINGS="error::ResourceWarning") == (0, "", "")
 

@@ -167,7 +167,7 @@ def test_a_job_that_runs_is_joined_and_one_that_has_ended_is_asked_for_again() -
     assert taken(queue).spec == A
 
 
-def test_only_so_many_languages_wait() -> None:
+def test_only_so_many_specs_wait() -> None:
     queue = JobQueue(2)
     queue.add(A)
     taken(queue)
@@ -309,7 +309,7 @@ def test_a_full_queue_drops_the_newest_job_of_who_has_most_for_one_of_somebody_e
     assert isinstance(outcome(second), GrammarBusyError)
 
 
-def test_the_same_language_of_two_callers_is_two_jobs() -> None:
+def test_the_same_spec_of_two_callers_is_two_jobs() -> None:
     queue = JobQueue(9)
     one, other = queue.add(A, "tenant", "one"), queue.add(A, "tenant", "other")
     first, second = taken(queue), taken(queue)
