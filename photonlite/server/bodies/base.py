@@ -1,7 +1,7 @@
-"""How bodies of requests are checked and refused: one pydantic model each, from which the OpenAPI document follows too.
+"""The base of request bodies: a body's model gives its checks, its errors and its schema in the OpenAPI document.
 
-Values are kept as they came, and images, which are long texts, are neither copied nor quoted. A check that raises
-`HttpError` ends validation at once: a body with a million wrong fields costs as much as one with a single one.
+Values are kept as they came, and images, which are long texts, are neither copied nor quoted in errors. Validation ends
+at the first `HttpError` and at the first wrong item of a list, so a body with a million errors costs no more than one.
 """
 
 import re
@@ -58,30 +58,28 @@ class Body(BaseModel):
     @property
     def given(self) -> Json:
         """The fields that were given, by the names that clients use."""
-        fields = type(self).model_fields
-        return {
-            field.alias or name: getattr(self, name) for name, field in fields.items() if name in self.model_fields_set
-        }
+        fields = [(name, field) for name, field in type(self).model_fields.items() if name in self.model_fields_set]
+        return {field.alias or name: getattr(self, name) for name, field in fields}
 
 
-def wanted(what: str) -> WrapValidator:
-    """Keep a value of the annotated type as it came; refuse another one by saying what the field must be."""
+def must_be(what: str) -> WrapValidator:
+    """Keep a value of the annotated type as it is; the error for another one says what the field must be."""
 
     def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         try:
             validate(value)
         except ValidationError:
-            raise PydanticCustomError("wanted", "must be {what}", {"what": what}) from None
+            raise PydanticCustomError("must_be", "must be {what}", {"what": what}) from None
         return value
 
     return WrapValidator(check)
 
 
-Text = Annotated[InstanceOf[str], wanted("text")]
-Texts = Annotated[list[InstanceOf[str]], Field(fail_fast=True), wanted("a list of texts")]
+Text = Annotated[InstanceOf[str], must_be("text")]
+Texts = Annotated[list[InstanceOf[str]], Field(fail_fast=True), must_be("a list of texts")]
 Choices = Annotated[Texts, Field(json_schema_extra={"minItems": 1, "maxItems": MAX_CHOICES})]
-Flag = Annotated[bool, wanted("true or false")]
-JsonSchema = Annotated[dict[str, Any] | Text, wanted("a JSON Schema: an object, or its text")]
+Flag = Annotated[bool, must_be("true or false")]
+JsonSchema = Annotated[dict[str, Any] | Text, must_be("a JSON Schema: an object, or its text")]
 Unit = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 

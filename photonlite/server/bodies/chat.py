@@ -26,12 +26,19 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from photonlite.server.bodies.base import Body, Choices, Flag, Json, JsonSchema, Text, Texts, shown, unusable, wanted
+from photonlite.server.bodies.base import Body, Choices, Flag, Json, JsonSchema, Text, Texts, must_be, shown, unusable
 from photonlite.server.bodies.skills import Seed, Temperature, TopP
 
 _MOST_STOPS: Final = 4
 _MOST_TURNS: Final = 1024
 """Messages of a conversation and parts of a message: more would hold up other requests while they are checked."""
+_SETTINGS: Final = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "seed": "seed",
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+}
 _SPEAKERS: Final = {"user": "User", "assistant": "Assistant"}
 
 
@@ -82,13 +89,13 @@ class ChatPart(Body):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if getattr(self, self.type) is None:
-            raise PydanticCustomError("wanted", "must have a field {name}", {"name": repr(self.type)})
+            raise PydanticCustomError("must_be", "must have a field {name}", {"name": repr(self.type)})
         return self
 
 
 def _as_parts(content: object) -> object:
     if not isinstance(content, str | list):
-        raise PydanticCustomError("wanted", "must be text or a list of parts")
+        raise PydanticCustomError("must_be", "must be text or a list of parts")
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
@@ -110,8 +117,8 @@ class ChatMessage(Body):
     def _check(self) -> Self:
         if self.tool_calls or self.function_call:
             raise unusable("a message calls a tool: there are none, leave such messages out")
-        if "content" not in self.model_fields_set and self.role != "assistant":  # whose answer may have been cut short
-            raise PydanticCustomError("wanted", "must have a 'content': text or a list of parts")
+        if "content" not in self.model_fields_set and self.role != "assistant":  # its answer may have been cut short
+            raise PydanticCustomError("must_be", "must have a 'content': text or a list of parts")
         if self.role != "user" and self.images:
             raise unusable(f"a message of the {self.role}'s holds an image: only the user's may")
         return self
@@ -130,7 +137,7 @@ class ChatMessage(Body):
 class NamedSchema(Body):
     """A schema, which is always kept to."""
 
-    schema_: Annotated[Json, wanted("a JSON Schema as an object")] = Field(alias="schema")
+    schema_: Annotated[Json, must_be("a JSON Schema as an object")] = Field(alias="schema")
     name: Ignored = None
     description: Ignored = None
     strict: Ignored = None
@@ -145,7 +152,7 @@ class ResponseFormat(Body):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.type == "json_schema") != (self.json_schema is not None):
-            raise PydanticCustomError("wanted", "must have 'json_schema' with the type 'json_schema', and only then")
+            raise PydanticCustomError("must_be", "must have 'json_schema' with the type 'json_schema', and only then")
         return self
 
     @property
@@ -188,6 +195,9 @@ def _as_stops(stop: object) -> object:
     return stops
 
 
+Stops = Annotated[Texts, BeforeValidator(_as_stops, json_schema_input_type=str | list[str])]
+
+
 class ChatCompletionRequest(Body):
     """A conversation about at most one image. Unknown parameters are refused."""
 
@@ -200,10 +210,7 @@ class ChatCompletionRequest(Body):
     temperature: SkipValidation[Temperature] = 0
     top_p: SkipValidation[TopP] = 1
     seed: SkipValidation[Seed] | None = Field(None, description="Makes samples repeatable.")
-    stop: Annotated[
-        Texts,
-        BeforeValidator(_as_stops, json_schema_input_type=str | list[str]),
-    ] = Field([], description=f"Sequences before which the answer ends; at most {_MOST_STOPS}.")
+    stop: Stops = Field([], description=f"Sequences before which the answer ends; at most {_MOST_STOPS}.")
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     n: Annotated[Any, Only((1,))] = None
@@ -237,6 +244,8 @@ class ChatCompletionRequest(Body):
             raise unusable("the last message holds no text: ask something about the image")
         if self.stream_options is not None and not self.stream:
             raise unusable("'stream_options' go with 'stream': true only")
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise unusable("'max_completion_tokens' and 'max_tokens' mean the same: give one of them")
         return self
 
     @property
@@ -244,9 +253,8 @@ class ChatCompletionRequest(Body):
         """The conversation as one question."""
         *earlier, last = self.messages
         instructions = "\n".join(turn.text for turn in self.messages if turn.role not in _SPEAKERS)
-        turns = "\n".join(
-            f"{_SPEAKERS[turn.role]}: {turn.text}" for turn in earlier if turn.role in _SPEAKERS and turn.text
-        )
+        spoken = [turn for turn in earlier if turn.role in _SPEAKERS and turn.text]
+        turns = "\n".join(f"{_SPEAKERS[turn.role]}: {turn.text}" for turn in spoken)
         return "\n\n".join(block for block in (instructions, turns, last.text) if block)
 
     @property
@@ -262,16 +270,8 @@ class ChatCompletionRequest(Body):
     @property
     def arguments(self) -> Json:
         """Arguments of `VisionModel.query`."""
-        given = self.given
-        settings: Json = {name: given[name] for name in ("temperature", "top_p", "seed") if name in given}
-        limits = {name: given[name] for name in ("max_completion_tokens", "max_tokens") if name in given}
-        if len(limits) > 1:
-            raise unusable(f"{' and '.join(map(repr, limits))} mean the same: give one of them")
-        settings |= {"max_tokens": limits.popitem()[1]} if limits else {}
+        settings = {_SETTINGS[name]: value for name, value in self.given.items() if name in _SETTINGS}
         formats = [form.arguments for form in (self.response_format, self.structured_outputs) if form is not None]
         if all(formats) and len(formats) > 1:
-            raise unusable(
-                "'response_format' and 'structured_outputs' both say what the answer has to be: give one of them"
-            )
-        form = {name: value for arguments in formats for name, value in arguments.items()}
-        return {"question": self.question, "settings": settings, **form}
+            raise unusable("'response_format' and 'structured_outputs' both constrain the answer: give one of them")
+        return {"question": self.question, "settings": settings} | next(filter(None, formats), {})

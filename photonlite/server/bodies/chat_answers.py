@@ -59,7 +59,7 @@ class ChatCompletionChunk(BaseModel):
     usage: Usage | None = None
 
 
-class Model(BaseModel):
+class ModelEntry(BaseModel):
     id: str
     object: Literal["model"] = "model"
     created: Count
@@ -68,4 +68,4 @@ class Model(BaseModel):
 
 class ModelList(BaseModel):
     object: Literal["list"] = "list"
-    data: list[Model]
+    data: list[ModelEntry]

@@ -9,7 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from photonlite.results import Metrics
 from photonlite.server.bodies.base import Json
 from photonlite.server.bodies.chat import ChatCompletionRequest
-from photonlite.server.bodies.chat_answers import ChatCompletion, ChatCompletionChunk, Model, ModelList
+from photonlite.server.bodies.chat_answers import ChatCompletion, ChatCompletionChunk, ModelEntry, ModelList
 from photonlite.server.bodies.parsing import json_fields
 from photonlite.server.bodies.skills import SKILL_BODIES
 from photonlite.server.config import ServerConfig
@@ -52,7 +52,7 @@ class _Untitled(GenerateJsonSchema):
 def body_schemas(config: ServerConfig) -> Json:
     """Return the schemas of all bodies, with the limits of the server."""
     models: set[Any] = {model for bodies in SKILL_BODIES.values() for model in bodies if model is not None}
-    models |= {ChatCompletionRequest, ChatCompletion, ChatCompletionChunk, ModelList, Model, Error, Status}
+    models |= {ChatCompletionRequest, ChatCompletion, ChatCompletionChunk, ModelList, ModelEntry, Error, Status}
     _, generated = models_json_schema(
         [(model, "validation") for model in sorted(models, key=lambda model: model.__name__)],
         ref_template="#/components/schemas/{model}",

@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from photonlite.results import Metrics
 from photonlite.server.backend import Skill
-from photonlite.server.bodies.base import Body, Choices, Count, Flag, Json, JsonSchema, Text, Unit, wanted
+from photonlite.server.bodies.base import Body, Choices, Count, Flag, Json, JsonSchema, Text, Unit, must_be
 
 Temperature = Annotated[float, Field(ge=0, description="0 takes the likeliest token every time.")]
 TopP = Annotated[Unit, Field(description="Sampling considers the likeliest up to this total probability.")]
@@ -28,7 +28,7 @@ class Settings(Body):
 def _check_object(value: object) -> Any:
     """Check the type alone: `SamplingSettings` judges names and values, for the Python API and for clients."""
     if not isinstance(value, dict):
-        raise PydanticCustomError("wanted", 'must be an object such as {"temperature": 0.5}')
+        raise PydanticCustomError("must_be", 'must be an object such as {"temperature": 0.5}')
     return value
 
 
@@ -56,9 +56,9 @@ _Four = Annotated[list[Unit], Field(min_length=4, max_length=4)]
 SpatialRefs = Annotated[
     list[Annotated[_Pair | _Four | PointFields | BoxFields, Field(union_mode="left_to_right")]],
     Field(fail_fast=True, description="What the words are about: points, boxes, or objects as answers hold them."),
-    wanted("a list of points [x, y] and boxes [x_min, y_min, x_max, y_max] from 0 to 1, or of such objects"),
+    must_be("a list of points [x, y] and boxes [x_min, y_min, x_max, y_max] from 0 to 1, or of such objects"),
 ]
-NotStreamed = Annotated[Literal[False], wanted("false or left out: the answer comes as a whole")]
+NotStreamed = Annotated[Literal[False], must_be("false or left out: the answer comes as a whole")]
 
 
 _NO_ARGUMENTS: Final = ("image_url", "stream", "strict", "model")

@@ -9,7 +9,7 @@ from photonlite import __version__
 from photonlite.server.backend import Skill
 from photonlite.server.bodies.base import Json
 from photonlite.server.bodies.chat import ChatCompletionRequest
-from photonlite.server.bodies.chat_answers import ChatCompletion, ChatCompletionChunk, Model, ModelList
+from photonlite.server.bodies.chat_answers import ChatCompletion, ChatCompletionChunk, ModelEntry, ModelList
 from photonlite.server.bodies.parsing import json_fields
 from photonlite.server.bodies.schemas import Error, Status, body_schemas, form_name
 from photonlite.server.bodies.skills import SKILL_BODIES
@@ -128,7 +128,7 @@ def _openai() -> Json:
     answer = _json(ChatCompletion) | _events(ChatCompletionChunk, end="[DONE]")
     body = _json(ChatCompletionRequest, {"messages": [{"role": "user", "content": parts}]})
     name = {"name": "model", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
-    one = _operation("get_model", "OpenAI", "Describe the model that is served", _json(Model), (404, *_ADMISSION))
+    one = _operation("get_model", "OpenAI", "Describe the model that is served", _json(ModelEntry), (404, *_ADMISSION))
     return {
         "/v1/chat/completions": {
             "post": {

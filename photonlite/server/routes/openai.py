@@ -18,7 +18,7 @@ from photonlite.server.bodies.chat_answers import (
     ChatCompletion,
     ChatCompletionChunk,
     ChunkChoice,
-    Model,
+    ModelEntry,
     ModelList,
     Usage,
 )
@@ -49,13 +49,13 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 
     async def models(request: Request) -> Response:
         async with await ingress.admit(request):
-            return JSONResponse(ModelList(data=[Model(id=ingress.backend.name, created=started)]).model_dump())
+            return JSONResponse(ModelList(data=[ModelEntry(id=ingress.backend.name, created=started)]).model_dump())
 
     async def model(request: Request) -> Response:
         async with await ingress.admit(request):
             name = request.path_params["model"]
             ingress.check_model(name)
-            return JSONResponse(Model(id=name, created=started).model_dump())
+            return JSONResponse(ModelEntry(id=name, created=started).model_dump())
 
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),

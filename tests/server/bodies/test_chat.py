@@ -263,7 +263,7 @@ def test_both_parameters_become_arguments_of_query(given: dict[str, Any], argume
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "'regex' and 'choice': give one"),
         (
             {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
-            "'response_format' and 'structured_outputs' both say",
+            "'response_format' and 'structured_outputs' both constrain",
         ),
     ],
 )
