@@ -1,8 +1,8 @@
 """Real-time answers about a stream of frames: the newest frame wins, deadlines hold, everything is counted."""
 
-from photonlite.realtime.board import Results
+from photonlite.realtime.frames import FrameFailure, FrameResult
+from photonlite.realtime.latest import Results
 from photonlite.realtime.loop import RealtimeLoop
-from photonlite.realtime.outcomes import FrameFailure, FrameResult
 from photonlite.realtime.stats import LoopStats, Percentiles
 
 __all__ = ["FrameFailure", "FrameResult", "LoopStats", "Percentiles", "RealtimeLoop", "Results"]

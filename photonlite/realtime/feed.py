@@ -1,4 +1,4 @@
-"""Plays frames into a real-time loop at a steady rate, on a thread of its own."""
+"""Play frames into a real-time loop at a steady rate, on a thread of its own."""
 
 import threading
 import time
@@ -14,16 +14,10 @@ from photonlite.settings import plain
 def paced(
     frames: Iterator[Any], rate: float | None, clock: Callable[[], float], wait: Callable[[float], bool]
 ) -> Iterator[Any]:
-    """Give frames at the times that a rate sets, counted from the first: one that is early waits.
+    """Yield frames at so many per second, counted from the first; None yields them as they come.
 
-    A source that falls behind by more than a frame starts counting anew, as a camera would that has lost frames: it
-    does not catch up in a burst.
-
-    Args:
-        frames: The frames.
-        rate: Frames per second; None gives them as they come.
-        clock: Gives the time in seconds.
-        wait: Waits for so many seconds, and tells whether to stop.
+    A source that falls behind by more than a frame starts counting anew, as a camera that has lost frames: it does not
+    catch up in a burst. `wait` waits for so many seconds, and returns whether to stop.
     """
     due = clock()
     for frame in frames:
@@ -50,12 +44,9 @@ class Feed:
     Args:
         loop: Takes the frames.
         frames: The source.
-        rate: Frames per second; None for the source's own.
-        duration_s: Seconds after which it ends; None for when the source does.
+        rate: Frames per second, above 0; None for the source's own.
+        duration_s: Seconds after which it ends, above 0; None for when the source does.
         repeat: Whether a source that ends is played again, if it can be.
-
-    Raises:
-        SettingsError: The rate or the duration is not above 0.
     """
 
     def __init__(
@@ -87,11 +78,7 @@ class Feed:
         return not self._thread.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the end of the frames, for so many seconds at most.
-
-        Raises:
-            Exception: What the source has raised.
-        """
+        """Wait for the end of the frames, for so many seconds at most; raises what the source has raised."""
         self._thread.join(timeout)
         if self._error is not None:
             raise self._error

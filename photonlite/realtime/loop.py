@@ -1,11 +1,11 @@
 """`RealtimeLoop`: ask a model about the newest frame, again and again.
 
 ```
-caller's thread     submit ──> LoopState: waiting place
+caller's thread     submit ──> LoopState: one frame waits
                                    │ newest frame
 loop's own thread             Driver ──> model.adetect(..., deadline_s, realtime=True)
                                    │ results in frame order
-caller's threads    latest, iterators <── Board ──> on_result
+caller's threads    latest, iterators <── LatestResult ──> on_result
 ```
 """
 
@@ -14,17 +14,16 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from photonlite.errors import UnsupportedSkillError
-from photonlite.realtime.board import Board, Results
-from photonlite.realtime.driver import Driver
-from photonlite.realtime.outcomes import FrameFailure, FrameResult, Job, Outcome
-from photonlite.realtime.question import Question
+from photonlite.errors import RequestCancelledError, UnsupportedSkillError
+from photonlite.realtime.frames import FrameFailure, FrameJob, FrameOutcome, FrameResult, Question
+from photonlite.realtime.latest import LatestResult, Results
 from photonlite.realtime.state import LoopState
 from photonlite.realtime.stats import LoopStats
 
@@ -34,22 +33,84 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("photonlite")
 
 
+class Driver:
+    """Begins frames as soon as there is room for them. All methods belong to the event loop that is running.
+
+    Args:
+        state: Holds the frames.
+        answer: Asks the model about one frame; what it raises is that frame's failure.
+        deliver: Takes results and failures, one at a time; results come in the order of their frames.
+    """
+
+    def __init__(
+        self,
+        state: LoopState,
+        answer: Callable[[FrameJob], Awaitable[Mapping[str, Any]]],
+        deliver: Callable[[FrameOutcome], None],
+    ) -> None:
+        self._state = state
+        self._answer = answer
+        self._deliver = deliver
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def wake(self) -> None:
+        """Begin what can begin; to be called after every submission."""
+        while (job := self._state.begin()) is not None:
+            task = asyncio.create_task(self._run(job))
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._ended, job))
+
+    async def drain(self) -> None:
+        """Wait until nothing is left to do; the waiting frame is answered."""
+        self.wake()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await asyncio.sleep(0)  # what has just ended is delivered in between
+
+    async def stop(self) -> None:
+        """Cancel what is in flight."""
+        for task in self._tasks:
+            task.cancel()
+        await self.drain()
+
+    async def _run(self, job: FrameJob) -> None:
+        outcome: FrameOutcome | None
+        try:
+            result = await self._answer(job)
+        except Exception as error:  # one frame's error ends that frame alone
+            outcome = self._state.fail(job, error)
+        else:
+            outcome = self._state.finish(job, result)
+        self._next(outcome)
+
+    def _ended(self, job: FrameJob, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # perhaps before its first step
+            self._next(self._state.fail(job, RequestCancelledError("the real-time loop was closed")))
+
+    def _next(self, outcome: FrameOutcome | None) -> None:
+        self.wake()
+        if outcome is not None:
+            # After the first step of the next frame, which then runs while the caller's code looks at this one.
+            asyncio.get_running_loop().call_soon(self._deliver, outcome)
+
+
 class RealtimeLoop:
     """Asks a model about the newest frame, for cameras and robots.
 
     ```python
     with photonlite.RealtimeLoop(model, task="detect", object="mug", deadline_ms=33) as loop:
-        loop.submit(frame)        # from whichever thread has it
-        newest = loop.latest()    # from whichever thread steers
+        loop.submit(frame)        # from the thread that has it
+        newest = loop.latest()    # from the thread that steers
     ```
 
     At most one frame waits: a newer one takes its place, and it is counted as dropped. Results come in the order of
     their frames. A frame that fails is counted and handed to `on_error`, and the first of each kind of error is logged;
-    the next frame is not affected. Requests go before the engine's other work, and what can no
-    longer be in time is given up.
+    the next frame is not affected. Requests go before the engine's other work, and what can no longer be in time is
+    given up.
 
-    A result can also be had by iterating: `for result in loop` and `async for result in loop` give newer and newer
-    results until the loop is closed; see :class:`photonlite.realtime.Results`.
+    `for result in loop` and `async for result in loop` give newer and newer results until the loop is closed; see
+    :class:`photonlite.realtime.Results`.
 
     Args:
         model: Answers; it may serve others at the same time.
@@ -58,7 +119,7 @@ class RealtimeLoop:
         on_result: Called with every `FrameResult`, on the loop's own thread: the next frame is being answered
             meanwhile, but no further one begins until it returns. What it raises is logged and counted.
         on_error: Called with every `FrameFailure`, likewise.
-        in_flight: Frames that may be asked about at the same time. 1 gives the lowest latency; 2 gives more results per
+        in_flight: Frames that may be answered at the same time. 1 gives the lowest latency; 2 gives more results per
             second where one frame alone does not keep the device busy.
         window: Latest results that the percentiles of `stats` are about.
         copy: Whether arrays are copied when they are submitted, so that a camera may fill them again at once.
@@ -92,7 +153,7 @@ class RealtimeLoop:
         self._on_error = on_error
         self._copy = copy
         self._state = LoopState(question, clock, in_flight=in_flight, window=window)
-        self._board = Board()
+        self._latest = LatestResult()
         self._events = asyncio.new_event_loop()
         self._driver = Driver(self._state, self._answer, self._deliver)
         self._ending = asyncio.Event()
@@ -108,7 +169,7 @@ class RealtimeLoop:
 
     @property
     def stats(self) -> LoopStats:
-        """How the loop does, at this moment."""
+        """Statistics at this moment."""
         return self._state.stats()
 
     @property
@@ -117,7 +178,7 @@ class RealtimeLoop:
         return self._state.closed
 
     def submit(self, frame: Any, stamp: Any = None) -> int:
-        """Hand in a frame. Never waits; the frame that waited for its turn is dropped.
+        """Hand in a frame. Never waits; a frame that waited for its turn is dropped.
 
         Args:
             frame: An image in any form that the model takes. Arrays are copied unless `copy` is off; everything else
@@ -136,16 +197,16 @@ class RealtimeLoop:
         return number
 
     def latest(self) -> FrameResult | None:
-        """Give the newest result with its age at this moment; None where there is none yet."""
-        newest = self._board.newest
-        return None if newest is None else self._handed_out(newest)
+        """Return the newest result with its age at this moment; None where there is none yet."""
+        newest = self._latest.newest
+        return None if newest is None else self._with_age(newest)
 
     def change(self, **changes: Any) -> None:
         """Ask something else from the next frame on, also of the one that waits.
 
         Args:
-            **changes: `deadline_ms` and arguments of the task; the rest stays as it is. Where `task` is named, its
-                arguments are those given here alone.
+            **changes: `deadline_ms` and arguments of the task; the rest stays as it is. A change that names a `task`
+                gives all its arguments.
 
         Raises:
             InputError: As for a new loop; everything stays as it was.
@@ -155,10 +216,10 @@ class RealtimeLoop:
         self._state.change(changes)
 
     def close(self, *, drain: bool = True) -> None:
-        """Take no more frames, and let iterators end. Closing twice is fine.
+        """Refuse frames, and let iterators end. Closing twice is fine.
 
         Args:
-            drain: Whether to wait for the frames that are there; else they are given up.
+            drain: Whether to wait for the frames that are there; else they are cancelled.
         """
         self._state.close(drain=drain)
         self._call(self._ending.set)
@@ -168,10 +229,9 @@ class RealtimeLoop:
             self._thread.join()
 
     def __iter__(self) -> Results:
-        return Results(self._board, self._handed_out)
+        return Results(self._latest, self._with_age)
 
-    def __aiter__(self) -> Results:
-        return Results(self._board, self._handed_out)
+    __aiter__ = __iter__
 
     def __enter__(self) -> Self:
         return self
@@ -188,11 +248,11 @@ class RealtimeLoop:
                 f"the checkpoint was not trained for {question.task}: choose one of {', '.join(known)}"
             )
 
-    def _handed_out(self, result: FrameResult) -> FrameResult:
+    def _with_age(self, result: FrameResult) -> FrameResult:
         return dataclasses.replace(result, age_s=self._state.age(result))
 
     def _call(self, work: Callable[[], None]) -> None:
-        """Have something done on the loop's own thread; nothing is left to do once that has ended."""
+        """Call `work` on the loop's own thread, unless that has ended."""
         try:
             self._events.call_soon_threadsafe(work)
         except RuntimeError:
@@ -204,31 +264,31 @@ class RealtimeLoop:
             self._events.run_until_complete(self._serve())
         finally:
             self._state.end()
-            self._board.close()
+            self._latest.close()
             self._events.close()
 
     async def _serve(self) -> None:
         await self._ending.wait()
-        settled = asyncio.create_task(self._driver.settle())
+        drained = asyncio.create_task(self._driver.drain())
         aborted = asyncio.create_task(self._aborting.wait())
-        await asyncio.wait((settled, aborted), return_when=asyncio.FIRST_COMPLETED)
-        if not settled.done():
+        await asyncio.wait((drained, aborted), return_when=asyncio.FIRST_COMPLETED)
+        if not drained.done():
             await self._driver.stop()
         aborted.cancel()
-        await asyncio.wait((settled, aborted))
+        await asyncio.wait((drained, aborted))
 
-    async def _answer(self, job: Job) -> Mapping[str, Any]:
+    async def _answer(self, job: FrameJob) -> Mapping[str, Any]:
         question = job.question
-        ask = getattr(self._model, f"a{question.task}")
-        answer: Mapping[str, Any] = await ask(
+        method = getattr(self._model, f"a{question.task}")
+        answer: Mapping[str, Any] = await method(
             job.frame.image, **question.arguments, deadline_s=job.deadline_s, realtime=True
         )
         return answer
 
-    def _deliver(self, outcome: Outcome) -> None:
+    def _deliver(self, outcome: FrameOutcome) -> None:
         try:
             if isinstance(outcome, FrameResult):
-                self._board.show(outcome)
+                self._latest.publish(outcome)
                 if self._on_result is not None:
                     self._on_result(outcome)
             else:

@@ -15,17 +15,20 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageSequence
 
-from photonlite.errors import ImageDecodeError, ImageNotFoundError, InputError
-from photonlite.realtime.video import camera_frames, video_frames, video_rate
+from photonlite.errors import ImageDecodeError, ImageNotFoundError, InputError, MissingDependencyError
 from photonlite.settings import plain
 
+Pixels = npt.NDArray[np.uint8]
 Source: TypeAlias = str | os.PathLike[str] | int | Callable[[], Any] | Iterable[Any]
-"""Whatever `open_source` takes."""
+"""What `open_source` takes."""
 
 IMAGES: Final = frozenset((".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 VIDEOS: Final = frozenset((".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm"))
@@ -35,24 +38,15 @@ _CAMERA: Final = re.compile(r"(?:camera:)?(\d{1,3})|/dev/video(\d{1,3})")
 
 @dataclass(frozen=True)
 class Frames:
-    """Frames that can be played.
+    """Frames that can be played."""
 
-    Attributes:
-        play: Gives them from the start.
-        rate: Frames per second at which they are meant to be seen; None where they come at their own pace.
-        repeatable: Whether playing again gives them again.
-    """
-
-    play: Callable[[], Iterator[Any]] = field(repr=False)
-    rate: float | None
-    repeatable: bool
+    play: Callable[[], Iterator[Any]] = field(repr=False)  # from the start
+    rate: float | None  # frames per second; None where they come at their own pace
+    repeatable: bool  # whether playing again gives the same frames again
 
 
 def open_source(source: Source) -> Frames:
-    """Find out what a source is, and check that it is there; nothing is read before it is played.
-
-    Args:
-        source: See the module.
+    """Find out what a source is (see the module), and check that it is there; nothing is read before it is played.
 
     Raises:
         ImageNotFoundError: There is no such file, or no image in the folder.
@@ -91,7 +85,7 @@ def _open_path(path: Path) -> Frames:
             f"there is no source {str(path)!r}: give a folder, an animation, a video or a camera's number such as 0"
         )
     if path.suffix.lower() in VIDEOS:
-        return Frames(partial(video_frames, path), video_rate(path), repeatable=True)
+        return Frames(partial(_video_frames, path), _video_rate(path), repeatable=True)
     return Frames(partial(_frames_of, path), _rate_of(path), repeatable=True)
 
 
@@ -109,7 +103,7 @@ def _open_folder(folder: Path) -> Frames:
 
 
 def _frames_of(path: Path) -> Iterator[Image.Image | str]:
-    """Decode a file frame by frame. One that cannot be is given by its name: it fails when it is asked about."""
+    """Decode a file frame by frame. One that cannot be is given by its name, and fails when it is answered."""
     try:
         with Image.open(path) as file:
             for frame in ImageSequence.Iterator(file):
@@ -119,7 +113,7 @@ def _frames_of(path: Path) -> Iterator[Image.Image | str]:
 
 
 def _rate_of(path: Path) -> float:
-    """Give the frames per second of an animation, from its first frame."""
+    """Return the frames per second of an animation, from its first frame."""
     try:
         with Image.open(path) as file:
             file.load()
@@ -127,3 +121,70 @@ def _rate_of(path: Path) -> float:
     except (OSError, SyntaxError, ValueError) as error:
         raise ImageDecodeError(f"{str(path)!r} cannot be read as an image: {error}") from error
     return 1000 / milliseconds if milliseconds > 0 else DEFAULT_RATE
+
+
+def camera_frames(number: int) -> Iterator[Pixels]:
+    """Yield what a camera sees, [height, width, 3] RGB, for as long as it gives frames."""
+    with _Capture(number) as capture:
+        if not capture.opened:
+            raise InputError(f"camera {number} cannot be opened: check that it is connected and not in use")
+        yield from capture.frames()
+
+
+def _video_frames(path: Path) -> Iterator[Pixels]:
+    with _opened(path) as capture:
+        yield from capture.frames()
+
+
+def _video_rate(path: Path) -> float | None:
+    with _opened(path) as capture:
+        return capture.rate
+
+
+def _opened(path: Path) -> "_Capture":
+    capture = _Capture(str(path))
+    if not capture.opened:
+        raise ImageDecodeError(f"{str(path)!r} cannot be read as a video: convert it to MP4 with H.264")
+    return capture
+
+
+def opencv() -> Any:
+    """Import OpenCV, which is optional; raises `MissingDependencyError`."""
+    try:
+        return import_module("cv2")
+    except ImportError as error:
+        raise MissingDependencyError(
+            "videos and cameras need OpenCV: pip install 'photonlite[video]' (folders, GIF and WebP do without it)"
+        ) from error
+
+
+class _Capture:
+    """OpenCV's reader, closed with its block."""
+
+    def __init__(self, source: int | str) -> None:
+        self._cv2 = opencv()
+        self._capture = self._cv2.VideoCapture(source)
+        if isinstance(source, int):
+            self._capture.set(self._cv2.CAP_PROP_BUFFERSIZE, 1)  # old frames are of no use
+
+    @property
+    def opened(self) -> bool:
+        return bool(self._capture.isOpened())
+
+    @property
+    def rate(self) -> float | None:
+        rate = float(self._capture.get(self._cv2.CAP_PROP_FPS))
+        return rate if 0 < rate < 1000 else None
+
+    def frames(self) -> Iterator[Pixels]:
+        while True:
+            there, frame = self._capture.read()
+            if not there:
+                return
+            yield self._cv2.cvtColor(frame, self._cv2.COLOR_BGR2RGB)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._capture.release()

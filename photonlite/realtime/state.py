@@ -1,4 +1,4 @@
-"""The heart of a real-time loop: one waiting place, so many frames in flight, counters. Without threads or a clock.
+"""The state machine of a real-time loop: one frame waits, a few are in flight, everything is counted.
 
 ```
 submit ──> waiting ── begin ──> in flight ── finish ──> result
@@ -8,7 +8,7 @@ submit ──> waiting ── begin ──> in flight ── finish ──> resu
              └─ begin, too late ──> dropped: expired
 ```
 
-Any thread may call any method.
+It has neither threads nor a clock of its own. Any thread may call any method.
 """
 
 import threading
@@ -16,24 +16,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from photonlite.errors import DeadlineError, InputError, RequestCancelledError, SettingsError
-from photonlite.realtime.outcomes import Frame, FrameFailure, FrameResult, Job
-from photonlite.realtime.question import Question
-from photonlite.realtime.stats import Counts, LoopStats
+from photonlite.realtime.frames import Frame, FrameFailure, FrameJob, FrameResult, Question
+from photonlite.realtime.stats import FrameCounts, LoopStats
 from photonlite.settings import plain
 
 
 class LoopState:
-    """What a real-time loop knows.
-
-    Args:
-        question: What is asked about every frame.
-        clock: Gives the time in seconds.
-        in_flight: Frames that may be asked about at the same time.
-        window: Results that percentiles are about.
-
-    Raises:
-        SettingsError: `in_flight` is no whole number of at least 1, or `window` none of at least 2.
-    """
+    """What a real-time loop knows; arguments as for :class:`photonlite.RealtimeLoop`."""
 
     def __init__(
         self, question: Question, clock: Callable[[], float], *, in_flight: int = 1, window: int = 1000
@@ -45,9 +34,9 @@ class LoopState:
         self._clock = clock
         self._capacity = in_flight
         self._lock = threading.Lock()
-        self._counts = Counts(window)
+        self._counts = FrameCounts(window)
         self._waiting: Frame | None = None
-        self._jobs: set[Job] = set()
+        self._jobs: set[FrameJob] = set()
         self._newest_answered = -1
         self._closed = False
 
@@ -68,11 +57,7 @@ class LoopState:
             return self._waiting is None and not self._jobs
 
     def submit(self, image: Any, stamp: Any = None) -> Frame:
-        """Put a frame into the waiting place, and drop the one that is there.
-
-        Raises:
-            InputError: The loop is closed.
-        """
+        """Let a frame wait, in place of the one that waits; raises `InputError` once closed."""
         with self._lock:
             if self._closed:
                 raise InputError("the real-time loop is closed: make another one")
@@ -85,32 +70,29 @@ class LoopState:
             return frame
 
     def change(self, changes: Mapping[str, Any]) -> Question:
-        """Ask something else from the next frame on, also of the one that waits.
-
-        Raises:
-            InputError: See `Question.changed`; everything stays as it was.
-        """
+        """Ask something else from the next frame on, also of the one that waits; see `Question.changed`."""
         with self._lock:
             self._question = self._question.changed(changes)
             return self._question
 
-    def begin(self) -> Job | None:
+    def begin(self) -> FrameJob | None:
         """Take the waiting frame, if there is one and room for it; one that is too late is dropped."""
         with self._lock:
             if self._waiting is None or len(self._jobs) >= self._capacity:
                 return None
             frame, self._waiting = self._waiting, None
             limit = self._question.deadline_s
-            left = None if limit is None else frame.arrived + limit - self._clock()
+            deadline = None if limit is None else frame.arrived + limit
+            left = None if deadline is None else deadline - self._clock()
             if left is not None and left <= 0:
                 self._counts.dropped["expired"] += 1
                 return None
-            job = Job(frame, self._question, None if limit is None else frame.arrived + limit, left)
+            job = FrameJob(frame, self._question, deadline, left)
             self._jobs.add(job)
             return job
 
-    def finish(self, job: Job, result: Mapping[str, Any]) -> FrameResult | None:
-        """Take an answer; gives what is handed out: nothing where a newer frame's result was there first."""
+    def finish(self, job: FrameJob, result: Mapping[str, Any]) -> FrameResult | None:
+        """Take an answer; returns what is handed out: None where a newer frame's result was there first."""
         with self._lock:
             self._jobs.remove(job)
             frame = job.frame
@@ -135,8 +117,8 @@ class LoopState:
             met_deadline=not late,
         )
 
-    def fail(self, job: Job, error: BaseException) -> FrameFailure | None:
-        """Take an error; gives what is handed out: nothing where the deadline had passed or the loop was closed."""
+    def fail(self, job: FrameJob, error: BaseException) -> FrameFailure | None:
+        """Take an error; returns what is handed out: None past the deadline, or once the loop is closed."""
         with self._lock:
             self._jobs.remove(job)
             if isinstance(error, DeadlineError) and job.deadline is not None:
@@ -154,11 +136,7 @@ class LoopState:
             self._counts.callback_errors += 1
 
     def close(self, *, drain: bool) -> None:
-        """Take no more frames.
-
-        Args:
-            drain: Whether the waiting frame is still asked about.
-        """
+        """Refuse frames; the one that waits is still answered if `drain`."""
         with self._lock:
             self._closed = True
             if not drain and self._waiting is not None:
@@ -166,7 +144,7 @@ class LoopState:
                 self._counts.dropped["closed"] += 1
 
     def end(self) -> None:
-        """Stop the time of the statistics: nothing will come any more."""
+        """Stop the time of the statistics."""
         with self._lock:
             self._counts.end(self._clock())
 
@@ -175,9 +153,9 @@ class LoopState:
         return self._clock() - result.arrived
 
     def stats(self) -> LoopStats:
-        """How it stands."""
+        """Statistics at this moment."""
         with self._lock:
             now, counts = self._clock(), self._counts.copied()
             waiting, in_flight = int(self._waiting is not None), len(self._jobs)
-        # Sorting takes as long as the window is large: nobody who submits a frame waits for it.
+        # Sorting takes time in proportion to the window, and submissions must not wait for it.
         return counts.snapshot(now, waiting=waiting, in_flight=in_flight)

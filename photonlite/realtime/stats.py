@@ -13,8 +13,8 @@ from photonlite.settings import plain
 
 Cause = Literal["superseded", "expired", "deadline", "overtaken", "closed"]
 CAUSES: Final[tuple[Cause, ...]] = ("superseded", "expired", "deadline", "overtaken", "closed")
-"""Why frames are dropped: a newer one came while it waited; its deadline passed while it waited, or while it was
-answered; a newer one's result was there first; the loop was closed."""
+"""Why a frame is dropped: a newer one came while it waited; its deadline passed while it waited, or while it was
+answered; a newer frame's result was there first; the loop was closed."""
 
 RATE_WINDOW_S: Final = 5.0
 """The rate is about the last so many seconds."""
@@ -22,13 +22,7 @@ RATE_WINDOW_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of a time, in seconds; NaN where nothing was measured.
-
-    Attributes:
-        p50: The median.
-        p95: 95 of 100 are no larger.
-        p99: 99 of 100 are no larger.
-    """
+    """Percentiles of a time, in seconds; NaN where nothing was measured."""
 
     p50: float
     p95: float
@@ -36,7 +30,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Self:
-        """Take the smallest value that the share does not exceed: always one that was measured."""
+        """Nearest-rank percentiles: always values that were measured."""
         ordered = sorted(values)
         if not ordered:
             return cls(math.nan, math.nan, math.nan)
@@ -45,7 +39,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class LoopStats:
-    """How a loop does. `submitted` is always the sum of answered, failed, all dropped, waiting and in flight.
+    """Statistics of a loop. `submitted` is always the sum of answered, failed, all dropped, waiting and in flight.
 
     Attributes:
         submitted: Frames handed in.
@@ -98,15 +92,8 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-class Counts:
-    """Counts what becomes of frames, and keeps the times of the latest results. Nothing is locked.
-
-    Args:
-        window: Results whose times are kept.
-
-    Raises:
-        SettingsError: It is less than 2.
-    """
+class FrameCounts:
+    """Counts what becomes of frames, and keeps the times of the latest `window` results. Nothing is locked."""
 
     def __init__(self, window: int) -> None:
         window = plain(window)
@@ -126,7 +113,6 @@ class Counts:
         self._newest_arrived = math.nan
 
     def submit(self, now: float) -> None:
-        """Count a frame."""
         self.submitted += 1
         self._begun = now if self._begun is None else self._begun
 
@@ -141,23 +127,21 @@ class Counts:
         self._latencies.append(now - arrived)
 
     def fail(self, error: BaseException) -> None:
-        """Count an error."""
         name = type(error).__name__
         self.failures[name] = self.failures.get(name, 0) + 1
 
     def end(self, now: float) -> None:
-        """Stop the time."""
         self._ended = now if self._ended is None else self._ended
 
     def copied(self) -> Self:
-        """Give what stands now, for a snapshot that takes its time."""
+        """Return a copy, for a snapshot that takes its time."""
         copied = copy.copy(self)
         copied.failures, copied.dropped = dict(self.failures), dict(self.dropped)
         copied._ends, copied._latencies, copied._ages = self._ends.copy(), self._latencies.copy(), self._ages.copy()
         return copied
 
     def snapshot(self, now: float, *, waiting: int, in_flight: int) -> LoopStats:
-        """Give how it stands."""
+        """Return the statistics at a moment."""
         now = now if self._ended is None else self._ended
         elapsed = 0.0 if self._begun is None else now - self._begun
         intervals = [after - before for before, after in pairwise(self._ends)]

@@ -6,8 +6,7 @@ It keeps books of its own, from what goes in and what comes out, and compares th
 import random
 
 from photonlite.errors import DeadlineError, RequestCancelledError
-from photonlite.realtime.outcomes import FrameFailure, FrameResult, Job
-from photonlite.realtime.question import Question
+from photonlite.realtime.frames import FrameFailure, FrameJob, FrameResult, Question
 from photonlite.realtime.state import LoopState
 from photonlite.realtime.stats import CAUSES
 
@@ -26,7 +25,7 @@ class Simulation:
         self.prompt = 0
         self.arrived: list[float] = []
         self.waiting: int | None = None
-        self.jobs: list[Job] = []
+        self.jobs: list[FrameJob] = []
         self.results: list[FrameResult] = []
         self.errors = 0
         self.drops = dict.fromkeys(CAUSES, 0)
@@ -116,7 +115,7 @@ class Simulation:
         self.check()
         assert self.state.idle
 
-    def take(self) -> Job | None:
+    def take(self) -> FrameJob | None:
         return self.jobs.pop(self.random.randrange(len(self.jobs))) if self.jobs else None
 
     def job_numbers(self) -> set[int]:

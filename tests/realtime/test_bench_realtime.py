@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bench import realtime
-from photonlite.realtime.question import Question
+from photonlite.realtime.frames import Question
 from photonlite.realtime.state import LoopState
 
 

@@ -3,8 +3,7 @@ import math
 import pytest
 
 from photonlite.errors import DeadlineError, InputError, RequestCancelledError, SettingsError
-from photonlite.realtime.outcomes import FrameResult
-from photonlite.realtime.question import Question
+from photonlite.realtime.frames import FrameResult, Question
 from photonlite.realtime.state import LoopState
 from tests.realtime.simulator import Simulation
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from photonlite.errors import ImageDecodeError, InputError, MissingDependencyError
-from photonlite.realtime.sources import open_source
-from photonlite.realtime.video import camera_frames
+from photonlite.realtime.sources import camera_frames, open_source
 
 
 def test_a_video_plays_in_rgb_at_its_own_rate(tmp_path: Path) -> None:

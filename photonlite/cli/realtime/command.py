@@ -15,9 +15,8 @@ from photonlite.cli.realtime.recorder import FrameRecorder
 from photonlite.errors import InputError, MissingDependencyError
 from photonlite.observe.metrics import format_seconds
 from photonlite.realtime.feed import Feed
+from photonlite.realtime.frames import FrameFailure, FrameOutcome, FrameResult, Question
 from photonlite.realtime.loop import RealtimeLoop
-from photonlite.realtime.outcomes import FrameFailure, FrameResult, Outcome
-from photonlite.realtime.question import Question
 from photonlite.realtime.sources import open_source
 from photonlite.realtime.stats import LoopStats
 
@@ -30,7 +29,7 @@ class Reporter(Protocol):
 
     period_s: float
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: FrameOutcome) -> None:
         """Take a result or a failure, as soon as it arrives."""
 
     def update(self, stats: LoopStats) -> None:
@@ -45,7 +44,7 @@ class Lines:
 
     period_s = 1.0
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: FrameOutcome) -> None:
         pass
 
     def update(self, stats: LoopStats) -> None:
@@ -60,7 +59,7 @@ class JsonLines:
 
     period_s = 0.02
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: FrameOutcome) -> None:
         print(to_json(_line(outcome)), flush=True)
 
     def update(self, stats: LoopStats) -> None:
@@ -85,7 +84,7 @@ def run_realtime(options: argparse.Namespace) -> int:
     recorder = None if options.output is None else FrameRecorder(options.output)
     make_reporter = _reporter(options)
     model = photonlite.load(options.model, device=options.device, dtype=options.dtype, revision=options.revision)
-    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue[FrameOutcome] = queue.SimpleQueue()
     loop = RealtimeLoop(
         model, on_result=outcomes.put, on_error=outcomes.put, in_flight=options.in_flight, window=10_000, **asked
     )
@@ -125,7 +124,7 @@ def _question(options: argparse.Namespace) -> dict[str, Any]:
 def _watch(
     loop: RealtimeLoop,
     feed: Feed,
-    outcomes: "queue.SimpleQueue[Outcome]",
+    outcomes: "queue.SimpleQueue[FrameOutcome]",
     reporter: Reporter,
     recorder: FrameRecorder | None,
 ) -> None:
@@ -143,7 +142,7 @@ def _watch(
         reporter.close(loop.stats)
 
 
-def _drain(outcomes: "queue.SimpleQueue[Outcome]", reporter: Reporter, recorder: FrameRecorder | None) -> None:
+def _drain(outcomes: "queue.SimpleQueue[FrameOutcome]", reporter: Reporter, recorder: FrameRecorder | None) -> None:
     while not outcomes.empty():
         outcome = outcomes.get()
         reporter.take(outcome)
@@ -167,7 +166,7 @@ def _reporter(options: argparse.Namespace) -> Callable[..., Reporter]:
     return view
 
 
-def _line(outcome: Outcome) -> Mapping[str, Any]:
+def _line(outcome: FrameOutcome) -> Mapping[str, Any]:
     if isinstance(outcome, FrameFailure):
         error = {"type": type(outcome.error).__name__, "message": str(outcome.error)}
         return {"frame": outcome.number, "error": error}

@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from photonlite.errors import ImageError, InputError
-from photonlite.realtime.outcomes import FrameResult
-from photonlite.realtime.video import opencv
+from photonlite.realtime.frames import FrameResult
+from photonlite.realtime.sources import opencv
 from photonlite.results.drawing.open import open_image
 
 ANIMATIONS: Final[dict[str, dict[str, Any]]] = {".gif": {}, ".webp": {"quality": 80, "method": 2}}

@@ -12,8 +12,7 @@ from rich.text import Text
 from photonlite.cli.realtime.canvas import draw_canvas, items_of
 from photonlite.errors import ImageError
 from photonlite.observe.metrics import format_seconds
-from photonlite.realtime.outcomes import FrameFailure, FrameResult, Outcome
-from photonlite.realtime.question import Question
+from photonlite.realtime.frames import FrameFailure, FrameOutcome, FrameResult, Question
 from photonlite.realtime.stats import LoopStats
 from photonlite.results.drawing.open import open_image
 
@@ -46,7 +45,7 @@ class View:
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
         self._live.start()
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: FrameOutcome) -> None:
         """Keep the latest result or failure."""
         if isinstance(outcome, FrameResult):
             self._result, self._failure = outcome, None

@@ -28,8 +28,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from photonlite.realtime.outcomes import FrameResult
-from photonlite.realtime.question import Question
+from photonlite.realtime.frames import FrameResult, Question
 from photonlite.realtime.stats import LoopStats
 from photonlite.server.bodies.parsing import read_json_object
 from photonlite.server.bodies.skills import outcome_of

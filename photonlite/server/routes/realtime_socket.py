@@ -11,9 +11,8 @@ from typing import Any, Final, cast
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from photonlite.realtime.driver import Driver
-from photonlite.realtime.outcomes import FrameResult, Job, Outcome
-from photonlite.realtime.question import Question
+from photonlite.realtime.frames import FrameJob, FrameOutcome, FrameResult, Question
+from photonlite.realtime.loop import Driver
 from photonlite.realtime.state import LoopState
 from photonlite.server.backend import Call, Skill
 from photonlite.server.errors import UNFORESEEN, HttpError, to_http
@@ -192,13 +191,13 @@ class RealtimeConnection:
         self._state.submit(image, number)
         self._driver.wake()
 
-    async def _answer(self, job: Job) -> Mapping[str, Any]:
+    async def _answer(self, job: FrameJob) -> Mapping[str, Any]:
         image, question = job.frame.image, job.question
         call = Call(cast(Skill, question.task), image, question.arguments, deadline_s=job.deadline_s, realtime=True)
         with Hold(self._permit, len(image)):
             return await self._ingress.answer(call, self._permit, self._socket)
 
-    def _deliver(self, outcome: Outcome) -> None:
+    def _deliver(self, outcome: FrameOutcome) -> None:
         if isinstance(outcome, FrameResult) and self._state is not None:
             counted = counts(self._state.stats()) | {"unsent": self._outbox.unsent}
             self._outbox.put(result_message(outcome, counted))

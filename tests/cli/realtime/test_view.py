@@ -10,7 +10,7 @@ from rich.console import Console
 
 from photonlite.cli.realtime.canvas import draw_canvas
 from photonlite.cli.realtime.view import View
-from photonlite.realtime.question import Question
+from photonlite.realtime.frames import Question
 from photonlite.realtime.state import LoopState
 from photonlite.results import Caption, Detections, Points, Segments
 

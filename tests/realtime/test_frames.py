@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from photonlite.errors import InputError, PromptError, SettingsError, SpatialRefError
-from photonlite.realtime.question import Question
+from photonlite.realtime.frames import Question
 
 
 def test_what_is_left_out_stays() -> None:

@@ -1,0 +1,150 @@
+"""What is asked about frames, and what becomes of each: a result, a failure, or a drop that is counted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeAlias
+
+from photonlite.errors import InputError, SettingsError
+from photonlite.request import SamplingSettings
+from photonlite.settings import plain
+from photonlite.skills.base import MAX_OBJECT_CHARACTERS, MAX_QUESTION_CHARACTERS, clean_refs, clean_text
+
+ARGUMENTS = {
+    "detect": ("object", "settings"),
+    "point": ("object", "settings", "spatial_refs"),
+    "segment": ("object", "settings", "spatial_refs"),
+    "caption": ("length", "settings"),
+    "query": ("question", "settings", "spatial_refs", "reasoning"),
+}
+"""The tasks, and what each takes beside the image."""
+
+LONGEST_DEADLINE_MS = 86_400_000
+"""A day."""
+
+_TEXTS = {"object": MAX_OBJECT_CHARACTERS, "question": MAX_QUESTION_CHARACTERS}
+_LENGTHS = ("short", "normal", "long")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked about every frame until it is changed: checked before a frame needs it."""
+
+    task: str  # the name of a method of `VisionModel`
+    arguments: Mapping[str, Any]  # of that method, without the image
+    deadline_s: float | None = None  # from a frame's submission
+
+    @classmethod
+    def of(cls, task: str, **changes: Any) -> Self:
+        """Make the first question; arguments and errors are those of `changed`."""
+        return cls(task, {}).changed({"task": task, **changes})
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """Return the question after a change.
+
+        Args:
+            changes: "task", "deadline_ms" (None for none) and arguments of the task. What is left out stays as it is,
+                but a change that names a task gives all its arguments.
+
+        Raises:
+            InputError: There is no such task, or an argument is unknown to it, missing or unusable.
+        """
+        task = changes.get("task", self.task)
+        if not isinstance(task, str) or task not in ARGUMENTS:
+            raise InputError(f"there is no task {task!r:.60}: the tasks are {', '.join(ARGUMENTS)}")
+        takes = ARGUMENTS[task]
+        given = {name: value for name, value in changes.items() if name not in ("task", "deadline_ms")}
+        for name in given:
+            if name not in takes:
+                raise InputError(f"{task} takes no {name!r:.60}: it takes {', '.join(takes)}, and deadline_ms")
+        kept = {} if "task" in changes else self.arguments
+        deadline_s = _seconds(changes["deadline_ms"]) if "deadline_ms" in changes else self.deadline_s
+        return type(self)(task, _checked(task, {**kept, **given}), deadline_s)
+
+
+def _checked(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    checked = dict(arguments)
+    for name, limit in _TEXTS.items():
+        if name in ARGUMENTS[task]:
+            checked[name] = clean_text(checked.get(name, ""), name, limit)
+    if checked.get("length", "normal") not in _LENGTHS:
+        raise InputError(f"length is {checked['length']!r:.60}: it must be one of {', '.join(_LENGTHS)}")
+    if not isinstance(checked.get("reasoning", False), bool):
+        raise InputError(f"reasoning is {checked['reasoning']!r:.60}: it must be true or false")
+    SamplingSettings.from_dict(checked.get("settings"))
+    clean_refs(checked.get("spatial_refs"))
+    return checked
+
+
+def _seconds(deadline_ms: object) -> float | None:
+    if deadline_ms is None:
+        return None
+    deadline_ms = plain(deadline_ms)
+    number = isinstance(deadline_ms, int | float) and not isinstance(deadline_ms, bool)
+    if not number or not 0 < deadline_ms <= LONGEST_DEADLINE_MS:  # type: ignore[operator]
+        raise SettingsError(
+            f"deadline_ms is {deadline_ms!r:.60}: give milliseconds above 0 and up to {LONGEST_DEADLINE_MS:,}, or None"
+        )
+    return float(deadline_ms) / 1000  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """An image that was submitted."""
+
+    number: int  # counts the frames of the loop from 0
+    image: Any = field(repr=False)
+    stamp: Any  # the caller's own mark
+    arrived: float  # on the loop's clock, in seconds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameJob:
+    """A frame that is being answered."""
+
+    frame: Frame
+    question: Question
+    deadline: float | None  # on the loop's clock
+    deadline_s: float | None  # seconds that were left when the job began
+
+
+@dataclass(frozen=True, slots=True)
+class FrameResult:
+    """An answer about one frame.
+
+    Attributes:
+        result: What the model's method returned.
+        number: The frame's, counted from 0: gaps are frames without a result.
+        stamp: What the frame was submitted with; the time of submission where that was nothing.
+        task: What was asked.
+        arguments: Of the task, by name.
+        image: The frame's image.
+        arrived: When the frame was submitted, on the loop's clock.
+        latency_s: Seconds from the frame's submission to its answer.
+        age_s: Seconds from the frame's submission to the moment when this was handed out.
+        met_deadline: Whether the answer came in time; True where there was no deadline.
+    """
+
+    result: Mapping[str, Any]
+    number: int
+    stamp: Any
+    task: str
+    arguments: Mapping[str, Any]
+    image: Any = field(repr=False)
+    arrived: float
+    latency_s: float
+    age_s: float
+    met_deadline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFailure:
+    """A frame that could not be answered, with the `error`; other fields as in `FrameResult`."""
+
+    error: BaseException
+    number: int
+    stamp: Any
+    task: str
+
+
+FrameOutcome: TypeAlias = FrameResult | FrameFailure
+"""What is handed out; frames that were dropped are only counted."""
