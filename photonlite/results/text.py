@@ -3,7 +3,7 @@
 import reprlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from os import PathLike
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict, Unpack
 
 from PIL import Image
 
@@ -97,6 +97,14 @@ class AsyncTextIterator(AsyncIterator[str]):
         return self.received
 
 
+class TextInfo(TypedDict, total=False):
+    """Time and tokens of the request, and why the text ended; of a stream, a function that returns both at its end."""
+
+    metrics: Metrics | None
+    finish_reason: str | None
+    on_end: OnEnd | None
+
+
 class _Text(Result):
     """A result whose value is text, or an iterator of str while it streams, an asynchronous one of an async method."""
 
@@ -105,13 +113,13 @@ class _Text(Result):
     def __init__(
         self,
         value: Any,
+        more: dict[str, Any],
         *,
-        metrics: Metrics | None,
-        finish_reason: str | None,
-        on_end: OnEnd | None,
-        more: dict[str, Any] | None = None,
+        metrics: Metrics | None = None,
+        finish_reason: str | None = None,
+        on_end: OnEnd | None = None,
     ) -> None:
-        metadata, more = ResultMetadata(metrics, finish_reason), more or {}
+        metadata = ResultMetadata(metrics, finish_reason)
         # The value of a typed answer may be an iterator itself: pydantic gives one for `Iterable[int]`.
         if "text" not in more and isinstance(value, AsyncIterator):
             value = AsyncTextIterator(value, metadata, on_end)
@@ -169,22 +177,13 @@ class Caption(_Text):
 
     Args:
         caption: The text, or the pieces of it as they come.
-        metrics: Time and tokens of the request.
-        finish_reason: Why the text ended.
-        on_end: For a stream: called once when the pieces end, and returns `(metrics, finish_reason)`.
+        info: See `TextInfo`.
     """
 
     _key = "caption"
 
-    def __init__(
-        self,
-        caption: str | Iterator[str] | AsyncIterator[str],
-        *,
-        metrics: Metrics | None = None,
-        finish_reason: str | None = None,
-        on_end: OnEnd | None = None,
-    ) -> None:
-        super().__init__(caption, metrics=metrics, finish_reason=finish_reason, on_end=on_end)
+    def __init__(self, caption: str | Iterator[str] | AsyncIterator[str], **info: Unpack[TextInfo]) -> None:
+        super().__init__(caption, {}, **info)
 
 
 class Answer(_Text):
@@ -198,9 +197,7 @@ class Answer(_Text):
         text: Of a typed answer, its JSON; None leaves the key out.
         scores: The probability of each choice; None leaves the key out. Of a stream they come with the end.
         read: Of a stream, converts its whole text to the answer's value.
-        metrics: Time and tokens of the request.
-        finish_reason: Why the text ended.
-        on_end: For a stream: called once when the pieces end, and returns `(metrics, finish_reason)`.
+        info: See `TextInfo`.
     """
 
     _key = "answer"
@@ -213,13 +210,11 @@ class Answer(_Text):
         text: str | None = None,
         scores: dict[str, float] | None = None,
         read: Callable[[str], Any] | None = None,
-        metrics: Metrics | None = None,
-        finish_reason: str | None = None,
-        on_end: OnEnd | None = None,
+        **info: Unpack[TextInfo],
     ) -> None:
         parts = {"text": text, "scores": scores, "reasoning": reasoning}
         more = {name: part for name, part in parts.items() if part is not None}
-        super().__init__(answer, metrics=metrics, finish_reason=finish_reason, on_end=on_end, more=more)
+        super().__init__(answer, more, **info)
         self._read = read
 
     @property

@@ -117,20 +117,12 @@ class RegionConfig:
 
 
 @dataclass(frozen=True)
-class QueryTemplate:
-    """Ids around a question; a reasoning prompt may end differently."""
-
-    prefix: tuple[int, ...]
-    suffix: tuple[int, ...]
-    reasoning_suffix: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Template:
-    """Ids around the argument of a skill."""
+    """Ids around the argument of a skill; a query with reasoning has another suffix."""
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
+    reasoning_suffix: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,7 +141,7 @@ class TokenizerConfig:
     start_ground_points_id: int = 7
     end_ground_id: int = 9
     caption: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    query: QueryTemplate | None = None
+    query: Template | None = None
     detect: Template | None = None
     point: Template | None = None
     segment: Template | None = None
@@ -230,7 +222,7 @@ def _tokenizer(section: Mapping[str, Any], family: Family, vocab_size: int) -> T
             suffix = tuple(query["suffix"])
             opening = (base.answer_id,) if family.answer_id_before_reasoning else ()
             reasoning = tuple(query.get("reasoning_suffix", (*opening, base.thinking_id)))
-            values["query"] = QueryTemplate(tuple(query["prefix"]), suffix, reasoning)
+            values["query"] = Template(tuple(query["prefix"]), suffix, reasoning)
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"tokenizer.templates cannot be read: {error!r}; each skill has lists prefix and suffix"
