@@ -61,7 +61,7 @@ class PageCopy:
     target: int
 
 
-# Neither is frozen: thousands are made a second, and a frozen dataclass takes five times as long to construct.
+# This and the next two are not frozen: thousands are made a second, and frozen ones take five times as long to make.
 @dataclass(eq=False, slots=True)
 class BatchItem:
     """One sequence in a launch; never changed once made."""
@@ -84,9 +84,9 @@ class SamplingParams:
     index: int  # of the token: seed and index give the random numbers, whatever the batch
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class ScheduledBatch:
-    """What the next launch does."""
+    """What the next launch does; never changed once made."""
 
     kind: Kind
     rows: tuple[BatchItem, ...] = ()  # of a prefill or decode launch, in the order of the batch

@@ -1,7 +1,5 @@
 """What the engine counts: steps, tokens and requests turned into metrics."""
 
-from collections import Counter
-
 from photonlite.batch import Step
 from photonlite.errors import RequestCancelledError
 from photonlite.observe.metrics import EngineMetrics
@@ -14,8 +12,8 @@ class Accountant:
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self.metrics = metrics
-        self._gaps: list[float] = []  # seconds since the token before, of this step's tokens
-        self._firsts = 0
+        self._tokens = 0  # of this step, as are
+        self._gaps: dict[float, int] = {}  # seconds since the tokens before: most had theirs in the same step
 
     def count_submitted(self) -> None:
         self.metrics.requests_submitted += 1
@@ -41,20 +39,20 @@ class Accountant:
 
     def add_token(self, last: float, now: float) -> None:
         """Collect a committed token, given when the one before it was committed; 0 for the first."""
+        self._tokens += 1
         if last:
-            self._gaps.append(now - last)
-        else:
-            self._firsts += 1
+            gap = now - last
+            self._gaps[gap] = self._gaps.get(gap, 0) + 1
 
     def count_commit(self, zombies: int) -> None:
         """Count the collected tokens, and rows that carried a finished sequence."""
         metrics, gaps = self.metrics, self._gaps
         metrics.zombie_rows += zombies
-        metrics.tokens += len(gaps) + self._firsts
-        for gap, count in Counter(gaps).items():  # most rows had their last token in the same step
+        metrics.tokens += self._tokens
+        for gap, count in gaps.items():
             metrics.token_s.observe(gap, count)
         gaps.clear()
-        self._firsts = 0
+        self._tokens = 0
 
     def count_dropped(self, cause: DropCause) -> None:
         """Count a request whose deadline ended it."""

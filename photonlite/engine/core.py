@@ -13,7 +13,7 @@ row come free when the last step that carries it has committed. Nothing on the d
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 from photonlite.batch import BatchItem, Executor, SamplingParams, ScheduledBatch, Step
 from photonlite.engine.accounting import Accountant
@@ -28,6 +28,8 @@ from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence
 
 Outcomes = list[Token | Exception | None]
+
+_NO_SPAN = nullcontext()
 
 
 class EngineCore:
@@ -222,26 +224,28 @@ class EngineCore:
         With `ahead`, steps in flight may still carry the rows: returns None where a mask depends on their tokens.
         """
         params: list[SamplingParams | None] = []
+        failed: list[tuple[Sequence, Exception]] = []
         for row in step.rows:
             sequence, index = row.sequence, row.index
             if sequence.finalized or index is None:
                 params.append(None)
                 continue
+            grammar, outstanding = sequence.grammar, index - len(sequence.tokens)
             try:
-                grammar, outstanding = sequence.grammar, index - len(sequence.tokens)
                 allowed = grammar.allowed if outstanding == 0 else grammar.ahead if outstanding == 1 else None
-                if not isinstance(allowed, Allowed):
-                    if ahead:
-                        return None
-                    after = len(sequence.tokens)
-                    raise TypeError(f"a grammar allows {allowed!r:.60} as token {index} after {after} tokens")
-            except Exception as error:  # a grammar is a plug-in
-                if ahead:
-                    return None  # the error comes out where the mask is needed
-                self.requests.end(sequence, error)
-                params.append(None)
-                continue
-            params.append(SamplingParams(allowed, sequence.temperature, sequence.top_p, sequence.seed, index))
+                if isinstance(allowed, Allowed):
+                    chosen = SamplingParams(allowed, sequence.temperature, sequence.top_p, sequence.seed, index)
+                    params.append(chosen)
+                    continue
+                error: Exception = TypeError(f"a grammar allows {allowed!r:.60} {outstanding} tokens ahead")
+            except Exception as fault:  # a grammar is a plug-in
+                error = fault
+            if ahead and outstanding:
+                return None  # what is wrong with the grammar comes out where its mask is needed
+            failed.append((sequence, error))
+            params.append(None)
+        for sequence, error in failed:
+            self.requests.end(sequence, error)
         return params
 
     def _free_images(self, batch: ScheduledBatch) -> None:
@@ -279,6 +283,8 @@ class EngineCore:
             self.runner.free_memory()
 
     def _phase(self, name: str, step: Step | None = None) -> AbstractContextManager[object]:
+        if not self.tracer.enabled:
+            return _NO_SPAN
         return self.tracer.host(name) if step is None else self.tracer.host(name, step=step.number)
 
 

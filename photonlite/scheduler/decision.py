@@ -1,6 +1,5 @@
 """What the scheduler decides in a tick."""
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from photonlite.batch import EncodeJob, ScheduledBatch
@@ -18,8 +17,7 @@ class Ended(NamedTuple):
     dropped: DropCause | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What to do in a tick."""
 
     batch: ScheduledBatch | None  # to launch

@@ -16,9 +16,8 @@ take them.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from photonlite.batch import BatchItem, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.cache.manager import CacheManager
@@ -39,8 +38,7 @@ _SATISFIED = 64
 """Waiting sequences that one plan ends because they need no launch: ending one takes time."""
 
 
-@dataclass(frozen=True, slots=True)
-class PauseBudget:
+class PauseBudget(NamedTuple):
     """What a pause between decode steps has time for."""
 
     left_s: float = math.inf  # seconds that the next launch may take; infinite where no sequence is held up
@@ -134,13 +132,15 @@ class FifoQueue:
         self._batches = batches
         self._prefilled_last = False
 
-    def launches(self, budget: PauseBudget, pause: PauseBudget) -> tuple[Choose, Choose]:
-        """Return both kinds of launches in the order in which to try them.
+    def launches(self, budget: PauseBudget, pause: PauseBudget) -> tuple[Choose, ...]:
+        """Return both kinds of launches in the order in which to try them; none where no sequence waits.
 
         Args:
             budget: What the launch may take.
             pause: What the pause has time for: the same, or more.
         """
+        if not len(self.waiting):
+            return ()
         encode, prefill = partial(self.plan_encode, budget), partial(self.plan_prefill, budget)
         if self._prefilled_last or (self._batches and self._has_time_to_encode(pause)):
             return encode, prefill
@@ -160,6 +160,8 @@ class FifoQueue:
 
     def plan_encode(self, budget: PauseBudget) -> ScheduledBatch | None:
         """Plan the next crops of the oldest images."""
+        if not self.waiting.wants_images:
+            return None
         resources, encoder = self._resources, self._resources.encoder
         oldest = self.waiting.first(max(_CUT_AHEAD, resources.limits.max_jobs))
         for sequence, error in encoder.begin(oldest, self._member, self._max_jobs):
@@ -175,7 +177,7 @@ class FifoQueue:
 
     def plan_prefill(self, budget: PauseBudget) -> ScheduledBatch | None:
         """Plan the prompts of the oldest ready sequences, as far as pages, rows and time allow."""
-        if self._is_held_up():
+        if not self._has_place() or self._is_held_up():
             return None
         resources = self._resources
         rows: list[BatchItem] = []

@@ -56,6 +56,8 @@ BULK_STEP = 32
 _LOOKED_AT = 16
 """Waiting real-time requests whose deadlines are checked against estimates in a tick: those that come next."""
 
+_NOTHING = PauseBudget(0.0, fresh=False, over=True)
+
 
 def rank(sequence: Sequence) -> tuple[bool, int]:
     """Return the sort key of sequences: real-time first, then the oldest."""
@@ -127,11 +129,15 @@ class RealtimePolicy(FifoPolicy):
 
     def is_near(self, now: float) -> bool:
         """Whether real-time requests are open, or were a moment ago."""
-        return len(self.urgent.waiting) > 0 or self._num_urgent_running > 0 or self.arrivals.is_near(now)
+        running = self.resources.running.sequences  # in the order of ranks
+        open_now = len(self.urgent.waiting) > 0 or (bool(running) and running[0].realtime)
+        return open_now or self.arrivals.is_near(now)
 
     def give_up(self, now: float) -> list[Ended]:
         """Return waiting real-time requests whose first token, by measured rates, would come after their deadlines."""
-        ended = []
+        ended: list[Ended] = []
+        if not len(self.urgent.waiting):
+            return ended
         for sequence in self.urgent.waiting.first(_LOOKED_AT):
             if sequence.deadline is None or sequence.times.admitted or self.resources.encoder.has_begun(sequence):
                 continue  # work that was spent is not thrown away
@@ -151,7 +157,7 @@ class RealtimePolicy(FifoPolicy):
     def plan(self, now: float, *, admit: bool) -> ScheduledBatch | None:
         """Choose the next launch and take what it needs; see `FifoPolicy.plan`."""
         decoding = self.resources.running.decoding()
-        urgent_decodes = any(sequence.realtime for sequence in decoding)
+        urgent_decodes = bool(decoding) and decoding[0].realtime  # they are in the order of ranks
         waits = len(self.urgent.waiting) > 0
         self.kept_free_until = self.arrivals.idle_until(now, waiting=waits, bulk_waits=self.bulk_waits)
         self.bulk.lacks_pages = False
@@ -171,16 +177,15 @@ class RealtimePolicy(FifoPolicy):
         """Return what there is time for on behalf of bulk and of real-time requests: the table of this module."""
         limits, near = self.resources.limits, self.is_near(now)
         short = limits.launch_budget_s
-        nothing = PauseBudget(0.0, fresh=False, over=True)
         soon = self.kept_free_until is not None
         if not decoding:
-            return nothing if soon else PauseBudget(short if near else math.inf), PauseBudget()
+            return _NOTHING if soon else PauseBudget(short if near else math.inf), PauseBudget()
         if soon:
-            bulk = nothing
+            bulk = _NOTHING
         elif urgent_decodes:
             bulk = PauseBudget(short, over=True)
         else:
-            waiting = sum(len(queue.waiting) for queue in self.queues)
+            waiting = len(self.urgent.waiting) + len(self.bulk.waiting)
             bulk = self.pause.budget(short if near else limits.pause_s(waiting, decoding))
         return bulk, self.pause.budget(short if urgent_decodes else max(short, limits.max_pause_s))
 
@@ -203,9 +208,11 @@ class RealtimePolicy(FifoPolicy):
 
     def _plan_decode(self, decoding: list[Sequence]) -> ScheduledBatch | None:
         """Decode real-time sequences alone, or with the oldest bulk ones at their turn."""
+        most = self.resources.limits.max_batch
+        if len(decoding) <= most and (not decoding or decoding[0].realtime == decoding[-1].realtime):
+            return self.resources.running.plan_decode(decoding)
         able = [sequence for sequence in decoding if not sequence.preempting]
         urgent = [sequence for sequence in able if sequence.realtime]
-        most = self.resources.limits.max_batch
         if urgent and len(urgent) < len(able):
             bulk_first = self._left_out.due
             self._left_out.book(overtakes=not bulk_first)
@@ -237,16 +244,12 @@ class RealtimePolicy(FifoPolicy):
     def _bulk_is_due(self) -> bool:
         return self._launches.due and len(self.urgent.waiting) > 0
 
-    @property
-    def _num_urgent_running(self) -> int:
-        return sum(sequence.realtime for sequence in self.resources.running)
-
     def _urgent_has_place(self) -> bool:
         """Real-time sequences run up to a full batch of their own, beside bulk ones."""
         running = self.resources.running
         if len(running) and any(victim.realtime for victim in running.victims):
             return False
-        return self._num_urgent_running < running.max_batch and bool(running.free_rows)
+        return sum(one.realtime for one in running) < running.max_batch and bool(running.free_rows)
 
     def _urgent_is_held_up(self) -> bool:
         """Whether a bulk request lacked pages at its turn, while real-time ones have some."""

@@ -93,12 +93,13 @@ class Scheduler:
         batch = self.policy.plan(now, admit=not self._deadlines or _deadline(self._deadlines[0])[0] > now)
         if batch is not None:
             self._book(batch, now)
-        satisfied = [one for queue in self.policy.queues for one in queue.ended]
+        ended += hopeless
         for queue in self.policy.queues:
+            for one in queue.ended:
+                self._note_end(one.sequence, now)
+            ended += queue.ended
             queue.ended.clear()
-        for one in satisfied:
-            self._note_end(one.sequence, now)
-        return Decision(batch, (*ended, *hopeless, *satisfied), tuple(dropped), self._wake_at())
+        return Decision(batch, tuple(ended), tuple(dropped), self._wake_at())
 
     def abandon(self, batch: ScheduledBatch) -> None:
         """Give back what a batch took: its launch raised."""
@@ -162,7 +163,9 @@ class Scheduler:
         return self.policy.resources.crops if batch.kind == "encode" else self.policy.resources.prompts
 
     def _expired(self, now: float) -> list[Ended]:
-        late = []
+        late: list[Ended] = []
+        if not self._deadlines:
+            return late
         for sequence in self._deadlines[:_EXPIRED]:
             if _deadline(sequence)[0] > now:
                 break

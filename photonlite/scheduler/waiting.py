@@ -53,6 +53,11 @@ class WaitingQueue:
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence in self._ordered
 
+    @property
+    def wants_images(self) -> bool:
+        """Whether any sequence is about an image."""
+        return len(self._lines) > (None in self._lines)
+
     def first(self, count: int) -> list[Sequence]:
         """Return the oldest, so many at most."""
         oldest: list[Sequence] = self._ordered[:count]

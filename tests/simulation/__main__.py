@@ -14,10 +14,13 @@ import sys
 import traceback
 from collections import Counter
 
+from photonlite.scheduler.fifo import FifoPolicy
 from tests.simulation.simulator import Simulation
 
 
-def run_many(first: int, stride: int, ticks: int) -> tuple[Counter[str], str | None]:
+def run_many(
+    first: int, stride: int, ticks: int, policy: type[FifoPolicy] | None = None
+) -> tuple[Counter[str], str | None]:
     """Run seeds until so many ticks are done.
 
     Returns:
@@ -29,7 +32,7 @@ def run_many(first: int, stride: int, ticks: int) -> tuple[Counter[str], str | N
     gc.disable()  # a simulation is one big cycle: between two of them is the time to collect
     try:
         while seen["ticks"] < ticks:
-            simulation = Simulation(seed)
+            simulation = Simulation(seed, policy=policy)
             simulation.run()
             seen.update(simulation.seen)
             seen["ticks"] += simulation.ticks

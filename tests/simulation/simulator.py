@@ -27,6 +27,7 @@ from photonlite.request import Request, SamplingSettings
 from photonlite.runner.runner import StepExecutor
 from photonlite.runner.slot import Slot
 from photonlite.scheduler.arrivals import ArrivalPredictor
+from photonlite.scheduler.fifo import FifoPolicy
 from photonlite.scheduler.realtime import RealtimePolicy
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import ImageRef, Sequence, Sink, UncutImage
@@ -65,6 +66,7 @@ class Simulation:
         seed: Decides everything.
         trace: Takes a line for each thing that happens; None for silence.
         calm: Whether nothing fails and nobody cancels.
+        policy: Schedules requests that are all bulk ones; None has real-time ones among them.
 
     Attributes:
         scenario: What was drawn.
@@ -85,7 +87,14 @@ class Simulation:
         tables: Sizes of the engine's tables before the first request.
     """
 
-    def __init__(self, seed: int, trace: Callable[[str], None] | None = None, *, calm: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        trace: Callable[[str], None] | None = None,
+        *,
+        calm: bool = False,
+        policy: type[FifoPolicy] | None = None,
+    ) -> None:
         self._draw = Random(seed)
         self._random = self._draw.random
         workload, longest, prefix_length = draw_workload(self._draw)
@@ -104,7 +113,10 @@ class Simulation:
         self._judge = Judge()
         self.priority = Priority(self)
         self.sharing = Sharing(self)
+        self._policy = policy or RealtimePolicy
         self.asks = workload.asks[::-1]
+        if policy is not None:
+            self.asks = [ask.as_bulk() for ask in self.asks]
         self.images = workload.images
         self.traps: dict[int, Trap] = {}
         self._crops = [image.numbers for image in workload.images]
@@ -250,7 +262,7 @@ class Simulation:
         self.device = SimulatedDevice(self._draw)
         self.pages = PagePool(scenario.pages, scenario.page_size)
         self.cache = CacheManager(self.pages, scenario.prefix_length, prefix_caching=scenario.prefix_caching)
-        self.scheduler = Scheduler(self.cache, scenario.limits())
+        self.scheduler = Scheduler(self.cache, scenario.limits(), self._policy)
         self.runner = StepExecutor(self.device, self.body, scenario.depth)
         runner = WatchedRunner(self.runner, self)
         self.core = EngineCore(self.scheduler, runner, scenario.depth, clock=lambda: float(self.now))

@@ -4,6 +4,8 @@ from collections import Counter
 import pytest
 
 from photonlite.scheduler.encoding import EncoderQueue
+from photonlite.scheduler.fifo import FifoPolicy
+from photonlite.scheduler.realtime import RealtimePolicy
 from tests.conftest import Ended
 from tests.simulation.__main__ import run_many
 from tests.simulation.simulator import Simulation
@@ -113,10 +115,23 @@ def check_all_seen(seen: Counter[str], failure: str | None, ticks: int) -> None:
     assert not too_seldom
 
 
-def trace(seed: int) -> list[str]:
+def trace(seed: int, policy: type[FifoPolicy] | None = None) -> list[str]:
     lines: list[str] = []
-    Simulation(seed, lines.append).run()
+    Simulation(seed, lines.append, policy=policy).run()
     return lines
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_without_realtime_requests_both_policies_do_the_same(seed: int) -> None:
+    assert trace(seed, FifoPolicy) == trace(seed, RealtimePolicy)
+
+
+def test_first_come_first_served_keeps_every_invariant() -> None:
+    seen, failure = run_many(500_000, 1, 4_000, FifoPolicy)
+
+    assert failure is None, failure
+    assert seen["answered"] > 200
+    assert not seen["rows of real-time sequences"]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -213,6 +213,10 @@ class Ask:
     hostility: Hostility | None = None
     further: "tuple[Ask, ...]" = ()
 
+    def as_bulk(self) -> "Ask":
+        """Return the same request, and its further ones, as bulk work."""
+        return dataclasses.replace(self, realtime=False, further=tuple(one.as_bulk() for one in self.further))
+
     @property
     def work(self) -> int:
         """Tokens of it and all that follows, and something for each image."""

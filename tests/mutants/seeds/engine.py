@@ -46,10 +46,10 @@ MUTANTS = [
     Mutant(
         "predicted mask: every batch is sampled before the commit",
         "engine/core.py",
-        """                    if ahead:
-                        return None
-                    after""",
-        "                    after",
+        """            if ahead and outstanding:
+                return None""",
+        """            if False:
+                return None""",
         CORE,
     ),
     Mutant(
