@@ -21,9 +21,10 @@ def rows_of(actor_id):
 
 @pytest.fixture(scope="module")
 def drawn():
-    return list(draw_frames(actors(3), (240, 160), 25, 3))
+    return list(draw_frames(actors(3), (240, 160), 6, 3))
 
 
+@pytest.mark.long
 def test_stored_clip_is_small_and_whole():
     assert sum(path.stat().st_size for path in CLIP.iterdir()) < 1_500_000
     read = list(frames())
@@ -43,6 +44,7 @@ def milliseconds(path):
     return total
 
 
+@pytest.mark.long
 def test_stored_clip_lasts_as_long_as_its_rate_says():
     assert milliseconds(CLIP / "clip.webp") == 1000 * FRAMES // FPS
 
@@ -136,8 +138,8 @@ def test_things_cut_by_the_border_count_the_lost_pixels():
 
 @needs_font
 def test_drawing_is_deterministic(drawn):
-    again = list(islice(draw_frames(actors(3), (240, 160), 25, 3), 5))
-    assert all(np.array_equal(a.image, b.image) and a.seen == b.seen for a, b in zip(drawn[:5], again, strict=True))
+    again = list(islice(draw_frames(actors(3), (240, 160), 6, 3), 2))
+    assert all(np.array_equal(a.image, b.image) and a.seen == b.seen for a, b in zip(drawn[:2], again, strict=True))
     [other] = draw_frames(actors(4), (240, 160), 1, 4)
     assert not np.array_equal(other.image, drawn[0].image)
 
@@ -148,6 +150,7 @@ def test_unknown_names_are_refused():
         list(draw_frames((Actor(0, "flux capacitor", 0.2, lambda time: Pose(0.5, 0.9)),), (240, 160), 1, 3))
 
 
+@pytest.mark.long
 @needs_font
 def test_stored_truth_is_what_is_drawn(tmp_path):
     clip.write_clip(tmp_path, count=3)

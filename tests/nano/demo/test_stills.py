@@ -59,6 +59,7 @@ def test_market_has_several_of_a_kind_to_point_at():
     assert sum(item["name"] == "tangerine" for item in TRUTH["market"]) >= 4
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FONT.exists(), reason="needs the emoji font")
 def test_stored_images_are_what_is_drawn(tmp_path):
     write_stills(tmp_path)

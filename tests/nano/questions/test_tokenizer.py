@@ -29,6 +29,7 @@ ANSWER_WORDS = "M L Z - Yes No Nothing A object red orange yellow green blue pur
 SINGLE = [item for item in load_objects() if item.name.isalpha() and item.name != item.plural]
 
 
+@pytest.mark.long
 def test_committed_file_is_what_the_corpus_makes():
     assert json.loads(TOKENIZER_JSON.read_text(encoding="utf-8")) == build()
 

@@ -26,6 +26,7 @@ def one_of_two(rank, port, folder):
     ranks.close()
 
 
+@pytest.mark.long
 def test_gradients_are_averaged_and_the_first_keeps_the_clock(tmp_path):
     mp.spawn(one_of_two, (free_port(), str(tmp_path)), nprocs=2)
     for rank in range(2):

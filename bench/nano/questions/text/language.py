@@ -24,11 +24,7 @@ ROWS = 12
 MAX_LOCATED_KINDS = 4
 MAX_ZONES = 4
 
-ZONES = (
-    ("top left", "top", "top right"),
-    ("left", "centre", "right"),
-    ("bottom left", "bottom", "bottom right"),
-)
+ZONES = (("top left", "top", "top right"), ("left", "centre", "right"), ("bottom left", "bottom", "bottom right"))
 
 # {0} singular, {1} plural, {2} singular with a or an. Weights: people mostly type the bare word.
 PHRASES = (("{0}", 40), ("{1}", 22), ("{2}", 8), ("the {0}", 8), ("the {1}", 5), ("all {1}", 4), ("all the {1}", 3),

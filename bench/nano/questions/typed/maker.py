@@ -15,18 +15,7 @@ from torch import Tensor
 
 from bench.nano.questions.choices import Relations, chance
 from bench.nano.questions.grounding import Vocabulary
-from bench.nano.questions.layout import (
-    ANSWER,
-    BOS,
-    Part,
-    Questions,
-    arange,
-    join_parts,
-    masked,
-    padded,
-    scalar,
-    token,
-)
+from bench.nano.questions.layout import ANSWER, BOS, Part, Questions, arange, join_parts, masked, padded, scalar, token
 from bench.nano.questions.names import random_below
 from bench.nano.questions.typed.choices import TEXT, TopicChooser, TypedTopic, TypedTruth, TypedValues, natives
 from bench.nano.questions.typed.tables import (

@@ -379,7 +379,7 @@ def test_a_point_keeps_away_from_the_edge(steady, monkeypatch):
 
 
 def test_points_spots_and_free_places_lie_on_their_objects(clean):
-    scenes = composer()(40, FULL)
+    scenes = composer()(16, FULL)
     painted = shows(scenes.pixels)
     for b, n in (scenes.labels >= 0).nonzero().tolist():
         for where in (scenes.points, scenes.spots):
@@ -388,7 +388,7 @@ def test_points_spots_and_free_places_lie_on_their_objects(clean):
             assert bool((around == scenes.labels[b, n]).any())
     assert bool(scenes.free_ok.all())
     rows, columns = (scenes.free[:, 1] * SIDE).long(), (scenes.free[:, 0] * SIDE).long()
-    assert int(scenes.pixels[torch.arange(40), rows, columns].max()) < 130
+    assert int(scenes.pixels[torch.arange(16), rows, columns].max()) < 130
     absent = scenes.labels < 0
     assert not scenes.points[absent].any()
     assert not scenes.vertices[absent].any()

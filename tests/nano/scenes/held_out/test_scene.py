@@ -114,7 +114,7 @@ def test_the_image_is_what_its_jpeg_file_shows(some_scenes):
 
 
 def test_about_half_of_the_scenes_repeat_a_kind(sprites):
-    made = [make_scene(seed, OBJECTS, sprites, background="solid", size=(160, 160)) for seed in range(150)]
+    made = [make_scene(seed, OBJECTS, sprites, background="solid", size=(160, 160)) for seed in range(80)]
     repeated = [len({item.index for item in scene.objects}) < len(scene.objects) for scene in made]
     assert 0.4 < np.mean(repeated) < 0.6
 

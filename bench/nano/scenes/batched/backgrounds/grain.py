@@ -104,10 +104,7 @@ def speckles(c: Canvas) -> Tensor:
 
 def plasma(c: Canvas) -> Tensor:
     """Sums of waves through a ring of colours, smooth or in steps."""
-    total = sum(
-        ((2 * math.pi * c.octave(-1, 2.5) * c.phase(0.4)).sin() for _ in range(4)),
-        c.zeros(1),
-    )
+    total = sum(((2 * math.pi * c.octave(-1, 2.5) * c.phase(0.4)).sin() for _ in range(4)), c.zeros(1))
     level = total * c.number(0.1, 0.6) + c.number(0, 1)
     steps = c.number(3, 12).floor()
     level = torch.where(c.chance(0.4), (level * steps).floor() / steps, level)
