@@ -1,4 +1,4 @@
-"""What stands behind the objects of the demo images: a wall with a desk, a market table, a street under hills."""
+"""Backdrops of the demo images: a wall with a desk, a market table, a street under hills."""
 
 import numpy as np
 import numpy.typing as npt

@@ -96,7 +96,7 @@ def _as_json(seen: VisibleObject) -> dict[str, Any]:
 
 
 def write_clip(folder: Path = CLIP, seed: int = _SEED, count: int = FRAMES) -> None:
-    """Write the clip and the truth about it; needs the font."""
+    """Write the clip and the boxes of its frames; needs the font."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = list(draw_frames(actors(seed), SIZE, count, seed))
     save_animation(folder / "clip.webp", [frame.image for frame in drawn])

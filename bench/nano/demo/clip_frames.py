@@ -1,4 +1,4 @@
-"""Frames of things that move on a desk, seen by a camera that sways, with the truth about each frame."""
+"""Frames of things that move on a desk, seen by a camera that sways, with the true boxes of each frame."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ _MARGIN = 0.08
 # How far the camera sways, and how much of that the wall moves: it is farther away than the desk's front edge.
 _SWAY, _FAR = 0.028, 0.35
 _LEAN = (0.55, -0.2)
-# Visible pixels that make an object part of the truth.
+# Fewest visible pixels of an object that is listed.
 _FEWEST = 24
 
 

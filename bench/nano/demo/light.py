@@ -36,7 +36,7 @@ def _blurred(image: Image.Image, radius: float) -> tuple[_Floats, _Floats]:
     weighted = Image.frombytes("RGBA", image.size, image.convert("RGBa").tobytes())
     soft = np.asarray(weighted.filter(ImageFilter.GaussianBlur(radius))).astype(np.float32)
     cover = soft[..., 3] / 255
-    # Far outside nothing is left to divide by; nobody sees those colours.
+    # Avoid a division by zero far outside, where colours are invisible.
     return soft[..., :3] / np.maximum(cover, 1 / 255)[..., None], cover
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint answers about the demo images and the clip: plots for the README, and its texts as Markdown.
+"""Answers of a checkpoint about the demo images and the clip: plots for the README, and its texts as Markdown.
 
 `python -m bench.nano.demo.showcase` writes desk-detected.png, market-points.png, street-detected.png and
 clip-detected.webp into assets with the shipped checkpoint, and prints the texts. What a checkpoint cannot do is left
@@ -20,7 +20,7 @@ from photonlite.api.tasks import EncodedImage
 from photonlite.errors import UnsupportedSkillError
 from photonlite.results import Detections
 
-# Of the palette of photonlite's plots; told apart with any form of colour vision.
+# Of the palette of photonlite's plots; distinguishable with colour blindness.
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#f0e442", "#cc79a7", "#56b4e9", "#e69f00", "#ffffff")
 _COLOURS = {"bus": COLOURS[0], "car": COLOURS[3], "tangerine": COLOURS[1]}
 # Of two frames one: an animation of boxes is as clear at half the rate, and half as large.

@@ -1,4 +1,4 @@
-"""How captions are read back and compared with the truth; what they look like is told by `language.caption`."""
+"""Parsing of captions and comparison with the truth; `language.caption` defines their form."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Judges a checkpoint on held-out scenes through the public interface.
+"""Evaluate a checkpoint on held-out scenes through the public interface.
 
 `python -m bench.nano.evaluation --scenes 2000 --workers 2` prints the figures beside their targets; with `--out` it
 writes figures.json, records.json and failures.html too.

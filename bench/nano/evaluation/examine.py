@@ -1,4 +1,4 @@
-"""Puts the questions about one held-out scene to a loaded model and keeps its answers beside the truth."""
+"""Ask a loaded model all questions about one held-out scene and record answers and truth."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

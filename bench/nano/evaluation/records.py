@@ -1,4 +1,4 @@
-"""What an examination keeps of one held-out scene: questions, answers and the truth, all of it fit for JSON."""
+"""Records of one held-out scene: questions, answers and truth, all of it fit for JSON."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,8 +17,8 @@ class PlaceRecord:
     """One detect or point question."""
 
     kind: int | None  # Class index asked for, None for an unknown word
-    wanted: Wanted  # How it was asked for
-    phrase: str  # The text handed in
+    wanted: Wanted  # Kind of name in the request
+    phrase: str  # Text of the request
     truth: list[Place]  # Boxes of what should be found: all instances, or the one that the reference marks
     answers: list[Place]  # Boxes (four numbers) or points (two)
     scores: list[float]  # One per answer
@@ -26,7 +26,7 @@ class PlaceRecord:
     on_object: list[bool] = field(default_factory=list)
     # Of points: whether some answer lies on the visible pixels of each of `truth`
     found: list[bool] = field(default_factory=list)
-    reference: Place | None = None  # What was handed in to mark one instance; None where all are asked for
+    reference: Place | None = None  # Point or box that marks one instance; None for all instances
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class OutlineRecord:
     """One segment question."""
 
     kind: int | None  # Class index asked for, None for an unknown word
-    wanted: Wanted  # How it was asked for
-    phrase: str  # The text handed in
-    reference: Place | None  # What was handed in to mark the instance; None where the largest is meant
+    wanted: Wanted  # Kind of name in the request
+    phrase: str  # Text of the request
+    reference: Place | None  # Point or box that marks the instance; None for the largest
     place: int | None  # Of the instance that is meant among the scene's objects; None where there is none
     polygon: list[Place]  # The outline that was drawn, empty where none was
     vertices: int  # Of the path as it was written; 0 where there is none
@@ -60,11 +60,11 @@ class QueryRecord:
     about: str  # A key of `examine_words.ABOUT`
     # What kind of case it is: a `Wanted`, or "named", "nothing", "yes", "no"; None where there is one kind
     case: str | None
-    question: str  # The text handed in
+    question: str  # Text of the request
     expected: str  # The right answer
     answer: str  # The model's
     kind: int | None = None  # Class index asked about, None where there is none
-    reference: Place | None = None  # What was handed in with it
+    reference: Place | None = None  # Point or box in the request
     points: list[Place] | None = None  # What the reasoning points at; None without reasoning
     # Whether each of them lies on visible pixels of an instance of the kind
     on_object: list[bool] = field(default_factory=list)
@@ -86,7 +86,7 @@ class TypedRecord:
     """A question that was answered with JSON."""
 
     case: str  # One of `examine_typed.CASES`
-    question: str  # The text handed in
+    question: str  # Text of the request
     text: str  # The JSON as it was written
     schema: dict[str, Any]  # That it was held to
     fields: list[FieldRecord]  # Of the answer and of the truth

@@ -1,4 +1,4 @@
-"""How answers are compared with the truth: small pure functions that the evaluation adds up."""
+"""Comparison of answers with the truth: pure functions."""
 
 import itertools
 from collections.abc import Iterable, Sequence

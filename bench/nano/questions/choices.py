@@ -1,4 +1,4 @@
-"""What can be asked about scenes, and a random choice of it: kinds, instances, relations, pairs, colours.
+"""Random choice of what to ask about scenes: kinds, instances, relations, pairs, colours.
 
 The rules are those of `language.py`, `relations.py` and `colours.py`, for batches: B scenes of N places.
 """

@@ -1,4 +1,4 @@
-"""Questions that are answered with places: boxes, points, outlines, and reasoning that points at what it speaks of."""
+"""Questions answered with boxes, points, outlines, or reasoning that is grounded in points."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

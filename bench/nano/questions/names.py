@@ -1,4 +1,4 @@
-"""What things are called in questions: rows of tokens for every name in its forms, and a random choice among them."""
+"""Token tables of names in all forms and of short answers, and random choice among them."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator

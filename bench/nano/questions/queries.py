@@ -1,4 +1,4 @@
-"""Questions with short answers: which of them a row gets, what it asks about, how it is worded and answered.
+"""Questions with short answers: choice, wording and answer of each row.
 
 Several slots are made at once: S slots of B scenes each. A question that a scene does not allow is replaced by another.
 """

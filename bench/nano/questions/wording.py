@@ -1,4 +1,4 @@
-"""How questions are worded: templates cut at their gaps, filled with rows of names by table look-up.
+"""Wording of questions: templates cut at their gaps, filled with names by table look-up.
 
 Words keep the space before them, so a question is its pieces and names side by side: no text is tokenised while
 training.

@@ -1,4 +1,4 @@
-"""Sprites on images: turned, scaled and pasted, with the truth about what can still be seen of each."""
+"""Sprites on images: turned, scaled and pasted, with the visible box of each."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Scenes and questions without end; on a GPU by replaying captured graphs, so that the host has nothing to launch."""
+"""Endless batches of scenes and questions; on a GPU by replaying CUDA graphs, which frees the host from launches."""
 
 import math
 import random
@@ -25,7 +25,7 @@ class BatchSource:
     scenes fill the gaps between large products. Two stores take turns; a store is written anew when the step that read
     it has ended.
 
-    What the host draws (sizes of spoiled images) is frozen in a graph: there are several, taken at random.
+    What the host draws (sizes of degraded images) is frozen in a graph: there are several, taken at random.
     """
 
     def __init__(self, composer: Composer, maker: QuestionMaker, batch: int, graphs: int = 5) -> None:

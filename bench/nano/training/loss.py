@@ -1,4 +1,4 @@
-"""What training minimises: answers of packed questions, bins with soft targets, and a dense loss on the image tokens.
+"""Training losses: answers of packed questions, bins with soft targets, and a dense loss on the image tokens.
 
 One row holds the image once and all of its questions:
 

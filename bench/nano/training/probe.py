@@ -1,4 +1,4 @@
-"""A quick look at detection while training: batched greedy decoding by full recomputation, F1 on composed scenes."""
+"""Detection score while training: batched greedy decoding by full recomputation, F1 on composed scenes."""
 
 import torch
 from torch import Tensor

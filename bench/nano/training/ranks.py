@@ -1,4 +1,4 @@
-"""Training on several cards: one process a card, started by torchrun, each with scenes of its own."""
+"""Data-parallel training: one process per card, started by torchrun, each with its own scenes."""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Ranks:
-    """The processes of a run; alone it does nothing."""
+    """The processes of a run; without torchrun all methods are no-ops."""
 
     def __init__(self, device: str) -> None:
         self.rank, self.count = 0, 1

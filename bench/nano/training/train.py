@@ -49,7 +49,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in the folder")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in the folder")
     parser.add_argument("--sheet", type=Path, default=SHEET)
     parser.add_argument("--batch", type=int, default=192, help="scenes a step on each card")
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
@@ -133,7 +133,7 @@ class Trainer:
         return max(self.shares, key=lambda tiling: self.shares[tiling])
 
     def _resume(self) -> None:
-        """Go on where the last checkpoint was written; the optimizers' moments begin anew."""
+        """Load the last checkpoint; the optimizers' moments start from zero."""
         out = self.options.out
         for module, file in ((self.model, _RAW), (self.average, _MODEL)):
             module.load_state_dict({k.removeprefix("model."): v for k, v in load_file(out / file).items()})
@@ -230,7 +230,7 @@ class Trainer:
             print(json.dumps(line), flush=True)
 
     def _evaluate(self) -> None:
-        """Judge and save; the other ranks go on to the next step and wait there."""
+        """Evaluate and save; the other ranks continue and wait in the next step."""
         if self.ranks.is_first:
             self._save()
             scores = f1(self.average, self.held_out, self.maker)

@@ -1,4 +1,4 @@
-"""What held-out scenes are asked about: which things, in which words, and marked by which points and boxes."""
+"""Subjects of questions about held-out scenes: objects, their names, and the points and boxes that mark them."""
 
 import random
 from collections import Counter

@@ -174,34 +174,34 @@ def _colour(kind: int) -> str | None:
     return next((kinds[kind] for kinds in COLOUR_NOUNS.values() if kind in kinds), None)
 
 
-def _told(scene: Scene, rng: random.Random, place: int) -> dict[typed.Role, Wanted]:
+def _properties_of(scene: Scene, rng: random.Random, place: int) -> dict[typed.Role, Wanted]:
     item = scene.objects[place]
     x0, y0, x1, y1 = item.box
     spot = rng.random() < 0.75
     zone = typed.zone_of((x0 + x1) / 2, (y0 + y1) / 2)
-    told: dict[typed.Role, Wanted] = {
+    properties: dict[typed.Role, Wanted] = {
         "name": Wanted(_key(rng, "name"), "name", load_objects()[item.index].name),
         "count": Wanted(_key(rng, "count"), "count", len(subjects.places_of(scene, item.index))),
         "box": Wanted(_key(rng, "box"), "box", item.box),
         "where": Wanted(_key(rng, "where"), "point" if spot else "zone", item.box if spot else zone, place),
     }
     if colour := _colour(item.index):
-        told["colour"] = Wanted(_key(rng, "colour"), "colour", colour)
-    return told
+        properties["colour"] = Wanted(_key(rng, "colour"), "colour", colour)
+    return properties
 
 
-def _some(rng: random.Random, told: dict[typed.Role, Wanted], first: typed.Role | None = None) -> list[Wanted]:
-    roles = rng.sample([*told], min(len(told), rng.randint(1, _MOST_PROPERTIES)))
+def _some(rng: random.Random, properties: dict[typed.Role, Wanted], first: typed.Role | None = None) -> list[Wanted]:
+    roles = rng.sample([*properties], min(len(properties), rng.randint(1, _MOST_PROPERTIES)))
     if first:
         roles = [first, *(role for role in roles if role != first)]
-    return [told[role] for role in roles]
+    return [properties[role] for role in roles]
 
 
 def _of_thing(
     scene: Scene, rng: random.Random, case: Case, group: str, place: int, pair: tuple[str, str]
 ) -> subjects.Question:
     # A count means all things where no name comes before it.
-    wanted = _some(rng, _told(scene, rng, place), "name")
+    wanted = _some(rng, _properties_of(scene, rng, place), "name")
     return _asked(case, _worded(rng, group, pair), object_of(wanted), partial(read_object, scene), wanted)
 
 
@@ -209,16 +209,16 @@ def _of_kind(scene: Scene, rng: random.Random, target: subjects.Target) -> subje
     """Ask about a kind; answers may be null."""
     places = subjects.places_of(scene, target.kind)
     largest = _largest(scene, places)
-    told: dict[typed.Role, Wanted] = {
+    properties: dict[typed.Role, Wanted] = {
         "count": Wanted(_key(rng, "count"), "count", len(places)),
         "present": Wanted(_key(rng, "present"), "present", bool(places)),
     }
     if places:
-        of_any = _told(scene, rng, places[0] if largest is None else largest)
-        told |= of_any if largest is not None else {role: of_any[role] for role in ("name",)}
+        of_any = _properties_of(scene, rng, places[0] if largest is None else largest)
+        properties |= of_any if largest is not None else {role: of_any[role] for role in ("name",)}
     else:
-        told |= {"name": Wanted(_key(rng, "name"), "name", None), "box": Wanted(_key(rng, "box"), "box", None)}
-    wanted = _some(rng, told)
+        properties |= {"name": Wanted(_key(rng, "name"), "name", None), "box": Wanted(_key(rng, "box"), "box", None)}
+    wanted = _some(rng, properties)
     question = _worded(rng, "kind", target.pair)
     case: Case = "kind" if places else "missing"
     return _asked(case, question, object_of(wanted, nullable=True), partial(read_object, scene), wanted)
@@ -236,9 +236,9 @@ def _of_group(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
         if rng.random() < 0.5:
             yield _of_thing(scene, rng, "group", "group", largest, pair)
         else:
-            told = _told(scene, rng, largest)
-            told["name"] = Wanted(pair[0], "name", told["name"].value)
-            wanted = _some(rng, told, "name")
+            properties = _properties_of(scene, rng, largest)
+            properties["name"] = Wanted(pair[0], "name", properties["name"].value)
+            wanted = _some(rng, properties, "name")
             question = _worded(rng, "scene", pair)
             yield _asked("group", question, object_of(wanted), partial(read_object, scene), wanted)
         return

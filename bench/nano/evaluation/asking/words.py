@@ -79,7 +79,7 @@ def _presence(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
 
 
 def _relations(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
-    """Ask what is left of a thing (or right, above, below), and now and then where nothing is."""
+    """Ask what is left of a thing (or right, above, below), and in a quarter of the scenes where nothing is."""
     everything = subjects.instances(scene)
     clear = [
         (place, direction, answer)

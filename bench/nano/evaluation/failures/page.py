@@ -1,4 +1,4 @@
-"""A page of what went wrong: by skill, the worst scenes first, truth and answers drawn on the images.
+"""HTML page of wrong answers by skill, worst scenes first, with truth and answers drawn on the images.
 
 ```
 headline figures, colours, links to the sections

@@ -1,4 +1,4 @@
-"""What went wrong in a scene, skill by skill: shapes to draw on its image, and what to write below."""
+"""Wrong answers about a scene by skill: shapes to draw on its image and the text below."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from bench.nano.evaluation.records import OutlineRecord, Place, PlaceRecord, Que
 from bench.nano.evaluation.scoring import match_boxes
 
 Role = Literal["found", "missed", "right", "wrong", "reference"]
-"""Of the truth, whether it was found; of an answer, whether it is right; or what was handed in with the question."""
+"""Of the truth, whether it was found; of an answer, whether it is right; or a point or box in the request."""
 
 GOOD_OUTLINE = 0.75
 """An outline below this IoU is shown."""

@@ -1,4 +1,4 @@
-"""Adds the records of an evaluation up to figures, and lays them out as text."""
+"""Summarise the records of an evaluation and format the figures as text."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict

@@ -17,7 +17,7 @@ COLOUR_QUESTIONS = (
 
 # Other things are called so too, or the colour is not that of the thing drawn.
 _UNCLEAR = frozenset(("flower", "wine", "wine glass", "glass of wine"))
-# Words of the Unicode names that nobody says; what follows them in a name tells nothing of its colour.
+# Words of Unicode names that people do not say; names that contain one give no colour.
 _UNSAID = frozenset(("large", "pointed"))
 
 

@@ -1,6 +1,6 @@
-"""What is said about a scene while training and in evaluation: phrases, questions, answers, captions.
+"""Phrases, questions, answers and captions about a scene, for training and evaluation.
 
-Everything is a pure function of its arguments and of the `random.Random` handed in. A scene is a list of
+Everything is a pure function of its arguments and of a `random.Random`. A scene is a list of
 `(class index, cx, cy)`, the centre of an instance in fractions of the image, in any order.
 """
 
@@ -130,7 +130,7 @@ def unknown_pair(rng: random.Random, split: Split, nonsense: float = 0.15) -> tu
 
 
 def name_pair(rng: random.Random, index: int) -> tuple[str, str]:
-    """Pick singular and plural of what an object is called: its name, or now and then a synonym."""
+    """Pick singular and plural of what an object is called: its name, or a synonym (35 %)."""
     item = load_objects()[index]
     if not item.synonyms or rng.random() < NAME_SHARE:
         return item.name, item.plural
@@ -139,7 +139,7 @@ def name_pair(rng: random.Random, index: int) -> tuple[str, str]:
 
 
 def phrase(rng: random.Random, pair: tuple[str, str]) -> str:
-    """Put a (singular, plural) pair as somebody would type it for detect or point: "the bananas", "A Banana"."""
+    """Write a (singular, plural) pair as users type it for detect or point: "the bananas", "A Banana"."""
     templates, weights = zip(*PHRASES, strict=True)
     return vary_phrase(rng, fill_template(rng.choices(templates, weights)[0], pair))
 
@@ -226,7 +226,7 @@ def subject_of(item: SceneObject, many: bool) -> str:
 
 def fill_template(template: str, pair: tuple[str, str]) -> str:
     singular, plural = pair
-    # "a scissors" is said by nobody: what has no singular goes without an article.
+    # Nouns without a singular, such as scissors, take no article.
     single = singular if has_no_singular(pair) else f"{article(singular)} {singular}"
     return template.format(singular, plural, single)
 
@@ -246,7 +246,7 @@ def vary_phrase(rng: random.Random, text: str) -> str:
 
 
 def vary_question(rng: random.Random, text: str) -> str:
-    """Put a question as somebody would type it: a capital first or not, now and then without its question mark."""
+    """Write a question as users type it: with or without a capital letter and a question mark."""
     if rng.random() < 0.5:
         text = text[0].upper() + text[1:]
     if rng.random() < 0.04:

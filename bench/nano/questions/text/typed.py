@@ -1,4 +1,4 @@
-"""What is asked for as JSON, in which words, and what is right: the rules of typed answers.
+"""Typed answers: property names, question templates, and the rules for correct values.
 
 The schema is never part of the prompt: the grammar forces it. So an answer's value depends on the image, on the
 question, and on the names of the properties that have been written so far:
@@ -95,7 +95,7 @@ SCENE_QUESTIONS = (
     "describe the image", "describe the picture as json", "describe the scene", "describe it as json", "what is this?",
     "what does the picture show?", "look at the picture", "describe what you see", "as json", "give me json",
 )  # fmt: skip
-"""About the image, whatever is to be told of it."""
+"""Questions about the whole image, for any properties."""
 TYPED_QUESTIONS: Mapping[str, tuple[str, ...]] = {
     "scene": SCENE_QUESTIONS,
     "list": (*SCENE_QUESTIONS, *LIST_QUESTIONS),
@@ -151,7 +151,7 @@ def members(word: str) -> frozenset[int]:
 
 
 def unclear(word: str) -> frozenset[int]:
-    """Return the class indices with which nobody should be asked for the group."""
+    """Return the class indices whose membership is debatable: scenes with one are not asked for the group."""
     return _kinds(_UNCLEAR[word])
 
 

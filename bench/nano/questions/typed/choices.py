@@ -1,4 +1,4 @@
-"""What typed answers are about, for batches: the form, the things that are meant, and which properties are told.
+"""Topics of typed questions and their true values, for batches.
 
 The rules are those of `questions.text.typed`, for B scenes of N places; R is the number of `typed.ROLES`.
 """
@@ -58,7 +58,7 @@ class TypedTopic:
     target: Tensor  # The largest of them, [B]
     outer: Tensor  # The leftmost, rightmost, topmost, lowest, largest and smallest instance of all, [B, 6]
     roles: Tensor  # The properties in their order, [B, PROPERTIES]
-    properties: Tensor  # How many of them are told, [B]
+    properties: Tensor  # How many of `roles` are used, [B]
     wrapped: Tensor  # Whether a list is the value of a property, [B]
     counted: Tensor  # Whether a list that is has its length before it, [B]
 
@@ -67,19 +67,19 @@ class TypedTopic:
         return self.form <= OBJECT
 
     @property
-    def told(self) -> Tensor:
-        """Which places of `roles` are told, [B, PROPERTIES]."""
+    def used(self) -> Tensor:
+        """Which places of `roles` are used, [B, PROPERTIES]."""
         return arange(PROPERTIES, self.roles.device) < self.properties[:, None]
 
     def has(self, role: int) -> Tensor:
-        return ((self.roles == role) & self.told).any(1)
+        return ((self.roles == role) & self.used).any(1)
 
     @property
     def counts_all(self) -> Tensor:
         """Whether a count is of everything that is meant: nothing was asked for or named before it, [B]."""
         place = arange(PROPERTIES, self.roles.device)
         name, count = (
-            torch.where((self.roles == role) & self.told, place, scalar(PROPERTIES, place.device)).amin(1)
+            torch.where((self.roles == role) & self.used, place, scalar(PROPERTIES, place.device)).amin(1)
             for role in (NAME, COUNT)
         )
         return self.single & (self.about != KIND) & (count < name)
@@ -121,8 +121,8 @@ class TopicChooser:
         valid = torch.where(single[:, None], valid, self._listed(labels, match))
         roles, properties = self._roles(form, about, valid)
         wrapped = (about == CALLED) | ~chance(_TOP_SHARE, form.shape, device)
-        told_first = chance(_COUNTED_SHARE, form.shape, device)
-        return TypedTopic(form, about, kind, group, match, target, outer, roles, properties, wrapped, told_first)
+        count_first = chance(_COUNTED_SHARE, form.shape, device)
+        return TypedTopic(form, about, kind, group, match, target, outer, roles, properties, wrapped, count_first)
 
     @staticmethod
     def _outer(scenes: Scenes, area: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,7 +142,7 @@ class TopicChooser:
         clear: Tensor,
         outermost: Tensor,
     ) -> Tensor:
-        """Which properties of one thing can be told, [B, R]."""
+        """Which properties of one thing have a clear value, [B, R]."""
         scene = arange(len(labels), labels.device)
         of_kind, empty = about == KIND, ~match.any(1)
         known = clear | empty
@@ -153,11 +153,11 @@ class TopicChooser:
         return torch.stack([*columns, outermost[:, 4], outermost[:, 5]], 1)
 
     def _listed(self, labels: Tensor, match: Tensor) -> Tensor:
-        """Which properties of several things can be told, [B, R]."""
+        """Which properties of several things have a clear value, [B, R]."""
         yes, no = torch.ones_like(match[:, 0]), torch.zeros_like(match[:, 0])
         coloured = (~match | (self.colours[labels] != NONE)).all(1)
-        told = {NAME: yes, COUNT: yes, COLOUR: coloured, BOX: yes, WHERE: yes}
-        return torch.stack([told.get(role, no) for role in range(len(typed.ROLES))], 1)
+        known = {NAME: yes, COUNT: yes, COLOUR: coloured, BOX: yes, WHERE: yes}
+        return torch.stack([known.get(role, no) for role in range(len(typed.ROLES))], 1)
 
     def _roles(self, form: Tensor, about: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Choose properties in an order, those of larger odds earlier."""
@@ -185,7 +185,7 @@ def _first(values: Tensor, match: Tensor, margin: Tensor | float) -> tuple[Tenso
 POINT, TEXT, AREA = range(3)
 """A coordinate pair, a row of values, or a coordinate pair and a size."""
 _PLACE_ODDS = (0.5, 0.8)  # a place is a point, a zone of the image, or a box
-_OUTER_ODDS = (0.25, 0.75)  # what is outermost is told by a point, its name, or a box
+_OUTER_ODDS = (0.25, 0.75)  # the outermost thing is answered by a point, its name, or a box
 _ZONES = 3
 
 
@@ -193,7 +193,7 @@ _ZONES = 3
 class TypedValues:
     count: Tensor  # Items, [B]; one where it is about one thing
     rows: Tensor  # Of the values of every property of every item, [B, N, R]
-    type: Tensor  # POINT or AREA where a property is told by numbers, else TEXT, [B, R]
+    type: Tensor  # POINT or AREA where the value is numbers, else TEXT, [B, R]
     seen: Tensor  # Of which instance these are, [B, N, R]
 
 
@@ -201,24 +201,24 @@ class TypedTruth:
     def __init__(self, values: Values, colours: Tensor) -> None:
         self._values, self._colours = values, colours
 
-    def __call__(self, scenes: Scenes, relations: Relations, choice: TypedTopic) -> TypedValues:
-        places, count = _items(scenes, choice)
-        empty = ~choice.match.any(1) & choice.single
-        rows = torch.cat((self._of_items(scenes, choice, places, empty), self._sides(scenes, relations, choice)), 2)
+    def __call__(self, scenes: Scenes, relations: Relations, topic: TypedTopic) -> TypedValues:
+        places, count = _items(scenes, topic)
+        empty = ~topic.match.any(1) & topic.single
+        rows = torch.cat((self._of_items(scenes, topic, places, empty), self._sides(scenes, relations, topic)), 2)
         values, device = self._values, rows.device
         # Of nothing there is no more to tell than that there is none of it.
         kept = (rows == values.number) | (rows == values.false)
         rows = torch.where(empty[:, None, None] & ~kept, scalar(values.null, device), rows)
-        outer = choice.outer[:, None].expand(-1, places.shape[1], -1)
+        outer = topic.outer[:, None].expand(-1, places.shape[1], -1)
         seen = torch.cat((places[..., None].expand(-1, -1, LEFT), outer), 2)
-        return TypedValues(count, rows, _types(choice, empty), seen)
+        return TypedValues(count, rows, _types(topic, empty), seen)
 
-    def _of_items(self, scenes: Scenes, choice: TypedTopic, places: Tensor, empty: Tensor) -> Tensor:
-        """Rows of what is told of one thing by itself, [B, N, LEFT]."""
+    def _of_items(self, scenes: Scenes, topic: TypedTopic, places: Tensor, empty: Tensor) -> Tensor:
+        """Rows of the values of single things, [B, N, LEFT]."""
         values, device = self._values, places.device
         kind = scenes.labels.gather(1, places)
         many = (scenes.labels[:, None, :] == kind[..., None]).sum(2)
-        many = torch.where(choice.counts_all[:, None], choice.match.sum(1)[:, None], many)
+        many = torch.where(topic.counts_all[:, None], topic.match.sum(1)[:, None], many)
         centre = scenes.boxes[arange(len(places), device)[:, None], places, :2]
         zone = (centre * _ZONES).long().clamp(0, _ZONES - 1)
         null = scalar(values.null, device).expand_as(kind)
@@ -232,30 +232,30 @@ class TypedTruth:
         ]
         return torch.stack(columns, 2)
 
-    def _sides(self, scenes: Scenes, relations: Relations, choice: TypedTopic) -> Tensor:
+    def _sides(self, scenes: Scenes, relations: Relations, topic: TypedTopic) -> Tensor:
         """Rows of names of what is beside a thing, or outermost of all, [B, N, R - LEFT]."""
-        outer = scenes.labels.gather(1, choice.outer)
-        beside = relations.nearest[arange(len(outer), outer.device), :, choice.target]
-        beside = torch.where((choice.about == KIND)[:, None], beside, outer[:, :4])
+        outer = scenes.labels.gather(1, topic.outer)
+        beside = relations.nearest[arange(len(outer), outer.device), :, topic.target]
+        beside = torch.where((topic.about == KIND)[:, None], beside, outer[:, :4])
         kind = torch.cat((beside, outer[:, 4:]), 1)
         rows = torch.where(kind >= 0, self._values.name + kind, scalar(self._values.null, kind.device))
         return rows[:, None].expand(-1, scenes.labels.shape[1], -1)
 
 
-def _items(scenes: Scenes, choice: TypedTopic) -> tuple[Tensor, Tensor]:
+def _items(scenes: Scenes, topic: TypedTopic) -> tuple[Tensor, Tensor]:
     """Places of the items in their order, [B, N], and how many of them there are, [B]."""
-    labels, match = scenes.labels, choice.match
+    labels, match = scenes.labels, topic.match
     order = reading_order(scenes.boxes, match)
     ranked = labels.gather(1, order)
     again = (ranked[:, :, None] == ranked[:, None, :]).tril(-1).any(2)
-    of_kinds = ((choice.form == LIST) & choice.has(COUNT)) | ((choice.form == BARE) & choice.has(NAME))
+    of_kinds = ((topic.form == LIST) & topic.has(COUNT)) | ((topic.form == BARE) & topic.has(NAME))
     wanted = match.gather(1, order) & ~(again & of_kinds[:, None])
     order = order.gather(1, (~wanted).int().argsort(dim=1, stable=True))
-    places = torch.where(choice.single[:, None], choice.target[:, None], order)
-    return places, torch.where(choice.single, scalar(1, labels.device), wanted.sum(1))
+    places = torch.where(topic.single[:, None], topic.target[:, None], order)
+    return places, torch.where(topic.single, scalar(1, labels.device), wanted.sum(1))
 
 
-def _types(choice: TypedTopic, empty: Tensor) -> Tensor:
+def _types(topic: TypedTopic, empty: Tensor) -> Tensor:
     batch, device = len(empty), empty.device
 
     def drawn(odds: tuple[float, float]) -> Tensor:
@@ -263,9 +263,9 @@ def _types(choice: TypedTopic, empty: Tensor) -> Tensor:
         return (share >= odds[0]).long() + (share >= odds[1]).long()
 
     text, area, point = (scalar(kind, device).expand(batch) for kind in (TEXT, AREA, POINT))
-    where = torch.where((choice.form == SCALAR) | (choice.form == BARE), point, drawn(_PLACE_ODDS))
-    outer = torch.where(choice.about == OUTER, drawn(_OUTER_ODDS), text)
-    types = torch.stack([*[text] * BOX, area, where, *[outer] * choice.outer.shape[1]], 1)
+    where = torch.where((topic.form == SCALAR) | (topic.form == BARE), point, drawn(_PLACE_ODDS))
+    outer = torch.where(topic.about == OUTER, drawn(_OUTER_ODDS), text)
+    types = torch.stack([*[text] * BOX, area, where, *[outer] * topic.outer.shape[1]], 1)
     return torch.where(empty[:, None], text[:, None], types)
 
 

@@ -57,7 +57,7 @@ class TypedMaker:
         self._vocabulary, encode = vocabulary, vocabulary.encode
         self._choose = TopicChooser(device)
         self._values, self._keys = Values(encode, device), Keys(encode, device)
-        self._tell = TypedTruth(self._values, self._choose.colours)
+        self._truth = TypedTruth(self._values, self._choose.colours)
         self._prefix = padded([vocabulary.prompts["query"]["prefix"]], device)
         runs = Runs(encode, device)
         # Rows of each table: for a number and for a string beside it.
@@ -79,48 +79,48 @@ class TypedMaker:
 
     def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Questions:
         """Ask every scene one question; `kind` [B] is what may be asked for."""
-        choice = self._choose(scenes, relations, kind)
-        told = self._tell(scenes, relations, choice)
-        words = self._words(choice)
+        topic = self._choose(scenes, relations, kind)
+        truth = self._truth(scenes, relations, topic)
+        words = self._words(topic)
         prompt = [self._prefix.expand(len(words), -1), words, token(ANSWER, words)]
-        parts = [Part(ids) for ids in prompt] + self._answer(scenes, choice, told)
+        parts = [Part(ids) for ids in prompt] + self._answer(scenes, topic, truth)
         return join_parts(parts, TYPED_LENGTH)
 
-    def _words(self, choice: TypedTopic) -> Tensor:
-        names, device = self._vocabulary.names, choice.form.device
-        boxes = choice.has(BOX) & chance(_BOXES_SHARE, choice.form.shape, device) & (choice.form >= LIST)
-        count = choice.has(COUNT) & ~(choice.form >= LIST)
-        main = chance(_MAIN_SHARE, choice.form.shape, device) & ~choice.counts_all & (choice.about == SCENE)
-        main = (main & (choice.form == OBJECT)) | ((choice.form == SCALAR) & (choice.about == SCENE))
+    def _words(self, topic: TypedTopic) -> Tensor:
+        names, device = self._vocabulary.names, topic.form.device
+        boxes = topic.has(BOX) & chance(_BOXES_SHARE, topic.form.shape, device) & (topic.form >= LIST)
+        count = topic.has(COUNT) & ~(topic.form >= LIST)
+        main = chance(_MAIN_SHARE, topic.form.shape, device) & ~topic.counts_all & (topic.about == SCENE)
+        main = (main & (topic.form == OBJECT)) | ((topic.form == SCALAR) & (topic.about == SCENE))
         case = torch.where(boxes | main, scalar(1, device), scalar(0, device))
-        only_value = choice.form == SCALAR
+        only_value = topic.form == SCALAR
         case = torch.where(only_value & count, scalar(2, device), case)
-        case = torch.where(only_value & choice.has(PRESENT), scalar(3, device), case)
-        group = self._group[choice.form, choice.about, case]
-        of_group = choice.about == GROUP
+        case = torch.where(only_value & topic.has(PRESENT), scalar(3, device), case)
+        group = self._group[topic.form, topic.about, case]
+        of_group = topic.about == GROUP
         return self._vocabulary.wording(
-            group, torch.where(of_group, names.groups + choice.group, names(torch.where(of_group, 0, choice.kind)))
+            group, torch.where(of_group, names.groups + topic.group, names(torch.where(of_group, 0, topic.kind)))
         )
 
-    def _answer(self, scenes: Scenes, choice: TypedTopic, told: TypedValues) -> list[Part]:
-        rows, count = told.rows, told.count
+    def _answer(self, scenes: Scenes, topic: TypedTopic, truth: TypedValues) -> list[Part]:
+        rows, count = truth.rows, truth.count
         device, batch = rows.device, len(rows)
         cell = arange(CELLS, device)
-        item, place = cell // choice.properties[:, None], cell % choice.properties[:, None]  # [B, CELLS]
-        role = choice.roles.gather(1, place)
+        item, place = cell // topic.properties[:, None], cell % topic.properties[:, None]  # [B, CELLS]
+        role = topic.roles.gather(1, place)
         there = item < count[:, None]
         at = item.clamp(max=rows.shape[1] - 1) * rows.shape[2] + role
-        row, instance = rows.flatten(1).gather(1, at), told.seen.flatten(1).gather(1, at)
-        type_ = told.type.gather(1, role)
+        row, instance = rows.flatten(1).gather(1, at), truth.seen.flatten(1).gather(1, at)
+        type_ = truth.type.gather(1, role)
         text = type_ == TEXT
         quoted = (self._values.quoted[row] & text).long()
         last = torch.cat((torch.zeros_like(quoted[:, :1]), quoted[:, :-1]), 1)
-        bare = (choice.form == SCALAR) | (choice.form == BARE)
+        bare = (topic.form == SCALAR) | (topic.form == BARE)
         keyed = there & ~bare[:, None]
         first, further = place == 0, (cell > 0) & there
         apart = chance(_APART, keyed.shape, device)
         values = self._values.ids[row]
-        keys = self._property(choice).gather(1, place[..., None].expand(-1, -1, self._keys.ids.shape[2]))
+        keys = self._property(topic).gather(1, place[..., None].expand(-1, -1, self._keys.ids.shape[2]))
         numbers, places = natives(scenes, type_, instance, there)
         columns = [
             (masked((further & first)[..., None], self._next[2 * bare[:, None].long() + last]), 1.0),
@@ -137,32 +137,32 @@ class TypedMaker:
         cells = Part(ids.flatten(1), torch.cat((zeros, places), 2).flatten(1, 2), weight * CELLS)
         ended = there.sum(1) - 1
         ending = quoted.gather(1, ended.clamp(min=0)[:, None])[:, 0] * (ended >= 0)
-        return [*self._opening(scenes, choice, quoted[:, 0], count), cells, *self._closing(choice, ending, count)]
+        return [*self._opening(scenes, topic, quoted[:, 0], count), cells, *self._closing(topic, ending, count)]
 
-    def _property(self, choice: TypedTopic) -> Tensor:
-        role, keys = choice.roles, self._keys
-        sided = (choice.about == OUTER)[:, None] & (role >= LEFT) & (role < LEFT + 4)
-        called = (choice.about == CALLED)[:, None] & (role == NAME) & (choice.form == OBJECT)[:, None]
+    def _property(self, topic: TypedTopic) -> Tensor:
+        role, keys = topic.roles, self._keys
+        sided = (topic.about == OUTER)[:, None] & (role >= LEFT) & (role < LEFT + 4)
+        called = (topic.about == CALLED)[:, None] & (role == NAME) & (topic.form == OBJECT)[:, None]
         lot = torch.where(sided, keys.outer + role - LEFT, role)
-        return self._drawn(torch.where(called, keys.group + choice.group[:, None], lot))
+        return self._drawn(torch.where(called, keys.group + topic.group[:, None], lot))
 
     def _drawn(self, lot: Tensor) -> Tensor:
         return self._keys.ids[lot, random_below(self._keys.sizes[lot])]
 
-    def _opening(self, scenes: Scenes, choice: TypedTopic, quoted: Tensor, count: Tensor) -> list[Part]:
+    def _opening(self, scenes: Scenes, topic: TypedTopic, quoted: Tensor, count: Tensor) -> list[Part]:
         device, batch = quoted.device, len(quoted)
-        single, objects = choice.single, ((choice.form == OBJECT) | (choice.form == LIST)).long()
+        single, objects = topic.single, ((topic.form == OBJECT) | (topic.form == LIST)).long()
         way = 2 * objects + quoted
         inside = torch.where(count > 0, way, scalar(4, device))
         apart = chance(_APART, inside.shape, device) & (count > 0)
-        top = ~single & ~choice.wrapped
-        inner = ~single & choice.wrapped
-        counted_first = inner & choice.counted
-        of_kind = (choice.about == KIND) | (choice.about == GROUP)
-        total = torch.where(of_kind, choice.match.sum(1), (scenes.labels >= 0).sum(1))
-        names = (choice.form == BARE) & choice.has(NAME)
-        lot = self._keys.lists + (choice.form == BARE).long() * torch.where(names, scalar(1, device), scalar(2, device))
-        lot = torch.where(choice.about == CALLED, self._keys.groups + choice.group, lot)
+        top = ~single & ~topic.wrapped
+        inner = ~single & topic.wrapped
+        counted_first = inner & topic.counted
+        of_kind = (topic.about == KIND) | (topic.about == GROUP)
+        total = torch.where(of_kind, topic.match.sum(1), (scenes.labels >= 0).sum(1))
+        names = (topic.form == BARE) & topic.has(NAME)
+        lot = self._keys.lists + (topic.form == BARE).long() * torch.where(names, scalar(1, device), scalar(2, device))
+        lot = torch.where(topic.about == CALLED, self._keys.groups + topic.group, lot)
         return [
             Part(masked(single[:, None], self._open[way]), weight=_BEGUN),
             Part(masked(top[:, None], self._top[inside * ~apart]), weight=_BEGUN_LIST),
@@ -177,13 +177,13 @@ class TypedMaker:
             Part(masked((inner & apart)[:, None], self._begun[inside]), weight=_FORCED),
         ]
 
-    def _closing(self, choice: TypedTopic, quoted: Tensor, count: Tensor) -> list[Part]:
-        objects = ((choice.form == OBJECT) | (choice.form == LIST)).long()
-        whole = count * choice.properties <= CELLS
+    def _closing(self, topic: TypedTopic, quoted: Tensor, count: Tensor) -> list[Part]:
+        objects = ((topic.form == OBJECT) | (topic.form == LIST)).long()
+        whole = count * topic.properties <= CELLS
         way = 2 * objects + quoted
-        ends = masked((~choice.single & (count > 0) & whole)[:, None], self._end[way + 4 * choice.wrapped.long()])
+        ends = masked((~topic.single & (count > 0) & whole)[:, None], self._end[way + 4 * topic.wrapped.long()])
         return [
-            Part(masked((choice.single & whole)[:, None], self._close[way]), weight=_FORCED),
+            Part(masked((topic.single & whole)[:, None], self._close[way]), weight=_FORCED),
             Part(ends, weight=1.0),
             Part(masked(whole[:, None], token(BOS, ends)), weight=_FORCED),
         ]

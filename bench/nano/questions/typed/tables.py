@@ -1,4 +1,4 @@
-"""What typed answers are spelled with: tables of names of properties, of values, of JSON's punctuation, and odds."""
+"""Token tables of typed answers: property names, values, JSON punctuation, and odds."""
 
 import torch
 from torch import Tensor
@@ -125,7 +125,7 @@ def colours_of_kinds(device: torch.device) -> Tensor:
 
 
 def groups_of_kinds(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Which kinds belong to a group, and with which nobody is asked for it: bool [groups, kinds + 1]."""
+    """Which kinds belong to a group, and which are debatable: bool [groups, kinds + 1]."""
     shape = len(typed.GROUPS), len(load_objects()) + 1
     member, unclear = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
     for row, (word, _) in enumerate(typed.GROUPS):

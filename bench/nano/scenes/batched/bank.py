@@ -1,6 +1,6 @@
-"""A store of painted backgrounds on the device, from which every scene takes its own, changed at random.
+"""Painted backgrounds on the device; each scene samples one or two of them and varies them at random.
 
-Painting takes hundreds of passes over an image, taking one from the store takes one. Entries are square and larger
+Painting takes hundreds of passes over an image, sampling takes one. Entries are square and larger
 than scenes, RGB in the first three of four bytes, so that one load fetches a texel.
 """
 
@@ -54,7 +54,7 @@ class BackgroundBank:
         self.means[start : start + number] = painted.mean((2, 3))
 
     def __call__(self, batch: int, size: tuple[int, int], dtype: torch.dtype = torch.float32) -> Tensor:
-        """Take backgrounds [B, 3, H, W] in [0, 1]: moved, scaled, turned by quarters, mirrored, with other colours.
+        """Sample backgrounds [B, 3, H, W] in [0, 1]: moved, scaled, turned by quarters, mirrored, with other colours.
 
         Nothing here waits for the device.
         """
@@ -100,9 +100,10 @@ class BackgroundBank:
 
 
 def take(texels: Tensor, entry: Tensor, place: Tensor, colour: Tensor, mask: Tensor, size: tuple[int, int]) -> Tensor:
-    """Take backgrounds with PyTorch alone; the plain truth. `texels`: uint8 [entries, side, side, 4]; `entry`: which
-    two of them each scene uses, [B, 2]; `place`: [B, 2, 2, 3], from x and y in [-1, 1] to column and row; `colour`:
-    [B, 2, 3, 4], from RGB and one to RGB; `mask`: [B, 11], see `BackgroundBank._masks`. Returns Float [B, 3, H, W].
+    """Take backgrounds with PyTorch alone; the kernel's reference. `texels`: uint8 [entries, side, side, 4]; `entry`:
+    which two of them each scene uses, [B, 2]; `place`: [B, 2, 2, 3], from x and y in [-1, 1] to column and row;
+    `colour`: [B, 2, 3, 4], from RGB and one to RGB; `mask`: [B, 11], see `BackgroundBank._masks`. Returns Float [B, 3,
+    H, W].
     """
     height, width = size
     side, device = texels.shape[1], texels.device

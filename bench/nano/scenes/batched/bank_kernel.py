@@ -1,4 +1,4 @@
-"""Taking backgrounds from the store: one Triton program a stretch of pixels of one scene."""
+"""Sample backgrounds from the bank: one Triton program per tile of one scene."""
 
 from __future__ import annotations
 

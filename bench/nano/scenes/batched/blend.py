@@ -1,4 +1,4 @@
-"""Laying sprites over a canvas: the plain truth in PyTorch, and the choice of the Triton kernel where there is one.
+"""Lay sprites over a canvas, by the Triton kernel where available, else by the PyTorch reference.
 
 Sprites are premultiplied RGBA at several levels of blur, float `[2 * levels, classes, side, side, 4]`: half of the
 levels with a dark rim. A transform says where the scene's pixels, x and y in [-1, 1], fall in a sprite, same units.
@@ -16,7 +16,7 @@ from bench.nano.scenes.batched.blend_kernel import UNSEEN, Objects
 
 
 class VisibleExtent(NamedTuple):
-    """What can be seen of every object, in pixels: int32 [B, N] each; senseless where `pixels` is 0."""
+    """What can be seen of every object, in pixels: int32 [B, N] each; undefined where `pixels` is 0."""
 
     pixels: Tensor  # How many
     first: Tensor  # The first of them in reading order, as row * width + column
@@ -26,7 +26,7 @@ class VisibleExtent(NamedTuple):
 
 
 class Blended(NamedTuple):
-    """An image [B, 3, H, W], who owns each pixel (int8 [B, H, W], -1 for nobody), and what is seen."""
+    """An image [B, 3, H, W], who owns each pixel (int8 [B, H, W], -1 for background), and what is seen."""
 
     canvas: Tensor
     owner: Tensor

@@ -1,4 +1,4 @@
-"""Laying sprites over a canvas: one Triton program a tile of one scene, which skips objects that cannot touch it."""
+"""Lay sprites over a canvas: one Triton program per tile of one scene, which skips objects that do not touch it."""
 
 from __future__ import annotations
 

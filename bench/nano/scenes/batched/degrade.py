@@ -1,4 +1,4 @@
-"""What cameras and files do to an image, on the device: blur, low resolution, noise, light, JPEG."""
+"""Degradation of images on the device: blur, low resolution, noise, light, JPEG."""
 
 import functools
 import math
@@ -93,7 +93,7 @@ def _some(batch: int, share: float, device: torch.device) -> Tensor:
 
 
 def degrade(images: Tensor) -> Tensor:
-    """Spoil clean scenes [B, 3, H, W] in [0, 1] as files and cameras do; they are overwritten.
+    """Degrade clean scenes [B, 3, H, W] in [0, 1] in place, as files and cameras do.
 
     A third stay sharp, a third go through JPEG at the model's own resolution, a third through a smaller image of
     another aspect and JPEG there; 40 % are blurred, 40 % get grain, 30 % lose colour, a tenth of these all of it. Which

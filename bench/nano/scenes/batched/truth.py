@@ -1,6 +1,6 @@
-"""What is true of composed scenes, from who owns each pixel: points, free spots, outlines, dense targets.
+"""Ground truth of composed scenes from the owner of each pixel: points, free spots, outlines, dense targets.
 
-`owner` is int8 `[B, H, W]`, -1 for nobody; labels `[B, N]` are -1 where there is no visible object; boxes hold
+`owner` is int8 `[B, H, W]`, -1 for background; labels `[B, N]` are -1 where there is no visible object; boxes hold
 centre and size as fractions of the image.
 """
 

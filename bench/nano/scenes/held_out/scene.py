@@ -192,7 +192,7 @@ def _hue_matrix(angle: float) -> npt.NDArray[np.float32]:
 
 
 def _photograph(rng: np.random.Generator, image: Image.Image) -> bytes:
-    """Spoil an image as a camera and a file do (light, tint, blur, noise) and give it as JPEG."""
+    """Degrade an image as a camera and a file do (light, tint, blur, noise); return a JPEG file."""
     ramp = (np.arange(256) / 255) ** (2 ** rng.uniform(-0.35, 0.35))
     gains = rng.uniform(0.85, 1.12) * rng.uniform(0.94, 1.06, 3)
     curves = np.clip(ramp * gains[:, None] * 255, 0, 255).round().astype(int)

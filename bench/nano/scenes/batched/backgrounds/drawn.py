@@ -86,7 +86,7 @@ def polka(c: Canvas) -> Tensor:
 
 
 def text(c: Canvas) -> Tensor:
-    """Rows of small strokes in words, as print or writing looks that nobody can read."""
+    """Rows of small strokes in words, like illegible print or writing."""
     lines, letters = int(torch.randint(10, 34, ())), int(torch.randint(16, 60, ()))
     ink = c.number(0.35, 0.7)[..., None, None]
     strokes = c.rand(1, lines, 5, letters, 4) < ink
