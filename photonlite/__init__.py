@@ -53,30 +53,20 @@ __all__ = [
     "to_supervision",
 ]
 
-# torch takes seconds to import. What needs it is imported when its name is first asked for, so that `import photonlite`
-# itself, `photonlite --help` and complaints about arguments come at once. Nothing else imports photonlite modules late.
+# torch takes seconds to import: what needs it is imported when its name is first used, so that `import photonlite`,
+# `photonlite --help` and errors in arguments are quick. Nothing else imports photonlite modules late.
 _HOMES = {
-    "Answer": "photonlite.results",
-    "Box": "photonlite.results",
-    "Caption": "photonlite.results",
-    "Detections": "photonlite.results",
     "EngineConfig": "photonlite.config",
-    "Metrics": "photonlite.results",
-    "Point": "photonlite.results",
-    "Points": "photonlite.results",
     "RealtimeLoop": "photonlite.realtime",
-    "Segments": "photonlite.results",
     "VisionModel": "photonlite.api",
     "load": "photonlite.api",
-    "to_coco": "photonlite.results",
-    "to_supervision": "photonlite.results",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'photonlite' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOMES.get(name, "photonlite.results")), name)
 
 
 def __dir__() -> list[str]:

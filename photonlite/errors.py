@@ -2,37 +2,37 @@
 
 ```
 PhotonliteError
-├── InputError                  (also a ValueError) what was handed in cannot be used
+├── InputError                  (also a ValueError) an argument cannot be used
 │   ├── ImageError
 │   │   ├── ImageNotFoundError  (also a FileNotFoundError)
-│   │   ├── ImageDecodeError    not an image, truncated, empty
+│   │   ├── ImageDecodeError    empty, truncated, or not an image
 │   │   ├── ImageTooLargeError  over the limit of pixels, bytes or memory
-│   │   ├── ImageTimeoutError   (also a TimeoutError) decoding takes more CPU time than its size allows
-│   │   ├── ImageBusyError      too many others wait to be decoded
+│   │   ├── ImageTimeoutError   (also a TimeoutError) decoding took more CPU time than its size allows
+│   │   ├── ImageBusyError      too many images wait to be decoded
 │   │   └── ImageShapeError     an array of the wrong shape, type or values
 │   ├── PromptError             text that is empty or too long
 │   ├── SettingsError           an unknown setting or a value out of range
 │   ├── UnknownArgumentError    (also a TypeError) an argument that the method does not take
-│   ├── GrammarError            a schema, pattern or list of choices that no answer can be held to
+│   ├── GrammarError            a schema, pattern or list of choices that cannot be used
 │   │   ├── SchemaError         a keyword or type that would not be enforced, or a malformed schema
 │   │   ├── GrammarTooLargeError    over the limit of length, states, masks, choices or nesting
 │   │   ├── GrammarTimeoutError (also a TimeoutError) not compiled within the limit
-│   │   └── GrammarBusyError    too many others wait to be compiled
+│   │   └── GrammarBusyError    too many grammars wait to be compiled
 │   └── SpatialRefError         a reference that is no point or box inside the image
 ├── ModelError                  the checkpoint cannot be used
 │   ├── ModelNotFoundError      no such folder, file or Hub id
 │   ├── CheckpointError         a missing, unexpected, misshapen or unreadable tensor
 │   ├── ConfigError             config.json lacks or contradicts something
 │   ├── UnsupportedSkillError   the checkpoint was not trained for the skill
-│   └── NumericalError          the network computed something that is no finite number
+│   └── NumericalError          the network computed NaN or infinity
 ├── CapacityError               a request, or a configuration, that can never fit the context or the memory
 ├── EngineError                 a request ended before its answer was complete
-│   ├── StepError               the device could not do a step that carried the request
+│   ├── StepError               a step that carried the request failed on the device
 │   ├── OutOfMemoryError        host or device memory ran out for the request; it may fit later
-│   ├── GrammarWorkerError  the processes that compile grammars are killed, or do not start
-│   ├── EngineDiedError         the engine has stopped, and no request can run any more
+│   ├── GrammarWorkerError      the processes that compile grammars were killed, or do not start
+│   ├── EngineDiedError         the engine has stopped, and no request can run
 │   ├── TruncatedError          a limit cut the answer short, and strict=True was asked for
-│   ├── RequestCancelledError   the caller gave it up
+│   ├── RequestCancelledError   the caller cancelled it
 │   └── DeadlineError           (also a TimeoutError) its deadline passed first
 └── MissingDependencyError      (also an ImportError) an optional package is not installed
 ```
@@ -46,7 +46,7 @@ class PhotonliteError(Exception):
 
 
 class InputError(PhotonliteError, ValueError):
-    """What was handed in cannot be used."""
+    """An argument cannot be used."""
 
 
 class ImageError(InputError):
@@ -66,15 +66,15 @@ class ImageTooLargeError(ImageError):
 
 
 class ImageTimeoutError(ImageError, TimeoutError):
-    """Decoding the image takes more CPU time than an image of its size may take."""
+    """Decoding took more CPU time than an image of this size may take."""
 
 
 class ImageBusyError(ImageError):
-    """So many images wait to be decoded that one more is refused."""
+    """Too many images wait to be decoded."""
 
 
 class ImageShapeError(ImageError):
-    """The array has a shape, type or values that no image has."""
+    """The array has the wrong shape, type or values for an image."""
 
 
 class PromptError(InputError):
@@ -86,24 +86,19 @@ class SettingsError(InputError):
 
 
 class UnknownArgumentError(InputError, TypeError):
-    """A method was given an argument that it does not take."""
+    """The method does not take this argument."""
 
 
 class GrammarError(InputError):
-    """A schema, a pattern or a list of choices cannot be turned into a grammar."""
+    """A schema, pattern or list of choices cannot be used."""
 
 
 class SchemaError(GrammarError):
-    """A JSON Schema is malformed, or holds something that an answer would not be held to.
-
-    Args:
-        message: What is wrong, and what to do.
-        keyword: The keyword of JSON Schema that it is about; empty where it is about none.
-        where: JSON pointer (RFC 6901) to the schema that holds the keyword; empty for the outermost one.
+    """A JSON Schema is malformed, or has a keyword that would not be enforced.
 
     Attributes:
-        keyword: As given.
-        where: As given.
+        keyword: The keyword of JSON Schema that it is about; empty where it is about none.
+        where: JSON pointer (RFC 6901) to the schema that holds the keyword; empty for the outermost one.
     """
 
     def __init__(self, message: str, keyword: str = "", where: str = "") -> None:
@@ -113,15 +108,15 @@ class SchemaError(GrammarError):
 
 
 class GrammarTooLargeError(GrammarError):
-    """A grammar is over a limit: of its length, its states, its masks, its choices or its nesting."""
+    """A grammar is over the limit of length, states, masks, choices or nesting."""
 
 
 class GrammarTimeoutError(GrammarError, TimeoutError):
-    """A grammar was not compiled within the time it may take."""
+    """A grammar was not compiled within the limit."""
 
 
 class GrammarBusyError(GrammarError):
-    """So many grammars wait to be compiled that one more is refused."""
+    """Too many grammars wait to be compiled."""
 
 
 class SpatialRefError(InputError):
@@ -133,7 +128,7 @@ class ModelError(PhotonliteError):
 
 
 class ModelNotFoundError(ModelError):
-    """No folder, file or Hub repository of that name is at hand."""
+    """There is no such folder, file or Hub repository."""
 
 
 class CheckpointError(ModelError):
@@ -149,7 +144,7 @@ class UnsupportedSkillError(ModelError):
 
 
 class NumericalError(ModelError):
-    """The network computed something that is no finite number."""
+    """The network computed NaN or infinity."""
 
 
 class CapacityError(PhotonliteError):
@@ -161,27 +156,27 @@ class EngineError(PhotonliteError):
 
 
 class StepError(EngineError):
-    """The device could not do a step that carried the request."""
+    """A step that carried the request failed on the device."""
 
 
 class OutOfMemoryError(EngineError):
-    """Host or device memory ran out for the request; the engine goes on, and it may fit later."""
+    """Host or device memory ran out for the request; the engine continues, and it may fit later."""
 
 
 class GrammarWorkerError(EngineError):
-    """The processes that compile grammars were killed from outside, or cannot be started: no fault of the grammar."""
+    """The processes that compile grammars were killed from outside, or do not start: not the grammar's fault."""
 
 
 class EngineDiedError(EngineError):
-    """The engine has stopped: requests that were open have failed, and later ones are refused."""
+    """The engine has stopped: open requests have failed, and later ones are refused."""
 
 
 class TruncatedError(EngineError):
-    """A limit (max_tokens, max_objects, the context) cut the answer short, and it was asked for with strict=True."""
+    """A limit (max_tokens, max_objects, the context) cut the answer short, and the request was strict."""
 
 
 class RequestCancelledError(EngineError):
-    """The caller gave the request up."""
+    """The caller cancelled the request."""
 
 
 class DeadlineError(EngineError, TimeoutError):

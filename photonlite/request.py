@@ -1,8 +1,8 @@
-"""What is asked of the engine, in plain values: settings, tokens, and the contract of a grammar. No torch.
+"""What the engine is asked, in plain values: settings, tokens, and the interface of a grammar. No torch.
 
 ```
-skill.build ──> Request(prompt: Tokens, grammar: what may follow, settings: how to choose)
-engine      ──> Token, Token, Token ...     each one allowed by the grammar, then accepted by it
+skill.build ──> Request(prompt: Tokens, grammar: what may follow, settings: how to sample)
+engine      ──> Token, Token, Token ...     each allowed by the grammar, then accepted by it
 skill.finish ─> result, from the Completion
 ```
 """
@@ -22,7 +22,7 @@ from photonlite.results import Metrics
 from photonlite.settings import make_plain
 
 MAX_SCORED = 128
-"""Ids whose probabilities one position can be asked for: two spellings of 64 choices."""
+"""Most ids that one position gives probabilities for: two spellings of 64 choices."""
 
 SETTINGS = ("temperature", "top_p", "max_tokens", "max_objects", "seed")
 """Names of the fields of `SamplingSettings`."""
@@ -39,7 +39,7 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How a request chooses among what its grammar allows, and where it stops.
+    """How a request samples among what its grammar allows, and where it stops.
 
     Attributes:
         temperature: Divides the logits before sampling; 0 is greedy. It holds for words, decisions and coordinates.
@@ -60,7 +60,6 @@ class SamplingSettings:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Check types and ranges."""
         make_plain(self)
         within = {
             "temperature": _is_real(self.temperature) and self.temperature >= 0,
@@ -75,14 +74,7 @@ class SamplingSettings:
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any] | None) -> Self:
-        """Read the `settings` argument of the public methods.
-
-        Args:
-            settings: Names and values; None and names left out mean the defaults.
-
-        Raises:
-            SettingsError: An unknown name, a value of the wrong type or out of its range; the message names it.
-        """
+        """Read the `settings` argument of the public methods; None and names left out mean the defaults."""
         if settings is None:
             return cls()
         if not isinstance(settings, Mapping):
@@ -123,55 +115,38 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One position of a sequence: an id, or an id that carries numbers.
-
-    Attributes:
-        id: In the model's vocabulary.
-        values: `(v,)` of a coordinate, `(width, height)` of a size, all in [0, 1]; empty for text.
-        probability: Of the decision that led here, where the position decided whether another object follows; else 1.
-        masses: For each of `values`, the probability mass around the chosen bin.
-        scores: For each of the ids that `Allowed.scored` named, its probability.
-    """
+    """One position of a sequence: an id, or an id that carries numbers."""
 
     id: int
-    values: tuple[float, ...] = ()
-    probability: float = 1.0
-    masses: tuple[float, ...] = ()
-    scores: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()  # `(v,)` of a coordinate, `(width, height)` of a size, in [0, 1]; empty for text
+    probability: float = 1.0  # of the decision that another object follows, where the position made it
+    masses: tuple[float, ...] = ()  # for each value, the probability mass around the sampled bin
+    scores: tuple[float, ...] = ()  # probabilities of the ids in `Allowed.scored`
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What may stand at the next position, small enough to hand over with every step.
+    """What may stand at the next position, small enough to go with every step."""
 
-    Attributes:
-        ids: The ids to choose from; among equals the first wins. None: every id that is not suppressed.
-        suppressed: Ids that `ids=None` leaves out.
-        coordinate: The id that carries a coordinate here; None where it is text like any other.
-        size: The same for a size.
-        end: Where set, the position decides between this id and one more object: any other id counts as `coordinate`,
-            and the probability of going on is wanted.
-        mask: Where set, the ids to choose from as bits, int32 ``[words]``, see `grammar.automata.mask`; `ids` and
-            `suppressed` are left out then. It never changes.
-        scored: Ids whose probabilities are wanted, at temperature 1 and among those that may stand here; at most
-            `MAX_SCORED`.
-    """
-
-    ids: tuple[int, ...] | None = None
-    suppressed: tuple[int, ...] = ()
-    coordinate: int | None = None
-    size: int | None = None
+    ids: tuple[int, ...] | None = None  # to sample from; of equals the first wins; None: all that are not suppressed
+    suppressed: tuple[int, ...] = ()  # left out where `ids` is None
+    coordinate: int | None = None  # the id that carries a coordinate here; None where it is text like any other
+    size: int | None = None  # the same for a size
+    # Where set, the position decides between this id and one more object: any other id counts as `coordinate`, and the
+    # probability of going on is wanted.
     end: int | None = None
+    # Where set, the ids to sample from as bits, in place of `ids` and `suppressed`; immutable. int32 ``[words]``, laid
+    # out by `grammar.automata.mask`.
     mask: npt.NDArray[np.int32] | None = field(default=None, compare=False)
-    scored: tuple[int, ...] = ()
+    scored: tuple[int, ...] = ()  # at most MAX_SCORED ids whose probabilities are wanted, at temperature 1
 
     @property
     def forced(self) -> int | None:
-        """The only id there is, which nobody has to choose; None where there is a choice."""
+        """The only id, where there is only one."""
         return self.ids[0] if self.ids is not None and len(self.ids) == 1 else None
 
     def permits(self, token_id: int) -> bool:
-        """Tell whether an id is among the allowed ones."""
+        """Whether an id is allowed."""
         if self.mask is not None:
             word, bit = divmod(token_id, 32)
             return 0 <= word < len(self.mask) and bool(int(self.mask[word]) >> bit & 1)
@@ -179,7 +154,7 @@ class Allowed:
 
 
 class Grammar(Protocol):
-    """A state machine over one sequence: says what may follow, is told what did."""
+    """A state machine over one sequence: what may follow, given the tokens that it has accepted."""
 
     @property
     def allowed(self) -> Allowed:
@@ -188,7 +163,7 @@ class Grammar(Protocol):
 
     @property
     def ahead(self) -> Allowed | None:
-        """What may stand one position further, where that is so whatever stands at the next one; None where not.
+        """What may stand one position further, where that does not depend on the next token; else None.
 
         Where every row of a batch knows this, its tokens are sampled without waiting for those before them.
         """
@@ -200,46 +175,26 @@ class Grammar(Protocol):
         ...
 
     def accept(self, token: Token) -> None:
-        """Take the next token.
-
-        Raises:
-            ValueError: The token was not allowed, or nothing may follow.
-        """
+        """Advance by a token; raises `ValueError` where it was not allowed, or nothing may follow."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question, ready for the engine; it can run once, because its grammar moves.
-
-    Attributes:
-        skill: The name of what is asked.
-        prompt: What follows BOS and the image.
-        grammar: What may follow the prompt, with every limit built in.
-        budget: Tokens that the grammar accepts at most: what a cache must have room for.
-        settings: How to choose among it.
-        subject: The text of the question or the object, stripped; results carry it as their label.
-        cache_salt: A tenant's own text: prompts of different salts share nothing that was computed for them.
-        realtime: Whether it comes before bulk work, and is dropped when it can no longer be in time.
-        strict: Whether an answer that a limit cut short is an error.
-    """
+    """One question, ready for the engine; it can run once, because its grammar has state."""
 
     skill: str
-    prompt: tuple[Token, ...]
-    grammar: Grammar
-    budget: int
+    prompt: tuple[Token, ...]  # after BOS and the image
+    grammar: Grammar  # what may follow the prompt, with every limit built in
+    budget: int  # most tokens that the grammar accepts, for which the cache needs room
     settings: SamplingSettings
-    subject: str = ""
-    cache_salt: str = ""
-    realtime: bool = False
-    strict: bool = False
+    subject: str = ""  # the question or the object, stripped: the label of results
+    cache_salt: str = ""  # prompts of different cache salts share nothing that was computed for them
+    realtime: bool = False  # goes before bulk work, and fails when it can no longer be in time
+    strict: bool = False  # an answer that a limit cut short is an error
 
     def check(self, finish_reason: str | None) -> None:
-        """Check how an answer ended.
-
-        Raises:
-            TruncatedError: A limit cut it short, and the request is strict.
-        """
+        """Raise `TruncatedError` if a limit cut the answer short and the request is strict."""
         if not self.strict or finish_reason == "stop":
             return
         settings = self.settings
@@ -254,16 +209,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the engine made of a request.
+    """The engine's answer to a request."""
 
-    Attributes:
-        tokens: All that was produced, the end id included.
-        finish_reason: "stop", "max_objects" or "length".
-        metrics: Where the time went.
-        picture_size: Width and height of the image it is about, in pixels; None where there is none.
-    """
-
-    tokens: tuple[Token, ...]
-    finish_reason: str | None
+    tokens: tuple[Token, ...]  # the end id included
+    finish_reason: str | None  # "stop", "max_objects" or "length"
     metrics: Metrics
-    picture_size: tuple[int, int] | None = None
+    picture_size: tuple[int, int] | None = None  # width and height of the image in pixels

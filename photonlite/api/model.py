@@ -43,12 +43,12 @@ class VisionModel:
     - `deadline_s`: seconds from the call after which the answer is worthless.
     - `realtime`: the request goes before others wherever something waits, though none starves, and with a deadline it
       is given up as soon as it can no longer be in time. No answer depends on it.
-    - `cache_salt`: requests of different cache salts share nothing that was computed for them.
+    - `cache_salt`: requests of different cache salts share nothing that was computed for them, so that tenants of a
+      server learn nothing of each other from timing.
     - `caller`: who asks, for fair turns at compiling grammars; the cache salt unless given.
     - `strict`: where a limit cut an answer short (`result.truncated`), `TruncatedError` is raised, at a stream's end.
 
-    While decoded images of more than `EngineConfig.max_prepared_bytes` wait for the engine, a call waits before it
-    decodes its own, at most until its deadline.
+    A call waits before it decodes an image while `EngineConfig.max_prepared_bytes` of others wait for the engine.
 
     All methods raise these when called: `ImageError` for an image that cannot be read or is over the limit,
     `SettingsError` for an unknown setting or value, `UnknownArgumentError` for any other unknown name, `PromptError`
@@ -276,10 +276,9 @@ class VisionModel:
 
         Raises:
             SpatialRefError: There are references without an image.
-            GrammarError: More than one of schema, choices and regex; or one that cannot be used: part of it would not
-                be enforced (`SchemaError`), it is too large (`GrammarTooLargeError`), or it allows no answer as short
-                as `max_tokens` asks for. While the answer is computed there may be these as well, `GrammarTimeoutError`
-                where compiling takes longer than `EngineConfig.grammar_limit_s`, and `GrammarBusyError`.
+            GrammarError: More than one of schema, choices and regex; or one that cannot be enforced (`SchemaError`), is
+                too large (`GrammarTooLargeError`), or allows no answer as short as `max_tokens`. While the answer is
+                computed also `GrammarTimeoutError` (see `EngineConfig.grammar_limit_s`) and `GrammarBusyError`.
         """
         asked: dict[str, Any] = {"question": question, "stream": stream, "settings": settings, "reasoning": reasoning}
         asked |= {"spatial_refs": spatial_refs, "schema": schema, "choices": choices, "regex": regex}
@@ -339,9 +338,6 @@ class VisionModel:
 
         Returns:
             Results in the order of the tasks; an error where there is none.
-
-        Raises:
-            InputError: `tasks` is not a list or another iterable.
         """
         with self._batch(tasks, progress=progress, errors=errors) as batch:
             while batch.fill():
@@ -364,14 +360,9 @@ class VisionModel:
         return self._session.metrics()
 
     def trace(self) -> Recording:
-        """Record what host and device do while a ``with`` block runs.
+        """Record what host and device do while a ``with`` block runs: `with model.trace() as trace: ...`.
 
-        ```python
-        with model.trace() as trace:
-            model.detect("desk.png", "mug")
-        trace.save("run.json")  # for https://ui.perfetto.dev
-        trace.draw("timeline.png")
-        ```
+        `trace.save("run.json")` writes it for https://ui.perfetto.dev, `trace.draw("timeline.png")` draws it.
         """
         return Recording(self._session.engine.tracer)
 
@@ -392,8 +383,7 @@ class VisionModel:
         self.close(drain=kind is None)
 
     def __repr__(self) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"VisionModel({self.name!r}, device={str(self.device)!r}, dtype={dtype!r})"
+        return f"VisionModel({self.name!r}, device={str(self.device)!r}, dtype={str(self.dtype)[6:]!r})"  # no "torch."
 
     def _run(self, kind: type[R], method: str, image: ImageInput | None, options: Options, **asked: Any) -> R:
         return cast(R, self._session.run(self._task(method, image, options, **asked)))

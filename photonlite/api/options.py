@@ -13,19 +13,7 @@ from photonlite.request import SETTINGS
 
 
 class Options(TypedDict, total=False):
-    """Options of a call, by name.
-
-    Attributes:
-        caller: Who asks, where callers share something, such as the time of the grammar compiler; the cache salt unless
-            given.
-        deadline_s: Seconds from the call after which the answer is worthless: `DeadlineError` is raised then.
-        realtime: Whether the request goes before bulk work: its image is decoded, encoded and prefilled first, and
-            other work beside it is cut short. Nothing that runs is given up, and bulk work keeps a share. With a
-            deadline the request fails with `DeadlineError` as soon as it can no longer be in time.
-        cache_salt: What is computed for the request serves later requests of the same cache salt only, so that no
-            tenant of a server learns from timing what another one has asked. Empty text counts as None.
-        strict: Whether an answer that a limit cut short raises `TruncatedError`; a stream raises it at its end.
-    """
+    """Options of a call, by name; :class:`photonlite.VisionModel` says what they mean."""
 
     caller: str | None
     deadline_s: float | None

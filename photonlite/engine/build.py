@@ -1,6 +1,6 @@
-"""How an engine is put together: memory first, then the cache, the runner's body, its graphs, and the core.
+"""Build an engine: plan the memory, then make cache, model runner, its graphs, and the core.
 
-Whatever the engine will ever use on the device is allocated here, or the configuration is refused with the numbers.
+All device memory that the engine will use is allocated here, or the configuration is refused with the numbers.
 """
 
 import contextlib
@@ -48,27 +48,15 @@ _CUDA_BATCH, _CPU_BATCH = 64, 8
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """An engine's parts.
-
-    Attributes:
-        core: Ready to tick.
-        memory: What the KV cache got.
-        graphs: What capturing took; None without graphs.
-    """
+    """An engine's parts."""
 
     core: EngineCore
-    memory: MemoryPlan
-    graphs: GraphReport | None
+    memory: MemoryPlan  # of the KV cache
+    graphs: GraphReport | None  # what capturing took; None without graphs
 
 
 def build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> Parts:
-    """Put an engine together.
-
-    Args:
-        model: In evaluation mode, on the device.
-        where: The device.
-        dtype: Of the weights.
-        config: How to run.
+    """Build an engine for a model in evaluation mode on the device.
 
     Raises:
         CapacityError: Not even one longest request fits the memory.
@@ -137,22 +125,15 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
 
 @dataclass(frozen=True, slots=True)
 class _Images:
-    """What encodes images.
-
-    Attributes:
-        encoder: Of the model.
-        capturer: Made its graphs, and makes all others from the same memory: they run one after the other. None, like
-            the next, without graphs.
-        graphs: What capturing took.
-    """
+    """What encodes images; the last two are None without graphs."""
 
     encoder: CropEncoder
-    capturer: CudaCapturer | None = None
+    capturer: CudaCapturer | None = None  # makes all graphs from one memory pool: they run one after the other
     graphs: GraphReport | None = None
 
 
 def _images(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> _Images:
-    """Make what encodes images, before the memory is planned: what its graphs take is in use by then."""
+    """Make the image encoder before the memory is planned: what its graphs take is in use by then."""
     if config.fp8_linears:
         require_fp8_linears(where, dtype)
     if where.type != "cuda":
@@ -166,12 +147,11 @@ def _images(model: Model, where: torch.device, dtype: torch.dtype, config: Engin
 
 
 def cuts_images(where: torch.device) -> bool:
-    """Tell whether crops are made on the device, of images that are copied whole; the CPU has Pillow for it."""
+    """Whether the device cuts crops, from images that are copied whole; on the CPU Pillow does it."""
     return where.type == "cuda"
 
 
 def _report(memory: MemoryPlan, kv: KvFormat, graphs: GraphReport | None) -> None:
-    """Tell whoever listens what the engine has taken."""
     stored = str(kv.dtype).removeprefix("torch.")
     _logger.info("KV cache: %d pages, %.2f GiB, in %s", memory.pages, memory.kv_bytes / 2**30, stored)
     if graphs is not None:
@@ -201,7 +181,7 @@ def _plan(
     graph_bytes: int,
     make_body: Callable[[int], TorchModelRunner],
 ) -> MemoryPlan:
-    """Decide how many pages the cache has."""
+    """Plan how many pages the cache has."""
     shape, page_size, rows = model.shape, config.page_size, slots.max_rows
     if config.kv_cache_bytes is not None or where.type != "cuda":
         size = config.kv_cache_bytes or cpu_cache_bytes(shape, kv.dtype, page_size=page_size, max_rows=rows)

@@ -1,4 +1,4 @@
-"""What callers see of the engine: a model, a device and a configuration become threads that answer requests."""
+"""`Engine`: a model, a device and a configuration become a thread that answers requests."""
 
 import itertools
 import secrets
@@ -22,21 +22,13 @@ from photonlite.sequence import ImageRef, Sequence, Sink
 class Engine:
     """Answers requests about images, many at a time.
 
-    Closing it, or letting go of the last reference to it, ends its threads.
+    Closing it, or dropping the last reference to it, ends its threads. `build` says what its making raises.
 
     Args:
         model: In evaluation mode, on the device.
-        device: Where it is.
+        device: Where the model is.
         dtype: Of its weights.
         config: How to run.
-
-    Attributes:
-        memory: What the KV cache got.
-        graphs: What capturing CUDA graphs took; None without graphs.
-
-    Raises:
-        CapacityError: Not even one longest request fits the memory.
-        SettingsError: The device cannot do what the configuration asks for.
     """
 
     def __init__(
@@ -100,7 +92,7 @@ class Engine:
         preprocess_s: float = 0.0,
         submitted: float | None = None,
     ) -> Sequence:
-        """Hand a request in, from any thread; returns at once.
+        """Put a request into the engine's inbox, from any thread; returns at once.
 
         Args:
             request: From a skill.
@@ -111,7 +103,7 @@ class Engine:
             submitted: When the caller asked, in seconds of `time.perf_counter`; now unless given.
 
         Raises:
-            CapacityError: It could not run even alone.
+            CapacityError: The request could not run even alone.
             ValueError: It holds what a step could not carry.
             ModelError: The engine is closed.
             EngineDiedError: The engine has died.
@@ -132,20 +124,20 @@ class Engine:
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:
-        """Give a request up, from any thread at any moment; one that has ended stays as it is."""
+        """Cancel a request, from any thread at any moment; one that has ended stays as it is."""
         self._loop.cancel(sequence)
 
     def wake(self) -> None:
-        """Let the engine look again: crops that it waits for are cut."""
+        """Wake the engine: crops that it waits for are cut."""
         self._loop.wake()
 
     @property
     def cuts_images(self) -> bool:
-        """Whether crops are made on the device, of images that are handed in whole."""
+        """Whether the device cuts crops, from whole images."""
         return cuts_images(self._where)
 
     def host_array(self, shape: tuple[int, ...]) -> Array:
-        """Allocate uint8 memory from which the device copies without waiting; nobody has cleared it."""
+        """Allocate uninitialised uint8 memory from which the device copies without waiting."""
         on_card = self._where.type == "cuda"
         with torch.cuda.device(self._where) if on_card else nullcontext():
             # The array keeps the tensor. Clearing a large image's memory would take as long as filling it.
@@ -153,7 +145,7 @@ class Engine:
         return array
 
     def close(self, *, drain: bool = True) -> None:
-        """Take no more requests, finish or fail those that are open, let go of the device; closing twice is fine.
+        """Refuse further requests, finish or fail those that are open, release the device; closing twice is fine.
 
         Args:
             drain: Whether open requests are finished; else they fail with `ModelError`.
