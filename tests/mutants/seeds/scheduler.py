@@ -259,7 +259,7 @@ MUTANTS = [
     Mutant(
         "priority: a full batch keeps real-time requests waiting",
         "scheduler/realtime.py",
-        "return self._num_urgent_running < running.max_batch and",
+        "return sum(one.realtime for one in running) < running.max_batch and",
         "return len(running) < running.max_batch and",
         "tests/scheduler/test_priority.py",
     ),
