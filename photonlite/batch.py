@@ -104,11 +104,6 @@ class ScheduledBatch:
         """The sequences that an encode launch is for."""
         return [group.job.leader for group in self.groups if group.job.leader is not None]
 
-    @property
-    def realtime(self) -> bool:
-        """Whether an encode or prefill launch is for real-time requests: none is for both classes."""
-        return any(leader.realtime for leader in [*self.leaders, *(row.sequence for row in self.rows)])
-
 
 State = Literal["launched", "pending", "committing", "free"]
 

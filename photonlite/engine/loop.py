@@ -1,7 +1,7 @@
 """The engine thread: takes requests in, ticks while there is something to do, sleeps while there is not.
 
-Other threads only leave notes in the inbox; everything else belongs to the engine thread. It keeps no reference to the
-:class:`~photonlite.engine.engine.Engine` in front of it, so that an engine nobody refers to can end.
+Other threads only append notes to the inbox; everything else belongs to the engine thread. It keeps no reference to the
+:class:`~photonlite.engine.engine.Engine`, so that dropping the last reference to an engine ends it.
 """
 
 import atexit
@@ -21,18 +21,18 @@ from photonlite.errors import EngineDiedError, ModelError, PhotonliteError
 from photonlite.sequence import Sequence
 
 _LONGEST_SLEEP = 0.5
-"""Seconds until an idle engine gives a sign of life: whoever watches it takes a second without one for trouble."""
+"""Seconds between an idle engine's ticks: monitoring counts a second without one as trouble."""
 
 _NOTES = 32
-"""Notes that are read before each tick: those that run must not wait until thousands have been read."""
+"""Notes that are read before each tick: running requests must not wait until thousands have been read."""
 
 _logger = logging.getLogger("photonlite")
 
 _FAULT = "the engine has stopped after a fault of its own, which the log tells: load the model again"
 
-# A thread that is inside torch when the interpreter goes away aborts the process: those that still run end before.
+# A thread that is inside torch when the interpreter exits aborts the process: running threads are ended before.
 _loops: "weakref.WeakSet[EngineLoop]" = weakref.WeakSet()
-# The last act of a thread is to drop its loop, and with it the model's memory; then it is still known here.
+# A thread drops its loop last of all, and with it the model's memory: it must be joined even then.
 _threads: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 
@@ -46,7 +46,7 @@ def _close_all() -> None:
 
 
 def _disown_all() -> None:
-    """Let go of loops whose threads another process has: a lock that one of them held is never released here."""
+    """Disable loops in a forked process: their threads stayed in the parent, and locks they held are never released."""
     for loop in list(_loops):
         loop.disown()
     _loops.clear()
@@ -58,16 +58,12 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 
 class EngineLoop:
-    """Drives an :class:`EngineCore` on a thread of its own.
-
-    Args:
-        core: Nobody else touches it from now on.
-    """
+    """Drives an :class:`EngineCore`, which belongs to this loop from now on, on a thread of its own."""
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
         self._inbox: deque[Callable[[], None]] = deque()
-        # Both are reentrant: a collection of garbage in the middle of anything may drop a request, which cancels it.
+        # Both are reentrant: garbage collection may drop a request on any line, which cancels it.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._gate = threading.RLock()
         self._refusal: PhotonliteError | None = None
@@ -85,15 +81,14 @@ class EngineLoop:
 
     @property
     def last_tick_s(self) -> float:
-        """Seconds since the thread's last sign of life.
+        """Seconds since the thread's last tick: under a second while idle, else as long as a step of the device takes.
 
-        Under a second while it idles; else as long as it waits for a step of the device. It grows for ever once the
-        thread has ended.
+        It grows for ever once the thread has ended.
         """
         return time.perf_counter() - self._last_tick
 
     def submit(self, sequence: Sequence) -> None:
-        """Hand a request in: it is checked and hashed on this thread, and what goes wrong later reaches its sink.
+        """Submit a request: it is checked and hashed on this thread; later errors reach its sink.
 
         Raises:
             CapacityError: It could not run even alone.
@@ -104,33 +99,33 @@ class EngineLoop:
         self._core.prepare(sequence)
         with self._gate:  # a note is either refused here or read: none is left in the inbox of an ended thread
             if self._refusal is not None:
-                raise self._refusal.with_traceback(None)  # one error for everybody: it must not collect their frames
+                raise self._refusal.with_traceback(None)  # raised many times: it must not collect frames
             self._inbox.append(lambda: self._submit(sequence))
         self.wake()
 
     def cancel(self, sequence: Sequence) -> None:
-        """Give a request up, at any moment, from any thread; one that has ended stays as it is."""
+        """Cancel a request, from any thread; one that has ended stays as it is."""
         self.post(lambda: self._core.cancel(sequence))
 
     def post(self, note: Callable[[], None]) -> None:
-        """Have something done on the engine thread; after the end nothing happens."""
+        """Run a function on the engine thread; does nothing once that has ended."""
         with self._gate:
             if self._refusal is None or self._thread.is_alive():
                 self._inbox.append(note)
         self.wake()
 
     def wake(self) -> None:
-        """Let the engine look again: something that it waits for has changed."""
+        """Wake the engine: something that it waits for has changed."""
         self._wake.put(None)
 
     def close(self, *, drain: bool) -> None:
-        """Take no more requests; finish (`drain`) or fail those that are open; return when the thread has ended."""
+        """Refuse new requests, finish (`drain`) or fail open ones, and wait for the thread to end."""
         self.stop(drain=drain)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def stop(self, *, drain: bool) -> None:
-        """The same, without waiting."""
+        """Close without waiting for the thread to end."""
         closed = ModelError("the model is closed: load it again")
         with self._gate:
             self._refusal = self._refusal or closed
@@ -140,7 +135,7 @@ class EngineLoop:
         self.wake()
 
     def disown(self) -> None:
-        """Refuse everything, in a process that was forked: the thread stayed behind, with whatever locks it held."""
+        """Refuse everything in a forked process: the thread stayed in the parent, with the locks it held."""
         self._gate = threading.RLock()
         self._wake = queue.SimpleQueue()
         self._inbox.clear()
@@ -186,13 +181,13 @@ class EngineLoop:
     def _submit(self, sequence: Sequence) -> None:
         try:
             self._core.submit(sequence)
-        except Exception as error:  # whatever is wrong with a request is its own affair
+        except Exception as error:  # fails this request alone
             sequence.finalized = True
             sequence.error = error
             _attempt(lambda: sequence.sink.on_finish(sequence))
 
     def _die(self, cause: BaseException) -> None:
-        """Fail what is open and refuse what comes: nobody waits for an answer that cannot come."""
+        """Fail all open requests and refuse new ones: waiting callers must get an error."""
         _logger.critical("the engine has stopped", exc_info=without_frames(cause))
         error = cause if isinstance(cause, EngineDiedError) else EngineDiedError(_FAULT)
         if error is not cause:
@@ -209,7 +204,7 @@ class EngineLoop:
 
 
 def _attempt(action: Callable[[], None]) -> None:
-    """Do what is left to do after a failure; its own failure changes nothing any more."""
+    """Call a function after a failure, ignoring its own errors."""
     try:
         action()
     except Exception:
