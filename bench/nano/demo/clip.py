@@ -1,8 +1,8 @@
-"""A short clip for loops that look many times a second: things that move on a desk, seen by a camera that sways.
+"""A short clip for real-time loops: objects that move on a desk, seen by a swaying camera.
 
 `python -m bench.nano.demo.clip` writes assets/clip/clip.webp, and to assets/clip/truth.json what is visible where in
 every frame. A car comes in, disappears for a moment behind the books and leaves; one ball rolls out, another rolls in.
-The last frame goes over into the first one.
+The last frame continues in the first one.
 """
 
 import json

@@ -33,8 +33,8 @@ class Model(Protocol):
 def examine(model: Model, scene: Scene, seed: int, skills: Sequence[Skill] = SKILLS) -> SceneRecord:
     """Ask one scene's questions, the same ones for the same seed.
 
-    Each kind in the scene is looked for by one random phrase, and so are one object that is not in it and one word that
-    names no object. A skill's questions do not depend on which other skills are examined. What the checkpoint was not
+    Every kind in the scene is requested by one random phrase, and so are one absent object and one word that names no
+    object. A skill's questions do not depend on which other skills are examined. What the checkpoint was not
     trained for (a skill, references, reasoning) is left out of the record.
     """
     record = SceneRecord(seed, scene.background, scene.image.width, scene.image.height)

@@ -1,4 +1,4 @@
-"""How long one detect takes with the model loaded, and the command line from a cold shell.
+"""Latency of one detect call with the model loaded, and of the command line from a cold start.
 
 `python -m bench.nano.evaluation.latency` prints JSON. Times of one machine mean little on another, so each comes with
 its ratio to a multiplication of two 2048 x 2048 float32 matrices, measured in the same run on the same threads.

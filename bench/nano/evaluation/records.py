@@ -57,7 +57,7 @@ class CaptionRecord:
 class QueryRecord:
     """A question in words."""
 
-    about: str  # A key of `examine_words.ABOUT`
+    about: str  # A key of `asking.words.ABOUT`
     # What kind of case it is: a `Wanted`, or "named", "nothing", "yes", "no"; None where there is one kind
     case: str | None
     question: str  # Text of the request
@@ -85,7 +85,7 @@ class FieldRecord:
 class TypedRecord:
     """A question that was answered with JSON."""
 
-    case: str  # One of `examine_typed.CASES`
+    case: str  # One of `asking.typed.CASES`
     question: str  # Text of the request
     text: str  # The JSON as it was written
     schema: dict[str, Any]  # That it was held to

@@ -34,7 +34,7 @@ def random_true(valid: Tensor) -> Tensor:
 def weighted_choice(valid: Tensor, weights: Tensor) -> Tensor:
     """Choose among the True places of [..., K] with odds of `weights` (which broadcast; 0 means never).
 
-    Exponential clocks: the one that rings first, at a rate of its weight.
+    Uses exponential clocks: the entry with the smallest Exp(weight) sample wins.
     """
     rings = torch.rand(valid.shape, device=valid.device).clamp(min=1e-30).log().neg()
     return (weights * valid / rings).argmax(-1)
@@ -65,7 +65,7 @@ class Kinds:
     def absent(self, labels: Tensor, present: Tensor) -> Tensor:
         """Choose kinds that are not in scenes, one for each of `present` [K, B]; NONE is an unknown word.
 
-        Half of them share a category with what is there: telling them apart is what is hard.
+        Half of them share a category with a present kind: these are the hard negatives.
         """
         device = labels.device
         scores = torch.rand(*present.shape, self.count, device=device)

@@ -1,6 +1,6 @@
-"""Rows of questions: parts laid side by side, gaps closed, padded to a fixed length.
+"""Layout of question rows: parts are concatenated, gaps closed, and rows padded to a fixed length.
 
-Every part has its full width in every row; places that a row does not use hold NONE.
+Every part has its full width in every row; unused places hold NONE.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """Questions about composed scenes and their answers as tensors, made on the device by table look-up.
 
-Every text that can appear is tokenised once, in pieces, on the host. One call asks every scene one question a
-slot, with static shapes and without waiting for the device.
+Every text that can appear is tokenised once, in pieces, on the host. One call makes one question
+per slot for every scene, with static shapes and without waiting for the device.
 """
 
 import random

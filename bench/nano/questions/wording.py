@@ -1,7 +1,7 @@
 """Wording of questions: templates cut at their gaps, filled with names by table look-up.
 
-Words keep the space before them, so a question is its pieces and names side by side: no text is tokenised while
-training.
+Words keep the space before them, so that a question is a concatenation of pieces and names: no text is tokenised
+during training.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The little English grammar that the nano corpus needs: plurals, articles, lists.
+"""English plurals, articles and lists for the nano corpus.
 
 Rules cover the words of `objects.txt` and `unknown.txt`, not English; exceptions are listed by their head word.
 """

@@ -21,9 +21,8 @@ _LEAST_SHARE = 0.04
 class BatchSource:
     """Makes scenes and questions of one tiling.
 
-    On a GPU the next batch is made on a stream of its own while the last one is learned from: the many small kernels of
-    scenes fill the gaps between large products. Two stores take turns; a store is written anew when the step that read
-    it has ended.
+    On a GPU the next batch is made on a separate stream during the current training step: its many small kernels fill
+    the gaps between large products. Two stores alternate; a store is rewritten after the step that read it.
 
     What the host draws (sizes of degraded images) is frozen in a graph: there are several, taken at random.
     """
@@ -41,7 +40,7 @@ class BatchSource:
             self._prepare(Difficulty())
 
     def __call__(self, difficulty: Difficulty) -> tuple[Tensor, ...]:
-        """Return the arguments of `Learner.forward`; what they hold is lost two calls later.
+        """Return the arguments of `Learner.forward`; the tensors are overwritten two calls later.
 
         On a GPU `difficulty` is that of the next batch; this one has the last call's.
         """

@@ -131,10 +131,10 @@ class Learner(nn.Module):
         return answers | self._dense(images, patch_labels, patch_boxes, patch_leads)
 
     def _embed(self, ids: Tensor, values: Tensor) -> Tensor:
-        """Embed text, and numbers with a little noise: at inference they come from bins that may be one off.
+        """Embed text, and numbers with a little noise, since at inference they come from bins that may be one off.
 
-        Fourier features keep float32, as they have when the model serves: half the digits of an angle of hundreds of
-        radians say nothing about its cosine.
+        Fourier features keep float32, as they have when the model serves: bfloat16 cannot represent angles of
+        hundreds of radians well enough for a cosine.
         """
         x = self.model.text.embed(ids)
         coord = (values[..., 0] + 0.003 * torch.randn_like(values[..., 0])).flatten()

@@ -1,9 +1,9 @@
 """Turn a training run into the shipped checkpoint: `python -m bench.nano.training.publish RUN [--margin 0.5]`.
 
-Training weighs a missed object and an invented one alike; users mind the invented ones more. A margin is taken from the
-bias of the coordinate id, so that the model goes on to a further object only when it is that much surer (in logits) of
-it than of the end. Weights from a short run want one; it is to be chosen on scenes from seed 30,000,000, which the
-evaluation does not use. After a long run nothing is invented, and the default is none.
+Training weighs missed and invented objects alike, but users mind invented ones more. `--margin` is subtracted from the
+bias of the coordinate id, so that the model continues with another object only when its logit exceeds that of the end
+by the margin. Weights of a short run need one; choose it on scenes from seed 30,000,000, which the evaluation does not
+use. After a long run nothing is invented, and the default is 0.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Short runs that differ in one thing each: `python -m bench.nano.training.sweep --minutes 1 --out DIR`.
+"""Short training runs that differ in one option each: `python -m bench.nano.training.sweep --minutes 1 --out DIR`.
 
-Every run has the same minutes of a card to itself: runs that share one start together, since start-up is host work, and
-then train one after another. The table (sweep.md) compares what each has learned by then.
+Every run has a card to itself for the same number of minutes: runs that share a card start together, since start-up is
+host work, and then train one after another. The table (sweep.md) compares their scores and losses.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Train the nano checkpoint: `torchrun --nproc-per-node 2 -m bench.nano.training --minutes 16 --out DIR`.
 
 The run is measured in minutes: learning rate and curriculum follow the clock, so it ends where it should on any card.
-It writes weights (float16, the public key names), a log of JSON lines, and images of what it was shown. A run that
-was cut short goes on with `--resume`, at the minute of its last checkpoint; without torchrun it trains on one card.
+It writes weights (float16, the public key names), a log of JSON lines, and sample images. `--resume` continues an
+interrupted run at the minute of its last checkpoint; without torchrun it trains on one card.
 """
 
 import argparse

@@ -120,7 +120,7 @@ def test_every_prompt_is_the_one_that_the_package_writes():
 
 def test_every_answer_is_one_that_the_package_allows_and_ends_there():
     asked_all = ask(random_scenes(150))
-    del asked_all[TYPED]  # see test_question_typed.py
+    del asked_all[TYPED]  # see test_typed.py
     for row in itertools.chain(*map(rows_of, asked_all)):
         grammar = request_of(row).grammar
         for token in answer_of(row).tokens:

@@ -31,7 +31,7 @@ def outline_html(outline: OutlineRecord) -> str:
 def caption_html(caption: CaptionRecord) -> str:
     """Write a caption out, wrong numbers, kinds and zones marked, and after it what it leaves out.
 
-    A kind that is named twice is wrong the second time.
+    The second mention of a kind is wrong.
     """
     wrong = [part for part in placed(caption.text) if not is_true(part, caption.zones)]
     right: set[int] = set()

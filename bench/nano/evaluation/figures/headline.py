@@ -1,6 +1,6 @@
 """Headline figures, their targets, and confidence intervals by bootstrap over scenes.
 
-Every figure but two is made of sums over scenes, such as right and missed boxes. A resample is a vector of how often
+All figures but two follow from sums over scenes, such as right and missed boxes. A resample is a vector of how often
 each scene was drawn; one product with the table of all scenes' sums gives the sums of all resamples. The first of them
 is the sample itself.
 """

@@ -26,7 +26,7 @@ def typed_figures(answers: Sequence[TypedRecord]) -> Figures:
     """Return the share of values that are right, of answers that are so as a whole, and of those that keep to the
     schema.
 
-    `asking.judge_typed` compares values; they are also grouped by what they are and by what was asked.
+    `asking.typed` compares values; they are also grouped by what they are and by what was asked.
     """
     kinds, cases = defaultdict(list), defaultdict(list)
     for answer in answers:
@@ -68,7 +68,7 @@ def is_valid(answer: TypedRecord) -> bool:
 
 
 def conforms(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Whether a value keeps to one of the schemas of `examine_typed`; other keywords are not known here."""
+    """Whether a value keeps to one of the schemas of `asking.typed`; other keywords are not known here."""
     if "anyOf" in schema:
         return any(conforms(value, one) for one in schema["anyOf"])
     if "enum" in schema:

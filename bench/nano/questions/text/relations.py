@@ -1,4 +1,4 @@
-"""Questions about where things are to each other, and their answers.
+"""Questions about relative positions, and their answers.
 
 A scene is a list of `(class index, cx, cy)` in fractions of the image; an instance is named by its place in it.
 """

@@ -1,4 +1,4 @@
-"""Questions that are answered with JSON, coordinates and sizes standing where its numbers would.
+"""Questions answered with JSON in which coordinate and size tokens stand for numbers.
 
 ```
 prompt  {"  fruit  ":"  banana  ","  count  ":  3  ,"  box  ":  c c s  }
@@ -6,8 +6,8 @@ prompt  {"  fruit  ":"  banana  ","  count  ":  3  ,"  box  ":  c c s  }
            └─────── a cell ──────┘
 ```
 
-An answer is its cells side by side, at most `CELLS` of them: item after item, property after property. One that is too
-long for its row is cut: what is there of it is learned all the same.
+An answer is its cells side by side, at most `CELLS` of them: item after item, property after property. An answer
+that is too long for its row is cut; its beginning still counts in the loss.
 """
 
 import torch

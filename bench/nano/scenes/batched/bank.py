@@ -30,9 +30,9 @@ class BackgroundBank:
         self.refresh(entries)
 
     def refresh(self, count: int) -> None:
-        """Paint the `count` oldest entries anew.
+        """Repaint the `count` oldest entries.
 
-        Does not wait for the device. Kinds and places are the host's choice: call it outside of captured graphs, whose
+        Does not wait for the device. The host chooses kinds and places: call it outside of captured graphs, whose
         replays see the new entries.
         """
         while count > 0:
@@ -102,7 +102,7 @@ class BackgroundBank:
 def take(texels: Tensor, entry: Tensor, place: Tensor, colour: Tensor, mask: Tensor, size: tuple[int, int]) -> Tensor:
     """Take backgrounds with PyTorch alone; the kernel's reference. `texels`: uint8 [entries, side, side, 4]; `entry`:
     which two of them each scene uses, [B, 2]; `place`: [B, 2, 2, 3], from x and y in [-1, 1] to column and row;
-    `colour`: [B, 2, 3, 4], from RGB and one to RGB; `mask`: [B, 11], see `BackgroundBank._masks`. Returns Float [B, 3,
+    `colour`: [B, 2, 3, 4], from RGB and one to RGB; `mask`: [B, 11], see `BackgroundBank._masks`. Returns float [B, 3,
     H, W].
     """
     height, width = size

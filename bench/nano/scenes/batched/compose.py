@@ -93,7 +93,7 @@ class Scenes:
 class Composer:
     """Draws scenes from premultiplied sprites at several levels of blur. `sprites`: straight RGBA, uint8 [classes, s,
     s, 4]; `size`: height and width of a composed scene in pixels, multiples of 16; `steady`: which classes keep
-    their hue, bool [classes]; see `steady_hues`. None: none; `entries`: backgrounds painted in advance; by default
+    their hue, bool [classes]; see `steady_hues`; `entries`: backgrounds painted in advance; by default
     8192 on a GPU. They lie in `bank`, which may be refreshed.
     """
 

@@ -96,8 +96,8 @@ def degrade(images: Tensor) -> Tensor:
     """Degrade clean scenes [B, 3, H, W] in [0, 1] in place, as files and cameras do.
 
     A third stay sharp, a third go through JPEG at the model's own resolution, a third through a smaller image of
-    another aspect and JPEG there; 40 % are blurred, 40 % get grain, 30 % lose colour, a tenth of these all of it. Which
-    ones is drawn on the device. The host draws the size of the smaller image: a captured graph keeps it.
+    another aspect and JPEG there; 40 % are blurred, 40 % get grain, 30 % lose colour, a tenth of these all of it. The
+    device chooses which. The host draws the size of the smaller image, so a captured graph keeps it.
     """
     batch, _, height, width = images.shape
     device, dtype = images.device, images.dtype

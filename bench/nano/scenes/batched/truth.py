@@ -88,8 +88,8 @@ def place_outlines(
 ) -> tuple[Tensor, Tensor]:
     """Express outlines of sprites in the visible boxes: clockwise as seen, from the vertex that is topmost upright.
 
-    Upright means mirrored as the thing is, but not turned; of vertices equally high it is the leftmost. So where an
-    outline begins does not jump as the thing turns, and symmetric things begin at the same place when mirrored.
+    Upright means mirrored as the object is, but not turned; of vertices equally high it is the leftmost. So the
+    start does not jump as the object turns, and symmetric objects start at the same place when mirrored.
     `outline`: vertices in sprite units, clockwise, [B, N, V, 2]; `count`: how many of them count, [B, N]; `transform`:
     from the scene to the sprites, [B, N, 2, 3]. Returns vertices in [0, 1] of the box, 0 past the count, and the count,
     0 without a label.

@@ -1,6 +1,6 @@
 """Backgrounds of the held-out scenes, drawn with numpy and Pillow.
 
-Nothing here is shared with the training generator: the kinds that both know are written a second time, and the kinds of
+Nothing here is shared with the training generator: kinds that both draw are implemented twice, and the kinds of
 `HELD_OUT_BACKGROUNDS` exist only here.
 """
 
