@@ -41,7 +41,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     q ``[B, T, H, D]``, k and v ``[B, S, H_kv, D]`` (``H / H_kv`` query heads share one), and a bool mask that
     broadcasts to ``[B, H, T, S]``, give ``[B, T, H, D]``.
     """
-    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
     return out.transpose(1, 2)
 

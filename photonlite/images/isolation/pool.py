@@ -16,6 +16,7 @@ Here each worker has a socket of its own, messages are JSON, and pixels come thr
 
 import asyncio
 import atexit
+import contextlib
 import os
 import queue
 import sys
@@ -144,10 +145,11 @@ class DecodePool:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join()
-        while not self._queue.empty():
-            job = self._queue.get()
-            if job is not None and job.future.set_running_or_notify_cancel():
-                job.future.set_exception(_closed_error())
+        with contextlib.suppress(queue.Empty):
+            while True:
+                job = self._queue.get_nowait()
+                if job is not None and job.future.set_running_or_notify_cancel():
+                    job.future.set_exception(_closed_error())
         for process in processes:
             process.close()
 
