@@ -106,15 +106,16 @@ def test_the_same_spec_is_compiled_once_for_all_who_ask_meanwhile(tmp_path: Path
 
 
 def test_specs_wait_in_order(tmp_path: Path) -> None:
-    gate, ended = Gate(tmp_path), []
+    gate, ended, settled = Gate(tmp_path), [], threading.Semaphore(0)
     with compiling() as compiler:
         futures = [compiler.compile(gate.job)]
         futures += [compiler.compile(spec(f"give {number}")) for number in range(5)]
         for number, future in enumerate(futures):
-            future.add_done_callback(lambda _, number=number: ended.append(number))
+            future.add_done_callback(lambda _, number=number: (ended.append(number), settled.release()))
         gate.reached()
         gate.open()
-        wait(futures, LONG)
+        for _ in futures:  # a future wakes those that wait for it before it calls back
+            assert settled.acquire(timeout=LONG)
 
         assert ended == [0, 1, 2, 3, 4, 5]
 
