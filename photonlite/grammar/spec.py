@@ -1,4 +1,4 @@
-"""What an answer has to be, as a value: what grammars are compiled from, and what they are known by."""
+"""What an answer has to be, as a hashable value: the input and the cache key of the compiler."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,12 +9,10 @@ Kind = Literal["schema", "regex", "object"]
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """A set of texts; equal specs share what was compiled for one of them.
+    """A set of texts.
 
-    Attributes:
-        kind: How `source` is read.
-        source: The canonical JSON text of a schema (properties in the order in which answers have them), or the
-            pattern of a regular expression; empty for "object".
+    `source` is a canonical JSON text of a schema, with properties in the order of answers, or a pattern, or empty for
+    "object".
     """
 
     kind: Kind

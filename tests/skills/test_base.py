@@ -130,7 +130,7 @@ def test_a_box_is_clamped_to_the_image() -> None:
     assert box((coordinate(0.5), coordinate(0.5), size(2, 2))) == whole
 
 
-def test_closing_pieces_closes_the_tokens_though_somebody_waits_for_one() -> None:
+def test_closing_pieces_closes_the_tokens_while_a_thread_waits_for_one() -> None:
     class Tokens(Iterator[Token]):
         closed = False
 

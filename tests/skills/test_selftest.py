@@ -39,7 +39,7 @@ def test_a_nan_in_any_part_is_found_at_load(tmp_path: Path, part: str) -> None:
     assert threading.active_count() == before
 
 
-def test_a_good_checkpoint_passes_and_a_bad_one_is_taken_where_nobody_looks(tmp_path: Path) -> None:
+def test_a_good_checkpoint_passes_and_a_bad_one_loads_without_the_check(tmp_path: Path) -> None:
     with photonlite.load(make_folder(tmp_path / "good"), device="cpu", check=True) as model:
         counted = model.metrics()["counters"]
         assert counted["requests_finished"] == len(model.skills) > 3

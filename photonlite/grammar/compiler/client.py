@@ -40,7 +40,7 @@ from photonlite.errors import (
 from photonlite.grammar.automata.tables import Automaton, SpecialIds
 from photonlite.grammar.automata.trie import TokenBytes
 from photonlite.grammar.compiler.cache import AutomatonCache
-from photonlite.grammar.compiler.process import COMMAND, MEMORY, CompileWorkerLostError, WorkerProcess
+from photonlite.grammar.compiler.process import COMMAND, MEMORY, GrammarWorkerLostError, WorkerProcess
 from photonlite.grammar.compiler.queue import CompileJob, JobQueue, Outcome, settle_future
 from photonlite.grammar.compiler.worker import encode
 from photonlite.grammar.spec import GrammarSpec
@@ -268,7 +268,7 @@ class _WorkerPool:
         begun = time.perf_counter()
         try:
             reply, size = worker.ask(job.spec, self._limit_s)
-        except CompileWorkerLostError as lost:
+        except GrammarWorkerLostError as lost:
             return self._after_loss(worker, job, lost)
         with self._lock:
             self.finished += 1
@@ -280,7 +280,7 @@ class _WorkerPool:
         self.cache.keep(job.spec, automaton, size, job.cache_salt)
         return automaton
 
-    def _after_loss(self, worker: WorkerProcess, job: CompileJob, lost: CompileWorkerLostError) -> Outcome | None:
+    def _after_loss(self, worker: WorkerProcess, job: CompileJob, lost: GrammarWorkerLostError) -> Outcome | None:
         """Return the error of a job whose worker was lost; None where it is to be tried again. See the module."""
         with self._lock:
             self.lost += 1

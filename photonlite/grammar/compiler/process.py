@@ -33,7 +33,7 @@ _FROM_OUTSIDE: Final = tuple(-number for number in (signal.SIGTERM, getattr(sign
 _ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
-class CompileWorkerLostError(Exception):
+class GrammarWorkerLostError(Exception):
     """A worker ended instead of answering.
 
     "not taken": before it had read the job. "crashed": of what it computed, or of its memory limit. "killed": from
@@ -97,7 +97,7 @@ class WorkerProcess:
         """Return the automaton of a spec or the error that the worker met, and its bytes.
 
         Raises:
-            CompileWorkerLostError: The process ended, or was killed because it took more than `limit_s` seconds.
+            GrammarWorkerLostError: The process ended, or was killed because it took more than `limit_s` seconds.
         """
         jobs, results = self._pipes
         taken = False
@@ -110,14 +110,14 @@ class WorkerProcess:
         except (OSError, EOFError) as cause:
             self.close()
             if self._late:
-                raise CompileWorkerLostError("late") from cause
+                raise GrammarWorkerLostError("late") from cause
             if not taken:
-                raise CompileWorkerLostError("not taken") from cause
-            raise CompileWorkerLostError("killed" if self.exit_code in _FROM_OUTSIDE else "crashed") from cause
+                raise GrammarWorkerLostError("not taken") from cause
+            raise GrammarWorkerLostError("killed" if self.exit_code in _FROM_OUTSIDE else "crashed") from cause
         return decode(data), len(data)
 
     def kill(self) -> None:
-        """End it now; a thread that waits for its answer gets a CompileWorkerLostError."""
+        """End it now; a thread that waits for its answer gets a GrammarWorkerLostError."""
         self._process.kill()
 
     def close(self) -> None:

@@ -30,14 +30,14 @@ def prepare(pieces: Any, ids: Any) -> Any:
 
     def build(spec: Any) -> Any:
         what, _, rest = spec.source.partition(" ")
-        answer = getattr(Deeds, what)(rest, pieces, ids)
+        answer = getattr(Actions, what)(rest, pieces, ids)
         # An automaton like no other, whose ids are the answer.
         return Automaton(answer, *[None] * (len(fields(Automaton)) - 1))
 
     return build
 
 
-class Deeds:
+class Actions:
     """What a source may ask for."""
 
     @staticmethod
@@ -78,7 +78,7 @@ class Deeds:
 
     @staticmethod
     def wait(text: str, pieces: Any, ids: Any) -> Any:
-        """Wait until somebody opens a named pipe for writing; say so first through another, if there are two."""
+        """Wait until a named pipe is opened for writing; tell that through another pipe first, if there are two."""
         if " " in text:
             text, begun = text.split()
             os.close(os.open(begun, os.O_WRONLY))
@@ -124,7 +124,7 @@ class Deeds:
 
     @staticmethod
     def recurse(text: str, pieces: Any, ids: Any) -> Any:
-        return Deeds.recurse(text, pieces, ids)
+        return Actions.recurse(text, pieces, ids)
 
     @staticmethod
     def panic(text: str, pieces: Any, ids: Any) -> Any:

@@ -162,7 +162,7 @@ def test_a_future_that_is_cancelled_leaves_the_others_alone(tmp_path: Path) -> N
         assert not compiler.compile(spec("process")).done()
 
 
-def test_a_job_over_its_time_costs_the_worker_and_nobody_else() -> None:
+def test_a_job_over_its_time_costs_its_worker_and_no_other_job() -> None:
     with compiling(limit_s=0.2) as compiler:
         late = compiler.compile(spec("ever"))
         after = compiler.compile(spec("give x"))

@@ -63,7 +63,7 @@ def test_time_is_divided_and_not_turns() -> None:
     assert callers.count("quick") == 40
 
 
-def test_who_comes_new_is_next_and_who_paused_has_saved_nothing() -> None:
+def test_a_new_caller_is_next_and_a_pause_earns_no_credit() -> None:
     clock = Clock()
     queue = FairQueue(1, clock)
     for _ in range(50):
@@ -79,7 +79,7 @@ def test_who_comes_new_is_next_and_who_paused_has_saved_nothing() -> None:
     assert callers.count("new") in (5, 6)
 
 
-def test_no_caller_has_all_of_several_workers_but_nobody_in_particular_may() -> None:
+def test_only_the_unnamed_caller_gets_all_of_several_workers() -> None:
     queue = FairQueue(3)
     for caller in ("a", "a", "a", "", "", ""):
         queue.add(job(caller))
@@ -180,7 +180,7 @@ def test_only_so_many_specs_wait() -> None:
     assert not queue.add(D).done()
 
 
-def test_who_cancels_gives_up_its_place_only() -> None:
+def test_a_cancelled_future_gives_up_its_own_place_only() -> None:
     queue = JobQueue(2)
     one, other, alone = queue.add(A), queue.add(A), queue.add(B)
     assert one.cancel()
@@ -208,7 +208,7 @@ def test_what_runs_can_be_cancelled_and_joined_again() -> None:
     assert first.cancelled()
 
 
-def test_a_job_that_was_put_back_is_the_next_one_unless_nobody_wants_it() -> None:
+def test_a_job_that_was_put_back_is_the_next_one_unless_all_its_futures_are_cancelled() -> None:
     queue = JobQueue(9)
     first, _ = queue.add(A), queue.add(B)
     queue.put_back(taken(queue))
@@ -296,7 +296,7 @@ def test_settling_a_future_that_was_cancelled_does_nothing() -> None:
     assert future.cancelled()
 
 
-def test_a_full_queue_drops_the_newest_job_of_who_has_most_for_one_of_somebody_else() -> None:
+def test_a_full_queue_drops_the_newest_job_of_the_caller_with_the_most() -> None:
     queue = JobQueue(3)
     greedy = [queue.add(one, caller="greedy") for one in (A, B, C)]
     other = queue.add(A, caller="other")

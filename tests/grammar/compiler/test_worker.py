@@ -136,7 +136,7 @@ def test_an_alarm_is_set_for_the_time_of_a_job_only() -> None:
         assert 100 < ask(worker, "state")[1] < 210
 
 
-def test_a_job_that_nobody_waits_for_any_more_ends_with_the_alarm() -> None:
+def test_a_job_whose_client_is_gone_ends_with_the_alarm() -> None:
     with running(limit_s=-2.45) as worker:  # an alarm after 0.1 s
         send(worker, "ever")
 
@@ -157,7 +157,7 @@ def test_it_ends_with_its_pipe_even_in_the_middle_of_a_job() -> None:
         assert end(worker) == 0
 
 
-def test_it_ends_when_nobody_reads_its_results() -> None:
+def test_it_ends_when_its_results_are_not_read() -> None:
     with running() as worker:
         assert worker.stdout is not None
         worker.stdout.close()
@@ -173,7 +173,7 @@ def test_it_imports_neither_torch_nor_what_only_models_need() -> None:
 
     assert {"outlines_core", "numpy"} <= modules
     assert modules & {"torch", "tokenizers", "safetensors", "tqdm", "huggingface_hub"} == set()
-    assert units <= {"errors", "hints", "numeric", "request", "results", "grammar"}
+    assert units <= {"errors", "hints", "numeric", "request", "results", "settings", "grammar"}
 
 
 def test_the_packages_own_worker_compiles() -> None:
@@ -233,7 +233,7 @@ def test_a_pipe_that_is_closed_early_is_noticed(kept: int) -> None:
     os.close(reading)
 
 
-def test_nobody_reading_is_an_error() -> None:
+def test_writing_to_a_closed_pipe_is_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
 

@@ -142,7 +142,7 @@ def test_every_answer_is_a_choice_and_every_choice_an_answer(ids: list[tuple[int
         assert (fitting.finish_reason, trie.choice(each)) == ("stop", number)
 
 
-def test_a_tree_whose_scores_nobody_wants_asks_for_none_and_lists_its_children_once() -> None:
+def test_a_tree_without_scores_asks_for_none_and_lists_its_children_once() -> None:
     grammar = ChoiceGrammar(ChoiceTrie([((12, 7), YES), ((31,), NO)], END, scored=False), 9)
 
     assert grammar.allowed == Allowed((12, 31))
