@@ -128,9 +128,8 @@ class Session:
         if isinstance(image, EncodedImage):
             handle.prepare(partial(image.prepared_for, self._pool, options.cache_salt))
         elif image is not None:
-            permit = (self.gate.realtime if options.realtime else self.gate.bulk).request(
-                self._pool.decoded_bytes(image)
-            )
+            lane = self.gate.realtime if options.realtime else self.gate.bulk
+            permit = lane.request(self._pool.decoded_bytes(image))
             handle.when_computed(permit.release)
             if (granted := permit.granted) is not None:
                 yield granted
@@ -223,7 +222,8 @@ class Session:
                 handle.wait(future)
         except BaseException as error:
             handle.fail(error)
-            if not isinstance(error, Exception):
+            if not isinstance(error, Exception):  # an interrupt, perhaps when the engine has the request already
+                handle.cancel()
                 raise
 
     def _schedule(self, handle: RequestHandle, steps: Steps) -> None:
