@@ -33,7 +33,7 @@ from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.runner.attention import DecodeAttention, PagedCache
-from photonlite.runner.sampling import apply_head
+from photonlite.runner.sampler import apply_head
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT
 
 PAGE = 16

@@ -75,8 +75,6 @@ class EngineConfig:
         cuda_graphs: Whether decode steps and prompts are captured as CUDA graphs at start.
         graph_sizes: Batch sizes that are captured; larger batches run without a graph.
         pad_to_graph: Whether a batch is padded to the next captured size; else only exact sizes use a graph.
-        compile: Whether the captured forward pass goes through `torch.compile` first, where no fused kernels run it:
-            minutes at start.
         fused: Whether fused kernels run where there are some, on CUDA; else the same operations one by one in PyTorch:
             a baseline to measure against, and the way round a kernel that fails on a card.
         fp8_linears: Whether the linear layers of the image encoder and of prefill multiply e4m3 numbers, with a scale
@@ -113,7 +111,6 @@ class EngineConfig:
     cuda_graphs: bool = True
     graph_sizes: tuple[int, ...] = setting((1, 2, 4, 8, 16, 24, 32, 48, 64), least=1)
     pad_to_graph: bool = True
-    compile: bool = False
     fused: bool = True
     fp8_linears: bool = False
     cpu_threads: int | None = setting(None, least=1)

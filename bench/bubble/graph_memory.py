@@ -10,9 +10,10 @@ import torch
 from bench.bubble.report import table
 from bench.bubble.subjects import Subject
 from photonlite.grammar.automata.mask import words
-from photonlite.runner.graphs import Capturer, CudaCapturer, GraphOptions, GraphReport
+from photonlite.runner.graphs.capture import Capturer, CudaCapturer, GraphReport
+from photonlite.runner.graphs.decode import GraphOptions
 from photonlite.runner.slot import SlotShape
-from photonlite.runner.torch_body import TorchModelRunner
+from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner
 
 Pools = Literal["one", "slot", "graph"]
 """Whether all graphs share one memory pool, those of a slot do, or each has its own."""
@@ -39,7 +40,7 @@ class PooledCapturer:
         self.capturers: list[Capturer] = []
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Capture into the pool of the work's slot; see `photonlite.runner.graphs.Capturer`."""
+        """Capture into the pool of the work's slot; see `photonlite.runner.graphs.capture.Capturer`."""
         return self._capturer(work).capture(work)
 
     def used_bytes(self) -> int:
@@ -100,24 +101,17 @@ def _capture(
     slot = SlotShape(
         rows, shape.max_context, _PAGE, -(-shape.max_context // _PAGE), words(shape.vocab_size), 2 * rows + 1
     )
-    body = TorchModelRunner(
-        subject.model,
-        subject.device,
-        subject.dtype,
-        slot,
-        1,
-        slots,
-        max_crops=1,
-        steps=subject.model.step_decoder(),
-    )
+    limits = RunnerLimits(slot, pages=1, depth=slots, max_crops=1)
+    fused = FusedParts(steps=subject.model.step_decoder())
+    runner = TorchModelRunner(subject.model, subject.device, subject.dtype, limits, fused=fused)
     try:
         if subject.device.type == "cuda":
             torch.cuda.empty_cache()
         before = _reserved(subject.device)
-        report = body.capture(GraphOptions(tuple(sizes)), PooledCapturer(pools, make))
+        report = runner.capture(GraphOptions(tuple(sizes)), PooledCapturer(pools, make))
         return GraphMemory(slots, pools, report, _reserved(subject.device) - before)
     finally:
-        body.close()
+        runner.close()
 
 
 def _slot_of(work: Callable[[], None]) -> int:

@@ -19,10 +19,10 @@ from photonlite.device.base import Device
 from photonlite.device.bodies import open_device
 from photonlite.grammar.automata.mask import MaskCache, words
 from photonlite.request import Allowed
-from photonlite.runner.choices import Variant, write_choice
-from photonlite.runner.graphs import GraphOptions
+from photonlite.runner.graphs.decode import GraphOptions
+from photonlite.runner.sampling_params import Variant, write_choice
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
-from photonlite.runner.torch_body import TorchModelRunner
+from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner
 
 TOP = 15
 _PAGE = 16
@@ -45,18 +45,15 @@ class StepProfile:
         pages = -(-shape.max_context // _PAGE)
         slots = SlotShape(streams, shape.max_context, _PAGE, pages, words(shape.vocab_size), streams + 1)
         used = subject.stop // _PAGE + 1
-        self._body = TorchModelRunner(
+        self._runner = TorchModelRunner(
             subject.model,
             subject.device,
             subject.dtype,
-            slots,
-            streams * used + 1,
-            depth=1,
-            max_crops=1,
-            steps=subject.model.step_decoder(),  # the engine's steps: without them this would profile plain operations
+            RunnerLimits(slots, streams * used + 1, depth=1, max_crops=1),
+            fused=FusedParts(steps=subject.model.step_decoder()),  # as in the engine, not the reference operations
         )
         if self._cuda:
-            self._body.capture(GraphOptions((streams,)))
+            self._runner.capture(GraphOptions((streams,)))
         self._device: Device = open_device(subject.device)
         self._slot = Slot(0, self._device, slots)
         self._fill(
@@ -69,16 +66,16 @@ class StepProfile:
 
     def forward(self) -> str:
         """Profile the forward pass."""
-        return self._profile(lambda: self._body.decode(self._slot, self._streams))
+        return self._profile(lambda: self._runner.decode(self._slot, self._streams))
 
     def finalize(self, variant: Variant) -> str:
         """Profile a finalize."""
-        return self._profile(lambda: self._body.finalize(self._slot, self._streams, variant, sampled=False))
+        return self._profile(lambda: self._runner.finalize(self._slot, self._streams, variant, sampled=False))
 
     def close(self) -> None:
         """Let go of the memory."""
         self._device.close()
-        self._body.close()
+        self._runner.close()
 
     def _fill(self, position: int, used: int, vocab_size: int, end: int, coordinate: int) -> None:
         """Give every row a sequence of its own, and the choice that the first place of a box has."""
@@ -92,9 +89,9 @@ class StepProfile:
             slot.rows[row, WRITE_SLOT] = (first + position // _PAGE) * _PAGE + position % _PAGE
             write_choice(choice, slot.choices[row], slot.masks[row], masks)
         with torch.inference_mode():
-            self._body.upload_rows(slot, rows)
-            self._body.upload_choices(slot, rows, "mixed")
-            self._body.decode(slot, rows)
+            self._runner.upload_rows(slot, rows)
+            self._runner.upload_choices(slot, rows, "mixed")
+            self._runner.decode(slot, rows)
         self._synchronize()
 
     def _profile(self, work: Callable[[], None]) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from photonlite.models.base import KvPages, Model, NextPositions, PackedPrompts, PromptDecoder, StepDecoder
 from photonlite.models.layers import Attention
 from photonlite.models.views import ModelView
-from photonlite.runner import sampling
+from photonlite.runner import sampler
 
 _LIMIT = 2.0**14
 """Far above what the first number of a hidden state or a logit ever is; twice as much still fits float16."""
@@ -51,7 +51,7 @@ class StopModel(ModelView):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Give the model's logits, those of the end id aside."""
-        logits = sampling.text_logits(self._model, hidden)
+        logits = sampler.text_logits(self._model, hidden)
         logits[..., self._end] = hidden[..., 0] - _LIMIT
         return logits
 
@@ -71,11 +71,11 @@ class StopModel(ModelView):
 
     def coordinate_logits(self, hidden: Tensor) -> Tensor:
         """As the engine does with the model."""
-        return sampling.coordinate_logits(self._model, hidden)
+        return sampler.coordinate_logits(self._model, hidden)
 
     def size_logits(self, hidden: Tensor) -> Tensor:
         """As the engine does with the model."""
-        return sampling.size_logits(self._model, hidden)
+        return sampler.size_logits(self._model, hidden)
 
 
 class _MarkedPrompts:

@@ -16,7 +16,7 @@ from photonlite.images.crops import CropSpec, select_tiling
 from photonlite.images.packing import MOST_BYTES
 from photonlite.images.pool import ImagePool
 from photonlite.runner.buffers import Buffers
-from photonlite.runner.feed import CropFeed
+from photonlite.runner.crop_feed import CropFeed
 from photonlite.runner.slot import SlotShape
 from photonlite.sequence import read_crops
 

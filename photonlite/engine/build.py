@@ -22,8 +22,10 @@ from photonlite.kernels.fp8 import require_fp8_linears
 from photonlite.models.base import CropEncoder, Model, ModelShape, PromptDecoder
 from photonlite.models.views import UnfusedModel
 from photonlite.observe.trace import Tracer
-from photonlite.runner.encode_graphs import GraphedEncoder
-from photonlite.runner.graphs import VARIANTS, CudaCapturer, GraphOptions, GraphReport
+from photonlite.runner.graphs.capture import CudaCapturer, GraphReport
+from photonlite.runner.graphs.decode import VARIANTS, GraphOptions
+from photonlite.runner.graphs.encoder import GraphedEncoder
+from photonlite.runner.graphs.prefill import prefill_sizes
 from photonlite.runner.kv_format import KvFormat, kv_format
 from photonlite.runner.memory import (
     GRAPH_BYTES,
@@ -34,10 +36,9 @@ from photonlite.runner.memory import (
     measure_activations,
     plan_memory,
 )
-from photonlite.runner.prefill_graphs import prefill_sizes
-from photonlite.runner.runner import StepExecutor
 from photonlite.runner.slot import SlotShape
-from photonlite.runner.torch_body import TorchModelRunner
+from photonlite.runner.step_executor import StepExecutor
+from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner
 from photonlite.scheduler.limits import MAX_JOBS, REALTIME_JOBS, Limits
 from photonlite.scheduler.scheduler import Scheduler
 
@@ -73,34 +74,22 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
     kv = kv_format(config.kv_dtype, model, where, dtype)
     images = _images(model, where, dtype, config)
     prompts = model.prompt_decoder(fp8=config.fp8_linears)
-    steps = None if config.compile else model.step_decoder()  # a compiler is given operations that it can fuse itself
-
     spread = compute_threads(config.cpu_threads).spread if where.type == "cpu" else None
 
-    def make_body(pages: int) -> TorchModelRunner:
-        return TorchModelRunner(
-            model,
-            where,
-            dtype,
-            slots,
-            pages,
-            config.depth,
-            max_crops=config.max_crops,
-            image_bytes=MOST_BYTES if cuts_images(where) else 0,
-            kv=kv,
-            encoder=images.encoder,
-            prompts=prompts,
-            steps=steps,
-            spread=spread,
-        )
+    fused = FusedParts(images.encoder, prompts, model.step_decoder())
+    image_bytes = MOST_BYTES if cuts_images(where) else 0
+
+    def make_runner(pages: int) -> TorchModelRunner:
+        limits = RunnerLimits(slots, pages, config.depth, config.max_crops, image_bytes)
+        return TorchModelRunner(model, where, dtype, limits, fused=fused, kv=kv, spread=spread)
 
     graph_bytes = _graph_bytes(model.shape, prompts, config, slots) if config.cuda_graphs else 0
-    memory = _plan(model, where, kv, config, slots, graph_bytes, make_body)
-    body = make_body(memory.pages)
+    memory = _plan(model, where, kv, config, slots, graph_bytes, make_runner)
+    model_runner = make_runner(memory.pages)
     graphs = images.graphs
     if graphs is not None:
-        options = GraphOptions(config.graph_sizes, config.pad_to_graph, config.compile)
-        graphs += body.capture(options, images.capturer)
+        options = GraphOptions(config.graph_sizes, config.pad_to_graph)
+        graphs += model_runner.capture(options, images.capturer)
 
     _report(memory, kv, graphs)
     device = open_device(where)
@@ -119,7 +108,7 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
         max_positions=model.shape.max_context,
         vocab_size=model.shape.vocab_size,
     )
-    runner = StepExecutor(device, body, config.depth, tracer)
+    runner = StepExecutor(device, model_runner, config.depth, tracer)
     return Parts(EngineCore(Scheduler(cache, limits), runner, config.depth, tracer=tracer), memory, graphs)
 
 
@@ -179,7 +168,7 @@ def _plan(
     config: EngineConfig,
     slots: SlotShape,
     graph_bytes: int,
-    make_body: Callable[[int], TorchModelRunner],
+    make_runner: Callable[[int], TorchModelRunner],
 ) -> MemoryPlan:
     """Plan how many pages the cache has."""
     shape, page_size, rows = model.shape, config.page_size, slots.max_rows
@@ -187,7 +176,7 @@ def _plan(
         size = config.kv_cache_bytes or cpu_cache_bytes(shape, kv.dtype, page_size=page_size, max_rows=rows)
         return plan_memory(shape, kv.dtype, page_size=page_size, max_rows=rows, kv_cache_bytes=size)
     weights = torch.cuda.memory_allocated(where)
-    activations = measure_activations(make_body, where, config.max_prefill_tokens, MAX_JOBS + REALTIME_JOBS)
+    activations = measure_activations(make_runner, where, config.max_prefill_tokens, MAX_JOBS + REALTIME_JOBS)
     return plan_memory(
         shape,
         kv.dtype,

@@ -9,17 +9,14 @@ prefill    many positions a row       writes theirs, and sees
    tail        x   |   x    | up to self  tail     the rest: causal
 ```
 
-Pages hold whatever was there before, NaN included. It is set to zero where a mask hides it: a probability of 0 would
-not make a NaN vanish.
+Pages hold old data, NaN included. It is set to zero where a mask hides it: a probability of 0 times NaN is NaN.
 
-A cache in FP8 rounds what is written. A prefill attends to its own keys and values rounded the same way: what is
-computed for a position must not depend on which of the others came in the same launch.
+A cache in FP8 rounds what is written. A prefill attends to its own keys and values rounded the same way: the result for
+a position must not depend on which other positions came in the same launch.
 """
 
-import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -32,27 +29,13 @@ from photonlite.models.base import ModelShape
 from photonlite.models.layers import attend
 from photonlite.runner.slot import PAGES, POSITION, WRITE_SLOT
 
-_numbers = itertools.count()
-_caches: "WeakValueDictionary[int, PagedCache]" = WeakValueDictionary()
-
 
 class PagedCache:
     """Keys and values of all sequences, allocated once.
 
-    Args:
-        shape: Of the model.
-        pages: Pages, the scratch page among them.
-        page_size: Positions of a page.
-        device: Where the model is.
-        dtype: Of keys and values.
-        scales: Of keys and of values of each layer, where they are in FP8: what is stored is a number divided by them.
-
-    Attributes:
-        keys: ``[layers, pages, page_size, H_kv, D]``; not initialised. In memory a page lies head by head: what one
-            head reads of it is one run of bytes.
-        values: The same.
-        page_size: Positions of a page.
-        scales: Of keys and of values of each layer; 1 where nothing is scaled.
+    `keys` and `values` are ``[layers, pages, page_size, H_kv, D]``, not initialised; the scratch page is one of the
+    pages. In memory a page lies head by head: what one head reads of it is contiguous. `scales`, of keys and of values
+    of each layer, are 1 unless `dtype` is FP8: what is stored is a number divided by them.
     """
 
     def __init__(
@@ -71,12 +54,10 @@ class PagedCache:
         self.values = torch.empty(size, device=device, dtype=dtype).transpose(2, 3)
         self.page_size = page_size
         self.scales = tuple(scales) or ((1.0, 1.0),) * shape.layers
-        self.number = next(_numbers)
-        _caches[self.number] = self
         self._layers = tuple(zip(self.keys.unbind(), self.values.unbind(), strict=True))
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
-        """Give one layer's keys and values, each ``[pages, page_size, H_kv, D]``."""
+        """Return one layer's keys and values, each ``[pages, page_size, H_kv, D]``."""
         return self._layers[index]
 
     def copy(self, copies: Sequence[PageCopy]) -> None:
@@ -86,15 +67,15 @@ class PagedCache:
                 cache[:, copy.target].copy_(cache[:, copy.source])
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Free the memory."""
         self.keys = self.values = self.keys.new_empty(0)
         self._layers = ()
 
 
 def plan_free_attention() -> AbstractContextManager[None]:
-    """Keep scaled dot-product attention from backends that plan for each shape they meet.
+    """Exclude backends of scaled dot-product attention that plan for each new shape.
 
-    cuDNN takes 40 to 500 ms to plan for a new one (H200, PyTorch 2.11), and prompts have a new length all the time.
+    cuDNN takes 40 to 500 ms for a new one (H200, PyTorch 2.11), and prompts constantly have new lengths.
     """
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
@@ -102,9 +83,7 @@ def plan_free_attention() -> AbstractContextManager[None]:
 class DecodeAttention:
     """One position a row; see `models.layers.Attention`.
 
-    Args:
-        cache: Keys and values.
-        rows: int32 ``[B, 3 + P]``, as `runner.slot` lays them out; P may be cut to the pages in use.
+    `rows` are int32 ``[B, 3 + P]``, as `runner.slot` lays them out; P may be cut to the pages in use.
     """
 
     def __init__(self, cache: PagedCache, rows: Tensor) -> None:
@@ -115,29 +94,10 @@ class DecodeAttention:
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store the position of each row and attend to all up to it; q: ``[B, 1, H, D]``."""
-        attend_paged = _hidden_decode if torch.compiler.is_compiling() else _decode
-        return attend_paged(self._cache.number, layer, q, k, v, self._slots, self._table, self._lengths)
-
-
-def _decode(
-    cache: int, layer: int, q: Tensor, k: Tensor, v: Tensor, slots: Tensor, table: Tensor, lengths: Tensor
-) -> Tensor:
-    keys, values = _caches[cache].layer(layer)
-    scales = _caches[cache].scales[layer]
-    write_kv(keys, values, k[:, 0], v[:, 0], slots, *scales)
-    return paged_attention(q[:, 0], keys, values, table, lengths, *scales)[:, None]
-
-
-# To a compiler the cache is nothing but a number: one that sees tensors being written in place may copy them whole.
-# Calls keep their order all the same, because each layer's queries depend on the layer before.
-_hidden_decode = torch.library.custom_op("photonlite::paged_decode", _decode, mutates_args=())
-
-
-@_hidden_decode.register_fake
-def _like_queries(
-    cache: int, layer: int, q: Tensor, k: Tensor, v: Tensor, slots: Tensor, table: Tensor, lengths: Tensor
-) -> Tensor:
-    return q.new_empty(q.shape)
+        keys, values = self._cache.layer(layer)
+        scales = self._cache.scales[layer]
+        write_kv(keys, values, k[:, 0], v[:, 0], self._slots, *scales)
+        return paged_attention(q[:, 0], keys, values, self._table, self._lengths, *scales)[:, None]
 
 
 class PrefillAttention:
@@ -158,7 +118,7 @@ class PrefillAttention:
         self._table = table
         count, own = slots.shape
         tail = own - block
-        # What a position of the tail sees of its own batch: the block and the tail up to itself.
+        # A position of the tail sees the block and the tail up to itself.
         mask = torch.ones(tail, own, dtype=torch.bool, device=slots.device).tril(block)
         cached = table.shape[1] * cache.page_size
         seen = torch.arange(cached, device=slots.device) < starts[:, None]  # [B, S]
@@ -184,7 +144,7 @@ class PrefillAttention:
         return torch.cat((first, attend(q[:, block:], k, v, self._mask)), dim=1)
 
     def _seen(self, pages: Tensor, own: Tensor, scale: float) -> Tensor:
-        """Give the cached positions of a layer, zero beyond each row's start, and its own: ``[B, S + T, H_kv, D]``."""
+        """Return a layer's cached positions, zero beyond each row's start, and its own: ``[B, S + T, H_kv, D]``."""
         own = dequantise(quantise(own, pages.dtype, scale), own.dtype, scale)
         if not self._table.shape[1]:
             return own

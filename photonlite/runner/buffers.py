@@ -1,4 +1,4 @@
-"""A slot's arrays as tensors: views of the host's, and their twins on the device, allocated once."""
+"""A slot's arrays as tensors: views of the host's, and their counterparts on the device, allocated once."""
 
 from dataclasses import dataclass, fields
 from typing import Self
@@ -14,9 +14,9 @@ from photonlite.runner.slot import PAGES, Slot, SlotShape
 def transfer(target: Tensor, source: Tensor) -> None:
     """Copy between host and device without waiting; both of one shape and type.
 
-    Between two places on the CPU NumPy copies: PyTorch would do it on several threads, which OpenMP keeps for each
-    thread that ever asked for some. As soon as there are more of them than cores, they sleep where they used to spin,
-    and every small operation of a decode step takes three times as long.
+    Between two places on the CPU NumPy copies: PyTorch would use several threads, which OpenMP keeps for each calling
+    thread. As soon as there are more of them than cores, they sleep where they used to spin, and every small operation
+    of a decode step takes three times as long.
     """
     if target.is_cuda or source.is_cuda:
         target.copy_(source, non_blocking=True)
@@ -39,39 +39,16 @@ class HostViews:
 
     @classmethod
     def of(cls, slot: Slot) -> Self:
-        """View a slot's arrays."""
         return cls(**{field.name: torch.from_numpy(getattr(slot, field.name)) for field in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
-class Buffers:
-    """The same on the device, and what never leaves it.
+class Buffers(HostViews):
+    """The same on the device, and what never leaves it."""
 
-    Attributes:
-        rows: Twin of the slot's, as are the next seven.
-        tokens: See `rows`.
-        packed: See `rows`.
-        choices: See `rows`.
-        masks: See `rows`.
-        results: See `rows`.
-        scored: See `rows`.
-        scores: See `rows`.
-        crops: uint8 ``[n, C, C, 3]``.
-        images: What crops are made of, uint8 ``[bytes]``; see `images.packing`.
-        hidden: Raw hidden states ``[B, dim]``.
-    """
-
-    rows: Tensor
-    tokens: Tensor
-    packed: Tensor
-    choices: Tensor
-    masks: Tensor
-    results: Tensor
-    scored: Tensor
-    scores: Tensor
-    crops: Tensor
-    images: Tensor
-    hidden: Tensor
+    crops: Tensor  # uint8 [n, C, C, 3]
+    images: Tensor  # images that crops are cut from, uint8 [bytes]; see `images.packing`
+    hidden: Tensor  # raw hidden states [B, dim]
 
     @classmethod
     def allocate(
@@ -85,16 +62,10 @@ class Buffers:
         crop_size: int,
         image_bytes: int = 0,
     ) -> Self:
-        """Allocate them as zeros, which stand for rows of the scratch page.
+        """Allocate zeros, which stand for rows of the scratch page.
 
-        Args:
-            shape: Of the slots.
-            device: Where the model is.
-            dtype: Of hidden states.
-            dim: Of hidden states.
-            max_crops: Crops of an encode launch at most.
-            crop_size: Pixels along a side of a crop.
-            image_bytes: Of the images that an encode launch copies whole.
+        `dtype` and `dim` are those of hidden states; an encode launch has at most `max_crops` crops of `crop_size`
+        pixels a side, and copies at most `image_bytes` of whole images.
         """
 
         def words(*size: int) -> Tensor:

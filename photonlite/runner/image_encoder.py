@@ -1,4 +1,4 @@
-"""Images on their way through the image encoder: features until the last crop is in, then embeddings."""
+"""Images in the image encoder: features until the last crop is encoded, then embeddings."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,7 @@ from photonlite.models.base import CropEncoder
 
 
 class ImageEncoder:
-    """Encodes crops of several images at once and keeps what comes of them, by the job's number.
-
-    Args:
-        encoder: Of the model.
-    """
+    """Encodes crops of several images at once and keeps features and embeddings by the job's number."""
 
     def __init__(self, encoder: CropEncoder) -> None:
         self._encoder = encoder
@@ -22,7 +18,7 @@ class ImageEncoder:
         self._embeddings: dict[int, Tensor] = {}
 
     def encode(self, pixels: Tensor, groups: Sequence[CropGroup]) -> None:
-        """Encode the crops of the groups, which lie one behind the other in `pixels`."""
+        """Encode the crops of the groups, which lie one after the other in `pixels`."""
         features = self._encoder.encode(pixels)
         for group, found in zip(groups, torch.split(features, [group.count for group in groups]), strict=True):
             job = group.job
@@ -36,10 +32,10 @@ class ImageEncoder:
                 del self._features[job.number]
 
     def embeddings(self, job: int) -> Tensor | None:
-        """Give an image's embeddings ``[prefix_length - 1, dim]``; None where some of its crops were not encoded."""
+        """Return an image's embeddings ``[prefix_length - 1, dim]``; None where some of its crops were not encoded."""
         return self._embeddings.get(job)
 
     def forget(self, job: EncodeJob) -> None:
-        """Let go of a job's features and embeddings."""
+        """Drop a job's features and embeddings."""
         self._features.pop(job.number, None)
         self._embeddings.pop(job.number, None)

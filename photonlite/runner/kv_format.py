@@ -1,6 +1,6 @@
-"""In which numbers a KV cache keeps keys and values: the model's own, or FP8 with two constant scales a layer.
+"""How a KV cache stores keys and values: in the model's own type, or in FP8 with two constant scales a layer.
 
-The scales come from the weights alone, so that an engine answers alike whatever it was asked first:
+The scales come from the weights alone, so that answers do not depend on earlier requests:
 
 ```
 2**-9 .. 2**-6          [2, 4)                 448     e4m3, in stored numbers: subnormal, normal, largest
@@ -24,25 +24,14 @@ from photonlite.models.base import Model
 
 @dataclass(frozen=True, slots=True)
 class KvFormat:
-    """How keys and values are stored.
-
-    Attributes:
-        dtype: Of what is stored.
-        scales: Of keys and of values of each layer, in FP8: what is stored is a number divided by them. Else empty.
-    """
+    """The type of stored keys and values, and in FP8 the scales of keys and of values of each layer."""
 
     dtype: torch.dtype
     scales: tuple[tuple[float, float], ...] = ()
 
 
 def kv_format(setting: KvDtype, model: Model, device: torch.device, dtype: torch.dtype) -> KvFormat:
-    """Decide how keys and values are stored.
-
-    Args:
-        setting: Of `EngineConfig.kv_dtype`.
-        model: On the device.
-        device: Where it is.
-        dtype: Of its weights.
+    """Decide how keys and values are stored, by `EngineConfig.kv_dtype` and the type of the weights.
 
     Raises:
         SettingsError: The card has no FP8.
@@ -59,7 +48,7 @@ def kv_format(setting: KvDtype, model: Model, device: torch.device, dtype: torch
 
 
 def fp8_scale(rms: float) -> float:
-    """Give the power of two that a root mean square is divided by to lie in [2, 4); 1 where it says nothing."""
+    """Return the power of two that scales a root mean square into [2, 4); 1 for one that is zero or not finite."""
     if not 0 < rms < math.inf:
         return 1.0
     return 2.0 ** (math.frexp(rms)[1] - 2)

@@ -1,12 +1,12 @@
-"""The memory plan: how many pages of keys and values there is room for, decided once at start, or refused.
+"""The memory plan: how many pages of keys and values fit, decided once at start, or refused.
 
 ```
 card      total x fraction
         - in use already          weights, the image encoder's graphs, the CUDA context, other processes
         - activations             of the largest launch, measured by running it
-        - workspaces              of libraries and kernels, and what the allocator cannot use
+        - workspaces              of libraries and kernels, and fragmentation
         - graphs
-        = pages of keys and values, at least as many as one longest request needs, and the scratch page
+        = pages of keys and values: at least those of one longest request, and the scratch page
 ```
 """
 
@@ -14,54 +14,40 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from photonlite.errors import CapacityError
 from photonlite.models.base import ModelShape
+from photonlite.runner.torch_model_runner import TorchModelRunner
 
 WORKSPACE_BYTES = 512 * 2**20
-"""Left to libraries, kernels and fragmentation on a card."""
+"""Reserved for libraries, kernels and fragmentation on a card."""
 
 GRAPH_BYTES = 2 * 2**20
-"""What one captured graph takes, about, besides the activations that all share."""
+"""Approximate size of a captured graph, besides the activations that all share."""
 
 _CPU_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """What is there, in bytes.
-
-    Attributes:
-        total: Of the card.
-        free: Of it, with the weights loaded.
-        fraction: Share of the total that may be used.
-        weights: Of the model; part of what is not free, told apart in messages only.
-    """
+    """Memory of a card in bytes, with the weights loaded."""
 
     total: int
     free: int
-    fraction: float
-    weights: int = 0
+    fraction: float  # of the total that may be used
+    weights: int = 0  # part of what is not free; only for messages
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What the cache gets.
+    """Size of the KV cache."""
 
-    Attributes:
-        pages: Of the cache, the scratch page among them.
-        page_bytes: Keys and values of one page, all layers; in FP8 half of what they take in bfloat16.
-        kv_bytes: Of the cache.
-        longest_pages: What one longest request needs.
-    """
-
-    pages: int
-    page_bytes: int
+    pages: int  # the scratch page included
+    page_bytes: int  # keys and values of one page, all layers; in FP8 half of what they take in bfloat16
     kv_bytes: int
-    longest_pages: int
+    longest_pages: int  # that one longest request needs
 
 
 def plan_memory(
@@ -79,13 +65,13 @@ def plan_memory(
 
     Args:
         shape: Of the model.
-        dtype: Of keys and values as they are stored.
+        dtype: Of stored keys and values.
         page_size: Positions of a page.
         max_rows: Sequences that run at a time; only for the advice in a refusal.
-        kv_cache_bytes: What the cache may take; None for what `memory` leaves.
+        kv_cache_bytes: Size of the cache; None for what `memory` leaves.
         memory: Of a card; needed where `kv_cache_bytes` is None.
-        activation_bytes: What the largest launch takes on a card.
-        graph_bytes: What captured graphs take.
+        activation_bytes: Of the largest launch on a card.
+        graph_bytes: Of captured graphs.
 
     Raises:
         CapacityError: Not even one longest request fits; the message holds the arithmetic.
@@ -117,31 +103,24 @@ def plan_memory(
 
 
 def longest_pages(shape: ModelShape, page_size: int) -> int:
-    """Give the pages that one longest request needs when it is alone.
+    """Return the pages that one longest request needs when it runs alone.
 
-    One more than its positions fill where the image ends inside a page: the prefix cache keeps a copy of that one.
+    If the image ends inside a page, one more than its positions fill: the prefix cache keeps a copy of that page.
     """
     return -(-shape.max_context // page_size) + (shape.prefix_length % page_size != 0)
 
 
 def bytes_of_page(shape: ModelShape, dtype: torch.dtype, page_size: int) -> int:
-    """Give the bytes of one page: keys and values of all layers, stored as `dtype`."""
+    """Return the bytes of one page: keys and values of all layers, stored as `dtype`."""
     return 2 * shape.layers * page_size * shape.kv_heads * shape.head_dim * dtype.itemsize
 
 
 def cpu_cache_bytes(
     shape: ModelShape, dtype: torch.dtype, *, page_size: int, max_rows: int, physical: int | None = None
 ) -> int:
-    """Give the size of the cache on the CPU: enough for `max_rows` longest requests, at most a quarter of the memory.
+    """Return the size of the cache on the CPU: `max_rows` longest requests, at most a quarter of the `physical` bytes.
 
-    One longest request fits in any case: the memory is only taken as it is written.
-
-    Args:
-        shape: Of the model.
-        dtype: Of keys and values.
-        page_size: Positions of a page.
-        max_rows: Sequences that run at a time.
-        physical: Bytes of memory; those of this machine unless given.
+    One longest request fits in any case: memory is only taken as it is written. `physical` defaults to this machine's.
     """
     if physical is None:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -150,60 +129,42 @@ def cpu_cache_bytes(
     return page_bytes * max(longest + 1, min(max_rows * longest + 1, physical // _CPU_SHARE // page_bytes))
 
 
-class Rehearsal(Protocol):
-    """A body that can run its largest launches; see `runner.torch_body`."""
-
-    def rehearse(self, positions: int, images: int) -> None:
-        """Run them and wait."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the memory."""
-        ...
-
-
 def measure_activations(
-    make_body: Callable[[int], Rehearsal], device: torch.device, positions: int, images: int
+    make_runner: Callable[[int], TorchModelRunner], device: torch.device, positions: int, images: int
 ) -> int:
-    """Measure on a card what the largest launches take, a body's buffers included.
+    """Return the peak bytes on a card of the largest launches, the buffers of a model runner included.
 
-    Args:
-        make_body: Makes a body whose cache has so many pages; it is closed again.
-        device: The card.
-        positions: That a launch prefills at most.
-        images: Whose features are on the card at a time.
-
-    Returns:
-        Bytes at the peak.
+    `make_runner` makes one with so many pages, which is closed again; launches prefill at most so many positions, and
+    features of so many images are on the card at a time.
     """
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    body = make_body(1)
+    runner = make_runner(1)
     try:
         with torch.cuda.device(device):  # Triton launches on the current one
-            body.rehearse(positions, images)
+            runner.rehearse(positions, images)
         return torch.cuda.max_memory_allocated(device) - before
     finally:
-        body.close()
+        runner.close()
 
 
 def device_memory(device: torch.device, fraction: float, weights: int) -> DeviceMemory:
-    """Read what a card has and what is free of it."""
+    """Read the total and free memory of a card."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return DeviceMemory(total, free, fraction, weights)
 
 
 def estimate_graph_bytes(sizes: int, depth: int, variants: int) -> int:
-    """Estimate what the graphs of so many sizes, slots and variants of finalize take.
+    """Estimate the bytes of graphs of so many sizes, slots and variants of finalize.
 
-    Their activations are those of a launch that was measured already, but live in a pool of their own: they are small.
+    Their activations, which were measured already, live in a pool of their own: they are small.
     """
     return GRAPH_BYTES * sizes * depth * (1 + 2 * variants)
 
 
 def _left(memory: DeviceMemory, activations: int, graphs: int) -> tuple[int, str]:
-    """Give the bytes that a card has left for the cache, and how they come about."""
+    """Return the bytes that a card has left for the cache, and the arithmetic as text."""
     allowed = math.floor(memory.total * memory.fraction)
     used = memory.total - memory.free
     left = allowed - used - activations - WORKSPACE_BYTES - graphs
@@ -217,7 +178,6 @@ def _left(memory: DeviceMemory, activations: int, graphs: int) -> tuple[int, str
 
 
 def _shown(count: int) -> str:
-    """Write bytes for a reader."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(count) >= size:
             return f"{count / size:.2f} {unit}"

@@ -20,11 +20,7 @@ from photonlite.batch import ScheduledBatch, Step
 
 
 class Pipeline:
-    """The slots and the steps in them.
-
-    Args:
-        depth: Steps in flight at most: 1 (blocking) or 2 (pipelined).
-    """
+    """The slots and the steps in them; a depth of 1 is blocking, 2 is pipelined."""
 
     def __init__(self, depth: int) -> None:
         if depth not in (1, 2):
@@ -61,7 +57,7 @@ class Pipeline:
         return step
 
     def abandon(self, step: Step) -> None:
-        """Take back the newest launch: it raised, and nothing of it counts."""
+        """Undo the newest launch, which raised."""
         if not self._in_flight or self._in_flight[-1] is not step or step.state not in ("launched", "pending"):
             raise AssertionError(f"step {step.number} is {step.state} and not the newest: it cannot be taken back")
         self._in_flight.pop()
@@ -69,13 +65,13 @@ class Pipeline:
         step.state = "free"
 
     def finalize(self, step: Step) -> None:
-        """Note that heads and sampling are queued: every earlier step has been committed, or no mask needed it."""
+        """Mark heads and sampling as queued: every earlier step is committed, or no mask depends on it."""
         if step.state != "launched":
             raise AssertionError(f"step {step.number} is {step.state}: only a launched step is finalized")
         step.state = "pending"
 
     def begin_commit(self, step: Step) -> None:
-        """Begin to read a step's results: always the oldest step's."""
+        """Begin to read the results of the oldest step."""
         if self.oldest is not step:
             raise AssertionError(f"step {step.number} is not the oldest in flight: commits keep the order of launches")
         if step.state != "pending":

@@ -1,29 +1,32 @@
-"""One slot of the pipeline: host arrays that copies read and write, and the events that tie streams together.
+"""One slot of the pipeline: host arrays that copies read and write, and the events that tie streams together. No torch.
 
-Host arrays are rewritten only while the slot is free: then every copy that read them has finished, because the copy of
-the results, for which the commit waited, was queued behind them.
+Host arrays are rewritten only while the slot is free: every copy that read them has finished by then, because the copy
+of the results, which the commit waited for, was queued behind them.
 
 ```
 rows      int32 [B, 3 + P]   row of the pending table, position, write slot, page table     (decode and prefill)
 tokens    int32 [T, 3]       id, first value, second value as float bits (prefill: rows one after the other)
-packed    int32 [W]          where positions lie on one axis, see `runner.layout` (prefill of packed prompts)
-choices   int32 [B, K]       how to choose, see `kernels.columns`
+packed    int32 [W]          where positions lie on one axis, see `PackedLayout` (prefill of packed prompts)
+choices   int32 [B, K]       sampling params, see `kernels.columns`
 masks     int32 [B, W]       allowed ids as bits
-results   int32 [B, 7]       what was chosen, see `kernels.columns`
-scored    int32 [B, S]       ids whose probabilities are wanted, then -1     (both only where a row wants some)
+results   int32 [B, 7]       what was sampled, see `kernels.columns`
+scored    int32 [B, S]       ids whose probabilities are needed, then -1     (both only where a row asks for scores)
 scores    float32 [B, S]     these probabilities
 ```
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from photonlite.device.base import Array, Device, Event
-from photonlite.kernels.columns import PARAM_COLUMNS, RESULT_COLUMNS
+from photonlite.kernels.columns import PARAM_COLUMNS, QUERY_TILE, RESULT_COLUMNS, TILE_COLUMNS
 from photonlite.request import MAX_SCORED
-from photonlite.runner.layout import PackedLayout
 from photonlite.sequence import MAX_INFLIGHT
+
+if TYPE_CHECKING:  # slots need no torch
+    from torch import Tensor
 
 PENDING_ROW, POSITION, WRITE_SLOT, PAGES = 0, 1, 2, 3
 """Columns of `rows`; the page table begins at the last."""
@@ -34,41 +37,75 @@ NO_VALUE = np.float32(-1.0).view(np.int32)
 SCRATCH_PAGE = 0
 """Unused rows of a batch write here."""
 
+POSITION_COLUMN, SLOT_COLUMN, WORD_COLUMN = 0, 1, 2
+"""Columns of the places of a packed launch."""
+
+EMBEDDED = -1
+"""Stands for a word where the input is not one: part of an image, or a token with a value."""
+
+_PLACE_COLUMNS = 3
+
+AnyArray = TypeVar("AnyArray", Array, "Tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayout:
+    """Parts of the int32 array that says where the prompts of a launch lie on one axis; its used part is contiguous.
+
+    ```
+    ends     [2, R]    where each row's last position stands on the axis;  its number of positions, 0: unused
+    tiles    [N, 5]    the axis cut for attention, see `kernels.columns`
+    places   [T, 3]    of each position: position in its row, write slot, id of its word or EMBEDDED
+    ```
+
+    `rows` and `positions` are the most that a launch has.
+    """
+
+    rows: int
+    positions: int
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a launch at most: full ones, and one of each row that is not."""
+        return self.positions // QUERY_TILE + self.rows
+
+    @property
+    def words(self) -> int:
+        """Length of the array."""
+        return self.used(self.positions)
+
+    def used(self, positions: int) -> int:
+        """Return the length of the part that so many positions use."""
+        return 2 * self.rows + TILE_COLUMNS * self.tiles + _PLACE_COLUMNS * positions
+
+    def ends_of(self, packed: AnyArray) -> AnyArray:
+        return packed[: 2 * self.rows].reshape(2, self.rows)
+
+    def tiles_of(self, packed: AnyArray) -> AnyArray:
+        return packed[2 * self.rows : self.used(0)].reshape(-1, TILE_COLUMNS)
+
+    def places_of(self, packed: AnyArray, positions: int) -> AnyArray:
+        return packed[self.used(0) : self.used(positions)].reshape(-1, _PLACE_COLUMNS)
+
 
 @dataclass(frozen=True, slots=True)
 class SlotShape:
-    """How large a slot's arrays are.
+    """Sizes of a slot's arrays."""
 
-    Attributes:
-        max_rows: Rows of a launch.
-        max_tokens: Positions of a prefill launch, all rows together, and so its tokens at most.
-        page_size: Positions of a page.
-        max_pages: Pages of the longest sequence.
-        mask_words: 32-bit words of a mask.
-        pending_rows: Rows of the pending table; the last of them takes what unused rows write.
-    """
-
-    max_rows: int
-    max_tokens: int
+    max_rows: int  # of a launch
+    max_tokens: int  # positions of a prefill launch, all rows together
     page_size: int
-    max_pages: int
-    mask_words: int
-    pending_rows: int
+    max_pages: int  # of the longest sequence
+    mask_words: int  # 32-bit words of a mask
+    pending_rows: int  # of the pending table; unused rows write to the last
 
     @property
     def packed(self) -> PackedLayout:
-        """How packed prompts are laid out."""
         return PackedLayout(self.max_rows, self.max_tokens)
 
 
 class Slot:
-    """Buffers and events of one step in flight.
-
-    Args:
-        index: 0 or 1.
-        device: Where copies run.
-        shape: How large the arrays are.
-    """
+    """Buffers and events of one step in flight."""
 
     def __init__(self, index: int, device: Device, shape: SlotShape) -> None:
         if not 0 <= index < MAX_INFLIGHT:

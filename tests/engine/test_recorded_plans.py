@@ -13,7 +13,7 @@ from photonlite.kernels.reference.attention import indexable
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import SamplingSettings, Token
-from photonlite.runner.runner import StepExecutor
+from photonlite.runner.step_executor import StepExecutor
 from photonlite.sequence import Sequence
 from tests.engine.plans import Recorded, Recorder, play
 from tests.equality import Asked, CutImage
@@ -78,7 +78,7 @@ def record(model: MoondreamModel, device: torch.device, dtype: torch.dtype, conf
 
 def written(runner: StepExecutor, steps: list[Recorded]) -> Tensor:
     """Keys and values of every position of the pages that were written to last by a step that still has them."""
-    cache = runner._body.cache  # type: ignore[attr-defined]
+    cache = runner._model_runner.cache  # type: ignore[attr-defined]
     places = sorted(
         {
             (sequence.pages[position // cache.page_size], position % cache.page_size)

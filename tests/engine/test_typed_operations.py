@@ -17,7 +17,7 @@ from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.kernels.columns import PARAM_COLUMNS
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.runner.choices import write_choice
+from photonlite.runner.sampling_params import write_choice
 from photonlite.sequence import Sequence
 from tests.compiling import Workshop
 from tests.engine.fakes import Bench, FakeSink

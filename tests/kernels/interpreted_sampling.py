@@ -12,7 +12,7 @@ import torch
 from photonlite.kernels import sampling
 from photonlite.kernels import small_batch_gemm as gemm
 from photonlite.kernels.reference import sampling as reference
-from photonlite.runner.choices import Variant
+from photonlite.runner.sampling_params import Variant
 from tests.kernels.sampling_cases import assert_same, new_target, random_case
 
 VARIANTS: tuple[Variant, ...] = get_args(Variant)

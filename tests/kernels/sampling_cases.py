@@ -12,7 +12,7 @@ from photonlite.grammar.automata.mask import MaskCache, words
 from photonlite.kernels.columns import FINITE, PARAM_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS
 from photonlite.kernels.reference.sampling import Logits, SamplingOutput
 from photonlite.request import Allowed
-from photonlite.runner.choices import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant, write_choice
+from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant, write_choice
 
 END, X, WH = 0, 5, 6
 DIM, COORDINATES, SIZES = 40, 100, 37

@@ -14,7 +14,7 @@ from photonlite.kernels.reference import sampling as reference
 from photonlite.kernels.reference.sampling import Logits, SamplingOutput
 from photonlite.kernels.sampling import sample_tokens, score_ids
 from photonlite.kernels.triton_utils import HAS_TRITON
-from photonlite.runner.choices import Variant
+from photonlite.runner.sampling_params import Variant
 from tests.conftest import Ended
 from tests.kernels.sampling_cases import Case, assert_same, kinds_of, new_target, random_case
 from tests.runner.needs import variant_of

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 
 from photonlite.batch import SamplingParams
-from photonlite.runner.choices import Needs, Variant
+from photonlite.runner.sampling_params import RequiredHeads, Variant
 
 
 def variant_of(choices: Iterable[SamplingParams | None]) -> tuple[Variant, bool]:
     """The variant of heads for these rows, and whether any of them draws."""
-    needs = Needs()
+    needs = RequiredHeads()
     for choice in choices:
         if choice is not None:
             needs.add(choice)

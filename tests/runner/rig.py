@@ -1,4 +1,4 @@
-"""A runner over the production body on a device that does everything at once, driven by hand."""
+"""A step executor over the production model runner on a device that does everything at once, driven by hand."""
 
 import itertools
 import random
@@ -23,11 +23,11 @@ from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import Allowed, Request, SamplingSettings, Token
-from photonlite.runner.graphs import GraphOptions
+from photonlite.runner.graphs.decode import GraphOptions
 from photonlite.runner.kv_format import kv_format
-from photonlite.runner.runner import StepExecutor
 from photonlite.runner.slot import SlotShape
-from photonlite.runner.torch_body import Spread, TorchModelRunner
+from photonlite.runner.step_executor import StepExecutor
+from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, Spread, TorchModelRunner
 from tests.plain import PlainRunner, Sampler
 from tests.tiny import CPU, tiny_model
 
@@ -122,7 +122,6 @@ class Rig:
         sizes: tuple[int, ...] = (),
         page_size: int = 4,
         device: torch.device = CPU,
-        compile: bool = False,
         packed: bool = False,
         fused: bool = False,
         kv_dtype: KvDtype = "auto",
@@ -146,14 +145,14 @@ class Rig:
             pending_rows=17,
         )
         pages = 8 * max_pages
-        self.body = TorchModelRunner(  # type: ignore[arg-type]
-            self.spied, device, dtype, slots, pages, 2, max_crops=8, image_bytes=1 << 16, prompts=prompts, kv=kv,
-            steps=steps, spread=spread,
+        self.model_runner = TorchModelRunner(  # type: ignore[arg-type]
+            self.spied, device, dtype, RunnerLimits(slots, pages, depth=2, max_crops=8, image_bytes=1 << 16),
+            fused=FusedParts(prompts=prompts, steps=steps), kv=kv, spread=spread,
         )  # fmt: skip
         if sizes:
-            self.body.capture(GraphOptions(sizes, compile=compile), Played() if device is CPU else None)
+            self.model_runner.capture(GraphOptions(sizes), Played() if device is CPU else None)
         self.poison()
-        self.runner = StepExecutor(Immediate() if device is CPU else CudaDevice(device), self.body, 2)
+        self.runner = StepExecutor(Immediate() if device is CPU else CudaDevice(device), self.model_runner, 2)
         self.plain = PlainRunner(self.model, device, dtype, kv if kv.scales else None)
         self._free = random.Random(0).sample(range(1, pages), pages - 1)
         self._steps = itertools.count()
@@ -162,8 +161,8 @@ class Rig:
 
     def poison(self) -> None:
         with torch.inference_mode():
-            self.body.cache.keys.fill_(torch.nan)
-            self.body.cache.values.fill_(torch.nan)
+            self.model_runner.cache.keys.fill_(torch.nan)
+            self.model_runner.cache.values.fill_(torch.nan)
 
     def open(self, story: Story, shared: Sequence[int] = ()) -> engine_sequence.Sequence:
         """Give a story a sequence with pages for all it may become; the first may be shared."""

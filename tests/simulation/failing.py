@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from photonlite.batch import CropGroup, ScheduledBatch
-from photonlite.runner.choices import Variant
+from photonlite.runner.sampling_params import Variant
 from photonlite.runner.slot import Slot, SlotShape
 from tests.simulation.body import SymbolicBody
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from photonlite.request import Grammar, Token
-from photonlite.runner.choices import uniform
+from photonlite.runner.sampling_params import uniform
 from tests.simulation.model import BOS_CELL, choose, embed, embed_image, image_cell
 
 

@@ -24,8 +24,8 @@ from photonlite.device.simulated import SimulatedDevice
 from photonlite.engine.core import EngineCore
 from photonlite.errors import CapacityError, EngineDiedError
 from photonlite.request import Request, SamplingSettings
-from photonlite.runner.runner import StepExecutor
 from photonlite.runner.slot import Slot
+from photonlite.runner.step_executor import StepExecutor
 from photonlite.scheduler.arrivals import ArrivalPredictor
 from photonlite.scheduler.fifo import FifoPolicy
 from photonlite.scheduler.realtime import RealtimePolicy

@@ -72,7 +72,7 @@ AT_LEAST = {
     "prefix hits of tenants": 10_000,
     "refused": 500,
     "refused for raising": 500,
-    "runner/choices.py _heads": 100,
+    "runner/sampling_params.py _heads": 100,
     "rows of real-time sequences": 100_000,
     "rows of the pre-empted": 500,
     "sampled after it": 50_000,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from photonlite.batch import EncodeJob, SamplingParams, Step
 from photonlite.request import Token
-from photonlite.runner.runner import StepExecutor
+from photonlite.runner.step_executor import StepExecutor
 from photonlite.sequence import Sequence as EngineSequence
 from photonlite.sequence import Sink
 from tests.simulation.body import Violation

@@ -12,17 +12,17 @@ MUTANTS = [
     ),
     Mutant(
         "a masked id can be chosen",
-        "kernels/reference/attention.py",
+        "kernels/reference/sampling.py",
         "return torch.where(allowed, logits, -math.inf)",
         "return torch.where(allowed, logits, logits - 1)",
-        "tests/runner/test_sampling.py",
+        "tests/runner/test_sampler.py",
     ),
     Mutant(
         "NaN of foreign pages reaches a result",
         "kernels/reference/attention.py",
         "return dequantise(found, dtype, scale).masked_fill(unseen[..., None, None], 0.0)",
         "return dequantise(found, dtype, scale)",
-        "tests/runner/test_attention.py tests/runner/test_torch_body.py",
+        "tests/runner/test_attention.py tests/runner/test_torch_model_runner.py",
     ),
     Mutant(
         "FP8 wraps where it should saturate",
@@ -33,7 +33,7 @@ MUTANTS = [
     ),
     Mutant(
         "engines on one card count arrivals together",
-        "kernels/gemm.py",
+        "kernels/small_batch_gemm.py",
         "    token = _counters.set(counters)\n",
         "    token = _counters.set(_shared)\n",
         "tests/kernels/test_small_batch_gemm.py",

@@ -1,4 +1,4 @@
-"""Prompts in padded batches through the plain forward pass of a model: what runs anywhere, and the truth."""
+"""Prompts in padded batches through the forward pass of a model: runs anywhere, the reference for packed prompts."""
 
 from collections.abc import Sequence
 
@@ -9,31 +9,18 @@ from photonlite.batch import ScheduledBatch
 from photonlite.models.base import Model
 from photonlite.runner.attention import PagedCache, PrefillAttention, plan_free_attention
 from photonlite.runner.buffers import Buffers, HostViews
-from photonlite.runner.graphs import Capturer, GraphReport
+from photonlite.runner.graphs.capture import Capturer, GraphReport
 from photonlite.runner.image_encoder import ImageEncoder
-from photonlite.runner.inputs import InputEmbedding
-from photonlite.runner.prefill import Batch, Span, largest_batches, make_batches
+from photonlite.runner.input_embedding import InputEmbedding
+from photonlite.runner.prefill.rows import PaddedBatch, PrefillRow, largest_batches, make_batches
 from photonlite.runner.slot import PAGES, SCRATCH_PAGE, Slot, SlotShape
 
 
 class PaddedPrefill:
-    """Runs prompts; see `runner.prefill.Prefill`.
-
-    Args:
-        model: In evaluation mode, on the device.
-        inputs: Embeds tokens.
-        images: Has the embeddings of images.
-        cache: Of keys and values.
-        shape: Of the slots.
-    """
+    """Runs prompts; see `runner.prefill.rows.Prefill`."""
 
     def __init__(
-        self,
-        model: Model,
-        inputs: InputEmbedding,
-        images: ImageEncoder,
-        cache: PagedCache,
-        shape: SlotShape,
+        self, model: Model, inputs: InputEmbedding, images: ImageEncoder, cache: PagedCache, shape: SlotShape
     ) -> None:
         self._model = model
         self._inputs = inputs
@@ -43,7 +30,7 @@ class PaddedPrefill:
         self._device = cache.keys.device
 
     def upload(self, buffers: Buffers, host: HostViews, slot: Slot, plan: ScheduledBatch) -> None:
-        """Copy nothing: rows and tokens are all there is."""
+        """Copy nothing: rows and tokens are enough."""
 
     def run(self, buffers: Buffers, slot: Slot, plan: ScheduledBatch) -> None:
         """Run prompts, batch by batch; leave each row's last raw hidden state."""
@@ -61,9 +48,9 @@ class PaddedPrefill:
             for batch in largest_batches(self._model.shape, self._shape.max_rows, positions):
                 self._prefill(buffers, batch)
 
-    def _prefill(self, buffers: Buffers, batch: Batch) -> None:
-        spans, size = batch.spans, self._shape.page_size
-        index, start, end, first, tokens = self._columns(spans)
+    def _prefill(self, buffers: Buffers, batch: PaddedBatch) -> None:
+        rows, size = batch.rows, self._shape.page_size
+        index, start, end, first, tokens = self._columns(rows)
         x = self._prompts(buffers, batch, first, tokens)  # [n, T, dim]
         positions = start[:, None] + self._arange(x.shape[1])
         table = buffers.rows[:, PAGES:].index_select(0, index).long()
@@ -73,11 +60,11 @@ class PaddedPrefill:
         cached = table[:, : -(-batch.cached // size)]
         attention = PrefillAttention(self._cache, slots, batch.block, cached, start)
         hidden = self._model.forward(x, positions, attention)
-        buffers.hidden.index_copy_(0, index, hidden[self._arange(len(spans)), end - start - 1])
+        buffers.hidden.index_copy_(0, index, hidden[self._arange(len(rows)), end - start - 1])
 
-    def _prompts(self, buffers: Buffers, batch: Batch, first: Tensor, tokens: Tensor) -> Tensor:
+    def _prompts(self, buffers: Buffers, batch: PaddedBatch, first: Tensor, tokens: Tensor) -> Tensor:
         """Embed BOS, images and tokens of a batch, ``[n, T, dim]``; padding is zero."""
-        count = len(batch.spans)
+        count = len(batch.rows)
         column = self._arange(batch.tokens)
         place = (first[:, None] + column).clamp(max=self._shape.max_tokens - 1)
         x = self._inputs.tokens(buffers.tokens[place]).masked_fill((column >= tokens[:, None])[..., None], 0)
@@ -85,20 +72,20 @@ class PaddedPrefill:
             return x
         if not batch.block:
             return torch.cat((self._inputs.bos(count), x), dim=1)
-        images = torch.stack([self._image(span.job) for span in batch.spans])
+        images = torch.stack([self._image(row.job) for row in batch.rows])
         return torch.cat((self._inputs.bos(count), images, x), dim=1)
 
     def _image(self, job: int | None) -> Tensor:
-        """Give an image's embeddings: no numbers where its encode step failed, which spoils this row alone."""
+        """Return an image's embeddings; NaN where its encode step failed, which fails this row only."""
         found = self._images.embeddings(job) if job is not None else None
         if found is not None:
             return found
         shape = self._model.shape.prefix_length - 1, self._model.shape.dim
         return self._inputs.bos(1).new_full(shape, torch.nan)
 
-    def _columns(self, spans: Sequence[Span]) -> tuple[Tensor, ...]:
-        """Give index, start, end, first token and count of tokens of each span: five of int64 ``[n]``."""
-        values = [(span.index, span.start, span.start + span.count, span.first, span.tokens) for span in spans]
+    def _columns(self, rows: Sequence[PrefillRow]) -> tuple[Tensor, ...]:
+        """Return index, start, end, first token and token count of each row: five of int64 ``[n]``."""
+        values = [(row.index, row.start, row.start + row.count, row.first, row.tokens) for row in rows]
         # From page-locked memory, so that the host need not wait for the copy.
         table = torch.tensor(values, dtype=torch.int64, pin_memory=self._device.type == "cuda")
         return table.to(self._device, non_blocking=True).unbind(1)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photonlite.kernels.columns import QUERY_TILE
-from photonlite.runner.prefill_graphs import LONGEST, PrefillGraphs, prefill_sizes, tiles_for
+from photonlite.runner.graphs.prefill import LONGEST, PrefillGraphs, prefill_sizes, tiles_for
 from tests.runner.rig import Played
 
 
@@ -60,7 +60,7 @@ def test_nothing_is_replayed_that_was_not_captured() -> None:
     with pytest.MonkeyPatch.context() as patch:
         messages: list[str] = []
         patch.setattr(
-            "photonlite.runner.prefill_graphs._logger.warning", lambda text, *rest: messages.append(text % rest)
+            "photonlite.runner.graphs.capture._logger.warning", lambda text, *rest: messages.append(text % rest)
         )
         report = graphs.capture(Failing(), lambda size, tiles: ran.append((size, tiles)))
 

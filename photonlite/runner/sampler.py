@@ -1,13 +1,13 @@
-"""What finalize does on the device: the heads that rows need, and the choice from what they say.
+"""Finalize on the device: the heads that rows need, and sampling from their logits.
 
 ```
 hidden ─> logits ────────────┐
        ─> coordinate logits ─┼─ kernels.sampling ─> results, pending
        ─> size logits ───────┘
-       ─> logits, where rows want probabilities ─ kernels.sampling ─> scores
+       ─> logits, where rows need probabilities ─ score_ids ─> scores
 ```
 
-It has fixed shapes and never waits for the device, so that a CUDA graph can hold it; none holds scores, which are rare.
+Shapes are fixed and nothing waits for the device, so that a CUDA graph can hold it; none holds scores, which are rare.
 """
 
 import math
@@ -20,7 +20,7 @@ from photonlite.kernels.sampling import sample_tokens, score_ids
 from photonlite.kernels.small_batch_gemm import small_batch_gemm
 from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import Head, Heads, Model
-from photonlite.runner.choices import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
+from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
 
 COORDINATE_SHARE = 0.01
 """Bins within this share of the image of the chosen one count towards a coordinate's mass."""
@@ -30,59 +30,47 @@ SIZE_RATIO = 1.1
 
 
 def coordinate_radius(bins: int) -> float:
-    """Give the bins on either side that count towards a coordinate's mass: 1 % of the image."""
+    """Return the bins on either side that count towards a coordinate's mass: 1 % of the image."""
     return bins * COORDINATE_SHARE
 
 
 def size_radius(bins: int, octaves: float) -> float:
-    """Give the bins on either side that count towards a size's mass: 10 %, on their logarithmic scale."""
+    """Return the bins on either side that count towards a size's mass: 10 %, on their logarithmic scale."""
     return math.log2(SIZE_RATIO) * (bins - 1) / octaves
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Probabilities that rows want beside their tokens.
-
-    Attributes:
-        ids: Of which ids, int32 ``[B, MAX_SCORED]``; -1 for none.
-        values: Written to, float32 ``[B, MAX_SCORED]``.
-    """
+    """Ids that rows need probabilities of, int32 ``[B, MAX_SCORED]``, -1 for none; and these, float32, written to."""
 
     ids: Tensor
     values: Tensor
 
 
-def choose_tokens(
+def sample_from_hidden(
     model: Model,
     hidden: Tensor,
     params: Tensor,
     masks: Tensor,
-    target: SamplingOutput,
+    out: SamplingOutput,
     scores: Scores | None = None,
     *,
     variant: Variant,
     sampled: bool,
 ) -> None:
-    """Choose a token for each row.
+    """Sample a token for each row from raw hidden states ``[B, dim]``; see `kernels.sampling` for the other tensors.
 
-    Args:
-        model: Whose heads are read, those of the variant alone.
-        hidden: Raw hidden states ``[B, dim]``.
-        params: int32 ``[B, PARAM_COLUMNS]``, written by `runner.choices.write_choice`.
-        masks: Allowed ids as bits, int32 ``[B, words]``; not read where the id is forced.
-        target: Takes the results, which `runner.choices.read_results` reads, and the rows of the pending table.
-        scores: Takes the probabilities of ids; None where no row wants some.
-        variant: Heads; all that a row may need are among them, as `runner.choices.Needs` sees to.
-        sampled: Whether any row draws; if not, nothing is sorted and temperatures are not read.
+    The heads are those of `variant`, as `RequiredHeads` determines it. Unless `sampled`, nothing is sorted and
+    temperatures are not read.
     """
-    logits = read_heads(model, hidden, variant)
-    sample_tokens(logits, hidden, params, masks, target, sampled=sampled)
+    logits = compute_heads(model, hidden, variant)
+    sample_tokens(logits, hidden, params, masks, out, sampled=sampled)
     if scores is not None and logits.ids is not None:
         score_ids(logits.ids, masks, scores.ids, scores.values)
 
 
-def read_heads(model: Model, hidden: Tensor, variant: Variant) -> Logits:
-    """Read the heads of a variant for raw hidden states ``[B, dim]``."""
+def compute_heads(model: Model, hidden: Tensor, variant: Variant) -> Logits:
+    """Compute the heads of a variant for raw hidden states ``[B, dim]``."""
     ids = coordinate = size = None
     near = around = 0.0
     if variant in WITH_IDS:
@@ -103,19 +91,19 @@ def text_logits(model: Model, hidden: Tensor) -> Tensor:
 
 
 def coordinate_logits(model: Model, hidden: Tensor) -> Tensor:
-    """Map raw hidden states ``[B, dim]`` to ``[B, bins]``, likewise."""
+    """Map raw hidden states ``[B, dim]`` to ``[B, bins]``, in the same way."""
     heads = _fused_heads(model, hidden)
     return model.coordinate_logits(hidden) if heads is None else apply_head(heads.coordinate, hidden)
 
 
 def size_logits(model: Model, hidden: Tensor) -> Tensor:
-    """Map raw hidden states ``[B, dim]`` to ``[B, 2, bins]``, likewise."""
+    """Map raw hidden states ``[B, dim]`` to ``[B, 2, bins]``, in the same way."""
     heads = _fused_heads(model, hidden)
     return model.size_logits(hidden) if heads is None else apply_head(heads.size, hidden).view(len(hidden), 2, -1)
 
 
 def apply_head(head: Head, hidden: Tensor) -> Tensor:
-    """Apply a head to raw hidden states ``[B, dim]``; rounded as the model's own layers are, but for GELU's input."""
+    """Apply a head to raw hidden states ``[B, dim]``; rounds as the model's own layers do, except the input of GELU."""
     x, norm = hidden, head.norm
     for number, (weight, bias) in enumerate(head.layers, 1):
         x = small_batch_gemm(x, weight, bias, norm=norm, gelu=number < len(head.layers))

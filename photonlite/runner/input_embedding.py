@@ -1,4 +1,4 @@
-"""Input embeddings on the device: of prompt tokens, and of what rows have sampled, without a word from the host.
+"""Input embeddings on the device: of prompt tokens, and of tokens that rows have just sampled.
 
 ```
 pending   int32 [B, 3]      id, bin0, bin1       bin0 < 0: a text token; bin1 < 0: a coordinate; else width, height
@@ -20,16 +20,7 @@ _NO_VALUE = float(np.int32(NO_VALUE).view(np.float32))
 
 
 class InputEmbedding:
-    """Embeds words by their ids, coordinates and sizes by their bins or values.
-
-    Args:
-        model: In evaluation mode, on the device.
-        device: Where it is.
-
-    Attributes:
-        coordinates: The coordinate of each bin.
-        sizes: The width or height of each bin.
-    """
+    """Embeds words by their ids, coordinates and sizes by their bins or values."""
 
     def __init__(self, model: Model, device: torch.device) -> None:
         self._model = model
@@ -54,7 +45,7 @@ class InputEmbedding:
         sampled = table.index_select(0, rows)
         ids, bins = sampled[:, 0], sampled[:, 1:]
         text = self._model.embed(ids)
-        # Every row is embedded in all three ways, so a bin of one kind must not reach past the other kind's table.
+        # Every row is embedded in all three ways: clamp a bin of one kind to the table of the other.
         coordinate = self._coordinates[bins[:, 0].clamp(0, len(self._coordinates) - 1).long()]
         size = self._model.embed_sizes(self._sizes[bins.clamp(0, len(self._sizes) - 1).long()])
         return _select(bins >= 0, text, coordinate, size)
@@ -70,7 +61,7 @@ class InputEmbedding:
         return _select(given, text, coordinate, size)
 
     def _find_tables(self) -> InputTables | None:
-        """Give what the fused kernel reads, where the model has it."""
+        """Return the tables of the fused kernel, if the model offers its weights."""
         weights = self._model.input_weights
         if weights is None:
             return None

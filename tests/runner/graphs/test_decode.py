@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from photonlite.runner.choices import Variant
-from photonlite.runner.graphs import VARIANTS, CudaCapturer, GraphKey, GraphOptions, GraphSet
+from photonlite.runner.graphs.capture import CudaCapturer
+from photonlite.runner.graphs.decode import VARIANTS, GraphKey, GraphOptions, GraphSet
+from photonlite.runner.sampling_params import Variant
 
 Call = tuple[int, int] | tuple[int, int, Variant, bool]
 
@@ -39,7 +40,7 @@ class Recorder:
 
 def captured(recorder: Recorder, options: GraphOptions, max_rows: int = 64) -> GraphSet:
     graphs = GraphSet(options, depth=2, max_rows=max_rows)
-    graphs.report = graphs.capture(recorder, recorder.run, recorder.run, lambda done, total: None)  # type: ignore
+    graphs.report = graphs.capture(recorder, recorder.run, recorder.run)  # type: ignore
     return graphs
 
 
@@ -61,8 +62,6 @@ def test_a_batch_runs_in_the_next_larger_size() -> None:
     graphs = captured(Recorder(), GraphOptions((1, 2, 4, 8)))
 
     assert [graphs.size_for(rows) for rows in (1, 2, 3, 5, 8, 9)] == [1, 2, 4, 8, 8, None]
-    assert graphs.can_run(3)
-    assert not graphs.can_run(9)
 
 
 def test_without_padding_only_exact_sizes_run() -> None:
@@ -116,15 +115,13 @@ def test_no_garbage_is_collected_during_a_capture(enabled: bool) -> None:
     assert gc.get_freeze_count() == before
 
 
-def test_capturing_tells_how_far_it_is_and_what_it_took() -> None:
+def test_capturing_reports_what_it_took() -> None:
     recorder = Recorder()
-    told: list[tuple[int, int]] = []
     graphs = GraphSet(GraphOptions((1, 2)), depth=2, max_rows=8)
 
-    report = graphs.capture(recorder, recorder.run, recorder.run, lambda done, total: told.append((done, total)))
+    report = graphs.capture(recorder, recorder.run, recorder.run)
 
     count = 2 * 2 * (1 + 2 * len(VARIANTS))
-    assert told == [(done, count) for done in range(1, count + 1)]
     assert (report.graphs, report.bytes) == (count, 7 * count)
     assert report.seconds > 0
 
@@ -150,7 +147,7 @@ def test_a_cuda_graph_reads_and_writes_the_buffers_it_was_captured_with() -> Non
         target[slot, :size].neg_()
 
     graphs = GraphSet(GraphOptions((2, 8)), depth=2, max_rows=8)
-    report = graphs.capture(CudaCapturer(device), forward, finalize, lambda done, total: None)
+    report = graphs.capture(CudaCapturer(device), forward, finalize)
     source.copy_(torch.arange(16.0).view(2, 8))
     target.zero_()
 

@@ -5,12 +5,11 @@ crops [n, C, C, 3] ── copy ──> pixels ── graph of n crops ──> fe
                               (fixed)                        (fixed)
 ```
 
-The kernels of a block take less time than it takes to launch them when crops are few. For each number of crops every
-attention backend is captured and the quickest is kept: which one that is depends on the shape.
+With few crops the kernels of a block take less time than their launches. For each number of crops every attention
+backend is captured and the fastest is kept: which one that is depends on the shape.
 """
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -20,10 +19,10 @@ from torch.nn.attention import SDPBackend
 
 from photonlite.kernels.autotune import BACKENDS, fastest, only_backend
 from photonlite.models.base import CropEncoder
-from photonlite.runner.graphs import Capturer, GraphReport, frozen_garbage
+from photonlite.runner.graphs.capture import Capturer, GraphReport, measured
 
 Chooser = Callable[[Sequence[Callable[[], None]]], int]
-"""Gives the index of the quickest."""
+"""Returns the index of the fastest."""
 
 _logger = logging.getLogger("photonlite")
 
@@ -31,13 +30,7 @@ _logger = logging.getLogger("photonlite")
 class GraphedEncoder:
     """An image encoder whose first stage runs as a graph; see `models.base.CropEncoder`.
 
-    Its methods are called in inference mode.
-
-    Args:
-        encoder: Runs eagerly.
-        crop_size: Pixels along a side of a crop.
-        max_crops: Crops of a launch at most.
-        device: A card, where the encoder is.
+    Its methods are called in inference mode. Launches have at most `max_crops` crops of `crop_size` pixels a side.
     """
 
     def __init__(self, encoder: CropEncoder, *, crop_size: int, max_crops: int, device: torch.device) -> None:
@@ -47,17 +40,14 @@ class GraphedEncoder:
         self._replays: dict[int, Callable[[], None]] = {}
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """Encode crops, uint8 ``[n, C, C, 3]``; the features ``[n, P, D]`` are the caller's.
-
-        What was not captured runs eagerly, with whatever attention the caller allows.
-        """
+        """Encode crops, uint8 ``[n, C, C, 3]``, to new features ``[n, P, D]``; numbers not captured run eagerly."""
         count = len(pixels)
         replay = self._replays.get(count)
         if replay is None:
             return self._encoder.encode(pixels)
         self._pixels[:count].copy_(pixels)
         replay()
-        return self._features[:count].clone()  # the next replay writes over them
+        return self._features[:count].clone()  # the next replay overwrites them
 
     def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
         """Map features to embeddings, eagerly: it is a handful of kernels."""
@@ -66,14 +56,10 @@ class GraphedEncoder:
     def capture(self, capturer: Capturer, choose: Chooser = fastest) -> GraphReport:
         """Capture every number of crops, largest first, and warm up the projection.
 
-        Args:
-            capturer: Makes the graphs. It may make others from the same memory pool later on, if all are replayed one
-                after the other.
-            choose: Gives the index of the quickest of some graphs.
+        The capturer may make other graphs from the same memory pool later, if all are replayed one after the other.
         """
-        begun, before = time.perf_counter(), capturer.used_bytes()
-        with torch.inference_mode(), frozen_garbage():
-            self._pixels.random_(0, 256)  # what a card takes for a product depends on the numbers, a little
+        with torch.inference_mode(), measured(capturer) as report:
+            self._pixels.random_(0, 256)  # the time of a product depends on the numbers, a little
             largest = self._encoder.encode(self._pixels)
             self._features = torch.zeros_like(largest)
             for tiling, crops in (((1, 1), 1), ((1, 2), 3)):
@@ -81,11 +67,10 @@ class GraphedEncoder:
             del largest
             for count in range(len(self._pixels), 0, -1):
                 self._capture(capturer, count, choose)
-        taken = max(0, capturer.used_bytes() - before)
-        return GraphReport(len(self._replays), time.perf_counter() - begun, taken)
+            return report(len(self._replays))
 
     def _capture(self, capturer: Capturer, count: int, choose: Chooser) -> None:
-        """Capture one number of crops with every backend; keep the quickest."""
+        """Capture one number of crops with every backend; keep the fastest."""
         names, replays, reasons = [], [], []
         for backend in BACKENDS:
             try:
@@ -101,7 +86,7 @@ class GraphedEncoder:
             return
         best = choose(replays)
         self._replays[count] = replays[best]
-        _logger.debug("%d crops are encoded with %s, the quickest of %s", count, names[best], ", ".join(names))
+        _logger.debug("%d crops are encoded with %s, the fastest of %s", count, names[best], ", ".join(names))
 
     def _run(self, count: int, backend: SDPBackend) -> None:
         with only_backend(backend):

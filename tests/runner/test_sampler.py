@@ -13,15 +13,15 @@ from photonlite.grammar.automata.mask import MaskCache, words
 from photonlite.kernels.columns import PARAM_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS, U0, U1, U2
 from photonlite.kernels.reference.sampling import SamplingOutput
 from photonlite.request import MAX_SCORED, Allowed, SamplingSettings, Token
-from photonlite.runner.choices import (
-    Result,
+from photonlite.runner.sampler import Scores, apply_head, sample_from_hidden
+from photonlite.runner.sampling_params import (
+    SampledRow,
     Variant,
     read_results,
     uniform,
     write_choice,
     write_scored,
 )
-from photonlite.runner.sampling import Scores, apply_head, choose_tokens
 from tests.plain import PlainRunner, Sampler
 from tests.runner.needs import variant_of
 from tests.tiny import CPU, tiny_config, tiny_model
@@ -121,13 +121,13 @@ def choose(heads: Any, hidden: Tensor, params: Tensor, masks: Tensor, *, variant
     results = torch.empty(rows, RESULT_COLUMNS, dtype=torch.int32, device=hidden.device)
     place = torch.arange(rows, dtype=torch.int32, device=hidden.device).flip(0)
     output = SamplingOutput(results, pending, place)
-    choose_tokens(heads, hidden, params, masks, output, variant=variant, sampled=sampled)
+    sample_from_hidden(heads, hidden, params, masks, output, variant=variant, sampled=sampled)
     if hidden.device == CPU:  # no graph can hold the comparison
         assert torch.equal(pending.flip(0), results[:, :PENDING_COLUMNS])
     return results
 
 
-def chosen(hidden: Tensor, choices: list[SamplingParams | None], heads: Any = None) -> list[Result]:
+def chosen(hidden: Tensor, choices: list[SamplingParams | None], heads: Any = None) -> list[SampledRow]:
     variant, sampled = variant_of(choices)
     results = choose(heads or Heads(), hidden, *packed(choices), variant=variant, sampled=sampled)
     return read_results(results.numpy(), len(choices))
@@ -147,7 +147,7 @@ def oracle(hidden: Tensor, choice: SamplingParams | None) -> Token | None:
         return None
 
 
-def assert_same(result: Result, token: Token | None) -> None:
+def assert_same(result: SampledRow, token: Token | None) -> None:
     assert bool(result.finite) == (token is not None)
     if token is not None:
         count = len(token.values)
@@ -203,7 +203,7 @@ def test_every_row_of_a_batch_gets_the_scores_that_the_plain_loop_gives_it() -> 
             torch.arange(rows, dtype=torch.int32),
         )
         scores = scores_of(choices)
-        choose_tokens(Heads(), hidden, *packed(choices), target, scores, variant=variant, sampled=sampled)  # type: ignore[arg-type]
+        sample_from_hidden(Heads(), hidden, *packed(choices), target, scores, variant=variant, sampled=sampled)  # type: ignore[arg-type]
 
         assert variant == "scored"
         for result, row, choice, values in zip(

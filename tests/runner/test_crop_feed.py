@@ -14,7 +14,7 @@ from photonlite.images.crops import CropSpec
 from photonlite.images.packing import pack_image
 from photonlite.images.rgb import rgb_bytes
 from photonlite.runner.buffers import Buffers
-from photonlite.runner.feed import CropFeed
+from photonlite.runner.crop_feed import CropFeed
 from photonlite.runner.slot import SlotShape
 from photonlite.sequence import CutImage, UncutImage
 from tests.kernels.images import noise, pillows

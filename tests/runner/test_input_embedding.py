@@ -4,7 +4,7 @@ import torch
 
 from photonlite.kernels.reference.embedding import InputTables, embed_pending
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.runner.inputs import InputEmbedding
+from photonlite.runner.input_embedding import InputEmbedding
 from photonlite.runner.slot import NO_VALUE
 from tests.tiny import CPU, tiny_config, tiny_model
 

@@ -6,7 +6,7 @@ row 0                        row 1          row 2
 start 0, block               start > 0      start 0           scratch page
 ```
 
-Words are embedded inside the pass, by their ids. What is no word is put into its input before: images, and tokens
+Words are embedded inside the pass, by their ids. Other input is written before: images, and tokens
 with a value.
 """
 
@@ -21,26 +21,26 @@ from photonlite.kernels.columns import QUERY_TILE
 from photonlite.models.base import Model, PackedPrompts, PromptDecoder
 from photonlite.runner.attention import PagedCache
 from photonlite.runner.buffers import Buffers, HostViews, transfer
-from photonlite.runner.graphs import Capturer, GraphReport
+from photonlite.runner.graphs.capture import Capturer, GraphReport
+from photonlite.runner.graphs.prefill import PrefillGraphs, prefill_sizes, tiles_for
 from photonlite.runner.image_encoder import ImageEncoder
-from photonlite.runner.inputs import InputEmbedding
-from photonlite.runner.layout import EMBEDDED, POSITION_COLUMN, SLOT_COLUMN, WORD_COLUMN
-from photonlite.runner.prefill import Span, make_spans
-from photonlite.runner.prefill_graphs import PrefillGraphs, prefill_sizes, tiles_for
-from photonlite.runner.slot import NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
+from photonlite.runner.input_embedding import InputEmbedding
+from photonlite.runner.prefill.rows import PrefillRow, make_rows
+from photonlite.runner.slot import (
+    EMBEDDED,
+    NO_VALUE,
+    PAGES,
+    POSITION_COLUMN,
+    SCRATCH_PAGE,
+    SLOT_COLUMN,
+    WORD_COLUMN,
+    Slot,
+    SlotShape,
+)
 
 
 class PackedPrefill:
-    """Runs prompts; see `runner.prefill.Prefill`.
-
-    Args:
-        decoder: Runs a pass.
-        model: Embeds words.
-        inputs: Embeds other tokens.
-        images: Has the embeddings of images.
-        cache: Of keys and values.
-        shape: Of the slots.
-    """
+    """Runs prompts; see `runner.prefill.rows.Prefill`."""
 
     def __init__(
         self,
@@ -66,26 +66,26 @@ class PackedPrefill:
         self._hidden = state.new_zeros(shape.max_rows, model.shape.dim)
 
     def upload(self, buffers: Buffers, host: HostViews, slot: Slot, plan: ScheduledBatch) -> None:
-        """Say where every position lies and what is there, and copy that."""
-        spans = make_spans(plan.rows, self._model.shape.prefix_length)
-        size = self._size(spans)
-        fill_packed(slot, spans, size, self._model.shape.bos_id)
+        """Fill the table of positions, and copy it."""
+        rows = make_rows(plan.rows, self._model.shape.prefix_length)
+        size = self._size(rows)
+        fill_packed(slot, rows, size, self._model.shape.bos_id)
         used = self._layout.used(size)
         transfer(buffers.packed[:used], host.packed[:used])
 
     def run(self, buffers: Buffers, slot: Slot, plan: ScheduledBatch) -> None:
         """Run prompts in one pass; leave each row's last raw hidden state."""
-        spans = make_spans(plan.rows, self._model.shape.prefix_length)
-        rows, size = len(spans), self._size(spans)
+        rows = make_rows(plan.rows, self._model.shape.prefix_length)
+        count, size = len(rows), self._size(rows)
         used = self._layout.used(size)
         self._packed[:used].copy_(buffers.packed[:used])
-        self._table[:rows].copy_(buffers.rows[:rows, PAGES:])
-        self._embed(buffers, slot, spans)
-        if self._graph(spans) is None:
-            self._forward(size, _tiles(spans))
+        self._table[:count].copy_(buffers.rows[:count, PAGES:])
+        self._embed(buffers, slot, rows)
+        if self._graph(rows) is None:
+            self._forward(size, _tiles(rows))
         else:
             self._graphs.replay(size)
-        buffers.hidden[:rows].copy_(self._hidden[:rows])
+        buffers.hidden[:count].copy_(self._hidden[:count])
 
     def capture(self, capturer: Capturer) -> GraphReport:
         """Capture a ladder of lengths, on the scratch page."""
@@ -98,34 +98,34 @@ class PackedPrefill:
         size = min(max(positions, self._model.shape.max_context), self._shape.max_tokens)
         self._forward(size, tiles_for(size, self._shape.max_rows))
 
-    def _size(self, spans: Sequence[Span]) -> int:
-        """Give the positions of a pass, padding included."""
-        return self._graph(spans) or sum(span.count for span in spans)
+    def _size(self, rows: Sequence[PrefillRow]) -> int:
+        """Return the positions of a pass, padding included."""
+        return self._graph(rows) or sum(row.count for row in rows)
 
-    def _graph(self, spans: Sequence[Span]) -> int | None:
-        return self._graphs.size_for(sum(span.count for span in spans), _tiles(spans))
+    def _graph(self, rows: Sequence[PrefillRow]) -> int | None:
+        return self._graphs.size_for(sum(row.count for row in rows), _tiles(rows))
 
-    def _embed(self, buffers: Buffers, slot: Slot, spans: Sequence[Span]) -> None:
-        """Put into the input what is no word, and where a launch has values, all its tokens."""
-        count = sum(span.tokens for span in spans)
+    def _embed(self, buffers: Buffers, slot: Slot, rows: Sequence[PrefillRow]) -> None:
+        """Write images to the input, and all tokens if some of them have values."""
+        count = sum(row.tokens for row in rows)
         valued = bool((slot.tokens[:count, 1] != NO_VALUE).any())
         tokens = self._inputs.tokens(buffers.tokens[:count][None])[0] if valued else None
         begin = 0
-        for span in spans:
-            if span.block:
-                image = self._x[begin + 1 : begin + span.leading]
-                found = None if span.job is None else self._images.embeddings(span.job)
-                if found is None:  # its encode step failed, which spoils this row alone
+        for row in rows:
+            if row.block:
+                image = self._x[begin + 1 : begin + row.leading]
+                found = None if row.job is None else self._images.embeddings(row.job)
+                if found is None:  # its encode step failed, which fails this row only
                     image.fill_(torch.nan)
                 else:
                     image.copy_(found)
             if tokens is not None:
-                own = tokens[span.first : span.first + span.tokens]
-                self._x[begin + span.leading : begin + span.count].copy_(own)
-            begin += span.count
+                own = tokens[row.first : row.first + row.tokens]
+                self._x[begin + row.leading : begin + row.count].copy_(own)
+            begin += row.count
 
     def _forward(self, size: int, tiles: int) -> None:
-        """Run so many positions and tiles, from the fixed buffers to `_hidden`."""
+        """Run so many positions and tiles from the fixed buffers to `_hidden`."""
         layout, packed = self._layout, self._packed
         places, ends = layout.places_of(packed, size), layout.ends_of(packed)
         words = places[:, WORD_COLUMN]
@@ -142,17 +142,10 @@ class PackedPrefill:
         self._hidden.copy_(self._decoder(x, prompts, self._cache))
 
 
-def fill_packed(slot: Slot, spans: Sequence[Span], size: int, bos_id: int) -> None:
-    """Fill `slot.packed` from the slot's rows and tokens; see `runner.layout`.
-
-    Args:
-        slot: Whose rows and tokens are filled.
-        spans: Of its rows.
-        size: Positions of the pass; those behind the spans' are padding.
-        bos_id: The word at position 0.
-    """
+def fill_packed(slot: Slot, rows: Sequence[PrefillRow], size: int, bos_id: int) -> None:
+    """Fill `slot.packed` from the slot's rows and tokens for a pass of `size` positions; see `PackedLayout`."""
     layout, page = slot.shape.packed, slot.shape.page_size
-    columns = [(span.start, span.count, span.first, span.leading, span.block) for span in spans]
+    columns = [(row.start, row.count, row.first, row.leading, row.block) for row in rows]
     starts, counts, firsts, leading, blocks = np.array(columns, np.int64).T
     begins = counts.cumsum() - counts
     row, within = _ranges(counts)
@@ -165,8 +158,8 @@ def fill_packed(slot: Slot, spans: Sequence[Span], size: int, bos_id: int) -> No
     places[total:] = (0, SCRATCH_PAGE * page, 0)
 
     ends = layout.ends_of(slot.packed)
-    ends[:, len(spans) :] = 0
-    ends[0, : len(spans)], ends[1, : len(spans)] = begins + counts - 1, starts + counts
+    ends[:, len(rows) :] = 0
+    ends[0, : len(rows)], ends[1, : len(rows)] = begins + counts - 1, starts + counts
 
     tiles = layout.tiles_of(slot.packed)
     row, within = _ranges(-(-counts // QUERY_TILE))
@@ -177,7 +170,7 @@ def fill_packed(slot: Slot, spans: Sequence[Span], size: int, bos_id: int) -> No
 
 
 def _words(slot: Slot, within: Array, token: Array, first: Array, bos_id: int) -> Array:
-    """Give the word at each position: `token` counts from each row's first, negative ones stand for BOS and image."""
+    """Return the word at each position: `token` counts from each row's first, negative ones are BOS and image."""
     found = slot.tokens[np.maximum(token, 0) + np.minimum(first, slot.shape.max_tokens - 1)]
     word = np.where(found[:, 1] == NO_VALUE, found[:, 0], EMBEDDED)
     before = np.where(within == 0, bos_id, EMBEDDED)
@@ -186,10 +179,10 @@ def _words(slot: Slot, within: Array, token: Array, first: Array, bos_id: int) -
 
 
 def _ranges(counts: Array) -> tuple[Array, Array]:
-    """Give, for ranges of so many numbers one after the other, which one each belongs to, and its place in it."""
+    """Return for consecutive ranges of so many numbers the range of each number, and its place in it."""
     owner = np.repeat(np.arange(len(counts)), counts)
     return owner, np.arange(len(owner)) - (counts.cumsum() - counts)[owner]
 
 
-def _tiles(spans: Sequence[Span]) -> int:
-    return sum(-(-span.count // QUERY_TILE) for span in spans)
+def _tiles(rows: Sequence[PrefillRow]) -> int:
+    return sum(-(-row.count // QUERY_TILE) for row in rows)

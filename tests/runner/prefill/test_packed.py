@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from photonlite.batch import BatchItem, EncodeJob
 from photonlite.kernels.columns import QUERY_TILE
 from photonlite.request import Token
-from photonlite.runner.layout import EMBEDDED
-from photonlite.runner.packed_prefill import fill_packed
-from photonlite.runner.prefill import Span, make_spans
-from photonlite.runner.slot import NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
+from photonlite.runner.prefill.packed import fill_packed
+from photonlite.runner.prefill.rows import PrefillRow, make_rows
+from photonlite.runner.slot import EMBEDDED, NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
 from tests.runner.rig import COORDINATE, TEXT, Immediate, Rig, Story, make_image, words_of
 from tests.tiny import tiny_config
 
@@ -26,11 +25,11 @@ text = st.integers(1, 150).map(lambda count: BatchItem(ANYBODY, 0, count, 0))
 resumed = st.tuples(st.integers(1, 80), st.integers(1, 150)).map(lambda span: BatchItem(ANYBODY, *span, 0))
 
 
-def filled(rows: list[BatchItem], padding: int) -> tuple[Slot, list[Span]]:
+def filled(rows: list[BatchItem], padding: int) -> tuple[Slot, list[PrefillRow]]:
     """A slot whose tokens are numbered from 100 on, every fifth of them with a value, after another launch."""
     slot = Slot(0, Immediate(), SHAPE)  # type: ignore[arg-type]
     slot.packed[:] = 10**6
-    spans = make_spans(rows, PREFIX)
+    spans = make_rows(rows, PREFIX)
     count = sum(span.tokens for span in spans)
     slot.tokens[:count, 0] = np.arange(100, 100 + count)
     slot.tokens[:, 1:] = NO_VALUE
@@ -112,4 +111,4 @@ def test_padding_is_added_for_a_graph_only(sizes: tuple[int, ...]) -> None:
     rig.prefill([story], [rig.fresh(story)])
 
     # The scratch page is written by padding alone.
-    assert rig.body.cache.keys[0, 0, 0].isfinite().all() == bool(sizes)
+    assert rig.model_runner.cache.keys[0, 0, 0].isfinite().all() == bool(sizes)

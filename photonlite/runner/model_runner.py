@@ -1,31 +1,27 @@
-"""What a runner asks of the machine: the work inside a step, without a word on streams, events or slots' lives.
+"""What a step executor needs of the machine: the work inside a step, without streams, events or the life of slots.
 
-`runner.torch_body` does it with a model; the simulator in the tests does it with symbols.
+`TorchModelRunner` does it with a model; the simulator in the tests does it with symbols.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch
-from photonlite.runner.choices import Variant
+from photonlite.runner.sampling_params import Variant
 from photonlite.runner.slot import Slot, SlotShape
 
 
 class ModelRunner(Protocol):
     """Work on one device. Each method is called on the stream that its name suggests, in the order of the streams.
 
-    Host arrays of a slot are read when the work runs, not when it is queued: that is what a copy engine does.
+    Host arrays of a slot are read when the work runs, not when it is queued, as copy engines do.
     """
 
     @property
-    def shape(self) -> SlotShape:
-        """How large slots must be."""
-        ...
+    def shape(self) -> SlotShape: ...
 
     @property
-    def vocab_size(self) -> int:
-        """Ids that masks speak of."""
-        ...
+    def vocab_size(self) -> int: ...
 
     @property
     def coordinates(self) -> Sequence[float]:
@@ -38,7 +34,7 @@ class ModelRunner(Protocol):
         ...
 
     def padded(self, rows: int) -> tuple[int, bool]:
-        """Give the rows that a decode step of `rows` rows runs with, and whether a graph runs it."""
+        """Return the rows that a decode step of `rows` rows runs with, and whether a graph runs it."""
         ...
 
     def upload_rows(self, slot: Slot, count: int) -> None:
@@ -46,11 +42,11 @@ class ModelRunner(Protocol):
         ...
 
     def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
-        """Copy the first `count` of `slot.tokens` to the device, and what else running the plan's prompts takes."""
+        """Copy the first `count` of `slot.tokens` and other inputs of the plan's prompts to the device."""
         ...
 
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
-        """Copy the groups' crops to the device, or the images that it makes them of."""
+        """Copy the groups' crops to the device, or the images that it cuts into crops."""
         ...
 
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
@@ -58,7 +54,7 @@ class ModelRunner(Protocol):
         ...
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
-        """Run prompts: rows one after the other in the uploaded tokens; leave each row's last raw hidden state."""
+        """Run prompts, whose uploaded tokens lie row by row; leave each row's last raw hidden state."""
         ...
 
     def decode(self, slot: Slot, count: int) -> None:
@@ -70,25 +66,23 @@ class ModelRunner(Protocol):
         ...
 
     def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None:
-        """Copy the first `count` of `slot.choices` to the device; of masks and scored ids where it takes them."""
+        """Copy the first `count` of `slot.choices` to the device, and of masks and scored ids if needed."""
         ...
 
     def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
-        """Choose a token for each row with the heads of the variant; put it into the pending table and the results."""
+        """Sample a token for each row with the heads of the variant; write it to pending table and results."""
         ...
 
     def download(self, slot: Slot, count: int, variant: Variant) -> None:
-        """Copy the first `count` results to `slot.results`, and to `slot.scores` where there are some."""
+        """Copy the first `count` results to `slot.results`, and scores to `slot.scores`."""
         ...
 
     def forget(self, job: EncodeJob) -> None:
-        """Let go of a job's features."""
+        """Drop a job's features."""
         ...
 
     def free_memory(self) -> None:
-        """Give memory back that is kept for later work only."""
+        """Return memory that is cached for later work only."""
         ...
 
-    def close(self) -> None:
-        """Let go of the device's memory."""
-        ...
+    def close(self) -> None: ...

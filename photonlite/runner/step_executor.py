@@ -7,9 +7,9 @@ finalize   fill choices, masks ─> upload: copy them ─● choices_uploaded �
 collect    wait for `copied`, read results                              the only place where the host waits
 ```
 
-The work itself is a :class:`~photonlite.runner.body.ModelRunner`'s. Whatever it raises, now or later on a stream's own
-thread, is kept with the step, skips the rest of the step's work, and comes out of `launch`, `finalize` or `collect`
-when the forward pass has left the slot.
+The work itself is that of a :class:`~photonlite.runner.model_runner.ModelRunner`. An exception from it, now or later on
+a stream's own thread, is kept with the step, skips the rest of the step's work, and is raised by `launch`, `finalize`
+or `collect` once the forward pass has left the slot.
 """
 
 import math
@@ -24,34 +24,27 @@ from photonlite.errors import NumericalError
 from photonlite.grammar.automata.mask import MaskCache
 from photonlite.observe.trace import Tracer, Track
 from photonlite.request import Token
-from photonlite.runner.body import ModelRunner
-from photonlite.runner.choices import Needs, Result, read_results, write_choice, write_scored
+from photonlite.runner.model_runner import ModelRunner
+from photonlite.runner.sampling_params import RequiredHeads, SampledRow, read_results, write_choice, write_scored
 from photonlite.runner.slot import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot
 from photonlite.sequence import Sequence as BatchSequence
 
 _ANCHORED_S = 60.0
-"""Seconds for which the times of events stay good to some microseconds."""
+"""Seconds for which the times of events stay precise to some microseconds."""
 
 
 class StepExecutor:
-    """Runs steps on a device through streams, events and the slots' host arrays.
+    """Runs steps on a device through streams, events and the host arrays of `depth` slots."""
 
-    Args:
-        device: Streams and events.
-        body: The work.
-        depth: Slots.
-        tracer: Takes the spans of copies and device work; None records nothing.
-    """
-
-    def __init__(self, device: Device, body: ModelRunner, depth: int, tracer: Tracer | None = None) -> None:
+    def __init__(self, device: Device, model_runner: ModelRunner, depth: int, tracer: Tracer | None = None) -> None:
         self._device = device
-        self._body = body
-        self._slots = [Slot(index, device, body.shape) for index in range(depth)]
-        self._masks = MaskCache(body.vocab_size)
-        shape = body.shape
+        self._model_runner = model_runner
+        self._slots = [Slot(index, device, model_runner.shape) for index in range(depth)]
+        self._masks = MaskCache(model_runner.vocab_size)
+        shape = model_runner.shape
         self._scratch_row = shape.pending_rows - 1
         self._page_size = shape.page_size
-        # The page tables of all rows; a launch copies those it needs.
+        # The page tables of all rows; a launch copies the ones it needs.
         self._tables = np.zeros((shape.pending_rows, shape.max_pages), np.int32)
         self._written = [0] * shape.pending_rows
         self._tracer = tracer or Tracer(enabled=False)
@@ -59,11 +52,7 @@ class StepExecutor:
         self._first_traced = 0
 
     def launch(self, step: Step) -> None:
-        """Queue copies and the forward pass.
-
-        Raises:
-            Exception: What the work raised, where the device runs it at once.
-        """
+        """Queue copies and the forward pass; raise what the work raised if the device runs it at once."""
         slot = self._slots[step.slot]
         self._anchor(step)
         if step.kind == "encode":
@@ -76,39 +65,31 @@ class StepExecutor:
         _raise(step, slot)
 
     def finalize(self, step: Step, choices: Sequence[SamplingParams | None]) -> None:
-        """Queue heads, masks, sampling and the copy of the results.
+        """Queue heads, masks, sampling and the copy of the results of a launched prefill or decode step.
 
-        Args:
-            step: A launched prefill or decode step.
-            choices: For each row; None where nobody wants its token.
-
-        Raises:
-            Exception: What the work raised, where the device runs it at once.
+        `choices` has an entry for each row: None where its token is not needed. Raises as `launch` does.
         """
-        slot, body, device = self._slots[step.slot], self._body, self._device
+        slot, runner, device = self._slots[step.slot], self._model_runner, self._device
         needs = self._fill_choices(step, slot, choices)
         variant, sampled, count = needs.variant, needs.sampled, step.padded
 
-        self._run(step, device.upload, lambda: body.upload_choices(slot, count, variant))
+        self._run(step, device.upload, lambda: runner.upload_choices(slot, count, variant))
         device.upload.record(slot.choices_uploaded)
         device.compute.wait(slot.choices_uploaded)
         device.compute.record(slot.finalize_begun)
-        self._run(step, device.compute, lambda: body.finalize(slot, count, variant, sampled=sampled))
+        self._run(step, device.compute, lambda: runner.finalize(slot, count, variant, sampled=sampled))
         device.compute.record(slot.finalize_ended)
         device.download.wait(slot.finalize_ended)
         device.download.record(slot.copy_begun)
-        self._run(step, device.download, lambda: body.download(slot, len(step.rows), variant))
+        self._run(step, device.download, lambda: runner.download(slot, len(step.rows), variant))
         device.download.record(slot.copied)
         _raise(step, slot)
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
-        """Wait for a step's results.
+        """Wait for a step's results; raise if the step failed as a whole.
 
-        Returns:
-            For each row its token, a `NumericalError`, or None where none was wanted; nothing for an encode step.
-
-        Raises:
-            Exception: The step failed as a whole.
+        Return for each row its token, an error of this row, or None where no token was needed; nothing for an encode
+        step.
         """
         slot = self._slots[step.slot]
         (slot.forward_ended if step.kind == "encode" else slot.copied).wait()
@@ -122,25 +103,25 @@ class StepExecutor:
         return [self._outcome(step, slot, index, result) for index, result in enumerate(results)]
 
     def forget(self, job: EncodeJob) -> None:
-        """Let go of an image's features once the work queued so far is done."""
-        self._device.compute.run(lambda: self._body.forget(job))
+        """Drop an image's features once the work queued so far is done."""
+        self._device.compute.run(lambda: self._model_runner.forget(job))
 
     def free_memory(self) -> None:
-        """Give memory back that is kept for later work only, once the work queued so far is done."""
-        self._device.compute.run(self._body.free_memory)
+        """Return memory that is cached for later work only, once the work queued so far is done."""
+        self._device.compute.run(self._model_runner.free_memory)
 
     def close(self) -> None:
-        """Wait for all work and let go of the device's memory."""
+        """Wait for all work and free the device's memory."""
         self._device.close()
-        self._body.close()
+        self._model_runner.close()
 
     def _launch_encode(self, step: Step, slot: Slot) -> None:
         groups = step.plan.groups
-        self._upload(step, slot, lambda: self._body.upload_crops(slot, groups))
-        self._run(step, self._device.compute, lambda: self._body.encode(slot, groups))
+        self._upload(step, slot, lambda: self._model_runner.upload_crops(slot, groups))
+        self._run(step, self._device.compute, lambda: self._model_runner.encode(slot, groups))
 
     def _launch_prefill(self, step: Step, slot: Slot) -> None:
-        plan, body = step.plan, self._body
+        plan, runner = step.plan, self._model_runner
         step.padded = len(plan.rows)
         count = self._fill_tokens(plan, slot)
         for row in plan.rows:
@@ -148,28 +129,28 @@ class StepExecutor:
         self._fill_rows(plan, slot, step.padded)
 
         def upload() -> None:
-            body.upload_rows(slot, step.padded)
-            body.upload_prompts(slot, plan, count)
+            runner.upload_rows(slot, step.padded)
+            runner.upload_prompts(slot, plan, count)
 
         def forward() -> None:
-            body.copy_pages(plan.copies)
-            body.prefill(slot, plan)
-            body.copy_pages(plan.saves)
+            runner.copy_pages(plan.copies)
+            runner.prefill(slot, plan)
+            runner.copy_pages(plan.saves)
 
         self._upload(step, slot, upload)
         self._run(step, self._device.compute, forward)
 
     def _launch_decode(self, step: Step, slot: Slot) -> None:
         plan = step.plan
-        step.padded, step.graphed = self._body.padded(len(plan.rows))
+        step.padded, step.graphed = self._model_runner.padded(len(plan.rows))
         for row in plan.rows:
             self._extend_table(_row_of(row.sequence), row.sequence.pages)
         self._fill_rows(plan, slot, step.padded)
-        self._upload(step, slot, lambda: self._body.upload_rows(slot, step.padded))
-        self._run(step, self._device.compute, lambda: self._body.decode(slot, step.padded))
+        self._upload(step, slot, lambda: self._model_runner.upload_rows(slot, step.padded))
+        self._run(step, self._device.compute, lambda: self._model_runner.decode(slot, step.padded))
 
     def _upload(self, step: Step, slot: Slot, work: Callable[[], None]) -> None:
-        """Queue a copy to the device, and let the forward pass wait for it."""
+        """Queue a copy to the device that the forward pass waits for."""
         device = self._device
         device.upload.record(slot.upload_begun)
         self._run(step, device.upload, work)
@@ -206,7 +187,7 @@ class StepExecutor:
             target[count:padded, PAGES:] = SCRATCH_PAGE
 
     def _fill_tokens(self, plan: ScheduledBatch, slot: Slot) -> int:
-        """Fill `slot.tokens` with what follows BOS and image in each row; returns how many."""
+        """Fill `slot.tokens` with the tokens behind BOS and image of each row; return how many there are."""
         filled = 0
         for row in plan.rows:
             tokens = row.sequence.tokens_after_image(max(row.start, row.sequence.prefix_len))
@@ -224,14 +205,14 @@ class StepExecutor:
         self._written[row] = len(pages)
 
     def _extend_table(self, row: int, pages: Sequence[int]) -> None:
-        """Write the pages that a sequence has got since its last launch: seldom one, mostly none."""
+        """Write the pages that a sequence was given since its last launch: rarely one, mostly none."""
         if (written := self._written[row]) < len(pages):
             self._tables[row, written : len(pages)] = pages[written:]
             self._written[row] = len(pages)
 
-    def _fill_choices(self, step: Step, slot: Slot, choices: Sequence[SamplingParams | None]) -> Needs:
-        """Fill choices and masks; a grammar that asks for the impossible spoils its own row alone."""
-        needs = Needs()
+    def _fill_choices(self, step: Step, slot: Slot, choices: Sequence[SamplingParams | None]) -> RequiredHeads:
+        """Fill sampling params and masks; an impossible demand of a grammar fails its own row only."""
+        needs = RequiredHeads()
         for index, choice in enumerate([*choices, *[None] * (step.padded - len(choices))]):
             try:
                 write_choice(choice, slot.choices[index], slot.masks[index], self._masks)
@@ -245,7 +226,7 @@ class StepExecutor:
                 write_choice(None, slot.choices[index], slot.masks[index], self._masks)
         return needs
 
-    def _outcome(self, step: Step, slot: Slot, index: int, result: Result) -> Token | Exception | None:
+    def _outcome(self, step: Step, slot: Slot, index: int, result: SampledRow) -> Token | Exception | None:
         if index in step.faults:
             return step.faults[index]
         if not result.finite:
@@ -256,24 +237,24 @@ class StepExecutor:
         scores = tuple(slot.scores[index, :count].tolist()) if count else ()
         return self._token(result, scores) if all(map(math.isfinite, scores)) else _not_finite()
 
-    def _token(self, result: Result, scores: tuple[float, ...]) -> Token:
+    def _token(self, result: SampledRow, scores: tuple[float, ...]) -> Token:
         if result.bin0 < 0:
             return Token(result.id, (), result.probability, (), scores)
         if result.bin1 < 0:
-            place = (self._body.coordinates[result.bin0],)
+            place = (self._model_runner.coordinates[result.bin0],)
             return Token(result.id, place, result.probability, (result.mass0,), scores)
-        sizes = self._body.sizes
+        sizes = self._model_runner.sizes
         values = (sizes[result.bin0], sizes[result.bin1])
         return Token(result.id, values, result.probability, (result.mass0, result.mass1), scores)
 
     def _anchor(self, step: Step) -> None:
-        """Tie the device's clock to the host's when tracing begins, and once a minute: it loses precision with time."""
+        """Relate the device's clock to the host's when tracing begins and once a minute: it loses precision."""
         if not self._tracer.enabled:
             self._anchored = None
         elif self._anchored is None or time.perf_counter() - self._anchored > _ANCHORED_S:
             self._device.rebase()
             self._anchored = time.perf_counter()
-            self._first_traced = step.number  # the events of earlier steps lie before the anchor
+            self._first_traced = step.number  # the events of earlier steps precede the anchor
 
     def _trace(self, step: Step, slot: Slot) -> None:
         def span(track: Track, name: str, start: Event, end: Event) -> None:
@@ -289,8 +270,8 @@ class StepExecutor:
 
 def _raise(step: Step, slot: Slot) -> None:
     if step.failure is not None:
-        # The slot is used again, and what was queued before the failure may still read its page tables: it would write
-        # keys and values into the pages of whoever comes next. Only a failure waits here.
+        # The slot will be reused, and work queued before the failure may still read its page tables: it would write
+        # keys and values into the pages of the next step's sequences. Only a failure waits here.
         slot.forward_ended.wait()
         raise step.failure
 

@@ -1,4 +1,4 @@
-"""The body in production: a model, a paged KV cache and fixed buffers on one device.
+"""The model runner in production: a model, a paged KV cache and fixed buffers on one device.
 
 ```
 slot (host)          Buffers (device, one set a slot)
@@ -11,12 +11,13 @@ scored ────────────> scored                             
                                                      └──────> pending, by row
 ```
 
-Whatever a copy reads or a captured graph uses is allocated here once. Decode and finalize neither allocate outside a
-graph's pool nor wait for the device.
+Everything that a copy reads or a captured graph uses is allocated here once. Decode and finalize neither allocate
+outside a graph's pool nor wait for the device.
 """
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,45 +29,58 @@ from photonlite.kernels.small_batch_gemm import Counters, counting_in
 from photonlite.models.base import CropEncoder, Model, NextPositions, PromptDecoder, StepDecoder
 from photonlite.runner.attention import DecodeAttention, PagedCache, plan_free_attention
 from photonlite.runner.buffers import Buffers, HostViews, transfer
-from photonlite.runner.choices import WITH_IDS, Variant
-from photonlite.runner.feed import CropFeed
-from photonlite.runner.graphs import Capturer, CudaCapturer, GraphKey, GraphOptions, GraphReport, GraphSet, Progress
+from photonlite.runner.crop_feed import CropFeed
+from photonlite.runner.graphs.capture import Capturer, CudaCapturer, GraphReport
+from photonlite.runner.graphs.decode import GraphKey, GraphOptions, GraphSet
 from photonlite.runner.image_encoder import ImageEncoder
-from photonlite.runner.inputs import InputEmbedding
+from photonlite.runner.input_embedding import InputEmbedding
 from photonlite.runner.kv_format import KvFormat
-from photonlite.runner.packed_prefill import PackedPrefill
-from photonlite.runner.padded_prefill import PaddedPrefill
-from photonlite.runner.prefill import Prefill
-from photonlite.runner.sampling import Scores, choose_tokens
+from photonlite.runner.prefill.packed import PackedPrefill
+from photonlite.runner.prefill.padded import PaddedPrefill
+from photonlite.runner.prefill.rows import Prefill
+from photonlite.runner.sampler import Scores, sample_from_hidden
+from photonlite.runner.sampling_params import WITH_IDS, Variant
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
 
 Spread = Callable[[int], contextlib.AbstractContextManager[object]]
 
 
-class TorchModelRunner:
-    """Runs the work of steps on one device; see `runner.body.ModelRunner`.
+@dataclass(frozen=True, slots=True)
+class RunnerLimits:
+    """How much a model runner allocates."""
 
-    The constructor returns when all that it queued is done. Other methods are called in inference mode.
+    shape: SlotShape
+    pages: int  # of the KV cache, the scratch page included
+    depth: int  # slots
+    max_crops: int  # of an encode launch
+    image_bytes: int = 0  # of images that an encode launch copies whole to cut them on the device; 0 to cut none
+
+
+@dataclass(frozen=True, slots=True)
+class FusedParts:
+    """Faster versions of parts of a model; None for the model's own."""
+
+    encoder: CropEncoder | None = None
+    prompts: PromptDecoder | None = None  # runs prompts on one axis, in place of padded batches
+    steps: StepDecoder | None = None  # runs decode steps
+
+
+class TorchModelRunner:
+    """Runs the work of steps on one device; see `runner.model_runner.ModelRunner`.
+
+    When the constructor returns, all work that it queued is done. Other methods are called in inference mode.
 
     Args:
-        model: In evaluation mode, on the device.
+        model: In evaluation mode, on the device, with weights of type `dtype`.
         device: Where it is.
         dtype: Of its weights.
-        shape: Of the slots.
-        pages: Of the KV cache, the scratch page among them.
-        depth: Slots.
-        max_crops: Crops of an encode launch at most.
-        image_bytes: Of the images that an encode launch copies whole, to make the crops on the device; 0 where it
-            makes none.
+        limits: How much is allocated.
+        fused: Faster versions of the model's parts.
         kv: How keys and values are stored; in the type of the weights unless given.
-        encoder: Encodes images; the model's plain one unless given.
-        prompts: Runs prompts on one axis; None runs them in padded batches.
-        steps: Takes decode steps; None leaves them to the model's `forward`.
         spread: Given the multiplications of a launch's matrix products, makes a block in which operations run on as
-            many threads as they are worth; None leaves the number alone.
+            many threads as pay; None leaves the number unchanged.
 
     Attributes:
-        shape: Of the slots.
         cache: Keys and values of all sequences.
     """
 
@@ -75,48 +89,43 @@ class TorchModelRunner:
         model: Model,
         device: torch.device,
         dtype: torch.dtype,
-        shape: SlotShape,
-        pages: int,
-        depth: int,
+        limits: RunnerLimits,
         *,
-        max_crops: int,
-        image_bytes: int = 0,
+        fused: FusedParts | None = None,
         kv: KvFormat | None = None,
-        encoder: CropEncoder | None = None,
-        prompts: PromptDecoder | None = None,
-        steps: StepDecoder | None = None,
         spread: Spread | None = None,
     ) -> None:
+        fused = fused or FusedParts()
+        shape = limits.shape
         self.shape = shape
         self._model = model
         self._device = device
         self._graphs: GraphSet | None = None
         self._views: dict[int, tuple[Slot, HostViews]] = {}
-        self._steps = steps
+        self._steps = fused.steps
         self._spread = spread
         self._counters: Counters = {}
-        self._encoder = encoder or model.vision
+        self._encoder = fused.encoder or model.vision
         self._images = ImageEncoder(self._encoder)
         with torch.inference_mode():
             self._inputs = InputEmbedding(model, device)
             kv = kv or KvFormat(dtype)
-            self.cache = PagedCache(model.shape, pages, shape.page_size, device, kv.dtype, kv.scales)
+            self.cache = PagedCache(model.shape, limits.pages, shape.page_size, device, kv.dtype, kv.scales)
             self._pending = torch.zeros(shape.pending_rows, PENDING_COLUMNS, dtype=torch.int32, device=device)
-            sizes = {"dim": model.shape.dim, "max_crops": max_crops, "crop_size": model.crop_spec.crop_size}
-            self._buffers = [
-                Buffers.allocate(shape, device, dtype, image_bytes=image_bytes, **sizes) for _ in range(depth)
-            ]
-            around = model, self._inputs, self._images, self.cache, shape
-            self._prefill: Prefill = PackedPrefill(prompts, *around) if prompts else PaddedPrefill(*around)
-            self._feed = CropFeed(model.crop_spec, device, cuts=image_bytes > 0)
-            if image_bytes > 0:
+            sizes = {"dim": model.shape.dim, "crop_size": model.crop_spec.crop_size}
+            sizes |= {"max_crops": limits.max_crops, "image_bytes": limits.image_bytes}
+            self._buffers = [Buffers.allocate(shape, device, dtype, **sizes) for _ in range(limits.depth)]
+            parts = model, self._inputs, self._images, self.cache, shape
+            self._prefill: Prefill = PackedPrefill(fused.prompts, *parts) if fused.prompts else PaddedPrefill(*parts)
+            self._feed = CropFeed(model.crop_spec, device, cuts=limits.image_bytes > 0)
+            if limits.image_bytes > 0:
                 with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
                     self._feed.rehearse(self._buffers[0])
         self._synchronize()
 
     @property
     def vocab_size(self) -> int:
-        """Ids that masks speak of."""
+        """Ids in the masks."""
         return self._model.shape.vocab_size
 
     @property
@@ -129,41 +138,30 @@ class TorchModelRunner:
         """The width or height of each bin."""
         return self._inputs.sizes
 
-    def capture(
-        self, options: GraphOptions, capturer: Capturer | None = None, progress: Progress | None = None
-    ) -> GraphReport:
+    def capture(self, options: GraphOptions, capturer: Capturer | None = None) -> GraphReport:
         """Capture prompts and decode steps as graphs, before the first step: what runs here writes to the scratch page.
 
-        Args:
-            options: Which sizes.
-            capturer: Makes the graphs; CUDA's unless given.
-            progress: Is told how many graphs are done, of how many; None shows a bar where stderr is a terminal.
+        The capturer is a `CudaCapturer` unless given.
         """
-        step: Callable[[Tensor], Tensor] = self._step
-        patience: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if options.compile and self._steps is None:  # fused kernels leave nothing to compile
-            step = torch.compile(self._step, dynamic=False)
-            # Each size is compiled anew; by default the ninth would run as it is, without a word.
-            patience = torch._dynamo.config.patch(recompile_limit=2 * len(options.sizes))
 
         def forward(slot: int, size: int) -> None:
             buffers = self._buffers[slot]
-            buffers.hidden[:size].copy_(step(buffers.rows[:size]))
+            buffers.hidden[:size].copy_(self._step(buffers.rows[:size]))
 
         def finalize(slot: int, size: int, variant: Variant, sampled: bool) -> None:
             self._finalize(self._buffers[slot], size, variant, sampled)
 
         self._graphs = GraphSet(options, depth=len(self._buffers), max_rows=self.shape.max_rows)
-        with torch.inference_mode(), patience:
+        with torch.inference_mode():
             capturer = capturer or CudaCapturer(self._device)
-            report = self._prefill.capture(capturer)  # larger, so before the others
-            report += self._graphs.capture(capturer, forward, finalize, progress)
+            report = self._prefill.capture(capturer)  # larger, so captured before the others
+            report += self._graphs.capture(capturer, forward, finalize)
             self._pending.zero_()
         self._synchronize()
         return report
 
     def padded(self, rows: int) -> tuple[int, bool]:
-        """Give the rows that a decode step of `rows` rows runs with, and whether a graph runs it."""
+        """Return the rows that a decode step of `rows` rows runs with, and whether a graph runs it."""
         if self._graphs is None or (size := self._graphs.size_for(rows)) is None:
             return rows, False
         return size, True
@@ -173,13 +171,13 @@ class TorchModelRunner:
         transfer(self._buffers[slot.index].rows[:count], self._host(slot).rows[:count])
 
     def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
-        """Copy the first `count` of `slot.tokens` to the device, and what else running the plan's prompts takes."""
+        """Copy the first `count` of `slot.tokens` and other inputs of the plan's prompts to the device."""
         buffers, host = self._buffers[slot.index], self._host(slot)
         transfer(buffers.tokens[:count], host.tokens[:count])
         self._prefill.upload(buffers, host, slot, plan)
 
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
-        """Copy the groups' crops to the device, or the images that it makes them of."""
+        """Copy the groups' crops to the device, or the images that it cuts into crops."""
         self._feed.upload(self._buffers[slot.index], groups)
 
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
@@ -200,7 +198,7 @@ class TorchModelRunner:
         buffers = self._buffers[slot.index]
         rows = buffers.rows[:count]
         if self._device.type == "cpu":
-            # The reference gathers every page of the table: it gets those in use. On a card shapes stay as they are.
+            # The reference gathers every page of the table: pass only those in use. On a card shapes stay fixed.
             rows = rows[:, : PAGES + int(slot.rows[:count, POSITION].max()) // self.shape.page_size + 1]
         with self._spread_over(count):
             buffers.hidden[:count].copy_(self._step(rows))
@@ -210,7 +208,7 @@ class TorchModelRunner:
         self.cache.copy(copies)
 
     def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None:
-        """Copy the first `count` of `slot.choices` to the device; of masks and scored ids where it takes them."""
+        """Copy the first `count` of `slot.choices` to the device, and of masks and scored ids if needed."""
         buffers, host = self._buffers[slot.index], self._host(slot)
         transfer(buffers.choices[:count], host.choices[:count])
         if variant in WITH_IDS:
@@ -219,13 +217,13 @@ class TorchModelRunner:
             transfer(buffers.scored[:count], host.scored[:count])
 
     def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
-        """Choose a token for each row with the heads of the variant; put it into the pending table and the results."""
+        """Sample a token for each row with the heads of the variant; write it to pending table and results."""
         if self._graphs is None or not self._graphs.replay(GraphKey(slot.index, count, variant, sampled)):
             with self._spread_over(count):
                 self._finalize(self._buffers[slot.index], count, variant, sampled)
 
     def download(self, slot: Slot, count: int, variant: Variant) -> None:
-        """Copy the first `count` results to `slot.results`, and to `slot.scores` where there are some."""
+        """Copy the first `count` results to `slot.results`, and scores to `slot.scores`."""
         buffers, host = self._buffers[slot.index], self._host(slot)
         transfer(host.results[:count], buffers.results[:count])
         if variant == "scored":
@@ -258,15 +256,15 @@ class TorchModelRunner:
         self._synchronize()
 
     def free_memory(self) -> None:
-        """Give back what PyTorch's allocator keeps for later tensors; graphs and fixed buffers stay."""
+        """Return what PyTorch's allocator caches for later tensors; graphs and fixed buffers stay."""
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
     def close(self) -> None:
-        """Let go of the device's memory; the work must be done."""
+        """Free the device's memory; all work must be done."""
         self._graphs = None
         self.cache.close()
-        # Graphs of images and prompts hold more than all others, and whoever has closed a model may keep its name.
+        # Graphs of images and prompts hold most memory, and callers may keep a reference to a closed model.
         del self._encoder, self._images, self._prefill, self._feed, self._steps
         self._buffers.clear()
         self._views.clear()
@@ -285,10 +283,10 @@ class TorchModelRunner:
 
     def _finalize(self, buffers: Buffers, count: int, variant: Variant, sampled: bool) -> None:
         hidden, choices, masks = buffers.hidden[:count], buffers.choices[:count], buffers.masks[:count]
-        target = SamplingOutput(buffers.results[:count], self._pending, buffers.rows[:count, PENDING_ROW])
+        output = SamplingOutput(buffers.results[:count], self._pending, buffers.rows[:count, PENDING_ROW])
         scores = Scores(buffers.scored[:count], buffers.scores[:count]) if variant == "scored" else None
         with counting_in(self._counters):
-            choose_tokens(self._model, hidden, choices, masks, target, scores, variant=variant, sampled=sampled)
+            sample_from_hidden(self._model, hidden, choices, masks, output, scores, variant=variant, sampled=sampled)
 
     def _spread_over(self, positions: int) -> contextlib.AbstractContextManager[object]:
         if self._spread is None:

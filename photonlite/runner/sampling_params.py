@@ -1,4 +1,4 @@
-"""What finalize is told about each row, which heads that takes, and how its answers are read. No torch.
+"""Sampling params as rows of int32, the heads that they require, and how results are read. No torch.
 
 The columns are those of `kernels.columns`. Random numbers are made here, from the sequence's seed and the token's index
 alone: what a row draws depends neither on its batch nor on the device.
@@ -19,7 +19,7 @@ from photonlite.request import MAX_SCORED, Allowed
 Variant = Literal["text", "coordinate", "size", "decide", "mixed", "scored"]
 """Which heads a finalize computes: over ids, coordinate bins or size bins; ids and coordinate bins; or all of them.
 
-"scored" is all of them, and the probabilities of the ids that rows name.
+"scored" is all of them, and the probabilities of the ids that rows ask for.
 """
 
 WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed", "scored"})
@@ -31,10 +31,10 @@ WITH_COORDINATES: frozenset[Variant] = frozenset({"coordinate", "decide", "mixed
 WITH_SIZES: frozenset[Variant] = frozenset({"size", "mixed", "scored"})
 """Variants that read the head over size bins."""
 
-_CHOICE = struct.Struct("=5i5f")
+_PARAMS = struct.Struct("=5i5f")
 _RESULT = struct.Struct("=4i3f")
 _ANY_ID = 2**31 - 1
-_NOBODY = (0, -1, -1, -1, _ANY_ID, 0.0, 1.0, 0.0, 0.0, 0.0)
+_UNUSED = (0, -1, -1, -1, _ANY_ID, 0.0, 1.0, 0.0, 0.0, 0.0)
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _64_BITS = 2**64 - 1
 _WEYL = 0x9E3779B97F4A7C15  # 2**64 / the golden ratio, odd: its multiples spread over all 64-bit numbers
@@ -49,41 +49,24 @@ _VARIANTS: dict[int, Variant] = {
 }
 
 
-class Result(NamedTuple):
-    """What finalize chose for a row.
-
-    Attributes:
-        id: The id.
-        bin0: Bin of the coordinate or the width; -1 where there is none.
-        bin1: Bin of the height; -1 where there is none.
-        finite: 1, or 0 where the logits that the row used hold a NaN or nothing finite: the rest is then void.
-        probability: Of going on, where the position decided that and did; else 1.
-        mass0: Probability mass around `bin0`; 0 where there is none.
-        mass1: The same for `bin1`.
-    """
+class SampledRow(NamedTuple):
+    """What finalize sampled for a row."""
 
     id: int
-    bin0: int
-    bin1: int
-    finite: int
-    probability: float
-    mass0: float
+    bin0: int  # of the coordinate or the width; -1 for none
+    bin1: int  # of the height; -1 for none
+    finite: int  # 0 if the logits that the row used hold a NaN or nothing finite: the other fields are then undefined
+    probability: float  # of going on, where the position decided that and did; else 1
+    mass0: float  # probability around bin0; 0 for none
     mass1: float
 
 
 def uniform(seed: int, index: int, lane: int) -> float:
-    """Draw a number that depends on nothing but the arguments.
+    """Return number `lane`, 0 to 3, of token `index` of a sequence with a seed in [0, 2**64).
 
     The counter is hashed by the finaliser of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom
-    number generators"), as is the seed before it.
-
-    Args:
-        seed: Of the sequence, 0 to 2**64 - 1.
-        index: Which token of the sequence.
-        lane: Which of the token's numbers, 0 to 3.
-
-    Returns:
-        A multiple of 2**-24 in [0, 1): float32 holds it exactly, so that rounding never makes it 1.
+    number generators"), as is the seed before it. The result is a multiple of 2**-24 in [0, 1): float32 represents it
+    exactly, so that rounding never makes it 1.
     """
     return (_mix(_start(seed) + (index * _LANES + lane) * _WEYL) >> 40) * 2.0**-24
 
@@ -104,24 +87,20 @@ def _start(seed: int) -> int:
 def write_choice(
     choice: SamplingParams | None, row: npt.NDArray[np.int32], mask: npt.NDArray[np.int32], masks: MaskCache
 ) -> None:
-    """Write one row's parameters, and its mask where the id is not forced or probabilities are wanted.
+    """Write one row's params, int32 ``[PARAM_COLUMNS]``, and its mask if the id is not forced or scores are needed.
 
-    Args:
-        choice: How to choose; None where nobody wants the token: then it is id 0, without a look at any logits.
-        row: int32 ``[PARAM_COLUMNS]``, contiguous.
-        mask: int32 ``[words]``.
-        masks: Of the vocabulary.
+    Without a choice the token is not needed: it becomes id 0, and no logits are read.
 
     Raises:
         ValueError: The choice names ids that are not in the vocabulary.
     """
     if choice is None:
-        _CHOICE.pack_into(row.data, 0, *_NOBODY)
+        _PARAMS.pack_into(row.data, 0, *_UNUSED)
         return
     allowed = choice.allowed
     forced = allowed.forced
     for named in (forced, allowed.coordinate, allowed.size, allowed.end):
-        # The device looks it up, and an index out of range there would end everybody's requests: CUDA does not recover.
+        # The device uses it as an index, and CUDA does not recover from one out of range: all requests would fail.
         if named is not None and not 0 <= named < masks.vocab_size:
             raise ValueError(f"a grammar names id {named} of a vocabulary of {masks.vocab_size}")
     if forced is None or allowed.scored:
@@ -129,7 +108,7 @@ def write_choice(
     u0 = u1 = u2 = 0.0
     if choice.temperature > 0:
         u0, u1, u2 = (uniform(choice.seed, choice.index, lane) for lane in range(3))
-    _CHOICE.pack_into(
+    _PARAMS.pack_into(
         row.data,
         0,
         -1 if forced is None else forced,
@@ -146,12 +125,7 @@ def write_choice(
 
 
 def write_scored(scored: Sequence[int], row: npt.NDArray[np.int32], vocab_size: int) -> None:
-    """Write the ids whose probabilities a row wants.
-
-    Args:
-        scored: These ids, at least one.
-        row: int32 ``[MAX_SCORED]``.
-        vocab_size: Ids that there are.
+    """Write the ids, at least one, whose probabilities a row needs into an int32 ``[MAX_SCORED]``.
 
     Raises:
         ValueError: They are too many, or not in the vocabulary.
@@ -164,12 +138,8 @@ def write_scored(scored: Sequence[int], row: npt.NDArray[np.int32], vocab_size: 
     row[len(scored) :] = -1
 
 
-class Needs:
-    """What a finalize takes, gathered row by row.
-
-    Attributes:
-        sampled: Whether any row draws: has a temperature above 0.
-    """
+class RequiredHeads:
+    """Collects row by row which variant a finalize needs, and whether any row draws (`sampled`)."""
 
     def __init__(self) -> None:
         self.sampled = False
@@ -178,24 +148,24 @@ class Needs:
 
     @property
     def variant(self) -> Variant:
-        """The one with every head that a row may need."""
+        """The variant with every head that some row may need."""
         return "scored" if self._scored else _VARIANTS.get(self._heads, "mixed")
 
     def add(self, choice: SamplingParams) -> None:
-        """Add a row; one that raises adds nothing."""
+        """Add a row; nothing is added if that raises."""
         heads, scored = _heads(choice.allowed), bool(choice.allowed.scored)
         self._heads |= heads
         self._scored |= scored
         self.sampled |= heads != 0 and choice.temperature > 0
 
 
-def read_results(rows: npt.NDArray[np.int32], count: int) -> list[Result]:
+def read_results(rows: npt.NDArray[np.int32], count: int) -> list[SampledRow]:
     """Read the first `count` rows of results, int32 ``[B, RESULT_COLUMNS]``, contiguous."""
-    return [Result._make(values) for values in _RESULT.iter_unpack(rows[:count].tobytes())]
+    return [SampledRow._make(values) for values in _RESULT.iter_unpack(rows[:count].tobytes())]
 
 
 def _ties(allowed: Allowed) -> int:
-    """Give the value of `TIES`: the first in the list wins; without a list, the smaller id does."""
+    """Return the value of `TIES`: the first in the list wins; without a list, the smaller id does."""
     if allowed.end is None:
         return _ANY_ID
     if allowed.ids is None:
@@ -208,7 +178,7 @@ def _heads(allowed: Allowed) -> int:
     if forced is not None:
         return _COORDINATE if forced == allowed.coordinate else _SIZE if forced == allowed.size else 0
     heads = _TEXT
-    # To decide whether to go on takes a variant with coordinates: those alone weigh `end` against all others.
+    # Deciding whether to go on needs a variant with coordinates: only those weigh `end` against all others.
     if allowed.end is not None or (allowed.coordinate is not None and allowed.permits(allowed.coordinate)):
         heads |= _COORDINATE
     if allowed.size is not None and allowed.permits(allowed.size):

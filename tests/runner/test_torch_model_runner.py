@@ -20,9 +20,9 @@ from photonlite.kernels.small_batch_gemm import arrival_counters
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.request import Allowed, Token
-from photonlite.runner import torch_body
-from photonlite.runner.graphs import GraphOptions
-from photonlite.runner.sampling import choose_tokens
+from photonlite.runner import torch_model_runner
+from photonlite.runner.graphs.decode import GraphOptions
+from photonlite.runner.sampler import sample_from_hidden
 from tests.kernels.images import noise, pillows
 from tests.runner.rig import COORDINATE, OBJECT_OR_END, SIZE, TEXT, Played, Rig, Story, make_image, words_of
 from tests.tiny import CPU, tiny_config
@@ -147,7 +147,7 @@ def test_bodies_on_one_card_count_arrivals_apart(monkeypatch: pytest.MonkeyPatch
 
     def decide(*arguments: object, **options: object) -> None:
         counted.append(arrival_counters(CPU, 1))
-        choose_tokens(*arguments, **options)  # type: ignore[arg-type]
+        sample_from_hidden(*arguments, **options)  # type: ignore[arg-type]
 
     def step(decoder: FusedDecode, *arguments: Tensor) -> Tensor:
         counted.append(arrival_counters(CPU, 1))
@@ -155,7 +155,7 @@ def test_bodies_on_one_card_count_arrivals_apart(monkeypatch: pytest.MonkeyPatch
 
     fused = FusedDecode.__call__
     monkeypatch.setattr(FusedDecode, "__call__", step)
-    monkeypatch.setattr(torch_body, "choose_tokens", decide)
+    monkeypatch.setattr(torch_model_runner, "sample_from_hidden", decide)
     config = tiny_config()
     story = stories(config)[1]
     for _ in range(2):
@@ -182,7 +182,7 @@ def test_a_cache_in_fp8_rounds_alike_in_every_launch(config: MoondreamConfig, pa
     run(rig, told[1::2], 1)
     run(rig, told, 3)
 
-    assert rig.body.cache.keys.dtype == torch.float8_e4m3fn
+    assert rig.model_runner.cache.keys.dtype == torch.float8_e4m3fn
     assert_same(rig, told)
 
 
@@ -270,7 +270,7 @@ def test_a_launch_writes_its_own_positions_and_the_scratch_page(sizes: tuple[int
         for position in range(story.sequence.prompt_length)
     }
     for _ in range(5):
-        for cache in (rig.body.cache.keys, rig.body.cache.values):
+        for cache in (rig.model_runner.cache.keys, rig.model_runner.cache.values):
             places = cache.flatten(1, 2).isfinite().flatten(2).all(-1)  # [layers, positions]
             assert set(places[0].nonzero()[:, 0].tolist()) - {0} == written
             assert torch.equal(places[0, 1:], places[1, 1:])
@@ -367,18 +367,18 @@ def test_numbers_that_the_host_reads_are_those_of_the_plain_runner() -> None:
     rig = Rig(tiny_config(), torch.float32)
     model, bins = rig.model, torch.arange(40)
 
-    assert list(rig.body.coordinates) == [float(model.coordinate_of(index, 40)) for index in bins]
-    assert list(rig.body.sizes) == [float(model.size_of(index, 30)) for index in bins[:30]]
-    assert rig.body.vocab_size == 272
+    assert list(rig.model_runner.coordinates) == [float(model.coordinate_of(index, 40)) for index in bins]
+    assert list(rig.model_runner.sizes) == [float(model.size_of(index, 30)) for index in bins[:30]]
+    assert rig.model_runner.vocab_size == 272
 
 
 def test_batches_are_padded_to_captured_sizes() -> None:
     rig = Rig(tiny_config(), torch.float32)
-    assert rig.body.padded(3) == (3, False)
+    assert rig.model_runner.padded(3) == (3, False)
 
-    report = rig.body.capture(GraphOptions((1, 4, 64)), Played())
+    report = rig.model_runner.capture(GraphOptions((1, 4, 64)), Played())
 
-    assert [rig.body.padded(rows) for rows in (1, 3, 4, 5)] == [(1, True), (4, True), (4, True), (5, False)]
+    assert [rig.model_runner.padded(rows) for rows in (1, 3, 4, 5)] == [(1, True), (4, True), (4, True), (5, False)]
     assert report.graphs == 2 * 2 * 11
 
 
@@ -387,24 +387,25 @@ def test_a_rehearsal_runs_the_largest_launches_on_the_scratch_page(packed: bool)
     rig = Rig(tiny_config(), torch.float32, packed=packed)
 
     for positions in (10, 200):
-        rig.body.rehearse(positions, images=2)
+        rig.model_runner.rehearse(positions, images=2)
 
-    assert rig.body.cache.keys[:, 1:].isnan().all()
-    assert not rig.body.cache.keys[:, 0].isnan().all()
+    assert rig.model_runner.cache.keys[:, 1:].isnan().all()
+    assert not rig.model_runner.cache.keys[:, 0].isnan().all()
 
 
-def test_a_closed_body_holds_no_cache() -> None:
+def test_a_closed_runner_holds_no_cache() -> None:
     rig = Rig(tiny_config(), torch.float32)
     rig.runner.close()
-    assert rig.body.cache.keys.numel() == rig.body.cache.values.numel() == 0
+    assert rig.model_runner.cache.keys.numel() == rig.model_runner.cache.values.numel() == 0
 
 
 @both
-def test_a_closed_body_holds_neither_graphs_nor_what_they_were_made_of(packed: bool) -> None:
+def test_a_closed_runner_holds_neither_graphs_nor_what_they_were_made_of(packed: bool) -> None:
     rig = Rig(tiny_config(), torch.float32, sizes=(1, 2), packed=packed)
-    parts = [weakref.ref(part) for part in (rig.body._images, rig.body._feed, rig.body._prefill)]
+    runner = rig.model_runner
+    parts = [weakref.ref(part) for part in (runner._images, runner._feed, runner._prefill)]
     if packed:
-        parts.append(weakref.ref(rig.body._prefill._decoder))  # type: ignore[attr-defined]
+        parts.append(weakref.ref(rig.model_runner._prefill._decoder))  # type: ignore[attr-defined]
 
     rig.runner.close()
     gc.collect()
@@ -415,13 +416,9 @@ def test_a_closed_body_holds_neither_graphs_nor_what_they_were_made_of(packed: b
 @both
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs need a CUDA device")
-@pytest.mark.filterwarnings("ignore")  # the compiler's own: deprecated parts of itself, advice on number types
-@pytest.mark.parametrize("compiled", [False, True])
-def test_graphs_on_a_card_equal_one_sequence_at_a_time(
-    compiled: bool, packed: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_graphs_on_a_card_equal_one_sequence_at_a_time(packed: bool, caplog: pytest.LogCaptureFixture) -> None:
     config, card = tiny_config(), torch.device("cuda", 0)
-    rig = Rig(config, torch.float32, sizes=(1, 2, 6), device=card, compile=compiled, packed=packed)
+    rig = Rig(config, torch.float32, sizes=(1, 2, 6), device=card, packed=packed)
     told = stories(config)
 
     rig.prefill(told, [rig.fresh(story) for story in told])

@@ -29,7 +29,7 @@ from photonlite.kernels.columns import (
     U2,
 )
 from photonlite.request import MAX_SCORED, Allowed
-from photonlite.runner.choices import Variant, read_results, uniform, write_choice, write_scored
+from photonlite.runner.sampling_params import Variant, read_results, uniform, write_choice, write_scored
 from tests.runner.needs import variant_of
 
 DECIDES = Allowed((5, 0), coordinate=5, end=0)

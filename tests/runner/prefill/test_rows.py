@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photonlite.batch import BatchItem, EncodeJob
-from photonlite.runner.prefill import SLACK, largest_batches, make_batches
+from photonlite.runner.prefill.rows import SLACK, largest_batches, make_batches
 from tests.tiny import tiny_config, tiny_model
 
 PREFIX = 26
@@ -20,14 +20,14 @@ resumed = st.tuples(st.integers(1, 90), st.integers(1, 90)).map(lambda span: Bat
 def test_every_row_runs_once_with_its_own_tokens_among_rows_like_it(rows: list[BatchItem]) -> None:
     batches = make_batches(rows, PREFIX)
 
-    spans = sorted((span for batch in batches for span in batch.spans), key=lambda span: span.index)
+    spans = sorted((span for batch in batches for span in batch.rows), key=lambda span: span.index)
     assert [(span.start, span.count) for span in spans] == [(row.start, row.count) for row in rows]
     filled = 0
     for span in spans:
         assert span.first == filled
         filled += span.tokens
     for batch in batches:
-        for span in batch.spans:
+        for span in batch.rows:
             assert span.count == batch.leading + span.tokens
             assert (span.start == 0) == (batch.leading > 0)
             assert (span.job is not None) == (batch.block == PREFIX)
@@ -40,6 +40,6 @@ def test_the_largest_batches_fill_a_launch() -> None:
     many, _ = largest_batches(shape, 8, 110)
     alone, resumed = largest_batches(shape, 8, 40)
 
-    assert [span.count for span in many.spans] == [27] * 4
-    assert [span.count for span in alone.spans] == [120]
-    assert [(span.start, span.count) for span in resumed.spans] == [(115, 5)] * 8
+    assert [span.count for span in many.rows] == [27] * 4
+    assert [span.count for span in alone.rows] == [120]
+    assert [(span.start, span.count) for span in resumed.rows] == [(115, 5)] * 8

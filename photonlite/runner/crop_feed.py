@@ -1,4 +1,4 @@
-"""How crops get into an encode launch: copied from the host, or made on the device of an image that was copied whole.
+"""How crops get into an encode launch: copied from the host, or cut on the device from an image that was copied whole.
 
 ```
 cut on the host    upload: crops ───────────────────────────────────> crops of the slot
@@ -6,8 +6,8 @@ uncut, at once     upload: image ─> compute: resize ────────�
 uncut, in parts    upload: image ─> compute: resize ─> kept by job ─> crops of the slot, this launch and the next ones
 ```
 
-An image is copied and resized by the launch that begins it, and its place is free when that step's slot is: the crops
-of later launches wait in memory of their own, which the compute stream alone touches.
+An image is copied and resized by the launch of its first crop, and its buffer is free when the slot of that step is:
+crops of later launches are kept in separate memory, which only the compute stream touches.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,10 +27,7 @@ from photonlite.sequence import UncutImage
 class CropFeed:
     """Brings the crops of encode launches to where the encoder reads them.
 
-    Args:
-        spec: How images are cut.
-        device: Where.
-        cuts: Whether it makes crops itself, which takes memory for what lies between the passes.
+    `cuts` says whether it cuts images itself, which takes scratch memory.
     """
 
     def __init__(self, spec: CropSpec, device: torch.device, *, cuts: bool) -> None:
@@ -39,7 +36,7 @@ class CropFeed:
         self._kept: dict[int, Tensor] = {}
 
     def upload(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None:
-        """Copy what the groups need: crops that are cut, one behind the other, and whole images at their first."""
+        """Copy finished crops, one after the other, and whole images with their first crop."""
         for group, place, start in _places(groups):
             crops = group.job.crops
             if not isinstance(crops, UncutImage):
@@ -50,7 +47,7 @@ class CropFeed:
                 transfer(buffers.images[start : start + len(packed)], packed)
 
     def fill(self, buffers: Buffers, groups: Sequence[CropGroup]) -> Tensor:
-        """Make what crops are missing; gives those of all groups, uint8 ``[n, C, C, 3]``, one behind the other."""
+        """Cut the missing crops; return those of all groups, uint8 ``[n, C, C, 3]``, one after the other."""
         end = 0
         for group, place, start in _places(groups):
             end = place + group.count
@@ -69,7 +66,7 @@ class CropFeed:
         self._cut(image, buffers.images, buffers.crops[:1])
 
     def forget(self, job: EncodeJob) -> None:
-        """Let go of a job's crops."""
+        """Drop a job's crops."""
         self._kept.pop(job.number, None)
 
     def _fill(self, group: CropGroup, crops: UncutImage, image: Tensor, target: Tensor) -> None:
@@ -80,7 +77,7 @@ class CropFeed:
         if group.first == 0:
             self._kept[number] = target.new_empty(crops.count, *target.shape[1:])
             self._cut(crops, image, self._kept[number])
-        # None where the first launch has failed: the job has too, and whatever is encoded for it is dropped.
+        # None where the first launch failed: so did the job, and what is encoded for it is dropped.
         kept = self._kept.get(number)
         if kept is not None:
             target.copy_(kept[group.first : end])
@@ -88,7 +85,7 @@ class CropFeed:
             self._kept.pop(number, None)
 
     def _cut(self, crops: UncutImage, image: Tensor, target: Tensor) -> None:
-        """Make all crops of an image that lies at the beginning of `image`."""
+        """Cut all crops of the image at the beginning of `image`."""
         width, height = crops.size
         pixels = image[: 3 * width * height].view(height, width, 3)
         tables = [
@@ -101,7 +98,7 @@ class CropFeed:
 
 
 def _places(groups: Sequence[CropGroup]) -> Iterator[tuple[CropGroup, int, int]]:
-    """Give each group with its first crop in the launch, and the first byte of its image if it begins one."""
+    """Yield each group with its first crop in the launch, and the first byte of its image if it begins one."""
     place = start = 0
     for group in groups:
         yield group, place, start

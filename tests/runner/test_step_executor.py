@@ -10,8 +10,8 @@ from photonlite.device.base import Array, zeros
 from photonlite.errors import NumericalError
 from photonlite.kernels.columns import FINITE, ID
 from photonlite.request import Allowed, Request, SamplingSettings, Token
-from photonlite.runner.runner import StepExecutor
 from photonlite.runner.slot import Slot, SlotShape
+from photonlite.runner.step_executor import StepExecutor
 from photonlite.sequence import Sequence
 
 SHAPE = SlotShape(max_rows=4, max_tokens=20, page_size=4, max_pages=4, mask_words=2, pending_rows=9)

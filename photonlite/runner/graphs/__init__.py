@@ -1,0 +1,1 @@
+"""CUDA graphs of decode steps, prompts and the image encoder."""
