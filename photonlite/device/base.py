@@ -1,4 +1,4 @@
-"""The face of a device: three streams, events that tie them together, and host memory that copies can read.
+"""The interface of a device: three streams, events that tie them together, and host memory that copies can read.
 
 ```
 upload    ── copy meta ──●                      ── copy masks ──●
@@ -6,8 +6,9 @@ compute                  └─ forward ─────────────�
 download                                                                      └─ copy results ──● host waits here
 ```
 
-Work on one stream runs in the order in which it was given; streams meet only at events. Three bodies have this face:
-CUDA streams, one worker thread for each stream on the CPU, and a simulation on a virtual clock.
+Work on one stream runs in the order in which it was queued; streams synchronise only at events. Implementations: CUDA
+streams, one worker thread for each stream on the CPU, and a simulation on a virtual clock. After `close`, streams raise
+RuntimeError; so do times of events that were not recorded or have not passed.
 """
 
 from collections.abc import Callable
@@ -28,7 +29,7 @@ class Event(Protocol):
         ...
 
     def wait(self) -> None:
-        """Let the calling thread wait until all work before the mark has run."""
+        """Block the calling thread until all work before the mark has run."""
         ...
 
 
@@ -36,19 +37,15 @@ class Stream(Protocol):
     """A queue of work that runs in order."""
 
     def run(self, work: Callable[[], None]) -> None:
-        """Give work to the stream; on CUDA it runs now and queues kernels, elsewhere it runs later.
-
-        Args:
-            work: Must not raise where the device runs it later: the caller guards it.
-        """
+        """Queue work; on CUDA it runs now and queues kernels, elsewhere it runs later and must not raise."""
         ...
 
     def record(self, event: Event) -> None:
-        """Put the mark behind all work given so far."""
+        """Put the mark behind all work queued so far."""
         ...
 
     def wait(self, event: Event) -> None:
-        """Let later work on this stream begin only when all work before the event's present mark has run."""
+        """Start later work on this stream only after all work before the event's current mark."""
         ...
 
 
@@ -70,31 +67,29 @@ class Device(Protocol):
         """Copies from device to host."""
         ...
 
-    def event(self) -> Event:
-        """Make an event."""
-        ...
+    def event(self) -> Event: ...
 
     def time_of(self, event: Event) -> float:
-        """Tell when a recorded and passed event was reached, in seconds of `time.perf_counter`, in float precision."""
+        """Return when a recorded and passed event was reached, in seconds of `time.perf_counter`."""
         ...
 
     def rebase(self) -> None:
-        """Tie the clock of `time_of` to the host's anew, for events recorded from now on; waits for no work."""
+        """Synchronise the clock of `time_of` with the host's for events recorded from now on; waits for no work."""
         ...
 
     def elapsed(self, start: Event, end: Event) -> float:
-        """Tell the seconds between two recorded and passed events: finer than the difference of two times."""
+        """Return the seconds between two recorded and passed events, more exactly than two times differ."""
         ...
 
     def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        """Allocate zeros on the host where the device's copies need not wait: page-locked for CUDA."""
+        """Allocate zeros on the host that copies read without waiting: page-locked for CUDA."""
         ...
 
     def close(self) -> None:
-        """Wait for all work and end the streams."""
+        """Wait for all work and end the streams; closing twice is allowed."""
         ...
 
 
 def zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Allocate plain host memory, for devices that read it as it is."""
+    """Allocate pageable host memory, for devices that read it directly."""
     return np.zeros(shape, dtype)

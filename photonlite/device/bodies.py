@@ -1,4 +1,4 @@
-"""Which body a device has."""
+"""Opening the device that a torch device names."""
 
 import torch
 
@@ -8,9 +8,5 @@ from photonlite.device.cuda import CudaDevice
 
 
 def open_device(device: torch.device) -> Device:
-    """Start the streams of a device.
-
-    Args:
-        device: As `resolve_device` gives it.
-    """
+    """Start the streams of a device, as `resolve_device` returns it."""
     return CudaDevice(device) if device.type == "cuda" else CpuDevice()

@@ -1,15 +1,15 @@
-"""How many threads an operation on the CPU is spread over: as many as it is worth, and as there are spare cores.
+"""How many threads an operation on the CPU uses: as many as pay off, and no more than there are spare cores.
 
 ```
 a few rows ──────────────────────────────────────────────────────────> 1 thread
 crops, long prompts ─ at most cpu_threads ─ at most the spare cores ─> n threads of OpenMP, for this launch
 ```
 
-PyTorch splits an operation into equal parts, one for each thread of OpenMP, and a thread that is done spins until the
-others are. When another program has one of the cores, the parts there are late, and the spinning keeps the core busy
-that would have helped: measured on two cores, everything took 4 to 18 times as long. OpenMP can be told to sleep
-instead, but only by environment variables that it reads when PyTorch is imported, and for the whole process. How many
-threads it uses can be set at any time, for the calling thread alone: that is what this module does.
+PyTorch splits an operation into equal parts, one for each thread of OpenMP, and a finished thread spins until the
+others are done. When another program uses one of the cores, the part there is late, and spinning keeps the other cores
+busy: measured on two cores, everything took 4 to 18 times as long. OpenMP can sleep instead, but only by environment
+variables that it reads when PyTorch is imported, and for the whole process. The number of threads can be set at any
+time, for the calling thread alone: that is what this module does.
 """
 
 import contextlib
@@ -24,25 +24,22 @@ import psutil
 import torch
 
 _WINDOW_S: Final = 0.1
-"""Seconds over which use is measured at least: the system counts in hundredths."""
+"""Least seconds of a measurement: the system counts in hundredths."""
 
 _TOLERANCE: Final = 0.25
-"""Share of a core that others may use while it still counts as spare."""
+"""Share of a core that other programs may use while it still counts as spare."""
 
 WORTH: Final = 2**22
-"""Multiplications in a matrix product from which several threads gain anything: about 0.1 ms on one core."""
+"""Multiplications in a matrix product from which several threads pay off: about 0.1 ms on one core."""
 
 _LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib", "libiomp5md.dll")
-"""Those of PyTorch through which its OpenMP is reached: looking a name up looks through what a library links to."""
+"""PyTorch's libraries through which its OpenMP is reached: a lookup also searches what a library links to."""
 
 
 class SpareCores:
-    """Cores that other programs leave, from the time that all cores were idle and the time that this process used.
+    """Cores that other programs leave free, from the seconds that all cores were idle and that this process used.
 
-    Args:
-        idle: Seconds that the cores of this process have been idle, all together; None where the system does not tell.
-        used: Seconds that this process has used.
-        clock: Seconds that have passed.
+    `idle` is the idle time of this process's cores, all together; None where the system does not report it.
     """
 
     def __init__(
@@ -56,9 +53,9 @@ class SpareCores:
         self._spare = float("inf")
 
     def count(self) -> float:
-        """Return the cores that were spare since the last measurement, which is made anew after a tenth of a second.
+        """Return the spare cores since the last measurement, which is repeated after a tenth of a second.
 
-        Infinite until the first, and where the system does not tell.
+        Infinite until the first, and where the system reports nothing.
         """
         then, idle_then, used_then = self._last
         now = self._clock()
@@ -70,13 +67,10 @@ class SpareCores:
 
 
 class ComputeThreads:
-    """Sets how many threads operations of the calling thread are spread over, for one block at a time.
+    """Sets how many threads operations of the calling thread use, for one block at a time, at most `most`.
 
-    Args:
-        most: Threads at most.
-        spare: Measures the spare cores; this process's own measurement unless given.
-        wide: Blocks that are spread over several threads at the moment, which share the spare cores; by default those
-            of all models in this process.
+    `wide` are the blocks that use several threads at the moment and share the spare cores; by default those of all
+    models in this process.
     """
 
     def __init__(self, most: int, spare: SpareCores | None = None, wide: set[object] | None = None) -> None:
@@ -86,10 +80,9 @@ class ComputeThreads:
 
     @contextlib.contextmanager
     def spread(self, multiplications: int) -> Iterator[None]:
-        """Make a block whose operations run on as many threads as they are worth; other threads keep their number.
+        """Run a block's operations on as many threads as pay off for about so many multiplications in one product.
 
-        Args:
-            multiplications: In one matrix product of the block, roughly.
+        The numbers of other threads stay unchanged.
         """
         block = object()
         try:
@@ -105,16 +98,12 @@ class ComputeThreads:
 
 
 def compute_threads(most: int | None = None) -> ComputeThreads:
-    """Make what spreads an engine's operations.
-
-    Args:
-        most: Threads at most; None for PyTorch's own number, and no more than there are cores to use.
-    """
+    """Return thread counts for an engine: at most `most`; None for PyTorch's own number, or fewer usable cores."""
     return ComputeThreads(most or min(torch.get_num_threads(), usable_cores()))
 
 
 def set_threads(count: int) -> None:
-    """Spread later operations of the calling thread over so many threads, and leave other threads as they are.
+    """Use so many threads for later operations of the calling thread only.
 
     `torch.set_num_threads` would also change the number for all threads that use PyTorch for the first time later.
     """
@@ -124,10 +113,9 @@ def set_threads(count: int) -> None:
 
 
 def usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return how many cores this process may use: those it is bound to, and no more than the quota of its container.
+    """Return how many cores this process may use: those it is bound to, at most the quota of its container.
 
-    Args:
-        quota_file: Of the container's control group: microseconds of CPU time in a period, or "max", and the period.
+    The quota file has microseconds of CPU time in a period, or "max", and the period.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):  # no control groups, or no quota
@@ -137,14 +125,14 @@ def usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 
 def idle_seconds() -> float | None:
-    """Return how long the cores of this process have been idle, all together; None where the system does not tell."""
+    """Return the idle seconds of this process's cores, all together; None where the system does not report them."""
     try:
         times = psutil.cpu_times(percpu=True)
         bound = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(times))
         cores = [times[core] for core in bound]
     except (OSError, IndexError, RuntimeError):
         return None
-    if not any(sum(core) for core in cores):  # some sandboxes have nothing but zeros
+    if not any(sum(core) for core in cores):  # some sandboxes report only zeros
         return None
     return sum(core.idle + getattr(core, "iowait", 0.0) for core in cores)
 

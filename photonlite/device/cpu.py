@@ -1,4 +1,4 @@
-"""The CPU as a device: one worker thread for each stream, so that giving work returns at once and streams overlap.
+"""The CPU as a device: one worker thread for each stream, so that queueing work returns at once and streams overlap.
 
 ```
 host      run ─ record ─ run ──────────────────── wait │ mark
@@ -36,38 +36,21 @@ class CpuDevice:
             copies.run(lambda: set_threads(1))  # or each would keep threads of OpenMP beside those of `compute`
 
     def event(self) -> "CpuEvent":
-        """Make an event."""
         return CpuEvent(self._escaped)
 
     def time_of(self, event: Event) -> float:
-        """Tell when a recorded and passed event was reached, in seconds of `time.perf_counter`.
-
-        Raises:
-            RuntimeError: It was not recorded or has not passed.
-        """
         return _own(event).time
 
     def rebase(self) -> None:
         """Do nothing: there is one clock."""
 
     def elapsed(self, start: Event, end: Event) -> float:
-        """Tell the seconds between two recorded and passed events.
-
-        Raises:
-            RuntimeError: One was not recorded or has not passed.
-        """
         return _own(end).time - _own(start).time
 
     def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        """Allocate zeros: plain memory, which the workers read as it is."""
         return zeros(shape, dtype)
 
     def close(self) -> None:
-        """Wait for all work and end the threads; closing twice is fine.
-
-        Raises:
-            RuntimeError: Work raised, and nobody has been told yet.
-        """
         streams = (self.compute, self.upload, self.download)
         for stream in streams:
             stream.stop()
@@ -88,35 +71,20 @@ class CpuStream:
         self._escaped = escaped
         self._worker = _Worker(name, escaped)
         self._put = self._worker.items.put
-        # The worker does not know the stream: one that nobody holds any more is collected, and its worker ends.
+        # The worker has no reference to the stream, so that a dropped stream is collected, which ends its worker.
         self._stop = weakref.finalize(self, self._worker.stop)
         self._worker.start()
 
     def run(self, work: Callable[[], None]) -> None:
-        """Give work to the thread and return at once.
-
-        Raises:
-            RuntimeError: The device is closed, or earlier work raised.
-        """
         self._escaped.raise_once()
         self._give(work)
 
     def record(self, event: Event) -> None:
-        """Put the mark behind all work given so far.
-
-        Raises:
-            RuntimeError: The device is closed.
-        """
         mark = _Mark()
         self._give(mark.reach)
         _own(event).mark = mark
 
     def wait(self, event: Event) -> None:
-        """Let later work begin only when all work before the event's present mark has run.
-
-        Raises:
-            RuntimeError: The device is closed.
-        """
         mark = _own(event).mark
         if mark is not None and not mark.passed:
             self._give(mark.wait)
@@ -150,7 +118,6 @@ class CpuEvent:
 
     @property
     def done(self) -> bool:
-        """Whether all work before the mark has run; True before the first recording."""
         return self.mark is None or self.mark.passed
 
     @property
@@ -161,18 +128,13 @@ class CpuEvent:
         return self.mark.time
 
     def wait(self) -> None:
-        """Let the calling thread wait until all work before the mark has run.
-
-        Raises:
-            RuntimeError: Work raised.
-        """
         if self.mark is not None:
             self.mark.wait()
         self._escaped.raise_once()
 
 
 class _Mark:
-    """One recording: passed once and for good. Its lock is a turnstile, a tenth of the price of `threading.Event`."""
+    """One recording, passed only once. Its lock is a turnstile at a tenth of the cost of `threading.Event`."""
 
     __slots__ = ("_lock", "passed", "time")
 
@@ -183,20 +145,19 @@ class _Mark:
         self.time = 0.0
 
     def reach(self) -> None:
-        """Let everyone through."""
+        """Release all waiting threads."""
         self.time = time.perf_counter()
         self.passed = True
         self._lock.release()
 
     def wait(self) -> None:
-        """Wait until it is reached."""
         if not self.passed:
             with self._lock:
                 pass
 
 
 class _Escaped:
-    """The first exception that escaped from work: a bug, told to the host when it next meets the device."""
+    """The first exception that escaped from work: a bug, raised when the host next uses the device."""
 
     __slots__ = ("_error",)
 
@@ -209,14 +170,14 @@ class _Escaped:
             self._error = error
 
     def raise_once(self) -> None:
-        """Raise if there is something to tell, and forget it."""
+        """Raise and drop the exception, if there is one."""
         if self._error is not None:
             error, self._error = self._error, None
             raise RuntimeError(f"work on a stream raised {type(error).__name__}: it has to keep its errors") from error
 
 
 class _Worker(threading.Thread):
-    """Does what it finds in its queue, in inference mode, until it is stopped."""
+    """Runs the work in its queue, in inference mode, until it is stopped."""
 
     def __init__(self, name: str, escaped: _Escaped) -> None:
         super().__init__(name=f"photonlite-{name}", daemon=True)
@@ -229,14 +190,13 @@ class _Worker(threading.Thread):
         self.items.put(None)
 
     def run(self) -> None:
-        """Work."""
         with torch.inference_mode():
             while (item := self.items.get()) is not None:
                 try:
                     item()
                 except BaseException as error:
                     self._escaped.remember(error)
-                # While this thread waits for more, it must not keep alive what the last work refers to.
+                # While this thread waits, it must not keep alive what the last work refers to.
                 del item
 
 

@@ -31,22 +31,14 @@ class CudaDevice:
         self.rebase()
 
     def event(self) -> "CudaEvent":
-        """Make an event."""
         return CudaEvent()
 
     def time_of(self, event: Event) -> float:
-        """Tell when a recorded and passed event was reached, in seconds of `time.perf_counter`.
-
-        CUDA counts milliseconds in float32: an hour after the last `rebase` the error is about 0.1 ms.
-
-        Raises:
-            RuntimeError: It was not recorded or has not passed.
-        """
         base, at = self._base
         return at + _seconds(base, _own(event).inner)
 
     def elapsed(self, start: Event, end: Event) -> float:
-        """Tell the seconds between two recorded and passed events, to about 0.5 µs.
+        """Return the seconds between two recorded and passed events, to about 0.5 µs.
 
         Raises:
             RuntimeError: One was not recorded or has not passed.
@@ -54,13 +46,11 @@ class CudaDevice:
         return _seconds(_own(start).inner, _own(end).inner)
 
     def rebase(self) -> None:
-        """Tie the card's clock to the host's anew: takes some tens of microseconds and waits for no stream's work."""
         tries = [self._record_base() for _ in range(_BASE_TRIES)]
         before, after, base = min(tries, key=lambda entry: entry[1] - entry[0])
         self._base = base, (before + after) / 2
 
     def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        """Allocate page-locked zeros; the memory stays as long as the array or a view of it does."""
         number_type = torch.from_numpy(np.empty(0, dtype)).dtype
         with torch.cuda.device(self._device):
             tensor = torch.zeros(shape, dtype=number_type, pin_memory=True)
@@ -69,7 +59,6 @@ class CudaDevice:
         return array
 
     def close(self) -> None:
-        """Wait for all work and end the streams; closing twice is fine."""
         for stream in (self.compute, self.upload, self.download):
             stream.close()
 
@@ -94,11 +83,6 @@ class CudaStream:
         self._closed = False
 
     def run(self, work: Callable[[], None]) -> None:
-        """Run work now, in inference mode, with this stream as the current one; what it raises is raised here.
-
-        Raises:
-            RuntimeError: The device is closed.
-        """
         self._check_open()
         with torch.inference_mode():
             # Changing the stream and back takes longer than asking for it; work may give more work to its own stream.
@@ -109,25 +93,14 @@ class CudaStream:
                     work()
 
     def record(self, event: Event) -> None:
-        """Put the mark behind all work given so far.
-
-        Raises:
-            RuntimeError: The device is closed.
-        """
         self._check_open()
         _own(event).inner.record(self._inner)
 
     def wait(self, event: Event) -> None:
-        """Let later work begin only when all work before the event's present mark has run.
-
-        Raises:
-            RuntimeError: The device is closed.
-        """
         self._check_open()
         self._inner.wait_event(_own(event).inner)
 
     def close(self) -> None:
-        """Wait for all work and take no more."""
         self._closed = True
         self._inner.synchronize()
 
@@ -147,11 +120,9 @@ class CudaEvent:
 
     @property
     def done(self) -> bool:
-        """Whether all work before the mark has run; True before the first recording."""
         return bool(self.inner.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
-        """Let the calling thread wait until all work before the mark has run."""
         self.inner.synchronize()
 
 

@@ -1,4 +1,4 @@
-"""Where a model runs and in what numbers: the words "auto", "cuda", "bfloat16" become torch's objects."""
+"""Names of devices and number types, "auto" included, as torch objects."""
 
 import torch
 
@@ -9,7 +9,7 @@ _KINDS = ("cpu", "cuda")
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """Turn a device's name into the device; the index of a CUDA device is filled in.
+    """Return the torch device of a name; the index of a CUDA device is filled in.
 
     Args:
         device: "auto" (CUDA where there is one, else the CPU), "cpu", "cuda", "cuda:1", or a torch device.
@@ -39,7 +39,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
-    """Turn the name of a number type into the type.
+    """Return the torch type of a name.
 
     Args:
         dtype: "auto" (bfloat16 on CUDA devices of capability 8.0 and above, else float32), "float32", "bfloat16",

@@ -1,6 +1,6 @@
 """A device on a virtual clock, in one thread and without torch: work runs in any legal order, chosen by a seed.
 
-How far the device runs ahead of the host is what hides races, so each seed draws a temper:
+Races depend on how far the device runs ahead of the host, so each seed draws a temper:
 
 | temper  | runs ahead of the host          | finds                                                    |
 |---------|---------------------------------|----------------------------------------------------------|
@@ -9,7 +9,7 @@ How far the device runs ahead of the host is what hides races, so each seed draw
 | lagging | whatever is ready, on 2 streams | waits between streams that are missing                   |
 | any     | a random share of what is ready | the rest                                                 |
 
-Where the host waits for a mark, the device does the work that the mark needs, and more only where it runs ahead.
+When the host waits for a mark, the device does the work that the mark needs, and more only if it runs ahead.
 """
 
 from collections import deque
@@ -24,8 +24,8 @@ LONGEST_OPERATION = 1e-3
 """Virtual seconds that one operation takes at most."""
 
 
-class Deadlock(AssertionError):  # noqa: N818 - what it is, not that it is one
-    """Somebody waits for a mark that can never be reached."""
+class Deadlock(AssertionError):  # noqa: N818
+    """A stream or the host waits for a mark that can never be reached."""
 
 
 class SimulatedDevice:
@@ -94,34 +94,21 @@ class SimulatedDevice:
             self.drift()
 
     def event(self) -> "SimulatedEvent":
-        """Make an event."""
         return SimulatedEvent(self)
 
     def time_of(self, event: Event) -> float:
-        """Tell when a recorded and passed event was reached, in seconds of the virtual clock.
-
-        Raises:
-            RuntimeError: It was not recorded or has not passed.
-        """
         return _own(event).time
 
     def rebase(self) -> None:
         """Do nothing: there is one clock."""
 
     def elapsed(self, start: Event, end: Event) -> float:
-        """Tell the virtual seconds between two recorded and passed events.
-
-        Raises:
-            RuntimeError: One was not recorded or has not passed.
-        """
         return _own(end).time - _own(start).time
 
     def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        """Allocate zeros: plain memory."""
         return zeros(shape, dtype)
 
     def close(self) -> None:
-        """Run everything and take no more; closing twice is fine."""
         self.drain()
         for stream in self._streams:
             stream.closed = True
@@ -140,7 +127,7 @@ class SimulatedDevice:
             operation.time = self.now
             operation.passed = True
             return
-        # Work may give or await work: meanwhile nothing else of its stream runs.
+        # Work may queue or await work: meanwhile nothing else of its stream runs.
         stream.busy = True
         try:
             operation()
@@ -166,29 +153,14 @@ class SimulatedStream:
         self.closed = False
 
     def run(self, work: Callable[[], None]) -> None:
-        """Give work to the stream; it may run now or later, and what it raises is raised where it runs.
-
-        Raises:
-            RuntimeError: The device is closed.
-        """
         self._give(work)
 
     def record(self, event: Event) -> None:
-        """Put the mark behind all work given so far.
-
-        Raises:
-            RuntimeError: The device is closed.
-        """
         mark = _Mark(self)
         self._give(mark)
         _own(event).mark = mark
 
     def wait(self, event: Event) -> None:
-        """Let later work begin only when all work before the event's present mark has run.
-
-        Raises:
-            RuntimeError: The device is closed.
-        """
         mark = _own(event).mark
         # What lies before a mark on this stream runs before later work anyway.
         if mark is not None and not mark.passed and mark.stream is not self:
@@ -231,7 +203,6 @@ class SimulatedEvent:
 
     @property
     def done(self) -> bool:
-        """Whether all work before the mark has run; True before the first recording."""
         return self.mark is None or self.mark.passed
 
     @property
@@ -242,11 +213,6 @@ class SimulatedEvent:
         return self.mark.time
 
     def wait(self) -> None:
-        """Run at least all work before the mark.
-
-        Raises:
-            Deadlock: The mark lies behind work that waits for it.
-        """
         if self.mark is not None:
             self._device.reach(self.mark)
 

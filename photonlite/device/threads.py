@@ -1,4 +1,4 @@
-"""Threads that computing leaves behind, and how to leave none."""
+"""Running work on a thread that ends with it."""
 
 import threading
 from collections.abc import Callable
@@ -10,12 +10,12 @@ _T = TypeVar("_T")
 
 
 def in_passing(work: Callable[[], _T]) -> _T:
-    """Do work on a thread that ends with it, and give what it gives, or raise what it raises.
+    """Run work on a thread that ends with it; return or raise what it does.
 
-    OpenMP keeps a team of threads for every thread that has ever computed in parallel, as long as that lives. When all
-    teams together have more threads than the machine has cores, GNU's OpenMP lets them sleep between operations at
-    once, and each operation takes longer. What is done once, such as loading weights, is done here, so that the
-    engine's own thread has the only team. It is spread over spare cores alone, as the engine's launches are.
+    OpenMP keeps a team of threads for every live thread that has ever computed in parallel. When all teams together
+    have more threads than the machine has cores, GNU's OpenMP lets them sleep between operations at once, and each
+    operation takes longer. One-time work, such as loading weights, runs here, so that the engine's thread has the only
+    team. It uses spare cores only, as the engine's launches do.
     """
     outcome: list[_T] = []
     failure: list[BaseException] = []

@@ -1,1 +1,1 @@
-"""Kernels: one function for each operation, its plain PyTorch truth in `reference.py`, Triton where there is a GPU."""
+"""Kernels: one function for each operation, in Triton where there is a GPU; PyTorch references in `reference`."""

@@ -167,8 +167,8 @@ def _attend_kernel(
     )  # fmt: skip
     if position // share == part:
         stored_key, stored_value = _write_new(
-            vector + (GROUP * tl.num_programs(1) + kv_head) * DIM + d, keys, values, slots + row * row_stride, kv_head,
-            cos, sin, d, page_stride, place_stride, head_stride, k_inverse, v_inverse, DIM, HALF, PAGE, FP8,
+            vector + (GROUP * tl.num_programs(1) + kv_head) * DIM + d, keys, values, slots, row, kv_head, cos, sin, d,
+            row_stride, page_stride, place_stride, head_stride, k_inverse, v_inverse, DIM, HALF, PAGE, FP8,
         )  # fmt: skip
         new_score = tl.sum(scaled * stored_key.to(tl.float32)[None, :], axis=1)
         top = tl.maximum(highest, new_score)
@@ -264,8 +264,9 @@ def _fold_cached(
 
 @triton.jit
 def _write_new(
-    source: tl.tensor, keys: tl.tensor, values: tl.tensor, slot: tl.tensor, kv_head: tl.tensor, cos: tl.tensor,
-    sin: tl.tensor, d: tl.tensor, page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor,
+    source: tl.tensor, keys: tl.tensor, values: tl.tensor, slots: tl.tensor, row: tl.tensor, kv_head: tl.tensor,
+    cos: tl.tensor, sin: tl.tensor, d: tl.tensor,
+    row_stride: tl.tensor, page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor,
     k_inverse: tl.tensor, v_inverse: tl.tensor,
     DIM: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr, FP8: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
@@ -275,7 +276,7 @@ def _write_new(
     value = tl.load(source + tl.num_programs(1) * DIM, mask=d < DIM, other=0.0)
     stored_key = _stored(key.to(source.dtype.element_ty).to(tl.float32) * k_inverse, keys, FP8)
     stored_value = _stored(value.to(tl.float32) * v_inverse, values, FP8)
-    place = tl.load(slot)
+    place = tl.load(slots + row * row_stride)
     target = (place // PAGE).to(tl.int64) * page_stride + place % PAGE * place_stride + kv_head * head_stride
     tl.store(keys + target + d, stored_key, mask=d < DIM)
     tl.store(values + target + d, stored_value, mask=d < DIM)

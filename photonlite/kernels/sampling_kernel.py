@@ -47,7 +47,7 @@ def _unordered(turned: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _first(key: tl.tensor, index: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Give the largest key, and the smallest index that has it."""
+    """Return the largest key, and the smallest index that has it."""
     best = tl.max(key, axis=0)
     return best, tl.min(tl.where(key == best, index, 0x7FFFFFFF), axis=0)
 
@@ -103,7 +103,7 @@ def _merge_ids(
     logits: tl.tensor, masks: tl.tensor, settings: tl.tensor, places: tl.tensor,
     DECIDES: tl.constexpr, TILES: tl.constexpr, TILES_WIDTH: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
-    """Give a row's id, whether its largest logit is finite, and the probability of going on where it does, else 1."""
+    """Return a row's id, whether its largest logit is finite, and the probability of going on where it does, else 1."""
     tile = tl.arange(0, TILES_WIDTH)
     there = tile < TILES
     key = tl.load(places + tile * _LEFT, mask=there, other=-0x80000000, cache_modifier=".cg")
@@ -152,7 +152,7 @@ def sample_kernel(
     place = places + unit * _LEFT
     if unit == 0:
         _fold_hidden(hidden + row * DIM, place, DIM, DIM_WIDTH)
-    # What a constant rules out is not compiled; a conjunction with one would be.
+    # A branch that a constant excludes is not compiled; with `and` it would be.
     if COORDINATES > 0:  # noqa: SIM102
         if unit == 1:
             _fold_bins(coordinate + row * COORDINATES, place, coordinate_radius, COORDINATES, COORDINATES_WIDTH)
@@ -216,7 +216,7 @@ def _finish(
 def _left_bin(
     place: tl.tensor, here: tl.tensor, otherwise: tl.tensor, mass: tl.tensor,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
-    """Give what was left of a bin where it counts: itself, its mass, and whether it is finite."""
+    """Return what a program left of a bin if it counts: the bin, its mass, and whether it is finite."""
     chosen = tl.load(place, cache_modifier=".cg")
     fine = tl.load(place + 1, cache_modifier=".cg") != 0
     found = tl.load(place + 2, cache_modifier=".cg").to(tl.float32, bitcast=True)

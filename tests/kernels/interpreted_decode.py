@@ -41,7 +41,7 @@ def close(found: Tensor, wanted: Tensor) -> None:
 
 
 def statistics(x: Tensor, width: int) -> Tensor:
-    """Those of the kernel, which must be the truth's."""
+    """Those of the kernel, which must equal the reference's."""
     wanted = reference.tile_statistics(x, width)
     found = torch.empty_like(wanted)
     statistics_kernel[(wanted.shape[1], len(x))](x, found, x.shape[1], TILE=width, PDL=False)

@@ -122,7 +122,7 @@ def test_what_the_kernel_does_not_read_is_refused(
         decode_attention(**(arguments | change(case)))  # type: ignore[operator]
 
 
-# Its parity with the truth in Triton's interpreter is part of `test_small_batch_gemm.py`: one process for both.
+# Its parity with the reference in Triton's interpreter is part of `test_small_batch_gemm.py`: one process for both.
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
 # heads, key/value heads, head size, page size, rotated numbers
 SHAPES = [

@@ -260,7 +260,7 @@ def test_a_replayed_graph_of_products_gives_the_same_bits(sizes: tuple[int, int,
 @gpu
 @pytest.mark.parametrize("rows", [1, 7, 64, 65])
 @pytest.mark.parametrize("outs", [5, 1024, 51200])
-def test_a_head_on_a_card_is_that_of_the_truth(rows: int, outs: int) -> None:
+def test_a_head_on_a_card_is_that_of_the_reference(rows: int, outs: int) -> None:
     torch.manual_seed(4)
     x = (torch.randn(rows, 3, 2048, device="cuda") * 3 + 1).bfloat16()[:, 1]  # rows lie apart
     weight, bias = torch.randn(outs, 2048, device="cuda").bfloat16() / 45, torch.randn(outs, device="cuda").bfloat16()
