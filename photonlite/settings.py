@@ -142,12 +142,14 @@ class Setting:
         return max(1, int(megabytes * MIB))
 
     def check(self, value: object, source: str) -> Any:
-        """Check the type of a value from TOML; raises as `read`."""
-        if not self.many:
-            return self._check_one(value, source)
-        if not isinstance(value, list):
+        """Check a value from TOML; raises as `read`."""
+        result = tuple(map(self._widened, value)) if self.many and isinstance(value, list) else self._widened(value)
+        if not self.accepts(result):
             raise self._wrong_type(value, source)
-        return tuple(self._check_one(one, source) for one in value)
+        return result
+
+    def _widened(self, value: Any) -> Any:
+        return float(value) if self.kind is float and type(value) is int else value
 
     def accepts(self, value: Any) -> bool:
         """Whether a value has the field's type and lies in its range."""
@@ -168,13 +170,6 @@ class Setting:
         value = self.kind(text)
         if not text or (self.choices and value not in self.choices):
             raise ValueError(text)
-        return value
-
-    def _check_one(self, value: object, source: str) -> Any:
-        if self.kind is float and type(value) is int:
-            return float(value)
-        if type(value) is not self.kind or (self.choices and value not in self.choices):
-            raise self._wrong_type(value, source)
         return value
 
     def _wrong_type(self, value: object, source: str) -> SettingsError:

@@ -144,7 +144,7 @@ class Run:
 
 
 def _alone(count: int) -> dict[str, list[bytes]]:
-    """Give the requests of single clients: name to requests."""
+    """Return the requests of single clients by name."""
     path, first = "/v1/detect", 1 << 17
     small = [jpegs(SMALL, count, first + kind * count) for kind in range(4)]
     decoded = LARGE * 3 // 4 - 100

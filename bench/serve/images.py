@@ -1,4 +1,4 @@
-"""Images to ask about, no two alike, and the requests that carry them."""
+"""Distinct images, and requests with them."""
 
 import base64
 import io
@@ -18,19 +18,13 @@ _LONGEST_COMMENT: Final = 65533
 
 
 def jpegs(size: tuple[int, int], count: int, first: int = 0) -> list[bytes]:
-    """Make images that show the same scene and differ in a few pixels, so that no cache knows them.
-
-    Args:
-        size: Width and height in pixels.
-        count: How many.
-        first: Number of the first one: images of different numbers differ.
-    """
+    """Make images of one scene that differ in a few pixels, by their numbers from `first` on: no cache holds them."""
     with Image.open(SCENE) as scene:
         base = np.asarray(scene.convert("RGB").resize(size))
 
     def draw(number: int) -> bytes:
         pixels = base.copy()
-        # Bits of the number as squares of 8 x 8 pixels, black and white: compression must not blur them away.
+        # Bits of the number as black and white squares of 8 x 8 pixels, which survive compression.
         for bit in range(20):
             pixels[:8, 8 * bit : 8 * bit + 8] = 255 * (number >> bit & 1)
         buffer = io.BytesIO()
@@ -42,12 +36,7 @@ def jpegs(size: tuple[int, int], count: int, first: int = 0) -> list[bytes]:
 
 
 def padded(jpeg: bytes, size: int) -> bytes:
-    """Bring a JPEG to a size with comments, which decoders skip.
-
-    Args:
-        jpeg: The image.
-        size: Bytes wanted; the image stays as it is where it has as many, or up to three less.
-    """
+    """Pad a JPEG with comments, which decoders skip, to a size in bytes, or up to three less."""
     head, rest = jpeg[:2], jpeg[2:]
     comments: list[bytes] = []
     while (missing := size - len(jpeg) - sum(len(comment) for comment in comments)) >= 4:
@@ -57,36 +46,18 @@ def padded(jpeg: bytes, size: int) -> bytes:
 
 
 def json_request(path: str, image: bytes, fields: Mapping[str, Any]) -> bytes:
-    """Write a request whose image is a data URI in JSON.
-
-    Args:
-        path: Of the route.
-        image: Bytes of the file.
-        fields: Beside it.
-    """
+    """Return a JSON request with the image as a data URI and more fields."""
     url = "data:image/jpeg;base64," + base64.b64encode(image).decode()
     return _request(path, "application/json", json.dumps({"image_url": url, **fields}).encode())
 
 
 def raw_request(path: str, image: bytes) -> bytes:
-    """Write a request whose body is the image.
-
-    Args:
-        path: Of the route, with the query string.
-        image: Bytes of the file.
-    """
+    """Return a request whose body is the image; the path has the query string."""
     return _request(path, "image/jpeg", image)
 
 
 class Stock:
-    """Requests that the server has not answered yet; when all have been, they are sent once more.
-
-    Args:
-        requests: At least one.
-
-    Attributes:
-        rounds: How often all of them have been answered.
-    """
+    """Requests that the server has not answered yet; `rounds` counts how often all were answered and reused."""
 
     def __init__(self, requests: list[bytes]) -> None:
         self.rounds = 0
@@ -94,20 +65,16 @@ class Stock:
         self._used: deque[bytes] = deque()
 
     def take(self) -> bytes:
-        """Give one that is not on its way.
-
-        Raises:
-            RuntimeError: All are.
-        """
+        """Return a request that is not in flight; raises RuntimeError if all are."""
         if not (self._fresh or self._used):
-            raise RuntimeError("all requests are on their way at a time: make more images")
+            raise RuntimeError("all requests are in flight: make more images")
         if not self._fresh:
             self._fresh, self._used = self._used, self._fresh
             self.rounds += 1
         return self._fresh.popleft()
 
     def give_back(self, request: bytes, *, answered: bool) -> None:
-        """Take one back: a refused one is as good as new, since no image was looked at."""
+        """Take a request back; the server has not seen the image of a refused one."""
         (self._used.append if answered else self._fresh.append)(request)
 
 

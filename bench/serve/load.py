@@ -56,39 +56,33 @@ class Level:
 
     @property
     def counted(self) -> list[Visit]:
-        """Requests that were due when it counted."""
+        """Requests that were due after the settling time."""
         return [visit for visit in self.visits if visit.due >= self.settle_s]
 
     @property
     def answered(self) -> list[Visit]:
-        """Those of them that got an answer."""
+        """Counted requests that were answered."""
         return [visit for visit in self.counted if visit.status == ANSWERED]
 
     @property
     def refused(self) -> list[Visit]:
-        """Those of them that were told to come again later."""
+        """Counted requests that were refused with 429."""
         return [visit for visit in self.counted if visit.status == REFUSED]
 
     @property
     def failures(self) -> int:
-        """How many of them ended in any other way."""
+        """Number of counted requests that ended otherwise."""
         return len(self.counted) - len(self.answered) - len(self.refused)
 
     @property
     def goodput(self) -> float:
-        """Answers per second while it counted, whenever their requests came."""
+        """Answers per second after the settling time, whenever their requests arrived."""
         ends = (visit.ended for visit in self.visits if visit.status == ANSWERED)
         return sum(self.settle_s <= end < self.settle_s + self.seconds for end in ends) / self.seconds
 
 
 def arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
-    """Give the times of a Poisson process, in seconds from its begin: the same ones for the same seed.
-
-    Args:
-        rate: Arrivals per second, on average.
-        seconds: Its end.
-        seed: Of the random numbers.
-    """
+    """Yield the times of a Poisson process in seconds, reproducible by seed; `rate` is arrivals per second."""
     chance = random.Random(seed)
     now = chance.expovariate(rate)
     while now < seconds:
@@ -106,16 +100,9 @@ async def play(
     seed: int,
     tell: Callable[[], object] = lambda: None,
 ) -> Level:
-    """Send requests at a rate, and wait for all replies.
+    """Send requests at a rate per second, first for `settle_s` uncounted seconds; wait for all replies.
 
-    Args:
-        client: Sends them.
-        stock: Where they come from.
-        rate: Requests per second, on average.
-        settle_s: Seconds at the beginning that do not count.
-        seconds: That count.
-        seed: Of the arrivals.
-        tell: Called for each reply.
+    `tell` is called after each reply.
     """
     visits: list[Visit] = []
     begun, worked = time.perf_counter(), time.process_time()

@@ -101,7 +101,7 @@ def aims_table(aims: Iterable[Aim]) -> str:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Give the value that a share of values does not exceed; the largest one for 1, NaN without values."""
+    """Return a quantile: the largest value for 1, NaN without values."""
     if not values:
         return math.nan
     ordered = sorted(Sample.of(values).values)

@@ -1,4 +1,4 @@
-"""The processes behind the bench: the baseline, and the server that is put under load."""
+"""The processes of the bench: the baseline, and the server under load."""
 
 import contextlib
 import json
@@ -18,26 +18,18 @@ _STOPPING_S: Final = 60.0
 
 
 class ChildError(Exception):
-    """A process ended, or said nothing, before it had done what it was started for."""
+    """A process ended, or timed out, before it had done its work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The model without a server.
-
-    Attributes:
-        machine: In words.
-        model: Its name and the type of its numbers.
-        rates: Answers per second of a closed loop, by skill.
-        p50_s: What a client of it waits, in seconds, by skill.
-        hand_over_s: Median of a single client's wait beyond the engine's own time.
-    """
+    """The model without a server; rates (answers/s) and median latencies of a closed loop, by skill."""
 
     machine: str
-    model: str
+    model: str  # name and dtype
     rates: dict[str, float]
     p50_s: dict[str, float]
-    hand_over_s: float
+    hand_over_s: float  # median latency of a single client beyond the engine's own time
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> "Baseline":
@@ -59,14 +51,7 @@ def started(options: Options) -> Iterator[tuple[Baseline, int]]:
     The shipped checkpoint is served by `photonlite serve`; random weights by the process that has measured them, since
     they could not be loaded a second time.
 
-    Args:
-        options: The command line.
-
-    Yields:
-        The baseline, and the port of the server.
-
-    Raises:
-        ChildError: One of the processes failed.
+    Yields the baseline and the port of the server; raises ChildError if a process failed.
     """
     asked = ["--device", options.device, "--shape", options.shape, "--clients", str(options.clients)]
     asked += ["--seconds", str(options.seconds), "--pause", str(options.pause)]
@@ -85,13 +70,7 @@ def started(options: Options) -> Iterator[tuple[Baseline, int]]:
 
 @dataclass(frozen=True)
 class Lines:
-    """What a process has written.
-
-    Attributes:
-        process: It.
-        out: Its stdout: lines of JSON.
-        err: Its stderr.
-    """
+    """A process with its stdout, lines of JSON, and its stderr."""
 
     process: "subprocess.Popen[bytes]"
     out: IO[bytes]
@@ -100,13 +79,8 @@ class Lines:
 
 @contextlib.contextmanager
 def child(arguments: Sequence[str], patience_s: float) -> Iterator[Lines]:
-    """Run Python in a process of its own; at the end it is told to stop, and then made to.
-
-    Args:
-        arguments: Of the interpreter.
-        patience_s: Seconds that it may take to end.
-    """
-    # Files, not pipes: nobody has to read them while the load is on.
+    """Run Python in a process; at the end it gets SIGTERM, and SIGKILL if it does not end in time."""
+    # Files, not pipes, which would have to be read during the load.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         try:
@@ -122,16 +96,7 @@ def child(arguments: Sequence[str], patience_s: float) -> Iterator[Lines]:
 
 
 def wait_for(lines: Lines, event: str, patience_s: float) -> dict[str, Any]:
-    """Wait for a line of a process's log.
-
-    Args:
-        lines: Of the process.
-        event: Of the line.
-        patience_s: Seconds to wait.
-
-    Raises:
-        ChildError: The process has ended, or the time has.
-    """
+    """Wait for a line of a process's log with an event; raises ChildError at its end or after the timeout."""
     until = time.monotonic() + patience_s
     while True:
         ended = lines.process.poll() is not None

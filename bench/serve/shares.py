@@ -1,4 +1,4 @@
-"""What a greedy caller costs another one, and what becomes of accepted requests under overload.
+"""Latency of a caller beside a greedy one, and the fate of accepted requests under overload.
 
 ```sh
 python -m bench.serve.shares --output bench/results/serve-shares.md

@@ -1,4 +1,4 @@
-"""The process that has the model: asked directly for the baseline, and behind the server where weights are random.
+"""The process with the model: measures the baseline, and serves models with random weights.
 
 It prints one line of JSON, the baseline, and goes on to serve if it is told to: see `bench.serve.server`.
 """
@@ -28,16 +28,16 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.run import serve as serve_http
 
 SHAPES: Final[dict[str, dict[str, Any]]] = {"moondream2": MOONDREAM2, "tiny": TINY}
-"""Of models with random weights, which never end an answer: limits give each its length."""
+"""Shapes of models with random weights, which never end an answer: limits set the length."""
 
 ASKED: Final[dict[str, dict[str, Any]]] = {
     "detect": {"object": "banana", "settings": {"max_objects": 3}},
     "query": {"question": "What is in the image?", "settings": {"max_tokens": 32}},
 }
-"""Arguments of each skill, of methods and of requests alike."""
+"""Arguments of each skill, for methods and for requests."""
 
 _OWN_IMAGES: Final = 1 << 19
-"""Number of the first image of the baseline: the server's must be new to it."""
+"""Number of the baseline's first image: the server must not have seen its images."""
 _POOL: Final = 512
 _ALONE: Final = 20
 
@@ -45,12 +45,7 @@ Ask = Callable[[bytes], Awaitable[Metrics | None]]
 
 
 def asker(model: VisionModel, skill: str) -> Ask:
-    """Give what asks a model about an image, and reads the answer to its end.
-
-    Args:
-        model: Is asked.
-        skill: A key of `ASKED`; the text of a query is streamed, as the server is asked for it.
-    """
+    """Return a function that asks a model about an image and reads the answer to its end; queries are streamed."""
 
     async def detect(image: bytes) -> Metrics | None:
         return (await model.adetect(image, **ASKED["detect"])).metrics
@@ -65,17 +60,12 @@ def asker(model: VisionModel, skill: str) -> Ask:
 
 
 async def closed_loop(ask: Ask, images: Iterator[bytes], clients: int, seconds: float) -> dict[str, float]:
-    """Let clients ask again as soon as they have their answer.
+    """Run concurrent clients that ask again as soon as they have their answer.
 
-    Args:
-        ask: Asks.
-        images: As many as are asked for.
-        clients: At a time.
-        seconds: That count at least, behind those until the first answers of as many as there are clients; more where
-            they do not bring twice as many answers.
+    Measures at least so many seconds after as many answers as there are clients, and at least twice as many answers.
 
     Returns:
-        Answers per second, and the median of what a client waits, in seconds.
+        Answers per second, and the median latency in seconds.
     """
     ends: list[tuple[float, float]] = []
     warm = asyncio.Event()
@@ -96,17 +86,13 @@ async def closed_loop(ask: Ask, images: Iterator[bytes], clients: int, seconds: 
         until = start + seconds
     until = max(until, ends[least - 1][1])
     counted = [(began, end) for began, end in ends if start < end <= until]
-    # Up to the last answer: what comes in batches would else end with a gap that depends on chance.
+    # Until the last answer: answers come in batches, and a fixed end would leave a random gap.
     length = max(end for _, end in counted) - start
     return {"rate": len(counted) / length, "p50_s": median_of(end - began for began, end in counted)}
 
 
 async def hand_over(ask: Ask, images: Iterator[bytes], times: int, pause_s: float) -> float:
-    """Measure what a call in this process takes beyond the engine's own time, as HTTP is measured in `overhead`.
-
-    Returns:
-        The median of seconds; the first fifth does not count.
-    """
+    """Return the median seconds of a call beyond the engine's own time, without the first fifth; see `overhead`."""
     rests = []
     for _ in range(times):
         await asyncio.sleep(pause_s)
@@ -119,11 +105,7 @@ async def hand_over(ask: Ask, images: Iterator[bytes], times: int, pause_s: floa
 
 
 async def baseline(model: VisionModel, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure the model without a server.
-
-    Returns:
-        What `Baseline` of `bench.serve.server` reads.
-    """
+    """Measure the model without a server; returns what `Baseline.of` reads."""
     images = _endless(jpegs(tuple(options.size), _POOL, _OWN_IMAGES))
     found = {
         skill: await closed_loop(asker(model, skill), images, options.clients, options.seconds)
@@ -137,7 +119,7 @@ async def baseline(model: VisionModel, options: argparse.Namespace) -> dict[str,
 
 
 def load(options: argparse.Namespace) -> VisionModel:
-    """Load the shipped checkpoint, or make a model of random weights."""
+    """Load the shipped checkpoint, or build a model with random weights."""
     where = resolve_device(options.device)
     if options.shape == "shipped":
         return photonlite.load(options.model, device=where)
@@ -148,7 +130,7 @@ def load(options: argparse.Namespace) -> VisionModel:
 
 
 def main() -> int:
-    """Print the baseline, and serve if that is wanted."""
+    """Print the baseline, and serve with `--serve`."""
     parser = argparse.ArgumentParser(prog="python -m bench.serve.subject")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--shape", choices=("shipped", *SHAPES), default="shipped")

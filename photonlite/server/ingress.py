@@ -49,7 +49,7 @@ class Ingress:
         images: Decodes images; by default the model decodes them in this process.
 
     Attributes:
-        draining: Whether new requests are refused.
+        draining: Whether new requests are refused; set while the server stops.
         limiter: Counts what is open.
     """
 
@@ -68,24 +68,6 @@ class Ingress:
         self.limiter = RequestLimiter(config.max_open, config.max_sockets, config.max_open_bytes, self._retry_s)
         self._turns = EngineTurns(backend.max_batch, clock)
         self._rate = RateLimit(config.requests_per_minute, clock) if config.requests_per_minute else None
-
-    @property
-    def open(self) -> int:
-        """Requests that are admitted and not answered."""
-        return self.limiter.open
-
-    @property
-    def open_bytes(self) -> int:
-        """Memory of their bodies and images."""
-        return self.limiter.bytes.used
-
-    def drain(self) -> None:
-        """Refuse new requests from now on."""
-        self.draining = True
-
-    async def settled(self) -> None:
-        """Wait until nothing is open."""
-        await self.limiter.settled()
 
     async def admit(self, request: HTTPConnection) -> Permit:
         """Admit a request, or a WebSocket before it is accepted.
@@ -260,7 +242,7 @@ class Ingress:
         return call, ClientWatch(watched, now + seconds, self.clock), now + seconds
 
     async def _run(self, call: Call, permit: Permit, until: float) -> Mapping[str, Any]:
-        # An image is decoded in its caller's own turn, so that costly images hold up nobody else.
+        # An image is decoded in its caller's turn, so that costly images delay no other caller.
         async with self._turns.turn(permit.caller, kind_of(call), realtime=call.realtime) as goes_first:
             with Hold(permit) as hold:
                 return await self.backend.run(await self._prepared(call, hold, until, goes_first))

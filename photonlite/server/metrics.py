@@ -104,7 +104,7 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         ingress = self._ingress
-        yield GaugeMetricFamily("photonlite_open_requests", "Accepted and not answered.", ingress.open)
+        yield GaugeMetricFamily("photonlite_open_requests", "Accepted and not answered.", ingress.limiter.open)
         yield GaugeMetricFamily("photonlite_draining", "1 while the server stops.", float(ingress.draining))
         for name, value in ingress.images.gauges.items():
             yield GaugeMetricFamily(f"photonlite_{name}", "Of the processes that decode images.", value)

@@ -23,7 +23,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import IO, Final
+from typing import IO, Final, TypedDict, Unpack
 
 import uvicorn
 from starlette.applications import Starlette
@@ -55,15 +55,26 @@ _STUCK_S = 5
 _RELOAD: Final = getattr(signal, "SIGHUP", None)  # Windows has none
 
 
+class Hooks(TypedDict, total=False):
+    """Callbacks of a server."""
+
+    on_start: Callable[[str, int], None] | None
+    """Called with the address and the port as soon as requests are answered."""
+
+    reload: Callable[[], ServerConfig] | None
+    """Called at each SIGHUP; returns settings whose keys are used from then on."""
+
+    guard: Callable[[float], None] | None
+    """Called when the server begins to stop, with the seconds after which it must be gone; see `end_process_in`."""
+
+
 def serve(
     model: VisionModel,
     config: ServerConfig,
     *,
     listener: socket.socket | None = None,
     image_limits: ImageLimits | None = None,
-    on_start: Callable[[str, int], None] | None = None,
-    reload: Callable[[], ServerConfig] | None = None,
-    guard: Callable[[float], None] | None = None,
+    **hooks: Unpack[Hooks],
 ) -> int:
     """Answer requests until SIGTERM or SIGINT; log lines go to stdout.
 
@@ -72,10 +83,7 @@ def serve(
         config: How to serve.
         listener: From `listen`; made now unless given.
         image_limits: What images may take to decode; the model's limits unless given.
-        on_start: Called with the address and the port as soon as requests are answered.
-        reload: Returns settings whose keys are used from then on; called at each SIGHUP.
-        guard: Called when the server begins to stop, with the seconds after which it must be gone; see
-            `end_process_in`.
+        **hooks: Callbacks.
 
     Returns:
         The exit code: 0 after an orderly stop, `ENGINE_DIED` when the engine died, 128 and the signal's number when a
@@ -90,7 +98,7 @@ def serve(
         decoders = decoding(config, image_limits or model.image_limits)
         with json_lines(sys.stdout), library_messages(), decoders as images:  # decoders inherit stderr
             app = create_app(ModelBackend(model), config, images)
-            return run(app, config, taken, on_start, reload, guard)
+            return run(app, config, taken, **hooks)
     finally:
         model.close(drain=False)  # accepted requests have ended or were cancelled
 
@@ -115,18 +123,11 @@ def decoding(config: ServerConfig, limits: ImageLimits) -> Iterator[RequestImage
         pool.close()
 
 
-def run(
-    app: Starlette,
-    config: ServerConfig,
-    listener: socket.socket,
-    on_start: Callable[[str, int], None] | None = None,
-    reload: Callable[[], ServerConfig] | None = None,
-    guard: Callable[[float], None] | None = None,
-) -> int:
+def run(app: Starlette, config: ServerConfig, listener: socket.socket, **hooks: Unpack[Hooks]) -> int:
     """Serve an application from `create_app`; arguments and result as of `serve`. Changes limits of the process."""
     allow_files(config.max_connections)
     ignore_pillow_warnings()
-    server = DrainingServer(app, config, on_start, reload, guard)
+    server = DrainingServer(app, config, **hooks)
     server.run(sockets=[listener])
     return server.exit_code
 
@@ -147,23 +148,16 @@ _kept: list[IO[str]] = []
 class DrainingServer(uvicorn.Server):
     """uvicorn, with an end that finishes accepted requests; arguments and exit code as of `serve`."""
 
-    def __init__(
-        self,
-        app: Starlette,
-        config: ServerConfig,
-        on_start: Callable[[str, int], None] | None = None,
-        reload: Callable[[], ServerConfig] | None = None,
-        guard: Callable[[float], None] | None = None,
-    ) -> None:
+    def __init__(self, app: Starlette, config: ServerConfig, **hooks: Unpack[Hooks]) -> None:
         super().__init__(LimitedConfig(app, config, self._refused))
         self.exit_code = 0
         self._ingress: Ingress = app.state.ingress
         self._http: HttpMetrics | None = getattr(app.state, "http", None)
         self._drain_s = config.drain_s
         self._limits = config
-        self._on_start = on_start
-        self._read_keys = reload
-        self._guard = guard
+        self._on_start = hooks.get("on_start")
+        self._read_keys = hooks.get("reload")
+        self._guard = hooks.get("guard")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -178,12 +172,10 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the connections, and wait for cancelled requests."""
         await super().shutdown(sockets)
-        if self.force_exit:  # uvicorn skips it, and cancelling the application would log a traceback
-            await self.lifespan.shutdown()
         if self.server_state.tasks:
             await asyncio.wait(self.server_state.tasks, timeout=_CLOSING_S)
         self._engine_died()
-        log("stopped", unfinished=self._ingress.open)
+        log("stopped", unfinished=self._ingress.limiter.open)
 
     async def on_tick(self, counter: int) -> bool:
         """Begin to stop when the engine has died."""
@@ -252,12 +244,14 @@ class DrainingServer(uvicorn.Server):
             return False
         if self.exit_code == 0:
             self.exit_code = ENGINE_DIED
-            LOGGER.critical("engine died", extra={"fields": {"open": self._ingress.open, "exit_code": ENGINE_DIED}})
+            LOGGER.critical(
+                "engine died", extra={"fields": {"open": self._ingress.limiter.open, "exit_code": ENGINE_DIED}}
+            )
         return True
 
     def _begin_to_drain(self, seconds: float) -> None:
-        self._ingress.drain()
-        log("stopping", open=self._ingress.open, seconds=seconds)
+        self._ingress.draining = True
+        log("stopping", open=self._ingress.limiter.open, seconds=seconds)
         self._draining = asyncio.create_task(self._drain(seconds))
 
     async def _drain(self, seconds: float) -> None:
@@ -267,12 +261,12 @@ class DrainingServer(uvicorn.Server):
         until = loop.time() + seconds
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until):
-                await self._ingress.settled()
+                await self._ingress.limiter.settled()
         self.config.timeout_graceful_shutdown = max(_CLOSING_S, math.ceil(until - loop.time()))
         self.should_exit = True
 
     def _abort(self, number: int) -> None:
-        log("aborted", open=self._ingress.open)
+        log("aborted", open=self._ingress.limiter.open)
         self.exit_code = 128 + number
         self.should_exit = self.force_exit = True
         self.config.timeout_graceful_shutdown = _CLOSING_S

@@ -124,7 +124,7 @@ def test_what_cannot_be_is_refused_with_where_it_is_from(
         ("engine = 1", "'engine' in the file .* is not a setting"),
         ("[images]\nmax_pixels = '1'", r"'max_pixels' in \[images\] of the file .* is '1': give a whole number"),
         ("api_keys = ['0123456789abcdef']", "'api_keys' in the file .* is not a setting"),
-        ("max_open = 0", r"\(it was set by 'max_open' in the file"),
+        ("max_open = 0", "'max_open' in the file .* is 0: give a whole number of at least 1"),
     ],
 )
 def test_a_file_with_what_cannot_be_is_refused(tmp_path: Path, text: str, complaint: str) -> None:

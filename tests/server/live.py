@@ -53,7 +53,7 @@ class Live:
         self._started = threading.Event()
         self._listener = listen(config)
         self.host, self.port = self._listener.getsockname()[:2]
-        self.server = DrainingServer(app, config, lambda host, port: self._started.set())
+        self.server = DrainingServer(app, config, on_start=lambda host, port: self._started.set())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self.thread = threading.Thread(target=self._run, name="live-server", daemon=True)

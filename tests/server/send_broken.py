@@ -124,7 +124,7 @@ async def send_all() -> Report:
     report = Report()
     await _everything(app, images, report)
     report.most, report.left, report.objects = _peak() - before, _held() - before, _traced() - objects
-    report.charged = app.state.ingress.open_bytes
+    report.charged = app.state.ingress.limiter.bytes.used
     backend.close()
     registries = [vars(module).get("__warningregistry__", {}) for module in sys.modules.values()]
     report.remembered = sum(isinstance(key, tuple) for registry in registries for key in registry)

@@ -76,7 +76,7 @@ def test_its_sender_gets_an_error_and_others_their_answers(route: Route, pool: D
     assert (refused.status, refused.code) == (400, "image_too_costly")
     assert "PHOTONLITE_DECODE_CPU_S" in json.loads(refused.body)["error"]["message"]
     assert backend.calls == []
-    assert app.state.ingress.open_bytes == 0
+    assert app.state.ingress.limiter.bytes.used == 0
     assert run(post(app, *route(encoded((30, 20))))).status == 200
     image = backend.calls[0].image
     assert isinstance(image, DecodedImage)
@@ -103,7 +103,7 @@ def test_a_client_that_leaves_frees_the_worker(bomb: bytes) -> None:
             exchange.leave()
         while pool.running:
             await asyncio.sleep(0)
-        assert app.state.ingress.open_bytes == 0
+        assert app.state.ingress.limiter.bytes.used == 0
 
     pool = DecodePool(ImageLimits(decode_cpu_s=600.0), 1)
     try:

@@ -104,11 +104,11 @@ def test_more_than_may_be_open_are_told_to_come_back() -> None:
     async def main() -> None:
         door = ingress(max_open=1)
         async with await door.admit(request()):
-            assert door.open == 1
+            assert door.limiter.open == 1
             error = await refusal(door.admit(request()))
             assert (error.status, error.code) == (429, "queue_full")
             assert int(error.headers["Retry-After"]) >= 1
-        assert door.open == 0
+        assert door.limiter.open == 0
         async with await door.admit(request()):
             pass
 
@@ -126,7 +126,7 @@ def test_slow_uploads_of_one_caller_take_no_place_of_a_request_and_leave_room_fo
         (await door.admit(request(x_moondream_auth="greedy"))).close()
         for permit in (*uploads, other):
             permit.close()
-        assert door.open == 0
+        assert door.limiter.open == 0
         assert door.limiter.uploads.used == door.limiter.requests.used == 0
 
     run(main())
@@ -136,16 +136,16 @@ def test_a_draining_server_admits_nothing_and_settles_when_the_last_one_is_answe
     async def main() -> None:
         door = ingress()
         permit = await door.admit(request())
-        door.drain()
+        door.draining = True
         error = await refusal(door.admit(request()))
         assert (error.status, error.code) == (503, "draining")
-        waiting = asyncio.ensure_future(door.settled())
+        waiting = asyncio.ensure_future(door.limiter.settled())
         await asyncio.sleep(0)
         assert not waiting.done()
         permit.close()
         permit.close()  # a second time changes nothing
         await waiting
-        assert door.open == 0
+        assert door.limiter.open == 0
 
     run(main())
 
@@ -184,9 +184,9 @@ def test_the_memory_of_open_requests_is_limited() -> None:
                 other.charge(2000)
             assert never.value.status == 413
             with Hold(one, 100):
-                assert door.open_bytes == 1000
-            assert door.open_bytes == 900
-        assert door.open_bytes == 0
+                assert door.limiter.bytes.used == 1000
+            assert door.limiter.bytes.used == 900
+        assert door.limiter.bytes.used == 0
 
     run(main())
 
@@ -203,12 +203,12 @@ def test_an_image_that_is_small_only_until_it_is_decoded_counts_as_what_it_becom
         async with await door.admit(request()) as permit, await door.admit(request()) as second:
             first = asyncio.ensure_future(door.answer(call, permit, request()))
             await fake.begun.wait()
-            assert door.open_bytes == needed
+            assert door.limiter.bytes.used == needed
             assert (await refusal(door.answer(call, second, request()))).code == "memory_full"
             assert (await refusal(door.stream(call, second, request()))).code == "memory_full"
             fake.release()
             await first
-            assert door.open_bytes == 0
+            assert door.limiter.bytes.used == 0
             large = Call("caption", encoded((1001, 1000)), {})
             assert (await refusal(door.answer(large, second, request()))).status == 413
 
@@ -294,7 +294,7 @@ def test_a_handler_that_fails_keeps_no_place_for_a_response_that_never_comes() -
         door = ingress()
         with pytest.raises(KeyError):
             await fail(door)
-        assert door.open == 0
+        assert door.limiter.open == 0
 
     run(main())
 
@@ -310,7 +310,7 @@ def test_every_limit_leaves_nothing_open_behind() -> None:
             (b'{"length": 5}', JSON),
         ):
             assert (await post(app, "/v1/caption", body, headers)).status >= 400
-        assert (app.state.ingress.open, app.state.ingress.open_bytes) == (0, 0)
+        assert (app.state.ingress.limiter.open, app.state.ingress.limiter.bytes.used) == (0, 0)
 
     run(main())
 

@@ -125,7 +125,7 @@ def test_what_clients_make_up_adds_no_series() -> None:
 
 def test_the_state_of_the_server_is_there() -> None:
     asked = client()
-    asked.app.state.ingress.drain()  # type: ignore[attr-defined]
+    asked.app.state.ingress.draining = True  # type: ignore[attr-defined]
     samples = scrape(asked)
 
     assert value(samples, "photonlite_draining") == 1

@@ -279,7 +279,7 @@ class Stuck(FakeBackend):
 module._STUCK_S = 0.5
 config = ServerConfig(port=0, drain_s=0.0)
 start = lambda host, port: say(f"serving on {port}")
-sys.exit(module.run(create_app(Stuck(), config), config, listen(config), start, guard=module.end_process_in))
+sys.exit(module.run(create_app(Stuck(), config), config, listen(config), on_start=start, guard=module.end_process_in))
 """
 
 
@@ -312,7 +312,7 @@ config = ServerConfig(port=0, drain_s=0.0, api_keys=tuple(read_keys(path)))
 reload = lambda: dataclasses.replace(config, api_keys=tuple(read_keys(path)), key_weights=read_keys(path))
 start = lambda host, port: say(f"serving on {port}")
 with json_lines(sys.stdout):
-    sys.exit(run(create_app(FakeBackend(), config), config, listen(config), start, reload))
+    sys.exit(run(create_app(FakeBackend(), config), config, listen(config), on_start=start, reload=reload))
 """
 
 

@@ -41,9 +41,13 @@ def say(text: str) -> None:
 def main(settings: dict[str, Any]) -> int:
     config = ServerConfig(**{"port": 0, **settings})
     backend = ToldBackend()
+
+    def announce(host: str, port: int) -> None:
+        say(f"serving on {port}")
+
     backend.hang()
     with json_lines(sys.stdout):
-        return run(create_app(backend, config), config, listen(config), lambda host, port: say(f"serving on {port}"))
+        return run(create_app(backend, config), config, listen(config), on_start=announce)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import photonlite
 from photonlite.cli.output import to_json
@@ -24,7 +24,7 @@ from photonlite.realtime.stats import LoopStats
 _VIEW = {"view": "photonlite.cli.realtime.view"}
 
 
-class Reporter(Protocol):
+class Reporter:
     """Reports on a loop every `period_s` seconds."""
 
     period_s: float
@@ -39,13 +39,10 @@ class Reporter(Protocol):
         """Report the final statistics."""
 
 
-class Lines:
+class Lines(Reporter):
     """A line of text each second, on stderr."""
 
     period_s = 1.0
-
-    def take(self, outcome: FrameOutcome) -> None:
-        pass
 
     def update(self, stats: LoopStats) -> None:
         print(summary(stats, stats.rate), file=sys.stderr, flush=True)
@@ -54,16 +51,13 @@ class Lines:
         print(summary(stats, stats.mean_rate), file=sys.stderr, flush=True)
 
 
-class JsonLines:
+class JsonLines(Reporter):
     """A line of JSON for every result and failure, and the statistics at the end, on stdout."""
 
     period_s = 0.02
 
     def take(self, outcome: FrameOutcome) -> None:
         print(to_json(_line(outcome)), flush=True)
-
-    def update(self, stats: LoopStats) -> None:
-        pass
 
     def close(self, stats: LoopStats) -> None:
         print(to_json({"stats": stats.to_dict()}), flush=True)

@@ -182,7 +182,7 @@ class Hold:
     def resize(self, size: int) -> None:
         """Hold so many bytes from now on; on failure, raised as by `Permit.charge`, it holds what it held before."""
         if self._ended:
-            raise HttpError(CLIENT_CLOSED, "nobody waits for the image any more", code="client_closed")
+            raise HttpError(CLIENT_CLOSED, "the request of the image has ended", code="client_closed")
         if size > self.size:
             self._permit.charge(size - self.size)
         else:

@@ -6,7 +6,7 @@ join ──> waiting, a line for each caller ── granted ──> inside the e
 
 Fair queueing: next is the caller that has used the fewest engine seconds divided by its weight (the counters of Sheng
 et al., "Fairness in serving large language models", OSDI 2024, which count tokens). Requests inside share the time
-that passes equally. A caller that returns after a pause starts at the smallest counter: pauses save nothing up.
+that passes equally. A caller that returns after a pause starts at the smallest counter: pauses earn no credit.
 
 The engine answers in the order in which it gets requests, so what is inside must leave room for newcomers:
 

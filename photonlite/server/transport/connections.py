@@ -21,7 +21,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import h11
 import uvicorn
@@ -55,27 +55,16 @@ _RESERVE_S: Final = 1.0
 Awaited = Literal["headers", "rest of the body"]
 
 
-class ReservedConnection(Protocol):
-    """A connection beyond the limit."""
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether it has not sent a request."""
-
-    def refuse_crowd(self) -> None:
-        """Answer that there are too many connections, and close."""
-
-
 class ProbeReserve:
-    """The connections that are open beyond the limit."""
+    """The connections (`HttpConnection`) that are open beyond the limit."""
 
     def __init__(self) -> None:
-        self._members: dict[ReservedConnection, None] = {}  # in the order in which they came
+        self._members: dict[Any, None] = {}  # in the order in which they came
 
     def __len__(self) -> int:
         return len(self._members)
 
-    def join(self, connection: ReservedConnection) -> None:
+    def join(self, connection: Any) -> None:
         """Add a connection; if there are too many, close the oldest silent one, or this one if there is none."""
         self._members[connection] = None
         if len(self._members) > _RESERVED:
@@ -83,7 +72,7 @@ class ProbeReserve:
             self.leave(silent)
             silent.refuse_crowd()
 
-    def leave(self, connection: ReservedConnection) -> None:
+    def leave(self, connection: Any) -> None:
         """Remove a connection, if it is reserved."""
         self._members.pop(connection, None)
 
@@ -127,6 +116,7 @@ class LimitedConfig(uvicorn.Config):
             ws=SocketConnection,
             ws_max_size=limits.max_body_bytes,
             ws_per_message_deflate=False,  # images are compressed already
+            lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,

@@ -42,7 +42,7 @@ class AccessLog:
         self._http = http
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
+        if scope["type"] == "lifespan":  # of ASGI servers other than ours
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, receive, send)
@@ -98,9 +98,6 @@ class ErrorResponses:
         self._wrong_keys = wrong_keys or WrongKeyDelay()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
         exchange = _Exchange(scope, receive, send)
         try:
             await self._app(scope, exchange.receive, exchange.send)
@@ -133,7 +130,7 @@ class HostCheck:
         self._names = {name.lower() for name in (config.host, *config.allow_hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._checks and scope["type"] in ("http", "websocket"):
+        if self._checks and scope["type"] != "lifespan":
             host = Headers(scope=scope).get("host")  # HTTP/1.0 has none, and no browser speaks it
             if host is not None and not self._is_own(host, scope):
                 message = f"this server does not answer as {host[:100]!r}: ask 127.0.0.1, or start it with --allow-host"

@@ -47,7 +47,7 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
             await exchange.until(lambda: len(exchange.messages) > 1)
             assert (exchange.status, exchange.code) == (408, "body_timeout")
             assert exchange.headers["connection"] == "close"
-            assert app.state.ingress.open == 0
+            assert app.state.ingress.limiter.open == 0
 
     run(main())
 
@@ -59,7 +59,7 @@ def test_a_client_that_leaves_within_its_body_gives_its_place_back() -> None:
             exchange.leave()
             await exchange.finish()
         assert exchange.status == 499
-        assert app.state.ingress.open == 0
+        assert app.state.ingress.limiter.open == 0
 
     run(main())
 

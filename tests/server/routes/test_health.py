@@ -54,7 +54,7 @@ def test_a_server_whose_engine_has_died_is_neither_ready_nor_alive(path: str) ->
 
 def test_a_server_that_stops_is_not_ready() -> None:
     asked = client(FakeBackend())
-    asked.app.state.ingress.drain()  # type: ignore[attr-defined]
+    asked.app.state.ingress.draining = True  # type: ignore[attr-defined]
 
     assert asked.get("/ready").json()["reason"] == "the server is stopping"
 

@@ -201,7 +201,7 @@ def test_what_goes_wrong_later_is_the_last_event_and_is_logged(caplog: pytest.Lo
         fake.late_error
     ]
     assert last["error"]["code"] == "engine_failed"
-    assert (app.state.ingress.open, app.state.ingress.open_bytes) == (0, 0)
+    assert (app.state.ingress.limiter.open, app.state.ingress.limiter.bytes.used) == (0, 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -215,12 +215,12 @@ def test_a_client_that_leaves_cancels_its_request(stream: bool) -> None:
             await fake.begun.wait()
             if stream:
                 await exchange.until(lambda: b"two" in exchange.body)
-            assert app.state.ingress.open == 1
+            assert app.state.ingress.limiter.open == 1
             exchange.leave()
             await exchange.finish()
             assert fake.cancelled == 1
-            await app.state.ingress.settled()
-            assert app.state.ingress.open_bytes == 0
+            await app.state.ingress.limiter.settled()
+            assert app.state.ingress.limiter.bytes.used == 0
 
     run(main())
 
@@ -235,7 +235,7 @@ def test_a_server_that_gives_up_a_stream_cancels_it() -> None:
             await exchange.until(lambda: b"two" in exchange.body)
             exchange.task.cancel()
             await asyncio.wait([exchange.task])
-            assert (fake.cancelled, app.state.ingress.open) == (1, 0)
+            assert (fake.cancelled, app.state.ingress.limiter.open) == (1, 0)
 
     run(main())
 

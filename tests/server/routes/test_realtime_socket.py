@@ -264,7 +264,7 @@ def test_pieces_of_a_frame_count_before_it_is_complete() -> None:
         with client(server) as robot:
             sending = executor.submit(robot.connection.send, pieces())
             try:
-                wait_until(lambda: server.call(lambda: server.ingress.open_bytes) >= 40_000)
+                wait_until(lambda: server.call(lambda: server.ingress.limiter.bytes.used) >= 40_000)
             finally:
                 released.set()
             with pytest.raises(ConnectionClosed) as closed:
@@ -272,7 +272,7 @@ def test_pieces_of_a_frame_count_before_it_is_complete() -> None:
             assert closed.value.rcvd is not None
             assert (closed.value.rcvd.code, "max_open_bytes" in closed.value.rcvd.reason) == (1013, True)
             sending.exception(GUARD)
-        wait_until(lambda: server.call(lambda: server.ingress.open_bytes) == 0)
+        wait_until(lambda: server.call(lambda: server.ingress.limiter.bytes.used) == 0)
 
 
 def test_a_frame_that_waits_counts_as_well(server: Live) -> None:
@@ -283,10 +283,10 @@ def test_a_frame_that_waits_counts_as_well(server: Live) -> None:
         robot.ask(**DETECT)
         robot.show(encoded())
         server.wait(backend.begun.wait())
-        before = server.call(lambda: server.ingress.open_bytes)
+        before = server.call(lambda: server.ingress.limiter.bytes.used)
         robot.show(waiting)
         robot.ask(stats=True)
-        after = server.call(lambda: server.ingress.open_bytes)
+        after = server.call(lambda: server.ingress.limiter.bytes.used)
 
     assert after - before > len(waiting) - 200
 
@@ -336,16 +336,16 @@ def test_a_client_that_leaves_cancels_its_frame_and_gives_its_place_back(server:
         robot.ask(**DETECT)
         robot.show(encoded())
         server.wait(backend.begun.wait())
-    server.wait(server.ingress.settled())
+    server.wait(server.ingress.limiter.settled())
 
     assert backend.cancelled == 1
-    assert server.ingress.open_bytes == 0
+    assert server.ingress.limiter.bytes.used == 0
 
 
 def test_a_draining_server_says_goodbye(server: Live) -> None:
     with client(server) as robot:
         robot.ask(**DETECT)
-        server.call(server.ingress.drain)
+        server.call(lambda: setattr(server.ingress, "draining", True))
         with pytest.raises(ConnectionClosed) as closed:
             robot.hear()
 

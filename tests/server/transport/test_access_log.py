@@ -93,7 +93,7 @@ def line_of_a_client_that_leaves(body: bytes, *, begun: bool) -> dict[str, Any]:
                 assert b"200 OK" in client.recv(65536)
             else:
                 server.wait(asyncio.wait_for(backend.begun.wait(), GUARD))
-        server.wait(asyncio.wait_for(server.ingress.settled(), GUARD))
+        server.wait(asyncio.wait_for(server.ingress.limiter.settled(), GUARD))
     [line] = [line for line in map(json.loads, stream.getvalue().splitlines()) if line["event"] == "request"]
     return line
 

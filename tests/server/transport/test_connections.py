@@ -250,7 +250,7 @@ def test_broken_chunks_end_the_request() -> None:
         client.sendall(head + b"\r\n\r\nnot a size\r\n")
 
         assert refusal(read_all(client))[0] == 400
-        server.wait(server.ingress.settled())
+        server.wait(server.ingress.limiter.settled())
 
     assert backend.calls == []
 
@@ -372,6 +372,6 @@ def test_a_client_that_hangs_up_halfway_cancels_its_request() -> None:
         server.wait(asyncio.wait_for(backend.begun.wait(), GUARD))
         client.shutdown(socket.SHUT_WR)
 
-        server.wait(asyncio.wait_for(server.ingress.settled(), GUARD))
+        server.wait(asyncio.wait_for(server.ingress.limiter.settled(), GUARD))
 
     assert backend.cancelled == 1
