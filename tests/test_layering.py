@@ -106,7 +106,7 @@ def test_photonlite_keeps_its_layers() -> None:
         ("images/crops.py", "try:\n    import photonlite.api\nexcept ImportError:\n    pass", "upward"),
         ("models/loading.py", "from photonlite.skills.base import Skill", "models and skills never import each other"),
         ("skills/detect.py", "from photonlite.scheduler import queues", "skills and scheduler never import each other"),
-        ("scheduler/policy.py", "import photonlite.models.base", "scheduler and models never import each other"),
+        ("scheduler/fifo.py", "import photonlite.models.base", "scheduler and models never import each other"),
         ("cache/pages.py", "from photonlite.grammar import mask", "cache and grammar never import each other"),
         ("api/model.py", "def load():\n    from photonlite.errors import InputError", "not at the top of the module"),
         ("api/a.py", "class A:\n    async def f(self):\n        from . import errors", "not at the top of the module"),

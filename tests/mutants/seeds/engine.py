@@ -88,8 +88,10 @@ MUTANTS = [
     Mutant(
         "reference dropped: a launch does not count",
         "engine/core.py",
-        "            row.sequence.retain()\n",
-        "",
+        """            row.sequence.retain()
+""",
+        """            pass
+""",
         CORE,
     ),
     Mutant(
