@@ -11,9 +11,9 @@ class Watched(MasksFirst):
 
     seen: list[int]
 
-    def _launch(self):
+    def _launch(self, batch):
         in_flight = len(self.pipeline.in_flight)
-        step = super()._launch()
+        step = super()._launch(batch)
         if step is not None and step.kind == "decode":
             self.seen.append(in_flight)
         return step
