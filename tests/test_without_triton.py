@@ -17,11 +17,11 @@ for module in pkgutil.walk_packages(photonlite.__path__, "photonlite."):
         importlib.import_module(module.name)
 
 from photonlite.kernels import triton_utils
-from tests.serving import image, serve
+from tests.serving import make_image, serve
 
 assert not triton_utils.HAS_TRITON
 with serve() as model:
-    print(len(model.detect(image(0), "mug")["objects"]) > 0)
+    print(len(model.detect(make_image(0), "mug")["objects"]) > 0)
 """
 
 
