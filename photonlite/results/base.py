@@ -51,7 +51,7 @@ class ResultMetadata:
     finish_reason: str | None = None
 
 
-class Result(dict[str, Any]):
+class SkillResult(dict[str, Any]):
     """An answer as a plain mapping: it equals, unpacks, pickles and dumps to JSON like the dict it is.
 
     `metrics` and `finish_reason` are attributes, not keys, and do not take part in comparisons.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from photonlite.errors import InputError
-from photonlite.results.base import Metrics, Result, ResultMetadata
+from photonlite.results.base import Metrics, ResultMetadata, SkillResult
 from photonlite.results.drawing.items import draw_items
 from photonlite.results.drawing.open import PlotImage, open_image
 from photonlite.results.drawing.style import Style
@@ -33,7 +33,7 @@ class ResultInfo(TypedDict, total=False):
     picture_size: tuple[int, int] | None
 
 
-class _Spatial(Result):
+class _Spatial(SkillResult):
     """A result whose value is a list of items with locations in the image."""
 
     _key: ClassVar[str]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypedDict, Unpack
 from PIL import Image
 
 from photonlite.errors import InputError
-from photonlite.results.base import Metrics, Result, ResultMetadata
+from photonlite.results.base import Metrics, ResultMetadata, SkillResult
 from photonlite.results.drawing.open import PlotImage, open_image
 from photonlite.results.drawing.strip import append_text_strip
 
@@ -105,7 +105,7 @@ class TextInfo(TypedDict, total=False):
     on_end: OnEnd | None
 
 
-class _Text(Result):
+class _Text(SkillResult):
     """A result whose value is text, or an iterator of str while it streams, an asynchronous one of an async method."""
 
     _key: ClassVar[str]
