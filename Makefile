@@ -30,7 +30,7 @@ test: $(VENV)/.installed-test
 
 test-all: test
 	@echo "==> running all other tests"
-	@$(PYTEST) -m "long or slow" $(PYTEST_ARGS)
+	@$(PYTEST) -m long $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	@echo "==> ruff"

@@ -55,6 +55,7 @@ def places(items: list[dict[str, Any]]) -> list[dict[str, float]]:
     return [{key: value for key, value in item.items() if key not in ("label", "score")} for item in items]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_a_folder_answers_as_the_reference(golden: VisionModel, case: dict[str, Any]) -> None:
     image = golden.encode_image(GOLDEN / case["image"])
@@ -121,6 +122,7 @@ def test_an_image_may_come_in_any_form(tiny: VisionModel, tmp_path: Path) -> Non
     assert len(set(results)) == 1
 
 
+@pytest.mark.long
 def test_results_are_plain_json(tiny: VisionModel) -> None:
     for result in (
         tiny.detect(IMAGE, "mug"),
@@ -136,6 +138,7 @@ def test_results_are_plain_json(tiny: VisionModel) -> None:
         assert result.finish_reason in ("stop", "length", "max_objects")
 
 
+@pytest.mark.long
 def test_results_know_the_size_of_the_upright_image(tiny: VisionModel) -> None:
     turned = Image.new("RGB", (60, 40), "red")
     turned.getexif()[ExifTags.Base.Orientation] = 6
@@ -293,6 +296,7 @@ def test_special_tokens_in_a_prompt_are_only_text(tiny: VisionModel) -> None:
     assert spelled.metrics.prompt_tokens == 26 + 3 + len(" <|endoftext|>") + 1
 
 
+@pytest.mark.long
 def test_images_from_strangers_are_decoded_in_other_processes() -> None:
     buffer = io.BytesIO()
     Image.new("RGB", (60, 40), "navy").save(buffer, "PNG")

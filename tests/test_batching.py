@@ -28,6 +28,7 @@ def model() -> Iterator[VisionModel]:
         yield model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("run_batch", [VisionModel.batch, lambda *a, **k: run(VisionModel.abatch(*a, **k))])
 def test_a_batch_mixes_skills_and_keeps_their_order(run_batch: Any) -> None:
     with serve(max_batch=3) as model:
@@ -38,6 +39,7 @@ def test_a_batch_mixes_skills_and_keeps_their_order(run_batch: Any) -> None:
         assert run_batch(model, []) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("run_batch", [VisionModel.batch, lambda *a, **k: run(VisionModel.abatch(*a, **k))])
 def test_in_a_batch_what_is_bad_fails_alone_in_its_place(model: VisionModel, run_batch: Any) -> None:
     good = {"skill": "detect", "image": IMAGE, "object": "mug"}
@@ -101,6 +103,7 @@ def test_a_misspelled_skill_gets_a_hint(model: VisionModel) -> None:
     assert str(error).startswith("task 0: there is no skill 'detekt' (did you mean 'detect'?): a task is a dict")
 
 
+@pytest.mark.long
 def test_a_batch_prepares_no_more_images_than_can_be_used_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = 0
 
@@ -119,6 +122,7 @@ def test_a_batch_prepares_no_more_images_than_can_be_used_soon(monkeypatch: pyte
         assert len(done.result(GUARD)) == taken == 40
 
 
+@pytest.mark.long
 def test_a_batch_shows_its_progress_if_asked(model: VisionModel, capsys: pytest.CaptureFixture[str]) -> None:
     tasks = [{"skill": "detect", "image": IMAGE, "object": "mug"}] * 3
     model.batch(tasks)

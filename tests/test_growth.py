@@ -74,6 +74,7 @@ def sizes(model: VisionModel) -> dict[str, int]:
     return table_sizes(session)
 
 
+@pytest.mark.long
 def test_no_table_grows_with_requests_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_compilers(monkeypatch)
     with contextlib.ExitStack() as stack:

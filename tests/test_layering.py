@@ -86,6 +86,7 @@ def objection(importer: str, imported: str, lazily: bool) -> str | None:
     return None
 
 
+@pytest.mark.long
 def test_photonlite_keeps_its_layers() -> None:
     assert len(list(ROOT.rglob("*.py"))) > 1
     assert violations(ROOT) == []

@@ -69,6 +69,7 @@ def run_elsewhere(command: list[str], installed: Path, tmp_path: Path) -> str:
     return process.stdout
 
 
+@pytest.mark.long
 def test_the_sdist_holds_what_a_developer_needs(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -79,6 +80,7 @@ def test_the_sdist_holds_what_a_developer_needs(sdist: Path) -> None:
     assert any(name.startswith("bench/nano/") for name in names)
 
 
+@pytest.mark.long
 def test_the_wheel_holds_the_package_and_its_checkpoint_alone(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -99,6 +101,7 @@ def test_the_checkpoint_is_at_most_16_mb(wheel: Path) -> None:
         assert archive.getinfo("photonlite/assets/nano/model.safetensors").file_size <= 16_000_000
 
 
+@pytest.mark.long
 def test_the_installed_wheel_detects_with_its_own_checkpoint(installed: Path, tmp_path: Path) -> None:
     report = json.loads(run_elsewhere([sys.executable, "-c", DETECT], installed, tmp_path))
 

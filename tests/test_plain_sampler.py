@@ -31,6 +31,7 @@ def test_greedy_takes_the_first_of_equals() -> None:
     assert pick(GREEDY, torch.zeros(50_000)) == 0
 
 
+@pytest.mark.long
 def test_temperature_flattens_the_distribution() -> None:
     logits = torch.tensor([0.7, 0.2, 0.1]).log()
 
@@ -39,6 +40,7 @@ def test_temperature_flattens_the_distribution() -> None:
     assert shares(logits, temperature=2) == pytest.approx((halves / halves.sum()).tolist(), abs=0.04)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("top_p", "wanted"),
     [(1.0, [0.5, 0.3, 0.2]), (0.8, [0.5, 0.3, 0.2]), (0.79, [5 / 8, 3 / 8, 0]), (0.49, [1, 0, 0]), (0.0, [1, 0, 0])],

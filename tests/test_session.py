@@ -73,6 +73,7 @@ def model() -> Iterator[VisionModel]:
         yield model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ask", ASYNC_WAYS)
 def test_cancelling_while_the_image_is_prepared_submits_nothing(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any
@@ -193,6 +194,7 @@ def test_a_deadline_holds_though_the_device_hangs(
     assert model.detect(IMAGE, "mug", deadline_s=GUARD)["objects"]
 
 
+@pytest.mark.long
 def test_the_second_question_about_an_image_neither_cuts_nor_encodes_it(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +213,7 @@ def test_the_second_question_about_an_image_neither_cuts_nor_encodes_it(
     assert second.metrics.encode_s == 0
 
 
+@pytest.mark.long
 def test_a_device_that_cuts_images_itself_gives_the_same_answers(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +238,7 @@ def test_a_device_that_cuts_images_itself_gives_the_same_answers(
     assert image._prepared.crops is None
 
 
+@pytest.mark.long
 def test_tenants_share_nothing(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = Gate(monkeypatch, pool, "cut_crops", at=0)
     results = [model.detect(IMAGE, "mug", cache_salt=cache_salt) for cache_salt in (None, "a", "b", "a")]
@@ -243,6 +247,7 @@ def test_tenants_share_nothing(model: VisionModel, monkeypatch: pytest.MonkeyPat
     assert results == [results[0]] * 4
 
 
+@pytest.mark.long
 def test_an_empty_salt_is_none(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = Gate(monkeypatch, pool, "cut_crops", at=0)
     results = [model.detect(IMAGE, "mug", cache_salt=cache_salt) for cache_salt in (None, "")]
@@ -255,6 +260,7 @@ def test_an_empty_salt_is_none(model: VisionModel, monkeypatch: pytest.MonkeyPat
     assert [*results, model.detect(tenants, "mug", cache_salt="")] == [results[0]] * 7
 
 
+@pytest.mark.long
 def test_an_encoded_image_that_was_evicted_is_rebuilt_from_its_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     # A page holds 16 positions of 2 layers in 8 bytes; a longest request needs 9 pages, and there are not many more.
     page = 16 * 2 * 2 * 8 * 8
@@ -299,6 +305,7 @@ def test_what_can_never_fit_the_cache_is_refused_by_its_size() -> None:
         serve(kv_cache_bytes=1024)
 
 
+@pytest.mark.long
 def test_fp8_makes_pages_smaller_and_still_shares_what_was_computed() -> None:
     with serve() as wide, serve(kv_dtype="fp8") as narrow:
         for model in (wide, narrow):
@@ -404,6 +411,7 @@ def test_closing_ends_all_threads() -> None:
     assert set(threading.enumerate()) <= before
 
 
+@pytest.mark.long
 def test_threads_end_with_a_model_that_nobody_closed() -> None:
     before = set(threading.enumerate())
     gc.collect()
@@ -433,6 +441,7 @@ def test_threads_end_with_a_model_that_nobody_closed() -> None:
         gc.enable()
 
 
+@pytest.mark.long
 def test_a_stream_may_outlive_the_name_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve() as kept:
         wanted = kept.caption(IMAGE, "short", settings={"max_tokens": 12})["caption"]
@@ -500,6 +509,7 @@ def test_closing_twice_at_once_still_finishes_what_is_open(monkeypatch: pytest.M
         one.result(GUARD)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("deadline_s", [np.float32(15), Fraction(31, 2), 10**12])
 def test_a_deadline_may_be_any_number(model: VisionModel, deadline_s: Any) -> None:
     assert model.detect(IMAGE, "mug", deadline_s=deadline_s) == model.detect(IMAGE, "mug")
@@ -635,6 +645,7 @@ def test_prompts_are_hashed_on_the_thread_that_asks(model: VisionModel, monkeypa
     assert set(threads) == {threading.current_thread()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ask", WAYS)
 def test_every_way_to_ask_takes_the_realtime_option(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any
@@ -656,6 +667,7 @@ def test_no_answer_depends_on_priority(model: VisionModel) -> None:
     assert model.detect(IMAGE, "mug", realtime=True) == model.detect(make_image(0), "mug")
 
 
+@pytest.mark.long
 def test_images_are_not_decoded_while_too_much_lies_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     size = 3 * 40 * 30
     with serve(max_prepared_bytes=2 * size) as model:  # one bulk image at a time

@@ -41,6 +41,7 @@ def test_demo_finds_both_bananas_and_nothing_else(model):
     assert all(max(iou(corners(entry), box) for entry in found) > 0.7 for box in boxes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("still", sorted(STILLS))
 def test_most_things_in_the_stills_are_found_where_they_are(model, still):
     image = model.encode_image(ASSETS / f"{still}.png")
@@ -74,6 +75,7 @@ def test_questions_are_answered(model):
     assert model.query(image, "Is there a dog?")["answer"] == "No"
 
 
+@pytest.mark.long
 def test_caption_says_what_there_is(model):
     words = ("laptop", "clock", "camera", "cup", "red apple", "light bulb")
     for length in ("short", "normal", "long"):
@@ -99,6 +101,7 @@ def test_the_outline_of_a_thing_lies_in_its_box(model):
     assert model.segment(ASSETS / "desk.png", "octopus") == {"segments": []}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FONT.exists(), reason="needs the emoji font")
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_outlines_follow_things_the_way_round_that_they_are(model, mirrored):
@@ -123,6 +126,7 @@ def test_what_is_marked_is_named(model, name):
         assert model.query(image, "What is this?", spatial_refs=[mark])["answer"] == name
 
 
+@pytest.mark.long
 def test_a_mark_tells_which_banana_is_meant(model):
     image = model.encode_image(ASSETS / "desk.png")
     for box in truth("desk", "banana"):
@@ -176,6 +180,7 @@ def test_a_typed_answer_tells_where_a_thing_is_or_that_there_is_none(model):
     assert (octopus.present, octopus.where, octopus.box) == (False, None, None)
 
 
+@pytest.mark.long
 @pytest.mark.xfail(strict=True, reason="these weights call the laptop books; the ones before named all ten things")
 def test_a_list_of_everything_has_all_names_and_boxes(model):
     class Item(BaseModel):
@@ -186,6 +191,7 @@ def test_a_list_of_everything_has_all_names_and_boxes(model):
     assert sorted(item.name for item in items) == sorted(entry["name"] for entry in STILLS["desk"])
 
 
+@pytest.mark.long
 def test_lists_of_everything_have_nearly_all_names_and_boxes(model):
     class Item(BaseModel):
         name: str

@@ -62,6 +62,7 @@ def near(value: Any) -> Any:
     return [near(item) for item in value] if isinstance(value, list) else value
 
 
+@pytest.mark.long
 @SETTINGS
 @pytest.mark.parametrize("skill", SKILLS)
 def test_answers_are_those_of_the_oracle(

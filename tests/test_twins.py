@@ -28,6 +28,7 @@ def model() -> Iterator[VisionModel]:
         yield model
 
 
+@pytest.mark.long
 @SETTINGS
 @pytest.mark.parametrize("skill", SKILLS)
 def test_async_twins_answer_the_same(

@@ -95,6 +95,7 @@ def near(value: Any) -> Any:
     return round(value, 5) if isinstance(value, float) else value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_blocking_pipelined_awaited_batched_and_streamed_answers_are_the_same(
     compilers: list[FakeCompiler], form: dict[str, Any]
@@ -123,6 +124,7 @@ def test_blocking_pipelined_awaited_batched_and_streamed_answers_are_the_same(
         assert near(json.loads(text)) == near(json.loads(wanted["text"]))
 
 
+@pytest.mark.long
 def test_answers_are_those_of_the_plain_oracle(compilers: list[FakeCompiler]) -> None:
     loaded = double()
     ids = loaded.prompts.vocabulary
@@ -452,6 +454,7 @@ def test_the_settings_of_the_compiler_are_the_engines(compilers: list[FakeCompil
     assert compilers[0].closed == 1
 
 
+@pytest.mark.long
 def test_a_real_compiler_works_in_another_process() -> None:
     with serve(grammar_limit_s=GUARD) as model:  # its own limit is wall time, which a busy machine takes
         check_real_compiler(model)

@@ -48,6 +48,7 @@ def test_work_that_is_not_bound_to_a_slot_is_a_mistake():
         PooledCapturer("slot", lambda: FakePool([])).capture(lambda: None)
 
 
+@pytest.mark.long
 def test_each_case_captures_the_graphs_of_its_slots():
     made = []
     found = measure_graph_memory(tiny_subject(), (1, 2), lambda: FakePool(made))

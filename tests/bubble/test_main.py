@@ -16,6 +16,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(command.torch, "set_num_threads", lambda count: None)
 
 
+@pytest.mark.long
 def test_the_command_prints_and_writes_tables_images_traces_and_profiles(tiny, tmp_path, capfd):
     page = tmp_path / "deep" / "page.md"
     arguments = [
@@ -59,6 +60,7 @@ def test_the_command_prints_and_writes_tables_images_traces_and_profiles(tiny, t
         assert {"forward", "finalize"} <= {event["name"] for event in json.load(trace)["traceEvents"]}
 
 
+@pytest.mark.long
 def test_what_was_measured_before_an_end_is_written(tiny, tmp_path, monkeypatch):
     def fail(rigs, subject, workload, streams, rounds):
         if workload == "detect":

@@ -125,6 +125,7 @@ def test_a_round_is_prefilled_by_one_launch_and_its_times_are_in_order(rigs):
     assert by_depth[2].run(requests(subject, "text", 4, seed=1), traced=False).spans == []
 
 
+@pytest.mark.long
 def test_a_sequence_that_does_not_end_at_the_stop_spoils_the_round():
     subject = tiny_subject(stop=10_000)
     rig = Rig(tiny_subject(), engine_config(tiny_subject(), (1,), depth=2))

@@ -111,6 +111,7 @@ def test_a_reader_that_went_away_is_met_in_silence(image: str, unbuffered: str) 
     assert process.stderr == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -128,6 +129,7 @@ def test_torch_is_not_imported_before_it_is_needed(arguments: list[str], code: i
     assert process.stderr.splitlines()[-1] == f"exit {code} imported"
 
 
+@pytest.mark.long
 def test_a_real_checkpoint_answers_without_transformers() -> None:
     image = str(GOLDEN / "images" / "378x378.png")
     process = run_and_report_imports(

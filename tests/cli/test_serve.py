@@ -172,6 +172,7 @@ def test_the_greeting_tells_where_for_whom_and_how_to_stop(
     assert KEY not in text
 
 
+@pytest.mark.long
 def test_a_real_run_answers_logs_and_stops() -> None:
     arguments = ("-m", "photonlite.cli", "serve", "--port", "0", "--model", str(TINY), "--device", "cpu")
     with ServerProcess(*arguments) as process:
@@ -188,6 +189,7 @@ def test_a_real_run_answers_logs_and_stops() -> None:
     assert all("Traceback" not in line for line in process.err)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("flags", "ends"), [((), True), (("--no-check",), False)])
 def test_a_checkpoint_that_gives_nan_is_not_served_unless_nobody_looks(
     tmp_path: Path, flags: tuple[str, ...], ends: bool

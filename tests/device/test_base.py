@@ -257,6 +257,7 @@ ACTIONS = st.tuples(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(actions=st.lists(ACTIONS, max_size=60), seed=st.one_of(st.none(), st.integers(0, 2**32)))
 def test_whatever_is_given_happens_in_an_order_that_streams_and_events_allow(

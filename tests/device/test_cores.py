@@ -258,6 +258,7 @@ print(sorted(found))
 """
 
 
+@pytest.mark.long
 def test_a_program_that_has_used_torch_before_gets_the_same_and_keeps_its_own() -> None:
     ended = subprocess.run([sys.executable, "-c", USER], cwd=ROOT, capture_output=True, text=True, timeout=300)
 

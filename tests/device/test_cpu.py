@@ -178,6 +178,7 @@ def test_closing_ends_the_threads() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
+@pytest.mark.long
 def test_a_device_that_is_dropped_does_its_work_and_ends_its_threads() -> None:
     class Engine:
         def __init__(self) -> None:
@@ -204,6 +205,7 @@ def test_a_device_that_is_dropped_does_its_work_and_ends_its_threads() -> None:
     assert alive() is None
 
 
+@pytest.mark.long
 def test_a_program_that_forgets_to_close_ends_cleanly_after_the_work() -> None:
     script = """
 import torch

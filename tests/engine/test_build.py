@@ -29,6 +29,7 @@ def test_images_are_encoded_in_fp8_if_the_settings_say_so(wanted: bool, monkeypa
     assert encoded == encoders
 
 
+@pytest.mark.long
 def test_without_fused_kernels_the_models_own_methods_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(double()) as model:
         wanted = model.detect(IMAGE, "mug"), model.caption(IMAGE, "short")

@@ -374,6 +374,7 @@ def test_the_error_of_a_dead_engine_knows_no_frames_but_tells_where_it_was() -> 
     assert "in fail" in "".join(traceback.format_exception(error))
 
 
+@pytest.mark.long
 def test_an_idle_engine_gives_a_sign_of_life_again_and_again() -> None:
     bench = Bench(ends_at(3))
     ticks = threading.Semaphore(0)
@@ -406,6 +407,7 @@ def test_a_step_that_hangs_on_the_device_shows_in_the_last_tick() -> None:
     assert silent >= 77
 
 
+@pytest.mark.long
 def test_a_program_ends_after_the_thread_has_given_the_model_s_memory_back() -> None:
     script = """
 import time

@@ -93,6 +93,7 @@ def written(runner: StepExecutor, steps: list[Recorded]) -> Tensor:
     return both[:, :, pages, slots]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("device", "dtype", "kv_dtype"), DEVICES)
 def test_pipelined_equals_blocking_bit_for_bit_on_the_same_plans(
     device: torch.device, dtype: torch.dtype, kv_dtype: str, monkeypatch: pytest.MonkeyPatch

@@ -296,6 +296,7 @@ def expire(bench: Bench, clock: Clock, gone: list[Sequence]) -> None:
             return
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [cancel_oldest_first, cancel_newest_first, expire])
 @pytest.mark.parametrize("image", [None, "same", "image {}"])
 def test_ending_each_of_thousands_costs_no_more_than_ending_each_of_hundreds(
@@ -343,6 +344,7 @@ def test_while_thousands_expire_those_that_run_are_decoded_and_nothing_is_launch
     assert waits.tokens  # the next one is admitted as ever
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("image", [None, "same", "image {}"])
 @pytest.mark.parametrize("realtime", [True, False])
 def test_a_tick_looks_at_no_more_of_thousands_that_wait_than_of_a_few(
@@ -364,6 +366,7 @@ def test_a_tick_looks_at_no_more_of_thousands_that_wait_than_of_a_few(
     assert looks(3_200) <= 1.1 * looks(32)
 
 
+@pytest.mark.long
 def test_a_request_that_was_cancelled_leaves_nothing_behind(clock: Clock) -> None:
     bench = busy(clock)
     (gone,) = crowd(bench, 1, deadline=1e6, image="large")

@@ -78,6 +78,7 @@ def operations(vocab_size: int, length: int, told: bytes) -> int:
     return most
 
 
+@pytest.mark.long
 def test_a_token_takes_as_many_operations_in_a_large_vocabulary_and_a_large_grammar_as_in_small_ones() -> None:
     told = b'["abc","defgh"]'
     small = operations(300, 8, told)
@@ -103,6 +104,7 @@ def test_a_long_token_takes_a_few_operations_for_each_of_its_bytes() -> None:
     assert 90 <= taken[1] - taken[0] <= 90 * 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_tick_with_typed_rows_takes_as_many_operations_whatever_they_are_written_in(depth: int) -> None:
     def ticks(vocab_size: int, length: int) -> int:

@@ -18,6 +18,7 @@ def run(main, tmp_path, *arguments):
     return code, text, {row[0]: row[1:] for row in cells[2:]}
 
 
+@pytest.mark.long
 def test_decoding_gives_a_period_a_floor_and_the_parts_of_a_step(tmp_path):
     code, text, rows = run(decode.main, tmp_path, "--only", "bf16", "boxes", "fp8_kv", "--trace", str(tmp_path))
 
@@ -42,6 +43,7 @@ def test_a_part_that_cannot_run_leaves_a_gap_and_its_reason(tmp_path, monkeypatc
     assert "no_such_setting" in text.split("## Not measured")[1]
 
 
+@pytest.mark.long
 def test_vision_gives_encoder_prefill_and_preprocessing(tmp_path):
     code, text, rows = run(vision.main, tmp_path)
 
@@ -58,6 +60,7 @@ def test_vision_gives_encoder_prefill_and_preprocessing(tmp_path):
     assert "## Encoder and its ceilings, FP8 linears" in text
 
 
+@pytest.mark.long
 def test_clients_get_answers_of_the_length_that_was_asked_for(tmp_path):
     code, text, rows = run(e2e.main, tmp_path, "--trace", str(tmp_path))
 

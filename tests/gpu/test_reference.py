@@ -4,6 +4,7 @@ from bench.reference import _read, ask
 from tests.tiny import CPU
 
 
+@pytest.mark.long
 def test_a_reference_that_cannot_be_loaded_says_why(tmp_path):
     package = tmp_path / "moondream" / "torch"
     package.mkdir(parents=True)

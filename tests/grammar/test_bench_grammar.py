@@ -10,6 +10,7 @@ from bench.grammar.samples import samples, shipped
 from photonlite.grammar.automata.tables import DEAD_END
 
 
+@pytest.mark.long
 def test_a_rehearsal_writes_all_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masks, "samples", lambda: samples()[:3])  # the larger ones take seconds
     page = tmp_path / "page.md"

@@ -137,6 +137,7 @@ def test_crops_cover_the_resized_image_and_overlap_by_two_margins() -> None:
     assert len(tilings) > 10
 
 
+@pytest.mark.long
 def test_crops_do_not_depend_on_the_number_of_threads() -> None:
     rng = np.random.default_rng(10)
     with ThreadPoolExecutor(4) as executor:

@@ -41,6 +41,7 @@ def hard_image(width: int, height: int) -> Image.Image:
     return Image.fromarray(np.where(rng.random((height, width, 3)) < 0.7, ends, rng.integers(0, 256)).astype(np.uint8))
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(SIDES, SIDES, st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=3), st.integers(0, 6))
 @example(40, 30, [(40, 30)], 3)  # neither axis changes

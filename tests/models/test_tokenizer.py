@@ -191,6 +191,7 @@ def test_pieces_join_to_what_decode_gives(ids: list[int]) -> None:
     assert "".join(stream(GOLDEN_TOKENIZER, ids)) == GOLDEN_TOKENIZER.decode(ids)
 
 
+@pytest.mark.long
 @needs_nano
 @given(st.data())
 def test_pieces_of_the_shipped_tokenizer_join_to_what_the_library_gives(data: st.DataObject) -> None:

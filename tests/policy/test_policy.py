@@ -58,6 +58,7 @@ def test_where_as_many_are_decoded_as_wait_tokens_come_quickly() -> None:
     assert len(answers.answers) / 4.0 > 38
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("other", [Group("clients", 64), Group("captions", 64, tokens=100)])
 @pytest.mark.parametrize(("crops", "tokens"), [(1, 3), (7, 3), (1, 10), (9, 10)])
 def test_a_robot_beside_64_clients_meets_its_deadlines_with_priority_and_misses_them_without(
@@ -78,6 +79,7 @@ def test_bulk_keeps_a_share_however_many_realtime_clients_there_are() -> None:
     assert len(others.answers) / len(urgent.answers) > 0.04
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rate", [100, 300, 1_000, 3_000])
 def test_bulk_keeps_its_share_however_many_requests_come_that_are_never_ready(rate: float) -> None:
     def answered(*others: Group) -> int:
@@ -106,6 +108,7 @@ def test_the_same_seed_gives_the_same_figures_and_another_seed_other_ones() -> N
     assert rate(1) != rate(2)
 
 
+@pytest.mark.long
 def test_the_command_writes_a_row_for_each_group_of_clients(tmp_path, capsys) -> None:
     page = tmp_path / "page.md"
     assert main(["--seconds", "1", "--only", "robot", "captions", "--output", str(page)]) == 0

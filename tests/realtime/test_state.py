@@ -34,12 +34,14 @@ def answered(state: LoopState, clock: Clock, seconds: float) -> FrameResult:
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, 400, 40))
 def test_every_history_keeps_the_books(first: int) -> None:
     for seed in range(first, first + 40):
         Simulation(seed).run(200)
 
 
+@pytest.mark.long
 def test_simulations_reach_every_way_a_frame_can_end() -> None:
     drops: dict[str, int] = {}
     answers = late = 0

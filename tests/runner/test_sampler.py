@@ -169,6 +169,7 @@ def random_hidden(rng: random.Random, rows: int, dtype: torch.dtype) -> Tensor:
     return hidden
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("settings", [[GREEDY], [GREEDY, FIRST, WARM]])
 @pytest.mark.parametrize("kinds", [KINDS, (ANY, WORD), (FORCED_X, WORD), (FORCED_WH, WORD), (DECIDES, FORCED_X)])

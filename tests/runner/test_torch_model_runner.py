@@ -70,6 +70,7 @@ def run(rig: Rig, told: list[Story], steps: int) -> None:
         rig.decode(told)
 
 
+@pytest.mark.long
 @both
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("sizes", [(), (1, 2, 6)], ids=["eager", "padded"])
@@ -92,6 +93,7 @@ def test_a_mixed_batch_equals_one_sequence_at_a_time(
     assert_same(rig, told)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
 @pytest.mark.parametrize("sizes", [(), (1, 2, 6)], ids=["eager", "padded"])
 @pytest.mark.parametrize("config", SHAPES[:2])
@@ -257,6 +259,7 @@ def test_an_image_may_be_prefilled_for_nobody(packed: bool) -> None:
     assert_same(rig, [story])
 
 
+@pytest.mark.long
 @both
 @pytest.mark.parametrize("sizes", [(), (4,)], ids=["eager", "padded"])
 def test_a_launch_writes_its_own_positions_and_the_scratch_page(sizes: tuple[int, ...], packed: bool) -> None:

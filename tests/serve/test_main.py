@@ -29,6 +29,7 @@ def sections(text):
     return {part.partition("\n")[0]: part for part in text.split("## ")[1:]}
 
 
+@pytest.mark.long
 def test_the_report_has_capacity_overhead_and_load(monkeypatch, tmp_path, capsys):
     serve_fake(monkeypatch)
     page = tmp_path / "page.md"
@@ -76,7 +77,7 @@ def test_senseless_arguments_are_refused(arguments, capsys):
     assert "error: " in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rehearsal_goes_through_all_processes(capsys):
     arguments = ["--shape", "tiny", "--clients", "2", "--rates", "0.5", "--stream-rates", "0.5"]
     assert command.main([*SHORT, *arguments, "--seconds", "1"]) == 0

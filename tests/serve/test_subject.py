@@ -2,6 +2,8 @@ import argparse
 import asyncio
 import itertools
 
+import pytest
+
 from bench.serve import subject
 from photonlite.results import Metrics
 
@@ -44,6 +46,7 @@ def test_the_hand_over_is_what_a_call_takes_beyond_the_engine():
     assert 7.0 < rest < 7.5
 
 
+@pytest.mark.long
 def test_the_baseline_asks_the_model_itself():
     options = argparse.Namespace(
         device="cpu", shape="tiny", size=(64, 48), clients=2, skills=["detect", "query"], seconds=0.2, pause=0.0

@@ -58,14 +58,15 @@ def cases(count: int, **more: Any) -> Callable[[Any], Any]:
     return settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck), **more)
 
 
+@pytest.mark.long
 @schema.parametrize()  # type: ignore[untyped-decorator]
 @cases(30, derandomize=True)
 def test_some_requests_to_every_route(case: schemathesis.Case) -> None:
     ask(case)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @schema.parametrize()  # type: ignore[untyped-decorator]
-@cases(1000)
+@cases(200)
 def test_many_requests_to_every_route(case: schemathesis.Case) -> None:
     ask(case)

@@ -116,6 +116,7 @@ def crowd(clients: int) -> Callable[[Site], Coroutine[Any, Any, None]]:
     return lambda site: repeat(site, "greedy", clients, 10, 0.2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batching", CAPACITY)
 @pytest.mark.parametrize("greedy", ["eight times as much as there is", "300 clients"])
 def test_with_a_greedy_caller_the_wait_of_another_one_at_most_doubles(batching: float, greedy: str) -> None:

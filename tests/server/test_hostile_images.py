@@ -68,6 +68,7 @@ def chat(image: bytes) -> tuple[str, bytes, dict[str, str]]:
     return "/v1/chat/completions", json.dumps({"messages": [{"role": "user", "content": parts}]}).encode(), JSON
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("route", [raw, as_json, form, stream, chat])
 def test_its_sender_gets_an_error_and_others_their_answers(route: Route, pool: DecodePool, bomb: bytes) -> None:
     backend = FakeBackend()
@@ -112,6 +113,7 @@ def test_a_client_that_leaves_frees_the_worker(bomb: bytes) -> None:
         pool.close()
 
 
+@pytest.mark.long
 def test_stopping_ends_hostile_images_that_are_being_decoded(bomb: bytes) -> None:
     backend = FakeBackend()
     pool = DecodePool(ImageLimits(decode_cpu_s=600.0), 1)

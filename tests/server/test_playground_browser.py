@@ -165,6 +165,7 @@ def detect(page: Page, image: Path, word: str = "mug") -> None:
     page.run()
 
 
+@pytest.mark.long
 def test_boxes_lie_on_the_pixels_that_they_are_about(page: Page, image: Path) -> None:
     page.backend.results["detect"] = objects((0.1, 0.2, 0.3, 0.7), (0.5, 0.25, 1.0, 1.0))
 
@@ -178,6 +179,7 @@ def test_boxes_lie_on_the_pixels_that_they_are_about(page: Page, image: Path) ->
     assert page["status"].text.startswith("2 boxes in ")
 
 
+@pytest.mark.long
 def test_a_box_is_seen_where_it_is(page: Page, image: Path) -> None:
     page.backend.results["detect"] = objects((0.25, 0.25, 0.75, 0.75))
 
@@ -193,6 +195,7 @@ def test_a_box_is_seen_where_it_is(page: Page, image: Path) -> None:
     assert seen.getpixel((round(width * 0.25) - 6, middle)) == GREY
 
 
+@pytest.mark.long
 def test_points_and_outlines_lie_where_they_belong(page: Page, image: Path) -> None:
     page.upload(image)
     page.choose("point")
@@ -215,6 +218,7 @@ def test_points_and_outlines_lie_where_they_belong(page: Page, image: Path) -> N
     assert box == pytest.approx([left + width / 4, top + height / 4, left + width * 3 / 4, top + height * 3 / 4], abs=1)
 
 
+@pytest.mark.long
 def test_names_stay_inside_the_image(page: Page, image: Path) -> None:
     page.backend.results["detect"] = objects((0.97, 0.5, 1.0, 0.6), (0.0, 0.0, 0.02, 0.02))
 
@@ -228,6 +232,7 @@ def test_names_stay_inside_the_image(page: Page, image: Path) -> None:
         assert y0 >= top
 
 
+@pytest.mark.long
 def test_the_list_picks_its_object_out_of_the_image(page: Page, image: Path) -> None:
     page.backend.results["detect"] = objects((0.1, 0.2, 0.3, 0.7), (0.5, 0.25, 1.0, 1.0))
     detect(page, image)
@@ -239,6 +244,7 @@ def test_the_list_picks_its_object_out_of_the_image(page: Page, image: Path) -> 
     assert ["active" in str(mark.get_attribute("class")) for mark in marks] == [False, True]
 
 
+@pytest.mark.long
 def test_nothing_found_is_said(page: Page, image: Path) -> None:
     page.backend.results["detect"] = objects()
 
@@ -247,6 +253,7 @@ def test_nothing_found_is_said(page: Page, image: Path) -> None:
     assert page["status"].text.startswith("No unicorn found in ")
 
 
+@pytest.mark.long
 def test_times_of_every_stage_are_shown(page: Page, image: Path) -> None:
     detect(page, image)
 
@@ -255,6 +262,7 @@ def test_times_of_every_stage_are_shown(page: Page, image: Path) -> None:
     assert (times["Preprocess"], times["Decode"]) == ("1.0 ms", "4.0 ms")
 
 
+@pytest.mark.long
 def test_a_large_photograph_is_sent_smaller(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "photo.png"
     Image.new("RGB", (3000, 1500), GREY).save(path)
@@ -286,6 +294,7 @@ def test_images_can_be_dropped_and_pasted(page: Page, event: str) -> None:
     page.until(lambda: page["picture-size"].text == "30 × 20")
 
 
+@pytest.mark.long
 def test_an_example_brings_its_word(page: Page) -> None:
     page.all("#examples button")[0].click()
     page.until(lambda: page["picture-size"].text == "960 × 640")
@@ -295,6 +304,7 @@ def test_an_example_brings_its_word(page: Page) -> None:
     assert page.arguments() == {"object": "banana"}
 
 
+@pytest.mark.long
 def test_text_comes_while_it_is_made(page: Page, image: Path) -> None:
     page.server.call(page.backend.hang)
     page.upload(image)
@@ -311,6 +321,7 @@ def test_text_comes_while_it_is_made(page: Page, image: Path) -> None:
     assert page["text"].get_attribute("aria-busy") == "false"
 
 
+@pytest.mark.long
 def test_stop_cancels_what_runs(page: Page, image: Path) -> None:
     page.server.call(page.backend.hang)
     page.upload(image)
@@ -325,6 +336,7 @@ def test_stop_cancels_what_runs(page: Page, image: Path) -> None:
     assert page["run"].text == "Run"
 
 
+@pytest.mark.long
 def test_each_skill_sends_what_it_takes(page: Page, image: Path) -> None:
     page.upload(image)
     page.choose("caption")
@@ -339,6 +351,7 @@ def test_each_skill_sends_what_it_takes(page: Page, image: Path) -> None:
     assert page.arguments() == {"question": "How many?", "reasoning": True}
 
 
+@pytest.mark.long
 def test_missing_words_and_images_are_said_at_their_place(page: Page, image: Path) -> None:
     page["run"].click()
     assert page.errors() == {"object-error": "Name what to look for."}
@@ -353,6 +366,7 @@ def test_missing_words_and_images_are_said_at_their_place(page: Page, image: Pat
     assert page.backend.calls == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("error", "place"),
     [
@@ -382,6 +396,7 @@ def test_a_file_that_is_no_image_is_refused(page: Page, tmp_path: Path) -> None:
     page.until(lambda: "notes.txt is not an image" in page.errors().get("picture-error", ""))
 
 
+@pytest.mark.long
 def test_a_key_is_asked_for_and_kept_in_the_tab(driver: webdriver.Chrome, image: Path) -> None:
     with live(api_keys=("open-sesame",)) as server:
         page = Page(driver, server)
@@ -399,6 +414,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(driver: webdriver.Chrome, image:
         assert "$PHOTONLITE_API_KEY" in page["code-text"].text
 
 
+@pytest.mark.long
 def test_a_click_says_which_one_is_meant(page: Page, image: Path) -> None:
     page.upload(image)
     page.choose("point")
@@ -421,6 +437,7 @@ def test_a_click_says_which_one_is_meant(page: Page, image: Path) -> None:
     assert page.arguments() == {"object": "mug"}
 
 
+@pytest.mark.long
 def test_everything_works_from_the_keyboard(page: Page, image: Path) -> None:
     page.upload(image)
     press(page, "#object", Keys.TAB, start="#tab-picture")
@@ -460,6 +477,7 @@ def shifted(page: Page) -> None:
     ActionChains(page.driver).key_down(Keys.SHIFT).send_keys(Keys.TAB).key_up(Keys.SHIFT).perform()
 
 
+@pytest.mark.long
 def test_every_control_has_a_name(page: Page, image: Path) -> None:
     detect(page, image)
     controls = page.all("button, input:not([type=file]), textarea, summary, a, [role=tab], [tabindex='0']")
@@ -471,6 +489,7 @@ def test_every_control_has_a_name(page: Page, image: Path) -> None:
     assert page.script("return arguments[0].every((field) => field.labels.length)", fields)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [360, 768, 1200])
 def test_nothing_is_wider_than_the_screen(page: Page, image: Path, width: int) -> None:
     page.backend.results["detect"] = objects(*[(0.1, 0.1, 0.2, 0.2)] * 3)
@@ -492,6 +511,7 @@ def test_motion_is_left_out_where_it_is_unwanted(page: Page) -> None:
     assert (moving == "0s", emulate("reduce")) == (False, "0s")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 def test_copied_curl_asks_the_same(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "it's; a, \"mug\".png"
@@ -505,6 +525,7 @@ def test_copied_curl_asks_the_same(page: Page, tmp_path: Path) -> None:
     assert (first.arguments, first.image) == (second.arguments, second.image)
 
 
+@pytest.mark.long
 def test_copied_python_asks_the_same(page: Page, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("requests", reason="the copied code uses requests")
     page.upload(image)
@@ -521,6 +542,7 @@ def test_copied_python_asks_the_same(page: Page, image: Path, monkeypatch: pytes
     assert (first.arguments, first.image) == (second.arguments, second.image)
 
 
+@pytest.mark.long
 def test_the_answer_can_be_copied_as_json(page: Page, image: Path) -> None:
     detect(page, image)
     page["code-json"].click()
@@ -534,6 +556,7 @@ def test_the_answer_can_be_copied_as_json(page: Page, image: Path) -> None:
     assert '"label": "mug"' in page.script("return document.getElementById('code-text').textContent")
 
 
+@pytest.mark.long
 def test_the_page_says_when_the_server_is_gone(driver: webdriver.Chrome, image: Path) -> None:
     with live() as server:
         page = Page(driver, server)
@@ -551,6 +574,7 @@ def start_camera(page: Page, word: str = "mug") -> None:
     page["run"].click()
 
 
+@pytest.mark.long
 def test_the_camera_runs_the_real_time_loop(page: Page) -> None:
     page.backend.results["detect"] = objects((0.1, 0.2, 0.3, 0.7))
 
@@ -567,6 +591,7 @@ def test_the_camera_runs_the_real_time_loop(page: Page) -> None:
     assert page.backend.calls[-1].realtime
 
 
+@pytest.mark.long
 def test_the_camera_tab_tells_rate_latency_and_drops(page: Page) -> None:
     start_camera(page)
 
@@ -583,6 +608,7 @@ def test_the_camera_tab_tells_rate_latency_and_drops(page: Page) -> None:
     page.until(lambda: int(page["meter-drops"].text) >= before + 5)  # one was being answered, one had just come
 
 
+@pytest.mark.long
 def test_the_question_can_be_changed_while_the_camera_runs(page: Page) -> None:
     start_camera(page)
     page.until(lambda: page.backend.calls)
@@ -595,6 +621,7 @@ def test_the_question_can_be_changed_while_the_camera_runs(page: Page) -> None:
     assert page.all("#camera-overlay .mark") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["run", "tab-picture"])
 def test_the_camera_and_its_connection_end_with_the_tab(page: Page, way: str) -> None:
     start_camera(page)
@@ -610,6 +637,7 @@ def test_the_camera_and_its_connection_end_with_the_tab(page: Page, way: str) ->
     page.until(lambda: page.server.server._ingress.open == 0)
 
 
+@pytest.mark.long
 def test_a_skill_that_the_model_lacks_is_said_beside_the_skills(page: Page) -> None:
     page.backend.skills = ("caption",)
 
@@ -621,6 +649,7 @@ def test_a_skill_that_the_model_lacks_is_said_beside_the_skills(page: Page) -> N
     assert page.errors() == {}
 
 
+@pytest.mark.long
 def test_a_frame_that_fails_does_not_end_the_loop(page: Page) -> None:
     page.backend.error = RuntimeError("inside")
     start_camera(page)
@@ -632,6 +661,7 @@ def test_a_frame_that_fails_does_not_end_the_loop(page: Page) -> None:
     assert page.errors() == {}
 
 
+@pytest.mark.long
 def test_the_real_time_loop_asks_for_the_key_and_sends_it(driver: webdriver.Chrome) -> None:
     with live(api_keys=("open-sesame",)) as server:
         page = Page(driver, server)
@@ -646,6 +676,7 @@ def test_the_real_time_loop_asks_for_the_key_and_sends_it(driver: webdriver.Chro
         page["run"].click()
 
 
+@pytest.mark.long
 def test_the_shipped_checkpoint_finds_boxes_and_answers_on_the_page(driver: webdriver.Chrome) -> None:
     with live_model() as server:
         page = Page(driver, server)

@@ -80,6 +80,7 @@ def test_while_stopping_the_accepted_is_finished_and_nothing_else_begins() -> No
     assert len(backend.calls) == 1
 
 
+@pytest.mark.long
 def test_what_takes_longer_than_the_time_to_drain_is_given_up_and_told_so() -> None:
     backend = FakeBackend()
     with live(backend, drain_s=0.0) as server:
@@ -203,6 +204,7 @@ def test_memory_that_runs_out_costs_its_request_and_nothing_else(monkeypatch: py
         assert server.get("/health")[0] == 200
 
 
+@pytest.mark.long
 def test_sigterm_in_the_middle_of_a_request() -> None:
     with ServerProcess.fake(drain_s=GUARD) as process:
         port = port_of(process)
@@ -222,6 +224,7 @@ def test_sigterm_in_the_middle_of_a_request() -> None:
     assert process.lines[-1]["unfinished"] == 0
 
 
+@pytest.mark.long
 def test_sigterm_in_the_middle_of_a_stream() -> None:
     with ServerProcess.fake(drain_s=GUARD) as process:
         with opened(port_of(process), "POST", "/v1/query", STREAM) as response:
@@ -237,6 +240,7 @@ def test_sigterm_in_the_middle_of_a_stream() -> None:
     assert events[-1]["completed"]
 
 
+@pytest.mark.long
 def test_a_second_signal_drops_everything() -> None:
     with ServerProcess.fake(drain_s=GUARD) as process:
         port = port_of(process)
@@ -252,6 +256,7 @@ def test_a_second_signal_drops_everything() -> None:
     assert [line for line in process.lines if line.get("level") == "error"] == []
 
 
+@pytest.mark.long
 def test_interrupting_an_idle_server_is_an_orderly_stop() -> None:
     with ServerProcess.fake() as process:
         port_of(process)
@@ -283,6 +288,7 @@ sys.exit(module.run(create_app(Stuck(), config), config, listen(config), on_star
 """
 
 
+@pytest.mark.long
 def test_a_thread_that_never_ends_does_not_keep_the_process() -> None:
     with ServerProcess("-c", STUCK) as process:
         on_thread(lambda: ask(port_of(process), "POST", "/v1/query", QUERY))
@@ -316,6 +322,7 @@ with json_lines(sys.stdout):
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
 def test_sighup_reads_the_keys_again_and_keeps_the_old_ones_where_that_fails(tmp_path: Path) -> None:
     path, first, second = tmp_path / "keys", "first-key-0123456789", "second-key-0123456789"
@@ -353,6 +360,7 @@ def status_of(port: int, body: bytes, headers: dict[str, str]) -> int:
         return connection.getresponse().status
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
 def test_sighup_without_a_key_file_changes_nothing() -> None:
     with ServerProcess.fake(drain_s=0.0) as process:

@@ -111,6 +111,7 @@ def test_caption_and_query(shipped: Live) -> None:
     assert answer["answer"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("skill", "more", "key"),
     [("caption", {"length": "normal"}, "caption"), ("query", {"question": "How many bananas are there?"}, "answer")],

@@ -77,6 +77,7 @@ def sweep(seed: int, index: int, member: str, *, always: bool) -> set[str]:
     raise AssertionError("numbers have no end")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("member", MEMBERS)
 def test_whatever_a_request_raises_ends_that_request_alone(member: str) -> None:
     touched: set[str] = set()

@@ -30,6 +30,7 @@ def spoiled(folder: Path, part: str) -> Path:
     return make_folder(folder, tensors)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", PARTS)
 def test_a_nan_in_any_part_is_found_at_load(tmp_path: Path, part: str) -> None:
     before = threading.active_count()

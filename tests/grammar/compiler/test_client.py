@@ -188,6 +188,7 @@ def test_time_counts_from_when_a_ready_worker_has_the_job(tmp_path: Path, monkey
     assert limits == [30.0, 30.0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", [f"die {signal.SIGABRT}", f"die {signal.SIGSEGV}", "ever"])
 def test_what_cost_a_worker_is_refused_at_once_for_a_while(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with compiling(limit_s=0.2 if source == "ever" else LONG) as compiler:
@@ -201,6 +202,7 @@ def test_what_cost_a_worker_is_refused_at_once_for_a_while(source: str, monkeypa
         assert not compiler.compile(spec(source)).done()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
 def test_a_job_that_brings_two_workers_down_is_too_large(number: int) -> None:
     with compiling() as compiler:
@@ -219,6 +221,7 @@ def test_a_job_whose_worker_ended_once_is_done_by_another(tmp_path: Path, number
         assert compiler.counters == {"grammars_compiled": 1, "grammar_workers_lost": 1}
 
 
+@pytest.mark.long
 def test_a_job_whose_workers_are_killed_from_outside_is_not_blamed_for_it() -> None:
     with compiling() as compiler:
         source = f"die {signal.SIGKILL}"
@@ -305,6 +308,7 @@ def test_a_worker_that_died_while_idle_is_replaced_and_no_job_is_blamed() -> Non
         assert ask(compiler, "give x") == "x"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_job_that_was_not_taken_is_given_to_another_worker(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
@@ -476,6 +480,7 @@ def test_a_compiler_that_was_never_used_starts_nothing() -> None:
     compiler.close()
 
 
+@pytest.mark.long
 def test_nothing_keeps_a_compiler_alive_or_what_it_was_made_of() -> None:
     class Model:
         """Holds its compiler, whose vocabulary it gives."""
@@ -515,6 +520,7 @@ def script(text: str, **environment: str) -> tuple[int, str, str]:
     return program.returncode, output, complaints
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "last", ["ask(compiler, 'give x')", "compiler._pool.start()", "compiler.compile(spec('ever'))"]
 )
@@ -522,6 +528,7 @@ def test_the_interpreter_ends_cleanly_whatever_the_workers_do(last: str) -> None
     assert script(last, PYTHONDEVMODE="1", PYTHONWARNINGS="error::ResourceWarning") == (0, "", "")
 
 
+@pytest.mark.long
 def test_a_program_that_ends_takes_a_busy_worker_along(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -539,6 +546,7 @@ def test_a_program_that_ends_takes_a_busy_worker_along(tmp_path: Path) -> None:
     assert program.returncode == 0
 
 
+@pytest.mark.long
 def test_a_program_that_is_killed_takes_its_workers_along(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -568,6 +576,7 @@ def test_a_fork_compiles_nothing_and_leaves_the_workers_alone() -> None:
     assert (code, output.split(), complaints) == (0, ["ModelError", "True", "0", "False", "False", "True"], "")
 
 
+@pytest.mark.long
 def test_a_fork_does_not_keep_the_workers_of_a_program_that_was_killed(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

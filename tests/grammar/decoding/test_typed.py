@@ -105,6 +105,7 @@ def test_an_answer_that_ends_with_its_last_token_is_cut_only_if_it_might_have_go
     assert write(typed("7|77", 3), "7", "7").finish_reason == "stop"
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(PATTERNS, st.integers(0, 12), st.integers(0, 2**32))
 def test_an_answer_that_says_stop_is_the_one_that_any_larger_budget_gives(pattern: Any, over: int, seed: int) -> None:

@@ -82,6 +82,7 @@ def test_without_it_names_do_come_twice() -> None:
     assert repeated > 10
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.sampled_from(["map", "nested", "mixed"]), st.integers(0, 2**32))
 def test_only_the_tokens_that_repeat_a_name_are_left_out(name: str, seed: int) -> None:
@@ -215,6 +216,7 @@ def automaton_state(text: bytes) -> int:
     return state
 
 
+@pytest.mark.long
 def test_only_schemas_with_open_names_are_watched() -> None:
     closed = {"type": "object", "properties": {"a": DIGIT}}
     assert not BUILD(GrammarSpec("schema", json.dumps(closed))).free_names

@@ -32,6 +32,7 @@ def test_integers_of_a_range(low: int | None, high: int | None) -> None:
         assert dfa is None or not accepts(dfa, text.encode())
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(st.none() | DECIMALS, st.none() | DECIMALS, st.booleans(), st.booleans(), st.lists(st.tuples(DECIMALS, STEPS)))
 def test_numbers_of_a_range(

@@ -68,6 +68,7 @@ def against_the_validator(pair: Pair, data: st.DataObject) -> None:
         judge(json.loads(answer(automaton, automaton.shortest + over, draw)), schema)
 
 
+@pytest.mark.long
 @settings(CASES, max_examples=120)
 @given(SCHEMAS, st.data())
 def test_answers_are_right_and_right_answers_can_be_written(pair: Pair, data: st.DataObject) -> None:
@@ -127,13 +128,14 @@ def test_a_discriminated_union_that_holds_itself_is_refused() -> None:
         read_schema(TAGGED | {"$defs": TAGGED["$defs"] | {"Dog": loop}})[0]
 
 
-@pytest.mark.slow
-@settings(CASES, max_examples=3000)
+@pytest.mark.long
+@settings(CASES, max_examples=1000)
 @given(SCHEMAS, st.data())
 def test_thousands_of_schemas(pair: Pair, data: st.DataObject) -> None:
     against_the_validator(pair, data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "schema",
     [
@@ -380,6 +382,7 @@ JUNK = st.recursive(
 )
 
 
+@pytest.mark.long
 @settings(CASES, max_examples=400)
 @given(JUNK)
 def test_whatever_comes_is_read_or_refused_by_type(schema: Any) -> None:

@@ -81,6 +81,7 @@ def test_shorthands_take_what_every_dialect_takes(pattern: str) -> None:
             assert not re.fullmatch(pattern, letter) or 0x1C <= number <= 0x1F or letter == "\r"
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(PATTERNS, st.text(LETTERS + 'x"\\', max_size=5), st.integers(0, 4), st.none() | st.integers(0, 4))
 def test_a_pattern_in_a_string_of_json_is_searched_for(pattern: Any, given: str, low: int, more: int | None) -> None:

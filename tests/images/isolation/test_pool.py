@@ -82,6 +82,7 @@ def test_a_hostile_image_fails_alone() -> None:
         assert [one.result(GUARD).size for one in good] == [(30, 20)] * 8
 
 
+@pytest.mark.long
 def test_slow_images_leave_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "SLOW_S", 0.05)
     niced: list[int] = []
@@ -123,6 +124,7 @@ def test_an_image_whose_worker_was_killed_by_others_is_tried_once_more() -> None
             pool.decode(GOOD, lambda _: [os.kill(pid, signal.SIGKILL) for pid in pool.pids] and None)
 
 
+@pytest.mark.long
 def test_cancelling_a_task_frees_its_worker_at_once() -> None:
     async def main(pool: DecodePool) -> None:
         bomb, waits = (asyncio.ensure_future(pool.adecode(BOMBS["jpeg_empty_scans"]())) for _ in range(2))

@@ -61,6 +61,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_hostile_image_gets_its_error_within_its_cpu_time(name: str, worker: DecodeProcess) -> None:
     pixels: list[int] = []

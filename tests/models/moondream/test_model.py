@@ -26,6 +26,7 @@ class PrefixAttention:
         return attend(q, k, v, mask)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("skill", SKILLS)
 @pytest.mark.parametrize("case", CASES)
 @torch.inference_mode()

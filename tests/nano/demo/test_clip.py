@@ -104,6 +104,7 @@ def test_nothing_jumps_between_frames():
                 assert np.abs(np.subtract(seen.box, before[seen.id].box)).max() < 0.03
 
 
+@pytest.mark.long
 @needs_font
 def test_truth_is_the_visible_pixels(drawn):
     for frame in drawn:
@@ -136,6 +137,7 @@ def test_things_cut_by_the_border_count_the_lost_pixels():
     assert seen.box[0] == 0
 
 
+@pytest.mark.long
 @needs_font
 def test_drawing_is_deterministic(drawn):
     again = list(islice(draw_frames(actors(3), (240, 160), 6, 3), 2))

@@ -50,6 +50,7 @@ def spoiled_records():
     return judged(spoiled())[:5]
 
 
+@pytest.mark.long
 def test_every_section_shows_its_scenes(tmp_path):
     records = spoiled_records()
     page, images = written(tmp_path, records, headline=compare(records, 10))
@@ -83,6 +84,7 @@ def test_worst_scenes_come_first(tmp_path):
     assert [missed[seed] for seed in order] == sorted(missed.values(), reverse=True)
 
 
+@pytest.mark.long
 def test_the_page_keeps_to_its_size(tmp_path, monkeypatch):
     records = spoiled_records()
     _, all_images = written(tmp_path, records)

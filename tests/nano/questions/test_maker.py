@@ -249,6 +249,7 @@ def test_an_empty_image_is_answered_with_nothing():
 # ---- outlines
 
 
+@pytest.mark.long
 def test_outlines_are_those_of_the_instance_that_is_meant():
     scenes = random_scenes(600, kinds=3, empty=0.2)
     rows = [(number, row) for number, row in enumerate(rows_of(ask(scenes)[OUTLINE])) if row.skill == "segment"]
@@ -407,6 +408,7 @@ def test_what_is_marked_is_named():
 # ---- reasoning
 
 
+@pytest.mark.long
 def test_reasoning_points_at_what_is_counted_and_then_answers():
     scenes = random_scenes(900)
     rows = [(number, row) for number, row in enumerate(rows_of(ask(scenes)[OUTLINE])) if row.thinking]
@@ -449,6 +451,7 @@ def test_the_package_reads_reasoning():
 # ---- captions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [1, 2, 5, 40])
 def test_captions_say_what_language_says(kinds):
     scenes = random_scenes(160, seed=kinds, kinds=kinds, empty=0.1)
@@ -493,6 +496,7 @@ def test_numbers_are_in_answers_of_the_first_slots_only():
         assert not one.values[~(numbers | one.outline)].any()
 
 
+@pytest.mark.long
 def test_ten_of_the_longest_names_fit():
     objects = maker().objects
     length = {kind: len(maker().encode(" " + item.plural)) for kind, item in enumerate(objects)}
@@ -507,6 +511,7 @@ def test_ten_of_the_longest_names_fit():
             rows_of(one)  # every row has its end
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("module", "constant", "kind"),
     [

@@ -48,6 +48,7 @@ def test_what_has_no_synonyms_has_its_name():
     assert called(index_of("banana"), 200) == {" banana": 200}
 
 
+@pytest.mark.long
 def test_every_name_is_called_by_nothing_else():
     for row in names()(torch.arange(len(load_objects())).repeat(20)).tolist():
         assert index_of(spelled(row).removeprefix(" ")) is not None

@@ -67,6 +67,7 @@ def match_of(truth, about, key):
     return truth.members(("group", GROUP_OF[key])) if about[0] is None and key in GROUP_OF else truth.members(about)
 
 
+@pytest.mark.long
 def test_objects_tell_the_truth_about_one_thing(whole):
     seen = Counter()
     for truth, about, answer in whole:
@@ -117,6 +118,7 @@ def listing(answer):
     return {name: value for name, value in answer.items() if name != key}, key, answer[key]
 
 
+@pytest.mark.long
 def test_lists_hold_everything_that_is_meant_in_reading_order(whole):
     shapes = Counter()
     for truth, about, answer in whole:
@@ -149,6 +151,7 @@ def test_lists_hold_everything_that_is_meant_in_reading_order(whole):
     assert {some for _, some in shapes} == {True, False}
 
 
+@pytest.mark.long
 def test_values_alone_answer_the_question(whole):
     seen = Counter()
     for truth, about, answer in whole:
@@ -167,6 +170,7 @@ def test_values_alone_answer_the_question(whole):
     assert set(seen) >= {"bool", "int", "dict", "NoneType"}
 
 
+@pytest.mark.long
 def test_the_readmes_shapes_are_asked():
     torch.manual_seed(1)
     keys = Counter()

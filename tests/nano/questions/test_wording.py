@@ -29,6 +29,7 @@ def texts(group, kind, second=None, count=200):
     return Counter(maker()._tokenizer.decode(ids).removeprefix(" ") for ids in rows(group, kind, second, count))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("group", WORDING.group)
 def test_pieces_side_by_side_are_the_tokens_of_the_whole(group):
     for ids in rows(group, torch.randint(-1, 260, (1500,))):

@@ -136,6 +136,7 @@ def test_no_two_objects_are_the_same_image():
     assert len({sprite.tobytes() for sprite in sprites}) == len(sprites)
 
 
+@pytest.mark.long
 @needs_font
 def test_sheet_gives_the_sprites_back(tmp_path):
     save_sheet(tmp_path / "sheet.png", size=32)

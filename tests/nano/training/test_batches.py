@@ -15,6 +15,7 @@ ONE = CropSpec(crop_size=384, patch_size=16, overlap_margin=2, max_crops=1)
 FOUR = CropSpec(crop_size=256, patch_size=16, overlap_margin=2, max_crops=4)
 
 
+@pytest.mark.long
 def test_a_batch_is_what_the_learner_takes():
     feed = BatchSource(composer(), maker(), 3)
     batch = feed(Difficulty())
@@ -28,6 +29,7 @@ def test_a_batch_is_what_the_learner_takes():
     assert shapes["patch_boxes"] == shapes["patch_leads"] == (*shapes["patch_labels"], 4)
 
 
+@pytest.mark.long
 def test_the_feed_draws_scenes_of_the_difficulty_wanted():
     feed = BatchSource(composer(), maker(), 8)
 

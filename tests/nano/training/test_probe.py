@@ -27,6 +27,7 @@ def by_engine(engine, prompts, image, subject, limit):
     return [token.id for token in request.prompt], torch.tensor(values).reshape(-1, 4)
 
 
+@pytest.mark.long
 def test_boxes_are_those_of_the_engine_that_serves():
     config = tiny_config()
     prompts = tiny_prompts(config)

@@ -119,6 +119,7 @@ def test_a_run_ends_with_a_checkpoint_that_the_package_loads(trainer_of, options
         assert isinstance(answer["answer"], str)
 
 
+@pytest.mark.long
 def test_evaluations_come_in_time(trainer_of, monkeypatch):
     trainer = trainer_of(eval_minutes=0.3)
     evaluated = []
@@ -142,6 +143,7 @@ def test_the_learning_rate_warms_up_and_ends_near_nothing(trainer_of):
     assert trainer._rate(1.2, 10_000) == pytest.approx(1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_every_weight_is_trained_once_at_the_rate_given(trainer_of, optimizer):
     trainer = trainer_of(optimizer=optimizer)
@@ -175,6 +177,7 @@ def test_a_step_learns_the_batch_it_is_shown(trainer_of):
     assert float(last["patch_class"]) < float(first["patch_class"])
 
 
+@pytest.mark.long
 def test_the_average_forgets_the_random_start_soon(trainer_of):
     trainer = trainer_of()
     start = state(trainer.model)
@@ -222,6 +225,7 @@ def test_weights_of_another_shape_are_no_start(trainer_of, tmp_path):
         trainer_of(resume=True)
 
 
+@pytest.mark.long
 def test_ranks_share_weights_and_draw_scenes_of_their_own(options):
     trainers = []
     for rank in range(2):
@@ -239,6 +243,7 @@ def test_ranks_share_weights_and_draw_scenes_of_their_own(options):
     assert not torch.equal(*shown)
 
 
+@pytest.mark.long
 def test_only_the_first_rank_writes(trainer_of, options, monkeypatch):
     monkeypatch.setattr(train, "_AGREE_EVERY", 1)
     trainer = trainer_of(minutes=0.2)
@@ -247,6 +252,7 @@ def test_only_the_first_rank_writes(trainer_of, options, monkeypatch):
     assert not [*options.out.iterdir()]
 
 
+@pytest.mark.long
 def test_runs_that_share_a_card_take_turns(trainer_of, tmp_path):
     turn = tmp_path / "lock"
     trainer = trainer_of(turn=turn)
@@ -267,6 +273,7 @@ def test_fields_are_changed_by_name():
         train.changed(Shape(), ["crop=wide"])
 
 
+@pytest.mark.long
 def test_all_runs_are_judged_on_the_same_scenes(trainer_of):
     first, second = (trainer_of(seed=seed) for seed in (1, 2))
     assert torch.equal(first.held_out.pixels, second.held_out.pixels)

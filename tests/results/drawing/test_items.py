@@ -91,6 +91,7 @@ def test_plot_leaves_the_input_alone(result):
         assert np.array_equal(np.asarray(source), before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("result", ALL, ids=lambda r: repr(r).split(":")[0])
 @pytest.mark.parametrize("size", [(1, 1), (16, 16), (1, 500), (500, 3), (4000, 3000)])
 def test_any_size_works(result, size):

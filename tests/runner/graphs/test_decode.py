@@ -97,6 +97,7 @@ def test_a_size_that_one_slot_cannot_capture_runs_without_a_graph_in_both(caplog
     assert "not permitted when stream is capturing" in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("enabled", [True, False])
 def test_no_garbage_is_collected_during_a_capture(enabled: bool) -> None:
     recorder = Recorder(watches=True)
@@ -126,6 +127,7 @@ def test_capturing_reports_what_it_took() -> None:
     assert report.seconds > 0
 
 
+@pytest.mark.long
 def test_no_bar_is_drawn_where_nobody_looks(capfd: pytest.CaptureFixture[str]) -> None:
     recorder = Recorder()
     GraphSet(GraphOptions((1,)), depth=1, max_rows=8).capture(recorder, recorder.run, recorder.run)

@@ -84,6 +84,7 @@ def test_the_ends_of_rows_are_known_and_unused_rows_are_empty(rows: list[BatchIt
     assert lengths == [row.start + row.count for row in rows] + unused
 
 
+@pytest.mark.long
 def test_a_launch_after_a_larger_one_is_not_disturbed_by_what_that_left() -> None:
     config = tiny_config()
     rig = Rig(config, torch.float64, sizes=(1, 2, 6), packed=True)
@@ -103,6 +104,7 @@ def test_a_launch_after_a_larger_one_is_not_disturbed_by_what_that_left() -> Non
         ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sizes", [(), (4,)], ids=["eager", "graphs"])
 def test_padding_is_added_for_a_graph_only(sizes: tuple[int, ...]) -> None:
     rig = Rig(tiny_config(), torch.float64, sizes=sizes, packed=True)

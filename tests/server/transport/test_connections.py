@@ -136,6 +136,7 @@ def test_the_next_request_of_a_connection_has_the_same_time() -> None:
         assert refusal(read_all(client))[0] == 408
 
 
+@pytest.mark.long
 def test_a_connection_without_a_next_request_is_closed() -> None:
     with serving(header_timeout_s=SOON) as server, server.connect() as client:
         client.sendall(GET)
@@ -255,6 +256,7 @@ def test_broken_chunks_end_the_request() -> None:
     assert backend.calls == []
 
 
+@pytest.mark.long
 def test_an_address_with_its_share_of_the_connections_gets_no_more() -> None:
     with serving(max_connections=3) as server, server.connect() as first, server.connect() as second:
         for client in (first, second):

@@ -89,6 +89,7 @@ def test_a_branch_that_was_left_aside_is_looked_into() -> None:
     assert answer["scores"] == pytest.approx({"a": 0.6, "bx": 0.4 * 0.75 / 2, "by": 0.1, "bxy": 0.4 * 0.75 / 2})
 
 
+@pytest.mark.long
 def test_choices_that_begin_alike_all_have_their_probability() -> None:
     rng = random.Random(3)
     for _ in range(30):

@@ -91,6 +91,7 @@ def test_relations_are_as_defined(scene, direction):
     assert relations.relation_answer(scene, 0, direction) == restated(scene, direction)
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(SCENE, st.sampled_from(DIRECTIONS), st.randoms())
 def test_the_order_of_the_scene_does_not_matter(scene, direction, rng):

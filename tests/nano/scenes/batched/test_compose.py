@@ -154,6 +154,7 @@ def test_mirroring_swaps_left_and_right(steady, monkeypatch):
         assert row[[int(0.4 * SIDE), int(0.6 * SIDE)]].tolist() == expected
 
 
+@pytest.mark.long
 def test_boxes_bound_the_painted_pixels_of_random_scenes(clean):
     scenes = composer()(22, FULL)
     painted = shows(scenes.pixels)
@@ -187,6 +188,7 @@ def test_scenes_are_images_with_one_to_ten_objects():
     assert float(high.max()) <= 1
 
 
+@pytest.mark.long
 def test_the_seed_decides():
     def drawn(seed):
         torch.manual_seed(seed)
@@ -378,6 +380,7 @@ def test_a_point_keeps_away_from_the_edge(steady, monkeypatch):
         assert place(scene, scene.points[0, 0] + torch.tensor([dx, dy])) == 0
 
 
+@pytest.mark.long
 def test_points_spots_and_free_places_lie_on_their_objects(clean):
     scenes = composer()(16, FULL)
     painted = shows(scenes.pixels)

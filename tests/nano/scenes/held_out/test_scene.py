@@ -43,6 +43,7 @@ def overlap_of_smaller(a, b):
     return max(wide, 0) * max(high, 0) / min((box[2] - box[0]) * (box[3] - box[1]) for box in (a, b))
 
 
+@pytest.mark.long
 def test_same_seed_gives_the_same_file_and_truth(sprites, some_scenes):
     again = make_scene(3, OBJECTS, sprites)
     assert again.jpeg == some_scenes[3].jpeg
@@ -119,6 +120,7 @@ def test_about_half_of_the_scenes_repeat_a_kind(sprites):
     assert 0.4 < np.mean(repeated) < 0.6
 
 
+@pytest.mark.long
 def test_what_cannot_be_seen_is_left_out(sprites, monkeypatch):
     white = np.full((300, 400, 3), 255, np.uint8)
     monkeypatch.setattr(scenes, "paint_background", lambda *_: white)
