@@ -187,7 +187,7 @@ def test_a_deadline_holds_though_the_device_hangs(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any
 ) -> None:
     gate = Gate(monkeypatch, network(model).vision, "encode")
-    with pytest.raises(DeadlineError, match=r"0\.05 s"):
+    with pytest.raises(DeadlineError, match=r"0\.05 s|deadline passed"):  # of caller or engine
         on_thread(lambda: ask(model)).result(GUARD)
     gate.open()
 

@@ -106,11 +106,10 @@ class GateLane:
         with self._lock:
             while self._queue and (self._queue[0].released or self._fits(self._queue[0])):
                 permit = self._queue.popleft()
-                if not permit.released:
-                    granted, permit.granted = permit.granted, None
-                    self._admit(permit)
-                    if granted is not None:
-                        return granted
+                granted, permit.granted = permit.granted, None
+                self._admit(permit)
+                if granted is not None:  # else it was released
+                    return granted
         return None
 
     def _fits(self, permit: MemoryPermit) -> bool:
@@ -119,7 +118,7 @@ class GateLane:
     def _admit(self, permit: MemoryPermit) -> None:
         self.held += permit.size
         permit.inside = True
-        if permit.released:  # garbage collection on the lines above has dropped it
+        if permit.released:  # while it waited, or by garbage collection on the lines above
             self._uncount(permit)
 
     def _uncount(self, permit: MemoryPermit) -> None:

@@ -138,7 +138,7 @@ def test_a_cancelled_request_ends_soon_also_while_the_engine_drains(seed: int) -
     assert world.now == 0
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(300))  # a request has to slip in between two lines of the closing thread
 def test_a_request_that_meets_the_closing_engine_is_refused_or_answered(seed: int) -> None:
     with Interleaving(seed, loop) as world:
         engine = Engine(world)

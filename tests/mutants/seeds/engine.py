@@ -405,8 +405,8 @@ MUTANTS = [
     Mutant(
         "memory gate: a released permit is granted",
         "engine/memory_gate.py",
-        "                if not permit.released:\n",
-        "                if True:\n",
+        "        if permit.released:  # while",
+        "        if False:  # while",
         "tests/engine/test_memory_gate.py",
     ),
     Mutant(
