@@ -634,7 +634,7 @@ def test_the_camera_and_its_connection_end_with_the_tab(page: Page, way: str) ->
     assert page.script("return window.track.readyState") == "ended"
     assert page.script("return document.getElementById('video').srcObject") is None
     assert page.all("#camera-overlay .mark") == []
-    page.until(lambda: page.server.server._ingress.open == 0)
+    page.until(lambda: page.server.server._ingress.limiter.open == 0)
 
 
 @pytest.mark.long
