@@ -21,6 +21,7 @@ def test_a_table_whose_rows_lie_apart_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.long
 @pytest.mark.program("tests.kernels.interpreted_embedding")
 def test_the_kernel_agrees_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.

@@ -81,6 +81,7 @@ def test_what_a_stream_lacks_is_added_without_rounding() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.long
 @pytest.mark.program("tests.kernels.interpreted_norms")
 def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.

@@ -39,6 +39,7 @@ def test_whole_images_of_every_format_are_answered() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="tells memory by Linux' /proc")
+@pytest.mark.long
 @pytest.mark.program("tests.server.send_broken")
 def test_broken_ones_are_answered_or_refused_and_leave_nothing_behind(ended: Ended, images: list[Broken]) -> None:
     assert ended.returncode == 0, ended.stderr[-4000:]
