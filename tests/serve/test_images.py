@@ -51,5 +51,5 @@ def test_a_stock_gives_what_was_refused_again_before_what_was_answered():
     assert stock.rounds == 0
     assert stock.take() == b"a"
     assert stock.rounds == 1
-    with pytest.raises(RuntimeError, match="make more pictures"):
+    with pytest.raises(RuntimeError, match="make more images"):
         stock.take()
