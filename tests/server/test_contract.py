@@ -67,6 +67,6 @@ def test_some_requests_to_every_route(case: schemathesis.Case) -> None:
 
 @pytest.mark.long
 @schema.parametrize()  # type: ignore[untyped-decorator]
-@cases(200)
+@cases(100)
 def test_many_requests_to_every_route(case: schemathesis.Case) -> None:
     ask(case)

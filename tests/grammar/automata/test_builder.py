@@ -74,7 +74,7 @@ def test_every_answer_is_complete_within_its_budget(pattern: Any, vocabulary: Vo
 
 
 @pytest.mark.long
-@settings(max_examples=1000, deadline=None, derandomize=True, database=None)
+@settings(max_examples=500, deadline=None, derandomize=True, database=None)
 @given(PATTERNS, VOCABULARIES, st.none() | st.integers(0, 30), st.integers(0, 2**32))
 def test_thousands_of_patterns(pattern: Any, vocabulary: Vocabulary, over: int | None, seed: int) -> None:
     against_the_reference(pattern, vocabulary, over, seed)

@@ -129,7 +129,7 @@ def test_a_discriminated_union_that_holds_itself_is_refused() -> None:
 
 
 @pytest.mark.long
-@settings(CASES, max_examples=1000)
+@settings(CASES, max_examples=500)
 @given(SCHEMAS, st.data())
 def test_thousands_of_schemas(pair: Pair, data: st.DataObject) -> None:
     against_the_validator(pair, data)
