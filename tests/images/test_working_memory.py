@@ -59,7 +59,7 @@ def made(mode: str, size: tuple[int, int]) -> Image.Image:
     return Image.fromarray(grey.astype(np.uint16) * 256) if mode == "I;16" else image.convert(mode)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_decoder_takes_more_than_is_told_from_the_header(kind: str, tmp_path: Path) -> None:
     format, mode, options = KINDS[kind]

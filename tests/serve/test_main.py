@@ -77,7 +77,7 @@ def test_senseless_arguments_are_refused(arguments, capsys):
     assert "error: " in capsys.readouterr().err
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_rehearsal_goes_through_all_processes(capsys):
     arguments = ["--shape", "tiny", "--clients", "2", "--rates", "0.5", "--stream-rates", "0.5"]
     assert command.main([*SHORT, *arguments, "--seconds", "1"]) == 0

@@ -65,7 +65,7 @@ def test_some_requests_to_every_route(case: schemathesis.Case) -> None:
     ask(case)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @schema.parametrize()  # type: ignore[untyped-decorator]
 @cases(100)
 def test_many_requests_to_every_route(case: schemathesis.Case) -> None:

@@ -73,7 +73,7 @@ def test_every_answer_is_complete_within_its_budget(pattern: Any, vocabulary: Vo
     against_the_reference(pattern, vocabulary, over, seed)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None, derandomize=True, database=None)
 @given(PATTERNS, VOCABULARIES, st.none() | st.integers(0, 30), st.integers(0, 2**32))
 def test_thousands_of_patterns(pattern: Any, vocabulary: Vocabulary, over: int | None, seed: int) -> None:

@@ -128,7 +128,7 @@ def test_a_discriminated_union_that_holds_itself_is_refused() -> None:
         read_schema(TAGGED | {"$defs": TAGGED["$defs"] | {"Dog": loop}})[0]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(CASES, max_examples=500)
 @given(SCHEMAS, st.data())
 def test_thousands_of_schemas(pair: Pair, data: st.DataObject) -> None:
