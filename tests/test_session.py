@@ -1,6 +1,7 @@
 import asyncio
 import dataclasses
 import gc
+import io
 import json
 import math
 import os
@@ -343,6 +344,38 @@ def test_closing_finishes_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not model.alive
     with pytest.raises(ModelError, match="closed"):
         model.detect(IMAGE, "mug")
+
+
+class ClosingFile(io.BytesIO):
+    """Closes a model while it is read, as a signal handler may on the thread that reads."""
+
+    def __init__(self, model: VisionModel) -> None:
+        super().__init__(b"never decoded")
+        self._model = model
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._model.close()
+        return super().read(size)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model, file: model.detect(file, "mug"),
+        lambda model, file: run(model.adetect(file, "mug")),
+        lambda model, file: model.query(file, "what?", choices=["a", "b"]),
+    ],
+    ids=["blocking", "async", "choices"],
+)
+def test_closing_on_the_thread_that_prepares_an_image_fails_that_request(
+    ask: Callable[[VisionModel, io.BytesIO], object],
+) -> None:
+    model = serve()
+    asking = on_thread(lambda: ask(model, ClosingFile(model)))
+
+    with pytest.raises(ModelError, match="closed"):
+        asking.result(GUARD)
+    assert not model.alive
 
 
 def test_closing_without_draining_fails_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:

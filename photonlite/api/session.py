@@ -214,6 +214,7 @@ class Session:
         return handle
 
     def _run_here(self, handle: RequestHandle, steps: Steps, *, until_submitted: bool = False) -> None:
+        handle.thread = threading.get_ident()
         try:
             while (future := _next(handle, steps)) is not None:
                 if until_submitted and handle.submitted.done():
@@ -225,6 +226,8 @@ class Session:
             if not isinstance(error, Exception):  # an interrupt, perhaps when the engine has the request already
                 handle.cancel()
                 raise
+        finally:
+            handle.thread = None
 
     def _schedule(self, handle: RequestHandle, steps: Steps) -> None:
         """Run the next step on a thread of the pool."""
@@ -234,7 +237,12 @@ class Session:
         handle.guard(partial(schedule, partial(handle.guard, partial(self._advance, handle, steps))))
 
     def _advance(self, handle: RequestHandle, steps: Steps) -> None:
-        if (future := _next(handle, steps)) is not None:
+        handle.thread = threading.get_ident()
+        try:
+            future = _next(handle, steps)
+        finally:
+            handle.thread = None
+        if future is not None:
             self._schedule_after(future, handle, steps)
 
     def _schedule_after(self, future: "Future[Any]", handle: RequestHandle, steps: Steps) -> None:
@@ -285,7 +293,14 @@ class Session:
             compiler.close()
 
     def _drain(self) -> None:
-        """Wait until every request that has begun has ended."""
+        """Wait until every request that has begun has ended.
+
+        Requests whose steps this very thread runs fail: a signal handler, or an image that closes the model, has
+        interrupted them, and they could only go on afterwards.
+        """
+        for handle in list(self.open):
+            if handle.thread == threading.get_ident():
+                handle.fail(_closed())
         while self.open:
             concurrent.futures.wait([handle.future for handle in list(self.open)])
 

@@ -60,6 +60,7 @@ class RequestHandle:
         self.future: Future[Completion] = Future()
         self.submitted: Future[None] = Future()
         self.in_engine = False
+        self.thread: int | None = None  # that runs the steps which lead to the engine, while it does
         self.tokens: queue.SimpleQueue[Token | None] = queue.SimpleQueue()  # None is the end
         self.bells: deque[Callable[[], None]] = deque()  # each is rung once, at the next token or the end
         self._on_end = on_end
