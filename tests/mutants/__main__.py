@@ -11,49 +11,27 @@ pass, the mutant survives, and the exit code is 1: a mechanism is not guarded.
 
 import argparse
 import os
+import pkgutil
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from importlib import import_module
 from pathlib import Path
 
+from tests.mutants import seeds
 from tests.mutants.mutant import Mutant
-from tests.mutants.seeds import (
-    cache,
-    device,
-    engine,
-    grammar,
-    images,
-    kernels,
-    models,
-    package,
-    runner,
-    scheduler,
-    server,
-    skills,
-)
 
 ROOT = Path(__file__).resolve().parents[2]
 _LINKED = ("assets", "bench", "README.md")
 _WORKERS = 2
-_SEEDS = (
-    cache,
-    device,
-    engine,
-    grammar,
-    images,
-    kernels,
-    models,
-    package,
-    runner,
-    scheduler,
-    server,
-    skills,
-)
-MUTANTS = list(chain.from_iterable(seeds.MUTANTS for seeds in _SEEDS))
+MUTANTS: list[Mutant] = [
+    mutant
+    for module in pkgutil.iter_modules(seeds.__path__)
+    for mutant in import_module(f"{seeds.__name__}.{module.name}").MUTANTS
+]
 
 
 def seeded(mutant: Mutant) -> str:
