@@ -39,7 +39,8 @@ def against_the_reference(pattern: Any, vocabulary: Vocabulary, budget: int | No
     draw, matcher = random.Random(seed), Matcher(pattern)
     automaton = built(text(pattern), vocabulary, native=False)
     over = PLENTY if budget is None else budget
-    grammar, written = TypedGrammar(automaton, automaton.shortest + over), b""
+    # An answer of no token at all exists, a budget of none does not.
+    grammar, written = TypedGrammar(automaton, max(1, automaton.shortest + over)), b""
     steps, limited = 0, False
     while not grammar.finished:
         allowed = listed(grammar.allowed, vocabulary.ids.vocab_size)
