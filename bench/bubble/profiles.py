@@ -16,7 +16,7 @@ from bench.bubble.rounds import Rig
 from bench.bubble.subjects import Subject, Workload, requests
 from photonlite.batch import SamplingParams
 from photonlite.device.base import Device
-from photonlite.device.bodies import open_device
+from photonlite.device.names import open_device
 from photonlite.grammar.automata.mask import MaskCache, words
 from photonlite.request import Allowed
 from photonlite.runner.graphs.decode import GraphOptions

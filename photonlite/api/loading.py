@@ -9,8 +9,8 @@ import torch
 
 from photonlite.api.model import VisionModel
 from photonlite.config import EngineConfig, ImageLimits
+from photonlite.device.cores import in_passing
 from photonlite.device.names import resolve_device, resolve_dtype
-from photonlite.device.threads import in_passing
 from photonlite.errors import SettingsError
 from photonlite.models.checkpoint import load_checkpoint
 from photonlite.settings import settings_of, unknown_name

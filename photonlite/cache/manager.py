@@ -17,9 +17,8 @@ hit        shared: image    shared: text  shared: text    own        the same pr
 ```
 """
 
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from photonlite.batch import PageCopy
@@ -37,22 +36,10 @@ class Admission:
     saves: tuple[PageCopy, ...] = ()  # after it
 
 
-@dataclass(eq=False, slots=True)
-class _Lease:
-    """What an admitted sequence uses of the prefix cache."""
-
-    chain: list[PrefixBlock]  # from the root; the sequence's page table has their pages
-    hold: int | None  # the source of its copy, until confirmed or withdrawn
-    building: list[PrefixBlock] = field(default_factory=list)  # the chain's end that it computes itself, until then
-
-
 class CacheManager:
     """Gives sequences pages, shares prefixes among them, and takes pages back.
 
-    Args:
-        pages: All pages there are.
-        prefix_length: Positions of BOS and image tokens, for a sequence with an image.
-        prefix_caching: Whether prefixes are kept for later sequences.
+    `prefix_length` counts BOS and image tokens of a sequence with an image; without `prefix_caching` nothing is shared.
     """
 
     def __init__(self, pages: PagePool, prefix_length: int, *, prefix_caching: bool = True) -> None:
@@ -60,7 +47,10 @@ class CacheManager:
         self.prefix = PrefixCache(pages)
         self.prefix_length = prefix_length
         self._caching = prefix_caching
-        self._leases: dict[int, _Lease] = {}
+        self._keeps_tail = prefix_caching and prefix_length % pages.page_size != 0
+        # The blocks of each admitted sequence, from the root. In use, they keep their pages, the source of the
+        # sequence's copy included; those that it computes itself stand at the end, until its step has committed.
+        self._chains: dict[int, list[PrefixBlock]] = {}
 
     def pages_needed(self, positions: int, with_image: bool) -> int:
         """Return how many pages a request of so many positions needs when it runs alone.
@@ -68,8 +58,7 @@ class CacheManager:
         One page more than its page table has where the cache keeps a copy of the page in which the image ends: that
         one cannot be evicted while the sequence uses the image's other pages.
         """
-        keeps_tail = with_image and self._caching and self.prefix_length % self.pages.page_size != 0
-        return self.pages.pages_for(positions) + keeps_tail
+        return self.pages.pages_for(positions) + (with_image and self._keeps_tail)
 
     def fits(self, positions: int, with_image: bool) -> bool:
         """Whether a request can ever fill so many positions; if so it can as soon as it runs alone."""
@@ -93,15 +82,16 @@ class CacheManager:
         The longest chain of ready blocks that leaves a position to compute is reused (a sequence that produces nothing
         may be covered altogether; it then shares the image's tail page too, because it never writes). What is left of
         the prompt's chain is registered as being built by this sequence, up to the first block that is there already.
-        An image for whose tail there is no page is not registered.
-
-        Returns:
-            What to compute, or None, with nothing changed, if pages are short.
+        An image for whose tail there is no page is not registered. Returns None, with nothing changed, if pages are
+        short.
         """
         keys = self._check_new(sequence)
-        chain = self.prefix.ready_chain(keys, sequence.num_tokens - sequence.samples) if keys else []
+        chain = self.prefix.ready_chain(keys, sequence.num_tokens - sequence.samples)
         start = chain[-1].end if chain else 0
-        shared, source = _reused(chain, copies=start < sequence.num_tokens)
+        shared = [page for block in chain for page in block.pages]
+        source = chain[-1].tail if chain else None
+        if source is not None and start == sequence.num_tokens:
+            shared, source = [*shared, source], None
         # The last token of all is never fed back, so the position behind it needs no room.
         room = max(sequence.num_tokens, min(sequence.num_tokens + 1, sequence.longest))
         fresh = self.pages.pages_for(room) - len(shared)
@@ -111,18 +101,15 @@ class CacheManager:
 
         self.prefix.touch(chain)
         self.pages.retain(shared)
-        saves_tail = spare > 0 and self._builds_tail(sequence, keys)
+        builds_tail = self._keeps_tail and sequence.image is not None and self.prefix.lookup(keys[0]) is None
+        saves_tail = builds_tail and spare > 0
         taken = self._allocate(fresh + saves_tail)
         own_tail = taken.pop() if saves_tail else None
         sequence.pages = shared + taken
         if keys:
-            self.prefix.hits += bool(chain)
-            self.prefix.misses += not chain
-            lease = self._leases[sequence.number] = _Lease(chain, hold=source)
-            self._register(sequence, keys, lease, own_tail)
+            self._register(sequence, keys, chain, own_tail)
         last = self.prefix_length // self.pages.page_size
         if source is not None:
-            self.pages.retain((source,))
             return Admission(start, copies=(PageCopy(source, sequence.pages[last]),))
         if own_tail is not None:
             return Admission(start, saves=(PageCopy(sequence.pages[last], own_tail),))
@@ -130,24 +117,17 @@ class CacheManager:
 
     def confirm(self, sequence: Sequence) -> None:
         """Make the blocks that a sequence has built ready for others: its step has committed."""
-        lease = self._leases.get(sequence.number)
-        if lease is None:
-            return
-        for block in lease.building:
+        for block in reversed(self._chains.get(sequence.number, [])):
+            if block.state == "ready":
+                return
             block.state = "ready"
-        lease.building.clear()
-        self._end_hold(lease)
 
     def withdraw(self, sequence: Sequence) -> None:
         """Remove the blocks that a sequence was building: its step failed. Blocks of others stay."""
-        lease = self._leases.get(sequence.number)
-        if lease is None:
-            return
-        while lease.building:
-            # From the end; a block that is not ready has no children of others: so there are no descendants.
-            self.prefix.remove(lease.building.pop())
-            lease.chain.pop()
-        self._end_hold(lease)
+        chain = self._chains.get(sequence.number, [])
+        while chain and chain[-1].state == "building":
+            # From the end: a block that is not ready has no children of other sequences.
+            self.prefix.remove(chain.pop())
 
     def grow(self, sequence: Sequence, positions: int) -> bool:
         """Make room for that many positions; False, with nothing changed, if pages are short."""
@@ -161,30 +141,16 @@ class CacheManager:
 
     def release(self, sequence: Sequence) -> None:
         """Release a sequence's pages; the blocks it used stay as long as their pages are not needed."""
-        lease = self._leases.get(sequence.number)
-        if lease is not None:
-            if lease.building or lease.hold is not None:
-                raise AssertionError(
-                    f"sequence {sequence.number} is released with {len(lease.building)} blocks being built "
-                    f"and the hold {lease.hold}"
-                )
-            del self._leases[sequence.number]
-            self.prefix.leave(lease.chain)
+        chain = self._chains.get(sequence.number, [])
+        if building := sum(block.state == "building" for block in chain):
+            raise AssertionError(f"sequence {sequence.number} is released with {building} blocks being built")
+        self._chains.pop(sequence.number, None)
+        self.prefix.leave(chain)
         self.pages.release(sequence.pages)
         sequence.pages = []
 
-    def forget_all(self) -> None:
-        """Evict every unused block."""
-        self.prefix.evict(self.prefix.idle_pages)
-
-    def owners(self) -> Counter[int]:
-        """Count the references of blocks and holds by page: with the sequences' pages, these are all there are."""
-        owners = self.prefix.owners()
-        owners.update(lease.hold for lease in self._leases.values() if lease.hold is not None)
-        return owners
-
     def _check_new(self, sequence: Sequence) -> tuple[bytes, ...]:
-        if sequence.pages or sequence.number in self._leases:
+        if sequence.pages or sequence.number in self._chains:
             raise AssertionError(f"sequence {sequence.number} is admitted with {len(sequence.pages)} pages in hand")
         if sequence.image is not None and sequence.prefix_len != self.prefix_length:
             raise AssertionError(
@@ -205,10 +171,6 @@ class CacheManager:
             parent = page_key(parent, prompt[max(0, page * size - before) : (page + 1) * size - before])
             yield parent
 
-    def _builds_tail(self, sequence: Sequence, keys: tuple[bytes, ...]) -> bool:
-        missing = self._caching and sequence.image is not None and self.prefix.lookup(keys[0]) is None
-        return missing and self.prefix_length % self.pages.page_size != 0
-
     def _allocate(self, count: int) -> list[int]:
         """Allocate pages that the caller knows to be there, evicting for them."""
         self.prefix.evict(count - self.pages.free)
@@ -217,40 +179,25 @@ class CacheManager:
             raise AssertionError(f"{count} pages are not free after eviction, only {self.pages.free}")
         return pages
 
-    def _register(self, sequence: Sequence, keys: tuple[bytes, ...], lease: _Lease, own_tail: int | None) -> None:
-        """Enter the blocks that a sequence computes; `own_tail` is the image block's own page."""
+    def _register(
+        self, sequence: Sequence, keys: tuple[bytes, ...], chain: list[PrefixBlock], own_tail: int | None
+    ) -> None:
+        """Enter the blocks that a sequence computes behind its chain; `own_tail` is the image block's own page."""
+        self._chains[sequence.number] = chain
         size, images = self.pages.page_size, int(sequence.image is not None)
-        full, inside = divmod(self.prefix_length, size) if images else (0, 0)
-        for place in range(len(lease.chain), len(keys)):
+        full = self.prefix_length // size if images else 0
+        for place in range(len(chain), len(keys)):
             is_image = place < images
-            if self.prefix.lookup(keys[place]) is not None or (is_image and inside and own_tail is None):
+            if self.prefix.lookup(keys[place]) is not None or (is_image and self._keeps_tail and own_tail is None):
                 return
             page = full + place - images
             block = PrefixBlock(
                 keys[place],
-                parent=lease.chain[-1] if lease.chain else None,
+                parent=chain[-1] if chain else None,
                 pages=tuple(sequence.pages[:full] if is_image else sequence.pages[page : page + 1]),
                 tail=own_tail if is_image else None,
                 end=self.prefix_length if is_image else (page + 1) * size,
             )
             self.pages.retain(block.pages)
             self.prefix.insert(block)
-            lease.chain.append(block)
-            lease.building.append(block)
-
-    def _end_hold(self, lease: _Lease) -> None:
-        if lease.hold is not None:
-            self.pages.release((lease.hold,))
-            lease.hold = None
-
-
-def _reused(chain: list[PrefixBlock], copies: bool) -> tuple[list[int], int | None]:
-    """Return the pages that a sequence shares with a chain, and the one that it copies, if any.
-
-    It copies the image's tail where it goes on behind the chain; else it never writes, and shares the tail as well.
-    """
-    shared = [page for block in chain for page in block.pages]
-    tail = chain[-1].tail if chain else None
-    if tail is None or copies:
-        return shared, tail
-    return [*shared, tail], None
+            chain.append(block)

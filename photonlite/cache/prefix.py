@@ -78,18 +78,15 @@ class PrefixBlock:
 
     @property
     def size(self) -> int:
-        return len(self.pages) + (self.tail is not None)
+        return len(self.owned)
 
 
 class PrefixCache:
     """All blocks by their keys, and the order in which unused ones are evicted."""
 
     def __init__(self, pool: PagePool) -> None:
-        self.hits = 0  # admissions that reused at least one block
-        self.misses = 0  # admissions that found none
         self.evictions = 0
-        self.held_pages = 0  # that blocks own
-        self.idle_pages = 0  # those of them that `evict` can free: of blocks without users
+        self.idle_pages = 0  # that `evict` can free: of blocks without users
         self._pool = pool
         self._blocks: dict[bytes, PrefixBlock] = {}
         # Least recently used first. A chain is left from its end, and using a block is using those before it: so a
@@ -135,7 +132,6 @@ class PrefixCache:
         if block.key in self._blocks:
             raise AssertionError(f"a block up to position {block.end} is in the cache twice")
         self._blocks[block.key] = block
-        self.held_pages += block.size
         if block.parent is not None:
             block.parent.children += 1
 
@@ -148,7 +144,6 @@ class PrefixCache:
         del self._blocks[block.key]
         if self._idle.pop(block.key, None) is not None:
             self.idle_pages -= block.size
-        self.held_pages -= block.size
         if block.parent is not None:
             block.parent.children -= 1
         self._pool.release(block.owned)

@@ -12,12 +12,13 @@ RuntimeError; so do times of events that were not recorded or have not passed.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+_Event = TypeVar("_Event")
 
 
 class Event(Protocol):
@@ -50,23 +51,14 @@ class Stream(Protocol):
 
 
 class Device(Protocol):
-    """One device and its three streams."""
+    """One device and its streams: all forward passes in order, copies to the device, copies to the host."""
 
     @property
-    def compute(self) -> Stream:
-        """All forward passes, in order."""
-        ...
-
+    def compute(self) -> Stream: ...
     @property
-    def upload(self) -> Stream:
-        """Copies from host to device."""
-        ...
-
+    def upload(self) -> Stream: ...
     @property
-    def download(self) -> Stream:
-        """Copies from device to host."""
-        ...
-
+    def download(self) -> Stream: ...
     def event(self) -> Event: ...
 
     def time_of(self, event: Event) -> float:
@@ -90,6 +82,52 @@ class Device(Protocol):
         ...
 
 
-def zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Allocate pageable host memory, for devices that read it directly."""
-    return np.zeros(shape, dtype)
+class MarkEvent:
+    """An event of a `MarkDevice`: each recording gives it a new mark, with `passed` and `time`; None before."""
+
+    __slots__ = ("_reach", "mark")
+
+    def __init__(self, reach: Callable[[Any], None]) -> None:
+        self._reach = reach
+        self.mark: Any = None
+
+    @property
+    def done(self) -> bool:
+        return self.mark is None or self.mark.passed
+
+    def wait(self) -> None:
+        if self.mark is not None:
+            self._reach(self.mark)
+
+
+class MarkDevice:
+    """The part of a device that the CPU and the simulation share: one clock, and pageable host memory."""
+
+    def reach(self, mark: Any) -> None:
+        """Block the calling thread until a mark has passed."""
+        raise NotImplementedError
+
+    def event(self) -> MarkEvent:
+        return MarkEvent(self.reach)
+
+    def time_of(self, event: Event) -> float:
+        mark = own(event, MarkEvent).mark
+        if mark is None or not mark.passed:
+            raise RuntimeError("the event was not recorded or has not passed")
+        return float(mark.time)
+
+    def rebase(self) -> None:
+        """Do nothing: there is one clock."""
+
+    def elapsed(self, start: Event, end: Event) -> float:
+        return self.time_of(end) - self.time_of(start)
+
+    def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        return np.zeros(shape, dtype)
+
+
+def own(event: Event, kind: type[_Event]) -> _Event:
+    """Return an event of a device as one of its kind; TypeError for an event of another device."""
+    if not isinstance(event, kind):
+        raise TypeError(f"a {type(event).__name__} is no event of a device that records {kind.__name__}s")
+    return event

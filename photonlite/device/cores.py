@@ -15,23 +15,21 @@ time, for the calling thread alone: that is what this module does.
 import contextlib
 import ctypes
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import psutil
 import torch
 
-_WINDOW_S: Final = 0.1
-"""Least seconds of a measurement: the system counts in hundredths."""
-
-_TOLERANCE: Final = 0.25
-"""Share of a core that other programs may use while it still counts as spare."""
-
+_T = TypeVar("_T")
+_WINDOW_S: Final = 0.1  # least time of a measurement: the system counts in hundredths of a second
+_TOLERANCE: Final = 0.25  # share of a core that other programs may use while it still counts as spare
 WORTH: Final = 2**22
 """Multiplications in a matrix product from which several threads pay off: about 0.1 ms on one core."""
-
 _LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib", "libiomp5md.dll")
 """PyTorch's libraries through which its OpenMP is reached: a lookup also searches what a library links to."""
 
@@ -100,6 +98,29 @@ class ComputeThreads:
 def compute_threads(most: int | None = None) -> ComputeThreads:
     """Return thread counts for an engine: at most `most`; None for PyTorch's own number, or fewer usable cores."""
     return ComputeThreads(most or min(torch.get_num_threads(), usable_cores()))
+
+
+def in_passing(work: Callable[[], _T]) -> _T:
+    """Run work on a thread that ends with it; return or raise what it does.
+
+    OpenMP keeps a team of threads for every live thread that has ever computed in parallel. When all teams together
+    have more threads than the machine has cores, GNU's OpenMP lets them sleep between operations at once, and each
+    operation takes longer. One-time work, such as loading weights, runs here, so that the engine's thread has the only
+    team. It uses spare cores only, as the engine's launches do.
+    """
+    outcome: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            with compute_threads().spread(WORTH):
+                outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=run, name="photonlite-start", daemon=True)
+    thread.start()
+    thread.join()
+    return outcome.result()
 
 
 def set_threads(count: int) -> None:

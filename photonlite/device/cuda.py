@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from photonlite.device.base import Array, Event
+from photonlite.device.base import Array, Event, own
 
 _BASE_TRIES = 5
 
@@ -15,8 +15,7 @@ _BASE_TRIES = 5
 class CudaDevice:
     """Three CUDA streams, which wait neither for one another nor for the default stream.
 
-    Args:
-        device: Which card. What its default stream has been given is done when the constructor returns.
+    What the card's default stream has been given is done when the constructor returns.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -35,15 +34,11 @@ class CudaDevice:
 
     def time_of(self, event: Event) -> float:
         base, at = self._base
-        return at + _seconds(base, _own(event).inner)
+        return at + _seconds(base, own(event, CudaEvent).inner)
 
     def elapsed(self, start: Event, end: Event) -> float:
-        """Return the seconds between two recorded and passed events, to about 0.5 µs.
-
-        Raises:
-            RuntimeError: One was not recorded or has not passed.
-        """
-        return _seconds(_own(start).inner, _own(end).inner)
+        """Return the seconds between two recorded and passed events, to about 0.5 µs."""
+        return _seconds(own(start, CudaEvent).inner, own(end, CudaEvent).inner)
 
     def rebase(self) -> None:
         tries = [self._record_base() for _ in range(_BASE_TRIES)]
@@ -72,11 +67,7 @@ class CudaDevice:
 
 
 class CudaStream:
-    """A CUDA stream and the way to run work on it.
-
-    Args:
-        inner: The stream.
-    """
+    """A CUDA stream and the way to run work on it."""
 
     def __init__(self, inner: torch.cuda.Stream) -> None:
         self._inner = inner
@@ -94,11 +85,11 @@ class CudaStream:
 
     def record(self, event: Event) -> None:
         self._check_open()
-        _own(event).inner.record(self._inner)
+        own(event, CudaEvent).inner.record(self._inner)
 
     def wait(self, event: Event) -> None:
         self._check_open()
-        self._inner.wait_event(_own(event).inner)
+        self._inner.wait_event(own(event, CudaEvent).inner)
 
     def close(self) -> None:
         self._closed = True
@@ -139,9 +130,3 @@ def _seconds(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
         return float(start.elapsed_time(end)) / 1000
     except ValueError as cause:
         raise RuntimeError("the event was not recorded") from cause
-
-
-def _own(event: Event) -> CudaEvent:
-    if not isinstance(event, CudaEvent):
-        raise TypeError(f"a {type(event).__name__} is no event of a CUDA device")
-    return event

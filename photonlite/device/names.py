@@ -1,11 +1,19 @@
-"""Names of devices and number types, "auto" included, as torch objects."""
+"""Names of devices and number types, "auto" included, as torch objects; opening a device."""
 
 import torch
 
+from photonlite.device.base import Device
+from photonlite.device.cpu import CpuDevice
+from photonlite.device.cuda import CudaDevice
 from photonlite.errors import SettingsError
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _KINDS = ("cpu", "cuda")
+
+
+def open_device(device: torch.device) -> Device:
+    """Start the streams of a device, as `resolve_device` returns it."""
+    return CudaDevice(device) if device.type == "cuda" else CpuDevice()
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

@@ -16,9 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from random import Random
 
-import numpy.typing as npt
-
-from photonlite.device.base import Array, Event, zeros
+from photonlite.device.base import Event, MarkDevice, MarkEvent, own
 
 LONGEST_OPERATION = 1e-3
 """Virtual seconds that one operation takes at most."""
@@ -28,14 +26,11 @@ class Deadlock(AssertionError):  # noqa: N818
     """A stream or the host waits for a mark that can never be reached."""
 
 
-class SimulatedDevice:
+class SimulatedDevice(MarkDevice):
     """Three streams whose operations run when the host touches the device, one at a time.
 
-    Args:
-        seed: Decides temper, order and durations; the same seed and the same calls give the same run.
-
-    Attributes:
-        now: The virtual clock, in seconds.
+    `seed` decides temper, order and durations: the same seed and the same calls give the same run. `now` is the
+    virtual clock, in seconds.
     """
 
     def __init__(self, seed: int | Random) -> None:
@@ -62,7 +57,7 @@ class SimulatedDevice:
         return not any(stream.ready or stream.queue for stream in self._streams)
 
     def step(self) -> bool:
-        """Run one operation that is ready, of any stream; returns whether there was one."""
+        """Run one operation that is ready, of any stream; return whether there was one."""
         return self._step(self._streams)
 
     def drift(self) -> None:
@@ -71,11 +66,7 @@ class SimulatedDevice:
             pass
 
     def drain(self) -> None:
-        """Run everything.
-
-        Raises:
-            Deadlock: Something waits for what never comes.
-        """
+        """Run everything; Deadlock where something waits for what never comes."""
         while self.step():
             pass
         if not self.idle:
@@ -83,30 +74,11 @@ class SimulatedDevice:
             raise Deadlock(f"nothing is ready, but these streams have operations left: {left}")
 
     def reach(self, mark: "_Mark") -> None:
-        """Run at least what a mark needs.
-
-        Raises:
-            Deadlock: It cannot be reached, since it lies behind work that waits for it.
-        """
+        """Run at least what a mark needs; Deadlock where it lies behind work that waits for it."""
         self.drift()
         while not mark.passed:
             self._advance(_first_needed(mark))
             self.drift()
-
-    def event(self) -> "SimulatedEvent":
-        return SimulatedEvent(self)
-
-    def time_of(self, event: Event) -> float:
-        return _own(event).time
-
-    def rebase(self) -> None:
-        """Do nothing: there is one clock."""
-
-    def elapsed(self, start: Event, end: Event) -> float:
-        return _own(end).time - _own(start).time
-
-    def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        return zeros(shape, dtype)
 
     def close(self) -> None:
         self.drain()
@@ -136,12 +108,7 @@ class SimulatedDevice:
 
 
 class SimulatedStream:
-    """Operations in order: work, marks to reach (its own) and marks to wait for (those of other streams).
-
-    Args:
-        name: For error messages.
-        device: Whose.
-    """
+    """Operations in order: work, marks to reach (its own) and marks to wait for (those of other streams)."""
 
     __slots__ = ("_device", "busy", "closed", "name", "queue")
 
@@ -158,10 +125,10 @@ class SimulatedStream:
     def record(self, event: Event) -> None:
         mark = _Mark(self)
         self._give(mark)
-        _own(event).mark = mark
+        own(event, MarkEvent).mark = mark
 
     def wait(self, event: Event) -> None:
-        mark = _own(event).mark
+        mark = own(event, MarkEvent).mark
         # What lies before a mark on this stream runs before later work anyway.
         if mark is not None and not mark.passed and mark.stream is not self:
             self._give(mark)
@@ -188,35 +155,6 @@ class SimulatedStream:
         self._device.drift()
 
 
-class SimulatedEvent:
-    """A mark on a stream; recording it again gives it a new one.
-
-    Args:
-        device: Whose.
-    """
-
-    __slots__ = ("_device", "mark")
-
-    def __init__(self, device: SimulatedDevice) -> None:
-        self._device = device
-        self.mark: _Mark | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.mark is None or self.mark.passed
-
-    @property
-    def time(self) -> float:
-        """When the mark was reached."""
-        if self.mark is None or not self.mark.passed:
-            raise RuntimeError("the event was not recorded or has not passed")
-        return self.mark.time
-
-    def wait(self) -> None:
-        if self.mark is not None:
-            self._device.reach(self.mark)
-
-
 class _Mark:
     """One recording: passed once and for good."""
 
@@ -239,9 +177,3 @@ def _first_needed(mark: _Mark) -> SimulatedStream:
             raise AssertionError(f"the head of {stream.name} is ready, but the stream says it is not")
         stream = head.stream
     return stream
-
-
-def _own(event: Event) -> SimulatedEvent:
-    if not isinstance(event, SimulatedEvent):
-        raise TypeError(f"a {type(event).__name__} is no event of a simulated device")
-    return event

@@ -13,8 +13,8 @@ import torch
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.config import EngineConfig
-from photonlite.device.bodies import open_device
 from photonlite.device.cores import compute_threads
+from photonlite.device.names import open_device
 from photonlite.engine.core import EngineCore
 from photonlite.grammar.automata.mask import words
 from photonlite.images.packing import MOST_BYTES

@@ -31,9 +31,7 @@ class NamedImage:
     def drop_crops(self) -> None: ...
 
 
-def sequence(
-    prompt: Iterable[int | Token], image: str | None = None, *, prefix: int = 1, budget: int = 8
-) -> Sequence:
+def sequence(prompt: Iterable[int | Token], image: str | None = None, *, prefix: int = 1, budget: int = 8) -> Sequence:
     """A waiting sequence; `prefix` is BOS and image tokens."""
     tokens = tuple(token if isinstance(token, Token) else Token(token) for token in prompt)
     request = Request("test", tokens, _NOTHING, budget, SamplingSettings())
@@ -64,6 +62,11 @@ def served(manager: CacheManager, sequence: Sequence) -> Admission:
     return admission
 
 
+def forget(manager: CacheManager) -> None:
+    """Evict every unused block."""
+    manager.prefix.evict(manager.prefix.idle_pages)
+
+
 def check(manager: CacheManager, sequences: Iterable[Sequence]) -> None:
     """Compare the counts of all pages with all owners there are."""
-    manager.pages.check(manager.owners() + Counter(page for each in sequences for page in each.pages))
+    manager.pages.check(manager.prefix.owners() + Counter(page for each in sequences for page in each.pages))

@@ -12,7 +12,15 @@ import torch
 
 import photonlite
 from photonlite.device import cores
-from photonlite.device.cores import WORTH, ComputeThreads, SpareCores, idle_seconds, set_threads, usable_cores
+from photonlite.device.cores import (
+    WORTH,
+    ComputeThreads,
+    SpareCores,
+    idle_seconds,
+    in_passing,
+    set_threads,
+    usable_cores,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,6 +149,21 @@ def test_small_operations_take_no_share_and_a_failure_gives_its_share_back() -> 
     assert elsewhere(small) == 4
     elsewhere(fail)
     assert wide == set()
+
+
+def test_one_time_work_runs_on_a_thread_that_ends_with_it() -> None:
+    before = threading.active_count()
+
+    assert in_passing(threading.get_ident) != threading.get_ident()
+    assert threading.active_count() == before
+
+
+def test_one_time_work_raises_in_the_calling_thread() -> None:
+    def fail() -> None:
+        raise KeyError("weights")
+
+    with pytest.raises(KeyError, match="weights"):
+        in_passing(fail)
 
 
 def test_only_the_calling_thread_gets_another_number() -> None:

@@ -1,7 +1,9 @@
 import pytest
 import torch
 
-from photonlite.device.names import resolve_device, resolve_dtype
+from photonlite.device import names
+from photonlite.device.cpu import CpuDevice
+from photonlite.device.names import open_device, resolve_device, resolve_dtype
 from photonlite.errors import SettingsError
 
 CPU = torch.device("cpu")
@@ -80,3 +82,16 @@ def test_types_go_by_name_or_by_themselves() -> None:
 def test_an_unknown_type_is_refused(dtype: str) -> None:
     with pytest.raises(SettingsError, match="give 'auto', 'float32', 'float16', 'bfloat16'"):
         resolve_dtype(dtype, CPU)
+
+
+def test_the_cpu_opens_as_worker_threads() -> None:
+    device = open_device(CPU)
+
+    assert isinstance(device, CpuDevice)
+    device.close()
+
+
+def test_a_cuda_device_opens_as_streams_on_that_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "CudaDevice", lambda device: ("streams of", device))
+
+    assert open_device(torch.device("cuda", 1)) == ("streams of", torch.device("cuda", 1))

@@ -197,14 +197,14 @@ class Bench:
         raise AssertionError(f"not done after {ticks} ticks")
 
     def check(self) -> None:
-        owners = self.cache.owners()
+        owners = self.cache.prefix.owners()
         for sequence in self.sequences:
             owners.update(sequence.pages)
         self.pages.check(owners)
 
     def everything_is_free(self) -> bool:
         self.check()
-        self.cache.forget_all()
+        self.cache.prefix.evict(self.cache.prefix.idle_pages)
         running = self.scheduler.running
         return self.pages.free == self.pages.usable and not running.zombies and not len(running)
 

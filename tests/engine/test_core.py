@@ -295,7 +295,7 @@ def test_a_prompt_that_was_launched_over_crops_for_which_memory_was_short_says_n
 
     assert spoilt == 1
     assert [(sink.ends[0].error, len(sink.tokens)) for sink in (leader, follower)] == [(None, 3)] * 2
-    assert len(bench.cache._leases) == 0
+    assert len(bench.cache._chains) == 0
     assert bench.everything_is_free()
 
 

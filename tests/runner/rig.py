@@ -14,7 +14,7 @@ from torch import Tensor
 from photonlite import sequence as engine_sequence
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, SamplingParams, ScheduledBatch, Step
 from photonlite.config import KvDtype
-from photonlite.device.base import Array, zeros
+from photonlite.device.base import Array
 from photonlite.device.cuda import CudaDevice
 from photonlite.grammar.automata.mask import words
 from photonlite.images.crops import ImageCrops
@@ -66,7 +66,7 @@ class Immediate:
         return 0.0
 
     def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        return zeros(shape, dtype)
+        return np.zeros(shape, dtype)
 
     def close(self) -> None: ...
 

@@ -6,7 +6,7 @@ import numpy.typing as npt
 import pytest
 
 from photonlite.batch import BatchItem, SamplingParams, ScheduledBatch, Step
-from photonlite.device.base import Array, zeros
+from photonlite.device.base import Array
 from photonlite.errors import NumericalError
 from photonlite.kernels.columns import FINITE, ID
 from photonlite.request import Allowed, Request, SamplingSettings, Token
@@ -41,7 +41,7 @@ class Card:
     time_of = elapsed  # type: ignore[assignment]
 
     def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        return zeros(shape, dtype)
+        return np.zeros(shape, dtype)
 
     def close(self) -> None: ...
 

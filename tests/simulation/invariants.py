@@ -131,7 +131,7 @@ def _check_ended(sequence: Sequence) -> None:
 
 def check_pages(simulation: "Simulation") -> None:
     """Count the owners of all pages."""
-    owners = simulation.cache.owners()
+    owners = simulation.cache.prefix.owners()
     for queue in (simulation.scheduler.running, simulation.scheduler.running.zombies):
         for sequence in queue:
             owners.update(sequence.pages)
@@ -167,7 +167,7 @@ def check_end(simulation: "Simulation") -> None:
     if body.features or body.embeddings or body.uncut:
         raise Violation(f"the device keeps features of images: {body.features} {body.embeddings} {body.uncut}")
     _check_waste(simulation)
-    simulation.cache.forget_all()
+    simulation.cache.prefix.evict(simulation.cache.prefix.idle_pages)
     if simulation.pages.free != simulation.pages.usable:
         raise Violation(f"{simulation.pages.usable - simulation.pages.free} pages never came back")
     _check_tables(simulation)

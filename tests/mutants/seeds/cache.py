@@ -11,9 +11,9 @@ MUTANTS = [
         "tests/cache",
     ),
     Mutant(
-        "the source of a copy is not held",
-        "cache/manager.py",
-        "            self.pages.retain((source,))\n",
+        "blocks in use are not counted as used",
+        "cache/prefix.py",
+        "            block.users += 1\n",
         "",
         "tests/cache",
     ),
