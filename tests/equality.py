@@ -165,7 +165,15 @@ class Asked:
         prompts = tiny_prompts(config)  # type: ignore[arg-type]
         if self.kind == "chance":
             base = query.build(
-                prompts, "why?", with_image=self.image is not None, reasoning=False, refs=None, settings=self.settings
+                prompts,
+                query.read_question(
+                    prompts,
+                    "why?",
+                    with_image=self.image is not None,
+                    reasoning=False,
+                    refs=None,
+                    settings=self.settings,
+                ),
             )
             budget = min(base.budget, 40)
             return Request("query", base.prompt, Chance(self.seed, budget), budget, self.settings)
@@ -182,11 +190,14 @@ class Asked:
             return caption.build(prompts, "short", settings=self.settings)
         return query.build(
             prompts,
-            "why? " * (1 + self.seed % 4),
-            with_image=self.image is not None,
-            reasoning=self.kind == "reasoning",
-            refs=refs if self.image is not None else None,
-            settings=self.settings,
+            query.read_question(
+                prompts,
+                "why? " * (1 + self.seed % 4),
+                with_image=self.image is not None,
+                reasoning=self.kind == "reasoning",
+                refs=refs if self.image is not None else None,
+                settings=self.settings,
+            ),
         )
 
     def _typed(self, prompts: MoondreamPrompts) -> Request:

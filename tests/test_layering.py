@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 FACE = "__init__"
 LAYERS = (
     {"errors", "hints", "settings", "config"}
-    | {"request", "results", "sequence", "batch", "device", "observe"},
-    {"kernels", "images", "cache", "grammar"},
+    | {"images", "request", "results", "sequence", "batch", "device", "observe"},
+    {"kernels", "cache", "grammar"},
     {"models", "scheduler", "skills"},
     {"runner"},
     {"tuning", "engine"},
@@ -95,9 +95,9 @@ def test_photonlite_keeps_its_layers() -> None:
 @pytest.mark.parametrize(
     ("file", "source", "complaint"),
     [
-        ("results.py", "from photonlite.images.decode import load_image", "upward, from layer 0 to layer 1"),
-        ("results.py", "from photonlite.images import decode", "upward"),
-        ("results.py", "from photonlite import images", "upward"),
+        ("results.py", "from photonlite.grammar.spec import GrammarSpec", "upward, from layer 0 to layer 1"),
+        ("results.py", "from photonlite.grammar import spec", "upward"),
+        ("results.py", "from photonlite import grammar", "upward"),
         ("results.py", "import photonlite.engine as engine", "upward"),
         ("results.py", "import photonlite", "upward, from layer 0 to layer 5"),
         ("results.py", "from photonlite import __version__", "upward, from layer 0 to layer 5"),

@@ -152,7 +152,9 @@ def test_the_context_ends_a_list_and_nothing_is_fed_beyond_it() -> None:
 def test_reasoning_decodes_coordinates_and_goes_over_into_the_answer() -> None:
     prompts = tiny_prompts(NANO)
     settings = SamplingSettings(max_tokens=3)
-    request = query.build(prompts, "why?", with_image=True, reasoning=True, refs=None, settings=settings)
+    request = query.build(
+        prompts, query.read_question(prompts, "why?", with_image=True, reasoning=True, refs=None, settings=settings)
+    )
 
     done = biased(NANO, coordinate=200).generate(request, crops()).complete()
 
@@ -167,7 +169,10 @@ def test_reasoning_decodes_coordinates_and_goes_over_into_the_answer() -> None:
 @torch.inference_mode()
 def test_a_coordinate_in_reasoning_is_fed_as_a_coordinate() -> None:
     settings = SamplingSettings(max_tokens=2)
-    request = query.build(tiny_prompts(NANO), "why?", with_image=True, reasoning=True, refs=None, settings=settings)
+    request = query.build(
+        tiny_prompts(NANO),
+        query.read_question(tiny_prompts(NANO), "why?", with_image=True, reasoning=True, refs=None, settings=settings),
+    )
     model = tiny_model(NANO)
     model.text.lm_head.bias[COORD] += 200
 
@@ -202,11 +207,14 @@ def test_sampling_repeats_with_a_seed() -> None:
 def test_text_only_starts_with_bos() -> None:
     request = query.build(
         tiny_prompts(NANO),
-        "why?",
-        with_image=False,
-        reasoning=False,
-        refs=None,
-        settings=SamplingSettings(max_tokens=5),
+        query.read_question(
+            tiny_prompts(NANO),
+            "why?",
+            with_image=False,
+            reasoning=False,
+            refs=None,
+            settings=SamplingSettings(max_tokens=5),
+        ),
     )
     done = engine(NANO).generate(request).complete()
 

@@ -50,7 +50,10 @@ def expected(loaded: LoadedModel, skill: str, image: Image.Image | None, setting
             return caption.finish(prompts, oracle.generate(request, crops).complete())
     reasoning = skill == "reason"
     request = query.build(
-        prompts, "why?", with_image=crops is not None, reasoning=reasoning, refs=None, settings=sampling
+        prompts,
+        query.read_question(
+            prompts, "why?", with_image=crops is not None, reasoning=reasoning, refs=None, settings=sampling
+        ),
     )
     return query.finish(request, prompts, oracle.generate(request, crops).complete())
 

@@ -72,17 +72,17 @@ class Session:
         if task.stream is None:
             return task.finish(handle.result())
         handle.raise_error()
-        return task.stream(TokenStream(handle), handle.outcome)
+        return task.stream(TokenStream(handle), on_end=handle.outcome)
 
     async def arun(self, task: Task[R]) -> R:
         """The same for coroutines: nothing slow happens on the event loop."""
         handle = self.launch(task)
-        if task.astream is None:
+        if task.stream is None:
             await handle.wait_async()
             return task.finish(handle.result())
         await handle.wait_async(handle.submitted)
         handle.raise_error()
-        return task.astream(TokenStream(handle), handle.outcome)
+        return task.stream(TokenStream(handle), on_end=handle.outcome, awaited=True)
 
     def encode(self, task: Task[Completion]) -> EncodedImage:
         """Encode an image into the prefix cache, and wait."""

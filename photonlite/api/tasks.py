@@ -4,7 +4,7 @@ The methods of :class:`photonlite.VisionModel`, their async twins and `batch` al
 """
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -14,10 +14,10 @@ from photonlite.errors import ImageError, InputError, SettingsError
 from photonlite.hints import did_you_mean
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.images.source import ImageSource
-from photonlite.request import Completion, Request, SamplingSettings, Token
+from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Answer, Metrics
 from photonlite.skills import caption, detect, encode, point, query, segment
-from photonlite.skills.base import OnEnd, Prompts
+from photonlite.skills.base import Prompts
 from photonlite.skills.typed.choices import ChoiceQuestion
 from photonlite.skills.typed.forms import ChoicesForm, form_of
 from photonlite.skills.typed.question import DeferredRequest, TypedQuestion
@@ -68,8 +68,7 @@ class Task(Generic[R]):
         image: What it is about; None for text alone.
         finish: Reads the result.
         options: Of the call.
-        stream: Reads the result as it comes; None where it is wanted whole.
-        astream: The same from tokens that are awaited.
+        stream: Reads the result as it comes, from its tokens; None where it is wanted whole.
         typed: Compiles to the grammar that the request lacks; None where it has one.
         further: Returns the follow-up requests, by name, of a completion and the name of its request (None: the first).
     """
@@ -78,8 +77,7 @@ class Task(Generic[R]):
     image: ImageInput | None
     finish: Callable[[Completion], R]
     options: CallOptions
-    stream: Callable[[Iterator[Token], OnEnd], R] | None = None
-    astream: Callable[[AsyncIterator[Token], OnEnd], R] | None = None
+    stream: Callable[..., R] | None = None
     typed: DeferredRequest | None = None
     further: Callable[[Any, Completion], Iterable[tuple[Any, Request]]] | None = None
 
@@ -110,7 +108,7 @@ def build_task(
         request = caption.build(prompts, arguments["length"], settings=sampling)
         finish = partial(caption.finish, prompts)
         if arguments["stream"]:
-            more = {"stream": partial(caption.stream, prompts), "astream": partial(caption.astream, prompts)}
+            more = {"stream": partial(caption.stream, prompts)}
     elif skill == "detect":
         request = detect.build(prompts, arguments["object"], settings=sampling)
         finish = partial(detect.finish, request)
@@ -131,26 +129,29 @@ def _query(
     prompts: Prompts, arguments: Mapping[str, Any], sampling: SamplingSettings, *, with_image: bool
 ) -> tuple[Request, Callable[[Completion], Answer], dict[str, Any]]:
     form = form_of(arguments["schema"], arguments["choices"], arguments["regex"])
-    question, reasoning, refs = arguments["question"], arguments["reasoning"], arguments["spatial_refs"]
-    if form is None:
-        request = query.build(
-            prompts, question, with_image=with_image, reasoning=reasoning, refs=refs, settings=sampling
-        )
-        finish, stream, astream = (partial(f, request, prompts) for f in (query.finish, query.stream, query.astream))
-        return request, finish, {"stream": stream, "astream": astream} if arguments["stream"] else {}
     asked = query.read_question(
-        prompts, question, with_image=with_image, reasoning=reasoning, refs=refs, settings=sampling
+        prompts,
+        arguments["question"],
+        with_image=with_image,
+        reasoning=arguments["reasoning"],
+        refs=arguments["spatial_refs"],
+        settings=sampling,
     )
-    typed: TypedQuestion | ChoiceQuestion
-    if isinstance(form, ChoicesForm):
-        typed = ChoiceQuestion(prompts, asked, form)
-        more: dict[str, Any] = {"typed": typed, "further": typed.further}
+    more: dict[str, Any] = {}
+    if form is None:
+        request = query.build(prompts, asked)
+        finish: Callable[[Completion], Answer] = partial(query.finish, request, prompts)
+        stream: Callable[..., Answer] = partial(query.stream, request, prompts)
     else:
-        typed = TypedQuestion(prompts, asked, form)
-        more = {"typed": typed}
-    if arguments["stream"]:
-        more |= {"stream": typed.stream, "astream": typed.astream}
-    return typed.draft, typed.finish, more
+        typed: TypedQuestion | ChoiceQuestion
+        if isinstance(form, ChoicesForm):
+            typed = ChoiceQuestion(prompts, asked, form)
+            more["further"] = typed.further
+        else:
+            typed = TypedQuestion(prompts, asked, form)
+        more["typed"] = typed
+        request, finish, stream = typed.draft, typed.finish, typed.stream
+    return request, finish, more | ({"stream": stream} if arguments["stream"] else {})
 
 
 def task_from_mapping(prompts: Prompts, owner: type, task: Mapping[str, Any]) -> Task[Any]:

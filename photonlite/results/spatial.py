@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from photonlite.errors import InputError
+from photonlite.images.source import ImageSource
 from photonlite.results.base import Metrics, ResultMetadata, SkillResult
 from photonlite.results.drawing.items import draw_items
-from photonlite.results.drawing.open import PlotImage, open_image
-from photonlite.results.drawing.style import Style
+from photonlite.results.drawing.style import Style, open_image
 from photonlite.results.export import (
     Item,
     coco_annotations,
@@ -56,7 +56,7 @@ class _Spatial(SkillResult):
 
     def plot(
         self,
-        image: PlotImage,
+        image: ImageSource,
         *,
         labels: bool = True,
         scores: bool = True,

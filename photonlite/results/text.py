@@ -3,92 +3,115 @@
 import reprlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from os import PathLike
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from PIL import Image
 
 from photonlite.errors import InputError
+from photonlite.images.source import ImageSource
 from photonlite.results.base import Metrics, ResultMetadata, SkillResult
-from photonlite.results.drawing.open import PlotImage, open_image
 from photonlite.results.drawing.strip import append_text_strip
+from photonlite.results.drawing.style import open_image
 
-# Called once when a stream ends; returns metrics and finish reason.
 OnEnd = Callable[[], tuple[Metrics | None, str | None]]
+"""Called once when a stream ends; returns metrics and finish reason."""
 
 
-class TextIterator(Iterator[str]):
+class TokenReader(Protocol):
+    """Turns the tokens of a stream into pieces of text."""
+
+    def feed(self, token: Any, /) -> str: ...
+    def flush(self) -> str: ...
+
+
+class _TextStream:
     """The pieces of a text as they come; keeps them, so that the whole text can be read as well.
 
-    `on_end` is called when the pieces end, and what it returns is written to `metadata`.
+    Its iterators are no generators: another thread may close them while one waits, and dropping one drops its source.
     """
 
-    def __init__(self, pieces: Iterator[str], metadata: ResultMetadata, on_end: OnEnd | None) -> None:
-        self._pieces = pieces
+    def __init__(self, source: Any, metadata: ResultMetadata, reader: TokenReader | None, on_end: OnEnd | None) -> None:
+        self._source = source
         self._metadata = metadata
+        self._reader = reader
         self._on_end = on_end
         self._received: list[str] = []
 
-    def __next__(self) -> str:
-        try:
-            piece = next(self._pieces)
-        except StopIteration:
-            on_end, self._on_end = self._on_end, None
-            if on_end is not None:
-                self._metadata.metrics, self._metadata.finish_reason = on_end()
-            raise
-        self._received.append(piece)
-        return piece
-
-    def close(self) -> None:
-        """Stop early: the source is closed, no more pieces come, and the metadata stays unknown."""
-        self._on_end = None
-        close = getattr(self._pieces, "close", None)
-        if close is not None:
-            close()
-        self._pieces = iter(())
-
-    def read(self) -> str:
-        """The whole text; waits for the pieces that have not come yet."""
-        for _ in self:
-            pass
-        return "".join(self._received)
-
-
-class AsyncTextIterator(AsyncIterator[str]):
-    """A `TextIterator` for pieces that are awaited; `on_end` must not block."""
-
-    def __init__(self, pieces: AsyncIterator[str], metadata: ResultMetadata, on_end: OnEnd | None) -> None:
-        self._pieces: AsyncIterator[str] | None = pieces
-        self._metadata = metadata
-        self._on_end = on_end
-        self._received: list[str] = []
+    @property
+    def ended(self) -> bool:
+        """Whether no more pieces will come."""
+        return self._source is None
 
     @property
     def received(self) -> str:
         """The text received so far."""
         return "".join(self._received)
 
-    @property
-    def ended(self) -> bool:
-        """Whether no more pieces will come."""
-        return self._pieces is None
+    def _read(self, token: Any) -> str:
+        """Read a piece, which is empty while its text is not certain."""
+        return self._kept(token if self._reader is None else self._reader.feed(token))
+
+    def _read_rest(self) -> str:
+        self._source = None
+        return self._kept("" if self._reader is None else self._reader.flush())
+
+    def _kept(self, piece: str) -> str:
+        if piece:
+            self._received.append(piece)
+        return piece
+
+    def _end(self) -> None:
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            self._metadata.metrics, self._metadata.finish_reason = on_end()
+
+
+class TextIterator(_TextStream, Iterator[str]):
+    """The pieces of a text, from an iterator of pieces or of tokens."""
+
+    def __next__(self) -> str:
+        while (source := self._source) is not None:
+            try:
+                piece = self._read(next(source))
+            except StopIteration:
+                piece = self._read_rest()
+            if piece:
+                return piece
+        self._end()
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop early: the source is closed, no more pieces come, and the metadata stays unknown."""
+        self._on_end = None
+        close = getattr(self._source, "close", None)
+        self._source = None
+        if close is not None:
+            close()
+
+    def read(self) -> str:
+        """The whole text; waits for the pieces that have not come yet."""
+        for _ in self:
+            pass
+        return self.received
+
+
+class AsyncTextIterator(_TextStream, AsyncIterator[str]):
+    """A `TextIterator` for pieces or tokens that are awaited; `on_end` must not block."""
 
     async def __anext__(self) -> str:
-        if self._pieces is None:
-            raise StopAsyncIteration
-        try:
-            piece = await anext(self._pieces)
-        except StopAsyncIteration:
-            self._pieces, on_end, self._on_end = None, self._on_end, None
-            if on_end is not None:
-                self._metadata.metrics, self._metadata.finish_reason = on_end()
-            raise
-        self._received.append(piece)
-        return piece
+        while (source := self._source) is not None:
+            try:
+                piece = self._read(await anext(source))
+            except StopAsyncIteration:
+                piece = self._read_rest()
+            if piece:
+                return piece
+        self._end()
+        raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """Stop early: the source is dropped, no more pieces come, and the metadata stays unknown."""
-        self._pieces = self._on_end = None
+        self._source = self._on_end = None
 
     async def read(self) -> str:
         """The whole text; waits for the pieces that have not come yet."""
@@ -98,11 +121,15 @@ class AsyncTextIterator(AsyncIterator[str]):
 
 
 class TextInfo(TypedDict, total=False):
-    """Time and tokens of the request, and why the text ended; of a stream, a function that returns both at its end."""
+    """Time and tokens of the request, and why the text ended.
+
+    Of a stream, `on_end` returns both at its end, and `awaited` decides for a source that can be read both ways.
+    """
 
     metrics: Metrics | None
     finish_reason: str | None
     on_end: OnEnd | None
+    awaited: bool
 
 
 class _Text(SkillResult):
@@ -114,17 +141,18 @@ class _Text(SkillResult):
         self,
         value: Any,
         more: dict[str, Any],
+        reader: TokenReader | None,
         *,
         metrics: Metrics | None = None,
         finish_reason: str | None = None,
         on_end: OnEnd | None = None,
+        awaited: bool = False,
     ) -> None:
         metadata = ResultMetadata(metrics, finish_reason)
         # The value of a typed answer may be an iterator itself: pydantic gives one for `Iterable[int]`.
-        if "text" not in more and isinstance(value, AsyncIterator):
-            value = AsyncTextIterator(value, metadata, on_end)
-        elif "text" not in more and isinstance(value, Iterator):
-            value = TextIterator(value, metadata, on_end)
+        if "text" not in more and isinstance(value, Iterator | AsyncIterator):
+            stream = TextIterator if isinstance(value, Iterator) and not awaited else AsyncTextIterator
+            value = stream(value, metadata, reader, on_end)
         super().__init__({self._key: value, **more}, metadata)
 
     @property
@@ -147,7 +175,7 @@ class _Text(SkillResult):
         return await value.read() if isinstance(value, AsyncTextIterator) else self.text
 
     def plot(
-        self, image: PlotImage, *, font_size: int | None = None, font: str | PathLike[str] | None = None
+        self, image: ImageSource, *, font_size: int | None = None, font: str | PathLike[str] | None = None
     ) -> Image.Image:
         """Write the text into a strip below the image. A stream is read to its end first.
 
@@ -177,13 +205,20 @@ class Caption(_Text):
 
     Args:
         caption: The text, or the pieces of it as they come.
+        reader: Of a stream of tokens, turns them into text.
         info: See `TextInfo`.
     """
 
     _key = "caption"
 
-    def __init__(self, caption: str | Iterator[str] | AsyncIterator[str], **info: Unpack[TextInfo]) -> None:
-        super().__init__(caption, {}, **info)
+    def __init__(
+        self,
+        caption: str | Iterator[Any] | AsyncIterator[Any],
+        *,
+        reader: TokenReader | None = None,
+        **info: Unpack[TextInfo],
+    ) -> None:
+        super().__init__(caption, {}, reader, **info)
 
 
 class Answer(_Text):
@@ -197,6 +232,7 @@ class Answer(_Text):
         text: Of a typed answer, its JSON; None leaves the key out.
         scores: The probability of each choice; None leaves the key out. Of a stream they come with the end.
         read: Of a stream, converts its whole text to the answer's value.
+        reader: Of a stream of tokens, turns them into text.
         info: See `TextInfo`.
     """
 
@@ -210,11 +246,12 @@ class Answer(_Text):
         text: str | None = None,
         scores: dict[str, float] | None = None,
         read: Callable[[str], Any] | None = None,
+        reader: TokenReader | None = None,
         **info: Unpack[TextInfo],
     ) -> None:
         parts = {"text": text, "scores": scores, "reasoning": reasoning}
         more = {name: part for name, part in parts.items() if part is not None}
-        super().__init__(answer, more, **info)
+        super().__init__(answer, more, reader, **info)
         self._read = read
 
     @property

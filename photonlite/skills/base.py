@@ -1,13 +1,15 @@
 """What skills share: the interface of a checkpoint, checks of input, room in the context, reading of tokens, scores."""
 
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
 from photonlite.grammar.decoding.base import PathIds, Vocabulary
-from photonlite.request import Token
-from photonlite.results import Box, Detections, Metrics, Point, Points, Segments
+from photonlite.request import Completion, Token
+from photonlite.results import Box, Detections, Point, Points, Segments
+from photonlite.results.spatial import ResultInfo
+from photonlite.results.text import TokenReader
 
 MAX_OBJECT_CHARACTERS = 1_000
 MAX_QUESTION_CHARACTERS = 4_000
@@ -20,9 +22,6 @@ Also a whole result of `detect`, `point` or `segment`, or one of its entries.
 
 Places: TypeAlias = Sequence[Sequence[float]]
 """Spatial references as numbers."""
-
-OnEnd = Callable[[], tuple[Metrics | None, str | None]]
-"""Called when a stream ends; returns its metrics and finish reason."""
 
 
 class TokenDecoder(Protocol):
@@ -77,6 +76,10 @@ def clean_text(text: object, what: str, limit: int) -> str:
     return stripped
 
 
+def clean_object(subject: object) -> str:
+    return clean_text(subject, "object", MAX_OBJECT_CHARACTERS)
+
+
 def clean_refs(refs: SpatialRefs | None) -> Places:
     """Return spatial references as numbers, whose range the prompts check; raises a SpatialRefError."""
     if refs is None:
@@ -129,13 +132,6 @@ def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool) -
     return prompts.max_context - needed + 1
 
 
-class Reader(Protocol):
-    """Reads tokens one by one into pieces of text."""
-
-    def feed(self, token: Token) -> str: ...
-    def flush(self) -> str: ...
-
-
 class TextReader:
     """Reads plain text; the end id is left out."""
 
@@ -150,50 +146,8 @@ class TextReader:
         return self._detokenizer.flush()
 
 
-class TextPieces(Iterator[str]):
-    """The text of tokens as it becomes certain. No generator: another thread may close it while one waits for it."""
-
-    def __init__(self, reader: Reader, tokens: Iterable[Token]) -> None:
-        self._reader = reader
-        self._tokens = iter(tokens)
-        self._ended = False
-
-    def __next__(self) -> str:
-        while not self._ended:
-            try:
-                piece = self._reader.feed(next(self._tokens))
-            except StopIteration:
-                self._ended = True
-                piece = self._reader.flush()
-            if piece:
-                return piece
-        raise StopIteration
-
-    def close(self) -> None:
-        """Close the tokens, which wakes a thread that waits for one."""
-        close = getattr(self._tokens, "close", None)
-        if close is not None:
-            close()
-
-
-class AsyncTextPieces(AsyncIterator[str]):
-    """The same for awaited tokens. No generator: dropping this releases the tokens at once."""
-
-    def __init__(self, reader: Reader, tokens: AsyncIterator[Token]) -> None:
-        self._reader = reader
-        self._tokens = tokens
-        self._ended = False
-
-    async def __anext__(self) -> str:
-        while not self._ended:
-            try:
-                piece = self._reader.feed(await anext(self._tokens))
-            except StopAsyncIteration:
-                self._ended = True
-                piece = self._reader.flush()
-            if piece:
-                return piece
-        raise StopAsyncIteration
+def read_text(reader: TokenReader, tokens: Iterable[Token]) -> str:
+    return "".join(map(reader.feed, tokens)) + reader.flush()
 
 
 def groups(tokens: Iterable[Token], size: int) -> list[tuple[Token, ...]]:
@@ -201,6 +155,15 @@ def groups(tokens: Iterable[Token], size: int) -> list[tuple[Token, ...]]:
     carrying = [token for token in tokens if token.values]
     whole = len(carrying) // size * size
     return [tuple(carrying[start : start + size]) for start in range(0, whole, size)]
+
+
+def spatial_info(completion: Completion) -> ResultInfo:
+    """Return what a spatial result says beside its items."""
+    return {
+        "metrics": completion.metrics,
+        "finish_reason": completion.finish_reason,
+        "picture_size": completion.picture_size,
+    }
 
 
 def score(tokens: Sequence[Token]) -> float:

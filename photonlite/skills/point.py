@@ -4,28 +4,21 @@ from photonlite.grammar.decoding.spatial import PointGrammar
 from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Points
 from photonlite.skills.base import (
-    MAX_OBJECT_CHARACTERS,
     Prompts,
     SpatialRefs,
     clamp,
+    clean_object,
     clean_refs,
-    clean_text,
     groups,
     room_after,
     score,
+    spatial_info,
 )
 
 
 def build(prompts: Prompts, subject: str, *, refs: SpatialRefs | None = None, settings: SamplingSettings) -> Request:
-    """Make the request for points at a subject of at most 1,000 characters.
-
-    Raises:
-        PromptError: The subject is no text, empty or too long.
-        SpatialRefError: A reference is not inside the image.
-        UnsupportedSkillError: The checkpoint gives no points.
-        CapacityError: The prompt exceeds the context.
-    """
-    subject = clean_text(subject, "object", MAX_OBJECT_CHARACTERS)
+    """Make the request for points at a subject of at most 1,000 characters."""
+    subject = clean_object(subject)
     prompt = prompts.point(subject, refs=clean_refs(refs))
     # Like the public reference, a list is limited by max_objects and the context, not by max_tokens.
     budget = min(2 * settings.max_objects, room_after(prompt, prompts, with_image=True))
@@ -39,9 +32,4 @@ def finish(request: Request, completion: Completion) -> Points:
         {"x": clamp(x.values[0]), "y": clamp(y.values[0]), "label": request.subject, "score": score((x, y))}
         for x, y in groups(completion.tokens, size=2)
     ]
-    return Points(
-        points,
-        metrics=completion.metrics,
-        finish_reason=completion.finish_reason,
-        picture_size=completion.picture_size,
-    )
+    return Points(points, **spatial_info(completion))

@@ -10,24 +10,22 @@ reasoning ... 7 (ground) words 5 5 5 5 ... 9 (end) ... 3 (answer) words ... 0 (e
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from photonlite.errors import SpatialRefError
 from photonlite.grammar.decoding.base import Vocabulary
 from photonlite.grammar.decoding.text import ReasoningGrammar, TextGrammar
 from photonlite.request import Completion, Grammar, Request, SamplingSettings, Token
 from photonlite.results import Answer
+from photonlite.results.text import TextInfo, TokenReader
 from photonlite.skills.base import (
     MAX_QUESTION_CHARACTERS,
-    AsyncTextPieces,
-    OnEnd,
     Prompts,
-    Reader,
     SpatialRefs,
-    TextPieces,
     TextReader,
     clean_refs,
     clean_text,
+    read_text,
     room_after,
 )
 
@@ -71,47 +69,36 @@ def read_question(
     return CheckedQuestion(subject, prompt, reasoning, room_after(prompt, prompts, with_image=with_image), settings)
 
 
-def build(
-    prompts: Prompts,
-    question: str | None,
-    *,
-    with_image: bool,
-    reasoning: bool,
-    refs: SpatialRefs | None,
-    settings: SamplingSettings,
-) -> Request:
-    """Make the request for an answer in words; errors are those of `read_question`."""
-    asked = read_question(prompts, question, with_image=with_image, reasoning=reasoning, refs=refs, settings=settings)
-    if reasoning:
-        budget = min(asked.room, 2 * settings.max_tokens + 1)
-        return asked.request(ReasoningGrammar(prompts.vocabulary, budget, settings.max_tokens), budget)
-    budget = min(asked.room, settings.max_tokens)
+def build(prompts: Prompts, asked: CheckedQuestion) -> Request:
+    """Make the request for an answer in words."""
+    limit = asked.settings.max_tokens
+    if asked.reasoning:
+        budget = min(asked.room, 2 * limit + 1)
+        return asked.request(ReasoningGrammar(prompts.vocabulary, budget, limit), budget)
+    budget = min(asked.room, limit)
     return asked.request(TextGrammar(prompts.vocabulary, budget), budget)
 
 
 def finish(request: Request, prompts: Prompts, completion: Completion) -> Answer:
     """Read the answer, and the reasoning before it if there was any."""
     reasoning, reader = _reader(request, prompts)
-    text = "".join(TextPieces(reader, completion.tokens))
+    text = read_text(reader, completion.tokens)
     return Answer(text, reasoning, metrics=completion.metrics, finish_reason=completion.finish_reason)
 
 
-def stream(request: Request, prompts: Prompts, tokens: Iterator[Token], on_end: OnEnd) -> Answer:
+def stream(
+    request: Request, prompts: Prompts, tokens: Iterator[Token] | AsyncIterator[Token], **info: Unpack[TextInfo]
+) -> Answer:
     """Read the answer piece by piece. Its reasoning is empty until the first piece is there: it is not streamed."""
     reasoning, reader = _reader(request, prompts)
-    return Answer(TextPieces(reader, tokens), reasoning, on_end=on_end)
+    return Answer(tokens, reasoning, reader=reader, **info)
 
 
-def astream(request: Request, prompts: Prompts, tokens: AsyncIterator[Token], on_end: OnEnd) -> Answer:
-    reasoning, reader = _reader(request, prompts)
-    return Answer(AsyncTextPieces(reader, tokens), reasoning, on_end=on_end)
-
-
-def _reader(request: Request, prompts: Prompts) -> tuple[dict[str, Any] | None, Reader]:
+def _reader(request: Request, prompts: Prompts) -> tuple[dict[str, Any] | None, TokenReader]:
     return with_reasoning(prompts, TextReader(prompts), isinstance(request.grammar, ReasoningGrammar))
 
 
-def with_reasoning(prompts: Prompts, answer: Reader, reasoned: bool) -> tuple[dict[str, Any] | None, Reader]:
+def with_reasoning(prompts: Prompts, answer: TokenReader, reasoned: bool) -> tuple[dict[str, Any] | None, TokenReader]:
     """Return the dictionary that reasoning is read into, None without reasoning, and the reader of both parts."""
     if not reasoned:
         return None, answer
@@ -122,7 +109,7 @@ def with_reasoning(prompts: Prompts, answer: Reader, reasoned: bool) -> tuple[di
 class _ReasoningReader:
     """Reads reasoning into a dictionary when it ends, and then the answer into pieces."""
 
-    def __init__(self, prompts: Prompts, reasoning: dict[str, Any], answer: Reader) -> None:
+    def __init__(self, prompts: Prompts, reasoning: dict[str, Any], answer: TokenReader) -> None:
         self._prompts = prompts
         self._reasoning = reasoning
         self._tokens: list[Token] | None = []  # of reasoning; None behind it

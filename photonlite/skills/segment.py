@@ -1,36 +1,28 @@
 """Draw the outline of an object: a box, and an SVG path relative to it."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from photonlite.grammar.decoding.base import PATH_GRID, PathIds
 from photonlite.grammar.decoding.spatial import SegmentGrammar
-from photonlite.request import Completion, Request, SamplingSettings, Token
+from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Segments
 from photonlite.results.svg import path_to_polygon
 from photonlite.skills.base import (
-    MAX_OBJECT_CHARACTERS,
     Prompts,
     SpatialRefs,
     box,
+    clean_object,
     clean_refs,
-    clean_text,
     groups,
     room_after,
     score,
+    spatial_info,
 )
 
 
 def build(prompts: Prompts, subject: str, *, refs: SpatialRefs | None = None, settings: SamplingSettings) -> Request:
-    """Make the request for the outline of a subject of at most 1,000 characters.
-
-    Raises:
-        PromptError: The subject is no text, empty or too long.
-        SpatialRefError: A reference is not inside the image.
-        UnsupportedSkillError: The checkpoint draws no outlines.
-        CapacityError: The prompt exceeds the context.
-    """
-    subject = clean_text(subject, "object", MAX_OBJECT_CHARACTERS)
+    """Make the request for the outline of a subject of at most 1,000 characters."""
+    subject = clean_object(subject)
     prompt = prompts.segment(subject, refs=clean_refs(refs))
     budget = min(settings.max_tokens, room_after(prompt, prompts, with_image=True))
     grammar = SegmentGrammar(prompts.vocabulary, prompts.path_ids, budget)
@@ -39,30 +31,14 @@ def build(prompts: Prompts, subject: str, *, refs: SpatialRefs | None = None, se
 
 def finish(request: Request, prompts: Prompts, completion: Completion) -> Segments:
     """Read the outline; there is none where no object was found, or where the token limit cut the path short."""
-    return Segments(
-        _outlines(request, prompts, completion.tokens),
-        metrics=completion.metrics,
-        finish_reason=completion.finish_reason,
-        picture_size=completion.picture_size,
-    )
-
-
-def _outlines(request: Request, prompts: Prompts, tokens: Sequence[Token]) -> list[dict[str, Any]]:
-    end = prompts.vocabulary.end
-    found = groups(tokens, size=3)
-    if not found or tokens[-1].id != end:
-        return []
-    path = path_text((token.id for token in tokens if not token.values and token.id != end), prompts.path_ids)
-    bbox = box(found[0])
-    return [
-        {
-            "path": path,
-            "bbox": bbox,
-            "polygon": path_to_polygon(path, bbox),
-            "label": request.subject,
-            "score": score(found[0]),
-        }
-    ]
+    tokens, end = completion.tokens, prompts.vocabulary.end
+    segments = []
+    if (found := groups(tokens, size=3)) and tokens[-1].id == end:
+        path = path_text((token.id for token in tokens if not token.values and token.id != end), prompts.path_ids)
+        bbox = box(found[0])
+        outline = {"path": path, "bbox": bbox, "polygon": path_to_polygon(path, bbox)}
+        segments.append({**outline, "label": request.subject, "score": score(found[0])})
+    return Segments(segments, **spatial_info(completion))
 
 
 def path_text(token_ids: Iterable[int], ids: PathIds) -> str:

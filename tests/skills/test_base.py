@@ -6,8 +6,8 @@ import pytest
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
 from photonlite.request import Token
-from photonlite.results import Box, Detections, Point, Points, Segments
-from photonlite.skills.base import TextPieces, TextReader, box, clean_refs, clean_text, groups, room_after, score
+from photonlite.results import Box, Caption, Detections, Point, Points, Segments
+from photonlite.skills.base import TextReader, box, clean_refs, clean_text, groups, room_after, score
 from tests.skills.fake import FakePrompts, coordinate, size
 
 
@@ -99,7 +99,7 @@ def test_an_entry_without_its_numbers_is_refused(entry: Any) -> None:
 def test_text_comes_in_pieces_without_the_end_and_with_the_rest() -> None:
     tokens = [Token(21), Token(22), Token(2), Token(0)]
 
-    assert list(TextPieces(TextReader(FakePrompts()), tokens)) == ["<21>", "<22>"]
+    assert list(Caption(iter(tokens), reader=TextReader(FakePrompts()))["caption"]) == ["<21>", "<22>"]
 
 
 def test_an_unfinished_object_is_dropped() -> None:
@@ -142,7 +142,7 @@ def test_closing_pieces_closes_the_tokens_while_a_thread_waits_for_one() -> None
             self.closed = True
 
     tokens = Tokens()
-    pieces = TextPieces(TextReader(FakePrompts()), tokens)
+    pieces = Caption(tokens, reader=TextReader(FakePrompts()))["caption"]
 
     assert list(pieces) == []
     assert tokens.closed

@@ -22,7 +22,7 @@ def test_a_caption_is_its_text_and_how_it_came_to_be() -> None:
 
 
 def test_a_stream_gives_pieces_and_then_the_outcome() -> None:
-    result = caption.stream(FakePrompts(), iter([Token(21), Token(22), Token(0)]), lambda: (METRICS, "stop"))
+    result = caption.stream(FakePrompts(), iter([Token(21), Token(22), Token(0)]), on_end=lambda: (METRICS, "stop"))
 
     assert result.metrics is None
     assert list(result["caption"]) == ["<21>", "<22>"]
@@ -31,7 +31,7 @@ def test_a_stream_gives_pieces_and_then_the_outcome() -> None:
 
 def test_an_awaited_stream_gives_the_same_pieces_and_then_the_outcome() -> None:
     async def main() -> None:
-        result = caption.astream(FakePrompts(), awaited(21, 22, 0), lambda: (METRICS, "stop"))
+        result = caption.stream(FakePrompts(), awaited(21, 22, 0), on_end=lambda: (METRICS, "stop"))
         assert [piece async for piece in result["caption"]] == ["<21>", "<22>"]
         assert (result.metrics, result.finish_reason) == (METRICS, "stop")
 

@@ -15,7 +15,7 @@ THOUGHT = [21, 7, 22, 23, coordinate(0.1), coordinate(0.2), coordinate(0.3), 9, 
 
 def build(prompts: FakePrompts, question: Any = "how many?", **changes: Any) -> Request:
     arguments = {"with_image": True, "reasoning": False, "refs": None, "settings": SamplingSettings()} | changes
-    return query.build(prompts, question, **arguments)
+    return query.build(prompts, query.read_question(prompts, question, **arguments))
 
 
 def test_a_question_is_stripped_and_asked() -> None:
@@ -97,7 +97,7 @@ def test_a_stream_fills_the_reasoning_with_the_first_piece_of_the_answer() -> No
             taken.append(token.id)
             yield token
 
-    result = query.stream(build(prompts, reasoning=True), prompts, tokens(), lambda: (METRICS, "stop"))
+    result = query.stream(build(prompts, reasoning=True), prompts, tokens(), on_end=lambda: (METRICS, "stop"))
 
     assert taken == []
     assert result["reasoning"] == {"text": "", "grounding": []}
@@ -112,7 +112,7 @@ def test_an_awaited_stream_fills_the_reasoning_too() -> None:
 
     async def main() -> None:
         tokens = awaited(*THOUGHT, 26, 27, 0)
-        result = query.astream(build(prompts, reasoning=True), prompts, tokens, lambda: (METRICS, "stop"))
+        result = query.stream(build(prompts, reasoning=True), prompts, tokens)
         assert result["reasoning"] == {"text": "", "grounding": []}
         assert await anext(result["answer"]) == "<26>"
         assert result["reasoning"]["text"] == "<21><22><23><24><25>"
@@ -123,7 +123,7 @@ def test_an_awaited_stream_fills_the_reasoning_too() -> None:
 
 def test_a_stream_whose_reasoning_never_ends_still_gives_the_reasoning() -> None:
     prompts = FakePrompts()
-    result = query.stream(build(prompts, reasoning=True), prompts, iter([Token(21)]), lambda: (METRICS, "length"))
+    result = query.stream(build(prompts, reasoning=True), prompts, iter([Token(21)]))
 
     assert list(result["answer"]) == []
     assert result["reasoning"]["text"] == "<21>"

@@ -12,7 +12,7 @@ from PIL import Image
 from photonlite.errors import ImageError, InputError
 from photonlite.realtime.frames import FrameResult
 from photonlite.realtime.sources import opencv
-from photonlite.results.drawing.open import open_image
+from photonlite.results.drawing.style import open_image
 
 ANIMATIONS: Final[dict[str, dict[str, Any]]] = {".gif": {}, ".webp": {"quality": 80, "method": 2}}
 CODECS: Final = {".mp4": "mp4v", ".avi": "MJPG"}

@@ -14,7 +14,7 @@ from photonlite.errors import ImageError
 from photonlite.observe.metrics import format_seconds
 from photonlite.realtime.frames import FrameFailure, FrameOutcome, FrameResult, Question
 from photonlite.realtime.stats import LoopStats
-from photonlite.results.drawing.open import open_image
+from photonlite.results.drawing.style import open_image
 
 _FIGURES = 40
 """Columns of the figures."""

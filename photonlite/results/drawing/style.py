@@ -1,13 +1,16 @@
-"""Sizes that follow the image, fonts, and colours that people with any colour vision can tell apart."""
+"""Opening images; sizes that follow the image, fonts, and colours that people with any colour vision can tell apart."""
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 
-from PIL import ImageColor, ImageFont
+from PIL import Image, ImageColor, ImageFont
 
+from photonlite.config import ImageLimits
 from photonlite.errors import InputError
+from photonlite.images.decode import load_image
+from photonlite.images.source import ImageSource
 
 Color = tuple[int, int, int]
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
@@ -33,6 +36,15 @@ _ROUNDS: tuple[tuple[Color, float], ...] = ((WHITE, 0.0), (WHITE, 0.55), (BLACK,
 _CROWD = 12
 # In images with a smaller diagonal, in pixels, halos would hide the image.
 _TINY = 100
+
+
+# Twice Pillow's bound against decompression bombs: the model may have been loaded with wider limits than the defaults.
+_LIMITS = ImageLimits(max_pixels=178_956_970, max_bytes=2**40)
+
+
+def open_image(image: ImageSource) -> Image.Image:
+    """Return a new upright RGB image as the model sees it; raises an ImageError."""
+    return load_image(image, _LIMITS)
 
 
 @dataclass(frozen=True)

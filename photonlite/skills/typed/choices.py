@@ -19,7 +19,8 @@ from photonlite.errors import CapacityError
 from photonlite.grammar.automata.tables import Automaton
 from photonlite.grammar.decoding.choices import ChoiceGrammar, ChoiceTrie
 from photonlite.request import Completion, Request, SamplingSettings, Token
-from photonlite.skills.base import Prompts, Reader
+from photonlite.results.text import TokenReader
+from photonlite.skills.base import Prompts
 from photonlite.skills.query import CheckedQuestion, with_reasoning
 from photonlite.skills.typed.forms import ChoicesForm
 from photonlite.skills.typed.question import DeferredRequest
@@ -80,7 +81,7 @@ class ChoiceQuestion(DeferredRequest):
             tokens = tokens[thought:]
         return [(ids, self._branch(tree, ids)) for ids in scoring.take(begun or (), tokens)]
 
-    def _reader(self) -> tuple[Reader, dict[str, Any]]:
+    def _reader(self) -> tuple[TokenReader, dict[str, Any]]:
         scores: dict[str, float] | None = None if self._scoring is None else {}
         reasoning, reader = with_reasoning(self._prompts, _ChoiceReader(self, scores), self._question.reasoning)
         return reader, {"reasoning": reasoning, "scores": scores}

@@ -13,7 +13,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from photonlite.errors import UnsupportedSkillError
 from photonlite.grammar.automata.alphabet import COORDINATE, SIZE
@@ -24,7 +24,8 @@ from photonlite.grammar.decoding.typed import TypedGrammar, UniqueNamesGrammar
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.request import Completion, Request, Token
 from photonlite.results import Answer
-from photonlite.skills.base import AsyncTextPieces, OnEnd, Prompts, Reader, TextPieces, box, clamp, score
+from photonlite.results.text import TextInfo, TokenReader
+from photonlite.skills.base import Prompts, box, clamp, read_text, score
 from photonlite.skills.encode import EmptyGrammar
 from photonlite.skills.query import CheckedQuestion, with_reasoning
 from photonlite.skills.typed.forms import TextForm
@@ -55,20 +56,16 @@ class DeferredRequest(ABC):
     def finish(self, completion: Completion) -> Answer:
         """Read the answer; raises a SchemaError where it keeps to a type's schema, but not to its validators."""
         reader, parts = self._reader()
-        parts |= self._value("".join(TextPieces(reader, completion.tokens)))
+        parts |= self._value(read_text(reader, completion.tokens))
         return Answer(**parts, metrics=completion.metrics, finish_reason=completion.finish_reason)
 
-    def stream(self, tokens: Iterator[Token], on_end: OnEnd) -> Answer:
+    def stream(self, tokens: Iterator[Token] | AsyncIterator[Token], **info: Unpack[TextInfo]) -> Answer:
         """Read the answer's text piece by piece; its `value` is what the text means."""
         reader, parts = self._reader()
-        return Answer(TextPieces(reader, tokens), **parts, read=self._meaning, on_end=on_end)
-
-    def astream(self, tokens: AsyncIterator[Token], on_end: OnEnd) -> Answer:
-        reader, parts = self._reader()
-        return Answer(AsyncTextPieces(reader, tokens), **parts, read=self._meaning, on_end=on_end)
+        return Answer(tokens, **parts, read=self._meaning, reader=reader, **info)
 
     @abstractmethod
-    def _reader(self) -> tuple[Reader, dict[str, Any]]:
+    def _reader(self) -> tuple[TokenReader, dict[str, Any]]:
         """Return the reader of the tokens, and the parts of the result that it fills."""
 
     @property
@@ -116,7 +113,7 @@ class TypedQuestion(DeferredRequest):
             return replace(question, prompt=()).request(grammar, 0)
         return question.request(grammar, budget)
 
-    def _reader(self) -> tuple[Reader, dict[str, Any]]:
+    def _reader(self) -> tuple[TokenReader, dict[str, Any]]:
         reasoning, reader = with_reasoning(self._prompts, TypedReader(self._prompts), self._question.reasoning)
         return reader, {"reasoning": reasoning}
 

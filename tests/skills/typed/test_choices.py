@@ -187,7 +187,7 @@ def test_a_stream_gives_the_choice_in_one_piece_and_the_scores_with_it() -> None
         yield from first.tokens
         assert not one.further(None, first)
 
-    answer = one.stream(tokens(), lambda: (METRICS, "stop"))
+    answer = one.stream(tokens(), on_end=lambda: (METRICS, "stop"))
     assert answer["scores"] == {}
     assert list(answer["answer"]) == ["b"]
     assert answer["scores"] == {"a": 0.25, "b": 0.75}
@@ -200,7 +200,7 @@ def test_an_awaited_stream_is_the_same() -> None:
     assert not one.further(None, first)
 
     async def main() -> Any:
-        answer = one.astream(awaited(*first.tokens), lambda: (METRICS, "stop"))
+        answer = one.stream(awaited(*first.tokens), on_end=lambda: (METRICS, "stop"))
         return await answer.atext(), answer["scores"]
 
     assert asyncio.run(main()) == ("a", {"a": 0.5, "b": 0.5})

@@ -161,7 +161,7 @@ def test_reasoning_ends_in_time_for_an_answer() -> None:
 def test_a_stream_gives_the_text_and_then_what_it_means() -> None:
     one = question()
     tokens = told(bound(one), spell('{"at":xy}')).tokens
-    answer = one.stream(iter(tokens), lambda: (METRICS, "stop"))
+    answer = one.stream(iter(tokens), on_end=lambda: (METRICS, "stop"))
     pieces = list(answer["answer"])
 
     assert pieces[:2] == ["{", '"']
@@ -175,7 +175,7 @@ def test_an_awaited_stream_is_the_same() -> None:
     tokens = told(bound(one), [*THOUGHT, *spell("xy")]).tokens
 
     async def main() -> Any:
-        answer = one.astream(awaited(*tokens), lambda: (METRICS, "stop"))
+        answer = one.stream(awaited(*tokens), on_end=lambda: (METRICS, "stop"))
         return await answer.avalue(), answer["reasoning"]["text"]
 
     assert asyncio.run(main()) == (Point(0.25, 0.75, 1.0), "hm")

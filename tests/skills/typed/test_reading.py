@@ -1,7 +1,7 @@
 import json
 
 from photonlite.request import Token
-from photonlite.skills.base import TextPieces
+from photonlite.results import Caption
 from photonlite.skills.typed.question import TypedReader
 from tests.skills.fake import FakePrompts, completion, coordinate, size
 
@@ -10,7 +10,7 @@ POINT = '{"x":0.5,"y":0.75,"score":1.0}'
 
 
 def pieces(*tokens: Token | int) -> list[str]:
-    return list(TextPieces(TypedReader(FakePrompts()), completion(*tokens).tokens))
+    return list(Caption(iter(completion(*tokens).tokens), reader=TypedReader(FakePrompts()))["caption"])
 
 
 def test_words_come_as_they_are_certain() -> None:
