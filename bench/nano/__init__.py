@@ -1,4 +1,4 @@
-"""The nano checkpoint. Imports go scenes <- questions <- training <- evaluation <- demo."""
+"""The nano checkpoint. Imports go scenes <- questions <- training <- evaluation."""
 
 from pathlib import Path
 

@@ -17,8 +17,7 @@ from tqdm import tqdm
 
 import photonlite
 from bench.nano.evaluation.examine import Model, examine
-from bench.nano.evaluation.failures.page import write_failures
-from bench.nano.evaluation.figures.headline import Headline
+from bench.nano.evaluation.failures import write_failures
 from bench.nano.evaluation.figures.spatial import Figures
 from bench.nano.evaluation.figures.summary import format_table, summarize
 from bench.nano.evaluation.records import SKILLS, SceneRecord, Skill
@@ -105,8 +104,8 @@ def write_report(folder: Path, records: Sequence[SceneRecord], figures: Figures)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "figures.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
     (folder / "records.json").write_text(json.dumps([asdict(record) for record in records]), encoding="utf-8")
-    headline = [Headline(**row) for row in figures["headline"]]
-    write_failures(folder, records, load_objects(), find_sprites(), headline)
+    objects, sprites = load_objects(), find_sprites()
+    write_failures(folder, records, lambda seed: make_scene(seed, objects, sprites))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,7 +8,6 @@ interrupted run at the minute of its last checkpoint; without torchrun it trains
 import argparse
 import copy
 import dataclasses
-import fcntl
 import json
 import math
 import random
@@ -58,7 +57,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--ramp", type=float, default=0.2, help="share of the run that the curriculum takes")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--eval-minutes", type=float, default=5.0)
-    parser.add_argument("--turn", type=Path, help="lock file: runs that share a card start together and train in turn")
     for name, of in (("shape", "config.Shape"), ("weights", "loss.Weights")):
         parser.add_argument(f"--{name}", nargs="*", default=[], metavar="NAME=VALUE", help=f"fields of {of}")
     return parser
@@ -177,17 +175,13 @@ class Trainer:
         self._evaluate()
 
     def _warm_up(self) -> None:
-        """Compile for every tiling, which is not training time; wait for the other ranks, and for the card's turn."""
+        """Compile for every tiling, which is not training time, and wait for the other ranks."""
         for feed in self.sources.values():
             torch.autograd.backward(self._loss(feed(Difficulty()))[0])
             self.learner.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         self.ranks.wait()
-        if self.options.turn:
-            # Closing the file, at the end of the process at the latest, gives the turn to the next one.
-            self.turn = self.options.turn.open("w")
-            fcntl.flock(self.turn, fcntl.LOCK_EX)
 
     def _rate(self, progress: float, step: int) -> float:
         warm = min(1.0, (step + 1) / _WARM_STEPS)

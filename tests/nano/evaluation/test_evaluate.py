@@ -4,7 +4,6 @@ import json
 
 from bench.nano.evaluation import evaluate
 from bench.nano.evaluation.evaluate import collect, main, write_report
-from bench.nano.evaluation.failures import page as failures
 from bench.nano.evaluation.figures.summary import summarize
 from tests.nano.evaluation.oracle import SEEDS, Oracle, judged, scenes, sprites
 
@@ -13,13 +12,12 @@ def test_report_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate, "find_sprites", sprites)
     # The page draws its scenes anew from their seeds.
     by_seed = dict(zip(SEEDS, scenes(), strict=True))
-    monkeypatch.setattr(failures, "make_scene", lambda seed, *_: by_seed[seed])
+    monkeypatch.setattr(evaluate, "make_scene", lambda seed, *_: by_seed[seed])
     records = judged(Oracle(boxes=lambda boxes: boxes[1:]), ["detect"])
     write_report(tmp_path, records, summarize(records))
     assert json.loads((tmp_path / "figures.json").read_text())["scenes"] == len(records)
     assert len(json.loads((tmp_path / "records.json").read_text())) == len(records)
-    page = (tmp_path / "failures.html").read_text(encoding="utf-8")
-    assert "detect, AP50" in page
+    assert "detect: " in (tmp_path / "failures.html").read_text(encoding="utf-8")
     assert list((tmp_path / "failures").iterdir())
 
 

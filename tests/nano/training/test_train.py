@@ -1,4 +1,3 @@
-import fcntl
 import itertools
 import json
 from argparse import Namespace
@@ -250,18 +249,6 @@ def test_only_the_first_rank_writes(trainer_of, options, monkeypatch):
     trainer.ranks.rank = 1
     trainer.run()
     assert not [*options.out.iterdir()]
-
-
-@pytest.mark.long
-def test_runs_that_share_a_card_take_turns(trainer_of, tmp_path):
-    turn = tmp_path / "lock"
-    trainer = trainer_of(turn=turn)
-    trainer._warm_up()
-    with turn.open("w") as other, pytest.raises(BlockingIOError):
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    trainer.turn.close()
-    with turn.open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_fields_are_changed_by_name():

@@ -54,7 +54,7 @@ def _whole(captions: Iterable[CaptionRecord]) -> float:
 
 
 def zones_true(caption: CaptionRecord) -> list[bool]:
-    return [is_true(statement, caption.zones) for statement in placed(caption.text)]
+    return [is_true(kind, zone, caption.zones) for kind, zone in placed(caption.text)]
 
 
 def is_right(question: QueryRecord) -> bool:

@@ -1,1 +1,0 @@
-"""The images of the README and the clip."""
