@@ -9,33 +9,32 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from photonlite.server import metrics
-from photonlite.server.backend import Backend
+from photonlite.server.calls import ServedModel
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import to_http
 from photonlite.server.images import RequestImages
 from photonlite.server.ingress import Ingress
 from photonlite.server.metrics import HttpMetrics
 from photonlite.server.routes import docs, health, moondream, openai, playground, realtime_socket
-from photonlite.server.transport.middleware import AccessLog, ErrorResponses, HostCheck
+from photonlite.server.transport.middleware import AccessLog, ErrorResponses
 
 
-def create_app(backend: Backend, config: ServerConfig, images: RequestImages | None = None) -> Starlette:
+def create_app(model: ServedModel, config: ServerConfig, images: RequestImages | None = None) -> Starlette:
     """Build the ASGI application; `app.state.ingress` is its ingress, `app.state.http` counts its requests.
 
     Args:
-        backend: Answers calls; its owner closes it.
+        model: Answers calls; its owner closes it.
         config: How to serve.
         images: Decodes images; by default the model does it in this process.
     """
-    ingress = Ingress(config, backend, images=images)
+    ingress = Ingress(config, model, images=images)
     http = HttpMetrics()
     app = Starlette(
         routes=_routes(ingress, http),
         middleware=[
             Middleware(AccessLog, config=config, http=http),
             *_cors(config),
-            Middleware(ErrorResponses),
-            Middleware(HostCheck, config=config),
+            Middleware(ErrorResponses, config=config),
         ],
         exception_handlers={HTTPException: _refuse},
     )

@@ -103,7 +103,7 @@ def to_http(error: BaseException) -> HttpError:
     if isinstance(error, HTTPException):
         return _of_routing(error)
     if isinstance(error, ClientDisconnect):
-        return HttpError(CLIENT_CLOSED, "the client went away", code="client_closed")
+        return client_left()
     for kind, status, code in _STATUSES:
         if isinstance(error, kind):
             headers = {"Retry-After": "1"} if status == 429 or isinstance(error, errors.GrammarWorkerError) else {}
@@ -111,6 +111,10 @@ def to_http(error: BaseException) -> HttpError:
                 error = errors.GrammarWorkerError("no process is there to compile the grammar: try again later")
             return HttpError(status, _with_flags(str(error) or code, _flags_for(error)), code=code, headers=headers)
     return HttpError(500, "the server failed: its log tells more under this request id", code="internal_error")
+
+
+def client_left() -> HttpError:
+    return HttpError(CLIENT_CLOSED, "the client went away", code="client_closed")
 
 
 def _of_routing(error: HTTPException) -> HttpError:

@@ -12,61 +12,52 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
 from photonlite.errors import DeadlineError
-from photonlite.server.backend import Backend, BackendStream, Call
-from photonlite.server.bodies.reading import read_body
+from photonlite.server.bodies.reading import media_type, read_body
+from photonlite.server.calls import Call, ServedModel, ask_model, bounded
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 from photonlite.server.images import RequestImages, from_data_uri, is_remote
 from photonlite.server.limits import callers
-from photonlite.server.limits.bounds import bounded
 from photonlite.server.limits.callers import Caller
-from photonlite.server.limits.estimates import Kind, kind_of
-from photonlite.server.limits.limiter import Hold, Permit, RateLimit, RequestLimiter
-from photonlite.server.limits.turns import EngineTurns, Turn
+from photonlite.server.limits.limiter import Hold, Permit, RateLimit, RequestLimiter, try_later
+from photonlite.server.limits.turns import EngineTurns, Kind, Turn, kind_of
 from photonlite.server.transport.disconnect import ClientWatch, WatchedStream
 from photonlite.server.transport.fetch import fetch
-from photonlite.server.transport.logs import request_id
-from photonlite.server.usage import note_result, note_stream
+from photonlite.server.transport.logs import count_tokens, request_id
 
 _LEAST_S = 1e-6
 """Deadline of a call whose time is over: it ends with the error of its deadline."""
 
 
 class Ingress:
-    """Admits requests and asks the model; belongs to one event loop.
-
-    Args:
-        config: The limits.
-        backend: Answers calls.
-        clock: Returns seconds.
-        images: Decodes images; by default the model decodes them in this process.
+    """Admits requests and asks the model; belongs to one event loop, whose `clock` returns seconds.
 
     Attributes:
         draining: Whether new requests are refused; set while the server stops.
         limiter: Counts what is open.
+        images: Decodes images; by default the model decodes them in this process.
     """
 
     def __init__(
         self,
         config: ServerConfig,
-        backend: Backend,
+        model: ServedModel,
         clock: Callable[[], float] = time.monotonic,
         images: RequestImages | None = None,
     ) -> None:
         self.config = config
-        self.backend = backend
+        self.model = model
         self.draining = False
         self.clock = clock
         self.images = images or RequestImages()
-        self.limiter = RequestLimiter(config.max_open, config.max_sockets, config.max_open_bytes, self._retry_s)
-        self._turns = EngineTurns(backend.max_batch, clock)
+        self.limiter = RequestLimiter(config, self._retry_s)
+        self._turns = EngineTurns(model.max_batch, clock)
         self._rate = RateLimit(config.requests_per_minute, clock) if config.requests_per_minute else None
 
     async def admit(self, request: HTTPConnection) -> Permit:
@@ -81,39 +72,31 @@ class Ingress:
         self._check_alive()
         if self.draining:
             raise _unavailable("the server is shutting down: ask another one", "draining")
-        self._check_rate(caller)
+        self.check_rate(caller)
         socket = request.scope["type"] == "websocket"
         if not socket:
             self._check_time(caller, None, self.config.deadline_s)
         return self.limiter.admit(caller, request_id(request.scope), self.clock(), socket=socket)
 
     async def body(self, request: Request, permit: Permit) -> bytes:
-        """Read a request's body, then count the request among open ones.
-
-        Raises:
-            HttpError: As `read_body`; 429 where open requests hold too much memory, or the caller has its share.
-        """
+        """Read a request's body, then count the request among open ones; raises as `read_body`, and 429."""
         with Hold(permit) as hold:
-            data = await read_body(request, self.config, lambda size: hold.grow(2 * size))  # joining copies all pieces
+            data = await read_body(request, self.config, lambda size: hold.resize(2 * size))  # joining copies all
             hold.resize(len(data))
             hold.keep()
         permit.enter()
         return data
 
-    def check_frame_rate(self, permit: Permit) -> None:
-        """Count a frame of a socket as a request.
-
-        Raises:
-            HttpError: 429 over the rate limit.
-        """
-        self._check_rate(permit.caller)
+    def parsing(self, request: Request, body: bytes, permit: Permit) -> Hold:
+        """Hold the memory that parsing a body takes, while a block does it; raises 413 or 429 without room for it."""
+        kind = media_type(request)
+        copies = 3 if kind == "multipart/form-data" else 0
+        if kind == "application/json":
+            copies = 2 if body.isascii() else 8  # text and values; one wide character makes all take four bytes
+        return Hold(permit, copies * len(body))
 
     def image(self, value: str | bytes) -> bytes:
-        """Return the bytes of an image in the request: raw, or a data URI.
-
-        Raises:
-            HttpError: 400 if the data URI is damaged or empty; 413 over the limit.
-        """
+        """Return the bytes of an image, raw or a data URI; raises 400 if it is damaged or empty, 413 over the limit."""
         if isinstance(value, str):
             value = from_data_uri(value)
         if not value:
@@ -124,23 +107,11 @@ class Ingress:
         return value
 
     async def load_image(self, value: str | bytes, permit: Permit) -> bytes:
-        """Return the bytes of an image: raw, a data URI, or a URL of an allowed host, which is fetched.
-
-        Raises:
-            HttpError: As `image` and `fetch`; 429 where open requests hold too much memory.
-        """
+        """Return the bytes of an image, which may also be a URL; raises as `image` and `fetch`, and 429."""
         with Hold(permit) as hold:
             if isinstance(value, str) and is_remote(value):
-                config = self.config
-                data = await fetch(
-                    value,
-                    hosts=config.url_hosts,
-                    max_bytes=config.max_body_bytes,
-                    timeout_s=config.body_timeout_s,
-                    charge=hold.grow,
-                )
+                data = self.image(await fetch(value, self.config, hold.resize))
                 hold.resize(len(data))
-                data = self.image(data)
             else:
                 text_bytes = len(value) if isinstance(value, str) else 0
                 # Peak of a data URI: itself, its base64, the same without white space, and the decoded bytes.
@@ -150,36 +121,14 @@ class Ingress:
             hold.keep()
         return data
 
-    def parsing(self, request: Request, body: bytes, permit: Permit) -> Hold:
-        """Hold the memory that parsing a body takes, while a block does it.
-
-        Raises:
-            HttpError: 413 or 429, there is no room for it.
-        """
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        copies = 0
-        if kind == "application/json":
-            copies = 2 if body.isascii() else 8  # text and values; one wide character makes all take four bytes
-        elif kind == "multipart/form-data":
-            copies = 3
-        return Hold(permit, copies * len(body))
-
     def check_model(self, name: str | None) -> None:
-        """Check the model that a request names; None means the one that is served.
-
-        Raises:
-            HttpError: 404, it names another one.
-        """
-        if name not in (None, self.backend.name, *self.config.model_aliases):
-            message = f"there is no model {name!r:.100}: this server has {self.backend.name!r}, leave 'model' out"
+        """Raise 404 if a request names a model that is not served; None means the one that is."""
+        if name not in (None, self.model.name, *self.config.model_aliases):
+            message = f"there is no model {name!r:.100}: this server has {self.model.name!r}, leave 'model' out"
             raise HttpError(404, message, code="model_not_found")
 
     def check_images(self, count: int) -> None:
-        """Check the number of images of a request.
-
-        Raises:
-            HttpError: 422, more than the limit.
-        """
+        """Raise 422 if a request has more images than the limit."""
         if count > self.config.max_images:
             message = f"the request holds {count} images, over the limit of {self.config.max_images}"
             raise HttpError(422, message, code="too_many_images", limit="max_images")
@@ -187,23 +136,23 @@ class Ingress:
     async def answer(self, call: Call, permit: Permit, request: Request | WebSocket | None) -> Mapping[str, Any]:
         """Ask the model and wait; the call is cancelled if the client disconnects.
 
-        Args:
-            call: What to ask; the server's limits are written into it.
-            permit: Of the request.
-            request: Its body has been read. Only a `Request` is watched for a disconnect: callers that pass a
-                WebSocket or None cancel the task themselves.
+        The request's body has been read. Only a `Request` is watched for a disconnect: callers that pass a WebSocket
+        or None cancel the task themselves.
 
         Raises:
             HttpError: 422 over a limit, 413 or 429 for an image that takes too much memory, 429 if the answer would
                 be late, 499 for a client that went away, 503 with a dead engine.
             PhotonliteError: Why there is no answer; see `to_http`.
         """
-        call, watch, until = self._begin(call, permit, request)
+        call, watch, turn = self._begin(call, permit, request)
+        answered = False
         try:
-            result = await watch.run(self._run(call, permit, until))
+            result = await watch.run(self._ask(call, permit, watch.until, turn))
+            answered = True
         finally:
+            self._turns.leave(turn, answered=answered)
             await watch.close()
-        note_result(request, result)
+        count_tokens(request, result)
         return result
 
     async def stream(self, call: Call, permit: Permit, request: Request | None) -> WatchedStream:
@@ -211,86 +160,73 @@ class Ingress:
 
         The permit stays open beyond the handler: the response closes it, and the stream; see `EventResponse`.
         """
-        call, watch, until = self._begin(call, permit, request)
-        turn: Turn | None = None
+        call, watch, turn = self._begin(call, permit, request)
         try:
-            turn = self._turns.join(permit.caller, kind_of(call))
-            source = await watch.run(self._open(call, permit, until, turn))
+            result = await watch.run(self._ask(call, permit, watch.until, turn))
         except BaseException:
-            if turn is not None:
-                self._turns.leave(turn, answered=False)
+            self._turns.leave(turn, answered=False)
             await watch.close()
             raise
-        pieces = WatchedStream(source, watch, partial(self._turns.leave, turn))
-        note_stream(request, pieces)
-        await pieces.begin()
-        permit.keep()
-        return pieces
 
-    def _begin(self, call: Call, permit: Permit, request: HTTPConnection | None) -> tuple[Call, ClientWatch, float]:
-        """Write the limits into a call; returns it with the watch of its client and the time of its deadline."""
+        def on_end(answered: bool) -> None:
+            self._turns.leave(turn, answered=answered)
+            if answered:
+                count_tokens(request, result)
+
+        stream = WatchedStream(result, watch, on_end)
+        await stream.begin()
+        permit.keep()
+        return stream
+
+    def _begin(self, call: Call, permit: Permit, request: HTTPConnection | None) -> tuple[Call, ClientWatch, Turn]:
+        """Write the limits into a call, watch its client, and start to wait for its turn."""
         self._check_alive()
-        call = bounded(call, self.config, self.backend.skills)
+        call = bounded(call, self.config, self.model.skills)
+        kind = kind_of(call)
         watched = request if isinstance(request, Request) else None
         now = self.clock()
         passed = 0.0 if watched is None else now - permit.admitted
         seconds = max(_LEAST_S, (call.deadline_s or self.config.deadline_s) - passed)
         if not call.realtime:  # late frames are dropped without an error
-            self._check_time(permit.caller, kind_of(call), seconds)
-        cache_salt = call.cache_salt or permit.cache_salt
-        call = dataclasses.replace(call, deadline_s=seconds, cache_salt=cache_salt, caller=permit.caller.id)
-        return call, ClientWatch(watched, now + seconds, self.clock), now + seconds
+            self._check_time(permit.caller, kind, seconds)
+        call = dataclasses.replace(call, cache_salt=call.cache_salt or permit.caller.tenant, caller=permit.caller.id)
+        watch = ClientWatch(watched, now + seconds, self.clock)
+        return call, watch, self._turns.join(permit.caller, kind, realtime=call.realtime)
 
-    async def _run(self, call: Call, permit: Permit, until: float) -> Mapping[str, Any]:
-        # An image is decoded in its caller's turn, so that costly images delay no other caller.
-        async with self._turns.turn(permit.caller, kind_of(call), realtime=call.realtime) as goes_first:
-            with Hold(permit) as hold:
-                return await self.backend.run(await self._prepared(call, hold, until, goes_first))
-
-    async def _open(self, call: Call, permit: Permit, until: float, turn: Turn) -> BackendStream:
+    async def _ask(self, call: Call, permit: Permit, until: float, turn: Turn) -> Mapping[str, Any]:
+        """Call the model when the turn has come, with what is left of the time."""
         goes_first = await turn.granted
         with Hold(permit) as hold:
-            stream = await self.backend.stream(await self._prepared(call, hold, until, goes_first))
-            hold.keep()
-        return stream
-
-    async def _prepared(self, call: Call, hold: Hold, until: float, goes_first: bool) -> Call:
-        """Decode the image of a call whose turn it is, and count its deadline from now.
-
-        Raises:
-            DeadlineError: Its time is over.
-        """
-        if isinstance(call.image, bytes):
-            call = dataclasses.replace(call, image=await self.images.open(call.image, hold))
-        left = until - self.clock()
-        if left <= 0:
-            raise DeadlineError("no turn came in time: ask again when less is open")
-        return dataclasses.replace(call, deadline_s=left, realtime=goes_first)
+            if isinstance(call.image, bytes):  # decoded in its caller's turn, so that it delays no other caller
+                call = dataclasses.replace(call, image=await self.images.open(call.image, hold))
+            left = until - self.clock()
+            if left <= 0:
+                raise DeadlineError("no turn came in time: ask again when less is open")
+            result = await ask_model(self.model, dataclasses.replace(call, deadline_s=left, realtime=goes_first))
+            if call.stream:
+                hold.keep()
+        return result
 
     def _check_alive(self) -> None:
-        if not self.backend.alive:
+        if not self.model.alive:
             raise _unavailable("the engine has stopped, and so does the server: ask another one", "engine_died")
 
-    def _check_rate(self, caller: Caller) -> None:
+    def check_rate(self, caller: Caller) -> None:
+        """Count a request, or a frame of a socket; raises 429 over the rate limit."""
         wait_s = 0.0 if self._rate is None else self._rate.take(caller.id)
         if wait_s > 0:
-            message = f"more than {self.config.requests_per_minute} requests a minute"
-            raise _refused(message, "rate_limit_exceeded", math.ceil(wait_s), "requests_per_minute")
+            reason = f"more than {self.config.requests_per_minute} requests a minute"
+            raise try_later(reason, "rate_limit_exceeded", math.ceil(wait_s), "requests_per_minute")
 
     def _check_time(self, caller: Caller, kind: Kind | None, seconds: float) -> None:
         """Refuse a request that is expected to miss its deadline, by what others have taken."""
         expected = self._turns.expected_s(caller, kind)
         if expected > seconds:
-            message = f"the answer is expected in {expected:.0f} s, and the deadline is in {seconds:.0f} s"
-            raise _refused(message, "deadline_out_of_reach", math.ceil(expected - seconds), None)
+            reason = f"the answer is expected in {expected:.0f} s, and the deadline is in {seconds:.0f} s"
+            raise try_later(reason, "deadline_out_of_reach", math.ceil(expected - seconds), None)
 
     def _retry_s(self, caller: Caller) -> int:
         return max(1, math.ceil(self._turns.next_s(caller)))
-
-
-def _refused(message: str, code: str, seconds: int, limit: str | None) -> HttpError:
-    message, headers = f"{message}: try again in {seconds} s", {"Retry-After": str(seconds)}
-    return HttpError(429, message, code=code, headers=headers, limit=limit)
 
 
 def _unavailable(message: str, code: str) -> HttpError:

@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from photonlite.server.backend import Backend
+from photonlite.server.calls import ServedModel
 from photonlite.server.ingress import Ingress
-from photonlite.server.limits.callers import check_key
+from photonlite.server.limits.callers import identify
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
 _PREFIX = "photonlite_engine_"
@@ -108,14 +108,14 @@ class EngineCollector(Collector):
         yield GaugeMetricFamily("photonlite_draining", "1 while the server stops.", float(ingress.draining))
         for name, value in ingress.images.gauges.items():
             yield GaugeMetricFamily(f"photonlite_{name}", "Of the processes that decode images.", value)
-        yield from engine_metrics(ingress.backend)
+        yield from engine_metrics(ingress.model)
 
 
-def engine_metrics(backend: Backend) -> Iterator[Metric]:
+def engine_metrics(model: ServedModel) -> Iterator[Metric]:
     """Convert the engine's metrics to Prometheus metric families."""
-    yield GaugeMetricFamily(f"{_PREFIX}alive", "1 while the engine answers.", float(backend.alive))
-    yield GaugeMetricFamily(f"{_PREFIX}last_tick_seconds", "Since its last sign of life.", backend.last_tick_s)
-    snapshot = backend.metrics()
+    yield GaugeMetricFamily(f"{_PREFIX}alive", "1 while the engine answers.", float(model.alive))
+    yield GaugeMetricFamily(f"{_PREFIX}last_tick_seconds", "Since its last sign of life.", model.last_tick_s)
+    snapshot = model.metrics()
     for name, value in snapshot["counters"].items():
         yield _family(CounterMetricFamily, name, value)
     for name, value in snapshot["gauges"].items():
@@ -131,7 +131,7 @@ def routes(ingress: Ingress, http: HttpMetrics) -> list[BaseRoute]:
     ProcessCollector(registry=http.registry)
 
     async def metrics(request: Request) -> Response:
-        check_key(request, ingress.config)
+        identify(request, ingress.config)
         return Response(generate_latest(http.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return [Route("/metrics", metrics, methods=["GET"])]

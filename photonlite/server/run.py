@@ -34,7 +34,6 @@ from photonlite.errors import PhotonliteError
 from photonlite.images.decode import ignore_pillow_warnings
 from photonlite.images.isolation.pool import DecodePool, default_workers
 from photonlite.server.app import create_app
-from photonlite.server.backend import ModelBackend
 from photonlite.server.config import ServerConfig
 from photonlite.server.images import RequestImages
 from photonlite.server.ingress import Ingress
@@ -97,7 +96,7 @@ def serve(
         taken = listener or listen(config)
         decoders = decoding(config, image_limits or model.image_limits)
         with json_lines(sys.stdout), library_messages(), decoders as images:  # decoders inherit stderr
-            app = create_app(ModelBackend(model), config, images)
+            app = create_app(model, config, images)
             return run(app, config, taken, **hooks)
     finally:
         model.close(drain=False)  # accepted requests have ended or were cancelled
@@ -240,7 +239,7 @@ class DrainingServer(uvicorn.Server):
 
     def _engine_died(self) -> bool:
         """Whether the engine has died; sets the exit code."""
-        if self._ingress.backend.alive:
+        if self._ingress.model.alive:
             return False
         if self.exit_code == 0:
             self.exit_code = ENGINE_DIED

@@ -52,9 +52,7 @@ def test_load_does_not_wait_for_answers():
         client = Client("127.0.0.1", port)
         told = []
         stock = Stock([request(b"%d" % number) for number in range(200)])
-        level = await play(
-            client, stock, 400.0, settle_s=0.05, seconds=0.1, seed=1, tell=lambda: told.append(1)
-        )
+        level = await play(client, stock, 400.0, settle_s=0.05, seconds=0.1, seed=1, tell=lambda: told.append(1))
         client.close()
         assert len(told) == len(level.visits)
         return level

@@ -2,7 +2,7 @@ import pytest
 
 from bench.serve.images import jpegs, json_request
 from bench.serve.overhead import OverheadError, waits
-from tests.server.fake import METRICS, FakeBackend
+from tests.server.fake import METRICS, FakeModel
 from tests.server.live import live
 
 
@@ -20,7 +20,7 @@ def test_the_overhead_is_what_a_client_waits_beyond_the_engines_time():
 
 
 def test_one_connection_serves_all_requests():
-    fake = FakeBackend()
+    fake = FakeModel()
     with live(fake, max_connections=1) as server:
         assert len(waits(server.host, server.port, requests(5), pause_s=0.0)) == 5
     assert len(fake.calls) == 5
@@ -32,7 +32,7 @@ def test_a_refusal_is_no_figure():
 
 
 def test_an_answer_without_metrics_is_no_figure():
-    fake = FakeBackend()
+    fake = FakeModel()
     fake.results["detect"] = {"objects": []}
     with live(fake) as server, pytest.raises(TypeError):
         waits(server.host, server.port, requests(1), pause_s=0.0)

@@ -186,16 +186,29 @@ def _bombs() -> Iterator[tuple[str, bytes]]:
         yield f"a png whose {kind.decode()} is a bomb", _png((b"IHDR", header), (kind, body + zeros), (b"IDAT", plain))
     texts = [(b"tEXt", b"k%d\0" % index + b"v" * 900) for index in range(3000)]
     yield "a png with 3000 texts", _png((b"IHDR", header), *texts, (b"IDAT", plain))
-    yield "a gif of 65535 x 65535", b"GIF89a" + struct.pack("<HHBBB", 65535, 65535, 0x80, 0, 0) + bytes(6) + (
-        b"," + struct.pack("<HHHHB", 0, 0, 65535, 65535, 0) + b"\x02\x02\x44\x01\0;"
+    yield (
+        "a gif of 65535 x 65535",
+        b"GIF89a"
+        + struct.pack("<HHBBB", 65535, 65535, 0x80, 0, 0)
+        + bytes(6)
+        + (b"," + struct.pack("<HHHHB", 0, 0, 65535, 65535, 0) + b"\x02\x02\x44\x01\0;"),
     )
-    yield "a gif whose frame is larger than it", b"GIF89a" + struct.pack("<HHBBB", 8, 8, 0x80, 0, 0) + bytes(6) + (
-        b"," + struct.pack("<HHHHB", 0, 0, 65535, 65535, 0) + b"\x02\x02\x44\x01\0;"
+    yield (
+        "a gif whose frame is larger than it",
+        b"GIF89a"
+        + struct.pack("<HHBBB", 8, 8, 0x80, 0, 0)
+        + bytes(6)
+        + (b"," + struct.pack("<HHHHB", 0, 0, 65535, 65535, 0) + b"\x02\x02\x44\x01\0;"),
     )
     yield "a tiff of 200000 entries", b"II*\0\x08\0\0\0" + struct.pack("<H", 65535) + b"\0\1\3\0\1\0\0\0\1\0\0\0" * 9999
     yield "a tiff whose directory leads to itself", b"II*\0\x08\0\0\0\0\0\x08\0\0\0"
-    yield "a webp of 16384 x 16384", b"RIFF" + struct.pack("<I", 30) + b"WEBPVP8L" + struct.pack("<I", 18) + (
-        b"\x2f" + struct.pack("<I", 0x0FFFFFFF) + bytes(13)
+    yield (
+        "a webp of 16384 x 16384",
+        b"RIFF"
+        + struct.pack("<I", 30)
+        + b"WEBPVP8L"
+        + struct.pack("<I", 18)
+        + (b"\x2f" + struct.pack("<I", 0x0FFFFFFF) + bytes(13)),
     )
 
 

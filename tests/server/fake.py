@@ -3,10 +3,12 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any
 
+from photonlite.api.options import OPTIONS
 from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments
-from photonlite.server.backend import SKILLS, Call
+from photonlite.server.calls import SKILLS, Call, Skill
 
 BOX = {"x_min": 0.25, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75}
 OUTLINE = {"path": "M0 0L1 0L1 1Z", "bbox": BOX, "polygon": [[0.25, 0.25], [0.75, 0.25], [0.75, 0.75]]}
@@ -14,7 +16,7 @@ METRICS = Metrics(0.001, 0.002, 0.003, 0.004, prompt_tokens=740, output_tokens=3
 PIECES = ("two ", "of ", "them")
 
 
-class FakeBackend:
+class FakeModel:
     """Finds one object in the middle of every image, and says "two of them" in three pieces.
 
     Attributes:
@@ -64,16 +66,28 @@ class FakeBackend:
         self.cancelled += 1
         self.given_up.set()
 
-    async def run(self, call: Call) -> Mapping[str, Any]:
+    def __getattr__(self, name: str) -> Any:
+        """Return the asynchronous method of a skill: `acaption`, ..."""
+        if name[:1] == "a" and name[1:] in SKILLS:
+            return partial(self._ask, name[1:])
+        raise AttributeError(name)
+
+    async def _ask(self, skill: Skill, image: Any, *, stream: bool = False, **given: Any) -> Mapping[str, Any]:
+        options = {name: given.pop(name) for name in OPTIONS}
+        call = Call(skill, image, given, stream, **options)
         await self._take(call)
+        return self._streamed(call) if stream else await self.run(call)
+
+    async def run(self, call: Call) -> Mapping[str, Any]:
         await self._hold()
         if self.failure is not None:
             raise self.failure
         return self.results.get(call.skill) or _result(call)
 
-    async def stream(self, call: Call) -> "FakeStream":
-        await self._take(call)
-        return FakeStream(self, call)
+    def _streamed(self, call: Call) -> Any:
+        result: Any = Caption("") if call.skill == "caption" else Answer("")
+        result["caption" if call.skill == "caption" else "answer"] = FakeText(self, result)
+        return result
 
     def metrics(self) -> dict[str, Any]:
         return {"counters": {"requests_submitted": len(self.calls)}, "gauges": {"running": 0}, "histograms": {}}
@@ -94,33 +108,35 @@ class FakeBackend:
             raise
 
 
-class FakeStream:
-    def __init__(self, backend: FakeBackend, call: Call) -> None:
-        self._backend = backend
-        self._waiting = list(backend.pieces)
+class FakeText:
+    """The pieces of a streamed text, whose result gets its outcome at the end."""
+
+    def __init__(self, fake: FakeModel, result: Any) -> None:
+        self._fake = fake
+        self._result = result
+        self._waiting = list(fake.pieces)
         self._first = True
         self._ended = False
-        self.result: Any = Caption("") if call.skill == "caption" else Answer("")
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self
 
     async def __anext__(self) -> str:
         if not self._first:
-            if self._backend.late_error is not None:
-                raise self._backend.late_error
-            await self._backend._free.wait()
+            if self._fake.late_error is not None:
+                raise self._fake.late_error
+            await self._fake._free.wait()
         self._first = False
         if not self._waiting:
             self._ended = True
-            self.result.metrics, self.result.finish_reason = METRICS, "stop"
+            self._result.metrics, self._result.finish_reason = METRICS, "stop"
             raise StopAsyncIteration
         return self._waiting.pop(0)
 
     async def aclose(self) -> None:
         if not self._ended:
             self._ended = True
-            self._backend.give_up()
+            self._fake.give_up()
 
 
 def _result(call: Call) -> Mapping[str, Any]:

@@ -19,12 +19,12 @@ from starlette.applications import Starlette
 
 from photonlite.api import VisionModel, load
 from photonlite.server.app import create_app
-from photonlite.server.backend import Backend, ModelBackend
+from photonlite.server.calls import ServedModel
 from photonlite.server.config import ServerConfig
 from photonlite.server.ingress import Ingress
 from photonlite.server.run import DrainingServer
 from photonlite.server.transport.listening import listen
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 
 ROOT = Path(__file__).resolve().parents[2]
 GUARD = 60.0
@@ -37,7 +37,7 @@ class Live:
     """A server on a thread.
 
     Attributes:
-        backend: What answers; touch what belongs to its event loop through `call`.
+        fake: What answers; touch what belongs to its event loop through `call`.
         config: Its settings.
         host: Address that it listens at.
         port: Port that it really has.
@@ -46,8 +46,8 @@ class Live:
         thread: Where.
     """
 
-    def __init__(self, app: Starlette, backend: Backend, config: ServerConfig) -> None:
-        self.backend = backend
+    def __init__(self, app: Starlette, fake: ServedModel, config: ServerConfig) -> None:
+        self.fake = fake
         self.config = config
         self.ingress: Ingress = app.state.ingress
         self._started = threading.Event()
@@ -121,17 +121,17 @@ class Live:
 
 
 @contextlib.contextmanager
-def live(backend: Backend | None = None, app: Starlette | None = None, **settings: Any) -> Iterator[Live]:
+def live(fake: ServedModel | None = None, app: Starlette | None = None, **settings: Any) -> Iterator[Live]:
     """Serve while a block runs.
 
     Args:
-        backend: Answers; a `FakeBackend` unless given.
-        app: Instead of what `create_app` makes of the backend; it needs `app.state.ingress`.
+        fake: Answers; a `FakeModel` unless given.
+        app: Instead of what `create_app` makes of the fake; it needs `app.state.ingress`.
         **settings: Of `ServerConfig`; the port is a free one.
     """
     config = ServerConfig(**{"port": 0, "drain_s": 0.0, **settings})
-    backend = backend or FakeBackend()
-    server = Live(app or create_app(backend, config), backend, config)
+    fake = fake or FakeModel()
+    server = Live(app or create_app(fake, config), fake, config)
     try:
         yield server
     finally:
@@ -143,7 +143,7 @@ def live_model(model: VisionModel | None = None, **settings: Any) -> Iterator[Li
     """Serve a real model while a block runs: the shipped one, on the CPU, unless another is given."""
     loaded = model or load(device="cpu")
     try:
-        with live(ModelBackend(loaded), **settings) as server:
+        with live(loaded, **settings) as server:
             yield server
     finally:
         if model is None:

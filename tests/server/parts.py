@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 
 
 def encoded(size: tuple[int, int] = (8, 6), kind: str = "PNG") -> bytes:
@@ -22,5 +22,5 @@ PNG = encoded()
 DATA_URI = "data:image/png;base64," + base64.b64encode(PNG).decode()
 
 
-def server(fake: FakeBackend | None = None, **config: Any) -> Starlette:
-    return create_app(fake or FakeBackend(), ServerConfig(**config))
+def server(fake: FakeModel | None = None, **config: Any) -> Starlette:
+    return create_app(fake or FakeModel(), ServerConfig(**config))

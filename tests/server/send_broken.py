@@ -24,12 +24,12 @@ from photonlite.images.crops import CropSpec
 from photonlite.images.decode import ignore_pillow_warnings
 from photonlite.images.pool import ImagePool
 from photonlite.server.app import create_app
-from photonlite.server.backend import Call
+from photonlite.server.calls import Call
 from photonlite.server.config import ServerConfig
 from photonlite.server.routes.document import document
 from tests.server.asgi import Exchange, post
 from tests.server.broken_images import Broken, corpus
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 
 PROCESS = Path("/proc/self")
 CONFIG = ServerConfig()
@@ -61,7 +61,7 @@ class Report:
     remembered: int = 0
 
 
-class Decoding(FakeBackend):
+class Decoding(FakeModel):
     """A fake engine behind the real threads that decode, hash and cut images."""
 
     def __init__(self) -> None:
@@ -114,8 +114,8 @@ def _ways(broken: Broken) -> list[tuple[str, Any, dict[str, str]]]:
 
 async def send_all() -> Report:
     images = list(corpus())
-    backend = Decoding()
-    app = create_app(backend, CONFIG)
+    fake = Decoding()
+    app = create_app(fake, CONFIG)
     await _everything(app, images, Report())  # what is loaded and pooled once is no leak
     tracemalloc.start()
     await _everything(app, images[::5], Report())
@@ -125,7 +125,7 @@ async def send_all() -> Report:
     await _everything(app, images, report)
     report.most, report.left, report.objects = _peak() - before, _held() - before, _traced() - objects
     report.charged = app.state.ingress.limiter.bytes.used
-    backend.close()
+    fake.close()
     registries = [vars(module).get("__warningregistry__", {}) for module in sys.modules.values()]
     report.remembered = sum(isinstance(key, tuple) for registry in registries for key in registry)
     return report

@@ -8,12 +8,12 @@ from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
 from photonlite.server.limits.callers import Caller
 from tests.server.asgi import post
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.live import live
 from tests.server.parts import DATA_URI, server
 from tests.serving import run
 
-KEYED = create_app(FakeBackend(), ServerConfig(api_keys=("secret",), max_open=1))
+KEYED = create_app(FakeModel(), ServerConfig(api_keys=("secret",), max_open=1))
 ROUTES = [route for route in KEYED.routes if isinstance(route, Route)]
 API = [route for route in ROUTES if route.path.startswith("/v1/")]
 
@@ -79,7 +79,7 @@ def test_pages_of_named_origins_may_read_answers_and_errors() -> None:
 
 def test_any_failure_of_the_model_is_json_and_gives_its_place_back() -> None:
     for error in (PhotonliteError("x"), KeyError("x"), RuntimeError("CUDA")):
-        app = server(FakeBackend(error))
+        app = server(FakeModel(error))
         answer = run(post(app, "/v1/caption", {"image_url": DATA_URI}))
         assert (answer.status, answer.code) == (500, "internal_error")
         assert (app.state.ingress.limiter.open, app.state.ingress.limiter.bytes.used) == (0, 0)

@@ -28,11 +28,11 @@ def test_the_corpus_is_large_and_no_image_comes_twice_for_nothing(images: list[B
 
 def test_whole_images_of_every_format_are_answered() -> None:
     async def main() -> list[tuple[str, int]]:
-        backend = Decoding()
-        app = create_app(backend, CONFIG)
+        fake = Decoding()
+        app = create_app(fake, CONFIG)
         whole = [Broken(form.name, form.data, form.media_type) for form in valid_images()]
         statuses = [(one.name, (await send(app, one, way))[1].status) for one in whole for way in range(WAYS)]
-        backend.close()
+        fake.close()
         return statuses
 
     assert [entry for entry in asyncio.run(main()) if entry[1] != 200] == []

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
 from photonlite.server.routes.document import MEDIA_TYPES
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.parts import DATA_URI, PNG
 
 CHECKS: list[Any] = [
@@ -32,7 +32,7 @@ for media_type in MEDIA_TYPES:
     schemathesis.openapi.media_type(media_type, st.binary(max_size=200) | st.just(PNG))
 
 schema = schemathesis.openapi.from_asgi(
-    "/openapi.json", create_app(FakeBackend(), ServerConfig(max_prompt_characters=100, max_tokens=50, max_objects=20))
+    "/openapi.json", create_app(FakeModel(), ServerConfig(max_prompt_characters=100, max_tokens=50, max_objects=20))
 )
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from photonlite.server.backend import Call
+from photonlite.server.calls import Call
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import to_http
 from photonlite.server.ingress import Ingress
-from tests.server.virtual import EngineBackend, run_virtual
+from tests.server.virtual import EngineModel, run_virtual
 
 CAPACITY = {0.0: 1.0, 0.9: 8 / 1.7}
-"""Lone seconds of work that eight calls together get done in a second, by `EngineBackend.batching`."""
+"""Lone seconds of work that eight calls together get done in a second, by `EngineModel.batching`."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Site:
     @classmethod
     def make(cls, batching: float = 0.0) -> "Site":
         config = ServerConfig(api_keys=("greedy", "light"))
-        return cls(Ingress(config, EngineBackend(batching=batching), asyncio.get_running_loop().time))
+        return cls(Ingress(config, EngineModel(batching=batching), asyncio.get_running_loop().time))
 
     async def ask(self, key: str, seconds: float) -> str | None:
         """Ask for so many seconds of work; returns Retry-After."""

@@ -18,7 +18,7 @@ from photonlite.server.images import RequestImages
 from photonlite.server.run import decoding
 from tests.images.bombs import BOMBS
 from tests.server.asgi import Exchange, post
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.live import live
 from tests.server.parts import encoded
 from tests.server.routes.test_realtime_socket import client, wait_until
@@ -71,23 +71,23 @@ def chat(image: bytes) -> tuple[str, bytes, dict[str, str]]:
 @pytest.mark.long
 @pytest.mark.parametrize("route", [raw, as_json, form, stream, chat])
 def test_its_sender_gets_an_error_and_others_their_answers(route: Route, pool: DecodePool, bomb: bytes) -> None:
-    backend = FakeBackend()
-    app = create_app(backend, ServerConfig(), RequestImages(pool))
+    fake = FakeModel()
+    app = create_app(fake, ServerConfig(), RequestImages(pool))
     refused = run(post(app, *route(bomb)))
     assert (refused.status, refused.code) == (400, "image_too_costly")
     assert "PHOTONLITE_DECODE_CPU_S" in json.loads(refused.body)["error"]["message"]
-    assert backend.calls == []
+    assert fake.calls == []
     assert app.state.ingress.limiter.bytes.used == 0
     assert run(post(app, *route(encoded((30, 20))))).status == 200
-    image = backend.calls[0].image
+    image = fake.calls[0].image
     assert isinstance(image, DecodedImage)
     assert image.size == (30, 20)
 
 
 def test_a_frame_of_a_socket_gets_its_error(pool: DecodePool, bomb: bytes) -> None:
-    backend = FakeBackend()
-    app = create_app(backend, ServerConfig(port=0), RequestImages(pool))
-    with live(backend, app) as server, client(server) as robot:
+    fake = FakeModel()
+    app = create_app(fake, ServerConfig(port=0), RequestImages(pool))
+    with live(fake, app) as server, client(server) as robot:
         robot.ask(task="detect", object="mug")
         robot.show(bomb)
         assert robot.code() == (0, "image_too_costly")
@@ -97,7 +97,7 @@ def test_a_frame_of_a_socket_gets_its_error(pool: DecodePool, bomb: bytes) -> No
 
 def test_a_client_that_leaves_frees_the_worker(bomb: bytes) -> None:
     async def main(pool: DecodePool) -> None:
-        app = create_app(FakeBackend(), ServerConfig(), RequestImages(pool))
+        app = create_app(FakeModel(), ServerConfig(), RequestImages(pool))
         async with Exchange(app, *raw(bomb)) as exchange:
             while not pool.running:
                 await asyncio.sleep(0)
@@ -115,11 +115,11 @@ def test_a_client_that_leaves_frees_the_worker(bomb: bytes) -> None:
 
 @pytest.mark.long
 def test_stopping_ends_hostile_images_that_are_being_decoded(bomb: bytes) -> None:
-    backend = FakeBackend()
+    fake = FakeModel()
     pool = DecodePool(ImageLimits(decode_cpu_s=600.0), 1)
     try:
-        app = create_app(backend, ServerConfig(port=0), RequestImages(pool))
-        with live(backend, app, drain_s=0.0) as server, server.connect() as connection:
+        app = create_app(fake, ServerConfig(port=0), RequestImages(pool))
+        with live(fake, app, drain_s=0.0) as server, server.connect() as connection:
             head = f"POST /v1/caption HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(bomb)}\r\n"
             connection.sendall(head.encode() + b"Content-Type: image/jpeg\r\n\r\n" + bomb)
             wait_until(lambda: pool.running == 1)

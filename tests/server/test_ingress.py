@@ -7,7 +7,7 @@ from PIL import Image
 from starlette.requests import Request
 
 from photonlite.images.decode import needed_bytes
-from photonlite.server.backend import Call
+from photonlite.server.calls import Call
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError, to_http
 from photonlite.server.ingress import Ingress
@@ -15,7 +15,7 @@ from photonlite.server.limits.callers import WrongKeyDelay
 from photonlite.server.limits.limiter import Hold
 from photonlite.server.transport.middleware import ErrorResponses
 from tests.server.asgi import post
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.parts import DATA_URI, PNG, encoded, server
 from tests.serving import run
 
@@ -42,8 +42,8 @@ def request(**headers: str) -> Request:
     return Request(scope, receive)
 
 
-def ingress(fake: FakeBackend | None = None, clock: Clock | None = None, **config: Any) -> Ingress:
-    return Ingress(ServerConfig(**config), fake or FakeBackend(), clock or Clock())
+def ingress(fake: FakeModel | None = None, clock: Clock | None = None, **config: Any) -> Ingress:
+    return Ingress(ServerConfig(**config), fake or FakeModel(), clock or Clock())
 
 
 async def refusal(awaited: Any) -> HttpError:
@@ -73,7 +73,7 @@ def test_one_key_of_several_opens_the_door_in_either_header() -> None:
 
 
 def test_tenants_share_nothing_that_was_computed_for_them() -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     app = server(fake, api_keys=("first", "second"))
     for key in ("first", "second", "first"):
         run(post(app, "/v1/caption", ASK, {"x-moondream-auth": key}))
@@ -151,7 +151,7 @@ def test_a_draining_server_admits_nothing_and_settles_when_the_last_one_is_answe
 
 
 def test_a_dead_engine_is_unavailable() -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     fake.alive = False
     answer = run(post(server(fake), "/v1/caption", ASK))
     assert (answer.status, answer.code) == (503, "engine_died")
@@ -193,7 +193,7 @@ def test_the_memory_of_open_requests_is_limited() -> None:
 
 def test_an_image_that_is_small_only_until_it_is_decoded_counts_as_what_it_becomes() -> None:
     async def main() -> None:
-        fake = FakeBackend()
+        fake = FakeModel()
         fake.hang()
         data = encoded((1000, 1000))
         needed = needed_bytes(data)
@@ -217,7 +217,7 @@ def test_an_image_that_is_small_only_until_it_is_decoded_counts_as_what_it_becom
 
 def test_the_deadline_is_the_servers_where_the_client_asks_for_more_or_for_none() -> None:
     async def main() -> None:
-        fake, clock = FakeBackend(), Clock()
+        fake, clock = FakeModel(), Clock()
         door = ingress(fake, clock, deadline_s=10)
         async with await door.admit(request()) as permit:
             for wanted in (None, 60.0, 3.0):
@@ -231,7 +231,7 @@ def test_the_deadline_is_the_servers_where_the_client_asks_for_more_or_for_none(
 
 def test_a_backend_that_does_not_keep_the_deadline_is_given_up() -> None:
     async def main() -> None:
-        fake, clock = FakeBackend(), Clock()
+        fake, clock = FakeModel(), Clock()
         fake.hang()
         door = ingress(fake, clock, deadline_s=10)
         async with await door.admit(request()) as permit:
@@ -248,7 +248,7 @@ def test_a_backend_that_does_not_keep_the_deadline_is_given_up() -> None:
 
 def test_a_websockets_calls_count_their_deadline_from_the_call_and_are_cancelled_by_their_task() -> None:
     async def main() -> None:
-        fake, clock = FakeBackend(), Clock()
+        fake, clock = FakeModel(), Clock()
         door = ingress(fake, clock, deadline_s=10)
         async with await door.admit(request()) as permit:
             clock.now += 1000

@@ -10,13 +10,13 @@ from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig, fingerprint
 from photonlite.server.images import RequestImages
 from photonlite.server.metrics import HttpMetrics
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 
 KEY = "a-good-key"
 
 
-class Busy(FakeBackend):
-    """A backend whose engine has done something."""
+class Busy(FakeModel):
+    """A fake whose engine has done something."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,8 +30,8 @@ class Busy(FakeBackend):
         return self.engine.snapshot()
 
 
-def client(backend: FakeBackend | None = None, **settings: Any) -> TestClient:
-    return TestClient(create_app(backend or FakeBackend(), ServerConfig(**settings)))
+def client(fake: FakeModel | None = None, **settings: Any) -> TestClient:
+    return TestClient(create_app(fake or FakeModel(), ServerConfig(**settings)))
 
 
 def scrape(asked: TestClient) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -50,10 +50,10 @@ def value(samples: dict[Any, float], name: str, **labels: str) -> float:
 
 
 def test_every_number_of_the_engine_is_there() -> None:
-    backend = Busy()
-    samples = scrape(client(backend))
+    fake = Busy()
+    samples = scrape(client(fake))
 
-    snapshot = backend.metrics()
+    snapshot = fake.metrics()
     names = {name for name, _ in samples}
     for name in snapshot["counters"]:
         assert f"photonlite_engine_{name}_total" in names
@@ -68,12 +68,12 @@ def with_unit(name: str) -> str:
 
 
 def test_the_numbers_are_those_of_this_moment() -> None:
-    backend = Busy()
-    asked = client(backend)
+    fake = Busy()
+    asked = client(fake)
     assert value(scrape(asked), "photonlite_engine_tokens_total") == 41
 
-    backend.engine.tokens += 1
-    backend.alive = False
+    fake.engine.tokens += 1
+    fake.alive = False
     samples = scrape(asked)
 
     assert value(samples, "photonlite_engine_tokens_total") == 42
@@ -171,8 +171,13 @@ def test_only_so_many_keys_have_a_series(monkeypatch: pytest.MonkeyPatch) -> Non
         http.began()
         http.ended("/v1/query", 200, 0.1, 1, 1, key)
 
-    labels = [sample.labels["key"] for family in http.registry.collect() if family.name == "photonlite_key_requests"
-              for sample in family.samples if sample.name.endswith("_total")]
+    labels = [
+        sample.labels["key"]
+        for family in http.registry.collect()
+        if family.name == "photonlite_key_requests"
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    ]
     assert sorted(labels) == ["(none)", "(other)", "a", "b"]
 
 
@@ -186,7 +191,7 @@ class Pool:
 
 def test_the_processes_that_decode_and_compile_are_there() -> None:
     images = RequestImages(Pool())  # type: ignore[arg-type]
-    samples = scrape(TestClient(create_app(FakeBackend(), ServerConfig(), images)))
+    samples = scrape(TestClient(create_app(FakeModel(), ServerConfig(), images)))
 
     counted = [value(samples, f"photonlite_decode_{name}") for name in ("workers", "running", "waiting")]
     assert counted == [3, 2, 5]

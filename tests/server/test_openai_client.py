@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from photonlite.errors import EngineDiedError, StepError
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.live import Live, live, live_model
 
 DESK = Path(__file__).resolve().parents[2] / "assets" / "desk.png"
@@ -51,8 +51,8 @@ def test_a_completion_is_read(client: openai.OpenAI, server: Live) -> None:
     assert completion.usage is not None
     assert completion.usage.total_tokens == 743
     assert completion.id == f"chatcmpl-{completion._request_id}"
-    assert isinstance(server.backend, FakeBackend)
-    assert server.backend.calls[-1].arguments["question"] == "Be brief.\n\nHow many?"
+    assert isinstance(server.fake, FakeModel)
+    assert server.fake.calls[-1].arguments["question"] == "Be brief.\n\nHow many?"
 
 
 def test_a_stream_is_read(client: openai.OpenAI) -> None:
@@ -118,7 +118,7 @@ def test_a_full_server_is_a_rate_limit_error_that_says_when_to_try_again() -> No
 
 @pytest.mark.parametrize(("error", "status"), [(StepError("no"), 500), (EngineDiedError("dead"), 503)])
 def test_a_failing_engine_is_a_server_error(error: BaseException, status: int) -> None:
-    with live(FakeBackend(error)) as server, connect(server) as client, pytest.raises(openai.APIStatusError) as failed:
+    with live(FakeModel(error)) as server, connect(server) as client, pytest.raises(openai.APIStatusError) as failed:
         client.chat.completions.create(model="fake", messages=MESSAGES)
 
     assert isinstance(failed.value, openai.InternalServerError)
@@ -126,9 +126,9 @@ def test_a_failing_engine_is_a_server_error(error: BaseException, status: int) -
 
 
 def test_an_error_within_a_stream_is_raised_while_it_is_read() -> None:
-    backend = FakeBackend()
-    backend.late_error = StepError("the device is gone")
-    with live(backend) as server, connect(server) as client:
+    fake = FakeModel()
+    fake.late_error = StepError("the device is gone")
+    with live(fake) as server, connect(server) as client:
         chunks = client.chat.completions.create(model="fake", messages=MESSAGES, stream=True)
         with chunks, pytest.raises(openai.APIError, match="the device is gone"):
             list(chunks)

@@ -41,7 +41,7 @@ class Page:
     def __init__(self, driver: webdriver.Chrome, server: Live) -> None:
         self.driver = driver
         self.server = server
-        self.backend: Any = server.backend
+        self.fake: Any = server.fake
 
     def open(self) -> None:
         self.driver.get(self.server.url)
@@ -98,7 +98,7 @@ class Page:
 
     def arguments(self) -> dict[str, Any]:
         """Of the last call that the model got; the server itself adds settings."""
-        return {name: value for name, value in self.backend.calls[-1].arguments.items() if name != "settings"}
+        return {name: value for name, value in self.fake.calls[-1].arguments.items() if name != "settings"}
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def detect(page: Page, image: Path, word: str = "mug") -> None:
 
 @pytest.mark.long
 def test_boxes_lie_on_the_pixels_that_they_are_about(page: Page, image: Path) -> None:
-    page.backend.results["detect"] = objects((0.1, 0.2, 0.3, 0.7), (0.5, 0.25, 1.0, 1.0))
+    page.fake.results["detect"] = objects((0.1, 0.2, 0.3, 0.7), (0.5, 0.25, 1.0, 1.0))
 
     detect(page, image)
 
@@ -175,13 +175,13 @@ def test_boxes_lie_on_the_pixels_that_they_are_about(page: Page, image: Path) ->
     assert page.place(first) == pytest.approx([60, 80, 180, 280], abs=0.6)
     assert page.place(second) == pytest.approx([300, 100, 600, 400], abs=0.6)
     assert [mark.text for mark in (first, second)] == ["mug 0.90", "mug 0.80"]
-    assert page.backend.calls[0].image == image.read_bytes()
+    assert page.fake.calls[0].image == image.read_bytes()
     assert page["status"].text.startswith("2 boxes in ")
 
 
 @pytest.mark.long
 def test_a_box_is_seen_where_it_is(page: Page, image: Path) -> None:
-    page.backend.results["detect"] = objects((0.25, 0.25, 0.75, 0.75))
+    page.fake.results["detect"] = objects((0.25, 0.25, 0.75, 0.75))
 
     detect(page, image)
 
@@ -220,7 +220,7 @@ def test_points_and_outlines_lie_where_they_belong(page: Page, image: Path) -> N
 
 @pytest.mark.long
 def test_names_stay_inside_the_image(page: Page, image: Path) -> None:
-    page.backend.results["detect"] = objects((0.97, 0.5, 1.0, 0.6), (0.0, 0.0, 0.02, 0.02))
+    page.fake.results["detect"] = objects((0.97, 0.5, 1.0, 0.6), (0.0, 0.0, 0.02, 0.02))
 
     detect(page, image)
 
@@ -234,7 +234,7 @@ def test_names_stay_inside_the_image(page: Page, image: Path) -> None:
 
 @pytest.mark.long
 def test_the_list_picks_its_object_out_of_the_image(page: Page, image: Path) -> None:
-    page.backend.results["detect"] = objects((0.1, 0.2, 0.3, 0.7), (0.5, 0.25, 1.0, 1.0))
+    page.fake.results["detect"] = objects((0.1, 0.2, 0.3, 0.7), (0.5, 0.25, 1.0, 1.0))
     detect(page, image)
 
     rows, marks = page.all("#items button"), page.all("#picture-overlay .mark")
@@ -246,7 +246,7 @@ def test_the_list_picks_its_object_out_of_the_image(page: Page, image: Path) -> 
 
 @pytest.mark.long
 def test_nothing_found_is_said(page: Page, image: Path) -> None:
-    page.backend.results["detect"] = objects()
+    page.fake.results["detect"] = objects()
 
     detect(page, image, "unicorn")
 
@@ -269,7 +269,7 @@ def test_a_large_photograph_is_sent_smaller(page: Page, tmp_path: Path) -> None:
 
     detect(page, path)
 
-    with Image.open(io.BytesIO(page.backend.calls[0].image)) as sent:
+    with Image.open(io.BytesIO(page.fake.calls[0].image)) as sent:
         assert sent.size == (2048, 1024)
     assert page["picture-size"].text == "3000 × 1500, sent as 2048 × 1024"
 
@@ -306,7 +306,7 @@ def test_an_example_brings_its_word(page: Page) -> None:
 
 @pytest.mark.long
 def test_text_comes_while_it_is_made(page: Page, image: Path) -> None:
-    page.server.call(page.backend.hang)
+    page.server.call(page.fake.hang)
     page.upload(image)
     page.choose("query")
     page["question"].send_keys("How many?")
@@ -314,7 +314,7 @@ def test_text_comes_while_it_is_made(page: Page, image: Path) -> None:
     page.until(lambda: page["text"].text.strip() == "two")
     assert page["text"].get_attribute("aria-busy") == "true"
 
-    page.server.call(page.backend.release)
+    page.server.call(page.fake.release)
 
     page.until(lambda: page["timings"].is_displayed())
     assert page["text"].text.strip() == "two of them"
@@ -323,7 +323,7 @@ def test_text_comes_while_it_is_made(page: Page, image: Path) -> None:
 
 @pytest.mark.long
 def test_stop_cancels_what_runs(page: Page, image: Path) -> None:
-    page.server.call(page.backend.hang)
+    page.server.call(page.fake.hang)
     page.upload(image)
     page.choose("caption")
     page["run"].click()
@@ -331,7 +331,7 @@ def test_stop_cancels_what_runs(page: Page, image: Path) -> None:
 
     page["run"].click()
 
-    page.until(lambda: page.backend.cancelled == 1)
+    page.until(lambda: page.fake.cancelled == 1)
     page.until(lambda: page["status"].text == "Stopped.")
     assert page["run"].text == "Run"
 
@@ -363,7 +363,7 @@ def test_missing_words_and_images_are_said_at_their_place(page: Page, image: Pat
 
     page.upload(image)
     assert page.errors() == {}
-    assert page.backend.calls == []
+    assert page.fake.calls == []
 
 
 @pytest.mark.long
@@ -375,10 +375,8 @@ def test_missing_words_and_images_are_said_at_their_place(page: Page, image: Pat
         (RuntimeError("inside"), "run-error"),
     ],
 )
-def test_the_server_s_errors_are_shown_where_they_belong(
-    page: Page, image: Path, error: Exception, place: str
-) -> None:
-    page.backend.error = error
+def test_the_server_s_errors_are_shown_where_they_belong(page: Page, image: Path, error: Exception, place: str) -> None:
+    page.fake.error = error
 
     detect(page, image)
 
@@ -492,7 +490,7 @@ def test_every_control_has_a_name(page: Page, image: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("width", [360, 768, 1200])
 def test_nothing_is_wider_than_the_screen(page: Page, image: Path, width: int) -> None:
-    page.backend.results["detect"] = objects(*[(0.1, 0.1, 0.2, 0.2)] * 3)
+    page.fake.results["detect"] = objects(*[(0.1, 0.1, 0.2, 0.2)] * 3)
     resize(page.driver, width, 740)
 
     detect(page, image, "a mug with a very long name, " * 8)
@@ -514,14 +512,14 @@ def test_motion_is_left_out_where_it_is_unwanted(page: Page) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 def test_copied_curl_asks_the_same(page: Page, tmp_path: Path) -> None:
-    path = tmp_path / "it's; a, \"mug\".png"
+    path = tmp_path / 'it\'s; a, "mug".png'
     Image.new("RGB", SIZE, GREY).save(path)
     detect(page, path, "@it's a $HOME mug; type=x")
 
     command = page["code-text"].text
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True, capture_output=True, timeout=GUARD)
 
-    first, second = page.backend.calls
+    first, second = page.fake.calls
     assert (first.arguments, first.image) == (second.arguments, second.image)
 
 
@@ -538,7 +536,7 @@ def test_copied_python_asks_the_same(page: Page, image: Path, monkeypatch: pytes
     monkeypatch.chdir(image.parent)
     exec(compile(page["code-text"].text, "copied", "exec"), {})
 
-    first, second = page.backend.calls
+    first, second = page.fake.calls
     assert (first.arguments, first.image) == (second.arguments, second.image)
 
 
@@ -576,7 +574,7 @@ def start_camera(page: Page, word: str = "mug") -> None:
 
 @pytest.mark.long
 def test_the_camera_runs_the_real_time_loop(page: Page) -> None:
-    page.backend.results["detect"] = objects((0.1, 0.2, 0.3, 0.7))
+    page.fake.results["detect"] = objects((0.1, 0.2, 0.3, 0.7))
 
     start_camera(page)
 
@@ -586,9 +584,9 @@ def test_the_camera_runs_the_real_time_loop(page: Page) -> None:
     wanted = [left + 0.1 * width, top + 0.2 * height, left + 0.3 * width, top + 0.7 * height]
     assert list(box) == pytest.approx(wanted, abs=1)
     assert width / height == pytest.approx(4 / 3, rel=0.01)
-    with Image.open(io.BytesIO(page.backend.calls[-1].image)) as frame:
+    with Image.open(io.BytesIO(page.fake.calls[-1].image)) as frame:
         assert (frame.format, frame.size) == ("JPEG", (640, 480))
-    assert page.backend.calls[-1].realtime
+    assert page.fake.calls[-1].realtime
 
 
 @pytest.mark.long
@@ -598,12 +596,12 @@ def test_the_camera_tab_tells_rate_latency_and_drops(page: Page) -> None:
     page.until(lambda: float(page["meter-rate"].text.replace("–", "0")) > 0)
     assert int(page["meter-latency"].text) <= int(page["meter-slowest"].text)
 
-    page.server.call(page.backend.hang)
+    page.server.call(page.fake.hang)
     before = int(page["meter-drops"].text)
     frames = "return document.getElementById('video').getVideoPlaybackQuality().totalVideoFrames"
     seen = page.script(frames)
     page.until(lambda: page.script(frames) >= seen + 8)
-    page.server.call(page.backend.release)
+    page.server.call(page.fake.release)
 
     page.until(lambda: int(page["meter-drops"].text) >= before + 5)  # one was being answered, one had just come
 
@@ -611,7 +609,7 @@ def test_the_camera_tab_tells_rate_latency_and_drops(page: Page) -> None:
 @pytest.mark.long
 def test_the_question_can_be_changed_while_the_camera_runs(page: Page) -> None:
     start_camera(page)
-    page.until(lambda: page.backend.calls)
+    page.until(lambda: page.fake.calls)
 
     page["object"].send_keys("s")
     page.until(lambda: page.arguments() == {"object": "mugs"})
@@ -639,7 +637,7 @@ def test_the_camera_and_its_connection_end_with_the_tab(page: Page, way: str) ->
 
 @pytest.mark.long
 def test_a_skill_that_the_model_lacks_is_said_beside_the_skills(page: Page) -> None:
-    page.backend.skills = ("caption",)
+    page.fake.skills = ("caption",)
 
     start_camera(page)
 
@@ -651,11 +649,11 @@ def test_a_skill_that_the_model_lacks_is_said_beside_the_skills(page: Page) -> N
 
 @pytest.mark.long
 def test_a_frame_that_fails_does_not_end_the_loop(page: Page) -> None:
-    page.backend.error = RuntimeError("inside")
+    page.fake.error = RuntimeError("inside")
     start_camera(page)
     page.until(lambda: list(page.errors()) == ["camera-error"])
 
-    page.backend.error = None
+    page.fake.error = None
 
     page.until(lambda: page.all("#camera-overlay .mark"))
     assert page.errors() == {}

@@ -20,7 +20,7 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.run import ENGINE_DIED, serve
 from photonlite.server.transport.listening import ListenError
 from photonlite.server.transport.logs import json_lines
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.live import GUARD, Live, ServerProcess, live, live_model
 from tests.serving import network, on_thread
 from tests.serving import serve as serve_tiny
@@ -30,11 +30,11 @@ STREAM = json.dumps({"question": "How many?", "stream": True}).encode()
 JSON = {"Content-Type": "application/json"}
 
 
-def asked(server: Live, backend: FakeBackend) -> "Future[Any]":
+def asked(server: Live, fake: FakeModel) -> "Future[Any]":
     """A request whose answer hangs."""
-    backend.hang()
+    fake.hang()
     future = on_thread(lambda: server.ask("POST", "/v1/query", QUERY, JSON))
-    server.wait(asyncio.wait_for(backend.begun.wait(), GUARD))
+    server.wait(asyncio.wait_for(fake.begun.wait(), GUARD))
     return future
 
 
@@ -62,9 +62,9 @@ def port_of(process: ServerProcess) -> int:
 
 
 def test_while_stopping_the_accepted_is_finished_and_nothing_else_begins() -> None:
-    backend = FakeBackend()
-    with live(backend, drain_s=GUARD) as server:
-        before = asked(server, backend)
+    fake = FakeModel()
+    with live(fake, drain_s=GUARD) as server:
+        before = asked(server, fake)
         server.begin_to_stop()
 
         assert server.get("/health")[0] == 200
@@ -74,22 +74,22 @@ def test_while_stopping_the_accepted_is_finished_and_nothing_else_begins() -> No
         assert (status, json.loads(body)["error"]["type"]) == (503, "unavailable_error")
 
         assert not server.call(lambda: server.server.should_exit)  # which would close the door
-        server.call(backend.release)
+        server.call(fake.release)
         assert before.result(GUARD)[0] == 200
         assert server.stop() == 0
-    assert len(backend.calls) == 1
+    assert len(fake.calls) == 1
 
 
 @pytest.mark.long
 def test_what_takes_longer_than_the_time_to_drain_is_given_up_and_told_so() -> None:
-    backend = FakeBackend()
-    with live(backend, drain_s=0.0) as server:
-        before = asked(server, backend)
+    fake = FakeModel()
+    with live(fake, drain_s=0.0) as server:
+        before = asked(server, fake)
 
         assert server.stop() == 0
         status, body = before.result(GUARD)
     assert (status, json.loads(body)["error"]["code"]) == (503, "stopped")
-    assert backend.cancelled == 1
+    assert fake.cancelled == 1
 
 
 def test_an_idle_server_stops_at_once() -> None:
@@ -165,19 +165,19 @@ def test_when_the_engine_dies_callers_are_told_and_the_server_ends_by_itself(mon
 
 
 def test_open_callers_of_an_engine_that_dies_get_503() -> None:
-    backend = FakeBackend()
-    with live(backend, drain_s=GUARD) as server:
-        before = asked(server, backend)
+    fake = FakeModel()
+    with live(fake, drain_s=GUARD) as server:
+        before = asked(server, fake)
 
         def die() -> None:
-            backend.alive = False
+            fake.alive = False
 
         server.call(die)
         assert server.wait(until_draining(server)) is None
         assert [server.get(path)[0] for path in ("/health", "/ready")] == [503, 503]
         assert json.loads(server.ask("POST", "/v1/query", QUERY, JSON)[1])["error"]["code"] == "engine_died"
-        backend.failure = EngineDiedError("the engine has stopped")
-        server.call(backend.release)
+        fake.failure = EngineDiedError("the engine has stopped")
+        server.call(fake.release)
         status, body = before.result(GUARD)
         assert (status, json.loads(body)["error"]["code"]) == (503, "engine_died")
         server.thread.join(GUARD)
@@ -185,9 +185,9 @@ def test_open_callers_of_an_engine_that_dies_get_503() -> None:
 
 
 def test_a_signal_to_a_server_whose_engine_has_died_is_no_orderly_stop() -> None:
-    backend = FakeBackend()
-    with live(backend) as server:
-        backend.alive = False
+    fake = FakeModel()
+    with live(fake) as server:
+        fake.alive = False
         assert server.stop() in (ENGINE_DIED, 128 + signal.SIGTERM)
 
 
@@ -272,10 +272,10 @@ from photonlite.server import run as module
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
 from photonlite.server.transport.listening import listen
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.told import say
 
-class Stuck(FakeBackend):
+class Stuck(FakeModel):
     async def run(self, call):
         work = asyncio.to_thread(threading.Event().wait)
         say("begun")
@@ -310,7 +310,7 @@ from photonlite.server.config import read_keys
 from photonlite.server.transport.listening import listen
 from photonlite.server.transport.logs import json_lines
 from photonlite.server.run import run
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.told import say
 
 path = Path(sys.argv[1])
@@ -318,7 +318,7 @@ config = ServerConfig(port=0, drain_s=0.0, api_keys=tuple(read_keys(path)))
 reload = lambda: dataclasses.replace(config, api_keys=tuple(read_keys(path)), key_weights=read_keys(path))
 start = lambda host, port: say(f"serving on {port}")
 with json_lines(sys.stdout):
-    sys.exit(run(create_app(FakeBackend(), config), config, listen(config), on_start=start, reload=reload))
+    sys.exit(run(create_app(FakeModel(), config), config, listen(config), on_start=start, reload=reload))
 """
 
 

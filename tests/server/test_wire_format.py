@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.live import GUARD, Live, live, live_model
 
 KEY = "a-key"
@@ -151,7 +151,7 @@ def test_segment_whole_and_streamed() -> None:
 
 
 def test_a_client_that_hangs_up_within_a_stream_cancels_it() -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     fake.hang()
     with live(fake) as server:
         data = sent(server.port, "caption", {"image_url": image_url(), "length": "normal", "stream": True})

@@ -11,15 +11,15 @@ import threading
 from typing import Any
 
 from photonlite.server.app import create_app
-from photonlite.server.backend import Call
+from photonlite.server.calls import Call
 from photonlite.server.config import ServerConfig
 from photonlite.server.run import run
 from photonlite.server.transport.listening import listen
 from photonlite.server.transport.logs import json_lines
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 
 
-class ToldBackend(FakeBackend):
+class ToldModel(FakeModel):
     """Hangs until a byte comes on stdin."""
 
     async def _take(self, call: Call) -> None:
@@ -40,14 +40,14 @@ def say(text: str) -> None:
 
 def main(settings: dict[str, Any]) -> int:
     config = ServerConfig(**{"port": 0, **settings})
-    backend = ToldBackend()
+    fake = ToldModel()
 
     def announce(host: str, port: int) -> None:
         say(f"serving on {port}")
 
-    backend.hang()
+    fake.hang()
     with json_lines(sys.stdout):
-        return run(create_app(backend, config), config, listen(config), on_start=announce)
+        return run(create_app(fake, config), config, listen(config), on_start=announce)
 
 
 if __name__ == "__main__":

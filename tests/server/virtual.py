@@ -7,8 +7,8 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from photonlite.results import Answer
-from photonlite.server.backend import BackendStream, Call
-from tests.server.fake import FakeBackend
+from photonlite.server.calls import Call
+from tests.server.fake import FakeModel
 
 
 class _Selector(selectors.SelectSelector):
@@ -41,7 +41,7 @@ def run_virtual(main: Coroutine[Any, Any, Any]) -> Any:
         return runner.run(main)
 
 
-class EngineBackend(FakeBackend):
+class EngineModel(FakeModel):
     """Works on all calls at a time, like a device that gets slower with each, and in the order in which they came.
 
     Attributes:
@@ -62,7 +62,6 @@ class EngineBackend(FakeBackend):
 
     async def run(self, call: Call) -> Mapping[str, Any]:
         """Answer after so many seconds of work as the question says; raises TimeoutError at the deadline."""
-        self.calls.append(call)
         done = asyncio.get_running_loop().create_future()
         self._advance()
         self._queue.append((done, float(call.arguments["question"])))
@@ -76,9 +75,6 @@ class EngineBackend(FakeBackend):
             self._running.pop(done, None)
             self._go_on()
         return Answer("yes")
-
-    async def stream(self, call: Call) -> BackendStream:
-        raise NotImplementedError
 
     def _advance(self) -> None:
         now = asyncio.get_running_loop().time()

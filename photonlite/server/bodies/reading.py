@@ -1,49 +1,152 @@
-"""Reads the body of a request: so many bytes, in so much time, and as many as Content-Length says."""
+"""Reads bodies: so many bytes, in so much time, and the fields in them, in whichever of three forms they come.
+
+| Content-Type | image | fields |
+|---|---|---|
+| `application/json` | `image_url`: a data URI | beside it |
+| `multipart/form-data` | the one file, or `image_url` | as text; what is neither text nor a flag as JSON |
+| `image/...`, `application/octet-stream` | the body | in the query string, the same way |
+"""
 
 import asyncio
-from collections.abc import Callable
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 
+from photonlite.server.bodies.base import Body, Json, validate
+from photonlite.server.bodies.multipart import read_form
+from photonlite.server.bodies.skills import SKILL_BODIES, SkillRequest
+from photonlite.server.calls import Skill
 from photonlite.server.config import ServerConfig
-from photonlite.server.errors import CLIENT_CLOSED, HttpError
+from photonlite.server.errors import HttpError, client_left
+
+_FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 # The rest of such a body must not be read as the next request of the connection.
-_CLOSE = {"Connection": "close"}
+_CLOSE: Final = {"Connection": "close"}
 
 
-async def read_body(request: Request, config: ServerConfig, charge: Callable[[int], None]) -> bytes:
-    """Read the whole body; `charge` is told of bytes as they come, and raises where there is no memory for them.
+async def read_body(request: Request, config: ServerConfig, hold: Callable[[int], None]) -> bytes:
+    """Read the whole body; `hold` is called with the bytes so far, and raises if there is no memory for them.
 
     Raises:
         HttpError: 413 over the limit, 400 where it is shorter or longer than announced, 408 where it takes too long,
             415 where it is compressed, 499 where the client goes away.
     """
-    declared = _declared(request, config.max_body_bytes)
+    limit = config.max_body_bytes
+    declared = _declared(request, limit)
+    chunks: list[bytes] = []
+    size = 0
     try:
         async with asyncio.timeout(config.body_timeout_s):
-            data = await _read(request, config.max_body_bytes, charge)
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limit:
+                    raise _too_large(f"more than {limit}", limit)
+                hold(size)
+                chunks.append(chunk)
     except TimeoutError as cause:
         message = f"the body was not complete within {config.body_timeout_s:g} s"
         raise HttpError(408, message, code="body_timeout", headers=_CLOSE, limit="body_timeout_s") from cause
     except ClientDisconnect as cause:
-        raise HttpError(CLIENT_CLOSED, "the client went away", code="client_closed") from cause
-    if declared is not None and declared != len(data):
-        message = f"the body has {len(data)} bytes, but Content-Length says {declared}"
+        raise client_left() from cause
+    if declared is not None and declared != size:
+        message = f"the body has {size} bytes, but Content-Length says {declared}"
         raise HttpError(400, message, code="wrong_content_length", headers=_CLOSE)
-    return data
-
-
-async def _read(request: Request, limit: int, charge: Callable[[int], None]) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise _too_large(f"more than {limit}", limit)
-        charge(len(chunk))
-        chunks.append(chunk)
     return b"".join(chunks)
+
+
+def read_skill_request(skill: Skill, request: Request, body: bytes) -> tuple[SkillRequest, list[str | bytes]]:
+    """Read a request to a skill's route; returns also its images: files, and what `image_url` holds.
+
+    Raises 400 for what cannot be read, 415 for another Content-Type, and as `validate`.
+    """
+    model = SKILL_BODIES[skill][0]
+    files, fields = _read(model, request, body)
+    read = validate(model, fields)
+    return read, [*files, *([] if read.image_url is None else [read.image_url])]
+
+
+def read_json_object(body: bytes) -> Json:
+    """Read a JSON object, strictly: NaN and a name that stands twice are refused with 400."""
+    try:
+        value = _parse(body.decode())
+    except ValueError as cause:
+        reason = str(cause)[:200]
+        raise HttpError(400, f"the body is not JSON that can be read: {reason}", code="invalid_json") from cause
+    if not isinstance(value, dict):
+        raise HttpError(400, f"the body is of type {type(value).__name__}: send a JSON object", code="invalid_json")
+    return value
+
+
+def media_type(request: Request) -> str:
+    """Return a request's Content-Type without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+@cache
+def json_fields(model: type[Body]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of a body's flags, and of the fields that only JSON can hold."""
+    types: dict[str, set[str | None]] = {
+        name: {one.get("type") for one in schema.get("anyOf", [schema])} - {"null"}
+        for name, schema in model.model_json_schema()["properties"].items()
+    }
+    flags = tuple(name for name, kinds in types.items() if kinds == {"boolean"})
+    return flags, tuple(name for name, kinds in types.items() if kinds not in ({"boolean"}, {"string"}))
+
+
+def _read(model: type[Body], request: Request, body: bytes) -> tuple[list[bytes], Json]:
+    kind = media_type(request)
+    if kind == "application/json":
+        return [], read_json_object(body)
+    if kind == "multipart/form-data":
+        files, texts = read_form(request.headers["content-type"], body)
+        return files, _from_texts(model, texts)
+    if kind.startswith("image/") or kind == "application/octet-stream" or not (kind or body):
+        names = [name for name, _ in request.query_params.multi_items()]
+        if len(names) != len(set(names)):
+            raise HttpError(400, "the query string has a field twice", code="invalid_query")
+        return [body] if body else [], _from_texts(model, request.query_params)
+    raise HttpError(
+        415,
+        f"Content-Type is {kind[:60]!r}: send application/json, multipart/form-data, or the image as image/...",
+        code="unsupported_content_type",
+    )
+
+
+def _from_texts(model: type[Body], texts: Mapping[str, str]) -> Json:
+    """Read fields that came as text."""
+    flags, others = json_fields(model)
+    fields: Json = {name: _FLAGS.get(text.lower(), text) if name in flags else text for name, text in texts.items()}
+    for name in fields.keys() & set(others):
+        try:
+            fields[name] = _parse(texts[name])
+        except ValueError as cause:
+            raise HttpError(422, f"the field {name!r} is not JSON", code="invalid_field") from cause
+    return fields
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
+    except RecursionError as cause:
+        raise ValueError("it is nested too deeply") from cause
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Json:
+    """Refuse a name that stands twice in an object: a proxy that checked the request may have read the other one."""
+    read = dict(pairs)
+    if len(read) < len(pairs):
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise HttpError(400, f"the name {name[:40]!r} stands twice in an object of JSON", code="duplicate_name")
+    return read
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _declared(request: Request, limit: int) -> int | None:

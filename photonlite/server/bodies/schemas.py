@@ -10,7 +10,7 @@ from photonlite.results import Metrics
 from photonlite.server.bodies.base import Json
 from photonlite.server.bodies.chat import ChatCompletionRequest
 from photonlite.server.bodies.chat_answers import ChatCompletion, ChatCompletionChunk, ModelEntry, ModelList
-from photonlite.server.bodies.parsing import json_fields
+from photonlite.server.bodies.reading import json_fields
 from photonlite.server.bodies.skills import SKILL_BODIES
 from photonlite.server.config import ServerConfig
 from photonlite.skills.base import MAX_OBJECT_CHARACTERS, MAX_QUESTION_CHARACTERS

@@ -7,8 +7,8 @@ from pydantic import BaseModel, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from photonlite.results import Metrics
-from photonlite.server.backend import Skill
 from photonlite.server.bodies.base import Body, Choices, Count, Flag, Json, JsonSchema, Text, Unit, must_be
+from photonlite.server.calls import Skill
 
 Temperature = Annotated[float, Field(ge=0, description="0 takes the likeliest token every time.")]
 TopP = Annotated[Unit, Field(description="Sampling considers the likeliest up to this total probability.")]

@@ -1,12 +1,15 @@
-"""Callers: API keys, the page a request was sent from, and the delay of refusals of wrong keys."""
+"""Callers: API keys, the names of the server, the page a request was sent from, and the delay of wrong keys."""
 
 import asyncio
 import hashlib
 import ipaddress
-from collections import OrderedDict
+import re
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
@@ -19,6 +22,8 @@ PROTOCOL = "photonlite"
 
 KEY_PROTOCOL = "photonlite-key."
 """Prefix of the subprotocol that holds a key: a page cannot set headers of a WebSocket."""
+
+_HOST: Final = re.compile(r"(\[[0-9a-f:.%]+\]|[^\[\]:]*)(?::\d*)?", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +42,7 @@ class Caller:
 
 
 def identify(connection: HTTPConnection, config: ServerConfig) -> Caller:
-    """Return the caller of a request; raises as `check_key`."""
-    tenant = check_key(connection, config)
-    if tenant is None:
-        return Caller(network_of(connection.client.host if connection.client else ""))
-    return Caller(tenant, config.key_weights.get(_key_of(connection) or "", 1.0), tenant)
-
-
-def check_key(connection: HTTPConnection, config: ServerConfig) -> str | None:
-    """Return the tenant of a request; None where the server has no keys.
-
-    Raises:
-        HttpError: 401, the key is missing or wrong.
-    """
+    """Return the caller of a request; raises 401 if its key is missing or wrong."""
     key = _key_of(connection)
     if not config.accepts(key):
         reason = "there is no API key" if key is None else "the API key is unknown"
@@ -59,7 +52,10 @@ def check_key(connection: HTTPConnection, config: ServerConfig) -> str | None:
             code="missing_api_key" if key is None else "invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
-    return hashlib.sha256(key.encode()).hexdigest() if config.api_keys and key is not None else None
+    if not config.api_keys or key is None:
+        return Caller(network_of(connection.client))
+    tenant = hashlib.sha256(key.encode()).hexdigest()
+    return Caller(tenant, config.key_weights.get(key, 1.0), tenant)
 
 
 def chosen_protocol(offered: Sequence[str]) -> str | None:
@@ -69,12 +65,34 @@ def chosen_protocol(offered: Sequence[str]) -> str | None:
     return next((protocol for protocol in offered if protocol.startswith(KEY_PROTOCOL)), None)
 
 
-def check_origin(connection: HTTPConnection, config: ServerConfig) -> None:
-    """Refuse requests that pages of other sites send to a server on the user's machine or network.
+def check_host(connection: HTTPConnection, config: ServerConfig) -> None:
+    """Refuse a request whose Host is not the server's: 421, which prevents DNS rebinding.
 
-    Raises:
-        HttpError: 403, the page's origin is neither this server nor in `cors_origins`.
+    A page may have its own host's name resolve to 127.0.0.1: the browser then takes the server on the user's machine
+    for the page's own, and neither the check of origins nor CORS applies. Only the Host header gives the page away.
+
+    The server's own names are loopback's, the address at which it listens, and `allow_hosts`. Host is checked where a
+    browser reaches the server and others do not: without keys on loopback; elsewhere only with `allow_hosts`. With
+    keys, a page would have to know one.
     """
+    host = connection.headers.get("host")  # HTTP/1.0 has none, and no browser speaks it
+    checks = (config.is_local and not config.api_keys) or config.allow_hosts
+    if not checks or host is None:
+        return
+    parts = _HOST.fullmatch(host.strip())
+    name = "" if parts is None else parts[1].strip("[]").lower().removesuffix(".")
+    here = connection.scope.get("server") or ("localhost",)  # the connection's own address
+    if name and name in ("localhost", here[0], *map(str.lower, (config.host, *config.allow_hosts))):
+        return
+    with suppress(ValueError):
+        if ipaddress.ip_address(name).is_loopback:
+            return
+    message = f"this server does not answer as {host[:100]!r}: ask 127.0.0.1, or start it with --allow-host"
+    raise HttpError(421, message, code="unknown_host")
+
+
+def check_origin(connection: HTTPConnection, config: ServerConfig) -> None:
+    """Refuse requests that pages of other sites send to a server on the user's machine or network: 403."""
     origin = connection.headers.get("origin")
     if origin is None or "*" in config.cors_origins or origin in config.cors_origins:
         return
@@ -87,8 +105,9 @@ def check_origin(connection: HTTPConnection, config: ServerConfig) -> None:
         raise HttpError(403, message, code="foreign_origin")
 
 
-def network_of(host: str) -> str:
-    """Return an IPv4 address unchanged, and an IPv6 address's /64 network, all of which one client has."""
+def network_of(client: Sequence[Any] | None) -> str:
+    """Return the address of a connection's client; of an IPv6 address the /64 network, all of which one client has."""
+    host = str(client[0]) if client else ""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -127,36 +146,29 @@ class WrongKeyDelay:
 
     def __init__(
         self,
-        clock: Callable[[], float] | None = None,
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._clock = clock
         self._sleep = sleep
         self._tried: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        self._waiting: dict[str, int] = {}
+        self._waiting: Counter[str] = Counter()
 
     async def wait(self, connection: HTTPConnection) -> None:
-        """Wait before a wrong key is refused.
-
-        Raises:
-            HttpError: 429, too many refusals to this address wait already.
-        """
-        address = network_of(connection.client.host if connection.client else "")
+        """Wait before a wrong key is refused; raises 429 if too many refusals to this address wait already."""
+        address = network_of(connection.client)
         seconds = self._count(address)
         if not seconds:
             return
-        waiting = self._waiting.get(address, 0)
-        if waiting >= _WAITING:
+        if self._waiting[address] >= _WAITING:
             headers = {"Retry-After": f"{_MOST_S:.0f}", "Connection": "close"}
             message = "too many wrong API keys came from this address: wait, and send the right one"
             raise HttpError(429, message, code="too_many_wrong_keys", headers=headers)
-        self._waiting[address] = waiting + 1
+        self._waiting[address] += 1
         try:
             await self._sleep(seconds)
         finally:
-            self._waiting[address] -= 1
-            if not self._waiting[address]:
-                del self._waiting[address]
+            self._waiting -= Counter((address,))  # drops an address at zero
 
     def _count(self, address: str) -> float:
         """Count a wrong key; returns the seconds that its refusal waits."""

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final, Self
 
+from photonlite.server.config import ServerConfig
 from photonlite.server.errors import CLIENT_CLOSED, HttpError
 from photonlite.server.limits.callers import Caller
 
@@ -20,16 +21,13 @@ _CALLERS: Final = 10_000
 
 
 def may_hold(held: int, free: int, weight: float = 1.0) -> bool:
-    """Whether a caller may hold so much while so much stays free for others.
+    """Whether a caller may hold `held` units while `free` units stay free for others.
 
     The rule of dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
     switches", 1998): one caller alone uses nearly everything; with every further caller less stays free, and a greedy
     caller gets nothing new until it holds no more than its share.
 
-    Args:
-        held: Units that it would hold.
-        free: Units that would be free then.
-        weight: Of the caller, relative to the largest weight among those that hold something.
+    `weight` is relative to the largest weight among the callers that hold something.
     """
     return held <= _GREED * weight * free
 
@@ -45,7 +43,6 @@ class Shares:
         self._weights: dict[str, float] = {}
 
     def held(self, caller: Caller) -> int:
-        """Units that a caller holds."""
         return self._held.get(caller.id, 0)
 
     def has_room(self, caller: Caller, size: int = 1, own: int = 0) -> bool:
@@ -71,7 +68,6 @@ class Shares:
         return True
 
     def give(self, caller: Caller, size: int = 1) -> None:
-        """Return units."""
         self.used -= size
         left = self.held(caller) - size
         if left:
@@ -121,11 +117,6 @@ class Permit:
         self._kept = False
         self._closed = False
 
-    @property
-    def cache_salt(self) -> str | None:
-        """The tenant, so that no cache is shared between tenants; None without keys."""
-        return self.caller.tenant
-
     def enter(self) -> None:
         """Move from uploads to open requests, once the body has arrived; raises 429 as `RequestLimiter.admit`."""
         limiter = self._limiter
@@ -135,11 +126,7 @@ class Permit:
             self._room = limiter.requests
 
     def charge(self, size: int) -> None:
-        """Hold so many more bytes until the request ends.
-
-        Raises:
-            HttpError: 413 if they can never fit, 429 if open requests hold too much now.
-        """
+        """Hold so many more bytes until the request ends; raises 413 if they can never fit, 429 if not now."""
         self._limiter.take_bytes(self.caller, size, self._bytes)
         self._bytes += size
 
@@ -154,10 +141,10 @@ class Permit:
         self._kept = True
 
     def close(self) -> None:
-        """Return the place and the bytes; closing twice is fine."""
+        """Return the place and the bytes. Idempotent."""
         if not self._closed:
+            self.release(self._bytes)
             self._closed = True
-            self._limiter.bytes.give(self.caller, self._bytes)
             self._room.give(self.caller)
             self._limiter.leave()
 
@@ -176,8 +163,7 @@ class Hold:
         self.size = 0
         self._permit = permit
         self._ended = False
-        if size:
-            self.resize(size)
+        self.resize(size)
 
     def resize(self, size: int) -> None:
         """Hold so many bytes from now on; on failure, raised as by `Permit.charge`, it holds what it held before."""
@@ -188,10 +174,6 @@ class Hold:
         else:
             self._permit.release(self.size - size)
         self.size = size
-
-    def grow(self, size: int) -> None:
-        """Hold so many bytes more."""
-        self.resize(self.size + size)
 
     def keep(self) -> None:
         """Leave the bytes to the request."""
@@ -206,34 +188,24 @@ class Hold:
 
 
 class RequestLimiter:
-    """Counts what is open; belongs to one event loop.
-
-    Args:
-        most: Open requests, and as many uploads.
-        most_sockets: Open WebSockets.
-        most_bytes: Memory of all of them.
-        retry_s: Returns the seconds after which a refused caller should try again.
+    """Counts what is open; belongs to one event loop. `retry_s` returns when a refused caller should try again.
 
     Attributes:
         open: Requests and sockets that hold a permit.
     """
 
-    def __init__(self, most: int, most_sockets: int, most_bytes: int, retry_s: Callable[[Caller], int]) -> None:
+    def __init__(self, config: ServerConfig, retry_s: Callable[[Caller], int]) -> None:
         self.open = 0
-        self.uploads = Shares("uploads", most)
-        self.requests = Shares("requests", most)
-        self.sockets = Shares("sockets", most_sockets)
-        self.bytes = Shares("bytes", most_bytes)
+        self.uploads = Shares("uploads", config.max_open)
+        self.requests = Shares("requests", config.max_open)
+        self.sockets = Shares("sockets", config.max_sockets)
+        self.bytes = Shares("bytes", config.max_open_bytes)
         self._retry_s = retry_s
         self._empty = asyncio.Event()
         self._empty.set()
 
     def admit(self, caller: Caller, id: str, now: float, *, socket: bool) -> Permit:
-        """Admit a request whose body has not been read, or a WebSocket.
-
-        Raises:
-            HttpError: 429, the caller holds its share.
-        """
+        """Admit a request whose body has not been read, or a WebSocket; raises 429 if the caller holds its share."""
         if not socket and not self.requests.has_room(caller):
             raise self._no_place(self.requests, caller)
         room = self.sockets if socket else self.uploads
@@ -243,7 +215,6 @@ class RequestLimiter:
         return Permit(self, room, id, now, caller)
 
     def take_place(self, room: Shares, caller: Caller) -> None:
-        """Take a place; raises as `admit`."""
         if not room.take(caller):
             raise self._no_place(room, caller)
 
@@ -272,6 +243,9 @@ class RequestLimiter:
         return self._busy(reason, "queue_full", caller, "max_sockets" if room is self.sockets else "max_open")
 
     def _busy(self, reason: str, code: str, caller: Caller, limit: str) -> HttpError:
-        seconds = self._retry_s(caller)
-        message = f"the server is busy ({reason}): try again in {seconds} s"
-        return HttpError(429, message, code=code, headers={"Retry-After": str(seconds)}, limit=limit)
+        return try_later(f"the server is busy ({reason})", code, self._retry_s(caller), limit)
+
+
+def try_later(reason: str, code: str, seconds: int, limit: str | None) -> HttpError:
+    headers = {"Retry-After": str(seconds)}
+    return HttpError(429, f"{reason}: try again in {seconds} s", code=code, headers=headers, limit=limit)

@@ -20,13 +20,14 @@ Real-time requests go before bulk work, also inside the engine, until their call
 """
 
 import asyncio
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Final
+import math
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
+from photonlite.server.calls import Call
 from photonlite.server.limits.callers import Caller
-from photonlite.server.limits.estimates import Costs, Crowding, Estimate, Kind
 
 _PRESENT_S: Final = 60.0
 """Seconds after its last answer for which a caller counts as present."""
@@ -34,6 +35,108 @@ _MOST_ABSENT: Final = 1024
 """Callers without a request that are remembered."""
 _LEAD_S: Final = 0.5
 """Engine seconds by which real-time requests of a caller may be ahead of others."""
+_MEMORY: Final = 64
+"""Number of answers after which the weight of an older one has fallen to about a third."""
+_FEW: Final = 3.0
+"""Requests inside the engine from which on they count as many."""
+_ENOUGH: Final = 4
+"""Answers that a mean needs."""
+_MARGIN: Final = 1.1
+_SPREADS: Final = 3.0
+"""Standard deviations that an upper estimate adds: one in fifty exponential values is larger."""
+
+
+class Kind(NamedTuple):
+    """Requests that are expected to cost about the same."""
+
+    skill: str
+    image: bool
+    form: bool
+    """Whether the answer is constrained by a schema, choices or a pattern."""
+    reasoning: bool
+    length: int
+    """Binary digits of the limit of tokens or objects."""
+
+
+def kind_of(call: Call) -> Kind:
+    """Return the kind of a call from `bounded`."""
+    arguments = call.arguments
+    settings: Any = arguments.get("settings") or {}
+    limit = settings.get("max_tokens" if call.skill in ("caption", "query") else "max_objects", 0)
+    form = any(arguments.get(name) is not None for name in ("schema", "choices", "regex"))
+    return Kind(call.skill, call.image is not None, form, bool(arguments.get("reasoning")), int(limit).bit_length())
+
+
+class RunningMean:
+    """Exponentially weighted mean and variance."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = 0.0
+        self.variance = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        part = 1 / min(self.count, _MEMORY)
+        difference = value - self.mean
+        self.mean += part * difference
+        self.variance = (1 - part) * (self.variance + part * difference * difference)
+
+    def variance_of_sum(self, count: int) -> float:
+        """Return the variance of a sum of further values: theirs, and that of the mean, which comes from so many."""
+        return (count + count * count / min(max(1, self.count), 2 * _MEMORY)) * self.variance
+
+
+class Costs:
+    """Engine seconds that requests have used, by kind; a kind without answers has the mean of all kinds."""
+
+    def __init__(self) -> None:
+        self._known: dict[Kind | None, RunningMean] = {None: RunningMean()}
+
+    def add(self, kind: Kind, seconds: float, *, answered: bool) -> None:
+        """Count a request.
+
+        One that was given up is expected to need the mean in addition, like any unfinished one; if it was given up
+        early, it says nothing and is skipped.
+        """
+        mean = self.of(kind).mean
+        if answered or seconds > 0.9 * mean:
+            for key in (kind, None):
+                self._known.setdefault(key, RunningMean()).add(seconds if answered else seconds + mean)
+
+    def of(self, kind: Kind) -> RunningMean:
+        return self._known.get(kind, self._known[None])
+
+
+class Crowding:
+    """How much longer a kind of request takes with more requests inside the engine.
+
+    On a CPU two take about twice as long as one; on a GPU further ones cost little while they decode. Times between
+    those of few and of many requests are interpolated linearly.
+    """
+
+    def __init__(self) -> None:
+        self._few = RunningMean(), RunningMean()
+        self._many = RunningMean(), RunningMean()
+
+    def add(self, inside: float, seconds: float) -> None:
+        """Count an answer that took so many seconds with so many requests inside on average."""
+        for mean, value in zip(self._few if inside < _FEW else self._many, (inside, seconds), strict=True):
+            mean.add(value)
+
+    def room(self, callers: int) -> float:
+        """Requests that may be inside so that each takes at most `callers` times as long as alone.
+
+        One for each caller until it is known what few take, then no limit until it is known what many take.
+        """
+        (few, short), (many, long) = self._few, self._many
+        if few.count < _ENOUGH:
+            return callers
+        if many.count < _ENOUGH or long.mean <= short.mean:
+            return math.inf
+        slope = (long.mean - short.mean) / (many.mean - few.mean)
+        alone = short.mean - slope * (few.mean - 1)
+        return max(callers, 1 + (callers - 1) * alone / slope)
 
 
 class Turn:
@@ -65,7 +168,6 @@ class _Line:
         self.used = used
         self.realtime: deque[Turn] = deque()
         self.bulk: deque[Turn] = deque()
-        self.waiting: Counter[Kind] = Counter()
         self.inside = 0
 
     @property
@@ -73,29 +175,11 @@ class _Line:
         return self.realtime or self.bulk
 
     @property
-    def busy(self) -> bool:
-        return bool(self.inside or self.queue)
-
-    def join(self, turn: Turn) -> None:
-        (self.realtime if turn.realtime else self.bulk).append(turn)
-        self.waiting[turn.kind] += 1
-
-    def drop(self, turn: Turn) -> None:
-        (self.realtime if turn.realtime else self.bulk).remove(turn)
-        self._count_out(turn)
-
-    def pop(self) -> Turn:
-        turn = self.queue.popleft()
-        self._count_out(turn)
-        return turn
+    def turns(self) -> Iterator[Turn]:
+        return chain(self.realtime, self.bulk)
 
     def charge(self, seconds: float) -> None:
         self.used += seconds / self.caller.weight
-
-    def _count_out(self, turn: Turn) -> None:
-        self.waiting[turn.kind] -= 1
-        if not self.waiting[turn.kind]:
-            del self.waiting[turn.kind]
 
 
 class EngineTurns:
@@ -110,26 +194,12 @@ class EngineTurns:
         self._busy: dict[str, _Line] = {}
         self._absent: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """Callers without requests, in the order in which they left: seconds used, time of leaving."""
-        self._inside: Counter[Kind] = Counter()
-        self._entered: defaultdict[Kind, float] = defaultdict(float)
-        """Sums of `Turn.entered` of those inside."""
+        self._inside: set[Turn] = set()
         self._least = 0.0
         """Smallest `used` of busy callers; it never decreases."""
         self._work = 0.0
         """Engine seconds used by a hypothetical request that was inside all the time."""
         self._at = clock()
-
-    @asynccontextmanager
-    async def turn(self, caller: Caller, kind: Kind, *, realtime: bool = False) -> AsyncIterator[bool]:
-        """Wait for a turn, and keep it for a block; yields whether the request goes before bulk work."""
-        turn = self.join(caller, kind, realtime=realtime)
-        answered = False
-        try:
-            first = await turn.granted
-            yield first
-            answered = True
-        finally:
-            self.leave(turn, answered=answered)
 
     def join(self, caller: Caller, kind: Kind, *, realtime: bool = False) -> Turn:
         """Start to wait for a turn; the caller must `leave` it."""
@@ -139,7 +209,7 @@ class EngineTurns:
             used, _ = self._absent.pop(caller.id, (0.0, 0.0))
             line = self._busy[caller.id] = _Line(caller, max(used, self._least))
         turn = Turn(line, kind, realtime)
-        line.join(turn)
+        (line.realtime if realtime else line.bulk).append(turn)
         self._grant()
         return turn
 
@@ -152,11 +222,17 @@ class EngineTurns:
         line = turn.line
         if turn.entered is None:
             turn.granted.cancel()
-            line.drop(turn)
+            (line.realtime if turn.realtime else line.bulk).remove(turn)
         else:
-            self._take_out(turn, turn.entered, answered)
+            self._inside.remove(turn)
+            line.inside -= 1
+            used, seconds = self._work - turn.entered, self._at - turn.begun
+            line.charge(used - turn.charged)
+            if answered and used and seconds / used <= self._batch:  # else it also waited inside
+                self._crowding.setdefault(turn.kind, Crowding()).add(seconds / used, seconds)
+            self._costs.add(turn.kind, used, answered=answered)
         self._least = max(self._least, min(other.used for other in self._busy.values()))
-        if not line.busy:
+        if not (line.inside or line.queue):
             del self._busy[line.caller.id]
             self._absent[line.caller.id] = line.used, self._at
             if len(self._absent) > _MOST_ABSENT:
@@ -176,58 +252,45 @@ class EngineTurns:
         if line is None:
             return 0.0
         self._advance()
-        cost = Estimate() if kind is None else self._cost(kind, 1)
-        before = self._waiting(line)
-        if before.mean:
-            mine = before.mean + cost.mean
-            others = sum(
-                min(self._waiting(other).mean, mine * other.caller.weight / caller.weight)
-                for other in self._busy.values()
-                if other is not line
-            )
-            before = before.scaled(1 + others / before.mean)
-        return (before + cost.scaled(self._inside.total() + 1)).most
+        cost = 0.0 if kind is None else self._cost(kind)
+        mean, waiting = self._waiting_s(line), Counter(turn.kind for turn in line.turns)
+        variance = sum(self._costs.of(each).variance_of_sum(count) for each, count in waiting.items())
+        if mean:
+            most = (mean + cost) / caller.weight
+            others = (other for other in self._busy.values() if other is not line)
+            factor = 1 + sum(min(self._waiting_s(other), most * other.caller.weight) for other in others) / mean
+            mean, variance = mean * factor, variance * factor**2
+        if kind is not None:
+            sharing = len(self._inside) + 1
+            mean += cost * sharing
+            variance += self._costs.of(kind).variance_of_sum(1) * sharing**2
+        return _MARGIN * (mean + _SPREADS * math.sqrt(variance))
 
     def next_s(self, caller: Caller) -> float:
         """Return about how often, in seconds, a request of the caller is answered at the current load."""
         self._advance()
         if not self._inside:
             return 0.0
-        mean = sum(self._cost(kind, count).mean for kind, count in self._inside.items()) / self._inside.total()
         weights = sum(line.caller.weight for line in self._busy.values())
-        return mean * max(1.0, weights / caller.weight)
+        return self._sum_of(self._inside) / len(self._inside) * max(1.0, weights / caller.weight)
 
     def _advance(self) -> None:
-        now, count = self._clock(), self._inside.total()
-        if count:
-            self._work += (now - self._at) / count
+        now = self._clock()
+        if self._inside:
+            self._work += (now - self._at) / len(self._inside)
         self._at = now
 
     def _grant(self) -> None:
         while (line := self._next()) is not None and self._has_room(line):
-            turn = line.pop()
+            turn = line.queue.popleft()
             turn.entered, turn.begun = self._work, self._at
             turn.charged = self._costs.of(turn.kind).mean
-            goes_first = turn.realtime and self._is_within_lead(line)
+            within_lead = all(line.used - other.used <= _LEAD_S for other in self._busy.values())
             line.charge(turn.charged)
             line.inside += 1
-            self._inside[turn.kind] += 1
-            self._entered[turn.kind] += turn.entered
+            self._inside.add(turn)
             if not turn.granted.done():  # else its task was cancelled and is about to leave
-                turn.granted.set_result(goes_first)
-
-    def _take_out(self, turn: Turn, entered: float, answered: bool) -> None:
-        """Charge a request that leaves the engine for the seconds it used, and update the estimates."""
-        turn.line.inside -= 1
-        self._inside[turn.kind] -= 1
-        self._entered[turn.kind] -= entered
-        if not self._inside[turn.kind]:
-            del self._inside[turn.kind], self._entered[turn.kind]
-        used, seconds = self._work - entered, self._at - turn.begun
-        turn.line.charge(used - turn.charged)
-        if answered and used and seconds / used <= self._batch:  # else it also waited inside
-            self._crowding.setdefault(turn.kind, Crowding()).add(seconds / used, seconds)
-        self._costs.add(turn.kind, used, answered=answered)
+                turn.granted.set_result(turn.realtime and within_lead)
 
     def _next(self) -> _Line | None:
         def rank(line: _Line) -> tuple[float, int]:
@@ -237,7 +300,7 @@ class EngineTurns:
 
     def _has_room(self, line: _Line) -> bool:
         """Whether the next request of the caller whose turn it is may enter the engine."""
-        inside = self._inside.total()
+        inside = len(self._inside)
         if not line.inside or line.realtime:
             return inside < 2 * self._batch
         while self._absent and next(iter(self._absent.values()))[1] < self._at - _PRESENT_S:
@@ -255,16 +318,13 @@ class EngineTurns:
         crowding = self._crowding.setdefault(line.queue[0].kind, Crowding())
         return inside + reserved + 1 <= crowding.room(1 + (len(others) or 1))
 
-    def _is_within_lead(self, line: _Line) -> bool:
-        return all(line.used - other.used <= _LEAD_S for other in self._busy.values())
+    def _cost(self, kind: Kind) -> float:
+        """Cost of a request: at least what those of its kind inside have used so far."""
+        used = [self._work - turn.entered for turn in self._inside if turn.kind == kind and turn.entered is not None]
+        return max(self._costs.of(kind).mean, sum(used) / len(used) if used else 0.0)
 
-    def _cost(self, kind: Kind, count: int) -> Estimate:
-        """Cost of `count` requests: each at least what those of its kind inside have used so far."""
-        inside = self._inside[kind]
-        return self._costs.of(kind).sum_of(count, self._work - self._entered[kind] / inside if inside else 0.0)
+    def _sum_of(self, turns: Iterable[Turn]) -> float:
+        return sum(self._cost(kind) * count for kind, count in Counter(turn.kind for turn in turns).items())
 
-    def _waiting(self, line: _Line) -> Estimate:
-        total = Estimate()
-        for kind, count in line.waiting.items():
-            total += self._cost(kind, count)
-        return total
+    def _waiting_s(self, line: _Line) -> float:
+        return self._sum_of(line.turns)

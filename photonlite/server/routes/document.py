@@ -6,13 +6,13 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from photonlite import __version__
-from photonlite.server.backend import Skill
 from photonlite.server.bodies.base import Json
 from photonlite.server.bodies.chat import ChatCompletionRequest
 from photonlite.server.bodies.chat_answers import ChatCompletion, ChatCompletionChunk, ModelEntry, ModelList
-from photonlite.server.bodies.parsing import json_fields
+from photonlite.server.bodies.reading import json_fields
 from photonlite.server.bodies.schemas import Error, Status, body_schemas, form_name
 from photonlite.server.bodies.skills import SKILL_BODIES
+from photonlite.server.calls import Skill
 from photonlite.server.config import ServerConfig
 
 _FORMATS: Final = ("jpeg", "png", "webp", "gif", "bmp", "tiff", "avif", "x-portable-pixmap")

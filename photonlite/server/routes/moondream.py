@@ -8,10 +8,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from photonlite.server.backend import SKILLS, Call, Skill
 from photonlite.server.bodies.base import Json
-from photonlite.server.bodies.parsing import read_skill_request
+from photonlite.server.bodies.reading import read_skill_request
 from photonlite.server.bodies.skills import outcome_of
+from photonlite.server.calls import SKILLS, Call, Skill
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.limiter import Permit
 from photonlite.server.routes.sse import EventResponse, event, failure_event
@@ -25,8 +25,8 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 
 async def _handle(ingress: Ingress, skill: Skill, request: Request) -> Response:
     async with await ingress.admit(request) as permit:
-        call = await _read_call(ingress, skill, request, permit)
-        if call.stream and skill != "segment":
+        call, streamed = await _read_call(ingress, skill, request, permit)
+        if call.stream:
             stream = await ingress.stream(call, permit, request)
             return EventResponse(_text_events(stream, permit), stream, permit)
         result = await ingress.answer(call, permit, request)
@@ -36,19 +36,20 @@ async def _handle(ingress: Ingress, skill: Skill, request: Request) -> Response:
         # Moondream's client reads one outline, beside the list that photonlite returns.
         first: Mapping[str, Any] = next(iter(result["segments"]), {})
         outline = {"path": first.get("path", ""), "bbox": first.get("bbox")}
-        if not call.stream:
+        if not streamed:
             return JSONResponse({**answer, **outline})
         return Response(b"".join(_outline_events(outline, answer)), media_type=EventResponse.media_type)
 
 
-async def _read_call(ingress: Ingress, skill: Skill, request: Request, permit: Permit) -> Call:
+async def _read_call(ingress: Ingress, skill: Skill, request: Request, permit: Permit) -> tuple[Call, bool]:
     body = await ingress.body(request, permit)
     with ingress.parsing(request, body, permit):
         read, images = read_skill_request(skill, request, body)
     ingress.check_model(read.model)
     ingress.check_images(len(images))
     loaded = [await ingress.load_image(image, permit) for image in images]
-    return Call(skill, loaded[0] if loaded else None, read.arguments, read.stream, strict=read.strict)
+    stream = read.stream and skill != "segment"  # an outline is answered as a whole
+    return Call(skill, loaded[0] if loaded else None, read.arguments, stream, strict=read.strict), read.stream
 
 
 async def _text_events(stream: WatchedStream, permit: Permit) -> AsyncGenerator[bytes, None]:

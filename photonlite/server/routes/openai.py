@@ -9,7 +9,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from photonlite.results import Metrics
-from photonlite.server.backend import Call
 from photonlite.server.bodies.base import Json, validate
 from photonlite.server.bodies.chat import ChatCompletionRequest
 from photonlite.server.bodies.chat_answers import (
@@ -22,7 +21,8 @@ from photonlite.server.bodies.chat_answers import (
     ModelList,
     Usage,
 )
-from photonlite.server.bodies.parsing import media_type, read_json_object
+from photonlite.server.bodies.reading import media_type, read_json_object
+from photonlite.server.calls import Call
 from photonlite.server.errors import HttpError
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.limiter import Permit
@@ -49,7 +49,7 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 
     async def models(request: Request) -> Response:
         async with await ingress.admit(request):
-            return JSONResponse(ModelList(data=[ModelEntry(id=ingress.backend.name, created=started)]).model_dump())
+            return JSONResponse(ModelList(data=[ModelEntry(id=ingress.model.name, created=started)]).model_dump())
 
     async def model(request: Request) -> Response:
         async with await ingress.admit(request):
@@ -71,7 +71,7 @@ async def _answer(
     ingress.check_images(len(images))
     image = await ingress.load_image(images[0], permit) if images else None
     call = Call("query", image, arguments, stream=asked.stream)
-    head: Json = {"id": f"chatcmpl-{permit.id}", "created": int(time.time()), "model": ingress.backend.name}
+    head: Json = {"id": f"chatcmpl-{permit.id}", "created": int(time.time()), "model": ingress.model.name}
     if asked.stream:
         stream = await ingress.stream(call, permit, request)
         return EventResponse(_events(stream, asked, head), stream, permit)

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from photonlite.realtime.frames import FrameResult, Question
 from photonlite.realtime.stats import LoopStats
-from photonlite.server.bodies.parsing import read_json_object
+from photonlite.server.bodies.reading import read_json_object
 from photonlite.server.bodies.skills import outcome_of
 from photonlite.server.errors import HttpError
 

@@ -14,10 +14,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from photonlite.realtime.frames import FrameJob, FrameOutcome, FrameResult, Question
 from photonlite.realtime.loop import Driver
 from photonlite.realtime.state import LoopState
-from photonlite.server.backend import Call, Skill
+from photonlite.server.calls import Call, Skill, bounded
 from photonlite.server.errors import UNFORESEEN, HttpError, to_http
 from photonlite.server.ingress import Ingress
-from photonlite.server.limits.bounds import bounded
 from photonlite.server.limits.callers import chosen_protocol
 from photonlite.server.limits.limiter import Hold, Permit
 from photonlite.server.routes.realtime_messages import (
@@ -176,14 +175,14 @@ class RealtimeConnection:
         else:
             raise HttpError(422, 'the first message names a task: {"task": "detect", "object": "mug"}', code="no_task")
         call = Call(cast(Skill, question.task), b"", question.arguments)
-        bounded(call, self._ingress.config, self._ingress.backend.skills)
+        bounded(call, self._ingress.config, self._ingress.model.skills)
         return question
 
     def _take_frame(self, data: bytes, number: int) -> None:
         if self._state is None or self._driver is None:
             message = 'send a text message first that names a task: {"task": "detect", "object": "mug"}'
             raise HttpError(422, message, code="no_task")
-        self._ingress.check_frame_rate(self._permit)
+        self._ingress.check_rate(self._permit.caller)
         image = read_frame(self._ingress.image(data))
         if len(image) > self._charged:  # the pending frame counts as large as the largest so far
             self._permit.charge(len(image) - self._charged)

@@ -143,7 +143,7 @@ class _SendDeadline(asyncio.Protocol):
 
     @functools.cached_property
     def _network(self) -> str:
-        return network_of(self.client[0] if self.client else "")
+        return network_of(self.client)
 
     def pause_writing(self) -> None:
         super().pause_writing()

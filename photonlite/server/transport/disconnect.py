@@ -1,48 +1,39 @@
 """Work that ends when its client disconnects or its deadline passes, and never outlives the request."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from photonlite.errors import DeadlineError
-from photonlite.server.backend import BackendStream
-from photonlite.server.errors import CLIENT_CLOSED, HttpError
+from photonlite.server.errors import client_left
 
 R = TypeVar("R")
 
 
 class ClientWatch:
-    """Watches a request's client and its deadline, `until` in seconds of the clock.
-
-    The request's body has been read; None watches no client.
-    """
+    """Watches the client of a request whose body has been read, None for no client, and the deadline `until`."""
 
     def __init__(self, request: Request | None, until: float, clock: Callable[[], float]) -> None:
         self._gone = None if request is None else asyncio.ensure_future(_disconnect(request))
-        self._until = until
+        self.until = until
         self._clock = clock
 
     async def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Wait for work; cancel it first if the wait ends early.
-
-        Raises:
-            HttpError: 499, the client went away.
-            DeadlineError: The deadline has passed.
-        """
+        """Wait for work; cancel it if the client goes away, 499, or the deadline passes, `DeadlineError`."""
         if self._left:
             work.close()
-            raise _client_left()
+            raise client_left()
         task = asyncio.ensure_future(work)
         try:
             events: list[asyncio.Future[Any]] = [task] if self._gone is None else [task, self._gone]
-            left = max(0.0, self._until - self._clock())
+            left = max(0.0, self.until - self._clock())
             await asyncio.wait(events, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             if self._left:
-                raise _client_left()
+                raise client_left()
             raise DeadlineError("the answer was not complete in time: ask for less, or try again when less is open")
         finally:
             await _cancel(task)
@@ -58,24 +49,21 @@ class ClientWatch:
 
 
 class WatchedStream:
-    """Pieces of streamed text, for as long as the client is connected.
+    """The text of a streamed result, for as long as the client is connected.
 
-    `on_end` is called as soon as the source has ended; its argument `answered` says whether it gave everything.
+    `on_end` is called when the text has ended, and when the stream is closed; its argument says whether it gave all.
+    The result's `metrics` and `finish_reason` are None until the text has ended.
     """
 
     def __init__(
-        self, source: BackendStream, watch: ClientWatch, on_end: Callable[..., object] = lambda answered: None
+        self, result: Mapping[str, Any], watch: ClientWatch, on_end: Callable[[bool], object] = lambda answered: None
     ) -> None:
-        self._source = source
+        self.result = result
+        self._text = next(value for key, value in result.items() if key in ("caption", "answer"))
         self._watch = watch
         self._on_end = on_end
         self._first: list[str] = []
         self._ended = False
-
-    @property
-    def result(self) -> Mapping[str, Any]:
-        """The answer; its `metrics` and `finish_reason` are None until the stream has ended."""
-        return self._source.result
 
     async def begin(self) -> None:
         """Wait for the first piece, so that errors of the request are raised before a response begins."""
@@ -95,28 +83,24 @@ class WatchedStream:
             return self._first.pop()
         if self._ended:
             raise StopAsyncIteration
-        piece = await self._watch.run(_next_piece(self._source))
+        piece = await self._watch.run(_next_piece(self._text))
         if piece is None:
             self._ended = True
-            self._on_end(answered=True)
+            self._on_end(True)
             raise StopAsyncIteration
         return piece
 
     async def aclose(self) -> None:
         """Cancel the rest, and stop watching the client."""
-        await self._source.aclose()
-        self._on_end(answered=False)
+        await self._text.aclose()
+        self._on_end(False)
         await self._watch.close()
 
 
-async def _next_piece(source: BackendStream) -> str | None:
-    async for piece in source:
+async def _next_piece(text: AsyncIterator[str]) -> str | None:
+    async for piece in text:
         return piece
     return None  # a task cannot end with StopAsyncIteration
-
-
-def _client_left() -> HttpError:
-    return HttpError(CLIENT_CLOSED, "the client went away", code="client_closed")
 
 
 async def _disconnect(request: Request) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import h11
 
+from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 
 PORT = 443
@@ -79,27 +80,25 @@ async def connect(address: str, host: str) -> tuple[asyncio.StreamReader, asynci
 
 async def fetch(
     url: str,
+    config: ServerConfig,
+    hold: Callable[[int], None] = lambda size: None,
     *,
-    hosts: tuple[str, ...],
-    max_bytes: int,
-    timeout_s: float,
-    charge: Callable[[int], None] = lambda size: None,
     resolve: Resolve = resolve,
     connect: Connect = connect,
 ) -> bytes:
-    """Fetch an image; `charge` is called with a number of bytes before they are kept, and raises if there is no memory.
+    """Fetch an image; `hold` is called with the memory for the bytes so far, and raises if there is none.
 
-    Raises:
-        HttpError: 422 if the URL is refused or the host does not send an image in time; 413 for a larger one.
+    Raises 422 if the URL is refused or the host does not send an image in time; 413 for a larger one.
     """
-    parts = check_url(url, hosts)
+    parts = check_url(url, config.url_hosts)
+    timeout_s = config.body_timeout_s
     host = parts.hostname or ""
     try:
         async with asyncio.timeout(timeout_s):
             address = _public(await resolve(host))
             reader, writer = await connect(address, host)
             try:
-                return await _get(reader, writer, parts, max_bytes, charge)
+                return await _get(reader, writer, parts, config.max_body_bytes, hold)
             finally:
                 writer.close()
     except TimeoutError as cause:
@@ -133,7 +132,7 @@ async def _get(
     writer: asyncio.StreamWriter,
     parts: SplitResult,
     max_bytes: int,
-    charge: Callable[[int], None],
+    hold: Callable[[int], None],
 ) -> bytes:
     connection = h11.Connection(h11.CLIENT)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -158,7 +157,7 @@ async def _get(
         elif isinstance(received, h11.Data):
             size += len(received.data)
             _check_size(size, max_bytes)
-            charge(2 * len(received.data))  # joining copies all pieces
+            hold(2 * size)  # joining copies all pieces
             pieces.append(bytes(received.data))
         elif isinstance(received, h11.EndOfMessage):
             return b"".join(pieces)

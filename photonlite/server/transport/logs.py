@@ -17,10 +17,11 @@ import queue
 import secrets
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import IO, Any, Final
 
+from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 LOGGER = logging.getLogger("photonlite.server")
@@ -36,6 +37,15 @@ def request_id(scope: Scope) -> str:
     """Return the id of a request; it is made at the first call."""
     state = scope.setdefault("state", {})
     return str(state.setdefault("request_id", secrets.token_hex(12)))
+
+
+def count_tokens(connection: HTTPConnection | None, result: Mapping[str, Any]) -> None:
+    """Add the tokens of prompt and answer to those of a connection's request, for its log line and the metrics."""
+    metrics = getattr(result, "metrics", None)
+    if connection is not None and metrics is not None:
+        state = connection.scope.setdefault("state", {})
+        prompt, answer = state.get("tokens", (0, 0))
+        state["tokens"] = prompt + metrics.prompt_tokens, answer + metrics.output_tokens
 
 
 def log(event: str, **fields: Any) -> None:

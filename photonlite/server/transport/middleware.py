@@ -1,9 +1,7 @@
-"""Middleware around every route: the log line and its id, errors as JSON, and the check of the Host header."""
+"""Middleware around every route: the log line and its id, and errors as JSON."""
 
 import asyncio
 import contextlib
-import ipaddress
-import re
 import time
 from contextlib import suppress
 from typing import Any, Final
@@ -15,10 +13,9 @@ from starlette.websockets import WebSocket
 
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import CLIENT_CLOSED, UNFORESEEN, HttpError, to_http
-from photonlite.server.limits.callers import WrongKeyDelay, check_key
+from photonlite.server.limits.callers import WrongKeyDelay, check_host, identify
 from photonlite.server.metrics import UNMATCHED, HttpMetrics
 from photonlite.server.transport.logs import LOGGER, log, request_id
-from photonlite.server.usage import tokens_of
 
 _INTERNAL_ERROR: Final = 1011
 """Close code of a WebSocket whose handler failed."""
@@ -27,7 +24,6 @@ _LINGER_S: Final = 2.0
 """Seconds for which a client whose request was refused may go on sending it."""
 
 _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-_HOST: Final = re.compile(r"(\[[0-9a-f:.%]+\]|[^\[\]:]*)(?::\d*)?", re.I)
 
 
 class AccessLog:
@@ -63,7 +59,7 @@ class AccessLog:
         status = exchange.status or (CLIENT_CLOSED if exchange.gone else 500)
         route: Any = getattr(scope.get("route"), "path", None) or UNMATCHED
         method = str(scope.get("method", "GET"))  # a WebSocket begins as a GET
-        key, tokens = self._key(scope), tokens_of(scope)
+        key, tokens = self._key(scope), scope["state"].get("tokens", (0, 0))
         duration = seconds if is_http else None
         self._http.ended(route, status, duration, exchange.received, exchange.sent, key, tokens)
         more = {} if not is_http or (exchange.complete and not exchange.gone) else {"complete": False}
@@ -85,7 +81,7 @@ class AccessLog:
 
     def _key(self, scope: Scope) -> str | None:
         with contextlib.suppress(HttpError):
-            tenant = check_key(HTTPConnection(scope), self._config)
+            tenant = identify(HTTPConnection(scope), self._config).tenant
             return None if tenant is None else tenant[:8]
         return None
 
@@ -93,13 +89,16 @@ class AccessLog:
 class ErrorResponses:
     """Answers with the error that a route raised, as JSON; a WebSocket is refused with it, or closed."""
 
-    def __init__(self, app: ASGIApp, wrong_keys: WrongKeyDelay | None = None) -> None:
+    def __init__(self, app: ASGIApp, config: ServerConfig, wrong_keys: WrongKeyDelay | None = None) -> None:
         self._app = app
+        self._config = config
         self._wrong_keys = wrong_keys or WrongKeyDelay()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = _Exchange(scope, receive, send)
         try:
+            if scope["type"] != "lifespan":
+                check_host(HTTPConnection(scope), self._config)
             await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
             failure = to_http(error)
@@ -111,44 +110,6 @@ class ErrorResponses:
                 except HttpError as too_many:
                     failure = too_many
             await exchange.refuse(failure)
-
-
-class HostCheck:
-    """Refuses requests and WebSockets whose Host is not the server's: 421, which prevents DNS rebinding.
-
-    A page may have its own host's name resolve to 127.0.0.1: the browser then takes the server on the user's machine
-    for the page's own, and neither the check of origins nor CORS applies. Only the Host header gives the page away.
-
-    The server's own names are loopback's, the address at which it listens, and `allow_hosts`. Host is checked where a
-    browser reaches the server and others do not: without keys on loopback; elsewhere only with `allow_hosts`. With
-    keys, a page would have to know one.
-    """
-
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
-        self._app = app
-        self._checks = (config.is_local and not config.api_keys) or bool(config.allow_hosts)
-        self._names = {name.lower() for name in (config.host, *config.allow_hosts)}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._checks and scope["type"] != "lifespan":
-            host = Headers(scope=scope).get("host")  # HTTP/1.0 has none, and no browser speaks it
-            if host is not None and not self._is_own(host, scope):
-                message = f"this server does not answer as {host[:100]!r}: ask 127.0.0.1, or start it with --allow-host"
-                raise HttpError(421, message, code="unknown_host")
-        await self._app(scope, receive, send)
-
-    def _is_own(self, host: str, scope: Scope) -> bool:
-        parts = _HOST.fullmatch(host.strip())
-        if parts is None:
-            return False
-        name = parts[1].strip("[]").lower().removesuffix(".")
-        here = scope.get("server")  # the connection's own address
-        if name == "localhost" or name in self._names or (here is not None and name == here[0]):
-            return True
-        try:
-            return ipaddress.ip_address(name).is_loopback
-        except ValueError:
-            return False
 
 
 class _Exchange:

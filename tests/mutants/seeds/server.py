@@ -29,13 +29,13 @@ MUTANTS = [
         "server/limits/limiter.py",
         "return held <= _GREED * weight * free",
         "return free >= 0",
-        "tests/server/limits/test_shares.py",
+        "tests/server/limits/test_limiter.py",
     ),
     Mutant(
         "turns are not charged with what was used",
         "server/limits/turns.py",
-        "turn.line.charge(used - turn.charged)",
-        "turn.line.charge(-turn.charged)",
+        "line.charge(used - turn.charged)",
+        "line.charge(-turn.charged)",
         "tests/server/limits/test_turns.py",
     ),
     Mutant(
@@ -55,8 +55,8 @@ MUTANTS = [
     Mutant(
         "what waits is not counted where a deadline is judged",
         "server/limits/turns.py",
-        "return (before + cost.scaled(self._inside.total() + 1)).most",
-        "return cost.scaled(self._inside.total() + 1).most",
+        "mean, waiting = self._waiting_s(line), ",
+        "mean, waiting = 0.0, ",
         "tests/server/limits/test_turns.py",
     ),
     Mutant(
@@ -82,7 +82,7 @@ MUTANTS = [
     ),
     Mutant(
         "server: the same name twice in JSON is let through",
-        "server/bodies/parsing.py",
+        "server/bodies/reading.py",
         ", object_pairs_hook=_object",
         "",
         "tests/server/test_ingress.py",

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.server.asgi import Exchange, post
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.parts import PNG, server
 from tests.serving import run
 
@@ -26,7 +26,7 @@ def test_a_body_over_the_limit_is_refused_though_it_was_not_announced_or_too_sma
 
 @pytest.mark.parametrize("announced", ["3", str(len(PNG) + 1), "-1", "+5", "1e3", "²", "9" * 40, ""])
 def test_a_body_that_is_not_as_long_as_announced_is_refused(announced: str) -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     answer = run(post(server(fake), "/v1/caption", PNG, KIND | {"content-length": announced}))
     assert (answer.status, answer.code) == (400, "wrong_content_length")
     assert answer.headers["connection"] == "close"
@@ -34,7 +34,7 @@ def test_a_body_that_is_not_as_long_as_announced_is_refused(announced: str) -> N
 
 
 def test_a_body_in_many_pieces_is_one_image() -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     pieces = [PNG[start : start + 7] for start in range(0, len(PNG), 7)]
     assert run(post(server(fake), "/v1/caption", pieces, KIND | {"content-length": str(len(PNG))})).status == 200
     assert fake.calls[0].image == PNG

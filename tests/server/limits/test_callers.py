@@ -5,7 +5,7 @@ from starlette.requests import HTTPConnection
 
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
-from photonlite.server.limits.callers import Caller, check_key, chosen_protocol, identify, network_of
+from photonlite.server.limits.callers import Caller, chosen_protocol, identify, network_of
 
 
 def connection(kind: str = "http", client: str | None = "10.0.0.1", **headers: str) -> HTTPConnection:
@@ -17,14 +17,14 @@ def connection(kind: str = "http", client: str | None = "10.0.0.1", **headers: s
 def test_a_page_gives_the_key_of_its_websocket_as_a_subprotocol() -> None:
     config = ServerConfig(api_keys=("secret",))
     protocols = {"sec_websocket_protocol": "photonlite, photonlite-key.secret"}
-    assert check_key(connection("websocket", **protocols), config) is not None
+    assert identify(connection("websocket", **protocols), config).tenant is not None
     for refused in (
         connection("http", **protocols),
         connection("websocket", sec_websocket_protocol="photonlite-key.other"),
         connection("websocket", sec_websocket_protocol="photonlite"),
     ):
         with pytest.raises(HttpError) as error:
-            check_key(refused, config)
+            identify(refused, config)
         assert error.value.status == 401
 
 
@@ -43,9 +43,9 @@ def test_a_caller_without_a_key_is_its_address() -> None:
 
 
 def test_the_addresses_that_one_ipv6_client_has_count_as_one() -> None:
-    first, second, other = (network_of(f"2001:db8:0:{net}::{end}") for net, end in ((1, 1), (1, 2), (2, 1)))
+    first, second, other = (network_of((f"2001:db8:0:{net}::{end}", 1)) for net, end in ((1, 1), (1, 2), (2, 1)))
     assert first == second != other
-    assert network_of("::ffff:10.0.0.1") != network_of("::ffff:10.0.0.2")
+    assert network_of(("::ffff:10.0.0.1", 1)) != network_of(("::ffff:10.0.0.2", 1))
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,21 @@
 import asyncio
+import math
+import random
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
+from photonlite.server.calls import Call, Skill
 from photonlite.server.limits import turns as module
 from photonlite.server.limits.callers import Caller
-from photonlite.server.limits.estimates import Kind
-from photonlite.server.limits.turns import EngineTurns, Turn
+from photonlite.server.limits.turns import Costs, Crowding, EngineTurns, Kind, RunningMean, Turn, kind_of
 from tests.serving import run
 
 A, B, C, TWICE = Caller("a"), Caller("b"), Caller("c"), Caller("twice", weight=2)
 KIND = Kind("query", False, False, False, 9)
 LONG = KIND._replace(length=10)
+OTHER = KIND._replace(skill="caption")
 
 
 class Clock:
@@ -190,7 +193,6 @@ def test_one_that_leaves_while_it_waits_is_forgotten(turns: EngineTurns, clock: 
         turns.leave(turn, answered=False)
     assert not turns._busy
     assert not turns._inside
-    assert not turns._entered
 
 
 def test_a_task_that_is_cancelled_as_its_turn_comes_keeps_nothing() -> None:
@@ -199,8 +201,12 @@ def test_a_task_that_is_cancelled_as_its_turn_comes_keeps_nothing() -> None:
         asked = [turns.join(A, KIND) for _ in range(2)]
 
         async def wait() -> None:
-            async with turns.turn(A, KIND):
+            turn = turns.join(A, KIND)
+            try:
+                await turn.granted
                 pytest.fail("it was cancelled")
+            finally:
+                turns.leave(turn, answered=False)
 
         task = asyncio.ensure_future(wait())
         await asyncio.sleep(0)
@@ -262,3 +268,78 @@ def test_after_a_slow_moment_a_caller_with_nothing_open_is_tried(turns: EngineTu
     assert tried < 500
 
 
+def call(skill: Skill = "query", image: bytes | None = None, **arguments: object) -> Call:
+    return Call(skill, image, arguments)
+
+
+def test_calls_of_about_the_same_cost_have_one_kind() -> None:
+    first = kind_of(call(settings={"max_tokens": 300, "max_objects": 3}))
+    assert first == kind_of(call(settings={"max_tokens": 511, "max_objects": 100})) == KIND
+    assert first != kind_of(call(settings={"max_tokens": 512}))
+    assert first != kind_of(call(image=b"x", settings={"max_tokens": 300}))
+    assert first != kind_of(call(choices=["a", "b"], settings={"max_tokens": 300}))
+    assert first != kind_of(call(reasoning=True, settings={"max_tokens": 300}))
+    assert kind_of(call("detect", settings={"max_tokens": 300, "max_objects": 3})).length == 2
+
+
+def test_a_running_mean_follows_its_values() -> None:
+    chance, running = random.Random(0), RunningMean()
+    for _ in range(2000):
+        running.add(chance.gauss(5, 1))
+    assert running.mean == pytest.approx(5, abs=0.4)
+    assert running.variance == pytest.approx(1, rel=0.4)
+    for _ in range(500):
+        running.add(1)
+    assert running.mean == pytest.approx(1, abs=0.01)
+    assert running.variance == pytest.approx(0, abs=0.01)
+
+
+def test_a_sum_is_less_certain_the_fewer_values_are_known() -> None:
+    few, many = RunningMean(), RunningMean()
+    for number in range(200):
+        many.add(number % 2)
+        if number < 4:
+            few.add(number % 2)
+    assert few.variance_of_sum(10) > many.variance_of_sum(10) > 10 * 0.24
+
+
+def test_a_kind_without_answers_costs_what_other_kinds_cost() -> None:
+    costs = Costs()
+    assert costs.of(KIND).mean == 0
+    costs.add(OTHER, 2.0, answered=True)
+    assert costs.of(KIND).mean == 2
+    costs.add(KIND, 4.0, answered=True)
+    assert (costs.of(KIND).mean, costs.of(OTHER).mean) == (4, 2)
+
+
+def test_requests_given_up_late_count_as_longer_and_those_given_up_early_are_skipped() -> None:
+    costs = Costs()
+    costs.add(KIND, 4.0, answered=False)
+    assert costs.of(KIND).mean == 4  # before anything else is known
+    costs.add(KIND, 1.0, answered=False)
+    assert costs.of(KIND).mean == 4
+    costs.add(KIND, 6.0, answered=False)
+    assert costs.of(KIND).mean == (4 + 6 + 4) / 2
+
+
+def crowded(lone: float, slope: float, counts: tuple[int, ...]) -> Crowding:
+    crowding = Crowding()
+    for count in counts:
+        for _ in range(4):
+            crowding.add(count, lone + slope * (count - 1))
+    return crowding
+
+
+def test_room_limits_the_slowdown_to_the_number_of_callers() -> None:
+    assert crowded(1.0, 1.0, (1, 8)).room(2) == pytest.approx(2)  # a CPU: one after the other is as quick
+    assert crowded(1.0, 1.0, (2, 5)).room(3) == pytest.approx(3)
+    assert crowded(1.0, 0.1, (1, 8)).room(2) == pytest.approx(11)
+    assert crowded(1.0, 0.1, (1, 8)).room(3) == pytest.approx(21)
+    assert crowded(1.0, 0.0, (1, 8)).room(2) == math.inf
+    assert crowded(1.0, 5.0, (1, 8)).room(2) == 2
+
+
+def test_few_requests_are_measured_before_many() -> None:
+    assert Crowding().room(2) == 2
+    assert crowded(1.0, 1.0, (8,)).room(2) == 2
+    assert crowded(1.0, 1.0, (1,)).room(2) == math.inf

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 from photonlite.server.limits import callers as module
 from photonlite.server.limits.callers import WrongKeyDelay
@@ -42,7 +43,7 @@ class Door:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        await ErrorResponses(self.answer, self.keys)(scope, receive, send)
+        await ErrorResponses(self.answer, ServerConfig(), self.keys)(scope, receive, send)
         return int(sent[0]["status"]) if sent else 200
 
 

@@ -18,7 +18,7 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.routes.docs import page
 from photonlite.server.routes.document import document
 from tests.server.asgi import Exchange, post
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.serving import run
 
 COMMON = ("image_url", "settings", "model", "stream", "strict")
@@ -38,7 +38,7 @@ def described() -> dict[str, Any]:
 
 
 def get(path: str) -> Exchange:
-    exchange: Exchange = run(post(create_app(FakeBackend(), CONFIG), path, b"", method="GET"))
+    exchange: Exchange = run(post(create_app(FakeModel(), CONFIG), path, b"", method="GET"))
     return exchange
 
 
@@ -53,7 +53,7 @@ def test_every_schema_is_used(described: dict[str, Any]) -> None:
 
 
 def test_it_tells_of_the_routes_that_there_are(described: dict[str, Any]) -> None:
-    app = create_app(FakeBackend(), CONFIG)
+    app = create_app(FakeModel(), CONFIG)
     there = set(_routes(app.routes))
     told = {(path, method) for path, methods in described["paths"].items() for method in methods}
 

@@ -4,17 +4,17 @@ from starlette.testclient import TestClient
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
 from photonlite.server.routes.health import STALLED_S
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 
 KEYS = ("a-good-key",)
 
 
-def client(backend: FakeBackend, **settings: tuple[str, ...]) -> TestClient:
-    return TestClient(create_app(backend, ServerConfig(**settings)))  # type: ignore[arg-type]
+def client(fake: FakeModel, **settings: tuple[str, ...]) -> TestClient:
+    return TestClient(create_app(fake, ServerConfig(**settings)))  # type: ignore[arg-type]
 
 
 def test_a_good_server_is_alive_and_ready() -> None:
-    asked = client(FakeBackend())
+    asked = client(FakeModel())
 
     assert asked.get("/health").json() == {"status": "alive"}
     answer = asked.get("/ready")
@@ -30,10 +30,10 @@ def test_a_good_server_is_alive_and_ready() -> None:
     ],
 )
 def test_a_server_that_cannot_answer_says_why_and_is_alive_still(state: dict[str, object], reason: str) -> None:
-    backend = FakeBackend()
+    fake = FakeModel()
     for name, value in state.items():
-        setattr(backend, name, value)
-    asked = client(backend)
+        setattr(fake, name, value)
+    asked = client(fake)
 
     answer = asked.get("/ready")
     assert answer.status_code == 503
@@ -44,29 +44,29 @@ def test_a_server_that_cannot_answer_says_why_and_is_alive_still(state: dict[str
 
 @pytest.mark.parametrize("path", ["/ready", "/health"])
 def test_a_server_whose_engine_has_died_is_neither_ready_nor_alive(path: str) -> None:
-    backend = FakeBackend()
-    backend.alive = False
-    answer = client(backend).get(path)
+    fake = FakeModel()
+    fake.alive = False
+    answer = client(fake).get(path)
 
     assert answer.status_code == 503
     assert "the engine has stopped" in answer.json()["reason"]
 
 
 def test_a_server_that_stops_is_not_ready() -> None:
-    asked = client(FakeBackend())
+    asked = client(FakeModel())
     asked.app.state.ingress.draining = True  # type: ignore[attr-defined]
 
     assert asked.get("/ready").json()["reason"] == "the server is stopping"
 
 
 def test_an_engine_that_was_silent_for_a_moment_is_ready() -> None:
-    backend = FakeBackend()
-    backend.last_tick_s = STALLED_S
+    fake = FakeModel()
+    fake.last_tick_s = STALLED_S
 
-    assert client(backend).get("/ready").status_code == 200
+    assert client(fake).get("/ready").status_code == 200
 
 
 def test_neither_needs_a_key() -> None:
-    asked = client(FakeBackend(), api_keys=KEYS)
+    asked = client(FakeModel(), api_keys=KEYS)
 
     assert [asked.get(path).status_code for path in ("/health", "/ready")] == [200, 200]

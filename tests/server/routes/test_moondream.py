@@ -7,7 +7,7 @@ import pytest
 from photonlite.errors import DeadlineError, StepError, TruncatedError
 from photonlite.results import Answer, Caption, Detections, Points, Segments
 from tests.server.asgi import Exchange, post
-from tests.server.fake import BOX, METRICS, OUTLINE, FakeBackend
+from tests.server.fake import BOX, METRICS, OUTLINE, FakeModel
 from tests.server.parts import DATA_URI, PNG, server
 from tests.serving import run
 
@@ -51,7 +51,7 @@ def events(body: bytes) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("skill", ASKED)
 def test_json_is_answered_with_the_skills_keys_and_what_is_known_about_it(skill: str) -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
 
     answer = run(post(server(fake), f"/v1/{skill}", {"image_url": DATA_URI, "model": "fake", **ASKED[skill]}))
 
@@ -65,7 +65,7 @@ def test_json_is_answered_with_the_skills_keys_and_what_is_known_about_it(skill:
 
 @pytest.mark.parametrize("skill", ASKED)
 def test_strict_reaches_the_model_and_an_answer_that_was_cut_short_is_told(skill: str) -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     app = server(fake)
     body = {"image_url": DATA_URI, **ASKED[skill]}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in ASKED[skill].items()}
@@ -86,7 +86,7 @@ def test_strict_reaches_the_model_and_an_answer_that_was_cut_short_is_told(skill
 
 @pytest.mark.parametrize("skill", ASKED)
 def test_a_form_and_a_raw_image_ask_for_the_same_as_json(skill: str) -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     app = server(fake)
     settings = {"temperature": 0.5}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in ASKED[skill].items()}
@@ -108,7 +108,7 @@ def test_a_form_and_a_raw_image_ask_for_the_same_as_json(skill: str) -> None:
 
 
 def test_a_query_needs_no_image_and_everything_else_does() -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     app = server(fake)
 
     assert run(post(app, "/v1/query", {"question": "why?", "reasoning": True})).json["reasoning"] == {
@@ -122,7 +122,7 @@ def test_a_query_needs_no_image_and_everything_else_does() -> None:
 
 
 def test_places_may_come_as_answers_hold_them() -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     refs = [{**BOX, "label": "mug", "score": 0.5}, {"x": 0.5, "y": 0.5, "label": "mug"}, [0.5, 0.5]]
     body = {"image_url": DATA_URI, "object": "mug", "spatial_refs": refs}
     assert run(post(server(fake), "/v1/point", body)).status == 200
@@ -130,14 +130,14 @@ def test_places_may_come_as_answers_hold_them() -> None:
 
 
 def test_null_counts_as_left_out() -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     body = {"image_url": DATA_URI, "object": "mug", "settings": None, "model": None, "spatial_refs": None}
     assert run(post(server(fake), "/v1/point", body)).status == 200
     assert "spatial_refs" not in fake.calls[0].arguments
 
 
 def test_nothing_outlined_is_an_empty_path() -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     fake.results["segment"] = Segments([])
     answer = run(post(server(fake), "/v1/segment", {"image_url": DATA_URI, "object": "mug"})).json
     assert (answer["segments"], answer["path"], answer["bbox"]) == ([], "", None)
@@ -145,7 +145,7 @@ def test_nothing_outlined_is_an_empty_path() -> None:
 
 @pytest.mark.parametrize("skill", ["caption", "query"])
 def test_text_streams_as_chunks_and_ends_with_what_is_known(skill: str) -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     answer = run(post(server(fake), f"/v1/{skill}", {"image_url": DATA_URI, "stream": True, **ASKED[skill]}))
 
     assert answer.status == 200
@@ -159,7 +159,7 @@ def test_text_streams_as_chunks_and_ends_with_what_is_known(skill: str) -> None:
 
 def test_each_piece_is_sent_as_soon_as_it_is_there() -> None:
     async def main() -> None:
-        fake = FakeBackend()
+        fake = FakeModel()
         app = server(fake)
         fake.hang()
         body = json.dumps({"image_url": DATA_URI, "stream": True}).encode()
@@ -182,13 +182,13 @@ def test_an_outline_streams_as_box_path_and_end() -> None:
 
 
 def test_what_goes_wrong_before_the_first_piece_has_its_own_status() -> None:
-    fake = FakeBackend(DeadlineError("too slow"))
+    fake = FakeModel(DeadlineError("too slow"))
     answer = run(post(server(fake), "/v1/caption", {"image_url": DATA_URI, "stream": True}))
     assert (answer.status, answer.code) == (504, "deadline_exceeded")
 
 
 def test_what_goes_wrong_later_is_the_last_event_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     fake.late_error = StepError("the device failed")
     app = server(fake)
     answer = run(post(app, "/v1/caption", {"image_url": DATA_URI, "stream": True}))
@@ -207,7 +207,7 @@ def test_what_goes_wrong_later_is_the_last_event_and_is_logged(caplog: pytest.Lo
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_cancels_its_request(stream: bool) -> None:
     async def main() -> None:
-        fake = FakeBackend()
+        fake = FakeModel()
         app = server(fake)
         fake.hang()
         body = json.dumps({"image_url": DATA_URI, "stream": stream}).encode()
@@ -227,7 +227,7 @@ def test_a_client_that_leaves_cancels_its_request(stream: bool) -> None:
 
 def test_a_server_that_gives_up_a_stream_cancels_it() -> None:
     async def main() -> None:
-        fake = FakeBackend()
+        fake = FakeModel()
         app = server(fake)
         fake.hang()
         body = json.dumps({"image_url": DATA_URI, "stream": True}).encode()
@@ -271,7 +271,7 @@ def test_a_server_that_gives_up_a_stream_cancels_it() -> None:
     ],
 )
 def test_what_cannot_be_used_is_refused(skill: str, body: Any, status: int, code: str) -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     if isinstance(body, dict):
         body = {"image_url": DATA_URI, **body}
     answer = run(post(server(fake), f"/v1/{skill}", body, {"content-type": "application/json"}))
@@ -309,14 +309,14 @@ def test_a_body_of_another_kind_is_refused() -> None:
 
 
 def test_a_skill_that_the_model_lacks_is_refused() -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     fake.skills = ("detect",)
     answer = run(post(server(fake), "/v1/caption", {"image_url": DATA_URI}))
     assert (answer.status, answer.code) == (422, "unsupported_skill")
 
 
 def test_limits_that_a_request_leaves_out_are_the_servers_where_those_are_lower() -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     body = {"image_url": DATA_URI, "settings": {"seed": 3}}
     assert run(post(server(fake, max_tokens=10, max_objects=500), "/v1/caption", body)).status == 200
     assert fake.calls[0].arguments["settings"] == {"seed": 3, "max_tokens": 10, "max_objects": 50}
@@ -324,7 +324,7 @@ def test_limits_that_a_request_leaves_out_are_the_servers_where_those_are_lower(
 
 @pytest.mark.parametrize("skill", ASKED)
 def test_another_model_is_refused_in_every_form(skill: str) -> None:
-    fake = FakeBackend()
+    fake = FakeModel()
     app = server(fake)
     query = "&".join(f"{name}={value}".replace(" ", "%20") for name, value in ASKED[skill].items())
     body, headers = form({**{name: str(value) for name, value in ASKED[skill].items()}, "model": "other"})

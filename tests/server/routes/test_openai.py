@@ -11,7 +11,7 @@ from photonlite.results import Answer
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
 from tests.server.asgi import Exchange, post
-from tests.server.fake import METRICS, FakeBackend
+from tests.server.fake import METRICS, FakeModel
 from tests.serving import run
 
 PATH = "/v1/chat/completions"
@@ -20,13 +20,13 @@ USAGE = {"prompt_tokens": 740, "completion_tokens": 3, "total_tokens": 743}
 
 
 @pytest.fixture
-def backend() -> FakeBackend:
-    return FakeBackend()
+def fake() -> FakeModel:
+    return FakeModel()
 
 
 @pytest.fixture
-def app(backend: FakeBackend) -> Starlette:
-    return create_app(backend, ServerConfig(max_tokens=100, max_prompt_characters=50))
+def app(fake: FakeModel) -> Starlette:
+    return create_app(fake, ServerConfig(max_tokens=100, max_prompt_characters=50))
 
 
 def body(text: str = "How many?", images: Sequence[str] = (), **parameters: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def events(exchange: Exchange) -> list[Any]:
     return [text if text == "[DONE]" else json.loads(text) for text in texts]
 
 
-def test_an_answer_has_every_field(app: Starlette, backend: FakeBackend) -> None:
+def test_an_answer_has_every_field(app: Starlette, fake: FakeModel) -> None:
     exchange = ask(app, "How many?", [PNG], max_tokens=5, temperature=0.5)
 
     assert exchange.status == 200
@@ -61,20 +61,20 @@ def test_an_answer_has_every_field(app: Starlette, backend: FakeBackend) -> None
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
         "usage": USAGE,
     }
-    (call,) = backend.calls
+    (call,) = fake.calls
     assert (call.skill, call.image, call.stream) == ("query", b"\x89PNG\r\n\x1a\n", False)
     assert call.arguments["question"] == "How many?"
     assert call.arguments["settings"]["max_tokens"] == 5
     assert call.arguments["settings"]["temperature"] == 0.5
 
 
-def test_a_question_without_an_image_is_asked_without_one(app: Starlette, backend: FakeBackend) -> None:
+def test_a_question_without_an_image_is_asked_without_one(app: Starlette, fake: FakeModel) -> None:
     assert ask(app).status == 200
-    assert backend.calls[0].image is None
+    assert fake.calls[0].image is None
 
 
-def test_an_answer_that_was_cut_says_so(app: Starlette, backend: FakeBackend) -> None:
-    backend.results["query"] = Answer("two of", metrics=METRICS, finish_reason="length")
+def test_an_answer_that_was_cut_says_so(app: Starlette, fake: FakeModel) -> None:
+    fake.results["query"] = Answer("two of", metrics=METRICS, finish_reason="length")
 
     assert ask(app).json["choices"][0]["finish_reason"] == "length"
 
@@ -85,10 +85,10 @@ def test_a_stop_sequence_ends_an_answer(app: Starlette) -> None:
     assert (choice["message"]["content"], choice["finish_reason"]) == ("tw", "stop")
 
 
-def test_a_stream_has_a_role_pieces_a_reason_and_an_end(app: Starlette, backend: FakeBackend) -> None:
+def test_a_stream_has_a_role_pieces_a_reason_and_an_end(app: Starlette, fake: FakeModel) -> None:
     exchange = ask(app, stream=True)
 
-    assert backend.calls[0].stream
+    assert fake.calls[0].stream
     assert exchange.headers["content-type"].startswith("text/event-stream")
     *chunks, end = events(exchange)
     assert end == "[DONE]"
@@ -113,7 +113,7 @@ def test_usage_comes_last_where_it_is_wanted(app: Starlette) -> None:
 
 @pytest.mark.parametrize("usage", [False, True])
 def test_a_stop_sequence_ends_a_stream_and_gives_the_rest_up_unless_it_is_counted(
-    app: Starlette, backend: FakeBackend, usage: bool
+    app: Starlette, fake: FakeModel, usage: bool
 ) -> None:
     options = {"stream_options": {"include_usage": True}} if usage else {}
     *chunks, end = events(ask(app, stream=True, stop="of", **options))
@@ -123,11 +123,11 @@ def test_a_stop_sequence_ends_a_stream_and_gives_the_rest_up_unless_it_is_counte
     assert "".join(choice["delta"].get("content", "") for choice in choices) == "two "
     assert choices[-1]["finish_reason"] == "stop"
     assert [chunk["usage"] for chunk in chunks if chunk.get("usage")] == ([USAGE] if usage else [])
-    assert backend.cancelled == (0 if usage else 1)
+    assert fake.cancelled == (0 if usage else 1)
 
 
-def test_an_error_after_the_first_piece_ends_the_stream(app: Starlette, backend: FakeBackend) -> None:
-    backend.late_error = RuntimeError("a secret")
+def test_an_error_after_the_first_piece_ends_the_stream(app: Starlette, fake: FakeModel) -> None:
+    fake.late_error = RuntimeError("a secret")
 
     *_, last = events(ask(app, stream=True))
 
@@ -175,8 +175,8 @@ def test_only_json_is_taken(app: Starlette) -> None:
     assert (exchange.status, exchange.code) == (415, "unsupported_content_type")
 
 
-def test_the_model_is_listed_and_found_also_with_a_slash_in_its_name(app: Starlette, backend: FakeBackend) -> None:
-    backend.name = "vikhyatk/moondream2"
+def test_the_model_is_listed_and_found_also_with_a_slash_in_its_name(app: Starlette, fake: FakeModel) -> None:
+    fake.name = "vikhyatk/moondream2"
 
     listed = run(post(app, "/v1/models", b"", method="GET")).json
     found = run(post(app, "/v1/models/vikhyatk/moondream2", b"", method="GET")).json
@@ -198,8 +198,8 @@ def test_moondreams_own_client_chats_without_naming_a_model(app: Starlette, stre
     assert ask(app, **{**sent, "model": "moondream4"}).status == 404
 
 
-def test_aliases_are_the_owners_choice(backend: FakeBackend) -> None:
-    app = create_app(backend, ServerConfig(model_aliases=("robot-eyes",)))
+def test_aliases_are_the_owners_choice(fake: FakeModel) -> None:
+    app = create_app(fake, ServerConfig(model_aliases=("robot-eyes",)))
 
     for name, status in (("robot-eyes", 200), ("fake", 200), ("moondream3-preview", 404)):
         body = {"model": name, "messages": [{"role": "user", "content": "How many?"}]}

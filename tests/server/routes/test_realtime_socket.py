@@ -21,7 +21,7 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.ingress import Ingress
 from photonlite.server.routes.realtime_socket import IDLE, Outbox, routes
 from photonlite.server.transport.middleware import ErrorResponses
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.live import GUARD, ROOT, Live, live, live_model
 from tests.server.parts import encoded
 
@@ -68,13 +68,13 @@ class Client:
 
 
 @contextmanager
-def serving(backend: FakeBackend | None = None, **settings: Any) -> Iterator[Live]:
+def serving(fake: FakeModel | None = None, **settings: Any) -> Iterator[Live]:
     clock = settings.pop("clock", time.monotonic)
-    backend, config = backend or FakeBackend(), ServerConfig(port=0, drain_s=0.0, **settings)
-    ingress = Ingress(config, backend, clock)
-    app = Starlette(routes=routes(ingress), middleware=[Middleware(ErrorResponses)])
+    fake, config = fake or FakeModel(), ServerConfig(port=0, drain_s=0.0, **settings)
+    ingress = Ingress(config, fake, clock)
+    app = Starlette(routes=routes(ingress), middleware=[Middleware(ErrorResponses, config=config)])
     app.state.ingress = ingress
-    with live(backend, app, **settings) as server:
+    with live(fake, app, **settings) as server:
         yield server
 
 
@@ -105,7 +105,7 @@ def test_frames_in_results_out(server: Live) -> None:
             "submitted": 3, "answered": 3, "failed": 0, "missed": 0, "dropped": 0, "unsent": 0
         }  # fmt: skip
 
-    call = server.backend.calls[0]  # type: ignore[attr-defined]
+    call = server.fake.calls[0]  # type: ignore[attr-defined]
     assert call.realtime
     assert 0 < call.deadline_s <= 5
 
@@ -117,22 +117,22 @@ def test_raw_pixels_arrive_as_they_are(server: Live) -> None:
         robot.show(raw(pixels))
         robot.hear()
 
-    image = server.backend.calls[0].image  # type: ignore[attr-defined]
+    image = server.fake.calls[0].image  # type: ignore[attr-defined]
     assert np.array_equal(np.asarray(load_image(image)), pixels)
 
 
 def test_the_newest_frame_wins(server: Live) -> None:
-    backend = server.backend
-    assert isinstance(backend, FakeBackend)
-    server.call(backend.hang)
+    fake = server.fake
+    assert isinstance(fake, FakeModel)
+    server.call(fake.hang)
     with client(server) as robot:
         robot.ask(**DETECT)
         robot.show(encoded())
-        server.wait(backend.begun.wait())
+        server.wait(fake.begun.wait())
         for _ in range(3):
             robot.show(encoded())
         assert robot.ask(stats=True)["stats"]["waiting"] == 1
-        server.call(backend.release)
+        server.call(fake.release)
         while (message := robot.hear())["frame"] != 3:
             pass
 
@@ -183,14 +183,14 @@ def test_errors_are_messages_and_the_connection_stays(server: Live) -> None:
 
 
 def test_a_failing_frame_is_told_with_its_number(server: Live) -> None:
-    backend = server.backend
-    assert isinstance(backend, FakeBackend)
+    fake = server.fake
+    assert isinstance(fake, FakeModel)
     with client(server) as robot:
         robot.ask(**DETECT)
-        backend.error = ImageDecodeError("no image at all")
+        fake.error = ImageDecodeError("no image at all")
         robot.show(b"no image at all")
         assert robot.code() == (0, "invalid_image")
-        backend.error = None
+        fake.error = None
         robot.show(encoded())
         assert robot.hear()["frame"] == 1
 
@@ -276,13 +276,13 @@ def test_pieces_of_a_frame_count_before_it_is_complete() -> None:
 
 
 def test_a_frame_that_waits_counts_as_well(server: Live) -> None:
-    backend, waiting = server.backend, raw(np.zeros((40, 40, 3), np.uint8))
-    assert isinstance(backend, FakeBackend)
-    server.call(backend.hang)
+    fake, waiting = server.fake, raw(np.zeros((40, 40, 3), np.uint8))
+    assert isinstance(fake, FakeModel)
+    server.call(fake.hang)
     with client(server) as robot:
         robot.ask(**DETECT)
         robot.show(encoded())
-        server.wait(backend.begun.wait())
+        server.wait(fake.begun.wait())
         before = server.call(lambda: server.ingress.limiter.bytes.used)
         robot.show(waiting)
         robot.ask(stats=True)
@@ -329,16 +329,16 @@ def test_the_shipped_checkpoint_follows_a_question_that_changes() -> None:
 
 
 def test_a_client_that_leaves_cancels_its_frame_and_gives_its_place_back(server: Live) -> None:
-    backend = server.backend
-    assert isinstance(backend, FakeBackend)
-    server.call(backend.hang)
+    fake = server.fake
+    assert isinstance(fake, FakeModel)
+    server.call(fake.hang)
     with client(server) as robot:
         robot.ask(**DETECT)
         robot.show(encoded())
-        server.wait(backend.begun.wait())
+        server.wait(fake.begun.wait())
     server.wait(server.ingress.limiter.settled())
 
-    assert backend.cancelled == 1
+    assert fake.cancelled == 1
     assert server.ingress.limiter.bytes.used == 0
 
 

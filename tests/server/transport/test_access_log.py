@@ -11,17 +11,17 @@ from starlette.testclient import TestClient
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig, fingerprint
 from photonlite.server.transport.logs import json_lines
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.live import GUARD, live
 
 KEY = "a-good-key"
 SECRETS = ("a very private question", "wrong-key", KEY)
 
 
-def lines_of(backend: FakeBackend, *requests: tuple[str, str, dict[str, Any]], **settings: Any) -> list[dict[str, Any]]:
+def lines_of(fake: FakeModel, *requests: tuple[str, str, dict[str, Any]], **settings: Any) -> list[dict[str, Any]]:
     stream = io.StringIO()
     with json_lines(stream):
-        client = TestClient(create_app(backend, ServerConfig(**settings)), raise_server_exceptions=False)
+        client = TestClient(create_app(fake, ServerConfig(**settings)), raise_server_exceptions=False)
         for method, path, options in requests:
             client.request(method, path, **options)
     for secret in SECRETS:
@@ -33,7 +33,7 @@ def test_a_request_is_one_line() -> None:
     body = json.dumps({"question": SECRETS[0]}).encode()
     headers = {"Content-Type": "application/json", "X-Moondream-Auth": KEY}
     query = f"/v1/query?question={SECRETS[0]}"
-    [line] = lines_of(FakeBackend(), ("POST", query, {"content": body, "headers": headers}), api_keys=(KEY,))
+    [line] = lines_of(FakeModel(), ("POST", query, {"content": body, "headers": headers}), api_keys=(KEY,))
 
     assert line["ms"] >= 0
     assert len(line["id"]) >= 16
@@ -50,7 +50,7 @@ def test_a_request_is_one_line() -> None:
 def test_the_id_is_that_of_the_response() -> None:
     stream = io.StringIO()
     with json_lines(stream):
-        answer = TestClient(create_app(FakeBackend(), ServerConfig())).get("/health")
+        answer = TestClient(create_app(FakeModel(), ServerConfig())).get("/health")
 
     assert json.loads(stream.getvalue())["id"] == answer.headers["X-Request-ID"]
 
@@ -66,14 +66,14 @@ def test_the_id_is_that_of_the_response() -> None:
 def test_what_is_refused_is_a_line_too(
     method: str, path: str, headers: dict[str, str], expected: dict[str, Any]
 ) -> None:
-    [line] = lines_of(FakeBackend(), (method, path, {"headers": headers}), api_keys=(KEY,))
+    [line] = lines_of(FakeModel(), (method, path, {"headers": headers}), api_keys=(KEY,))
 
     assert line | expected == line
 
 
 def test_a_bug_is_a_line_with_its_traceback_and_a_request_that_failed() -> None:
-    backend = FakeBackend(RuntimeError("a bug"))
-    failure, request = lines_of(backend, ("POST", "/v1/query", {"json": {"question": "why?"}}))
+    fake = FakeModel(RuntimeError("a bug"))
+    failure, request = lines_of(fake, ("POST", "/v1/query", {"json": {"question": "why?"}}))
 
     assert "RuntimeError: a bug" in failure["exception"]
     assert failure["id"] == request["id"]
@@ -82,17 +82,17 @@ def test_a_bug_is_a_line_with_its_traceback_and_a_request_that_failed() -> None:
 
 def line_of_a_client_that_leaves(body: bytes, *, begun: bool) -> dict[str, Any]:
     """Ask what is never answered to its end; leave as soon as the answer has begun, or the model has been asked."""
-    backend = FakeBackend()
-    backend.hang()
+    fake = FakeModel()
+    fake.hang()
     stream = io.StringIO()
     head = b"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    with json_lines(stream), live(backend) as server:
+    with json_lines(stream), live(fake) as server:
         with server.connect() as client:
             client.sendall(head % len(body) + body)
             if begun:
                 assert b"200 OK" in client.recv(65536)
             else:
-                server.wait(asyncio.wait_for(backend.begun.wait(), GUARD))
+                server.wait(asyncio.wait_for(fake.begun.wait(), GUARD))
         server.wait(asyncio.wait_for(server.ingress.limiter.settled(), GUARD))
     [line] = [line for line in map(json.loads, stream.getvalue().splitlines()) if line["event"] == "request"]
     return line
@@ -122,6 +122,6 @@ def test_a_client_that_went_away_before_its_answer_is_499() -> None:
 def test_the_tokens_of_streams_and_refusals_are_told_too(
     path: str, body: dict[str, Any], tokens: tuple[int, int]
 ) -> None:
-    [line] = lines_of(FakeBackend(), ("POST", path, {"json": body}))
+    [line] = lines_of(FakeModel(), ("POST", path, {"json": body}))
 
     assert (line["tokens_in"], line["tokens_out"]) == tokens

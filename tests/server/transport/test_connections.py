@@ -21,7 +21,7 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.ingress import Ingress
 from photonlite.server.transport.connections import MAX_HEADER_BYTES
 from photonlite.server.transport.logs import json_lines
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.live import GUARD, Live, live
 
 SOON = 0.1
@@ -68,7 +68,7 @@ class Endless:
                 WebSocketRoute("/socket", self.socket),
             ]
         )
-        app.state.ingress = Ingress(ServerConfig(), FakeBackend())
+        app.state.ingress = Ingress(ServerConfig(), FakeModel())
         return app
 
 
@@ -245,15 +245,15 @@ def test_what_is_no_http_is_refused_as_json() -> None:
 
 
 def test_broken_chunks_end_the_request() -> None:
-    backend = FakeBackend()
-    with live(backend) as server, server.connect() as client:
+    fake = FakeModel()
+    with live(fake) as server, server.connect() as client:
         head = b"POST /v1/detect HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nTransfer-Encoding: chunked"
         client.sendall(head + b"\r\n\r\nnot a size\r\n")
 
         assert refusal(read_all(client))[0] == 400
         server.wait(server.ingress.limiter.settled())
 
-    assert backend.calls == []
+    assert fake.calls == []
 
 
 @pytest.mark.long
@@ -365,15 +365,15 @@ def test_the_kernel_watches_for_clients_that_vanished() -> None:
 
 
 def test_a_client_that_hangs_up_halfway_cancels_its_request() -> None:
-    backend = FakeBackend()
-    backend.hang()
-    with live(backend) as server, server.connect() as client:
+    fake = FakeModel()
+    fake.hang()
+    with live(fake) as server, server.connect() as client:
         body = b'{"question": "why?"}'
         head = b"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d"
         client.sendall(head % len(body) + b"\r\n\r\n" + body)
-        server.wait(asyncio.wait_for(backend.begun.wait(), GUARD))
+        server.wait(asyncio.wait_for(fake.begun.wait(), GUARD))
         client.shutdown(socket.SHUT_WR)
 
         server.wait(asyncio.wait_for(server.ingress.limiter.settled(), GUARD))
 
-    assert backend.cancelled == 1
+    assert fake.cancelled == 1

@@ -5,10 +5,10 @@ import pytest
 from starlette.requests import Request
 
 from photonlite.errors import DeadlineError
-from photonlite.server.backend import Call
+from photonlite.server.calls import Call, ask_model
 from photonlite.server.errors import CLIENT_CLOSED, HttpError
 from photonlite.server.transport.disconnect import ClientWatch, WatchedStream
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.serving import run
 
 
@@ -93,15 +93,15 @@ def test_what_work_raises_is_raised() -> None:
 
 def test_a_stream_that_fails_at_once_is_closed() -> None:
     async def main() -> None:
-        fake = FakeBackend()
-        source = await fake.stream(Call("caption", None, {}))
+        fake = FakeModel()
+        result = await ask_model(fake, Call("caption", None, {}, stream=True))
         client = Client()
         client.left.set()
         watch = ClientWatch(client.request, 1000.0, never)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         with pytest.raises(HttpError):
-            await WatchedStream(source, watch).begin()
+            await WatchedStream(result, watch).begin()
         assert fake.cancelled == 1
 
     run(main())
@@ -109,9 +109,11 @@ def test_a_stream_that_fails_at_once_is_closed() -> None:
 
 def test_a_stream_without_a_piece_is_empty_and_has_its_outcome() -> None:
     async def main() -> None:
-        fake = FakeBackend()
+        fake = FakeModel()
         fake.pieces = ()
-        pieces = WatchedStream(await fake.stream(Call("caption", None, {})), ClientWatch(None, 1000.0, never))
+        pieces = WatchedStream(
+            await ask_model(fake, Call("caption", None, {}, stream=True)), ClientWatch(None, 1000.0, never)
+        )
         await pieces.begin()
         assert [piece async for piece in pieces] == []
         assert pieces.result.finish_reason == "stop"  # type: ignore[attr-defined]

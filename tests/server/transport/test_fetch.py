@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 from photonlite.server.transport.fetch import fetch, is_public
 from tests.serving import run
@@ -51,9 +52,7 @@ class Host:
     def get(self, url: str = URL, timeout_s: float = 20.0, max_bytes: int = 100) -> bytes:
         asked = fetch(
             url,
-            hosts=("Pictures.example",),
-            max_bytes=max_bytes,
-            timeout_s=timeout_s,
+            ServerConfig(url_hosts=("Pictures.example",), max_body_bytes=max_bytes, body_timeout_s=timeout_s),
             resolve=self.resolve,
             connect=self.connect,
         )

@@ -11,6 +11,7 @@ from starlette.types import Message, Scope
 from starlette.websockets import WebSocket
 
 from photonlite.errors import PromptError
+from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 from photonlite.server.transport.middleware import ErrorResponses
 from tests.server.asgi import Exchange, post
@@ -56,7 +57,7 @@ APP = Starlette(
         *[Route(f"/{work.__name__}", work, methods=["POST"]) for work in (fail, refuse, complain, tell, break_off)],
         *[WebSocketRoute(f"/{work.__name__}", work) for work in (turn_away, break_down)],
     ],
-    middleware=[Middleware(ErrorResponses)],
+    middleware=[Middleware(ErrorResponses, config=ServerConfig())],
 )
 
 

@@ -1,13 +1,64 @@
-"""Limits on texts and settings of a call."""
+"""Calls: what the server asks a model, and the limits on it."""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
 
+from photonlite.api.options import OPTIONS
+from photonlite.images.source import DecodedImage
 from photonlite.request import SamplingSettings
-from photonlite.server.backend import Call
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
+
+Skill = Literal["caption", "query", "detect", "point", "segment"]
+SKILLS: Final[tuple[Skill, ...]] = ("caption", "query", "detect", "point", "segment")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One question to the model. Tenants with different cache salts share nothing that was computed for them."""
+
+    skill: Skill
+    image: bytes | DecodedImage | None = field(repr=False)
+    arguments: Mapping[str, Any]
+    """Keyword arguments of the skill's method of `VisionModel`."""
+    stream: bool = False
+    deadline_s: float | None = None
+    """Seconds from the call; None for the server's own deadline."""
+    cache_salt: str | None = None
+    caller: str | None = None
+    """The tenant, or the client's address where there are no keys: callers get shares of what is scarce."""
+    realtime: bool = False
+    strict: bool = False
+
+
+class ServedModel(Protocol):
+    """What the server reads of a `VisionModel`; it calls the skills' asynchronous methods through `ask_model`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def skills(self) -> tuple[str, ...]: ...
+    @property
+    def max_batch(self) -> int: ...
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def last_tick_s(self) -> float: ...
+    def metrics(self) -> dict[str, Any]: ...
+
+
+async def ask_model(model: ServedModel, call: Call) -> Mapping[str, Any]:
+    """Return the result of the skill's method, whose text is an async iterator if the call is streamed.
+
+    Cancelling the task cancels the request.
+    """
+    options: dict[str, Any] = {name: getattr(call, name) for name in OPTIONS}
+    if call.stream:
+        options["stream"] = True
+    result: Mapping[str, Any] = await getattr(model, f"a{call.skill}")(call.image, **call.arguments, **options)
+    return result
 
 
 def bounded(call: Call, config: ServerConfig, skills: tuple[str, ...]) -> Call:
@@ -24,12 +75,8 @@ def bounded(call: Call, config: ServerConfig, skills: tuple[str, ...]) -> Call:
     for name in ("object", "question"):
         _check_text(name, call.arguments.get(name), config.max_prompt_characters)
     settings = _bounded_settings(call.arguments.get("settings"), config)
-    longest = config.deadline_s
-    return dataclasses.replace(
-        call,
-        arguments={**call.arguments, "settings": settings},
-        deadline_s=longest if call.deadline_s is None else min(call.deadline_s, longest),
-    )
+    deadline_s = min(call.deadline_s or config.deadline_s, config.deadline_s)
+    return dataclasses.replace(call, arguments={**call.arguments, "settings": settings}, deadline_s=deadline_s)
 
 
 def _check_text(name: str, text: object, limit: int) -> None:

@@ -9,7 +9,7 @@ from starlette.websockets import WebSocketDisconnect
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
 from tests.server.asgi import Exchange, post
-from tests.server.fake import FakeBackend
+from tests.server.fake import FakeModel
 from tests.server.live import live
 from tests.serving import run
 
@@ -18,8 +18,8 @@ FOREIGN = ("evil.example", "evil.example:2020", "localhost.evil.example", "127.0
 OWN = ("localhost", "LocalHost:2020", "localhost.", "127.0.0.1", "127.0.0.1:80", "127.8.9.1", "[::1]", "[::1]:2020")
 
 
-def ask(name: str, backend: FakeBackend | None = None, path: str = "/v1/query", **settings: Any) -> Exchange:
-    app = create_app(backend or FakeBackend(), ServerConfig(**settings))
+def ask(name: str, fake: FakeModel | None = None, path: str = "/v1/query", **settings: Any) -> Exchange:
+    app = create_app(fake or FakeModel(), ServerConfig(**settings))
     exchange: Exchange = run(post(app, path, {"question": "why?"}, {"host": name}))
     return exchange
 
@@ -31,12 +31,12 @@ def test_the_names_of_loopback_are_answered(host: str) -> None:
 
 @pytest.mark.parametrize("host", FOREIGN)
 def test_any_other_is_refused_and_asks_the_model_nothing(host: str) -> None:
-    backend = FakeBackend()
+    fake = FakeModel()
 
-    answer = ask(host, backend)
+    answer = ask(host, fake)
 
     assert (answer.status, answer.code) == (421, "unknown_host")
-    assert backend.calls == []
+    assert fake.calls == []
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/openapi.json", "/ready", "/static/app.js", "/nowhere"])
@@ -45,14 +45,14 @@ def test_no_route_is_left_out(path: str) -> None:
 
 
 def test_a_page_cannot_pass_for_one_of_the_server_s_own() -> None:
-    app = create_app(FakeBackend(), ServerConfig())
+    app = create_app(FakeModel(), ServerConfig())
     headers = {"host": "evil.example:2020", "origin": "http://evil.example:2020"}
 
     assert run(post(app, "/v1/query", {"question": "why?"}, headers)).status == 421
 
 
 def test_a_websocket_is_refused() -> None:
-    client = TestClient(create_app(FakeBackend(), ServerConfig()))
+    client = TestClient(create_app(FakeModel(), ServerConfig()))
 
     with pytest.raises(WebSocketDisconnect), client.websocket_connect("/v1/realtime", headers={"host": "evil.example"}):
         pass
