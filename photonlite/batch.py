@@ -100,6 +100,11 @@ class ScheduledBatch:
         return sum(group.count for group in self.groups)
 
     @property
+    def size(self) -> int:
+        """Crops of an encode launch, positions of another one."""
+        return self.crops or sum(row.count for row in self.rows)
+
+    @property
     def leaders(self) -> list[Sequence]:
         """The sequences that an encode launch is for."""
         return [group.job.leader for group in self.groups if group.job.leader is not None]

@@ -2,7 +2,7 @@
 
 A sequence reads its request and the key of its image once, on the calling thread. The engine thread calls a request's
 own objects in few places, each of which confines what they raise to that request: the grammar (`engine.core`,
-`engine.requests`), the image (`scheduler.encoding`, `engine.core`) and the sink (`engine.requests`).
+`engine.requests`), the image (`scheduler.queues`, `engine.core`) and the sink (`engine.requests`).
 
 A sequence through its life, with a pipeline of depth 2:
 

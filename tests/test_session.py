@@ -809,11 +809,11 @@ def test_a_deadline_that_passes_while_an_image_is_decoded_saves_the_rest(
 
 def test_a_hopeless_frame_is_given_up_and_the_next_one_is_not(model: VisionModel) -> None:
     model.detect(make_image(1), "mug")
-    rates = model._session.engine._core.scheduler.rates
-    rates.crops.per_unit = 1e6
+    policy = model._session.engine._core.scheduler.policy
+    policy.crops.per_unit = 1e6
     with pytest.raises(DeadlineError, match="image and prompt alone take about"):
         model.detect(make_image(2), "mug", deadline_s=GUARD, realtime=True)
-    rates.crops.per_unit = 1e-6
+    policy.crops.per_unit = 1e-6
 
     assert model.detect(make_image(2), "mug", deadline_s=GUARD, realtime=True)["objects"]
     assert counters(model)["dropped_hopeless"] == 1

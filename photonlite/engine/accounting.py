@@ -3,7 +3,7 @@
 from photonlite.batch import Step
 from photonlite.errors import RequestCancelledError
 from photonlite.observe.metrics import EngineMetrics
-from photonlite.scheduler.decision import DropCause
+from photonlite.scheduler.fifo import DropCause
 from photonlite.sequence import Sequence
 
 

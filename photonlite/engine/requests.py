@@ -7,7 +7,7 @@ from photonlite.engine.accounting import Accountant
 from photonlite.engine.faults import told, without_frames
 from photonlite.errors import PhotonliteError
 from photonlite.request import Token
-from photonlite.scheduler.decision import Ended
+from photonlite.scheduler.fifo import Ended
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence
 

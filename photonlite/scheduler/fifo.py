@@ -15,27 +15,31 @@ take them.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
 
 from photonlite.batch import BatchItem, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.cache.manager import CacheManager
-from photonlite.scheduler.decision import Ended
-from photonlite.scheduler.encoding import EncoderQueue, Member
-from photonlite.scheduler.limits import Allowance, Limits
-from photonlite.scheduler.rates import Rates
-from photonlite.scheduler.running import RunningSet
-from photonlite.scheduler.waiting import WaitingQueue, by_number
+from photonlite.scheduler.limits import LaunchModel, Limits
+from photonlite.scheduler.queues import EncoderQueue, RunningSet, WaitingQueue
 from photonlite.sequence import Sequence
-
-Choose = Callable[[], ScheduledBatch | None]
 
 _CUT_AHEAD = 16
 """Waiting requests whose images are cut into crops in advance."""
 
 _SATISFIED = 64
 """Waiting sequences that one plan ends because they need no launch: ending one takes time."""
+
+DropCause = Literal["waiting", "hopeless", "running"]
+"""Where a deadline met a request: before its prompt ran, before it could be in time at all, while it was answered."""
+
+
+class Ended(NamedTuple):
+    """A sequence that ends without a launch: with an error, or answered by what is cached."""
+
+    sequence: Sequence
+    error: BaseException | None = None
+    dropped: DropCause | None = None
 
 
 class PauseBudget(NamedTuple):
@@ -46,37 +50,119 @@ class PauseBudget(NamedTuple):
     over: bool = False  # a decode step comes first
 
 
-class PauseClock:
-    """How long encode and prefill launches have held up the sequences that decode."""
+class FifoPolicy:
+    """Decodes all running sequences; encodes images and prefills prompts in the pauses between decode steps."""
 
-    def __init__(self, rates: Rates) -> None:
-        self._rates = rates
-        self._held_s = 0.0
+    queues: tuple[WaitingQueue, ...]
 
-    def budget(self, allowed_s: float) -> PauseBudget:
-        """Return what is left of a pause of that length."""
-        over = self._held_s >= allowed_s
-        return PauseBudget(allowed_s if over else allowed_s - self._held_s, over or self._held_s == 0, over)
-
-    def book(self, batch: ScheduledBatch) -> None:
-        """Count a launch. Those before any sequence decodes count too: sequences prefilled there are decoded next."""
-        self._held_s = 0.0 if batch.kind == "decode" else self._held_s + self._rates.cost(batch)
-
-
-class Resources:
-    """What all launches share, whatever the policy: pages, rows, the encoder, and what was measured."""
-
-    def __init__(
-        self, cache: CacheManager, limits: Limits, rank: Callable[[Sequence], Any], requeue: Callable[[Sequence], None]
-    ) -> None:
+    def __init__(self, cache: CacheManager, limits: Limits) -> None:
         self.cache = cache
         self.limits = limits
-        self.rates = Rates()
-        self.running = RunningSet(cache, limits, rank, requeue)
+        self.crops = LaunchModel(limits.max_crops)
+        self.prompts = LaunchModel(limits.max_batch)
         self.encoder = EncoderQueue(cache, limits)
-        self.crops = Allowance(limits.max_crops)
-        self.prompts = Allowance(limits.max_batch)
-        self.enough_crops = max(1, limits.max_crops // 2)
+        self.running = RunningSet(cache, limits, self.rank, self.requeue)
+        self.queues = (WaitingQueue(limits.max_jobs),)
+        self.ended: list[Ended] = []  # found while planning, and no longer waiting
+        self.kept_free_until: float | None = None  # idle, for a request that is about to come
+        self._held_s = 0.0  # how long encode and prefill launches have held up the sequences that decode
+
+    def rank(self, sequence: Sequence) -> Any:
+        """Return the sort key of running sequences."""
+        return sequence.number
+
+    def queue_of(self, sequence: Sequence) -> WaitingQueue:
+        """Return the queue in which a sequence waits."""
+        return self.queues[0]
+
+    def add(self, sequence: Sequence, now: float) -> None:
+        """Queue a new sequence."""
+        self.requeue(sequence)
+
+    def requeue(self, sequence: Sequence) -> None:
+        """Queue a sequence again that was running."""
+        self.queue_of(sequence).add(sequence)
+
+    def note_end(self, sequence: Sequence, now: float) -> None:
+        """Note that a sequence has ended."""
+
+    def give_up(self, now: float) -> list[Ended]:
+        """Return waiting sequences that cannot meet their deadlines any more."""
+        return []
+
+    def has_place(self, queue: WaitingQueue) -> bool:
+        """Whether one more sequence of a queue may run."""
+        return self.running.has_place
+
+    def is_held_up(self, queue: WaitingQueue) -> bool:
+        """Whether the prompts of a queue must leave pages and rows to another class."""
+        return False
+
+    def plan(self, now: float, *, admit: bool) -> ScheduledBatch | None:
+        """Choose the next launch and take what it needs.
+
+        Args:
+            now: The time.
+            admit: Whether images and prompts may be launched; else only running sequences are decoded.
+        """
+        (queue,), decoding = self.queues, self.running.decoding()
+        pause = self.pause(self.limits.pause_s(len(queue), len(decoding))) if decoding else PauseBudget()
+        if not admit:
+            return self.plan_decode(decoding)
+        if pause.over:
+            return self.plan_decode(decoding) or self.plan_launch(queue, pause, pause)
+        return self.plan_launch(queue, pause, pause) or self.plan_decode(decoding)
+
+    def pause(self, allowed_s: float) -> PauseBudget:
+        """Return what is left of a pause of that length.
+
+        Launches before any sequence decodes count too: sequences prefilled there are decoded next.
+        """
+        held_s = self._held_s
+        over = held_s >= allowed_s
+        return PauseBudget(allowed_s if over else allowed_s - held_s, over or held_s == 0, over)
+
+    def plan_decode(self, decoding: list[Sequence]) -> ScheduledBatch | None:
+        """Plan the next tokens of running sequences, which ends a pause."""
+        batch = self.running.plan_decode(decoding[: self.limits.max_batch])
+        if batch is not None:
+            self._held_s = 0.0
+        return batch
+
+    def plan_launch(self, queue: WaitingQueue, budget: PauseBudget, pause: PauseBudget) -> ScheduledBatch | None:
+        """Plan an encode or a prefill launch that begins the sequences of a queue.
+
+        Args:
+            queue: The waiting sequences.
+            budget: What the launch may take.
+            pause: What the pause has time for: the same, or more.
+        """
+        if not len(queue):
+            return None
+        if queue.prefilled_last or (queue.batches and self._has_time_to_encode(queue, pause)):
+            batch = self._plan_encode(queue, budget) or self._plan_prefill(queue, budget)
+        else:
+            batch = self._plan_prefill(queue, budget) or self._plan_encode(queue, budget)
+        if batch is not None:
+            self.note_launch(queue, batch)
+        return batch
+
+    def note_launch(self, queue: WaitingQueue, batch: ScheduledBatch) -> None:
+        """Count an encode or prefill launch; the other kind comes first in the next pause."""
+        queue.prefilled_last = batch.kind == "prefill"
+        self._held_s += self.model_of(batch).cost(batch.size)
+
+    def model_of(self, batch: ScheduledBatch) -> LaunchModel:
+        """Return what was learned of launches of a batch's kind."""
+        return self.crops if batch.kind == "encode" else self.prompts
+
+    def ready(self, queue: WaitingQueue) -> Iterator[Sequence]:
+        """Walk the sequences of a queue whose images, if they have one, are cached or encoded, oldest first."""
+        for sequence in queue.candidates():
+            if self.is_ready(sequence):
+                yield sequence
+            else:
+                queue.block(sequence)
 
     def is_ready(self, sequence: Sequence) -> bool:
         """Whether a sequence's image, if it has one, is cached or encoded."""
@@ -85,7 +171,8 @@ class Resources:
             return True
         state = self.cache.image_state(key)
         if state == "missing":
-            return self.encoder.is_encoded(key)
+            job = self.encoder.jobs.get(key)
+            return job is not None and job.encoded
         return state == "ready"
 
     def positions(self, sequence: Sequence) -> int:
@@ -98,201 +185,84 @@ class Resources:
         """Whether a ready sequence needs a launch at all: one that only wants its image cached may not."""
         return sequence.samples or self.positions(sequence) > 0
 
-
-class FifoQueue:
-    """The waiting sequences of one class, and the encode and prefill launches that begin them.
-
-    Args:
-        resources: What launches draw on.
-        member: Whether a sequence is of this class.
-        max_jobs: Images of the class that are encoded at a time.
-        has_place: Whether one more sequence of the class may run.
-        is_held_up: Whether its prompts must leave pages and rows to another class.
-        batches: Whether launches are held back to batch crops and prompts.
-    """
-
-    def __init__(
-        self,
-        resources: Resources,
-        member: Member,
-        max_jobs: int,
-        has_place: Callable[[], bool],
-        is_held_up: Callable[[], bool],
-        *,
-        batches: bool = True,
-    ) -> None:
-        self.waiting = WaitingQueue()
-        self.ended: list[Ended] = []  # found while planning, and no longer waiting
-        self.lacks_pages = False  # in this plan
-        self._resources = resources
-        self._member = member
-        self._max_jobs = max_jobs
-        self._has_place = has_place
-        self._is_held_up = is_held_up
-        self._batches = batches
-        self._prefilled_last = False
-
-    def launches(self, budget: PauseBudget, pause: PauseBudget) -> tuple[Choose, ...]:
-        """Return both kinds of launches in the order in which to try them; none where no sequence waits.
-
-        Args:
-            budget: What the launch may take.
-            pause: What the pause has time for: the same, or more.
-        """
-        if not len(self.waiting):
-            return ()
-        encode, prefill = partial(self.plan_encode, budget), partial(self.plan_prefill, budget)
-        if self._prefilled_last or (self._batches and self._has_time_to_encode(pause)):
-            return encode, prefill
-        return prefill, encode
-
-    def book(self, batch: ScheduledBatch) -> None:
-        """Note a launch of this class: the other kind comes first in the next pause."""
-        self._prefilled_last = batch.kind == "prefill"
-
-    def ready(self) -> Iterator[Sequence]:
-        """Walk the waiting sequences whose images are there, oldest first."""
-        for sequence in self.waiting.candidates():
-            if self._resources.is_ready(sequence):
-                yield sequence
-            else:
-                self.waiting.close(sequence)
-
-    def plan_encode(self, budget: PauseBudget) -> ScheduledBatch | None:
+    def _plan_encode(self, queue: WaitingQueue, budget: PauseBudget) -> ScheduledBatch | None:
         """Plan the next crops of the oldest images."""
-        if not self.waiting.wants_images:
+        if not queue.wants_images:
             return None
-        resources, encoder = self._resources, self._resources.encoder
-        oldest = self.waiting.first(max(_CUT_AHEAD, resources.limits.max_jobs))
-        for sequence, error in encoder.begin(oldest, self._member, self._max_jobs):
-            self._end(sequence, error)
-        crops, enough = resources.crops.now, resources.enough_crops
+        for sequence, error in self.encoder.begin(queue, max(_CUT_AHEAD, self.limits.max_jobs)):
+            self._end(queue, sequence, error)
+        crops = self.crops.most
         if budget.left_s < math.inf:
-            if self._batches and not budget.fresh and resources.rates.crops.cost(enough) > budget.left_s:
+            if queue.batches and not budget.fresh and self.crops.cost(self._enough_crops) > budget.left_s:
                 return None  # a small launch now makes another one necessary
-            crops = min(crops, resources.rates.crops.within(budget.left_s))
-        groups = encoder.next_groups(self._member, crops, enough)
-        encoder.launch(groups)
+            crops = min(crops, self.crops.within(budget.left_s))
+        groups = self.encoder.next_groups(queue, crops, self._enough_crops)
+        for group in groups:
+            group.job.launched += group.count
         return ScheduledBatch("encode", groups=groups) if groups else None
 
-    def plan_prefill(self, budget: PauseBudget) -> ScheduledBatch | None:
+    def _plan_prefill(self, queue: WaitingQueue, budget: PauseBudget) -> ScheduledBatch | None:
         """Plan the prompts of the oldest ready sequences, as far as pages, rows and time allow."""
-        if not self._has_place() or self._is_held_up():
+        if not self.has_place(queue) or self.is_held_up(queue):
             return None
-        resources = self._resources
         rows: list[BatchItem] = []
         copies: list[PageCopy] = []
         saves: list[PageCopy] = []
-        positions, most = 0, resources.limits.max_prefill_tokens
+        positions, most = 0, self.limits.max_prefill_tokens
         if budget.left_s < math.inf:
-            most = min(most, resources.rates.positions.within(budget.left_s))
-        for sequence in self._admissible():
-            if len(rows) == resources.prompts.now:
+            most = min(most, self.prompts.within(budget.left_s))
+        for sequence in self._admissible(queue):
+            if len(rows) == self.prompts.most:
                 break
-            if (rows or not budget.fresh) and positions + resources.positions(sequence) > most:
+            if (rows or not budget.fresh) and positions + self.positions(sequence) > most:
                 break
-            admission = resources.cache.admit(sequence)
+            admission = self.cache.admit(sequence)
             if admission is None:
-                self.lacks_pages = True
+                queue.lacks_pages = True
                 break
-            rows.append(self._start(sequence, admission.start))
+            rows.append(self._start(queue, sequence, admission.start))
             copies += admission.copies
             saves += admission.saves
             positions += rows[-1].count
         return ScheduledBatch("prefill", tuple(rows), copies=tuple(copies), saves=tuple(saves)) if rows else None
 
-    def _admissible(self) -> Iterator[Sequence]:
+    def _admissible(self, queue: WaitingQueue) -> Iterator[Sequence]:
         """Walk the sequences that may start now; end those that need no launch."""
-        for sequence in self.ready():
-            if not self._has_place():
+        for sequence in self.ready(queue):
+            if not self.has_place(queue):
                 return
-            if self._resources.needs_launch(sequence):
+            if self.needs_launch(sequence):
                 yield sequence
             else:
-                self._end(sequence)
+                self._end(queue, sequence)
                 if len(self.ended) >= _SATISFIED:
                     return
 
-    def _has_time_to_encode(self, pause: PauseBudget) -> bool:
+    @property
+    def _enough_crops(self) -> int:
+        return max(1, self.limits.max_crops // 2)
+
+    def _has_time_to_encode(self, queue: WaitingQueue, pause: PauseBudget) -> bool:
         """Whether a pause has time for more crops and, after them, for the prompts that could run before.
 
         Prompts are then held back to batch them. The first launch of a pause is exempt, which prevents starvation.
         """
         if pause.fresh:
             return False
-        encoder, rates = self._resources.encoder, self._resources.rates
-        groups = encoder.next_groups(self._member, self._resources.crops.now, self._resources.enough_crops)
-        encoded = [job.leader for job in encoder.jobs_of(self._member) if job.encoded]
+        groups = self.encoder.next_groups(queue, self.crops.most, self._enough_crops)
+        encoded = [job.leader for job in self.encoder.jobs_of(queue) if job.encoded]
         prompts = sum(leader.num_tokens for leader in encoded if leader is not None and not leader.finalized)
         crops = sum(group.count for group in groups)
-        return crops > 0 and rates.crops.cost(crops) + rates.positions.cost(prompts) <= pause.left_s
+        return crops > 0 and self.crops.cost(crops) + self.prompts.cost(prompts) <= pause.left_s
 
-    def _start(self, sequence: Sequence, start: int) -> BatchItem:
-        self.waiting.remove(sequence)
-        self._resources.running.start(sequence)
-        job: EncodeJob | None = self._resources.encoder.pop(sequence) if start == 0 else None
+    def _start(self, queue: WaitingQueue, sequence: Sequence, start: int) -> BatchItem:
+        queue.remove(sequence)
+        self.running.start(sequence)
+        job: EncodeJob | None = self.encoder.pop(sequence) if start == 0 else None
         index = len(sequence.tokens) if sequence.samples else None
         return BatchItem(sequence, start, sequence.num_tokens - start, index, job)
 
-    def _end(self, sequence: Sequence, error: BaseException | None = None) -> None:
-        self.waiting.remove(sequence)
+    def _end(self, queue: WaitingQueue, sequence: Sequence, error: BaseException | None = None) -> None:
+        queue.remove(sequence)
         sequence.finalized = True
         self.ended.append(Ended(sequence, error))
-
-
-class FifoPolicy:
-    """Decodes all running sequences; encodes images and prefills prompts in the pauses between decode steps."""
-
-    def __init__(self, cache: CacheManager, limits: Limits) -> None:
-        self.resources = Resources(cache, limits, by_number, self.add_back)
-        self.queue = FifoQueue(
-            self.resources, lambda _: True, limits.max_jobs, lambda: self.resources.running.has_place, lambda: False
-        )
-        self.queues: tuple[FifoQueue, ...] = (self.queue,)
-        self.pause = PauseClock(self.resources.rates)
-        self.kept_free_until: float | None = None  # idle, for a request that is about to come
-
-    def queue_of(self, sequence: Sequence) -> FifoQueue:
-        """Return the queue in which a sequence waits."""
-        return self.queue
-
-    def add(self, sequence: Sequence, now: float) -> None:
-        """Queue a new sequence."""
-        self.queue_of(sequence).waiting.add(sequence)
-
-    def add_back(self, sequence: Sequence) -> None:
-        """Queue a sequence again that was running."""
-        self.queue_of(sequence).waiting.add(sequence)
-
-    def note_end(self, sequence: Sequence, now: float) -> None:
-        """Note that a sequence has ended."""
-
-    def give_up(self, now: float) -> list[Ended]:
-        """Return waiting sequences that cannot meet their deadlines any more."""
-        return []
-
-    def plan(self, now: float, *, admit: bool) -> ScheduledBatch | None:
-        """Choose the next launch and take what it needs.
-
-        Args:
-            now: The time.
-            admit: Whether images and prompts may be launched; else only running sequences are decoded.
-        """
-        limits, running = self.resources.limits, self.resources.running
-        decoding = running.decoding()
-        pause = PauseBudget()
-        if decoding:
-            pause = self.pause.budget(limits.pause_s(len(self.queue.waiting), len(decoding)))
-        decode = partial(running.plan_decode, decoding[: limits.max_batch])
-        launches = self.queue.launches(pause, pause) if admit else ()
-        batch = first_batch((decode, *launches) if pause.over else (*launches, decode))
-        if batch is not None:
-            self.pause.book(batch)
-            if batch.kind != "decode":
-                self.queue.book(batch)
-        return batch
-
-
-def first_batch(order: tuple[Choose, ...]) -> ScheduledBatch | None:
-    """Return the first launch that is possible."""
-    return next((batch for choose in order if (batch := choose()) is not None), None)

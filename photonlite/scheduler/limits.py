@@ -1,5 +1,6 @@
-"""What launches may hold: fixed limits, smaller ones after memory was short, and which requests fit at all."""
+"""What launches may hold and what they cost: fixed limits, and what is learned from measured steps."""
 
+import math
 import operator
 import sys
 from dataclasses import dataclass
@@ -18,6 +19,12 @@ REALTIME_JOBS = 2
 _LAUNCHES_PER_MORE = 32
 """Successful launches before one may hold one crop or prompt more; more than an image has crops, so that an image
 which had to start again is encoded to its end."""
+
+_NEWEST = 0.2
+"""The share of the newest measurement in a running mean: follows a change of clocks within some ten launches."""
+
+_LEAST_SPREAD = 0.01
+"""Sizes must differ by a tenth or so before a line is fitted to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +84,60 @@ class Limits:
             raise ValueError(f"token {token.id} of a prompt carries {values!r:.60}, not up to two numbers")
 
 
-class Allowance:
-    """How many crops or prompts one launch may hold: halved when memory was short, then slowly raised again."""
+class LaunchModel:
+    """What launches of one kind cost, by measured steps, and how many crops or prompts one may hold.
+
+    A launch has a fixed cost, which no choice of its size can change, and a cost for each crop or position: the slope
+    of a line through the measurements, of which old ones fade.
+
+    Args:
+        most: Crops or prompts of a launch; halved when memory was short, then slowly raised again.
+    """
 
     def __init__(self, most: int) -> None:
-        self.now = most
-        self._most = most
-        self._launches = 0
+        self.most = most
+        self.per_unit: float | None = None  # seconds; None before the first measurement; an even share of equal sizes
+        self.observed = 0  # measurements so far
+        self._limit = most
+        self._since_shrink = 0
+        # Running means of the size, the seconds, the square of the size, and the product of both.
+        self._means: tuple[float, float, float, float] | None = None
+
+    def observe(self, size: int, seconds: float) -> None:
+        """Learn what a successful launch of `size` crops or positions took."""
+        self.observed += 1
+        self._since_shrink += 1
+        if self._since_shrink % _LAUNCHES_PER_MORE == 0:
+            self.most = min(self._limit, self.most + 1)
+        new = (float(size), seconds, float(size * size), size * seconds)
+        old = self._means or new
+        x, y, xx, xy = self._means = (
+            old[0] + _NEWEST * (new[0] - old[0]),
+            old[1] + _NEWEST * (new[1] - old[1]),
+            old[2] + _NEWEST * (new[2] - old[2]),
+            old[3] + _NEWEST * (new[3] - old[3]),
+        )
+        spread = xx - x * x
+        slope = (xy - x * y) / spread if spread > _LEAST_SPREAD * xx else 0.0
+        # Noise may turn the line over; no unit costs more than its even share of a launch.
+        self.per_unit = slope if 0 < slope < y / x else y / x
 
     def shrink(self, tried: int) -> None:
-        """Halve: memory was short for a launch of so many."""
-        self.now = max(1, tried // 2)
-        self._launches = 0
+        """Launch less at a time: memory was short for a launch of `tried` crops or prompts."""
+        self.most = max(1, tried // 2)
+        self._since_shrink = 0
 
-    def count_success(self) -> None:
-        self._launches += 1
-        if self._launches % _LAUNCHES_PER_MORE == 0:
-            self.now = min(self._most, self.now + 1)
+    def cost(self, size: int) -> float:
+        """Return the seconds that a launch takes, its fixed part included; infinite while nothing was measured."""
+        if not self.per_unit:
+            return math.inf
+        fixed = self._means[1] - self._means[0] * self.per_unit if self._means else 0.0
+        return max(0.0, fixed) + size * self.per_unit
+
+    def least(self, size: int) -> float:
+        """Return the seconds that units take in any launch; 0 while nothing was measured."""
+        return size * (self.per_unit or 0.0)
+
+    def within(self, seconds: float) -> int:
+        """Return the units that fit into a time: at least one, and one while nothing was measured."""
+        return max(1, int(seconds / self.per_unit)) if self.per_unit else 1

@@ -12,9 +12,9 @@ Each class is first come, first served, and has launches of its own:
   left to it.
 - Real-time requests run beside a full batch, and are decoded in steps of their own: each row more makes a step longer.
 - No bulk prompt or image is launched between these steps, nor in the moments before the next request of a loop is
-  expected (`arrivals`). Such moments are bounded, and count as overtaking launches.
+  expected. Such moments are bounded, and count as overtaking launches.
 - When pages run out, the youngest bulk sequence gives its own back before any real-time one does.
-- A request that cannot be in time any more is given up (`estimates`).
+- A request that cannot be in time any more is given up.
 
 After `BULK_TURN` launches that overtook waiting bulk work, the next launch is bulk's; `BULK_STEP` decode steps may
 leave a bulk sequence out, and as many are the longest time without a launch for waiting bulk work. A bulk request that
@@ -34,17 +34,14 @@ Near means that real-time requests are open or come again and again, soon that o
 """
 
 import math
-from functools import partial
-from operator import attrgetter
+from typing import Any
 
 from photonlite.batch import ScheduledBatch
 from photonlite.cache.manager import CacheManager
 from photonlite.errors import DeadlineError
-from photonlite.scheduler.arrivals import ArrivalPredictor
-from photonlite.scheduler.decision import Ended
-from photonlite.scheduler.estimates import EstimateGuard, Need
-from photonlite.scheduler.fifo import Choose, FifoPolicy, FifoQueue, PauseBudget, PauseClock, Resources, first_batch
+from photonlite.scheduler.fifo import Ended, FifoPolicy, PauseBudget
 from photonlite.scheduler.limits import REALTIME_JOBS, Limits
+from photonlite.scheduler.queues import WaitingQueue
 from photonlite.sequence import Sequence
 
 BULK_TURN = 8
@@ -56,66 +53,138 @@ BULK_STEP = 32
 _LOOKED_AT = 16
 """Waiting real-time requests whose deadlines are checked against estimates in a tick: those that come next."""
 
+_GIVEN_UP = 3
+"""Requests that are given up by the same measurements; then one is tried: only work renews the measurements."""
+
 _NOTHING = PauseBudget(0.0, fresh=False, over=True)
 
+# ---- arrivals, in seconds
 
-def rank(sequence: Sequence) -> tuple[bool, int]:
-    """Return the sort key of sequences: real-time first, then the oldest."""
-    return not sequence.realtime, sequence.number
+_LONGEST_INTERVAL_S = 1.0
+"""Loops with longer intervals are not waited for."""
+
+_AHEAD_S, _AFTER_S = 4e-3, 2e-3
+"""How long the device is kept idle before an expected request, which is what a short launch takes, and after it."""
+
+_SHARE = 0.25
+"""Of an interval, the largest part in which the device is kept idle ahead of a request."""
+
+_STEADY = 0.2
+"""Intervals that differ by no more than this part are a rhythm."""
+
+_READY_S = 3e-3
+"""Time from a request's arrival to its first launch: its image is being cut."""
+
+_MOST_S = _AHEAD_S + _AFTER_S + _READY_S
+"""Longest time that waiting bulk work is held back before its next launch: enough for one request that comes late."""
+
+_NEAR_S = 1.0
+"""After a real-time request has ended, the next one is expected within so many seconds: loops come again and again."""
 
 
-class OvertakeCounter:
-    """Counts how often in a row bulk work was overtaken; its turn is due when that is often enough."""
+class ArrivalPredictor:
+    """Expects the next real-time request one interval after the last, if the last two intervals were alike.
 
-    def __init__(self, patience: int) -> None:
-        self.overtaken = 0
-        self._patience = patience
+    A launch cannot be recalled, so the device is kept idle for such a request. While bulk work waits, that is bounded:
+    a bulk launch restores the time that may be spent, if a real-time request has been launched since it was last
+    restored. So bulk work waits no longer than this for each of its launches, and only once for requests that never
+    become ready.
 
-    @property
-    def due(self) -> bool:
-        return self.overtaken >= self._patience
+    Args:
+        second: In the unit of the clock: a simulation has its own.
+    """
 
-    def book(self, *, overtakes: bool) -> None:
-        """Count a launch: one that overtakes waiting bulk work, or another one."""
-        self.overtaken = self.overtaken + 1 if overtakes else 0
+    def __init__(self, second: float = 1.0) -> None:
+        self._second = second
+        self._last = -math.inf
+        self._interval = math.inf
+        self._expected = math.inf
+        self._near_until = -math.inf
+        self._spent = 0.0  # of the time for which bulk work may be held back
+        self._kept: tuple[float, float] | None = None  # idle since when, and until when at most
+        self._served = False
+
+    def note_arrival(self, now: float) -> None:
+        interval, before = now - self._last, self._interval
+        steady = interval <= _LONGEST_INTERVAL_S * self._second and abs(interval - before) <= _STEADY * before
+        self._expected = now + (interval + before) / 2 if steady else math.inf
+        self._last, self._interval = now, interval
+
+    def note_end(self, now: float) -> None:
+        self._near_until = now + _NEAR_S * self._second
+
+    def note_launch(self, *, realtime: bool) -> None:
+        """Note an encode or prefill launch of a class."""
+        if realtime:
+            self._served = True
+        elif self._served:
+            self._served = False
+            self._spent = 0.0
+            self._kept = None
+
+    def is_near(self, now: float) -> bool:
+        """Whether a request ended so short a time ago that the next one may come."""
+        return now < self._near_until
+
+    def idle_until(self, now: float, *, waiting: bool, bulk_waits: bool) -> float | None:
+        """Return until when the device should be kept idle; None if it need not be, or has been for too long.
+
+        Args:
+            now: The time.
+            waiting: Whether a real-time request is there that has not begun.
+            bulk_waits: Whether bulk work is held back meanwhile.
+        """
+        end = -math.inf
+        if waiting:
+            end = self._last + _READY_S * self._second
+        ahead = min(_AHEAD_S * self._second, _SHARE * self._interval)
+        if self._expected - ahead <= now:
+            end = max(end, self._expected + min(_AFTER_S * self._second, ahead))
+        return self.bound_idle(now, end, bulk_waits=bulk_waits)
+
+    def bound_idle(self, now: float, end: float, *, bulk_waits: bool) -> float | None:
+        """Return until when the device is kept idle, where that is wanted until `end`; None if not at all."""
+        if self._kept is not None:
+            since, kept_until = self._kept
+            self._spent += min(now, kept_until) - since
+            self._kept = None
+        if now >= end:
+            return None
+        if not bulk_waits:
+            return end
+        end = min(end, now + _MOST_S * self._second - self._spent)
+        if end <= now:
+            return None
+        self._kept = now, end
+        return end
 
 
 class RealtimePolicy(FifoPolicy):
     """Two classes of requests, real-time and bulk."""
 
     def __init__(self, cache: CacheManager, limits: Limits) -> None:
-        self.resources = Resources(cache, limits, rank, self.add_back)
-        self.bulk = FifoQueue(
-            self.resources,
-            lambda sequence: not sequence.realtime,
-            limits.max_jobs,
-            lambda: self.resources.running.has_place,
-            self._bulk_is_held_up,
-        )
-        self.urgent = FifoQueue(
-            self.resources,
-            attrgetter("realtime"),
-            limits.max_jobs + REALTIME_JOBS,
-            self._urgent_has_place,
-            self._urgent_is_held_up,
-            batches=False,
-        )
+        super().__init__(cache, limits)
+        self.bulk = WaitingQueue(limits.max_jobs, realtime=False)
+        self.urgent = WaitingQueue(limits.max_jobs + REALTIME_JOBS, realtime=True)
         self.queues = self.urgent, self.bulk
-        self.pause = PauseClock(self.resources.rates)
         self.arrivals = ArrivalPredictor()
-        self.kept_free_until = None
-        self._guard = EstimateGuard()
-        self._launches = OvertakeCounter(BULK_TURN)  # encode and prefill launches that overtook waiting bulk work
-        self._steps = OvertakeCounter(BULK_STEP)  # decode steps without a launch for waiting bulk work
-        self._left_out = OvertakeCounter(BULK_STEP)  # decode steps without bulk rows
+        # In a row: encode and prefill launches that overtook waiting bulk work, decode steps without a launch for it,
+        # and decode steps without bulk rows.
+        self._overtaking_launches = self._overtaking_steps = self._steps_without_bulk = 0
         self._was_idle = False
+        # Requests that may be given up by the measurements made so far, and how many of crops and prompts these were.
+        self._may_give_up, self._measured = _GIVEN_UP, (-1, -1)
 
     @property
     def bulk_waits(self) -> bool:
         """Whether bulk requests wait that rows and the batch have room for."""
-        return len(self.bulk.waiting) > 0 and self.resources.running.has_place
+        return len(self.bulk) > 0 and self.running.has_place
 
-    def queue_of(self, sequence: Sequence) -> FifoQueue:
+    def rank(self, sequence: Sequence) -> Any:
+        """Return the sort key of running sequences: real-time first, then the oldest."""
+        return not sequence.realtime, sequence.number
+
+    def queue_of(self, sequence: Sequence) -> WaitingQueue:
         return self.urgent if sequence.realtime else self.bulk
 
     def add(self, sequence: Sequence, now: float) -> None:
@@ -129,53 +198,91 @@ class RealtimePolicy(FifoPolicy):
 
     def is_near(self, now: float) -> bool:
         """Whether real-time requests are open, or were a moment ago."""
-        running = self.resources.running.sequences  # in the order of ranks
-        open_now = len(self.urgent.waiting) > 0 or (bool(running) and running[0].realtime)
-        return open_now or self.arrivals.is_near(now)
+        running = self.running.sequences  # in the order of ranks
+        return len(self.urgent) > 0 or (bool(running) and running[0].realtime) or self.arrivals.is_near(now)
 
     def give_up(self, now: float) -> list[Ended]:
         """Return waiting real-time requests whose first token, by measured rates, would come after their deadlines."""
         ended: list[Ended] = []
-        if not len(self.urgent.waiting):
+        if not len(self.urgent):
             return ended
-        for sequence in self.urgent.waiting.first(_LOOKED_AT):
-            if sequence.deadline is None or sequence.times.admitted or self.resources.encoder.has_begun(sequence):
+        for sequence in self.urgent.first(_LOOKED_AT):
+            job = self.encoder.jobs.get(sequence.image_key or "")
+            if sequence.deadline is None or sequence.times.admitted or (job is not None and job.launched > 0):
                 continue  # work that was spent is not thrown away
             try:
-                crops = self.resources.encoder.crops_missing(sequence)
+                crops = self.encoder.crops_missing(sequence)
             except Exception as error:  # an image is a plug-in
                 ended.append(Ended(sequence, error))
                 continue
-            need = Need(crops, self.resources.positions(sequence))
-            needed_s, left_s = need.least_s(self.resources.rates), sequence.deadline - now
-            if needed_s > left_s and self._guard.may_give_up(self.resources.rates, need):
+            needed_s = self.crops.least(crops) + self.prompts.least(self.positions(sequence))
+            left_s = sequence.deadline - now
+            if needed_s > left_s and self._trusts_measurements(crops):
                 late = f"image and prompt alone take about {needed_s:.3g} s, and the deadline is in {left_s:.3g} s"
                 hopeless = DeadlineError(f"{late}: raise deadline_s, or ask for less at a time")
                 ended.append(Ended(sequence, hopeless, "hopeless"))
         return ended
 
+    def _trusts_measurements(self, crops: int) -> bool:
+        """Whether a request that needs crops encoded may be given up by what was measured; counts it if so.
+
+        If the device was slow for a moment, and everything is hopeless by what was measured then, nothing would ever be
+        measured again.
+        """
+        encoded, prefilled = self.crops.observed, self.prompts.observed
+        if prefilled != self._measured[1] and (encoded != self._measured[0] or not crops):
+            self._may_give_up, self._measured = _GIVEN_UP, (encoded, prefilled)
+        self._may_give_up -= 1
+        return self._may_give_up >= 0
+
     def plan(self, now: float, *, admit: bool) -> ScheduledBatch | None:
         """Choose the next launch and take what it needs; see `FifoPolicy.plan`."""
-        decoding = self.resources.running.decoding()
+        decoding = self.running.decoding()
         urgent_decodes = bool(decoding) and decoding[0].realtime  # they are in the order of ranks
-        waits = len(self.urgent.waiting) > 0
+        waits = len(self.urgent) > 0
         self.kept_free_until = self.arrivals.idle_until(now, waiting=waits, bulk_waits=self.bulk_waits)
         self.bulk.lacks_pages = False
 
-        decode = partial(self._plan_decode, decoding)
-        order: tuple[Choose, ...] = (decode,)
-        if admit:
-            bulk, urgent = self._pauses(now, len(decoding), urgent_decodes=urgent_decodes)
-            order = self._order(decode, bulk, urgent, urgent_decodes=urgent_decodes)
-        batch = first_batch(order)
-        if batch is not None:
-            self._book(batch, urgent_decodes=urgent_decodes)
-        self._book_idle(batch)
+        if admit and (waits or len(self.bulk)):
+            batch = self._plan_any(now, decoding, urgent_decodes=urgent_decodes)
+        else:
+            batch = self.plan_decode(decoding)
+        if batch is not None and batch.kind == "decode":
+            overtakes = urgent_decodes and len(self.bulk) > 0
+            self._overtaking_steps = self._overtaking_steps + 1 if overtakes else 0
+        # Time in which the device is kept idle counts as one launch, which is still to come.
+        idle = batch is None and self.kept_free_until is not None and self.bulk_waits
+        self._overtaking_launches += idle and not self._was_idle
+        self._was_idle = idle
         return batch
+
+    def _plan_any(self, now: float, decoding: list[Sequence], *, urgent_decodes: bool) -> ScheduledBatch | None:
+        """Try the kinds of launches in their order."""
+        bulk_pause, urgent_pause = self._pauses(now, len(decoding), urgent_decodes=urgent_decodes)
+        due = self._bulk_is_due
+        turn = PauseBudget(self.limits.launch_budget_s) if due else bulk_pause
+        bulk_over = bulk_pause.over and not (urgent_decodes and self._overtaking_steps >= BULK_STEP)
+
+        def decode() -> ScheduledBatch | None:
+            return self.plan_decode(decoding)
+
+        def bulk() -> ScheduledBatch | None:
+            return self.plan_launch(self.bulk, turn, bulk_pause)
+
+        def urgent() -> ScheduledBatch | None:
+            return self.plan_launch(self.urgent, urgent_pause, urgent_pause)
+
+        if not len(self.urgent):
+            return decode() or bulk() if bulk_over else bulk() or decode()
+        if urgent_pause.over:
+            return decode() or (bulk() or urgent() if due else urgent() or bulk())
+        if due:
+            return bulk() or urgent() or decode()
+        return urgent() or (decode() or bulk() if bulk_over else bulk() or decode())
 
     def _pauses(self, now: float, decoding: int, *, urgent_decodes: bool) -> tuple[PauseBudget, PauseBudget]:
         """Return what there is time for on behalf of bulk and of real-time requests: the table of this module."""
-        limits, near = self.resources.limits, self.is_near(now)
+        limits, near = self.limits, self.is_near(now)
         short = limits.launch_budget_s
         soon = self.kept_free_until is not None
         if not decoding:
@@ -185,77 +292,51 @@ class RealtimePolicy(FifoPolicy):
         elif urgent_decodes:
             bulk = PauseBudget(short, over=True)
         else:
-            waiting = len(self.urgent.waiting) + len(self.bulk.waiting)
-            bulk = self.pause.budget(short if near else limits.pause_s(waiting, decoding))
-        return bulk, self.pause.budget(short if urgent_decodes else max(short, limits.max_pause_s))
+            waiting = len(self.urgent) + len(self.bulk)
+            bulk = self.pause(short if near else limits.pause_s(waiting, decoding))
+        return bulk, self.pause(short if urgent_decodes else max(short, limits.max_pause_s))
 
-    def _order(
-        self, decode: Choose, bulk_pause: PauseBudget, urgent_pause: PauseBudget, *, urgent_decodes: bool
-    ) -> tuple[Choose, ...]:
-        """Return the kinds of launches in the order in which to try them."""
-        due = self._bulk_is_due
-        turn = PauseBudget(self.resources.limits.launch_budget_s) if due else bulk_pause
-        bulk = self.bulk.launches(turn, bulk_pause)
-        bulk_over = bulk_pause.over and not (urgent_decodes and self._steps.due)
-        if not self.urgent.waiting:
-            return (decode, *bulk) if bulk_over else (*bulk, decode)
-        urgent = self.urgent.launches(urgent_pause, urgent_pause)
-        if urgent_pause.over:
-            return (decode, *bulk, *urgent) if due else (decode, *urgent, *bulk)
-        if due:
-            return (*bulk, *urgent, decode)
-        return (*urgent, decode, *bulk) if bulk_over else (*urgent, *bulk, decode)
-
-    def _plan_decode(self, decoding: list[Sequence]) -> ScheduledBatch | None:
+    def plan_decode(self, decoding: list[Sequence]) -> ScheduledBatch | None:
         """Decode real-time sequences alone, or with the oldest bulk ones at their turn."""
-        most = self.resources.limits.max_batch
+        most = self.limits.max_batch
         if len(decoding) <= most and (not decoding or decoding[0].realtime == decoding[-1].realtime):
-            return self.resources.running.plan_decode(decoding)
+            return super().plan_decode(decoding)
         able = [sequence for sequence in decoding if not sequence.preempting]
         urgent = [sequence for sequence in able if sequence.realtime]
         if urgent and len(urgent) < len(able):
-            bulk_first = self._left_out.due
-            self._left_out.book(overtakes=not bulk_first)
+            bulk_first = self._steps_without_bulk >= BULK_STEP
+            self._steps_without_bulk = 0 if bulk_first else self._steps_without_bulk + 1
             bulk = able[len(urgent) :]
-            able = sorted((bulk + urgent)[:most], key=rank) if bulk_first else urgent
-        return self.resources.running.plan_decode(able[:most])
+            able = sorted((bulk + urgent)[:most], key=self.rank) if bulk_first else urgent
+        return super().plan_decode(able)
 
-    def _book(self, batch: ScheduledBatch, *, urgent_decodes: bool) -> None:
-        self.pause.book(batch)
-        bulk_waits = len(self.bulk.waiting) > 0
-        if batch.kind == "decode":
-            self._steps.book(overtakes=urgent_decodes and bulk_waits)
-            return
-        realtime = any(leader.realtime for leader in [*batch.leaders, *(row.sequence for row in batch.rows)])
-        (self.urgent if realtime else self.bulk).book(batch)
-        self._launches.book(overtakes=realtime and bulk_waits)
+    def note_launch(self, queue: WaitingQueue, batch: ScheduledBatch) -> None:
+        super().note_launch(queue, batch)
+        realtime = queue is self.urgent
+        self._overtaking_launches = self._overtaking_launches + 1 if realtime and len(self.bulk) else 0
         if not realtime:
-            self._steps.book(overtakes=False)
+            self._overtaking_steps = 0
         self.arrivals.note_launch(realtime=realtime)
-
-    def _book_idle(self, batch: ScheduledBatch | None) -> None:
-        """Count time in which the device is kept idle as one launch, which is still to come."""
-        idle = batch is None and self.kept_free_until is not None and self.bulk_waits
-        if idle and not self._was_idle:
-            self._launches.book(overtakes=True)
-        self._was_idle = idle
 
     @property
     def _bulk_is_due(self) -> bool:
-        return self._launches.due and len(self.urgent.waiting) > 0
+        return self._overtaking_launches >= BULK_TURN and len(self.urgent) > 0
 
-    def _urgent_has_place(self) -> bool:
-        """Real-time sequences run up to a full batch of their own, beside bulk ones."""
-        running = self.resources.running
+    def has_place(self, queue: WaitingQueue) -> bool:
+        """Whether one more may run; real-time sequences run up to a full batch of their own, beside bulk ones."""
+        running = self.running
+        if queue is self.bulk:
+            return running.has_place
         if len(running) and any(victim.realtime for victim in running.victims):
             return False
         return sum(one.realtime for one in running) < running.max_batch and bool(running.free_rows)
 
-    def _urgent_is_held_up(self) -> bool:
-        """Whether a bulk request lacked pages at its turn, while real-time ones have some."""
-        running = self.resources.running
-        return self.bulk.lacks_pages and any(one.realtime for one in (*running, *running.zombies))
+    def is_held_up(self, queue: WaitingQueue) -> bool:
+        """Whether the other class needs the pages and rows that come free.
 
-    def _bulk_is_held_up(self) -> bool:
-        """Whether a real-time request is ready that needs pages and rows, and it is not bulk's turn."""
-        return not self._bulk_is_due and any(self.resources.needs_launch(one) for one in self.urgent.ready())
+        Bulk prompts wait while a real-time request is ready, unless it is their turn. Real-time ones wait if a bulk
+        request lacked pages at its turn, while real-time ones have some.
+        """
+        if queue is self.bulk:
+            return not self._bulk_is_due and any(self.needs_launch(one) for one in self.ready(self.urgent))
+        return self.bulk.lacks_pages and any(one.realtime for one in (*self.running, *self.running.zombies))

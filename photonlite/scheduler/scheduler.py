@@ -13,6 +13,7 @@ submit ─> waiting ──plan──> running ──commit, commit ...──> fi
 
 import math
 from collections.abc import Sequence as ListLike
+from typing import NamedTuple
 
 from sortedcontainers import SortedKeyList
 
@@ -20,14 +21,22 @@ from photonlite.batch import EncodeJob, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.errors import DeadlineError
 from photonlite.request import Token
-from photonlite.scheduler.decision import Decision, Ended
-from photonlite.scheduler.fifo import FifoPolicy
-from photonlite.scheduler.limits import Allowance, Limits
+from photonlite.scheduler.fifo import Ended, FifoPolicy
+from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.realtime import RealtimePolicy
 from photonlite.sequence import Sequence
 
 _EXPIRED = 64
 """Requests that one plan ends because their deadlines have passed: running ones must not wait for thousands."""
+
+
+class Decision(NamedTuple):
+    """What to do in a tick."""
+
+    batch: ScheduledBatch | None  # to launch
+    ended: tuple[Ended, ...] = ()  # sequences that have left the scheduler's queues
+    dropped: tuple[EncodeJob, ...] = ()  # images that no request waits for: the device frees their features
+    wake_at: float | None = None  # when time alone may change the decision; None where only an event can
 
 
 class Scheduler:
@@ -43,20 +52,19 @@ class Scheduler:
         self.cache = cache
         self.limits = limits
         self.policy = policy(cache, limits)
-        self.rates = self.policy.resources.rates
-        self.running = self.policy.resources.running
-        self.encoder = self.policy.resources.encoder
+        self.running = self.policy.running
+        self.encoder = self.policy.encoder
         # Of open requests alone: one that has ended would keep its image in memory until its deadline.
         self._deadlines: SortedKeyList[Sequence, tuple[float, int]] = SortedKeyList(key=_deadline)
 
     @property
     def waiting(self) -> list[Sequence]:
         """All sequences that are not admitted, or pre-empted."""
-        return [sequence for queue in self.policy.queues for sequence in queue.waiting]
+        return [sequence for queue in self.policy.queues for sequence in queue]
 
     @property
     def num_waiting(self) -> int:
-        return sum(len(queue.waiting) for queue in self.policy.queues)
+        return sum(map(len, self.policy.queues))
 
     def oldest_submission(self, *, realtime: bool) -> float | None:
         """Return when the oldest waiting request of a class was submitted; from any thread."""
@@ -90,15 +98,15 @@ class Scheduler:
             self.finish(one.sequence, now)
         # First, so that no batch holds an image that is being dropped, nor lacks the place of one.
         dropped = self.encoder.drop_idle(self._find_heir)
-        batch = self.policy.plan(now, admit=not self._deadlines or _deadline(self._deadlines[0])[0] > now)
+        batch = self.policy.plan(now, admit=self._next_deadline > now)
         if batch is not None:
             self._book(batch, now)
         ended += hopeless
-        for queue in self.policy.queues:
-            for one in queue.ended:
+        if self.policy.ended:
+            for one in self.policy.ended:
                 self._note_end(one.sequence, now)
-            ended += queue.ended
-            queue.ended.clear()
+            ended += self.policy.ended
+            self.policy.ended.clear()
         return Decision(batch, tuple(ended), tuple(dropped), self._wake_at())
 
     def abandon(self, batch: ScheduledBatch) -> None:
@@ -118,8 +126,7 @@ class Scheduler:
             return
         failed = [isinstance(outcome, Exception) for outcome in outcomes]
         if not any(failed):
-            self.rates.observe(step)
-            self._allowance(step.plan).count_success()
+            self.policy.model_of(step.plan).observe(step.plan.size, step.device_s)
         elif step.kind == "encode":
             for group in step.plan.groups:
                 self.encoder.fail(group.job)
@@ -129,7 +136,7 @@ class Scheduler:
             else:
                 self.cache.confirm(row.sequence)
             if row.job is not None:
-                self._open_lines(row.job)
+                self._unblock(row.job)
 
     def finish(self, sequence: Sequence, now: float) -> None:
         """Finalize a sequence and take it out of its queue; a zombie keeps row and pages until no step carries it."""
@@ -138,7 +145,7 @@ class Scheduler:
         sequence.finalized = True
         sequence.preempting = False
         if sequence.row is None:
-            self.policy.queue_of(sequence).waiting.remove(sequence)
+            self.policy.queue_of(sequence).remove(sequence)
         else:
             self.running.finish(sequence)
         self._note_end(sequence, now)
@@ -156,15 +163,15 @@ class Scheduler:
             Images whose features the device must free.
         """
         if batch.kind != "decode":
-            self._allowance(batch).shrink(batch.crops or len(batch.rows))
-        return self.encoder.restart()
-
-    def _allowance(self, batch: ScheduledBatch) -> Allowance:
-        return self.policy.resources.crops if batch.kind == "encode" else self.policy.resources.prompts
+            self.policy.model_of(batch).shrink(batch.crops or len(batch.rows))
+        begun = list(self.encoder.jobs.values())
+        for job in begun:
+            self.encoder.fail(job)
+        return begun
 
     def _expired(self, now: float) -> list[Ended]:
         late: list[Ended] = []
-        if not self._deadlines:
+        if self._next_deadline > now:
             return late
         for sequence in self._deadlines[:_EXPIRED]:
             if _deadline(sequence)[0] > now:
@@ -179,25 +186,29 @@ class Scheduler:
                 row.sequence.times.admitted = row.sequence.times.admitted or now
         for group in batch.groups:
             if group.job.encoded:
-                self._open_lines(group.job)
+                self._unblock(group.job)
 
-    def _open_lines(self, job: EncodeJob) -> None:
+    def _unblock(self, job: EncodeJob) -> None:
         for queue in self.policy.queues:
-            queue.waiting.open(job.key)
+            queue.unblock(job.key)
 
     def _find_heir(self, key: str) -> Sequence | None:
-        return next((heir for queue in self.policy.queues if (heir := queue.waiting.first_about(key))), None)
+        return next((heir for queue in self.policy.queues if (heir := queue.first_about(key))), None)
 
     def _note_end(self, sequence: Sequence, now: float) -> None:
         if sequence.deadline is not None:
             self._deadlines.discard(sequence)
         self.policy.note_end(sequence, now)
 
+    @property
+    def _next_deadline(self) -> float:
+        return _deadline(self._deadlines[0])[0] if self._deadlines else math.inf
+
     def _wake_at(self) -> float | None:
-        times = [_deadline(self._deadlines[0])[0]] if self._deadlines else []
+        wake_at = self._next_deadline
         if self.policy.kept_free_until is not None and (self.num_waiting or len(self.running)):
-            times.append(self.policy.kept_free_until)
-        return min(times, default=None)
+            wake_at = min(wake_at, self.policy.kept_free_until)
+        return wake_at if wake_at < math.inf else None
 
 
 def _deadline(sequence: Sequence) -> tuple[float, int]:

@@ -20,7 +20,7 @@ from photonlite.batch import Step
 from photonlite.engine.loop import _LONGEST_SLEEP, EngineLoop
 from photonlite.errors import CapacityError, DeadlineError, EngineDiedError, ModelError, RequestCancelledError
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.scheduler.decision import Decision
+from photonlite.scheduler.scheduler import Decision
 from photonlite.sequence import Sequence
 from tests.engine.fakes import PREFIX, Bench, FakeImage, FakeSink, Words, ends_at
 

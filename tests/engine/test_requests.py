@@ -11,8 +11,6 @@ from photonlite.engine.core import EngineCore
 from photonlite.errors import DeadlineError
 from photonlite.images.crops import ImageCrops
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.scheduler.estimates import EstimateGuard, Need
-from photonlite.scheduler.rates import Rates
 from photonlite.scheduler.realtime import RealtimePolicy
 from photonlite.sequence import Sequence
 from tests.engine.counting import Counted, crowd
@@ -39,8 +37,8 @@ def drops(core: EngineCore) -> tuple[int, int, int]:
 def slow(clock: Clock) -> Bench:
     """An engine that has measured: a crop takes 0.1 s, a position 0.01 s."""
     bench = Bench(ends_at(3), clock=clock)
-    bench.scheduler.rates.crops.observe(10, 1.0)
-    bench.scheduler.rates.positions.observe(10, 0.1)
+    bench.scheduler.policy.crops.observe(10, 1.0)
+    bench.scheduler.policy.prompts.observe(10, 0.1)
     return bench
 
 
@@ -119,22 +117,23 @@ def test_when_only_old_measurements_say_so_one_hopeless_request_in_four_is_tried
     assert [isinstance(sink.ends[0].error, DeadlineError) for sink in sinks] == [True, True, True, False]
 
 
-def test_rates_are_trusted_again_when_all_that_count_have_been_measured() -> None:
-    rates, guard, both, text = Rates(), EstimateGuard(), Need(3, 10), Need(0, 10)
+def test_measurements_are_trusted_again_when_all_that_count_are_new(clock: Clock) -> None:
+    policy = Bench(ends_at(3), clock=clock).scheduler.policy
+    assert isinstance(policy, RealtimePolicy)
 
-    def given_up(need: Need) -> int:
+    def given_up(crops: int) -> int:
         count = 0
-        while guard.may_give_up(rates, need):
+        while policy._trusts_measurements(crops):
             count += 1
         return count
 
-    assert given_up(both) == 3
-    rates.positions.observe(10, 0.1)
-    assert given_up(both) == 0
-    assert given_up(text) == 3
-    rates.crops.observe(1, 0.1)
-    rates.positions.observe(10, 0.1)
-    assert given_up(both) == 3
+    assert given_up(3) == 3
+    policy.prompts.observe(10, 0.1)
+    assert given_up(3) == 0
+    assert given_up(0) == 3
+    policy.crops.observe(1, 0.1)
+    policy.prompts.observe(10, 0.1)
+    assert given_up(3) == 3
 
 
 def test_realtime_requests_are_near_for_a_second_after_the_last_one(clock: Clock) -> None:
@@ -352,7 +351,7 @@ def test_a_tick_looks_at_no_more_of_thousands_that_wait_than_of_a_few(
 ) -> None:
     def looks(count: int) -> int:
         bench = busy(clock, rows=8)
-        bench.scheduler.rates.positions.observe(10, 1e-6)
+        bench.scheduler.policy.prompts.observe(10, 1e-6)
         crowd(bench, 16, realtime=True, deadline=1e6, image=image)  # as many as run at a time, beside bulk
         for _ in range(4):
             bench.core.tick()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from photonlite.scheduler.arrivals import ArrivalPredictor, IdleBudget
+from photonlite.scheduler.realtime import ArrivalPredictor
 
 
 def after(*times: float) -> ArrivalPredictor:
@@ -49,6 +49,15 @@ def test_no_more_than_a_quarter_of_a_fast_loops_time_is_kept_free_before_it() ->
     assert kept_free(arrivals, 10.0225) == 3.5
 
 
+def test_requests_are_near_for_a_second_of_the_clocks_unit() -> None:
+    for second in (1.0, 1000.0):
+        arrivals = ArrivalPredictor(second)
+        assert not arrivals.is_near(0.0)
+        arrivals.note_end(10.0)
+        assert arrivals.is_near(10.0 + 0.99 * second)
+        assert not arrivals.is_near(10.0 + 1.01 * second)
+
+
 def test_a_request_that_has_come_has_a_moment_to_be_ready() -> None:
     arrivals = after(10.0)
 
@@ -71,10 +80,11 @@ def test_requests_that_keep_coming_and_are_never_ready_hold_bulk_work_back_only_
 
 
 def test_the_device_is_kept_free_again_when_both_classes_have_been_launched() -> None:
-    budget = IdleBudget(9.0)
+    budget = ArrivalPredictor(1000.0)
 
     def until(now: float) -> float | None:
-        return budget.until(now, 100.0, bulk_waits=True)
+        end = budget.bound_idle(now, 100.0, bulk_waits=True)
+        return None if end is None else pytest.approx(end)  # type: ignore[no-any-return]
 
     assert until(0.0) == 9.0
     assert until(9.0) is None
@@ -87,17 +97,17 @@ def test_the_device_is_kept_free_again_when_both_classes_have_been_launched() ->
 
 
 def test_time_in_which_no_bulk_work_waits_is_not_spent() -> None:
-    budget = IdleBudget(9.0)
-    assert budget.until(0.0, 50.0, bulk_waits=False) == 50.0
-    assert budget.until(40.0, 50.0, bulk_waits=True) == 49.0
-    assert budget.until(45.0, 48.0, bulk_waits=True) == 48.0
-    assert budget.until(90.0, 100.0, bulk_waits=True) == 91.0  # it was kept free from 40 to 48, not to 90
+    budget = ArrivalPredictor(1000.0)
+    assert budget.bound_idle(0.0, 50.0, bulk_waits=False) == 50.0
+    assert budget.bound_idle(40.0, 50.0, bulk_waits=True) == pytest.approx(49.0)
+    assert budget.bound_idle(45.0, 48.0, bulk_waits=True) == 48.0
+    assert budget.bound_idle(90.0, 100.0, bulk_waits=True) == pytest.approx(91.0)  # kept free from 40 to 48
 
 
 def test_no_time_is_kept_over_by_rounding() -> None:
-    budget, now = IdleBudget(9e-3), 1e6
+    budget, now = ArrivalPredictor(), 1e6
     for _ in range(1_000):
-        end = budget.until(now, now + 1.0, bulk_waits=True)
+        end = budget.bound_idle(now, now + 1.0, bulk_waits=True)
         if end is None:
             return
         now = end

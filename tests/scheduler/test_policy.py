@@ -1,45 +1,35 @@
+"""What launches cost and may hold."""
+
 import math
 
 import pytest
 
-from photonlite.batch import CropGroup, EncodeJob, ScheduledBatch, Step
-from photonlite.scheduler.limits import Allowance, Limits
-from photonlite.scheduler.rates import Rates, Slope
-from tests.engine.fakes import FakeImage
+from photonlite.scheduler.limits import LaunchModel, Limits
 
 
-def encoded(crops: int, seconds: float) -> Step:
-    image = FakeImage("a").crops
-    assert image is not None
-    step = Step(0, ScheduledBatch("encode", groups=(CropGroup(EncodeJob(0, "a", image), 0, crops),)), 0)
-    step.device_s = seconds
-    return step
+def test_one_crop_is_launched_before_anything_was_measured() -> None:
+    assert LaunchModel(16).within(0.004) == 1
 
 
-def test_one_crop_is_let_through_as_long_as_nothing_is_known() -> None:
-    assert Rates().crops.within(0.004) == 1
-    assert Rates().positions.within(0.004) == 1
+def test_a_time_budget_becomes_at_least_one_crop_at_the_measured_rate() -> None:
+    crops = LaunchModel(16)
+    crops.observe(4, 0.004)
+
+    assert crops.within(0.0045) == 4
+    assert crops.within(0.0001) == 1
 
 
-def test_a_budget_becomes_crops_at_the_measured_rate_and_never_none() -> None:
-    rates = Rates()
-    rates.observe(encoded(4, 0.004))
-
-    assert rates.crops.within(0.0045) == 4
-    assert rates.crops.within(0.0001) == 1
-
-
-def test_rates_follow_the_device() -> None:
-    rates = Rates()
-    rates.observe(encoded(1, 0.001))
+def test_estimates_follow_the_device() -> None:
+    crops = LaunchModel(16)
+    crops.observe(1, 0.001)
     for _ in range(30):
-        rates.observe(encoded(1, 0.003))
+        crops.observe(1, 0.003)
 
-    assert rates.crops.within(0.009) == 3
+    assert crops.within(0.009) == 3
 
 
 def test_what_a_launch_costs_before_its_first_unit_is_not_charged_to_units() -> None:
-    slope = Slope()
+    slope = LaunchModel(16)
     for size in (750, 10, 10, 750, 10, 30, 10, 10, 10):
         slope.observe(size, 0.010 + 4e-6 * size)
 
@@ -48,7 +38,7 @@ def test_what_a_launch_costs_before_its_first_unit_is_not_charged_to_units() -> 
 
 
 def test_noise_never_makes_units_free_or_dearer_than_their_share() -> None:
-    slope = Slope()
+    slope = LaunchModel(16)
     slope.observe(100, 0.010)
     slope.observe(200, 0.005)  # less time for more: no line to follow
 
@@ -57,7 +47,7 @@ def test_noise_never_makes_units_free_or_dearer_than_their_share() -> None:
 
 
 def test_what_a_launch_costs_holds_what_comes_before_its_first_unit() -> None:
-    slope = Slope()
+    slope = LaunchModel(16)
     assert slope.cost(100) == math.inf
     assert slope.least(100) == 0
 
@@ -85,14 +75,14 @@ def test_the_budget_of_a_launch_holds_where_the_longest_pause_is_shorter() -> No
 
 
 def test_what_a_launch_may_hold_is_halved_at_once_and_grows_slowly() -> None:
-    allowance = Allowance(16)
-    allowance.shrink(12)
-    assert allowance.now == 6
-    allowance.shrink(1)
-    assert allowance.now == 1
+    crops = LaunchModel(16)
+    crops.shrink(12)
+    assert crops.most == 6
+    crops.shrink(1)
+    assert crops.most == 1
     for _ in range(2 * 32 - 1):
-        allowance.count_success()
-    assert allowance.now == 2
+        crops.observe(1, 0.001)
+    assert crops.most == 2
     for _ in range(1000):
-        allowance.count_success()
-    assert allowance.now == 16
+        crops.observe(1, 0.001)
+    assert crops.most == 16

@@ -7,7 +7,7 @@ import pytest
 from photonlite.batch import Step
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.limits import REALTIME_JOBS
-from photonlite.scheduler.realtime import BULK_STEP, BULK_TURN, OvertakeCounter, RealtimePolicy
+from photonlite.scheduler.realtime import BULK_STEP, BULK_TURN, RealtimePolicy
 from photonlite.sequence import Sequence
 from tests.engine.fakes import Bench, FakeImage, FakeSink, Words, ends_at
 
@@ -34,21 +34,6 @@ def decoding(bench: Bench, count: int = 1, ticks: int = 3) -> Bench:
     for _ in range(ticks):
         bench.core.tick()
     return bench
-
-
-# ---- turns
-
-
-def test_bulk_has_its_turn_after_so_many_launches_in_a_row_that_overtook_it() -> None:
-    turns = OvertakeCounter(BULK_TURN)
-    for overtakes in (True, True, False, *(True,) * (BULK_TURN - 1)):
-        turns.book(overtakes=overtakes)
-    assert not turns.due
-
-    turns.book(overtakes=True)
-    assert turns.due
-    turns.book(overtakes=False)
-    assert not turns.due
 
 
 # ---- admission
@@ -101,7 +86,7 @@ def test_a_bulk_image_gets_its_turn_though_realtime_images_never_end() -> None:
 
 def test_a_realtime_request_about_an_image_that_bulk_waits_for_takes_the_lead() -> None:
     bench = Bench(ends_at(60), max_pause_s=0.035)
-    bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.003
+    bench.scheduler.policy.crops.per_unit = bench.runner.per_crop = 0.003
     decoding(bench)
     bench.ask(image=FakeImage("same"))
     while not bench.scheduler.encoder.jobs:
@@ -115,7 +100,7 @@ def test_a_realtime_request_about_an_image_that_bulk_waits_for_takes_the_lead() 
 
 def test_images_of_realtime_requests_have_places_when_bulk_has_taken_all_of_its_own() -> None:
     bench = Bench(ends_at(60))
-    bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.01  # one crop a launch
+    bench.scheduler.policy.crops.per_unit = bench.runner.per_crop = 0.01  # one crop a launch
     decoding(bench)
     for number in range(12):
         bench.ask(image=FakeImage(f"bulk {number}"))
@@ -155,8 +140,7 @@ def starved(realtime_runs: bool) -> Bench:
     assert bench.plan() is not None
     for one in plans[1:]:
         bench.hand_in(one)
-    for _ in range(BULK_TURN):
-        policy_of(bench)._launches.book(overtakes=True)
+    policy_of(bench)._overtaking_launches = BULK_TURN
     return bench
 
 
@@ -247,8 +231,8 @@ def pauses(bench: Bench) -> list[list[Step]]:
 
 
 def measured(bench: Bench) -> Bench:
-    bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.002
-    bench.scheduler.rates.positions.per_unit = bench.runner.per_position = 0.0005
+    bench.scheduler.policy.crops.per_unit = bench.runner.per_crop = 0.002
+    bench.scheduler.policy.prompts.per_unit = bench.runner.per_position = 0.0005
     return bench
 
 
@@ -321,8 +305,8 @@ def test_time_in_which_the_device_is_kept_free_counts_as_one_launch_that_overtak
         now += 0.0009
 
     assert not bench.runner.steps
-    assert policy_of(bench)._launches.overtaken == 1
+    assert policy_of(bench)._overtaking_launches == 1
     now = 100.004
     bench.core.tick()
     assert [step.kind for step in bench.runner.steps] == ["encode"]
-    assert policy_of(bench)._launches.overtaken == 0
+    assert policy_of(bench)._overtaking_launches == 0

@@ -9,9 +9,9 @@ from photonlite.cache.pages import PagePool
 from photonlite.errors import CapacityError
 from photonlite.images.crops import ImageCrops
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.scheduler.decision import Decision
-from photonlite.scheduler.encoding import EncoderQueue
 from photonlite.scheduler.limits import Limits
+from photonlite.scheduler.queues import EncoderQueue, WaitingQueue
+from photonlite.scheduler.scheduler import Decision
 from photonlite.sequence import Sequence, UncutImage
 from tests.engine.fakes import Bench, FakeImage, FakeSink, Words, ends_at
 
@@ -81,7 +81,7 @@ def test_decoding_takes_turns_with_encoding_and_prompts() -> None:
 
 def test_encoding_keeps_to_the_time_budget_while_others_are_decoded() -> None:
     bench = Bench(ends_at(60))
-    bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.0015  # seconds: two fit into 4 ms
+    bench.scheduler.policy.crops.per_unit = bench.runner.per_crop = 0.0015  # seconds: two fit into 4 ms
     bench.ask()
     for _ in range(3):
         bench.core.tick()
@@ -97,7 +97,7 @@ def test_encoding_keeps_to_the_time_budget_while_others_are_decoded() -> None:
 
 
 def uncut(*sizes: int, room: int, tiling: tuple[int, int] = (1, 1)) -> EncoderQueue:
-    """EncoderQueue of images of so many bytes, of which a launch may copy `room`."""
+    """Queue images of so many bytes, of which a launch may copy `room`."""
     encodings = EncoderQueue(CacheManager(PagePool(100, 4), 10), Limits(4, 8, 1000, 8, max_image_bytes=room))
     for number, size in enumerate(sizes):
         image = UncutImage(np.zeros(size, np.uint8), (1, 1), tiling, (), ())
@@ -106,8 +106,9 @@ def uncut(*sizes: int, room: int, tiling: tuple[int, int] = (1, 1)) -> EncoderQu
 
 
 def next_groups(encodings: EncoderQueue, room: int, enough: int) -> tuple[CropGroup, ...]:
-    groups = encodings.next_groups(lambda _: True, room, enough)
-    encodings.launch(groups)
+    groups = encodings.next_groups(WaitingQueue(8), room, enough)
+    for group in groups:
+        group.job.launched += group.count
     return groups
 
 
@@ -164,8 +165,8 @@ def pauses(bench: Bench) -> list[list[Step]]:
 def loaded(max_pause_s: float) -> Bench:
     """One sequence that is decoded, and twenty that wait with images of three crops, of 1 ms each."""
     bench = Bench(ends_at(60), max_pause_s=max_pause_s)
-    bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.001
-    bench.scheduler.rates.positions.per_unit = bench.runner.per_position = 0.0002
+    bench.scheduler.policy.crops.per_unit = bench.runner.per_crop = 0.001
+    bench.scheduler.policy.prompts.per_unit = bench.runner.per_position = 0.0002
     bench.ask()
     for _ in range(3):
         bench.core.tick()
@@ -193,7 +194,7 @@ def test_however_many_wait_a_decode_step_comes_when_the_longest_pause_is_over(ma
 
 def test_the_budget_bounds_prompts_that_are_prefilled_while_others_are_decoded() -> None:
     bench = Bench(ends_at(60))
-    bench.scheduler.rates.positions.per_unit = bench.runner.per_position = 0.001  # seconds: four fit into 4 ms
+    bench.scheduler.policy.prompts.per_unit = bench.runner.per_position = 0.001  # seconds: four fit into 4 ms
     bench.ask()
     for _ in range(3):
         bench.core.tick()
@@ -244,7 +245,7 @@ def test_who_was_preempted_comes_back_first_and_is_recomputed_from_its_tokens() 
 
 def test_an_encoding_that_nobody_waits_for_any_more_is_forgotten() -> None:
     bench = Bench(ends_at(60))
-    bench.scheduler.rates.crops.per_unit = bench.runner.per_crop = 0.003
+    bench.scheduler.policy.crops.per_unit = bench.runner.per_crop = 0.003
     bench.ask()
     for _ in range(3):
         bench.core.tick()

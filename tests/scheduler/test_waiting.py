@@ -1,11 +1,11 @@
-"""Sequences that wait: found by rank and by image, and looked at only where they may be ready."""
+"""Waiting sequences: found by age and by image, and candidates unless they are blocked."""
 
 from random import Random
 
 import pytest
 
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.scheduler.waiting import WaitingQueue
+from photonlite.scheduler.queues import WaitingQueue
 from photonlite.sequence import Sequence
 from tests.engine.fakes import FakeImage, FakeSink, Words
 
@@ -16,7 +16,7 @@ def sequence(number: int, image: str | None = None) -> Sequence:
 
 
 def filled(*images: str | None) -> WaitingQueue:
-    waiting = WaitingQueue()
+    waiting = WaitingQueue(8)
     for number, image in enumerate(images):
         waiting.add(sequence(number, image))
     return waiting
@@ -26,48 +26,49 @@ def numbers(waiting: WaitingQueue) -> list[int]:
     return [one.number for one in waiting.candidates()]
 
 
-def test_candidates_of_all_lines_come_in_the_order_of_their_numbers() -> None:
+def test_candidates_come_in_the_order_of_their_numbers() -> None:
     assert numbers(filled("a", None, "b", "a", None, "b", "a")) == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_who_is_not_ready_hides_all_who_wait_for_the_same_image_until_the_line_is_opened() -> None:
+def test_a_blocked_sequence_is_no_candidate_until_its_image_is_unblocked() -> None:
     waiting = filled("a", None, "b", "a", None)
-    waiting.close(next(waiting.candidates()))
-    assert numbers(waiting) == [1, 2, 4]
+    for one in list(waiting)[:3:2]:
+        waiting.block(one)
+    assert numbers(waiting) == [1, 3, 4]
 
-    waiting.open("a")
-    assert numbers(waiting) == [0, 1, 2, 3, 4]
+    waiting.unblock("a")
+    assert numbers(waiting) == [0, 1, 3, 4]
 
 
-def test_a_newcomer_opens_its_line() -> None:
+def test_a_new_sequence_is_a_candidate_while_others_about_its_image_are_blocked() -> None:
     waiting = filled("a")
-    waiting.close(next(waiting.candidates()))
+    waiting.block(next(waiting.candidates()))
     waiting.add(sequence(5, "a"))
 
-    assert numbers(waiting) == [0, 5]
+    assert numbers(waiting) == [5]
 
 
-def test_opening_the_line_of_an_image_that_nobody_waits_for_changes_nothing() -> None:
+def test_unblocking_an_image_without_requests_changes_nothing() -> None:
     waiting = filled("a")
-    waiting.open("b")
+    waiting.unblock("b")
 
     assert numbers(waiting) == [0]
 
 
-def test_a_walk_goes_on_when_those_it_has_given_are_taken_out_or_closed() -> None:
+def test_a_walk_goes_on_when_its_sequences_are_removed_or_blocked() -> None:
     waiting, seen = filled("a", "b", "a", None, "b", "a"), []
     for one in waiting.candidates():
         seen.append(one.number)
         if one.image_key == "b":
-            waiting.close(one)
+            waiting.block(one)
         elif one.number != 2:
             waiting.remove(one)
 
-    assert seen == [0, 1, 2, 3, 5]
+    assert seen == [0, 1, 2, 3, 4, 5]
     assert [one.number for one in waiting] == [1, 2, 4]
 
 
-def test_the_first_about_an_image_is_the_oldest() -> None:
+def test_the_first_sequence_about_an_image_is_the_oldest() -> None:
     waiting = filled("a", "b", "a")
     found = list(waiting)
     assert waiting.first_about("a") is found[0]
@@ -76,8 +77,8 @@ def test_the_first_about_an_image_is_the_oldest() -> None:
     assert waiting.first_about("c") is None
 
 
-def test_a_queue_is_in_the_order_of_ages() -> None:
-    waiting = WaitingQueue()
+def test_a_queue_is_in_the_order_of_numbers() -> None:
+    waiting = WaitingQueue(8)
     for number in (3, 5, 1, 4, 2):
         waiting.add(sequence(number))
 
@@ -86,7 +87,7 @@ def test_a_queue_is_in_the_order_of_ages() -> None:
     assert len(waiting.first(9)) == 5
 
 
-def test_taking_out_who_is_not_there_is_an_error() -> None:
+def test_removing_an_unknown_sequence_is_an_error() -> None:
     waiting = filled("a")
     with pytest.raises(ValueError, match="not in list"):
         waiting.remove(sequence(3, "a"))
@@ -95,26 +96,25 @@ def test_taking_out_who_is_not_there_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_happens_candidates_are_those_of_open_lines_in_order(seed: int) -> None:
-    draw, waiting = Random(seed), WaitingQueue()
+def test_candidates_are_the_sequences_that_are_not_blocked_in_order(seed: int) -> None:
+    draw, waiting = Random(seed), WaitingQueue(8)
     inside: dict[int, Sequence] = {}
-    closed: set[str | None] = set()
+    blocked: set[int] = set()
     for number in draw.sample(range(1000), 300):  # some come late, as the pre-empted do
         deed = draw.random()
         if deed < 0.5 or not inside:
             one = sequence(number, draw.choice([None, "a", "b", "c", "d"]))
             waiting.add(one)
             inside[number] = one
-            closed.discard(one.image_key)
         elif deed < 0.7:
             waiting.remove(inside.pop(draw.choice(list(inside))))
         elif deed < 0.9:
             one = draw.choice(list(inside.values()))
-            waiting.close(one)
-            closed.add(one.image_key)
+            if one.number not in blocked:
+                waiting.block(one)
+            blocked.add(one.number)
         else:
-            waiting.open(key := draw.choice("abcd"))
-            closed.discard(key)
-        closed &= {one.image_key for one in inside.values()}  # an empty line is forgotten
-        assert numbers(waiting) == sorted(one.number for one in inside.values() if one.image_key not in closed)
+            waiting.unblock(key := draw.choice("abcd"))
+            blocked -= {one.number for one in inside.values() if one.image_key == key}
+        assert numbers(waiting) == sorted(inside.keys() - blocked)
         assert len(waiting) == len(inside)

@@ -59,7 +59,7 @@ class Trap:
         hostility: Which member, and when.
 
     Attributes:
-        sites: Functions of the package that it has raised in, as "scheduler/encoding.py begin".
+        sites: Functions of the package that it has raised in, as "scheduler/queues.py begin".
         members: That the package has touched.
     """
 

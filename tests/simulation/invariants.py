@@ -82,11 +82,11 @@ def _check_candidates(simulation: "Simulation") -> None:
     """Check that whoever could run is found, in the order of ranks."""
     scheduler = simulation.scheduler
     for queue in scheduler.policy.queues:
-        found = list(queue.waiting.candidates())
+        found = list(queue.candidates())
         if [one.number for one in found] != sorted({one.number for one in found}):
             raise Violation(f"candidates come in the order {[one.number for one in found]}")
-        missed = {one for one in queue.waiting if scheduler.policy.resources.is_ready(one)} - set(found)
-        if missed or not set(found) <= set(queue.waiting):
+        missed = {one for one in queue if scheduler.policy.is_ready(one)} - set(found)
+        if missed or not set(found) <= set(queue):
             raise Violation(f"{[one.number for one in missed]} could run, and nobody looks at them")
 
 

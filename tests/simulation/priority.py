@@ -32,8 +32,15 @@ class Priority:
         self._simulation = simulation
         self._overtaken = 0
         self._kept_free = 0
+        self._bulk_waited = False  # when this tick was planned, and has not been launched since
         self._left_out: dict[Sequence, int] = {}
         self._gave: set[Sequence] = set()
+
+    def planning(self) -> None:
+        """Note whether bulk work waits: what a commit makes room for is planned in the next tick."""
+        scheduler = self._simulation.scheduler
+        waits = any(not one.realtime for one in scheduler.waiting)
+        self._bulk_waited = waits and scheduler.running.has_place
 
     def launching(self, step: Step) -> None:
         """Check a launch that has been planned and not yet done."""
@@ -53,7 +60,7 @@ class Priority:
         if not realtime:
             if self._overtaken + self._kept_free < _TURN:
                 self._check_no_realtime(step)
-            self._kept_free = 0
+            self._kept_free, self._bulk_waited = 0, False
         seen["bulk's turns"] += not realtime and self._overtaken >= _TURN
         waits = any(not one.realtime for one in scheduler.waiting)
         self._overtaken = self._overtaken + 1 if realtime and waits else 0
@@ -78,15 +85,11 @@ class Priority:
     def _check_kept_free(self) -> None:
         """Check that bulk work is not held back for ever by requests that are about to come, or to be ready."""
         kept_until = self._simulation.scheduler.policy.kept_free_until
-        if kept_until is None or kept_until <= self._simulation.now or not self._bulk_waits():
+        if kept_until is None or kept_until <= self._simulation.now or not self._bulk_waited:
             return
         self._kept_free += 1
         if self._kept_free > _KEPT_FREE:
             raise Violation(f"bulk work waits, and the device has been kept free for {self._kept_free} ticks")
-
-    def _bulk_waits(self) -> bool:
-        scheduler = self._simulation.scheduler
-        return scheduler.running.has_place and any(not one.realtime for one in scheduler.waiting)
 
     def _check_no_realtime(self, step: Step) -> None:
         for sequence in scheduler_waiting(self._simulation, realtime=True):

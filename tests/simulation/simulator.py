@@ -26,9 +26,8 @@ from photonlite.errors import CapacityError, EngineDiedError
 from photonlite.request import Request, SamplingSettings
 from photonlite.runner.slot import Slot
 from photonlite.runner.step_executor import StepExecutor
-from photonlite.scheduler.arrivals import ArrivalPredictor
 from photonlite.scheduler.fifo import FifoPolicy
-from photonlite.scheduler.realtime import RealtimePolicy
+from photonlite.scheduler.realtime import ArrivalPredictor, RealtimePolicy
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import ImageRef, Sequence, Sink, UncutImage
 from tests.growth import table_sizes
@@ -278,6 +277,7 @@ class Simulation:
         self.moment()
         if self._trace is not None:
             self._say(f"tick {standing(self.scheduler)}")
+        self.priority.planning()
         busy = self.core.tick()
         self.ticks += 1
         self.now += 1

@@ -2,8 +2,8 @@ from collections import Counter
 
 import pytest
 
-from photonlite.scheduler.encoding import EncoderQueue
 from photonlite.scheduler.fifo import FifoPolicy
+from photonlite.scheduler.queues import EncoderQueue
 from photonlite.scheduler.realtime import RealtimePolicy
 from tests.simulation.__main__ import run_many
 from tests.simulation.simulator import Simulation

@@ -194,7 +194,7 @@ MUTANTS = [
     Mutant(
         "work is spent on the expired while others of them are ended",
         "scheduler/scheduler.py",
-        "admit=not self._deadlines or _deadline(self._deadlines[0])[0] > now",
+        "admit=self._next_deadline > now",
         "admit=True",
         "tests/engine/test_requests.py",
     ),
@@ -224,7 +224,7 @@ MUTANTS = [
     Mutant(
         "priority: nobody looks again when the frame did not come",
         "scheduler/scheduler.py",
-        """            times.append(self.policy.kept_free_until)
+        """            wake_at = min(wake_at, self.policy.kept_free_until)
 """,
         """            pass
 """,
@@ -241,14 +241,14 @@ MUTANTS = [
     ),
     Mutant(
         "priority: the device is kept free for ever for those who are never ready",
-        "scheduler/arrivals.py",
-        "now + self._limit - self._spent",
-        "now + self._limit",
+        "scheduler/realtime.py",
+        "now + _MOST_S * self._second - self._spent",
+        "now + _MOST_S * self._second",
         "tests/scheduler/test_arrivals.py",
     ),
     Mutant(
         "priority: each bulk launch pays for time in which nobody came",
-        "scheduler/arrivals.py",
+        "scheduler/realtime.py",
         "elif self._served:",
         "else:",
         "tests/scheduler/test_arrivals.py",
@@ -269,8 +269,8 @@ MUTANTS = [
     ),
     Mutant(
         "deadline: old rates are believed for ever",
-        "scheduler/estimates.py",
-        """        self._left -= 1
+        "scheduler/realtime.py",
+        """        self._may_give_up -= 1
 """,
         "",
         "tests/engine/test_requests.py",

@@ -5,7 +5,7 @@ from tests.mutants.mutant import CORE, SIMULATION, Mutant
 MUTANTS = [
     Mutant(
         "what one image raises is everybody's fault",
-        "scheduler/encoding.py",
+        "scheduler/queues.py",
         """    except Exception as error:
         return None, error
 """,
@@ -16,7 +16,7 @@ MUTANTS = [
     ),
     Mutant(
         "pages of a zombie released with its result",
-        "scheduler/running.py",
+        "scheduler/queues.py",
         """        if sequence.inflight_refs > 0:
             return
 """,
@@ -25,7 +25,7 @@ MUTANTS = [
     ),
     Mutant(
         "a row is reused while a zombie holds it",
-        "scheduler/running.py",
+        "scheduler/queues.py",
         """        self.zombies.add(sequence)
 """,
         """        self.zombies.add(sequence)
@@ -69,14 +69,14 @@ MUTANTS = [
     ),
     Mutant(
         "room is made one position too late",
-        "scheduler/running.py",
+        "scheduler/queues.py",
         "position >= len(one.pages) * self._page_size",
         "position > len(one.pages) * self._page_size",
         SIMULATION,
     ),
     Mutant(
         "a victim gives its pages back while a step writes them",
-        "scheduler/running.py",
+        "scheduler/queues.py",
         """            self.release_if_unused(victim)
 """,
         """            self.put_back(victim)
@@ -87,24 +87,24 @@ MUTANTS = [
     Mutant(
         "somebody overtakes a request that waits for pages",
         "scheduler/fifo.py",
-        """                self.lacks_pages = True
+        """                queue.lacks_pages = True
                 break
 """,
-        """                self.lacks_pages = True
+        """                queue.lacks_pages = True
                 continue
 """,
         "tests/scheduler",
     ),
     Mutant(
         "the length cap is not known: one token too many",
-        "scheduler/running.py",
+        "scheduler/queues.py",
         "len(one.tokens) + one.inflight_refs < one.budget",
         "len(one.tokens) < one.budget",
         CORE,
     ),
     Mutant(
         "crops are encoded twice",
-        "scheduler/encoding.py",
+        "scheduler/fifo.py",
         """            group.job.launched += group.count
 """,
         """            group.job.launched += max(1, group.count - 1)
@@ -114,21 +114,21 @@ MUTANTS = [
     Mutant(
         "encoding ignores its time budget",
         "scheduler/fifo.py",
-        "crops = min(crops, resources.rates.crops.within(budget.left_s))",
+        "crops = min(crops, self.crops.within(budget.left_s))",
         "pass",
         "tests/scheduler",
     ),
     Mutant(
         "a pause never ends while there is other work",
         "scheduler/fifo.py",
-        'self._held_s = 0.0 if batch.kind == "decode" else self._held_s + self._rates.cost(batch)',
-        "self._held_s = 0.0",
+        "self._held_s += self.model_of(batch).cost(batch.size)",
+        "pass",
         "tests/scheduler",
     ),
     Mutant(
         "each launch of a pause may take all of it",
         "scheduler/fifo.py",
-        "return PauseBudget(allowed_s if over else allowed_s - self._held_s, over or",
+        "return PauseBudget(allowed_s if over else allowed_s - held_s, over or",
         "return PauseBudget(allowed_s, over or",
         "tests/scheduler",
     ),
@@ -142,9 +142,9 @@ MUTANTS = [
     Mutant(
         "prompts keep images from being encoded",
         "scheduler/fifo.py",
-        """        self._prefilled_last = batch.kind == "prefill"
+        """        queue.prefilled_last = batch.kind == "prefill"
 """,
-        """        self._prefilled_last = False
+        """        queue.prefilled_last = False
 """,
         "tests/scheduler/test_scheduler.py",
     ),
@@ -156,12 +156,11 @@ MUTANTS = [
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
-        "a line that was closed stays closed",
-        "scheduler/waiting.py",
-        """        if (line := self._lines.get(key)) is not None:
-            self._open_line(line)
+        "a sequence that was blocked stays blocked",
+        "scheduler/queues.py",
+        """            if sequence not in self._candidates:
 """,
-        """        pass
+        """            if False:
 """,
         "tests/scheduler/test_waiting.py",
     ),
@@ -169,7 +168,7 @@ MUTANTS = [
         "nobody looks at those whose image has been encoded",
         "scheduler/scheduler.py",
         """            if group.job.encoded:
-                self._open_lines(group.job)
+                self._unblock(group.job)
 """,
         """            pass
 """,
@@ -179,7 +178,7 @@ MUTANTS = [
         "nobody looks at those whose image has come into the cache",
         "scheduler/scheduler.py",
         """            if row.job is not None:
-                self._open_lines(row.job)
+                self._unblock(row.job)
 """,
         "",
         SIMULATION,
@@ -187,7 +186,7 @@ MUTANTS = [
     Mutant(
         "those who are not ready are looked at again at every tick",
         "scheduler/fifo.py",
-        """                self.waiting.close(sequence)
+        """                queue.block(sequence)
 """,
         """                pass
 """,
@@ -196,22 +195,22 @@ MUTANTS = [
     Mutant(
         "priority: bulk has no turn",
         "scheduler/realtime.py",
-        "return self.overtaken >= self._patience",
+        "return self._overtaking_launches >= BULK_TURN and len(self.urgent) > 0",
         "return False",
         SIMULATION,
     ),
     Mutant(
         "priority: bulk has every turn",
         "scheduler/realtime.py",
-        "return self.overtaken >= self._patience",
-        "return True",
+        "return self._overtaking_launches >= BULK_TURN and len(self.urgent) > 0",
+        "return len(self.urgent) > 0",
         SIMULATION,
     ),
     Mutant(
         "priority: what bulk waits for is not counted",
         "scheduler/realtime.py",
-        "self._launches.book(overtakes=realtime and bulk_waits)",
-        "self._launches.book(overtakes=False)",
+        "self._overtaking_launches + 1 if realtime and len(self.bulk) else 0",
+        "0",
         SIMULATION,
     ),
     Mutant(
@@ -224,35 +223,35 @@ MUTANTS = [
     Mutant(
         "priority: bulk that lacks pages at its turn never gets them",
         "scheduler/realtime.py",
-        "return self.bulk.lacks_pages and any(one.realtime for one in (*running, *running.zombies))",
+        "return self.bulk.lacks_pages and any(one.realtime for one in (*self.running, *self.running.zombies))",
         "return False",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: bulk that lacks pages keeps real-time requests out of an engine full of bulk",
         "scheduler/realtime.py",
-        "return self.bulk.lacks_pages and any(one.realtime for one in (*running, *running.zombies))",
+        "return self.bulk.lacks_pages and any(one.realtime for one in (*self.running, *self.running.zombies))",
         "return self.bulk.lacks_pages",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: crops of both classes are in one launch",
-        "scheduler/encoding.py",
-        "if job.leader is None or member(job.leader)]",
+        "scheduler/queues.py",
+        " if kind is None or one.leader is None or one.leader.realtime == kind]",
         "]",
         SIMULATION,
     ),
     Mutant(
         "priority: an image that bulk waits for stays bulk's",
-        "scheduler/encoding.py",
+        "scheduler/queues.py",
         "            job.leader = sequence\n        return True",
         "            pass\n        return True",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: bulk takes all places for images",
-        "scheduler/encoding.py",
-        " and len(self.jobs_of(member)) < max_jobs:",
+        "scheduler/queues.py",
+        " and len(self.jobs_of(queue)) < queue.max_jobs:",
         ":",
         "tests/scheduler/test_priority.py",
     ),
@@ -266,17 +265,15 @@ MUTANTS = [
     Mutant(
         "priority: decode steps leave the same sequence out for ever",
         "scheduler/realtime.py",
-        "self._left_out.book(overtakes=not bulk_first)",
-        "self._left_out.book(overtakes=False)",
+        "self._steps_without_bulk = 0 if bulk_first else self._steps_without_bulk + 1",
+        "self._steps_without_bulk = 0",
         f"tests/scheduler/test_priority.py {SIMULATION}",
     ),
     Mutant(
         "priority: a decode step has more rows than a batch",
-        "scheduler/realtime.py",
-        """sorted((bulk + urgent)[:most], key=rank) if bulk_first else urgent
-        return self.resources.running.plan_decode(able[:most])""",
-        """sorted(bulk + urgent, key=rank) if bulk_first else urgent
-        return self.resources.running.plan_decode(able)""",
+        "scheduler/fifo.py",
+        "[: self.limits.max_batch])",
+        "[:])",
         SIMULATION,
     ),
     Mutant(
@@ -289,8 +286,8 @@ MUTANTS = [
     Mutant(
         "priority: pauses of bulk grow beside real-time requests",
         "scheduler/realtime.py",
-        "self.pause.budget(short if near else limits.pause_s(waiting, decoding))",
-        "self.pause.budget(limits.pause_s(waiting, decoding))",
+        "self.pause(short if near else limits.pause_s(waiting, decoding))",
+        "self.pause(limits.pause_s(waiting, decoding))",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
@@ -314,41 +311,41 @@ MUTANTS = [
         "scheduler/realtime.py",
         """            bulk = PauseBudget(short, over=True)
 """,
-        """            bulk = self.pause.budget(short)
+        """            bulk = self.pause(short)
 """,
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: bulk gets no launch while a real-time answer is decoded",
         "scheduler/realtime.py",
-        " and not (urgent_decodes and self._steps.due)",
+        " and not (urgent_decodes and self._overtaking_steps >= BULK_STEP)",
         "",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: time that the device is kept free is no turn",
         "scheduler/realtime.py",
-        "        if idle and not self._was_idle:",
-        "        if False:",
+        "        self._overtaking_launches += idle and not self._was_idle\n",
+        "",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "deadline: a request is given up in the middle of its work",
         "scheduler/realtime.py",
-        "sequence.deadline is None or sequence.times.admitted or self.resources.encoder.has_begun(sequence)",
+        "sequence.deadline is None or sequence.times.admitted or (job is not None and job.launched > 0)",
         "sequence.deadline is None",
         "tests/engine/test_requests.py",
     ),
     Mutant(
         "tables: encoded images are kept by the runner's device",
-        "scheduler/encoding.py",
+        "scheduler/queues.py",
         "                    idle.append(self.jobs.pop(job.key))\n",
         "                    idle.append(job)\n",
         SIMULATION,
     ),
     Mutant(
         "uncut images: more bytes in a launch than there is room for",
-        "scheduler/encoding.py",
+        "scheduler/queues.py",
         "                if groups and copied > self._max_image_bytes:\n",
         "                if groups and copied < 0:\n",
         SIMULATION,

@@ -1,0 +1,334 @@
+"""Where sequences are: waiting queues, the encoder that prepares their images, and the set of running sequences.
+
+```
+WaitingQueue ──── image cached or encoded, pages there ────> RunningSet ──── end ────> zombie ──> released
+    │      ^                                                     │
+    │      └───────────────── pre-empted ────────────────────────┘
+    └── image not cached ──> cut (on another thread) ──> EncoderQueue: job ── crop groups ──> encoded
+                                                         └ led by one sequence, followed by others
+```
+"""
+
+from bisect import insort
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+from typing import Any
+
+from sortedcontainers import SortedKeyList
+
+from photonlite.batch import BatchItem, CropGroup, EncodeJob, ScheduledBatch
+from photonlite.cache.manager import CacheManager
+from photonlite.scheduler.limits import REALTIME_JOBS, Limits
+from photonlite.sequence import CutImage, ImageRef, Sequence, UncutImage, read_crops
+
+by_number: Callable[[Sequence], int] = attrgetter("number")
+
+
+class WaitingQueue:
+    """Sequences of one class that are not admitted, or pre-empted, oldest first.
+
+    A sequence that is not ready is blocked until its image is encoded or cached, so that walking the candidates costs
+    no more than what it finds. Every operation takes time in the logarithm of the queue's length.
+
+    Args:
+        max_jobs: Images of the class that are encoded at a time.
+        realtime: The class of requests; None for all.
+    """
+
+    def __init__(self, max_jobs: int, *, realtime: bool | None = None) -> None:
+        self.max_jobs = max_jobs
+        self.realtime = realtime
+        self.batches = not realtime  # launches are held back to batch crops and prompts
+        self.prefilled_last = False  # encoding comes first in the next pause
+        self.lacks_pages = False  # in this plan
+        self._ordered: SortedKeyList[Sequence, int] = SortedKeyList(key=by_number)
+        self._candidates: SortedKeyList[Sequence, int] = SortedKeyList(key=by_number)  # not blocked
+        self._by_image: dict[str, SortedKeyList[Sequence, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._ordered)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._ordered)
+
+    @property
+    def wants_images(self) -> bool:
+        """Whether any sequence is about an image."""
+        return bool(self._by_image)
+
+    def first(self, count: int) -> list[Sequence]:
+        """Return the oldest sequences, `count` at most."""
+        oldest: list[Sequence] = self._ordered[:count]
+        return oldest
+
+    def first_about(self, key: str) -> Sequence | None:
+        """Return the oldest sequence that waits for an image."""
+        return self._by_image[key][0] if key in self._by_image else None
+
+    def add(self, sequence: Sequence) -> None:
+        """Insert a sequence by its age; it may be ready."""
+        self._ordered.add(sequence)
+        self._candidates.add(sequence)
+        if (key := sequence.image_key) is not None:
+            if key not in self._by_image:
+                self._by_image[key] = SortedKeyList(key=by_number)
+            self._by_image[key].add(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a sequence; ValueError if it is not there."""
+        self._ordered.remove(sequence)
+        self._candidates.discard(sequence)
+        if (key := sequence.image_key) is not None:
+            self._by_image[key].remove(sequence)
+            if not self._by_image[key]:
+                del self._by_image[key]
+
+    def block(self, sequence: Sequence) -> None:
+        """Note that a sequence is not ready."""
+        self._candidates.remove(sequence)
+
+    def unblock(self, key: str) -> None:
+        """Note that sequences about an image may be ready: it is encoded, or cached."""
+        for sequence in self._by_image.get(key, ()):
+            if sequence not in self._candidates:
+                self._candidates.add(sequence)
+
+    def candidates(self) -> Iterator[Sequence]:
+        """Walk the sequences that are not blocked, oldest first; the caller may remove or block the one it has got."""
+        last = -1
+        while (found := next(self._candidates.irange_key(last, inclusive=(False, True)), None)) is not None:
+            last = found.number
+            yield found
+
+
+class EncoderQueue:
+    """Images that are being encoded, by key, in the order of their beginning; each belongs to its leader's class."""
+
+    def __init__(self, cache: CacheManager, limits: Limits) -> None:
+        self.jobs: dict[str, EncodeJob] = {}
+        self._cache = cache
+        self._max_jobs = limits.max_jobs + REALTIME_JOBS
+        self._max_image_bytes = limits.max_image_bytes
+        self._begun = 0
+
+    def jobs_of(self, queue: WaitingQueue) -> list[EncodeJob]:
+        """Return the jobs of a queue's class."""
+        kind = queue.realtime
+        return [one for one in self.jobs.values() if kind is None or one.leader is None or one.leader.realtime == kind]
+
+    def begin(self, queue: WaitingQueue, count: int) -> list[tuple[Sequence, BaseException]]:
+        """Begin to encode the images of the first `count` sequences of a queue; have those of the next ones cut.
+
+        Returns:
+            Sequences whose images cannot be cut, and why.
+        """
+        unusable = []
+        for sequence in queue.first(count):
+            image, key = sequence.image, sequence.image_key
+            if image is None or key is None or self._joins(sequence, key) or self._is_cached(key):
+                continue
+            crops, failure = _request_crops(image)
+            if failure is not None:
+                unusable.append((sequence, failure))
+            elif crops is not None and len(self.jobs) < self._max_jobs and len(self.jobs_of(queue)) < queue.max_jobs:
+                self.jobs[key] = EncodeJob(self._begun, key, crops, sequence)
+                self._begun += 1
+        return unusable
+
+    def next_groups(self, queue: WaitingQueue, room: int, enough: int) -> tuple[CropGroup, ...]:
+        """Choose the next crops of a queue's class, at most `room`, oldest image first.
+
+        From `enough` crops on a larger launch makes them no cheaper: the launch then ends where the next image would be
+        split, so that an image does not wait for another's crops.
+        """
+        groups: list[CropGroup] = []
+        taken = copied = 0
+        for job in self.jobs_of(queue):
+            left = job.total - job.launched
+            if left == 0:
+                continue
+            if taken == room or (taken >= enough and taken + left > room):
+                break
+            if job.launched == 0:
+                copied += job.image_bytes
+                if groups and copied > self._max_image_bytes:
+                    break  # no later image overtakes it
+            groups.append(CropGroup(job, job.launched, min(left, room - taken)))
+            taken += groups[-1].count
+        return tuple(groups)
+
+    def crops_missing(self, sequence: Sequence) -> int:
+        """Return how many crops of a sequence's image must be encoded; 0 while it is not cut. The image may raise."""
+        image, key = sequence.image, sequence.image_key
+        if image is None or key is None or self._is_cached(key) or (crops := _read_crops(image)) is None:
+            return 0
+        return crops.count
+
+    def pop(self, sequence: Sequence) -> EncodeJob | None:
+        """Hand an encoded image to the sequence whose prompt is prefilled with it."""
+        if sequence.image_key is None:
+            return None
+        job = self.jobs.pop(sequence.image_key)
+        job.leader = sequence
+        return job
+
+    def fail(self, job: EncodeJob) -> None:
+        """Give an image up: a step that encoded it has failed."""
+        job.failed = True
+        if self.jobs.get(job.key) is job:
+            del self.jobs[job.key]
+
+    def drop_idle(self, find_heir: Callable[[str], Sequence | None]) -> list[EncodeJob]:
+        """Find new leaders for images whose leaders have ended; drop and return the images without any."""
+        idle = []
+        for job in list(self.jobs.values()):
+            if job.leader is None or job.leader.finalized:
+                job.leader = find_heir(job.key)
+                if job.leader is None:
+                    idle.append(self.jobs.pop(job.key))
+        return idle
+
+    def _is_cached(self, key: str) -> bool:
+        return self._cache.image_state(key) != "missing"
+
+    def _joins(self, sequence: Sequence, key: str) -> bool:
+        """Whether an image is being encoded already; the first real-time sequence about it takes the lead."""
+        job = self.jobs.get(key)
+        if job is None:
+            return False
+        if sequence.realtime and not (job.leader is not None and job.leader.realtime):
+            job.leader = sequence
+        return True
+
+
+def _request_crops(image: ImageRef) -> tuple[CutImage | UncutImage | None, BaseException | None]:
+    """Return an image's crops, or why there will be none; have them cut where neither is known.
+
+    An image is a plug-in: what it raises fails its request alone.
+    """
+    try:
+        crops, failure = _read_crops(image), image.failure
+        if failure is not None and not isinstance(failure, BaseException):
+            raise TypeError(f"an image's failure is {type(failure).__name__}, which is not an exception")
+        if crops is None and failure is None:
+            image.request_crops()
+    except Exception as error:
+        return None, error
+    return crops, failure
+
+
+def _read_crops(image: ImageRef) -> CutImage | UncutImage | None:
+    crops = image.crops  # once: another request about it may end meanwhile, and drop them on its own thread
+    return None if crops is None else read_crops(crops)
+
+
+class RunningSet:
+    """Sequences from their admission to their release, in the order of their ranks.
+
+    Args:
+        cache: Has the pages.
+        limits: What launches may hold.
+        rank: Sort key: when pages run out, the last sequence gives its own back for the others.
+        requeue: Takes a sequence that was pre-empted.
+    """
+
+    def __init__(
+        self,
+        cache: CacheManager,
+        limits: Limits,
+        rank: Callable[[Sequence], Any],
+        requeue: Callable[[Sequence], None],
+    ) -> None:
+        self.sequences: list[Sequence] = []  # admitted and not finalized
+        self.zombies: set[Sequence] = set()  # finalized, and still carried by a step
+        self.free_rows = list(range(limits.pending_rows - 1, -1, -1))  # of the pending table
+        self.victims: list[Sequence] = []  # pre-empted since a sequence was last released
+        self.max_batch = limits.max_batch
+        self._cache = cache
+        self._page_size = cache.pages.page_size
+        self._rank = rank
+        self._requeue = requeue
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self.sequences)
+
+    @property
+    def has_place(self) -> bool:
+        """Whether one more may run, as far as rows and the batch allow.
+
+        Victims come back when another sequence has finished: earlier, they would be pre-empted again.
+        """
+        return len(self.sequences) < self.max_batch and bool(self.free_rows) and not (self.sequences and self.victims)
+
+    def decoding(self) -> list[Sequence]:
+        """Return the sequences that may produce another token after those of launched steps."""
+        return [one for one in self.sequences if len(one.tokens) + one.inflight_refs < one.budget]
+
+    def start(self, sequence: Sequence) -> None:
+        """Let a sequence run that has left its queue and has its pages."""
+        insort(self.sequences, sequence, key=self._rank)
+        sequence.row = self.free_rows.pop()
+        sequence.num_computed_tokens = sequence.num_tokens
+
+    def finish(self, sequence: Sequence) -> None:
+        """Make a zombie of a finalized sequence: it keeps row and pages until no step carries it."""
+        self.sequences.remove(sequence)
+        self.zombies.add(sequence)
+        self.release_if_unused(sequence)
+
+    def release_if_unused(self, sequence: Sequence) -> None:
+        """Release a zombie, or pre-empt a victim, once no step carries it."""
+        if sequence.inflight_refs > 0:
+            return
+        if sequence in self.zombies:
+            self.zombies.remove(sequence)
+            self._release(sequence)
+            self.victims.clear()
+        elif sequence.preempting:
+            self.put_back(sequence)
+            sequence.preempting = False
+            sequence.times.preemptions += 1
+
+    def put_back(self, sequence: Sequence) -> None:
+        """Return a sequence to its queue as if it had not run; its tokens stay, and are recomputed."""
+        self.sequences.remove(sequence)
+        self._release(sequence)
+        sequence.num_computed_tokens = 0
+        self._requeue(sequence)
+
+    def plan_decode(self, sequences: Iterable[Sequence]) -> ScheduledBatch | None:
+        """Plan the next token of each sequence, given in the order of ranks, as far as there are pages."""
+        rows: list[BatchItem] = []
+        for one in sequences:
+            position = one.num_computed_tokens
+            full = position >= len(one.pages) * self._page_size
+            if one.preempting or (full and not self._make_room(one)):
+                continue  # it has given its pages to another one, or waits for some to come free
+            rows.append(BatchItem(one, position, 1, len(one.tokens) + one.inflight_refs))
+            one.num_computed_tokens = position + 1
+        return ScheduledBatch("decode", tuple(rows)) if rows else None
+
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Give a sequence a page for its next position, if need be that of the last in rank."""
+        if sequence.row is None:
+            return False  # just pre-empted
+        while not self._cache.grow(sequence, sequence.num_computed_tokens + 1):
+            if self.zombies or any(other.preempting for other in self.sequences):
+                return False  # pages are about to be released
+            victim = self.sequences[-1]
+            victim.preempting = True
+            self.victims.append(victim)
+            self.release_if_unused(victim)
+            if victim is sequence or victim.preempting:
+                return False
+        return True
+
+    def _release(self, sequence: Sequence) -> None:
+        if sequence.row is None:
+            raise AssertionError(f"sequence {sequence.number} has no row to give back")
+        self._cache.release(sequence)
+        self.free_rows.append(sequence.row)
+        sequence.row = None
