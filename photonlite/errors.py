@@ -2,39 +2,17 @@
 
 ```
 PhotonliteError
-├── InputError                  (also a ValueError) an argument cannot be used
-│   ├── ImageError
-│   │   ├── ImageNotFoundError  (also a FileNotFoundError)
-│   │   ├── ImageDecodeError    empty, truncated, or not an image
-│   │   ├── ImageTooLargeError  over the limit of pixels, bytes or memory
-│   │   ├── ImageTimeoutError   (also a TimeoutError) decoding took more CPU time than its size allows
-│   │   ├── ImageBusyError      too many images wait to be decoded
-│   │   └── ImageShapeError     an array of the wrong shape, type or values
-│   ├── PromptError             text that is empty or too long
-│   ├── SettingsError           an unknown setting or a value out of range
-│   ├── UnknownArgumentError    (also a TypeError) an argument that the method does not take
-│   ├── GrammarError            a schema, pattern or list of choices that cannot be used
-│   │   ├── SchemaError         a keyword or type that would not be enforced, or a malformed schema
-│   │   ├── GrammarTooLargeError    over the limit of length, states, masks, choices or nesting
-│   │   ├── GrammarTimeoutError (also a TimeoutError) not compiled within the limit
-│   │   └── GrammarBusyError    too many grammars wait to be compiled
-│   └── SpatialRefError         a reference that is no point or box inside the image
-├── ModelError                  the checkpoint cannot be used
-│   ├── ModelNotFoundError      no such folder, file or Hub id
-│   ├── CheckpointError         a missing, unexpected, misshapen or unreadable tensor
-│   ├── ConfigError             config.json lacks or contradicts something
-│   ├── UnsupportedSkillError   the checkpoint was not trained for the skill
-│   └── NumericalError          the network computed NaN or infinity
-├── CapacityError               a request, or a configuration, that can never fit the context or the memory
-├── EngineError                 a request ended before its answer was complete
-│   ├── StepError               a step that carried the request failed on the device
-│   ├── OutOfMemoryError        host or device memory ran out for the request; it may fit later
-│   ├── GrammarWorkerError      the processes that compile grammars were killed, or do not start
-│   ├── EngineDiedError         the engine has stopped, and no request can run
-│   ├── TruncatedError          a limit cut the answer short, and strict=True was asked for
-│   ├── RequestCancelledError   the caller cancelled it
-│   └── DeadlineError           (also a TimeoutError) its deadline passed first
-└── MissingDependencyError      (also an ImportError) an optional package is not installed
+├── InputError                    also a ValueError
+│   ├── ImageError ────────────── ImageNotFoundError (a FileNotFoundError), ImageDecodeError, ImageTooLargeError,
+│   │                             ImageTimeoutError (a TimeoutError), ImageBusyError, ImageShapeError
+│   ├── GrammarError ──────────── SchemaError, GrammarTooLargeError, GrammarTimeoutError (a TimeoutError),
+│   │                             GrammarBusyError
+│   └── PromptError, SettingsError, UnknownArgumentError (a TypeError), SpatialRefError
+├── ModelError ────────────────── ModelNotFoundError, CheckpointError, ConfigError, UnsupportedSkillError,
+│                                 NumericalError
+├── EngineError ───────────────── StepError, OutOfMemoryError, GrammarWorkerError, EngineDiedError, TruncatedError,
+│                                 RequestCancelledError, DeadlineError (a TimeoutError)
+└── CapacityError, MissingDependencyError (an ImportError)
 ```
 
 Every message says what was wrong, which limit it met, and what to do about it.

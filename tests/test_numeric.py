@@ -15,7 +15,6 @@ from photonlite.images.crops import CropSpec
 from photonlite.models.moondream.prompts import check_reference
 from photonlite.realtime.frames import Question
 from photonlite.realtime.state import LoopState
-from photonlite.realtime.stats import FrameCounts
 from photonlite.request import SamplingSettings
 from photonlite.server.config import ServerConfig
 from photonlite.settings import plain
@@ -65,7 +64,7 @@ TAKEN: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda n: check_reference((n, n))[0], np.float16(0.5)),
     (lambda n: check_reference((n, n))[0], np.uint8(1)),
     (lambda n: Question.of("caption", deadline_ms=n).deadline_s, np.uint8(200)),
-    (lambda n: FrameCounts(n)._ends.maxlen, np.uint8(200)),
+    (lambda n: LoopState(Question.of("caption"), lambda: 0.0, window=n)._answers.maxlen, np.uint8(200)),
     (lambda n: LoopState(Question.of("caption"), lambda: 0.0, in_flight=n)._capacity, np.uint8(200)),
 ]
 

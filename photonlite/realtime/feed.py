@@ -36,17 +36,7 @@ def paced(
 class Feed:
     """Plays a source into a loop until it ends, a time is over, or it is stopped.
 
-    ```python
-    with Feed(loop, open_source("assets/clip"), repeat=True, duration_s=10) as feed:
-        feed.join()
-    ```
-
-    Args:
-        loop: Takes the frames.
-        frames: The source.
-        rate: Frames per second, above 0; None for the source's own.
-        duration_s: Seconds after which it ends, above 0; None for when the source does.
-        repeat: Whether a source that ends is played again, if it can be.
+    `rate` is in frames per second, by default the source's own. A source that can be played again is, if `repeat`.
     """
 
     def __init__(
@@ -97,16 +87,12 @@ class Feed:
     def _work(self) -> None:
         try:
             for frame in paced(self._played(), self.rate, time.monotonic, self._stopping.wait):
-                if self._over or self._loop.closed:
+                if self._loop.closed or (self._end is not None and time.monotonic() >= self._end):
                     return
                 self._loop.submit(frame)
         except Exception as error:
             if not (isinstance(error, InputError) and self._loop.closed):
                 self._error = error
-
-    @property
-    def _over(self) -> bool:
-        return self._end is not None and time.monotonic() >= self._end
 
     def _played(self) -> Iterator[Any]:
         played = True

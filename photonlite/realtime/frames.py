@@ -39,14 +39,9 @@ class Question:
         return cls(task, {}).changed({"task": task, **changes})
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """Return the question after a change.
+        """Return the question after a change of "task", "deadline_ms" or arguments; raises an InputError.
 
-        Args:
-            changes: "task", "deadline_ms" (None for none) and arguments of the task. What is left out stays as it is,
-                but a change that names a task gives all its arguments.
-
-        Raises:
-            InputError: There is no such task, or an argument is unknown to it, missing or unusable.
+        What is left out stays as it is, but a change that names a task gives all its arguments.
         """
         task = changes.get("task", self.task)
         if not isinstance(task, str) or task not in ARGUMENTS:

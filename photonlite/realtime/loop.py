@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -36,10 +35,7 @@ _logger = logging.getLogger("photonlite")
 class Driver:
     """Begins frames as soon as there is room for them. All methods belong to the event loop that is running.
 
-    Args:
-        state: Holds the frames.
-        answer: Asks the model about one frame; what it raises is that frame's failure.
-        deliver: Takes results and failures, one at a time; results come in the order of their frames.
+    What `answer` raises is that frame's failure. `deliver` gets one outcome at a time, results in the order of frames.
     """
 
     def __init__(
@@ -67,11 +63,10 @@ class Driver:
             await asyncio.wait(self._tasks)
         await asyncio.sleep(0)  # what has just ended is delivered in between
 
-    async def stop(self) -> None:
-        """Cancel what is in flight."""
+    def cancel(self) -> None:
+        """Cancel what is in flight; nothing else begins once the state is closed without draining."""
         for task in self._tasks:
             task.cancel()
-        await self.drain()
 
     async def _run(self, job: FrameJob) -> None:
         outcome: FrameOutcome | None
@@ -157,7 +152,6 @@ class RealtimeLoop:
         self._events = asyncio.new_event_loop()
         self._driver = Driver(self._state, self._answer, self._deliver)
         self._ending = asyncio.Event()
-        self._aborting = asyncio.Event()
         self._logged: set[str] = set()
         self._thread = threading.Thread(target=self._work, name="photonlite-realtime", daemon=True)
         self._thread.start()
@@ -222,9 +216,9 @@ class RealtimeLoop:
             drain: Whether to wait for the frames that are there; else they are cancelled.
         """
         self._state.close(drain=drain)
-        self._call(self._ending.set)
         if not drain:
-            self._call(self._aborting.set)
+            self._call(self._driver.cancel)
+        self._call(self._ending.set)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -236,9 +230,7 @@ class RealtimeLoop:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(drain=kind is None)
 
     def _check_skill(self, question: Question) -> None:
@@ -269,21 +261,11 @@ class RealtimeLoop:
 
     async def _serve(self) -> None:
         await self._ending.wait()
-        drained = asyncio.create_task(self._driver.drain())
-        aborted = asyncio.create_task(self._aborting.wait())
-        await asyncio.wait((drained, aborted), return_when=asyncio.FIRST_COMPLETED)
-        if not drained.done():
-            await self._driver.stop()
-        aborted.cancel()
-        await asyncio.wait((drained, aborted))
+        await self._driver.drain()
 
     async def _answer(self, job: FrameJob) -> Mapping[str, Any]:
-        question = job.question
-        method = getattr(self._model, f"a{question.task}")
-        answer: Mapping[str, Any] = await method(
-            job.frame.image, **question.arguments, deadline_s=job.deadline_s, realtime=True
-        )
-        return answer
+        method: Callable[..., Awaitable[Mapping[str, Any]]] = getattr(self._model, f"a{job.question.task}")
+        return await method(job.frame.image, **job.question.arguments, deadline_s=job.deadline_s, realtime=True)
 
     def _deliver(self, outcome: FrameOutcome) -> None:
         try:

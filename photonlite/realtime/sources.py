@@ -13,11 +13,12 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -125,27 +126,21 @@ def _rate_of(path: Path) -> float:
 
 def camera_frames(number: int) -> Iterator[Pixels]:
     """Yield what a camera sees, [height, width, 3] RGB, for as long as it gives frames."""
-    with _Capture(number) as capture:
-        if not capture.opened:
-            raise InputError(f"camera {number} cannot be opened: check that it is connected and not in use")
-        yield from capture.frames()
+    return _captured(number, InputError(f"camera {number} cannot be opened: check that it is connected and not in use"))
 
 
 def _video_frames(path: Path) -> Iterator[Pixels]:
-    with _opened(path) as capture:
-        yield from capture.frames()
+    return _captured(str(path), _no_video(path))
 
 
 def _video_rate(path: Path) -> float | None:
-    with _opened(path) as capture:
-        return capture.rate
+    with _opened(str(path), _no_video(path)) as (cv2, capture):
+        rate = float(capture.get(cv2.CAP_PROP_FPS))
+    return rate if 0 < rate < 1000 else None
 
 
-def _opened(path: Path) -> "_Capture":
-    capture = _Capture(str(path))
-    if not capture.opened:
-        raise ImageDecodeError(f"{str(path)!r} cannot be read as a video: convert it to MP4 with H.264")
-    return capture
+def _no_video(path: Path) -> ImageDecodeError:
+    return ImageDecodeError(f"{str(path)!r} cannot be read as a video: convert it to MP4 with H.264")
 
 
 def opencv() -> Any:
@@ -158,33 +153,22 @@ def opencv() -> Any:
         ) from error
 
 
-class _Capture:
-    """OpenCV's reader, closed with its block."""
+@contextmanager
+def _opened(source: int | str, refusal: Exception) -> Iterator[tuple[Any, Any]]:
+    """Open a camera or a file with OpenCV; yields the package and its reader."""
+    cv2 = opencv()
+    capture = cv2.VideoCapture(source)
+    try:
+        if not capture.isOpened():
+            raise refusal
+        yield cv2, capture
+    finally:
+        capture.release()
 
-    def __init__(self, source: int | str) -> None:
-        self._cv2 = opencv()
-        self._capture = self._cv2.VideoCapture(source)
+
+def _captured(source: int | str, refusal: Exception) -> Iterator[Pixels]:
+    with _opened(source, refusal) as (cv2, capture):
         if isinstance(source, int):
-            self._capture.set(self._cv2.CAP_PROP_BUFFERSIZE, 1)  # old frames are of no use
-
-    @property
-    def opened(self) -> bool:
-        return bool(self._capture.isOpened())
-
-    @property
-    def rate(self) -> float | None:
-        rate = float(self._capture.get(self._cv2.CAP_PROP_FPS))
-        return rate if 0 < rate < 1000 else None
-
-    def frames(self) -> Iterator[Pixels]:
-        while True:
-            there, frame = self._capture.read()
-            if not there:
-                return
-            yield self._cv2.cvtColor(frame, self._cv2.COLOR_BGR2RGB)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._capture.release()
+            capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # old frames are of no use
+        while (read := capture.read())[0]:
+            yield cv2.cvtColor(read[1], cv2.COLOR_BGR2RGB)

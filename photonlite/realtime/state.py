@@ -11,13 +11,15 @@ submit ──> waiting ── begin ──> in flight ── finish ──> resu
 It has neither threads nor a clock of its own. Any thread may call any method.
 """
 
+import math
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from photonlite.errors import DeadlineError, InputError, RequestCancelledError, SettingsError
 from photonlite.realtime.frames import Frame, FrameFailure, FrameJob, FrameResult, Question
-from photonlite.realtime.stats import FrameCounts, LoopStats
+from photonlite.realtime.stats import CAUSES, AnsweredFrame, Cause, LoopStats, times_of
 from photonlite.settings import plain
 
 
@@ -27,18 +29,19 @@ class LoopState:
     def __init__(
         self, question: Question, clock: Callable[[], float], *, in_flight: int = 1, window: int = 1000
     ) -> None:
-        in_flight = plain(in_flight)
-        if isinstance(in_flight, bool) or not isinstance(in_flight, int) or in_flight < 1:
-            raise SettingsError(f"in_flight is {in_flight!r:.60}: give a number of frames, at least 1")
         self._question = question
         self._clock = clock
-        self._capacity = in_flight
+        self._capacity = _whole_number("in_flight", in_flight, least=1)
         self._lock = threading.Lock()
-        self._counts = FrameCounts(window)
         self._waiting: Frame | None = None
         self._jobs: set[FrameJob] = set()
-        self._newest_answered = -1
         self._closed = False
+        self._submitted = self._answered = self._late = self._callback_errors = 0
+        self._failures: dict[str, int] = {}
+        self._dropped: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
+        self._begun: float | None = None
+        self._ended: float | None = None
+        self._answers: deque[AnsweredFrame] = deque(maxlen=_whole_number("window", window, least=2))
 
     @property
     def question(self) -> Question:
@@ -62,10 +65,10 @@ class LoopState:
             if self._closed:
                 raise InputError("the real-time loop is closed: make another one")
             now = self._clock()
-            frame = Frame(self._counts.submitted, image, now if stamp is None else stamp, now)
-            self._counts.submit(now)
-            if self._waiting is not None:
-                self._counts.dropped["superseded"] += 1
+            frame = Frame(self._submitted, image, now if stamp is None else stamp, now)
+            self._submitted += 1
+            self._begun = now if self._begun is None else self._begun
+            self._dropped["superseded"] += self._waiting is not None
             self._waiting = frame
             return frame
 
@@ -85,7 +88,7 @@ class LoopState:
             deadline = None if limit is None else frame.arrived + limit
             left = None if deadline is None else deadline - self._clock()
             if left is not None and left <= 0:
-                self._counts.dropped["expired"] += 1
+                self._dropped["expired"] += 1
                 return None
             job = FrameJob(frame, self._question, deadline, left)
             self._jobs.add(job)
@@ -96,14 +99,17 @@ class LoopState:
         with self._lock:
             self._jobs.remove(job)
             frame = job.frame
-            if frame.number < self._newest_answered:
-                self._counts.dropped["overtaken"] += 1
+            newest = self._answers[-1] if self._answers else None
+            if newest is not None and frame.number < newest.number:
+                self._dropped["overtaken"] += 1
                 return None
-            self._newest_answered = frame.number
             now = self._clock()
             late = job.deadline is not None and now > job.deadline
-            self._counts.answer(frame.arrived, now, late=late)
-        latency, question = now - frame.arrived, job.question
+            latency, question = now - frame.arrived, job.question
+            self._answered += 1
+            self._late += late
+            age = math.nan if newest is None else now - newest.arrived
+            self._answers.append(AnsweredFrame(frame.number, frame.arrived, now, age))
         return FrameResult(
             result=result,
             number=frame.number,
@@ -122,18 +128,19 @@ class LoopState:
         with self._lock:
             self._jobs.remove(job)
             if isinstance(error, DeadlineError) and job.deadline is not None:
-                self._counts.dropped["deadline"] += 1
+                self._dropped["deadline"] += 1
                 return None
             if isinstance(error, RequestCancelledError) and self._closed:
-                self._counts.dropped["closed"] += 1
+                self._dropped["closed"] += 1
                 return None
-            self._counts.fail(error)
+            name = type(error).__name__
+            self._failures[name] = self._failures.get(name, 0) + 1
         return FrameFailure(error, job.frame.number, job.frame.stamp, job.question.task)
 
     def count_callback_error(self) -> None:
         """Count an exception of the caller's own code."""
         with self._lock:
-            self._counts.callback_errors += 1
+            self._callback_errors += 1
 
     def close(self, *, drain: bool) -> None:
         """Refuse frames; the one that waits is still answered if `drain`."""
@@ -141,12 +148,12 @@ class LoopState:
             self._closed = True
             if not drain and self._waiting is not None:
                 self._waiting = None
-                self._counts.dropped["closed"] += 1
+                self._dropped["closed"] += 1
 
     def end(self) -> None:
         """Stop the time of the statistics."""
         with self._lock:
-            self._counts.end(self._clock())
+            self._ended = self._clock() if self._ended is None else self._ended
 
     def age(self, result: FrameResult) -> float:
         """Seconds since a result's frame was submitted."""
@@ -155,7 +162,28 @@ class LoopState:
     def stats(self) -> LoopStats:
         """Statistics at this moment."""
         with self._lock:
-            now, counts = self._clock(), self._counts.copied()
-            waiting, in_flight = int(self._waiting is not None), len(self._jobs)
+            now = self._clock() if self._ended is None else self._ended
+            elapsed = 0.0 if self._begun is None else now - self._begun
+            answers, forgotten = list(self._answers), len(self._answers) == self._answers.maxlen
+            counts: dict[str, Any] = {
+                "submitted": self._submitted,
+                "answered": self._answered,
+                "late": self._late,
+                "failed": sum(self._failures.values()),
+                "failures": dict(self._failures),
+                "dropped": dict(self._dropped),
+                "waiting": int(self._waiting is not None),
+                "in_flight": len(self._jobs),
+                "callback_errors": self._callback_errors,
+                "elapsed_s": elapsed,
+                "mean_rate": self._answered / elapsed if elapsed > 0 else 0.0,
+            }
         # Sorting takes time in proportion to the window, and submissions must not wait for it.
-        return counts.snapshot(now, waiting=waiting, in_flight=in_flight)
+        return LoopStats(**counts, **times_of(answers, now, elapsed, forgotten=forgotten))
+
+
+def _whole_number(name: str, value: Any, *, least: int) -> int:
+    number = plain(value)
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise SettingsError(f"{name} is {value!r:.60}: give a whole number of at least {least}")
+    return number

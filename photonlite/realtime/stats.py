@@ -1,15 +1,10 @@
 """Counters and times of a real-time loop."""
 
-import copy
 import math
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Final, Literal, Self
-
-from photonlite.errors import SettingsError
-from photonlite.settings import plain
+from typing import Any, Final, Literal, NamedTuple, Self
 
 Cause = Literal["superseded", "expired", "deadline", "overtaken", "closed"]
 CAUSES: Final[tuple[Cause, ...]] = ("superseded", "expired", "deadline", "overtaken", "closed")
@@ -92,83 +87,27 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-class FrameCounts:
-    """Counts what becomes of frames, and keeps the times of the latest `window` results. Nothing is locked."""
+class AnsweredFrame(NamedTuple):
+    """When a frame arrived and was answered, and how old the answer before it had become: NaN for the first."""
 
-    def __init__(self, window: int) -> None:
-        window = plain(window)
-        if isinstance(window, bool) or not isinstance(window, int) or window < 2:
-            raise SettingsError(f"window is {window!r:.60}: give a number of results, at least 2")
-        self.submitted = 0
-        self.answered = 0
-        self.late = 0
-        self.callback_errors = 0
-        self.failures: dict[str, int] = {}
-        self.dropped: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
-        self._begun: float | None = None
-        self._ended: float | None = None
-        self._ends: deque[float] = deque(maxlen=window)
-        self._latencies: deque[float] = deque(maxlen=window)
-        self._ages: deque[float] = deque(maxlen=window)
-        self._newest_arrived = math.nan
+    number: int
+    arrived: float
+    at: float
+    age_s: float
 
-    def submit(self, now: float) -> None:
-        self.submitted += 1
-        self._begun = now if self._begun is None else self._begun
 
-    def answer(self, arrived: float, now: float, *, late: bool) -> None:
-        """Count a result, and how old the one before it has become."""
-        self.answered += 1
-        self.late += late
-        if self._ends:
-            self._ages.append(now - self._newest_arrived)
-        self._newest_arrived = arrived
-        self._ends.append(now)
-        self._latencies.append(now - arrived)
-
-    def fail(self, error: BaseException) -> None:
-        name = type(error).__name__
-        self.failures[name] = self.failures.get(name, 0) + 1
-
-    def end(self, now: float) -> None:
-        self._ended = now if self._ended is None else self._ended
-
-    def copied(self) -> Self:
-        """Return a copy, for a snapshot that takes its time."""
-        copied = copy.copy(self)
-        copied.failures, copied.dropped = dict(self.failures), dict(self.dropped)
-        copied._ends, copied._latencies, copied._ages = self._ends.copy(), self._latencies.copy(), self._ages.copy()
-        return copied
-
-    def snapshot(self, now: float, *, waiting: int, in_flight: int) -> LoopStats:
-        """Return the statistics at a moment."""
-        now = now if self._ended is None else self._ended
-        elapsed = 0.0 if self._begun is None else now - self._begun
-        intervals = [after - before for before, after in pairwise(self._ends)]
-        return LoopStats(
-            submitted=self.submitted,
-            answered=self.answered,
-            late=self.late,
-            failed=sum(self.failures.values()),
-            failures=self.failures,
-            dropped=self.dropped,
-            waiting=waiting,
-            in_flight=in_flight,
-            callback_errors=self.callback_errors,
-            elapsed_s=elapsed,
-            rate=self._rate(now, elapsed),
-            mean_rate=self.answered / elapsed if elapsed > 0 else 0.0,
-            latency=Percentiles.of(self._latencies),
-            age=Percentiles.of(self._ages),
-            jitter_s=_deviation(intervals),
-        )
-
-    def _rate(self, now: float, elapsed: float) -> float:
-        span = min(RATE_WINDOW_S, elapsed)
-        if len(self._ends) == self._ends.maxlen:  # there may have been more, which are forgotten
-            span = min(span, now - self._ends[0])
-        recent = sum(now - end <= span for end in self._ends)
-        return recent / span if span > 0 else 0.0
+def times_of(answers: Sequence[AnsweredFrame], now: float, elapsed_s: float, *, forgotten: bool) -> dict[str, Any]:
+    """Return rate, latency, age and jitter from the latest answers; `forgotten` tells that there may have been more."""
+    span = min(RATE_WINDOW_S, elapsed_s)
+    if forgotten:
+        span = min(span, now - answers[0].at)
+    recent = sum(now - answer.at <= span for answer in answers)
+    return {
+        "rate": recent / span if span > 0 else 0.0,
+        "latency": Percentiles.of(answer.at - answer.arrived for answer in answers),
+        "age": Percentiles.of(answer.age_s for answer in answers if not math.isnan(answer.age_s)),
+        "jitter_s": _deviation([after.at - before.at for before, after in pairwise(answers)]),
+    }
 
 
 def _deviation(values: Sequence[float]) -> float:

@@ -130,7 +130,8 @@ class RealtimeConnection:
             task.cancel()
         if self._state is not None and self._driver is not None:
             self._state.close(drain=False)
-            await self._driver.stop()
+            self._driver.cancel()
+            await self._driver.drain()
         await asyncio.wait(tasks)
 
     async def _receive(self) -> None:
