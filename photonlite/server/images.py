@@ -36,9 +36,10 @@ class RequestImages:
     @property
     def gauges(self) -> dict[str, int]:
         """Number of processes, and of images that they decode or that wait for them."""
-        pool = self._pool
-        workers, running, waiting = (0, 0, 0) if pool is None else (len(pool.pids), pool.running, pool.waiting)
-        return {"decode_workers": workers, "decode_running": running, "decode_waiting": waiting}
+        if self._pool is None:
+            return dict.fromkeys(("decode_workers", "decode_running", "decode_waiting"), 0)
+        pids, jobs = self._pool.pids, self._pool.jobs
+        return {"decode_workers": len(pids), "decode_running": jobs.running, "decode_waiting": jobs.waiting}
 
     async def open(self, data: bytes, hold: Hold) -> bytes | DecodedImage:
         """Decode an image file; cancelling the task ends the work at once.

@@ -99,10 +99,10 @@ def test_a_client_that_leaves_frees_the_worker(bomb: bytes) -> None:
     async def main(pool: DecodePool) -> None:
         app = create_app(FakeModel(), ServerConfig(), RequestImages(pool))
         async with Exchange(app, *raw(bomb)) as exchange:
-            while not pool.running:
+            while not pool.jobs.running:
                 await asyncio.sleep(0)
             exchange.leave()
-        while pool.running:
+        while pool.jobs.running:
             await asyncio.sleep(0)
         assert app.state.ingress.limiter.bytes.used == 0
 
@@ -122,9 +122,9 @@ def test_stopping_ends_hostile_images_that_are_being_decoded(bomb: bytes) -> Non
         with live(fake, app, drain_s=0.0) as server, server.connect() as connection:
             head = f"POST /v1/caption HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(bomb)}\r\n"
             connection.sendall(head.encode() + b"Content-Type: image/jpeg\r\n\r\n" + bomb)
-            wait_until(lambda: pool.running == 1)
+            wait_until(lambda: pool.jobs.running == 1)
             assert server.stop() == 0
-        wait_until(lambda: pool.running == 0)
+        wait_until(lambda: pool.jobs.running == 0)
     finally:
         pool.close()
 

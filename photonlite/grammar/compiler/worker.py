@@ -1,25 +1,20 @@
-"""The process that compiles: `python -m photonlite.grammar.compiler.worker`, with a pipe for jobs and one for results.
+"""The process that compiles: `python -m photonlite.grammar.compiler.worker`, with a socket as its standard input.
 
 ```
-stdin    (pieces, ids, limit_s, memory)       GrammarSpec                    GrammarSpec       ...  end: it exits
-stdout                                  READY            TAKEN  Automaton              TAKEN  error
+in     (pieces, ids, limit_s, memory)       GrammarSpec                    GrammarSpec       ...  end: it exits
+out                                  ready            taken  Automaton              taken  error
 ```
 
 Compiling may take seconds and much memory, and holds Python's global lock meanwhile: in the engine's own process
 nothing else would run. PyTorch is not imported here. The client kills this process when a job takes too long; an alarm
-does so should the client be gone.
-
-A message is its length in 8 bytes and a pickle. File descriptors are used unbuffered: a buffer has a lock, which a
-fork of the client may copy while it is held.
+does so should the client be gone. Messages are pickles.
 """
 
 import contextlib
 import gc
 import json
-import os
 import pickle
 import signal
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -31,22 +26,15 @@ from photonlite.grammar.automata.tables import Automaton, SpecialIds
 from photonlite.grammar.automata.trie import TokenBytes, TokenTrie
 from photonlite.grammar.json_schema.reader import ANY_OBJECT, read_schema
 from photonlite.grammar.spec import GrammarSpec
+from photonlite.processes.messages import connect_to_parent, receive_message, send_message, send_ready
 
 try:
     import resource
 except ImportError:  # there is none on Windows
     resource = None  # type: ignore[assignment]
 
-READY: Final = "ready"
-"""The first message: everything is imported, the vocabulary has been read."""
-
-TAKEN: Final = "taken"
-"""A job has been read: if the process ends now, the job may be the cause."""
-
 Build = Callable[[GrammarSpec], Any]
 
-_LENGTH = struct.Struct(">Q")
-_CHUNK = 1 << 20
 _NO_BYTES: Final = TokenBytes(())
 
 
@@ -68,60 +56,22 @@ def compile_with(pieces: Sequence[bytes], ids: SpecialIds) -> Callable[[GrammarS
     return build
 
 
-def encode(message: object) -> bytes:
-    return pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-
-
-def decode(data: bytes) -> object:
-    """Unpickle a message of this program's own processes; a pickle from elsewhere could run anything."""
-    return pickle.loads(data)
-
-
-def write_frame(pipe: int, data: bytes) -> None:
-    """Write all of some bytes; raises an OSError where the other side is gone."""
-    for part in (_LENGTH.pack(len(data)), data):
-        left = memoryview(part)
-        while left:
-            left = left[os.write(pipe, left) :]
-
-
-def read_frame(pipe: int) -> bytes:
-    """Read what `write_frame` wrote; raises an EOFError where the pipe is closed, perhaps within a frame."""
-    (size,) = _LENGTH.unpack(_read_exactly(pipe, _LENGTH.size))
-    return _read_exactly(pipe, size)
-
-
-def _read_exactly(pipe: int, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = os.read(pipe, min(_CHUNK, size - len(data)))
-        if not part:
-            raise EOFError(f"the pipe was closed after {len(data)} of {size} bytes")
-        data += part
-    return bytes(data)
-
-
 def serve(prepare: Callable[[Sequence[bytes], SpecialIds], Build]) -> None:
-    """Compile one spec after the other until the pipe is closed."""
-    # Ctrl-C, and service managers that stop a whole group, mean the client: it may still have answers to finish.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    jobs, results = _claim_pipes()
-    with contextlib.suppress(EOFError, BrokenPipeError):  # the client is gone
-        setup: Any = decode(read_frame(jobs))
-        pieces, ids, limit_s, memory = setup
+    """Compile one spec after the other until the socket is closed."""
+    connection = connect_to_parent()
+    with contextlib.suppress(EOFError, ConnectionError):  # the client is gone
+        pieces, ids, limit_s, memory = pickle.loads(receive_message(connection))
         build = prepare(pieces, ids)
         _limit_memory(memory)
         # Garbage is collected between jobs: tables of millions of numbers hold none, and take long to search for it.
         gc.freeze()
         gc.disable()
-        write_frame(results, encode(READY))
+        send_ready(connection)
         while True:
-            spec = decode(read_frame(jobs))
-            assert isinstance(spec, GrammarSpec)
-            write_frame(results, encode(TAKEN))
+            spec = pickle.loads(receive_message(connection))
+            send_message(connection, b"taken")  # if the process ends from here on, the job may be the cause
             _alarm(2 * limit_s + 5)
-            write_frame(results, _outcome(build, spec, memory))
+            send_message(connection, _outcome(build, spec, memory))
             _alarm(0)
             gc.collect()
 
@@ -129,9 +79,9 @@ def serve(prepare: Callable[[Sequence[bytes], SpecialIds], Build]) -> None:
 def _outcome(build: Build, spec: GrammarSpec, memory: int) -> bytes:
     """Return the automaton or the error, encoded: what is wrong with a spec does not end the process."""
     try:
-        return encode(build(spec))
+        return pickle.dumps(build(spec))
     except BaseException as error:  # a panic of the compiler's Rust is no Exception
-        return encode(_typed(error, spec, memory))
+        return pickle.dumps(_typed(error, spec, memory))
 
 
 def _typed(error: BaseException, spec: GrammarSpec, memory: int) -> GrammarError:
@@ -144,16 +94,6 @@ def _typed(error: BaseException, spec: GrammarSpec, memory: int) -> GrammarError
     if isinstance(error, RecursionError):
         return GrammarTooLargeError(f"the {spec.kind} is nested too deeply to be compiled: make it flatter")
     return GrammarError(f"the {spec.kind} cannot be compiled: {type(error).__name__}: {error!s:.300}")
-
-
-def _claim_pipes() -> tuple[int, int]:
-    """Move both pipes aside: what a library prints goes to stderr, and nothing else reads jobs."""
-    jobs, results = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return jobs, results
 
 
 def _limit_memory(size: int) -> None:

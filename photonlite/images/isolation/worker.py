@@ -1,15 +1,15 @@
 """Worker process that decodes untrusted images, one at a time.
 
-`python -P -m photonlite.images.isolation.worker FD` speaks JSON over the Unix socket FD; file descriptors go beside it:
+`python -P -m photonlite.images.isolation.worker FILE PIXELS` speaks JSON over its standard input, a socket:
 
 ```
-client   limits + file ─────────────────────> {"memory": bytes} + pixels ───────────> the next job
-worker                   {"size", "memory"} ─┘                         {"cpu_s"} ─┘   or {"error", "message"}
+client   limits ─────────────────────> {"memory": bytes} ───────────> the next job
+worker            {"size", "memory"} ─┘          {"size", "cpu_s"} ─┘   or {"error", "message"}
 ```
 
-The file comes in shared memory and the pixels go out through it. A timer of CPU time kills the process inside any
-library when an image costs too much; a limit of the data segment bounds its memory. The process ends when the other end
-of the socket is closed.
+The image comes in through the shared memory FILE, and goes out through PIXELS. A timer of CPU time kills the process
+inside any library when an image costs too much; a limit of the data segment bounds its memory. The process ends when
+the other end of the socket is closed.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ from photonlite.images.decode import decode_opened, ignore_pillow_warnings, open
 from photonlite.images.rgb import rgb_bytes
 from photonlite.images.source import check_pixels
 from photonlite.images.working_memory import WEBP_HEADER, webp_bytes, webp_size, working_bytes
+from photonlite.processes.messages import connect_to_parent, receive_message, send_message, send_ready
 
-MESSAGE_BYTES: Final = 8192  # the longest message
 SPARE_BYTES: Final = 32 * 2**20
 """Memory beyond the announced amount: for the interpreter, small tables, and heap fragmentation."""
 
@@ -39,18 +39,14 @@ _BAND: Final = 2**20
 _NAME: Final = "the image"
 
 
-def serve(connection: socket.socket) -> None:
+def serve(connection: socket.socket, file: int, pixels: int) -> None:
     """Decode images until the socket is closed."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # they are meant for the client, whose end closes the socket
-        signal.signal(ignored, signal.SIG_IGN)
     ignore_pillow_warnings()
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # the stack of each thread would count as memory
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries write about damaged files to stderr
     with contextlib.suppress(EOFError, ConnectionError):
-        _send(connection, {})  # everything is imported
+        send_ready(connection)
         while True:
-            job, file = _receive(connection)
-            _decode_job(connection, job, file)
+            _decode_job(connection, json.loads(receive_message(connection)), file, pixels)
             limit_memory(None)
 
 
@@ -70,28 +66,28 @@ def limit_memory(more: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
 
 
-def _decode_job(connection: socket.socket, job: dict[str, Any], file: int) -> None:
+def _decode_job(connection: socket.socket, job: dict[str, Any], file: int, pixels: int) -> None:
     limits = ImageLimits(**job["limits"])
     begun = time.process_time()
     limit_cpu(limits.decode_cpu_s)
     limit_memory(2 * job["bytes"])
     try:
-        with os.fdopen(file, "rb") as stream:
+        os.lseek(file, 0, os.SEEK_SET)
+        with open(file, "rb", closefd=False) as stream:
             image, (width, height), needed = _read_header(stream, limits)
             spent = time.process_time() - begun
             limit_cpu(0)
             _send(connection, {"size": (width, height), "memory": needed + 2 * job["bytes"], "cpu_s": spent})
-            reply, pixels = _receive(connection)
+            reply = json.loads(receive_message(connection))
             if not reply:  # the memory was refused, or the request has ended
                 return
             allowed = limits.decode_cpu_s + limits.decode_cpu_s_per_megapixel * width * height / 1e6
             limit_cpu(max(0.001, allowed - spent))
             limit_memory(reply["memory"])
-            with os.fdopen(pixels, "wb", buffering=0) as out:
-                image = image or open_image(_NAME, stream, limits)
-                if image.width * image.height != width * height:
-                    raise ImageDecodeError(f"{_NAME} has two sizes: it is damaged, copy or save it again")
-                answer: dict[str, Any] = {"size": write_pixels(image, out)}
+            image = image or open_image(_NAME, stream, limits)
+            if image.width * image.height != width * height:
+                raise ImageDecodeError(f"{_NAME} has two sizes: it is damaged, copy or save it again")
+            answer: dict[str, Any] = {"size": write_pixels(image, pixels)}
     except ImageError as error:
         answer = _error_answer(error)
     except MemoryError:
@@ -116,13 +112,13 @@ def _read_header(stream: BinaryIO, limits: ImageLimits) -> tuple[ImageFile.Image
     return image, image.size, working_bytes(image)
 
 
-def write_pixels(image: ImageFile.ImageFile, out: BinaryIO) -> tuple[int, int]:
+def write_pixels(image: ImageFile.ImageFile, pixels: int) -> tuple[int, int]:
     """Decode, and write RGB ``[H, W, 3]`` to a file in bands; return width and height of the upright image."""
     rgb = decode_opened(_NAME, image)
     rows = max(1, _BAND // (3 * rgb.width))
     for top in range(0, rgb.height, rows):
         data = rgb_bytes(rgb, top, min(top + rows, rgb.height))
-        if out.write(data) != len(data):
+        if os.pwrite(pixels, data, 3 * rgb.width * top) != len(data):
             raise AssertionError("the memory for the pixels is too small")
     return rgb.size
 
@@ -137,15 +133,8 @@ def _data_bytes() -> int:
 
 
 def _send(connection: socket.socket, message: dict[str, Any]) -> None:
-    connection.send(json.dumps(message).encode())
-
-
-def _receive(connection: socket.socket) -> tuple[dict[str, Any], int]:
-    data, files, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 1)
-    if not data:
-        raise EOFError
-    return json.loads(data), files[0] if files else -1
+    send_message(connection, json.dumps(message).encode())
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(connect_to_parent(), *map(int, sys.argv[1:]))

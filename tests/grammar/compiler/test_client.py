@@ -25,10 +25,9 @@ from photonlite.errors import (
 )
 from photonlite.grammar.automata.tables import SpecialIds
 from photonlite.grammar.compiler import client as module
-from photonlite.grammar.compiler import process
-from photonlite.grammar.compiler.client import GrammarCompiler
-from photonlite.grammar.compiler.process import WorkerProcess
+from photonlite.grammar.compiler.client import CompileProcess, GrammarCompiler
 from photonlite.grammar.spec import GrammarSpec
+from photonlite.processes import worker
 from tests.grammar.compiler.workers import COMMAND, IDS, LONG, PIECES, Gate, compiling, spec
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -107,7 +106,7 @@ def test_the_same_spec_is_compiled_once_for_all_who_ask_meanwhile(tmp_path: Path
 
 def test_specs_wait_in_order(tmp_path: Path) -> None:
     gate, ended, settled = Gate(tmp_path), [], threading.Semaphore(0)
-    with compiling() as compiler:
+    with compiling(workers=1) as compiler:
         futures = [compiler.compile(gate.job)]
         futures += [compiler.compile(spec(f"give {number}")) for number in range(5)]
         for number, future in enumerate(futures):
@@ -149,7 +148,7 @@ def test_too_many_that_wait_are_refused(tmp_path: Path) -> None:
 
 def test_a_future_that_is_cancelled_leaves_the_others_alone(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
-    with compiling() as compiler:
+    with compiling(workers=1) as compiler:
         runs = [compiler.compile(gate.job) for _ in range(2)]
         waits = [compiler.compile(spec("give 1")) for _ in range(2)]
         never = compiler.compile(spec("process"))
@@ -176,8 +175,8 @@ def test_a_job_over_its_time_costs_its_worker_and_no_other_job() -> None:
 
 def test_time_counts_from_when_a_ready_worker_has_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = []
-    ask_worker = WorkerProcess.ask
-    monkeypatch.setattr(WorkerProcess, "ask", lambda *a: limits.append(a[2]) or ask_worker(*a))
+    ask_worker = CompileProcess.ask
+    monkeypatch.setattr(CompileProcess, "ask", lambda *a: limits.append(a[2]) or ask_worker(*a))
     gate = Gate(tmp_path)
     with compiling(limit_s=30.0) as compiler:
         futures = [compiler.compile(gate.job), compiler.compile(spec("give x"))]
@@ -312,16 +311,16 @@ def test_a_worker_that_died_while_idle_is_replaced_and_no_job_is_blamed() -> Non
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_job_that_was_not_taken_is_given_to_another_worker(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    ask_worker = WorkerProcess.ask
+    ask_worker = CompileProcess.ask
 
-    def once_too_late(self: WorkerProcess, *arguments: Any) -> Any:
+    def once_too_late(self: CompileProcess, *arguments: Any) -> Any:
         asked.append(arguments[0].source)
         if len(asked) <= times:  # it dies after it was last looked at
             self._process.kill()
             self._process.wait()
         return ask_worker(self, *arguments)
 
-    monkeypatch.setattr(WorkerProcess, "ask", once_too_late)
+    monkeypatch.setattr(CompileProcess, "ask", once_too_late)
     with compiling(workers=1) as compiler:  # a second one would take the second job at any moment
         futures = [compiler.compile(spec(f"give {number}")) for number in range(2)]
 
@@ -375,13 +374,13 @@ def test_a_program_that_is_not_there_is_a_typed_error() -> None:
 def test_a_worker_that_cannot_start_is_tried_again_for_the_next_job_only(monkeypatch: pytest.MonkeyPatch) -> None:
     tries, often = [], threading.Event()
 
-    def fail(command: Any) -> WorkerProcess:
+    def fail(command: Any, **options: Any) -> CompileProcess:
         tries.append(command)
         if len(tries) == 10:
             often.set()
         raise GrammarWorkerError("no process can be started")
 
-    monkeypatch.setattr(module, "WorkerProcess", fail)
+    monkeypatch.setattr(module, "CompileProcess", fail)
     with compiling() as compiler:
         errors = [ask(compiler, f"give {number}") for number in range(3)]
 
@@ -390,7 +389,7 @@ def test_a_worker_that_cannot_start_is_tried_again_for_the_next_job_only(monkeyp
 
 
 def test_a_worker_that_is_never_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "START_S", 0.2)
+    monkeypatch.setattr(worker, "START_S", 0.2)
     with compiling("deaf") as compiler:
         assert "it was not ready after 0.2 s" in str(ask(compiler, "give x"))
 
@@ -409,7 +408,7 @@ def test_a_vocabulary_that_cannot_be_had_fails_what_waits() -> None:
 
 
 def test_a_vocabulary_that_could_not_be_had_is_asked_for_again() -> None:
-    answers: list[Any] = [None, PIECES]
+    answers: list[Any] = [None, None, PIECES]  # asked for when the worker starts, and again for its first job
     compiler = GrammarCompiler(lambda: answers.pop(0), IDS, limit_s=LONG, command=COMMAND)
     try:
         assert type(ask(compiler, "give x")) is EngineError
@@ -423,7 +422,7 @@ def test_workers_are_told_the_limits() -> None:
         _, alarm, memory, _ = ask(compiler, "state")
 
     assert 195 < alarm <= 205
-    assert memory == process.MEMORY
+    assert memory == module.MEMORY
 
 
 def test_a_bug_fails_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,16 +458,16 @@ def test_closing_before_a_worker_is_ready_does_not_wait_for_it() -> None:
 
 
 def test_closing_reaches_a_worker_that_is_just_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(command: Any) -> WorkerProcess:
-        worker = WorkerProcess(command)
+    def start(command: Any, **options: Any) -> CompileProcess:
+        started = CompileProcess(command, **options)
         compiler._pool.stop()
-        return worker
+        return started
 
     compiler = GrammarCompiler(lambda: PIECES, IDS, command=(*COMMAND, "deaf"))
-    monkeypatch.setattr(process, "START_S", 10 * LONG)
-    monkeypatch.setattr(module, "WorkerProcess", start)
+    monkeypatch.setattr(worker, "START_S", 10 * LONG)
+    monkeypatch.setattr(module, "CompileProcess", start)
     compiler._pool.start()
-    for thread in compiler._pool._threads:
+    for thread in list(compiler._pool._threads):
         thread.join(LONG)
         assert not thread.is_alive()
 

@@ -52,7 +52,7 @@ class Gate:
 def test_images_are_decoded_by_several_threads_at_once(shared: DecodePool) -> None:
     with ThreadPoolExecutor(8) as executor:
         assert {one.size for one in executor.map(shared.decode, [GOOD] * 40)} == {(30, 20)}
-    assert (shared.waiting, shared.running) == (0, 0)
+    assert (shared.jobs.waiting, shared.jobs.running) == (0, 0)
 
 
 def test_images_are_decoded_first_come_first_served() -> None:
@@ -63,12 +63,12 @@ def test_images_are_decoded_first_come_first_served() -> None:
         assert gate.reached.wait(GUARD)
         rest = []
         for number in range(3):
-            rest.append(pool._submit(GOOD, lambda _, number=number: order.append(number)))
-        assert pool.waiting == 3
+            rest.append(pool.submit(GOOD, lambda _, number=number: order.append(number)))
+        assert pool.jobs.waiting == 3
         gate.free.set()
         assert first.result(GUARD).size == (30, 20)
         for job in rest:
-            job.future.result(GUARD)
+            job.result(GUARD)
     assert order == [0, 1, 2]
 
 
@@ -90,13 +90,12 @@ def test_slow_images_leave_their_places_to_others(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "setpriority", lambda *a: niced.append(a[2]) or set_priority(*a))
     bomb = BOMBS["jpeg_empty_scans"]()
     with opened(SLOW) as pool:
-        jobs = [pool._submit(bomb, None) for _ in range(module.MOST_SLOW)]
+        jobs = [pool.submit(bomb) for _ in range(module.MOST_SLOW)]
         assert pool.decode(GOOD).size == (30, 20)  # behind them in a pool of one worker
-        assert not any(job.future.done() for job in jobs)
+        assert not any(job.done() for job in jobs)
         assert niced == [10] * module.MOST_SLOW
         for job in jobs:
-            pool._cancel(job)
-            assert isinstance(job.future.exception(GUARD), EngineError)
+            assert job.cancel()
         assert pool.decode(GOOD).size == (30, 20)
 
 
@@ -128,7 +127,7 @@ def test_an_image_whose_worker_was_killed_by_others_is_tried_once_more() -> None
 def test_cancelling_a_task_frees_its_worker_at_once() -> None:
     async def main(pool: DecodePool) -> None:
         bomb, waits = (asyncio.ensure_future(pool.adecode(BOMBS["jpeg_empty_scans"]())) for _ in range(2))
-        while not pool.running:
+        while not pool.jobs.running:
             await asyncio.sleep(0)
         waits.cancel()
         bomb.cancel()
@@ -146,10 +145,10 @@ def test_closing_ends_what_runs_and_waits_and_every_process() -> None:
     with opened(SLOW) as pool, ThreadPoolExecutor(2) as executor:
         running = executor.submit(pool.decode, BOMBS["jpeg_empty_scans"](), lambda _: gate.reached.set())
         assert gate.reached.wait(GUARD)
-        waiting = pool._submit(GOOD, None)
+        waiting = pool.submit(GOOD)
         pids = pool.pids
         pool.close()
-        for future in (running, waiting.future):
+        for future in (running, waiting):
             assert isinstance(future.exception(GUARD), ModelError | EngineError)
         with pytest.raises(ModelError, match="closed"):
             pool.decode(GOOD)
@@ -159,8 +158,8 @@ def test_closing_ends_what_runs_and_waits_and_every_process() -> None:
 def test_too_many_and_too_large_images_are_refused_before_they_wait(
     monkeypatch: pytest.MonkeyPatch, shared: DecodePool
 ) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING", 0)
-    with pytest.raises(ImageBusyError, match="0 images wait"):
+    monkeypatch.setattr(shared.jobs, "_max_waiting", 0)
+    with pytest.raises(ImageBusyError, match="1024 images wait"):
         shared.decode(GOOD)
     with opened(ImageLimits(max_bytes=10)) as pool, pytest.raises(ImageTooLargeError, match="10"):
         pool.decode(GOOD)
@@ -171,7 +170,7 @@ def test_a_worker_that_does_not_start_fails_the_pool_or_the_image(monkeypatch: p
         raise EngineError("the process that decodes images does not start: no room")
 
     with pytest.raises(EngineError, match="no room"):
-        DecodePool(ImageLimits(), 1, broken)
+        DecodePool(ImageLimits(), 1, start=broken)
     with opened() as pool:
         monkeypatch.setattr(pool, "_start", broken)
         os.kill(pool.pids[0], signal.SIGKILL)

@@ -16,7 +16,9 @@ from PIL import Image
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageTimeoutError, ImageTooLargeError
 from photonlite.images.decode import load_image
+from photonlite.images.isolation import process as module
 from photonlite.images.isolation.process import DecodeProcess, DecoderLostError
+from photonlite.processes.messages import send_message
 from tests.images.bombs import BOMBS, noise, png, saved
 
 LIMITS = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)
@@ -49,7 +51,7 @@ def workers() -> Iterator[list[DecodeProcess]]:
 
 @pytest.fixture
 def worker(workers: list[DecodeProcess]) -> DecodeProcess:
-    if workers and (workers[-1].ended or workers[-1].slow):
+    if workers and (not workers[-1].usable):
         workers.pop().close()
     if not workers:
         workers.append(DecodeProcess())
@@ -129,7 +131,7 @@ def test_a_worker_killed_from_outside_is_lost_and_ignores_signals_of_the_termina
         if number == signal.SIGKILL:
             with pytest.raises(DecoderLostError):
                 process.decode(data, ImageLimits(), send)
-            assert process.ended
+            assert process.exit_code == -signal.SIGKILL
         else:
             assert process.decode(data, ImageLimits(), send).size == (8, 8)
 
@@ -163,15 +165,32 @@ def test_workers_import_no_torch() -> None:
 
 def test_answers_of_a_worker_are_json_and_validated() -> None:
     with started() as process:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket.socketpair()
         with ours, theirs:
             real, process._socket = process._socket, ours
             try:
-                theirs.send(json.dumps({"size": [10**6, 10**6], "memory": 1, "cpu_s": 0}).encode())
+                send_message(theirs, json.dumps({"size": [10**6, 10**6], "memory": 1, "cpu_s": 0}).encode())
                 with pytest.raises(ImageDecodeError, match="pixels"):
                     process.decode(b"data", ImageLimits())
-                theirs.send(json.dumps({"error": "SystemExit", "message": "boo", "cpu_s": 0}).encode())
+                send_message(theirs, json.dumps({"error": "SystemExit", "message": "boo", "cpu_s": 0}).encode())
                 with pytest.raises(ImageDecodeError, match="boo"):
+                    process.decode(b"data", ImageLimits())
+                theirs.sendall((2**60).to_bytes(8, "big"))
+                process.kill()
+                with pytest.raises(DecoderLostError):
                     process.decode(b"data", ImageLimits())
             finally:
                 process._socket = real
+
+
+def test_a_worker_that_answers_a_part_and_sleeps_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BACKSTOP_S", 0.2)
+    with started() as process:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            real, process._socket = process._socket, ours
+            theirs.sendall((100).to_bytes(8, "big") + b"{")
+            with pytest.raises(ImageTimeoutError, match="was not decoded within"):
+                process.decode(b"data", ImageLimits())
+            process._socket = real
+        assert process.wait_exit() == -signal.SIGKILL

@@ -27,15 +27,15 @@ MUTANTS = [
     Mutant(
         "decoding: a slow image keeps its place",
         "images/isolation/process.py",
-        "                self._on_slow()\n",
+        "            self._on_slow()\n",
         "",
         "tests/images/isolation/test_pool.py",
     ),
     Mutant(
         "decoding: a cancelled image keeps its worker",
-        "images/isolation/pool.py",
-        "            if process is not None:\n                process.kill()\n",
-        "",
+        "processes/pool.py",
+        "            if job in self._serving:\n                self._serving[job].kill()\n",
+        "            pass\n",
         "tests/images/isolation/test_pool.py",
     ),
     Mutant(
