@@ -1,5 +1,6 @@
 """Layers that several parts of a model use."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -23,19 +24,17 @@ class Attention(Protocol):
 class MaskedAttention:
     """Attention within one batch of whole sequences, without a cache, as in training.
 
-    `mask` is True where a query (row) may attend to a key (column): bool ``[T, T]`` or broadcastable to
-    ``[B, H, T, T]``; None for everywhere.
+    `mask` is True where a query (row) may attend to a key (column), bool and broadcastable to ``[B, H, T, T]``.
     """
 
     def __init__(self, mask: Tensor | None = None) -> None:
         self.mask = mask
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend; see :class:`Attention`."""
         return attend(q, k, v, self.mask)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """Scaled dot-product attention with heads in the third dimension, and scale ``1 / sqrt(D)``.
 
     q ``[B, T, H, D]``, k and v ``[B, S, H_kv, D]`` (``H / H_kv`` query heads share one), and a bool mask that
@@ -56,6 +55,22 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(functional.gelu(self.fc1(x), approximate="tanh"))
+
+
+class SelfAttention(nn.Module):
+    """Fused QKV projection, attention of any kind, output projection."""
+
+    def __init__(self, dim: int, heads: int, kv_heads: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, dim // heads
+        self.qkv = nn.Linear(dim, (heads + 2 * kv_heads) * self.head_dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, attention: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+        """Map x ``[B, T, dim]`` to the same shape; `attention` maps q ``[B, T, H, D]`` and k, v to ``[B, T, H, D]``."""
+        qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # [B, T, H + 2 H_kv, D]
+        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
+        return self.proj(attention(q, k, v).flatten(2))
 
 
 def layer_norm(dim: int) -> nn.LayerNorm:

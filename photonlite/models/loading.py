@@ -16,8 +16,7 @@ from pathlib import Path
 
 from photonlite.errors import CheckpointError, ConfigError, ModelNotFoundError
 from photonlite.models import hub
-from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.models.moondream.families import RELEASED_VOCAB_SIZE
+from photonlite.models.moondream.config import RELEASED_VOCAB_SIZE, MoondreamConfig
 from photonlite.models.shards import INDEX_NAME, WeightFiles, is_pickle, pickle_refused, read_json
 
 CONFIG_NAME = "config.json"

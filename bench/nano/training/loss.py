@@ -21,8 +21,7 @@ from bench.nano.scenes.batched.compose import Scenes
 from bench.nano.scenes.batched.truth import LEAD
 from photonlite.models.layers import attend, layer_norm
 from photonlite.models.moondream.config import VisionConfig
-from photonlite.models.moondream.model import MoondreamModel
-from photonlite.models.moondream.region import SIZE_OCTAVES
+from photonlite.models.moondream.model import SIZE_OCTAVES, MoondreamModel
 
 _SOFT_BINS = 2.0
 _SOFT_STEPS = 8.0  # of an outline's grid of 960

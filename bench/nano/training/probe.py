@@ -7,8 +7,7 @@ from bench.nano.questions.maker import BOS, COORD, DETECT_LENGTH, QuestionMaker
 from bench.nano.scenes.batched.compose import Scenes
 from bench.nano.training.loss import PackedAttention, image_tokens
 from photonlite.models.layers import MaskedAttention
-from photonlite.models.moondream.model import MoondreamModel
-from photonlite.models.moondream.region import coord_from_bin, size_from_bin
+from photonlite.models.moondream.model import MoondreamModel, coord_from_bin, size_from_bin
 
 
 class Prefix:

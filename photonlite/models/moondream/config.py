@@ -1,19 +1,72 @@
 """Configuration of a Moondream checkpoint, read from its config.json; every dimension comes from here.
 
 The public Moondream 2 release ships an empty configuration and keeps its dimensions in code: they are the defaults
-below. `model_type` names the family, and the family decides rules that no tensor shows (`families.py`).
+below. `model_type` names the family, which decides rules and defaults that neither tensors nor released files show.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from photonlite.errors import ConfigError
-from photonlite.models.moondream.families import ALIASES, FAMILIES, RELEASED_VOCAB_SIZE, Family
+from photonlite.images.crops import CropSpec
 
 T = TypeVar("T")
+
+RELEASED_VOCAB_SIZE = 51200  # rows of the embedding in all public releases
+
+
+@dataclass(frozen=True)
+class Family:
+    """Rules and defaults of a family of checkpoints."""
+
+    name: str
+    any_id_continues: bool = False  # detect and point continue with any id but the end, not just the coordinate id
+    suppressed_in_answer: tuple[str, ...] = ()  # ids that never occur in an answer or caption after its first token
+    suppressed_in_reasoning: tuple[str, ...] = ()  # the same for reasoning
+    answer_id_before_reasoning: bool = False  # a prompt for reasoning has the answer id before the thinking id
+    templates: Mapping[str, Any] = field(default_factory=dict)  # in the released vocabulary, for files without any
+    region: Mapping[str, Any] = field(default_factory=dict)  # defaults that differ from Moondream 2's
+    text: Mapping[str, Any] = field(default_factory=dict)  # defaults that differ from Moondream 2's
+    controls_to: int = 21  # ids below this are control ids, which a path never contains
+
+
+_TEMPLATES: dict[str, Any] = {
+    "caption": {"short": [1, 32708, 2, 12492, 3], "normal": [1, 32708, 2, 6382, 3], "long": [1, 32708, 2, 4059, 3]},
+    "detect": {"prefix": [1, 7235, 476, 2], "suffix": [3]},
+    "point": {"prefix": [1, 2581, 2], "suffix": [3]},
+}
+# The released weights of Moondream 2 were trained with the answer id twice.
+_QUERY_2 = {"prefix": [1, 15381, 2], "suffix": [3, 3], "reasoning_suffix": [3, 4]}
+_QUERY_3 = {"prefix": [1, 15381, 2], "suffix": [3], "reasoning_suffix": [4]}
+_SEGMENT_3 = {"prefix": [1, 17374, 2], "suffix": [3]}
+_LINEAR = {"decoder": "linear", "norm": True}
+
+_MOONDREAM_2 = Family(
+    "moondream2",
+    any_id_continues=True,
+    suppressed_in_answer=("answer_id",),
+    suppressed_in_reasoning=("eos_id", "size_id"),
+    answer_id_before_reasoning=True,
+    templates=_TEMPLATES | {"query": _QUERY_2},
+)
+_MOONDREAM_3 = Family(
+    "moondream3",
+    templates=_TEMPLATES | {"query": _QUERY_3, "segment": _SEGMENT_3},
+    region=_LINEAR,
+    text={"rope_theta": 1_500_000.0, "max_context": 32768},
+)
+FAMILIES = {
+    "moondream2": _MOONDREAM_2,
+    "moondream": _MOONDREAM_2,  # as released files name it
+    "moondream1": _MOONDREAM_2,  # as released files name it
+    "moondream3": _MOONDREAM_3,
+    "photonlite_nano": Family("photonlite_nano", region=_LINEAR),
+}
+"""Families by `model_type`."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +91,6 @@ class TextConfig:
 
     @property
     def kv_heads(self) -> int:
-        """Key/value heads: as many as heads unless the configuration says otherwise."""
         return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
 
     @property
@@ -68,19 +120,19 @@ class VisionConfig:
     overlap_margin: int = 4
 
     def __post_init__(self) -> None:
-        _divides("vision", "enc_patch_size", self.enc_patch_size, "crop_size", self.crop_size)
         _divides("vision", "enc_n_heads", self.enc_n_heads, "enc_dim", self.enc_dim)
         if self.in_channels != 3:
             raise ConfigError(f"vision.in_channels is {self.in_channels}: images are read as RGB, set it to 3")
-        if 2 * self.overlap_margin >= self.grid:
-            raise ConfigError(
-                f"vision.overlap_margin {self.overlap_margin} on both sides leaves nothing of a grid of {self.grid}"
-            )
+        _ = self.crops  # checks the lengths of crops
+
+    @functools.cached_property
+    def crops(self) -> CropSpec:
+        return CropSpec(self.crop_size, self.enc_patch_size, self.overlap_margin, self.max_crops)
 
     @property
     def grid(self) -> int:
         """Patches along one side of a crop."""
-        return self.crop_size // self.enc_patch_size
+        return self.crops.grid
 
     @property
     def n_patches(self) -> int:
@@ -140,13 +192,13 @@ class TokenizerConfig:
     size_id: int = 6
     start_ground_points_id: int = 7
     end_ground_id: int = 9
+    reasoning: bool = True
+    spatial_refs: bool = True
     caption: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     query: Template | None = None
     detect: Template | None = None
     point: Template | None = None
     segment: Template | None = None
-    reasoning: bool = True
-    spatial_refs: bool = True
 
     @property
     def skills(self) -> tuple[str, ...]:
@@ -187,10 +239,11 @@ class MoondreamConfig:
         inner = raw.get("config")
         merged = {**raw, **inner} if isinstance(inner, Mapping) else dict(raw)
         kind = str(merged.get("model_type") or "moondream2")
-        family = FAMILIES.get(ALIASES.get(kind, kind))
+        family = FAMILIES.get(kind)
         if family is None:
-            known = ", ".join(sorted(FAMILIES.keys() | ALIASES.keys()))
-            raise ConfigError(f"model_type {kind!r} is not a family photonlite knows; it knows {known}")
+            raise ConfigError(
+                f"model_type {kind!r} is not a family photonlite knows; it knows {', '.join(sorted(FAMILIES))}"
+            )
         if "moe" in _section(merged, "text") or (kind == "moondream3" and "text" not in merged):
             raise ConfigError("this checkpoint has a mixture-of-experts text decoder, which photonlite cannot run yet")
         text = _build(TextConfig, "text", {**family.text, **_section(merged, "text")})
@@ -204,34 +257,29 @@ class MoondreamConfig:
 
 
 def _tokenizer(section: Mapping[str, Any], family: Family, vocab_size: int) -> TokenizerConfig:
-    templates = section.get("templates")
-    if templates is None:
+    given = section.get("templates")
+    if given is None:
         # The templates are ids of the released vocabulary: checkpoints with another one have none.
-        templates = family.templates if vocab_size == RELEASED_VOCAB_SIZE else {}
-    names = [field.name for field in dataclasses.fields(TokenizerConfig) if field.name.endswith("_id")]
-    ids = {name: section[name] for name in names if name in section}
-    base = _build(TokenizerConfig, "tokenizer", ids)
+        given = family.templates if vocab_size == RELEASED_VOCAB_SIZE else {}
+    flags = ("reasoning", "spatial_refs")
+    plain = {name: value for name, value in section.items() if name.endswith("_id") or name in flags}
+    base = _build(TokenizerConfig, "tokenizer", plain)
     try:
-        values: dict[str, Any] = {
+        templates: dict[str, Any] = {
             name: Template(tuple(t["prefix"]), tuple(t["suffix"]))
-            for name in ("detect", "point", "segment")
-            if (t := templates.get(name))
+            for name in ("query", "detect", "point", "segment")
+            if (t := given.get(name))
         }
-        values["caption"] = {length: tuple(ids) for length, ids in (templates.get("caption") or {}).items()}
-        if query := templates.get("query"):
-            suffix = tuple(query["suffix"])
+        templates["caption"] = {length: tuple(ids) for length, ids in (given.get("caption") or {}).items()}
+        if query := given.get("query"):
             opening = (base.answer_id,) if family.answer_id_before_reasoning else ()
-            reasoning = tuple(query.get("reasoning_suffix", (*opening, base.thinking_id)))
-            values["query"] = Template(tuple(query["prefix"]), suffix, reasoning)
+            suffix = tuple(query.get("reasoning_suffix", (*opening, base.thinking_id)))
+            templates["query"] = dataclasses.replace(templates["query"], reasoning_suffix=suffix)
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"tokenizer.templates cannot be read: {error!r}; each skill has lists prefix and suffix"
         ) from error
-    for name in ("reasoning", "spatial_refs"):
-        values[name] = section.get(name, True)
-        if not isinstance(values[name], bool):
-            raise ConfigError(f"tokenizer.{name} is {values[name]!r}: it must be true or false")
-    tokenizer = dataclasses.replace(base, **values)
+    tokenizer = dataclasses.replace(base, **templates)
     _check_ids(tokenizer, vocab_size)
     return tokenizer
 
@@ -256,12 +304,14 @@ def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _build(cls: type[T], name: str, values: Mapping[str, Any]) -> T:
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    known = {key: value for key, value in values.items() if key in fields and value is not None}
+    """Make a section from the values that it knows; null stands for the default."""
+    kinds = {f.name: str(f.type) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    known = {key: value for key, value in values.items() if key in kinds and value is not None}
     for key, value in known.items():
-        integral = "int" in str(fields[key].type)
-        if integral and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        if "int" in kinds[key] and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
             raise ConfigError(f"{name}.{key} is {value!r}: it must be a non-negative integer")
+        if "bool" in kinds[key] and not isinstance(value, bool):
+            raise ConfigError(f"{name}.{key} is {value!r}: it must be true or false")
     return cls(**known)
 
 

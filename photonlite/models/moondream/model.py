@@ -1,6 +1,15 @@
-"""The whole model: vision, text and region parts under the names of the public checkpoints."""
+"""The whole model: vision, text and region parts under the names of the public checkpoints.
+
+The region heads read and write sizes on a logarithmic scale of ten octaves, coordinates on a linear one:
+
+```
+coordinate of bin k of n:  k / n                       (the public reference's rule)
+size of bin k of n:        2 ** (10 k / (n - 1) - 10)  from 1/1024 to 1
+```
+"""
 
 import functools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -9,15 +18,68 @@ from torch import Tensor, nn
 from photonlite.images.crops import CropSpec
 from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import CropEncoder, Head, Heads, InputWeights, ModelShape, PromptDecoder, StepDecoder
-from photonlite.models.layers import Attention
-from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.layers import MLP, Attention, layer_norm
+from photonlite.models.moondream.config import MoondreamConfig, RegionConfig
 from photonlite.models.moondream.fused.decode import FusedDecode
-from photonlite.models.moondream.fused.packed import PackedBlock, pack_blocks
+from photonlite.models.moondream.fused.layers import PackedBlock, pack_blocks
 from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.models.moondream.fused.vision import FusedEncoder, fastest_head_size
-from photonlite.models.moondream.region import SIZE_OCTAVES, RegionHeads, coord_from_bin, size_from_bin
 from photonlite.models.moondream.text import TextDecoder
 from photonlite.models.moondream.vision import VisionEncoder
+
+SIZE_OCTAVES = 10
+
+
+def coord_from_bin(index: Tensor, bins: int) -> Tensor:
+    """Return the coordinate in [0, 1) of each bin, float32."""
+    return index.float() / bins
+
+
+def size_from_bin(index: Tensor, bins: int) -> Tensor:
+    """Return the width or height in [1/1024, 1] of each bin, float32."""
+    # In float64: float32 powers differ in their last bit between vector and scalar instructions of some processors.
+    return torch.exp2(index.double() * (SIZE_OCTAVES / (bins - 1)) - SIZE_OCTAVES).float()
+
+
+def fourier_features(value: Tensor, frequencies: Tensor) -> Tensor:
+    """Fourier features of Tancik et al. (2020): ``[cos(2 pi v W), sin(2 pi v W)]``.
+
+    v ``[N, d]`` and W ``[d, F]`` give ``[N, 2 F]`` in the type of W, that of the product in the reference too.
+    """
+    angle = (2 * math.pi * value.to(frequencies.dtype)) @ frequencies
+    return torch.cat((angle.cos(), angle.sin()), dim=-1)
+
+
+class RegionHeads(nn.Module):
+    """Encoders and decoders of coordinates and sizes."""
+
+    def __init__(self, config: RegionConfig) -> None:
+        super().__init__()
+        self.coord_features = nn.Parameter(torch.empty(1, config.coord_feat_dim // 2))
+        self.size_features = nn.Parameter(torch.empty(2, config.size_feat_dim // 2))
+        self.coord_encoder = nn.Linear(config.coord_feat_dim, config.dim)
+        self.size_encoder = nn.Linear(config.size_feat_dim, config.dim)
+        self.coord_decoder, self.size_decoder = (
+            nn.Linear(config.dim, bins) if config.decoder == "linear" else MLP(config.dim, config.inner_dim, bins)
+            for bins in (config.coord_out_dim, config.size_out_dim)
+        )
+        self.ln = layer_norm(config.dim) if config.norm else nn.Identity()
+
+    def encode_coord(self, value: Tensor) -> Tensor:
+        """Embed coordinates ``[N]`` in [0, 1] as ``[N, dim]``."""
+        return self.coord_encoder(fourier_features(value[:, None], self.coord_features))
+
+    def encode_size(self, value: Tensor) -> Tensor:
+        """Embed (width, height) pairs ``[N, 2]`` in [0, 1] as ``[N, dim]``."""
+        return self.size_encoder(fourier_features(value, self.size_features))
+
+    def coord_logits(self, hidden: Tensor) -> Tensor:
+        """Map raw hidden states ``[..., dim]`` to logits over coordinate bins ``[..., bins]``."""
+        return self.coord_decoder(self.ln(hidden))
+
+    def size_logits(self, hidden: Tensor) -> Tensor:
+        """Map raw hidden states ``[..., dim]`` to logits ``[..., 2, bins]``: width first, then height."""
+        return self.size_decoder(self.ln(hidden)).unflatten(-1, (2, -1))
 
 
 class MoondreamModel(nn.Module):
@@ -28,6 +90,8 @@ class MoondreamModel(nn.Module):
     """
 
     size_octaves: float = SIZE_OCTAVES
+    coordinate_of = staticmethod(coord_from_bin)
+    size_of = staticmethod(size_from_bin)
 
     def __init__(self, config: MoondreamConfig) -> None:
         super().__init__()
@@ -36,7 +100,7 @@ class MoondreamModel(nn.Module):
         self.text = TextDecoder(config.text)
         self.region = RegionHeads(config.region)
 
-    @property
+    @functools.cached_property
     def shape(self) -> ModelShape:
         text = self.config.text
         return ModelShape(
@@ -52,8 +116,7 @@ class MoondreamModel(nn.Module):
 
     @property
     def crop_spec(self) -> CropSpec:
-        vision = self.config.vision
-        return CropSpec(vision.crop_size, vision.enc_patch_size, vision.overlap_margin, vision.max_crops)
+        return self.config.vision.crops
 
     def crop_encoder(self, *, fp8: bool = False) -> CropEncoder:
         """Return fused kernels on a card or for FP8, and the modules otherwise."""
@@ -107,12 +170,6 @@ class MoondreamModel(nn.Module):
 
     def size_logits(self, hidden: Tensor) -> Tensor:
         return self.region.size_logits(hidden)
-
-    def coordinate_of(self, index: Tensor, bins: int) -> Tensor:
-        return coord_from_bin(index, bins)
-
-    def size_of(self, index: Tensor, bins: int) -> Tensor:
-        return size_from_bin(index, bins)
 
     @property
     def heads(self) -> Heads:

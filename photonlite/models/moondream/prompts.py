@@ -15,16 +15,13 @@ point.
 import functools
 from collections.abc import Iterable, Sequence
 from numbers import Real
-from typing import TypeVar
 
 from photonlite.errors import SettingsError, SpatialRefError, UnsupportedSkillError
 from photonlite.grammar.decoding.base import PATH_GRID, PathIds, Vocabulary
-from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.config import MoondreamConfig, Template
 from photonlite.models.tokenizer import IncrementalDetokenizer, Tokenizer
 from photonlite.request import Token
 from photonlite.settings import plain
-
-T = TypeVar("T")
 
 _LENGTHS = ("short", "normal", "long")
 _COMMANDS = frozenset("MmLlHhVvCcSsQqTtZz")
@@ -39,24 +36,15 @@ class MoondreamPrompts:
     """
 
     def __init__(self, config: MoondreamConfig, tokenizer: Tokenizer) -> None:
-        self._config = config
-        self._tokenizer = tokenizer
-
-    @property
-    def skills(self) -> tuple[str, ...]:
-        return self._config.tokenizer.skills
-
-    @property
-    def max_context(self) -> int:
-        return self._config.text.max_context
-
-    @property
-    def prefix_length(self) -> int:
-        return self._config.prefix_length
+        self._family, self._ids, self._tokenizer = config.family, config.tokenizer, tokenizer
+        self.skills = config.tokenizer.skills
+        self.max_context = config.text.max_context
+        self.prefix_length = config.prefix_length
+        self.vocab_size = config.text.vocab_size
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
-        ids, family = self._config.tokenizer, self._config.family
+        ids, family = self._ids, self._family
         return Vocabulary(
             end=ids.eos_id,
             answer=ids.answer_id,
@@ -76,7 +64,7 @@ class MoondreamPrompts:
         The public format reads a path id by id in the same way.
         """
         commands, integers, minus = {}, {}, set()
-        for token_id in range(self._config.family.controls_to, self._config.text.vocab_size):
+        for token_id in range(self._family.controls_to, self.vocab_size):
             text = self._tokenizer.decode([token_id]).strip()
             if text in _COMMANDS:
                 commands[token_id] = text
@@ -90,7 +78,7 @@ class MoondreamPrompts:
         """Return the prompt for a description; SettingsError for an unknown length."""
         if length not in _LENGTHS:
             raise SettingsError(f"caption length {str(length)[:40]!r} is unknown: it is one of {', '.join(_LENGTHS)}")
-        templates = self._config.tokenizer.caption
+        templates = self._ids.caption
         if length not in templates:
             offered = f"captions of length {', '.join(templates)}" if templates else self._offer()
             raise UnsupportedSkillError(
@@ -100,40 +88,28 @@ class MoondreamPrompts:
 
     def query(self, question: str, *, reasoning: bool, refs: Sequence[Sequence[float]]) -> tuple[Token, ...]:
         """Return the prompt for a question, about the locations in `refs` if there are any."""
-        template = self._template("query", self._config.tokenizer.query)
-        if reasoning and not self._config.tokenizer.reasoning:
-            raise UnsupportedSkillError("this checkpoint was not trained for reasoning: ask with reasoning=False")
-        suffix = template.reasoning_suffix if reasoning else template.suffix
-        return self._prompt(template.prefix, refs, question, suffix)
+        return self._prompt("query", question, refs, reasoning=reasoning)
 
     def detect(self, subject: str) -> tuple[Token, ...]:
         """Return the prompt for the boxes of an object."""
-        template = self._template("detect", self._config.tokenizer.detect)
-        return self._prompt(template.prefix, (), " " + subject, template.suffix)
+        return self._prompt("detect", " " + subject)
 
     def point(self, subject: str, *, refs: Sequence[Sequence[float]]) -> tuple[Token, ...]:
         """Return the prompt for the points of an object."""
-        template = self._template("point", self._config.tokenizer.point)
-        return self._prompt(template.prefix, refs, " " + subject, template.suffix)
+        return self._prompt("point", " " + subject, refs)
 
     def segment(self, subject: str, *, refs: Sequence[Sequence[float]]) -> tuple[Token, ...]:
         """Return the prompt for the outline of an object."""
-        template = self._template("segment", self._config.tokenizer.segment)
-        path = self.path_ids
-        if not path.integers or not {"M", "m"} & set(path.commands.values()):
+        if self._ids.segment and not (self.path_ids.integers and {"M", "m"} & set(self.path_ids.commands.values())):
             raise UnsupportedSkillError(
                 "this checkpoint has a segment prompt, but its tokenizer has no single tokens for path commands and "
                 "integers: use the tokenizer.json it was trained with"
             )
-        return self._prompt(template.prefix, refs, subject, template.suffix)
+        return self._prompt("segment", subject, refs)
 
     def spell(self, text: str) -> tuple[int, ...]:
         """Encode text as the model writes it, without special ids."""
         return tuple(self._tokenizer.spell(text))
-
-    @property
-    def vocab_size(self) -> int:
-        return self._config.text.vocab_size
 
     def pieces(self) -> list[bytes]:
         """Return the bytes of each id; none for one that is special or has no token."""
@@ -141,34 +117,34 @@ class MoondreamPrompts:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids; special ones vanish."""
-        return self._tokenizer.decode(list(ids))
+        return self._tokenizer.decode(ids)
 
     def detokenizer(self) -> IncrementalDetokenizer:
         """Return a decoder for a stream of ids."""
         return IncrementalDetokenizer(self._tokenizer)
 
     def _prompt(
-        self, prefix: Iterable[int], refs: Sequence[Sequence[float]], text: str, suffix: Iterable[int]
+        self, skill: str, text: str, refs: Sequence[Sequence[float]] = (), *, reasoning: bool = False
     ) -> tuple[Token, ...]:
-        return (*_text(prefix), *self._references(refs), *_text(self._tokenizer.encode(text)), *_text(suffix))
-
-    def _references(self, refs: Sequence[Sequence[float]]) -> list[Token]:
-        """Encode points as two coordinates each, boxes as centre and size."""
-        if refs and not self._config.tokenizer.spatial_refs:
-            raise UnsupportedSkillError("this checkpoint was not trained for spatial references: ask without them")
-        coordinate, size = self._config.tokenizer.coord_id, self._config.tokenizer.size_id
-        tokens = []
-        for values in map(check_reference, refs):
-            x, y = values[:2] if len(values) == 2 else ((values[0] + values[2]) / 2, (values[1] + values[3]) / 2)
-            tokens += [Token(coordinate, (x,)), Token(coordinate, (y,))]
-            if len(values) == 4:
-                tokens.append(Token(size, (values[2] - values[0], values[3] - values[1])))
-        return tokens
-
-    def _template(self, skill: str, template: T | None) -> T:
+        template: Template | None = getattr(self._ids, skill)
         if template is None:
             raise UnsupportedSkillError(f"this checkpoint was not trained for {skill}; it has {self._offer()}")
-        return template
+        if reasoning and not self._ids.reasoning:
+            raise UnsupportedSkillError("this checkpoint was not trained for reasoning: ask with reasoning=False")
+        if refs and not self._ids.spatial_refs:
+            raise UnsupportedSkillError("this checkpoint was not trained for spatial references: ask without them")
+        places = [token for ref in refs for token in self._reference(check_reference(ref))]
+        suffix = template.reasoning_suffix if reasoning else template.suffix
+        return (*_text(template.prefix), *places, *_text(self._tokenizer.encode(text)), *_text(suffix))
+
+    def _reference(self, values: tuple[float, ...]) -> list[Token]:
+        """Encode a point as two coordinates, a box as its centre and its size."""
+        coordinate, size = self._ids.coord_id, self._ids.size_id
+        if len(values) == 2:
+            return [Token(coordinate, (value,)) for value in values]
+        left, top, right, bottom = values
+        centre = ((left + right) / 2, (top + bottom) / 2)
+        return [*(Token(coordinate, (value,)) for value in centre), Token(size, (right - left, bottom - top))]
 
     def _offer(self) -> str:
         return ", ".join(self.skills) or "no skills at all"

@@ -11,25 +11,8 @@ x ── ln ─┬─ attention ─┐
 import torch
 from torch import Tensor, nn
 
-from photonlite.models.layers import MLP, Attention, layer_norm, rotary_table, rotate
+from photonlite.models.layers import MLP, Attention, SelfAttention, layer_norm, rotary_table, rotate
 from photonlite.models.moondream.config import TextConfig
-
-
-class DecoderAttention(nn.Module):
-    """Fused QKV projection, rotary embedding, attention through the caller's cache, output projection."""
-
-    def __init__(self, config: TextConfig, layer: int) -> None:
-        super().__init__()
-        self.layer = layer
-        self.heads, self.kv_heads, self.head_dim = config.n_heads, config.kv_heads, config.head_dim
-        self.qkv = nn.Linear(config.dim, (self.heads + 2 * self.kv_heads) * self.head_dim)
-        self.proj = nn.Linear(config.dim, config.dim)
-
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attention: Attention) -> Tensor:
-        qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # [B, T, H + 2 H_kv, D]
-        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
-        out = attention(self.layer, rotate(q, *rotary), rotate(k, *rotary), v)  # [B, T, H, D]
-        return self.proj(out.flatten(2))
 
 
 class DecoderBlock(nn.Module):
@@ -37,13 +20,17 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, config: TextConfig, layer: int) -> None:
         super().__init__()
+        self.layer = layer
         self.ln = layer_norm(config.dim)
-        self.attn = DecoderAttention(config, layer)
+        self.attn = SelfAttention(config.dim, config.n_heads, config.kv_heads)
         self.mlp = MLP(config.dim, config.ff_dim, config.dim)
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attention: Attention) -> Tensor:
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return attention(self.layer, rotate(q, *rotary), rotate(k, *rotary), v)
+
         n = self.ln(x)  # [B, T, dim]
-        return x + self.attn(n, rotary, attention) + self.mlp(n)  # in this order, as the reference rounds
+        return x + self.attn(n, attend) + self.mlp(n)  # in this order, as the reference rounds
 
 
 class TextDecoder(nn.Module):
@@ -51,7 +38,7 @@ class TextDecoder(nn.Module):
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
-        self.config = config
+        self.rotary_dim, self.rope_theta = config.rotary_dim, config.rope_theta
         self.wte = nn.Parameter(torch.empty(config.vocab_size, config.dim))
         self.blocks = nn.ModuleList(DecoderBlock(config, layer) for layer in range(config.n_layers))
         self.post_ln = layer_norm(config.dim)
@@ -62,11 +49,8 @@ class TextDecoder(nn.Module):
         return nn.functional.embedding(ids, self.wte)
 
     def forward(self, x: Tensor, positions: Tensor, attention: Attention) -> Tensor:
-        """Map embeddings ``[B, T, dim]`` at positions ``[T]`` or ``[B, T]`` to hidden states before the final norm.
-
-        BOS has position 0, the image follows.
-        """
-        rotary = rotary_table(positions, self.config.rotary_dim, self.config.rope_theta)
+        """Map embeddings ``[B, T, dim]`` at positions ``[T]`` or ``[B, T]`` to hidden states before the final norm."""
+        rotary = rotary_table(positions, self.rotary_dim, self.rope_theta)
         for block in self.blocks:
             x = block(x, rotary, attention)
         return x
@@ -77,7 +61,7 @@ class TextDecoder(nn.Module):
 
     @torch.no_grad()
     def kv_statistics(self) -> tuple[tuple[float, float], ...]:
-        """Estimate the root mean square of keys and of values of each layer, from the weights.
+        """Estimate the root mean square of each layer's keys and values; see `models.base.Model`.
 
         A layer norm gives ``gamma * z + beta`` in which `z` has mean 0 and variance 1. With independent entries of
         `z`, row `i` of the projection ``W x + b`` has

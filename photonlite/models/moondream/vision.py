@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from photonlite.models.layers import MLP, attend, layer_norm
+from photonlite.models.layers import MLP, SelfAttention, attend, layer_norm
 from photonlite.models.moondream.config import VisionConfig
 
 
@@ -21,32 +21,18 @@ def normalize_pixels(pixels: Tensor) -> Tensor:
     return (pixels.float() / 255 - 0.5) / 0.5
 
 
-class EncoderAttention(nn.Module):
-    """Attention among the patches of one crop, without a mask."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.proj = nn.Linear(dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)  # [n, P, H, D / H] each
-        return self.proj(attend(q, k, v, None).flatten(2))
-
-
 class EncoderBlock(nn.Module):
     """A pre-norm transformer block over ``[n, P, D]``."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
         self.ln1 = layer_norm(config.enc_dim)
-        self.attn = EncoderAttention(config.enc_dim, config.enc_n_heads)
+        self.attn = SelfAttention(config.enc_dim, config.enc_n_heads, config.enc_n_heads)
         self.ln2 = layer_norm(config.enc_dim)
         self.mlp = MLP(config.enc_dim, config.enc_ff_dim, config.enc_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.ln1(x))
+        x = x + self.attn(self.ln1(x), attend)
         return x + self.mlp(self.ln2(x))
 
 
@@ -55,7 +41,7 @@ class VisionEncoder(nn.Module):
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.grid = config, config.grid
         self.patch_emb = nn.Linear(config.patch_dim, config.enc_dim)
         self.pos_emb = nn.Parameter(torch.empty(1, config.n_patches, config.enc_dim))
         self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.enc_n_layers))
@@ -80,7 +66,7 @@ class VisionEncoder(nn.Module):
 
     def _patches(self, pixels: Tensor) -> Tensor:
         """Cut ``[n, C, C, 3]`` into patch vectors ``[n, P, 3 * patch * patch]``, channel-major."""
-        size, grid = self.config.enc_patch_size, self.config.grid
+        size, grid = self.config.enc_patch_size, self.grid
         if not pixels.is_floating_point():
             pixels = normalize_pixels(pixels)
         patches = pixels.to(self.patch_emb.weight.dtype).reshape(len(pixels), grid, size, grid, size, -1)
@@ -91,23 +77,17 @@ class VisionEncoder(nn.Module):
 
         A crop loses its margin on every side with an adjacent crop and keeps it at the image's border.
         """
-        grid, margin = self.config.grid, self.config.overlap_margin
+        grid, margin = self.grid, self.config.overlap_margin
         rows, columns = tiling
         crops = features.reshape(rows, columns, grid, grid, -1)
 
         def kept(index: int, count: int) -> slice:
             return slice(margin if index > 0 else 0, grid - margin if index < count - 1 else grid)
 
-        return torch.cat(
-            [
-                torch.cat([crops[i, j][kept(i, rows), kept(j, columns)] for j in range(columns)], dim=1)
-                for i in range(rows)
-            ],
-            dim=0,
-        )
+        lines = [[crops[i, j][kept(i, rows), kept(j, columns)] for j in range(columns)] for i in range(rows)]
+        return torch.cat([torch.cat(line, dim=1) for line in lines])
 
     def pool(self, stitched: Tensor) -> Tensor:
         """Average a map ``[H, W, D]`` into ``[P, D]`` over adaptive, overlapping bins."""
-        grid = self.config.grid
-        pooled = functional.adaptive_avg_pool2d(stitched.permute(2, 0, 1), (grid, grid))
+        pooled = functional.adaptive_avg_pool2d(stitched.permute(2, 0, 1), (self.grid, self.grid))
         return pooled.permute(1, 2, 0).flatten(0, 1)

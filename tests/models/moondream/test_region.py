@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from photonlite.models.moondream.region import (
+from photonlite.models.moondream.model import (
     coord_from_bin,
     fourier_features,
     size_from_bin,

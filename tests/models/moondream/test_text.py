@@ -25,7 +25,7 @@ def test_inverse_frequencies(theta: float, frequencies: list[float]) -> None:
 def test_rotary_tables_stay_float32_in_a_bfloat16_model() -> None:
     model = tiny_model(tiny_config()).to(torch.bfloat16)
     tables = []
-    model.text.blocks[0].attn.register_forward_pre_hook(lambda module, args: tables.extend(args[1]))
+    model.text.blocks[0].register_forward_pre_hook(lambda module, args: tables.extend(args[1]))
 
     hidden = model(torch.randn(1, 3, 24, dtype=torch.bfloat16), torch.arange(500, 503), MaskedAttention())
 
@@ -81,8 +81,11 @@ def test_attention_and_mlp_read_the_same_norm() -> None:
     rotary = rotary_table(torch.arange(3), config.rotary_dim, config.rope_theta)
     attention = MaskedAttention()
 
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return attention(0, rotate(q, *rotary), rotate(k, *rotary), v)
+
     normed = block.ln(x)
-    wanted = x + block.attn(normed, rotary, attention) + block.mlp(normed)
+    wanted = x + block.attn(normed, attend) + block.mlp(normed)
 
     assert torch.allclose(block(x, rotary, attention), wanted)
 

@@ -26,7 +26,7 @@ MUTANTS = [
     ),
     Mutant(
         "a packed model keeps its weights twice",
-        "models/moondream/fused/packed.py",
+        "models/moondream/fused/layers.py",
         "_share(fc1, w_in[rows:], b_in[rows:])",
         "_share(fc1, w_in[rows:].clone(), b_in[rows:])",
         "tests/models/moondream/fused/test_packed.py",

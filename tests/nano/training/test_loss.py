@@ -22,7 +22,7 @@ from bench.nano.training.loss import (
     pack,
 )
 from photonlite.images.crops import CropSpec, cut_crops
-from photonlite.models.moondream.region import coord_from_bin, size_from_bin
+from photonlite.models.moondream.model import coord_from_bin, size_from_bin
 from photonlite.request import Token
 from tests.nano.small import scenes_of
 from tests.plain import PlainRunner

@@ -25,7 +25,7 @@ from photonlite.kernels.small_batch_gemm import (
 from photonlite.models.base import KvPages, NextPositions
 from photonlite.models.layers import rotary_table
 from photonlite.models.moondream.config import TextConfig
-from photonlite.models.moondream.fused.packed import PackedBlock
+from photonlite.models.moondream.fused.layers import PackedBlock
 
 
 class FusedDecode:

@@ -1,4 +1,4 @@
-"""Linear layers over rows, in full precision or FP8, with residual addition and norm between two of them.
+"""Weights packed for fused kernels; linear layers over rows, with residual addition and norm between two of them.
 
 ```
 FP8   x ────────────── + bias, rounded ─> x         else   x ───────┐
@@ -7,7 +7,8 @@ FP8   x ────────────── + bias, rounded ─> x       
 ```
 
 Where the product itself adds to the residual stream, the norm reads one tensor instead of two and writes one instead of
-two. The stream then lacks biases: the same numbers in every row, known beforehand, which every norm adds to its input.
+two (the gain is in `bench/results/gpu-notes.md`). The stream then lacks biases: the same numbers in every row, known
+beforehand, which every norm adds to its input.
 """
 
 from collections.abc import Sequence
@@ -22,12 +23,54 @@ from torch.nn import functional
 from photonlite.kernels.activations import gelu_linear
 from photonlite.kernels.fp8 import fp8_linear, gelu_fp8, quantise_weight
 from photonlite.kernels.norms import residual_norm, residual_norm_fp8, shifted_norm
-
-PRODUCTS_ADD = True
-"""Whether products add to the residual stream where they can; the gain is in `bench/results/gpu-notes.md`."""
+from photonlite.models.moondream.text import DecoderBlock, TextDecoder
 
 Rows = tuple[Tensor, ...]
 """Input of a product: ``[T, K]``, or e4m3 ``[T, K]`` and scales ``[T, 1]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBlock:
+    """One decoder block's weights for fused kernels: two matrices instead of four.
+
+    One product of the normalised input gives queries, keys, values and the inner MLP, one of attention and GELU
+    outputs side by side gives what is added. The block's parameters keep their names, shapes and values: they are views
+    of these matrices.
+    """
+
+    w_in: Tensor  # [(H + 2 H_kv) D + ff, dim]: q, k, v, fc1
+    b_in: Tensor  # [(H + 2 H_kv) D + ff]
+    w_out: Tensor  # [dim, H D + ff]: attention, fc2
+    b_out: Tensor  # [dim]: the biases of both output layers, summed in float32 at least
+    ln_weight: Tensor  # [dim]
+    ln_bias: Tensor  # [dim]
+    eps: float
+
+
+def pack_blocks(text: TextDecoder) -> tuple[PackedBlock, ...]:
+    """Pack the blocks of a decoder in evaluation mode, one by one: at most one block's weights exist twice."""
+    return tuple(_pack(block) for block in text.blocks if isinstance(block, DecoderBlock))
+
+
+@torch.no_grad()
+def _pack(block: DecoderBlock) -> PackedBlock:
+    qkv, fc1, proj, fc2 = block.attn.qkv, block.mlp.fc1, block.attn.proj, block.mlp.fc2
+    w_in = torch.cat((qkv.weight, fc1.weight))
+    b_in = torch.cat((qkv.bias, fc1.bias))
+    w_out = torch.cat((proj.weight, fc2.weight), dim=1)
+    rows, columns = len(qkv.weight), proj.weight.shape[1]
+    _share(qkv, w_in[:rows], b_in[:rows])
+    _share(fc1, w_in[rows:], b_in[rows:])
+    _share(proj, w_out[:, :columns], proj.bias)
+    _share(fc2, w_out[:, columns:], fc2.bias)
+    wide = torch.promote_types(proj.bias.dtype, torch.float32)
+    b_out = (proj.bias.to(wide) + fc2.bias.to(wide)).detach()
+    return PackedBlock(w_in, b_in, w_out, b_out, block.ln.weight.detach(), block.ln.bias.detach(), block.ln.eps)
+
+
+def _share(layer: nn.Linear, weight: Tensor, bias: Tensor) -> None:
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    layer.bias = nn.Parameter(bias.detach(), requires_grad=False)
 
 
 class WideLinear:
@@ -95,57 +138,38 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class AddingNorm:
-    """A linear layer, and a norm that adds its product to the stream, out of place."""
+class Join:
+    """A linear layer whose product goes into the residual stream, and the norm behind it.
+
+    The norm adds product and `bias`, out of place; or, with `in_place`, the product adds itself, and the stream then
+    lacks `bias`.
+    """
 
     linear: Linear
     bias: Tensor
     norm: Norm
+    in_place: bool
 
     def __call__(self, x: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
         """Return the stream ``[T, N]`` after `x`, and its norm as rows."""
+        if self.in_place and isinstance(self.linear, WideLinear):
+            self.linear.add_to(x, rows)
+            return x, (shifted_norm(x, self.bias, self.norm.weight, self.norm.bias, self.norm.eps),)
         return self.norm(x, self.linear(rows), self.bias)
-
-
-@dataclass(frozen=True, slots=True)
-class AddingProduct:
-    """A linear layer that adds its product to the stream in place, and a norm; the stream then lacks `bias`."""
-
-    linear: WideLinear
-    bias: Tensor
-    norm: Norm
-
-    def __call__(self, x: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-        """Return the stream ``[T, N]`` after `x`, and its norm as rows."""
-        self.linear.add_to(x, rows)
-        return x, (shifted_norm(x, self.bias, self.norm.weight, self.norm.bias, self.norm.eps),)
-
-
-Join: TypeAlias = AddingNorm | AddingProduct
 
 
 def join_layers(
     linears: Sequence[Linear], biases: Sequence[Tensor], norms: Sequence[Norm]
 ) -> tuple[list[Join], list[Tensor]]:
-    """Join layers to a residual stream one after the other; the first join leaves its input unchanged.
+    """Join layers without biases of their own to a residual stream; the first join leaves its input unchanged.
 
-    Args:
-        linears: Without biases of their own.
-        biases: Of each of them, ``[N]``; there may be more, of layers that are not joined.
-        norms: Behind each of them.
-
-    Returns:
-        The joins, and after each bias the sum that must be added to the stream to complete it.
+    `biases` ``[N]`` and `norms` belong to the layers in order; there may be more biases, of layers that are not joined.
+    Returns the joins, and after each bias the sum that must be added to the stream to complete it.
     """
-    adding = PRODUCTS_ADD and all(isinstance(linear, WideLinear) for linear in linears)
+    adding = all(isinstance(linear, WideLinear) for linear in linears)
     lacking = list(biases)
     if adding and len(biases) > 1:
         wide = torch.promote_types(biases[0].dtype, torch.float32)
         lacking[1:] = accumulate(bias.to(wide) for bias in biases[1:])
-    joins: list[Join] = []
-    for linear, bias, norm in zip(linears, lacking, norms, strict=False):
-        if adding and joins and isinstance(linear, WideLinear):
-            joins.append(AddingProduct(linear, bias, norm))
-        else:
-            joins.append(AddingNorm(linear, bias, norm))
-    return joins, lacking
+    parts = enumerate(zip(linears, lacking, norms, strict=False))
+    return [Join(*part, in_place=adding and index > 0) for index, part in parts], lacking

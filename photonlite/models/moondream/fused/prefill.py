@@ -26,8 +26,7 @@ from photonlite.kernels.rotary import rotary_gelu_write
 from photonlite.models.base import KvPages, PackedPrompts
 from photonlite.models.layers import rotary_table
 from photonlite.models.moondream.config import TextConfig
-from photonlite.models.moondream.fused.layers import Fp8Linear, Norm, Rows, WideLinear, join_layers
-from photonlite.models.moondream.fused.packed import PackedBlock
+from photonlite.models.moondream.fused.layers import Fp8Linear, Norm, PackedBlock, Rows, WideLinear, join_layers
 
 
 class FusedPrefill:

@@ -3,8 +3,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from photonlite.models.moondream.fused import layers
-from photonlite.models.moondream.fused.layers import AddingNorm, AddingProduct, Fp8Linear, Norm, WideLinear, join_layers
+from photonlite.models.moondream.fused.layers import Fp8Linear, Norm, WideLinear, join_layers
 
 DIM, LAYERS = 12, 4
 
@@ -17,12 +16,10 @@ def layers_of(dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor], list[Norm
     return weights, biases, norms
 
 
-@pytest.mark.parametrize("products_add", [True, False])
 @pytest.mark.parametrize("joined", [0, 1, LAYERS])
 def test_a_stream_and_what_it_lacks_are_the_sum_of_all_layers(
-    joined: int, products_add: bool, monkeypatch: pytest.MonkeyPatch
+    joined: int,
 ) -> None:
-    monkeypatch.setattr(layers, "PRODUCTS_ADD", products_add)
     weights, biases, norms = layers_of(torch.float64)
     linears = [WideLinear(weight, None) for weight in weights[:joined]]
     start = x = torch.randn(5, DIM, dtype=torch.float64)
@@ -36,7 +33,7 @@ def test_a_stream_and_what_it_lacks_are_the_sum_of_all_layers(
         total = total + rows @ weight.T + bias
         x, (normal,) = join(x, (rows,))
         torch.testing.assert_close(normal, functional.layer_norm(total, (DIM,), norm.weight, norm.bias, norm.eps))
-        torch.testing.assert_close(x + lack if isinstance(join, AddingProduct) else x, total)
+        torch.testing.assert_close(x + lack if join.in_place else x, total)
     assert torch.equal(start, kept)  # the first join writes over nothing
     if joined < LAYERS:
         torch.testing.assert_close(x + lacking[joined], total + biases[joined])
@@ -56,5 +53,5 @@ def test_products_of_8_bits_leave_adding_to_the_norm() -> None:
 
     joins, lacking = join_layers([Fp8Linear(weight, None) for weight in weights], biases, norms)
 
-    assert all(isinstance(join, AddingNorm) for join in joins)
+    assert not any(join.in_place for join in joins)
     assert all(lack is bias for lack, bias in zip(lacking, biases, strict=True))

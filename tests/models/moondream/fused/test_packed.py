@@ -6,7 +6,7 @@ from torch import Tensor
 
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.models.moondream.fused.packed import pack_blocks
+from photonlite.models.moondream.fused.layers import pack_blocks
 from photonlite.models.moondream.model import MoondreamModel
 from tests.tiny import tiny_config, tiny_model
 
