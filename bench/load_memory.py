@@ -35,7 +35,7 @@ import torch
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.weights import load_model
-from photonlite.models.shards import WeightFiles
+from photonlite.models.shards import find_weights
 
 LIMIT = 1.2
 RESULT = Path(__file__).parent / "results" / "load_memory.md"
@@ -97,14 +97,14 @@ def memory() -> dict[str, int]:
 
 def measure(folder: Path) -> dict[str, float]:
     """Load the checkpoint in this process and give the figures; called in a fresh process."""
-    weights = WeightFiles.in_folder(folder)
+    weights = find_weights(folder)
     before = memory()
     model = _load(weights)
     after = memory()
     count = sum(parameter.numel() for parameter in model.parameters())
     del model
     ratios = [_seconds(_load, weights) / _seconds(_read, weights) for _ in range(ROUNDS)]
-    size = sum(file.stat().st_size for file in weights.files)
+    size = sum(file.stat().st_size for file in weights)
     return {
         "parameters": count,
         "peak": after["VmHWM"] / size,
@@ -117,14 +117,14 @@ def measure(folder: Path) -> dict[str, float]:
     }
 
 
-def _load(weights: WeightFiles) -> MoondreamModel:
+def _load(weights: tuple[Path, ...]) -> MoondreamModel:
     return load_model(weights, MoondreamConfig.from_dict({}), device="cpu", dtype=torch.bfloat16)
 
 
-def _read(weights: WeightFiles) -> list[torch.Tensor]:
+def _read(weights: tuple[Path, ...]) -> list[torch.Tensor]:
     """Read the files into memory that the kernel has yet to hand out."""
     contents = []
-    for file in weights.files:
+    for file in weights:
         content = torch.empty(file.stat().st_size, dtype=torch.uint8)
         view, at = content.numpy().data, 0
         with file.open("rb", buffering=0) as stream:
@@ -134,7 +134,7 @@ def _read(weights: WeightFiles) -> list[torch.Tensor]:
     return contents
 
 
-def _seconds(work: Callable[[WeightFiles], object], weights: WeightFiles) -> float:
+def _seconds(work: Callable[[tuple[Path, ...]], object], weights: tuple[Path, ...]) -> float:
     """Time a piece of work; what it gives is freed after the clock has stopped."""
     start = time.perf_counter()
     result = work(weights)

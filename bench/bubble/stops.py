@@ -9,9 +9,8 @@ logits    of the end id: far above all others where the mark is, far below them 
 import torch
 from torch import Tensor
 
-from photonlite.models.base import KvPages, Model, NextPositions, PackedPrompts, PromptDecoder, StepDecoder
+from photonlite.models.base import KvPages, Model, ModelView, NextPositions, PackedPrompts, PromptDecoder, StepDecoder
 from photonlite.models.layers import Attention
-from photonlite.models.views import ModelView
 from photonlite.runner import sampler
 
 _LIMIT = 2.0**14

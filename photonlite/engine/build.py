@@ -19,8 +19,7 @@ from photonlite.engine.core import EngineCore
 from photonlite.grammar.automata.mask import words
 from photonlite.images.packing import MOST_BYTES
 from photonlite.kernels.fp8 import require_fp8_linears
-from photonlite.models.base import CropEncoder, Model, ModelShape, PromptDecoder
-from photonlite.models.views import UnfusedModel
+from photonlite.models.base import CropEncoder, Model, ModelShape, PromptDecoder, UnfusedModel
 from photonlite.observe.trace import Tracer
 from photonlite.runner.graphs.capture import CudaCapturer, GraphReport
 from photonlite.runner.graphs.decode import VARIANTS, GraphOptions

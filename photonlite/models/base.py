@@ -8,7 +8,7 @@ Sizes: B sequences, T positions, R rows of a packed prompt, P pages or patches, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -35,15 +35,10 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A head as data: linear layers behind a norm, with the tanh approximation of GELU between them.
+    """A head as data: linear layers behind a norm, with the tanh approximation of GELU between them."""
 
-    Attributes:
-        norm: Weight ``[dim]``, bias ``[dim]`` and eps of a layer norm; None where there is none.
-        layers: Weight ``[out, in]`` and bias ``[out]`` of each.
-    """
-
-    norm: tuple[Tensor, Tensor, float] | None
-    layers: tuple[tuple[Tensor, Tensor], ...]
+    norm: tuple[Tensor, Tensor, float] | None  # weight [dim], bias [dim] and eps of a layer norm, if there is one
+    layers: tuple[tuple[Tensor, Tensor], ...]  # weight [out, in] and bias [out] of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,27 +128,23 @@ class CropEncoder(Protocol):
 class Model(Protocol):
     """One family's network. Values in [0, 1] and bins are float32 and int64 on the model's device.
 
-    Where a method takes `fp8`, linear layers multiply e4m3 numbers if it is set; it raises SettingsError on a card
-    whose kernels cannot multiply the model's sizes.
+    The fused parts are None where `forward`, or the model's own methods, serve as well. With `fp8` linear layers
+    multiply e4m3 numbers; SettingsError on a card whose kernels cannot multiply the model's sizes.
     """
 
     @property
     def shape(self) -> ModelShape: ...
     @property
     def crop_spec(self) -> CropSpec: ...
-
     @property
-    def vision(self) -> CropEncoder:
-        """The image encoder in operations of PyTorch; the first stage may take the crops of several images."""
-
-    def crop_encoder(self, *, fp8: bool = False) -> CropEncoder:
-        """Return the fastest image encoder for the device, with the same parameters."""
-
-    def prompt_decoder(self, *, fp8: bool = False) -> PromptDecoder | None:
-        """Return the decoder for packed prompts; None where `forward` serves prompts as well."""
-
-    def step_decoder(self) -> StepDecoder | None:
-        """Return the decoder for decode steps; None where `forward` serves them as well."""
+    def vision(self) -> CropEncoder: ...  # in operations of PyTorch; the first stage takes crops of several images
+    def crop_encoder(self, *, fp8: bool = False) -> CropEncoder: ...  # the fastest one for the device
+    def prompt_decoder(self, *, fp8: bool = False) -> PromptDecoder | None: ...
+    def step_decoder(self) -> StepDecoder | None: ...
+    @property
+    def heads(self) -> Heads | None: ...
+    @property
+    def input_weights(self) -> InputWeights | None: ...
 
     def kv_statistics(self) -> Sequence[tuple[float, float]]:
         """Estimate the root mean square of each layer's keys and values from the weights, within a factor of ten.
@@ -180,8 +171,28 @@ class Model(Protocol):
     @property
     def size_octaves(self) -> float: ...
 
-    # As data for fused kernels; None where they have another form:
-    @property
-    def heads(self) -> Heads | None: ...
-    @property
-    def input_weights(self) -> InputWeights | None: ...
+
+_AnyBase: Any = object  # type checkers then accept a view wherever a model is expected
+
+
+class ModelView(_AnyBase):  # type: ignore[misc]
+    """Forwards to a model every member that a subclass does not define."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+class UnfusedModel(ModelView):
+    """A model without its fused kernels: every operation is one of PyTorch's."""
+
+    heads = input_weights = None
+
+    def crop_encoder(self, *, fp8: bool = False) -> CropEncoder:
+        vision: CropEncoder = self._model.vision
+        return vision
+
+    def prompt_decoder(self, *, fp8: bool = False) -> None: ...
+    def step_decoder(self) -> None: ...

@@ -1,15 +1,12 @@
 """Loading a checkpoint by name: files, tokenizer, weights and prompts."""
 
-import dataclasses
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from photonlite.models.base import Model
 from photonlite.models.loading import resolve
-from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.prompts import MoondreamPrompts
 from photonlite.models.moondream.weights import load_model
 from photonlite.models.tokenizer import Tokenizer
@@ -35,14 +32,12 @@ def load_checkpoint(
         CheckpointError: Weights or tokenizer are missing or unusable.
     """
     files = resolve(name, revision=revision)
-    prompts = MoondreamPrompts(files.config, _tokenizer(files.tokenizer, files.config))
-    model = load_model(files.weights, files.config, device=device, dtype=dtype)
-    return LoadedModel(files.name, model, prompts)
-
-
-def _tokenizer(path: Path, config: MoondreamConfig) -> Tokenizer:
-    ids = config.tokenizer
-    control_ids = [getattr(ids, field.name) for field in dataclasses.fields(ids) if field.name.endswith("_id")]
-    return Tokenizer(
-        path, vocab_size=config.text.vocab_size, controls_to=config.family.controls_to, control_ids=control_ids
+    config = files.config
+    tokenizer = Tokenizer(
+        files.tokenizer,
+        vocab_size=config.text.vocab_size,
+        controls_to=config.family.controls_to,
+        control_ids=[index for key, index in vars(config.tokenizer).items() if key.endswith("_id")],
     )
+    model = load_model(files.weights, config, device=device, dtype=dtype)
+    return LoadedModel(files.name, model, MoondreamPrompts(config, tokenizer))

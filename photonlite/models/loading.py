@@ -6,18 +6,21 @@
 | a folder | its config.json, tokenizer.json and safetensors |
 | a .safetensors file | that file, config.json and tokenizer.json beside it |
 | "owner/name" | a Hub repository, from the cache or over the network |
+
+`huggingface_hub` itself reads HF_HOME, HF_TOKEN and HF_HUB_OFFLINE. It is imported when a Hub id is first resolved:
+a local checkpoint needs neither the package nor its start-up time.
 """
 
 import difflib
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from photonlite.errors import CheckpointError, ConfigError, ModelNotFoundError
-from photonlite.models import hub
 from photonlite.models.moondream.config import RELEASED_VOCAB_SIZE, MoondreamConfig
-from photonlite.models.shards import INDEX_NAME, WeightFiles, is_pickle, pickle_refused, read_json
+from photonlite.models.shards import INDEX_NAME, find_weights, read_json, refuse_pickle
 
 CONFIG_NAME = "config.json"
 TOKENIZER_NAME = "tokenizer.json"
@@ -39,7 +42,7 @@ class ModelFiles:
     name: str
     config: MoondreamConfig
     tokenizer: Path
-    weights: WeightFiles
+    weights: tuple[Path, ...]
 
 
 def resolve(model: str | os.PathLike[str] | None = None, *, revision: str | None = None) -> ModelFiles:
@@ -62,7 +65,8 @@ def resolve(model: str | os.PathLike[str] | None = None, *, revision: str | None
                 f"revision {revision!r} was given with {path}, which is local: leave it out, only Hub ids have any"
             )
         if is_folder:
-            return _from_folder("nano" if model is None else str(model), path)
+            weights = find_weights(path)
+            return ModelFiles("nano" if model is None else str(model), *_description(path), weights)
         if is_file:
             return _from_file(path)
     except OSError as cause:
@@ -86,6 +90,60 @@ def shipped_checkpoint() -> Path:
     )
 
 
+def fetch(repo: str, names: Sequence[str], revision: str | None = None) -> Path:
+    """Download files of a repository's top folder; return the folder of the revision in the Hub cache.
+
+    `names` are file names or patterns, `revision` a branch, tag or commit; None is the main branch.
+
+    Raises:
+        ModelNotFoundError: The repository or revision does not exist or may not be read, or it is not in the cache and
+            the Hub cannot be reached.
+    """
+    import huggingface_hub
+
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                repo, revision=revision, allow_patterns=list(names), ignore_patterns=["*/*"]
+            )
+        )
+    except Exception as cause:
+        # The network library below raises errors of its own, and has been replaced twice.
+        raise ModelNotFoundError(_explain(cause, repo, revision)) from cause
+
+
+def _explain(cause: Exception, repo: str, revision: str | None) -> str:
+    from huggingface_hub import constants, errors
+
+    which = repo if revision is None else f"{repo} at revision {revision}"
+    uncached = f"there is no folder {repo} here, {which} is not in the Hub cache ({constants.HF_HUB_CACHE}), and"
+    root = cause.__cause__ or cause
+    reason = f"{type(root).__name__}: {root}".splitlines()[0]
+    if isinstance(cause, errors.GatedRepoError):
+        return (
+            f"{repo} is gated: accept its terms on its Hub page, then set HF_TOKEN to a token of that account or run "
+            "`hf auth login`"
+        )
+    if isinstance(cause, errors.RevisionNotFoundError):
+        return f"{repo} has no revision {revision!r}: give a branch, a tag or a full commit id that its Hub page lists"
+    if isinstance(cause, errors.RepositoryNotFoundError):
+        return (
+            f"there is no folder {repo} here, and no repository of that name on the Hub that this account may read: "
+            "check the spelling; for a private one set HF_TOKEN or run `hf auth login`"
+        )
+    if isinstance(cause, errors.HFValidationError):
+        return f"{repo} is neither a folder here nor a valid Hub id: {cause}"
+    if constants.HF_HUB_OFFLINE:
+        download = repo if revision is None else f"{repo} --revision {revision}"
+        return (
+            f"{uncached} HF_HUB_OFFLINE forbids fetching: unset that variable, or run `hf download {download}` "
+            "where there is a network and copy the cache"
+        )
+    if isinstance(cause, errors.LocalEntryNotFoundError):
+        return f"{uncached} the Hub cannot be reached ({reason}): check the network and try again"
+    return f"{which} could not be fetched from the Hub ({reason}): check network, proxy and disk, try again"
+
+
 def _as_path(model: str | os.PathLike[str]) -> Path:
     if not isinstance(model, str | os.PathLike) or not os.fspath(model):
         raise ModelNotFoundError(
@@ -95,26 +153,20 @@ def _as_path(model: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(model))  # unlike Path.expanduser, leaves a user that does not exist alone
 
 
-def _from_folder(name: str, folder: Path) -> ModelFiles:
-    weights = WeightFiles.in_folder(folder)
-    return ModelFiles(name, *_description(folder), weights)
-
-
 def _from_file(path: Path) -> ModelFiles:
-    if is_pickle(path):
-        raise pickle_refused(path)
+    refuse_pickle(path)
     if path.suffix != ".safetensors":
         raise CheckpointError(f"{path} is not a .safetensors file: only those, and folders that hold them, are loaded")
-    return ModelFiles(str(path), *_description(path.parent), WeightFiles((path,)))
+    return ModelFiles(str(path), *_description(path.parent), (path,))
 
 
 def _from_hub(repo: str, revision: str | None) -> ModelFiles:
     """Download the small files first: a model that cannot run is refused before gigabytes are downloaded."""
-    folder = hub.fetch(repo, [CONFIG_NAME, TOKENIZER_NAME], revision)
+    folder = fetch(repo, [CONFIG_NAME, TOKENIZER_NAME], revision)
     try:
         config, tokenizer = _description(folder)
         # The folder's name is the commit: both downloads are of one state of the repository.
-        weights = WeightFiles.in_folder(hub.fetch(repo, ["*.safetensors", INDEX_NAME], folder.name))
+        weights = find_weights(fetch(repo, ["*.safetensors", INDEX_NAME], folder.name))
     except (CheckpointError, ConfigError) as cause:
         raise type(cause)(
             f"{repo} from the Hub: {cause}. (If the cache is incomplete, `hf download {repo}` completes it; pickles "
@@ -125,32 +177,27 @@ def _from_hub(repo: str, revision: str | None) -> ModelFiles:
 
 def _description(folder: Path) -> tuple[MoondreamConfig, Path]:
     """Read the configuration and find the tokenizer of the checkpoint in a folder."""
-    path = folder / CONFIG_NAME
+    path, tokenizer = folder / CONFIG_NAME, folder / TOKENIZER_NAME
     if not path.is_file():
         raise ConfigError(f"{folder} has no {CONFIG_NAME}: put the one that belongs to the weights there")
     config = MoondreamConfig.from_dict(read_json(path, ConfigError))
-    return config, _tokenizer(folder / TOKENIZER_NAME, config)
-
-
-def _tokenizer(path: Path, config: MoondreamConfig) -> Path:
-    """Return tokenizer.json, or that of `STARMIE_REPO` where a public release has an outdated one."""
     released = config.family.name in STARMIE_FAMILIES and config.text.vocab_size == RELEASED_VOCAB_SIZE
-    if released and not (path.is_file() and _end_of_text_id(path) == config.tokenizer.eos_id):
-        return _starmie(path)
-    if not path.is_file():
-        raise CheckpointError(f"{path.parent} has no {TOKENIZER_NAME}: put the tokenizer of the model there")
-    return path
+    if released and not (tokenizer.is_file() and _end_of_text_id(tokenizer) == config.tokenizer.eos_id):
+        return config, _starmie(tokenizer)
+    if not tokenizer.is_file():
+        raise CheckpointError(f"{folder} has no {TOKENIZER_NAME}: put the tokenizer of the model there")
+    return config, tokenizer
 
 
 def _end_of_text_id(path: Path) -> int | None:
-    raw = read_json(path, CheckpointError)
-    added = raw.get("added_tokens") or []
+    added = read_json(path, CheckpointError).get("added_tokens") or []
     return next((token.get("id") for token in added if token.get("content") == _END_OF_TEXT), None)
 
 
 def _starmie(path: Path) -> Path:
+    """Return the tokenizer of `STARMIE_REPO`, in place of one that is missing or older than the weights."""
     try:
-        found = hub.fetch(STARMIE_REPO, [TOKENIZER_NAME]) / TOKENIZER_NAME
+        found = fetch(STARMIE_REPO, [TOKENIZER_NAME]) / TOKENIZER_NAME
     except ModelNotFoundError as cause:
         raise ModelNotFoundError(
             f"{path} is missing or older than the weights, and the right one could not be had from {STARMIE_REPO}: "

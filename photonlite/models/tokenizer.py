@@ -22,16 +22,11 @@ _BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n,
 
 
 class Tokenizer:
-    """The tokenizer of one checkpoint.
+    """The tokenizer of one checkpoint, from a byte-level tokenizer.json with at most `vocab_size` tokens.
 
-    Args:
-        path: tokenizer.json, of the byte-level kind.
-        vocab_size: Rows of the model's embedding; None skips the comparison.
-        controls_to: Added tokens with ids below this are control tokens, whether or not the file calls them special.
-        control_ids: Further ids that text is never encoded to.
-
-    Raises:
-        CheckpointError: The file is unreadable, of another kind, or has more tokens than the model.
+    Added tokens with ids below `controls_to` are control tokens, whether or not the file calls them special;
+    `control_ids` are further ids that text is never encoded to. CheckpointError for a file that is unreadable, of
+    another kind, or has more tokens than the model.
     """
 
     def __init__(
@@ -51,36 +46,28 @@ class Tokenizer:
             )
         self._special = self._make_special(controls_to)
         self._controls = self._special | frozenset(control_ids)
-        self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._unnormalized = self._without_normalizer()
+        self._unnormalized = self._tokenizer  # for text as the model writes it: only user text is normalized
+        if self._tokenizer.normalizer is not None:
+            raw = json.loads(self._tokenizer.to_str()) | {"normalizer": None}
+            self._unnormalized = tokenizers.Tokenizer.from_str(json.dumps(raw))
+        self._tokenizer.encode_special_tokens = self._unnormalized.encode_special_tokens = True
         self._bytes: dict[int, bytes] = {}
-
-    def _without_normalizer(self) -> tokenizers.Tokenizer:
-        """Return a tokenizer for text as the model writes it: only user text is normalized."""
-        if self._tokenizer.normalizer is None:
-            return self._tokenizer
-        plain = tokenizers.Tokenizer.from_str(json.dumps(json.loads(self._tokenizer.to_str()) | {"normalizer": None}))
-        plain.encode_special_tokens = True
-        return plain
 
     def _make_special(self, controls_to: int) -> frozenset[int]:
         """Make added tokens below an id special, and return the ids of all special ones."""
-        added = self._tokenizer.get_added_tokens_decoder()
-        plain = [token for index, token in added.items() if index < controls_to and not token.special]
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        plain = [token for index, token in added if index < controls_to and not token.special]
         self._tokenizer.add_special_tokens(
             [tokenizers.AddedToken(token.content, normalized=token.normalized, special=True) for token in plain]
         )
-        added = self._tokenizer.get_added_tokens_decoder()
-        return frozenset(index for index, token in added.items() if token.special)
+        return frozenset(index for index, token in self._tokenizer.get_added_tokens_decoder().items() if token.special)
 
     def encode(self, text: str) -> list[int]:
         """Encode user text; nothing is added around it and no control id comes out.
 
-        Raises:
-            PromptError: The text is blank, longer than `MAX_CHARACTERS`, not valid Unicode, or could only be encoded
-                with a control id.
+        PromptError for text that is blank, longer than `MAX_CHARACTERS`, not valid Unicode, or needs a control id.
         """
         return self._encode(self._tokenizer, text)
 
@@ -112,8 +99,10 @@ class Tokenizer:
     def piece(self, index: int) -> bytes:
         """Return the bytes of an id: none for a special token or an id without a token."""
         if index not in self._bytes:
-            token = None if index in self._special else self._tokenizer.id_to_token(index)
-            self._bytes[index] = _token_bytes(token or "")
+            token = "" if index in self._special else self._tokenizer.id_to_token(index) or ""
+            # A token with characters outside the byte alphabet is plain text.
+            is_bytes = all(character in _BYTE_OF for character in token)
+            self._bytes[index] = bytes(map(_BYTE_OF.__getitem__, token)) if is_bytes else token.encode()
         return self._bytes[index]
 
     def pieces(self, count: int) -> list[bytes]:
@@ -137,14 +126,4 @@ class IncrementalDetokenizer:
 
     def flush(self) -> str:
         """End the stream: return U+FFFD if a character stayed incomplete, else nothing; ready for another stream."""
-        rest = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return rest
-
-
-def _token_bytes(token: str) -> bytes:
-    """Return the bytes of a token; one with characters outside the byte alphabet is plain text."""
-    try:
-        return bytes(_BYTE_OF[character] for character in token)
-    except KeyError:
-        return token.encode()
+        return self._decoder.decode(b"", final=True)

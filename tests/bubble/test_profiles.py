@@ -1,7 +1,7 @@
 import dataclasses
 
 from bench.bubble.profiles import StepProfile
-from photonlite.models.views import ModelView
+from photonlite.models.base import ModelView
 from tests.bubble.small import tiny_subject
 
 

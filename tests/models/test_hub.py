@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants, errors
 
 from photonlite.errors import ModelNotFoundError
-from photonlite.models.hub import fetch
+from photonlite.models.loading import fetch
 from tests.models.checkpoints import in_hub_cache, make_folder
 
 REPO = "someone/tiny"
@@ -65,7 +65,7 @@ def test_offline_and_not_in_the_cache_says_what_and_how_to_fetch(
 
 def test_the_environment_names_the_cache_and_forbids_the_network(tmp_path: Path) -> None:
     snapshot = in_hub_cache(tmp_path / "hub", REPO, make_folder(tmp_path / "model"))
-    code = f"from photonlite.models.hub import fetch; print(fetch({REPO!r}, ['*']))"
+    code = f"from photonlite.models.loading import fetch; print(fetch({REPO!r}, ['*']))"
     variables = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | variables
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

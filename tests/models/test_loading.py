@@ -7,7 +7,7 @@ import pytest
 from huggingface_hub import constants
 
 from photonlite.errors import CheckpointError, ConfigError, ModelNotFoundError
-from photonlite.models import hub, loading
+from photonlite.models import loading
 from photonlite.models.loading import STARMIE_REPO, resolve, shipped_checkpoint
 from tests.models.checkpoints import GOLDEN, golden_tensors, in_hub_cache, make_folder, shard
 
@@ -33,7 +33,7 @@ def test_a_folder_as_text_and_as_path(folder: Path) -> None:
         assert files.name == str(folder)
         assert files.config.text.dim == 128
         assert files.tokenizer == folder / "tokenizer.json"
-        assert files.weights.files == (folder / "model.safetensors",)
+        assert files.weights == (folder / "model.safetensors",)
 
 
 def test_a_home_folder_is_expanded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,13 +44,13 @@ def test_a_home_folder_is_expanded(folder: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_file_takes_what_lies_beside_it(folder: Path) -> None:
     other = shutil.copy(folder / "model.safetensors", folder / "step-100.safetensors")
     files = resolve(other)
-    assert files.weights.files == (folder / "step-100.safetensors",)
+    assert files.weights == (folder / "step-100.safetensors",)
     assert files.tokenizer == folder / "tokenizer.json"
 
 
 def test_a_sharded_folder(folder: Path) -> None:
     shard(folder, golden_tensors())
-    assert len(resolve(folder).weights.files) == 3
+    assert len(resolve(folder).weights) == 3
 
 
 def test_no_name_is_the_shipped_checkpoint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_a_hub_id_comes_from_the_cache(cache: Path, folder: Path) -> None:
     files = resolve(REPO)
     assert files.name == REPO
     assert files.tokenizer == snapshot / "tokenizer.json"
-    assert files.weights.files == (snapshot / "model.safetensors",)
+    assert files.weights == (snapshot / "model.safetensors",)
 
 
 def test_a_hub_id_at_a_revision(cache: Path, folder: Path) -> None:
@@ -181,7 +181,7 @@ def test_weights_are_not_fetched_for_a_model_that_cannot_run(folder: Path, monke
         asked.extend(names)
         return folder
 
-    monkeypatch.setattr(hub, "fetch", fetch)
+    monkeypatch.setattr(loading, "fetch", fetch)
     with pytest.raises(ConfigError, match="llama"):
         resolve(REPO)
     assert asked == ["config.json", "tokenizer.json"]
@@ -194,7 +194,7 @@ def test_weights_are_fetched_at_the_commit_of_the_config(folder: Path, monkeypat
         asked.append(revision)
         return folder
 
-    monkeypatch.setattr(hub, "fetch", fetch)
+    monkeypatch.setattr(loading, "fetch", fetch)
     resolve(REPO, revision="v2")
     assert asked == ["v2", folder.name]
 

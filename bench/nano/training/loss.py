@@ -120,7 +120,7 @@ class Learner(nn.Module):
         Returns scalars by the names of `Weights`.
         """
         images = image_tokens(self.model, pixels)
-        bos = self.model.text.embed(torch.full_like(ids[:, :1], BOS))
+        bos = self.model.embed(torch.full_like(ids[:, :1], BOS))
         x = torch.cat((bos, images, self._embed(ids, values)), 1)
         hidden = self.model(x, self.attention.positions, self.attention)[:, self.attention.prefix :]
         # Place i answers for place i + 1 of its own question.
@@ -135,25 +135,25 @@ class Learner(nn.Module):
         Fourier features keep float32, as they have when the model serves: bfloat16 cannot represent angles of
         hundreds of radians well enough for a cosine.
         """
-        x = self.model.text.embed(ids)
+        x = self.model.embed(ids)
         coord = (values[..., 0] + 0.003 * torch.randn_like(values[..., 0])).flatten()
         size = (values * (1 + 0.03 * torch.randn_like(values))).flatten(0, 1)
         with torch.autocast(ids.device.type, enabled=False):
-            coords = self.model.region.encode_coord(coord).reshape(x.shape).to(x.dtype)
-            sizes = self.model.region.encode_size(size).reshape(x.shape).to(x.dtype)
+            coords = self.model.embed_coordinates(coord).reshape(x.shape).to(x.dtype)
+            sizes = self.model.embed_sizes(size).reshape(x.shape).to(x.dtype)
         x = torch.where((ids == COORD)[..., None], coords, x)
         return torch.where((ids == SIZE)[..., None], sizes, x)
 
     def _answers(
         self, hidden: Tensor, target: Tensor, value: Tensor, weight: Tensor, outline: Tensor
     ) -> dict[str, Tensor]:
-        logits = self.model.text.logits(hidden).float()
+        logits = self.model.logits(hidden).float()
         token = functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
         n, o = self.places.numbers, self.places.outlines
-        region, config = self.model.region, self.model.config.region
-        coord = _soft_cross_entropy(region.coord_logits(hidden[:, :n]), value[:, :n, 0] * config.coord_out_dim)
+        config = self.model.config.region
+        coord = _soft_cross_entropy(self.model.coordinate_logits(hidden[:, :n]), value[:, :n, 0] * config.coord_out_dim)
         octave = (value[:, :n].clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES) / SIZE_OCTAVES
-        size = _soft_cross_entropy(region.size_logits(hidden[:, :n]), octave * (config.size_bins - 1)).sum(-1)
+        size = _soft_cross_entropy(self.model.size_logits(hidden[:, :n]), octave * (config.size_bins - 1)).sum(-1)
         step = _soft_integer(logits[:, o:n], value[:, o:n, 0] * (INTEGERS - 1))
         # Where an outline begins says which way round the thing is, and what follows hardly needs the image any more:
         # as a few numbers among thirty-six they were not learned.

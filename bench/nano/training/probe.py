@@ -38,16 +38,16 @@ def detect(
     device, batch = pixels.device, len(pixels)
     images = image_tokens(model, pixels)
     prefix = Prefix(model.config.prefix_length, DETECT_LENGTH, device)
-    bos = model.text.embed(torch.full((batch, 1), BOS, device=device))
+    bos = model.embed(torch.full((batch, 1), BOS, device=device))
     model(torch.cat((bos, images), 1), torch.arange(prefix.prefix, device=device), prefix.remember)
-    x = model.text.embed(prompt)
+    x = model.embed(prompt)
     rows, at = torch.arange(batch, device=device), length - 1
     alive, count = (
         torch.ones(batch, dtype=torch.bool, device=device),
         torch.zeros(batch, dtype=torch.long, device=device),
     )
     boxes = torch.zeros(batch, limit, 4, device=device)
-    region, config = model.region, model.config.region
+    config = model.config.region
 
     def hidden() -> Tensor:
         out: Tensor = model(x, prefix.question.positions[prefix.prefix :], prefix)
@@ -60,19 +60,19 @@ def detect(
 
     for n in range(limit):
         h = hidden()
-        logits = model.text.logits(h)
+        logits = model.logits(h)
         alive = alive & (logits[:, COORD] >= logits[:, BOS])
         if not bool(alive.any()):
             break
         for axis in range(2):
             if axis:
                 h = hidden()
-            value = coord_from_bin(region.coord_logits(h).argmax(-1), config.coord_out_dim)
+            value = coord_from_bin(model.coordinate_logits(h).argmax(-1), config.coord_out_dim)
             boxes[:, n, axis] = value
-            put(region.encode_coord(value))
-        size = size_from_bin(region.size_logits(hidden()).argmax(-1), config.size_bins)
+            put(model.embed_coordinates(value))
+        size = size_from_bin(model.size_logits(hidden()).argmax(-1), config.size_bins)
         boxes[:, n, 2:] = size
-        put(region.encode_size(size))
+        put(model.embed_sizes(size))
         count += alive
     return boxes, count
 

@@ -51,7 +51,7 @@ def fourier_features(value: Tensor, frequencies: Tensor) -> Tensor:
 
 
 class RegionHeads(nn.Module):
-    """Encoders and decoders of coordinates and sizes."""
+    """Parameters of the encoders and decoders of coordinates and sizes."""
 
     def __init__(self, config: RegionConfig) -> None:
         super().__init__()
@@ -64,22 +64,6 @@ class RegionHeads(nn.Module):
             for bins in (config.coord_out_dim, config.size_out_dim)
         )
         self.ln = layer_norm(config.dim) if config.norm else nn.Identity()
-
-    def encode_coord(self, value: Tensor) -> Tensor:
-        """Embed coordinates ``[N]`` in [0, 1] as ``[N, dim]``."""
-        return self.coord_encoder(fourier_features(value[:, None], self.coord_features))
-
-    def encode_size(self, value: Tensor) -> Tensor:
-        """Embed (width, height) pairs ``[N, 2]`` in [0, 1] as ``[N, dim]``."""
-        return self.size_encoder(fourier_features(value, self.size_features))
-
-    def coord_logits(self, hidden: Tensor) -> Tensor:
-        """Map raw hidden states ``[..., dim]`` to logits over coordinate bins ``[..., bins]``."""
-        return self.coord_decoder(self.ln(hidden))
-
-    def size_logits(self, hidden: Tensor) -> Tensor:
-        """Map raw hidden states ``[..., dim]`` to logits ``[..., 2, bins]``: width first, then height."""
-        return self.size_decoder(self.ln(hidden)).unflatten(-1, (2, -1))
 
 
 class MoondreamModel(nn.Module):
@@ -151,25 +135,27 @@ class MoondreamModel(nn.Module):
         return self.text.kv_statistics()
 
     def embed(self, ids: Tensor) -> Tensor:
-        return self.text.embed(ids)
+        return nn.functional.embedding(ids, self.text.wte)
 
     def embed_coordinates(self, values: Tensor) -> Tensor:
-        return self.region.encode_coord(values)
+        region = self.region
+        return region.coord_encoder(fourier_features(values[:, None], region.coord_features))
 
     def embed_sizes(self, values: Tensor) -> Tensor:
-        return self.region.encode_size(values)
+        region = self.region
+        return region.size_encoder(fourier_features(values, region.size_features))
 
     def forward(self, x: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         return self.text(x, positions, attention)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.text.logits(hidden)
+        return self.text.lm_head(self.text.post_ln(hidden))
 
     def coordinate_logits(self, hidden: Tensor) -> Tensor:
-        return self.region.coord_logits(hidden)
+        return self.region.coord_decoder(self.region.ln(hidden))
 
     def size_logits(self, hidden: Tensor) -> Tensor:
-        return self.region.size_logits(hidden)
+        return self.region.size_decoder(self.region.ln(hidden)).unflatten(-1, (2, -1))
 
     @property
     def heads(self) -> Heads:

@@ -44,20 +44,12 @@ class TextDecoder(nn.Module):
         self.post_ln = layer_norm(config.dim)
         self.lm_head = nn.Linear(config.dim, config.vocab_size)
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """Embed token ids ``[...]`` as ``[..., dim]``."""
-        return nn.functional.embedding(ids, self.wte)
-
     def forward(self, x: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """Map embeddings ``[B, T, dim]`` at positions ``[T]`` or ``[B, T]`` to hidden states before the final norm."""
         rotary = rotary_table(positions, self.rotary_dim, self.rope_theta)
         for block in self.blocks:
             x = block(x, rotary, attention)
         return x
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Map raw hidden states ``[..., dim]`` to logits ``[..., vocab]``."""
-        return self.lm_head(self.post_ln(hidden))
 
     @torch.no_grad()
     def kv_statistics(self) -> tuple[tuple[float, float], ...]:

@@ -14,13 +14,14 @@ the copy costs no second set of weights in memory.
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
 import torch
 
 from photonlite.errors import CheckpointError
 from photonlite.models.moondream.config import MoondreamConfig, RegionConfig
 from photonlite.models.moondream.model import MoondreamModel
-from photonlite.models.shards import FLOAT_BYTES, TensorInfo, WeightFiles
+from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_tensors
 
 IGNORED = frozenset(
     {"freqs_cis", "inv_freq", "cos_cached", "sin_cached", "attn_mask", "causal_mask", "k_cache", "v_cache"}
@@ -49,19 +50,14 @@ _FLAT_PREFIXES = {
     "region_model.size_features.weight": "region.size_features",
     "region_model.ln.": "region.ln.",
 }
-_FLAT_PARTS = {
-    ".norm1.": ".ln1.",
-    ".norm2.": ".ln2.",
-    ".mixer.Wqkv.": ".attn.qkv.",
-    ".mixer.out_proj.": ".attn.proj.",
-}
+_FLAT_PARTS = {".norm1.": ".ln1.", ".norm2.": ".ln2.", ".mixer.Wqkv.": ".attn.qkv.", ".mixer.out_proj.": ".attn.proj."}
 _FLAT_TRANSPOSED = frozenset({"region_model.coordinate_features.weight", "region_model.size_features.weight"})
 _QUANTISED_PARTS = (".packed", ".zero_point", ".moe_quant.")
 _NAMED = 5  # tensors in an error message; the others are counted
 
 
 def load_model(
-    weights: WeightFiles, config: MoondreamConfig, *, device: torch.device | str, dtype: torch.dtype
+    files: Iterable[Path], config: MoondreamConfig, *, device: torch.device | str, dtype: torch.dtype
 ) -> MoondreamModel:
     """Load the model in evaluation mode, without gradients, with parameters of `dtype` on `device`.
 
@@ -73,14 +69,14 @@ def load_model(
         CheckpointError: A tensor is missing, unexpected, wrongly shaped, duplicated or quantised, or a file is
             unreadable.
     """
-    sources = _by_parameter(weights.headers().values())
+    sources = _by_parameter(read_headers(files))
     config = dataclasses.replace(config, region=_region_as_stored(config.region, sources))
     with torch.device("meta"):
         model = MoondreamModel(config)
     _check({name: tuple(value.shape) for name, value in model.state_dict().items()}, sources)
     parameters = {info.name: name for name, info in sources.items()}
     state = {}
-    for info, mapped in weights.tensors(sources.values()):
+    for info, mapped in read_tensors(sources.values()):
         value = mapped.T if _is_transposed(info.name) else mapped
         state[parameters[info.name]] = torch.empty(value.shape, dtype=dtype, device=device).copy_(value)
     model.load_state_dict(state, assign=True)
@@ -93,8 +89,7 @@ def _region_as_stored(region: RegionConfig, sources: Collection[str]) -> RegionC
         decoder = "linear"
     elif "region.coord_decoder.fc1.weight" in sources:
         decoder = "mlp"
-    norm = any(name.startswith("region.ln.") for name in sources)
-    return dataclasses.replace(region, decoder=decoder, norm=norm)
+    return dataclasses.replace(region, decoder=decoder, norm=any(name.startswith("region.ln.") for name in sources))
 
 
 def parameter_name(key: str) -> str:
@@ -114,7 +109,6 @@ def _is_transposed(key: str) -> bool:
 
 
 def _by_parameter(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
-    """Return the tensors by parameter, without ignored buffers."""
     sources: dict[str, TensorInfo] = {}
     for info in infos:
         name = parameter_name(info.name)
@@ -135,7 +129,7 @@ def _by_parameter(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
 
 
 def _check(expected: Mapping[str, tuple[int, ...]], sources: Mapping[str, TensorInfo]) -> None:
-    """Raise CheckpointError where the tensors are not the model's; names and shapes are those of the files."""
+    """Raise CheckpointError where tensors do not fit; it shows names and shapes of the files."""
     missing = [name for name in expected if name not in sources]
     unexpected = [info.name for name, info in sources.items() if name not in expected]
     misshapen = []

@@ -68,9 +68,9 @@ def test_the_decoder_belongs_to_the_family(kind: str, decoder: str) -> None:
 
 
 def test_heads_give_bins_width_first() -> None:
-    region = tiny_model(tiny_config()).region
+    model = tiny_model(tiny_config())
     hidden = torch.randn(7, 24)
 
-    assert region.coord_logits(hidden).shape == (7, 40)
-    flat = region.size_decoder(region.ln(hidden))
-    assert torch.equal(region.size_logits(hidden), torch.stack((flat[:, :30], flat[:, 30:]), dim=1))
+    assert model.coordinate_logits(hidden).shape == (7, 40)
+    flat = model.region.size_decoder(model.region.ln(hidden))
+    assert torch.equal(model.size_logits(hidden), torch.stack((flat[:, :30], flat[:, 30:]), dim=1))

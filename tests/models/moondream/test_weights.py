@@ -10,10 +10,11 @@ from torch import Tensor
 
 from photonlite.errors import CheckpointError
 from photonlite.models.loading import resolve
+from photonlite.models.moondream import weights
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.weights import load_model
-from photonlite.models.shards import WeightFiles
+from photonlite.models.shards import find_weights
 from tests.models.checkpoints import GOLDEN, SMALL, golden_tensors, make_folder, random_state, shard
 
 VISUAL = "vision_encoder.encoder.model.visual."
@@ -66,7 +67,7 @@ def holds(model: MoondreamModel, state: dict[str, Tensor]) -> bool:
 def small(folder: Path, state: dict[str, Tensor], raw: dict[str, Any] = SMALL) -> MoondreamModel:
     folder.mkdir(exist_ok=True)
     save_file(state, folder / "model.safetensors")
-    return load_model(WeightFiles.in_folder(folder), MoondreamConfig.from_dict(raw), device="cpu", dtype=torch.float32)
+    return load_model(find_weights(folder), MoondreamConfig.from_dict(raw), device="cpu", dtype=torch.float32)
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def test_a_missing_region_norm_is_skipped(tmp_path: Path, small_state: dict[str,
     assert not model.config.region.norm
     hidden = torch.randn(3, 16)
     decoder = (without["region.coord_decoder.weight"], without["region.coord_decoder.bias"])
-    assert torch.allclose(model.region.coord_logits(hidden), torch.nn.functional.linear(hidden, *decoder))
+    assert torch.allclose(model.coordinate_logits(hidden), torch.nn.functional.linear(hidden, *decoder))
 
 
 @pytest.mark.parametrize("family", ["moondream3", "photonlite_nano"])
@@ -236,7 +237,7 @@ def test_no_data_are_read_of_a_checkpoint_that_does_not_fit(tmp_path: Path, monk
     del state["model.text.wte"]
     folder = make_folder(tmp_path, state)
     read: list[object] = []
-    monkeypatch.setattr(WeightFiles, "tensors", lambda self, infos: read.extend(infos))
+    monkeypatch.setattr(weights, "read_tensors", read.extend)
     with pytest.raises(CheckpointError, match="missing"):
         load(folder)
     assert read == []

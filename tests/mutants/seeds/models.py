@@ -33,9 +33,9 @@ MUTANTS = [
     ),
     Mutant(
         "without fused kernels images are encoded by them all the same",
-        "models/views.py",
+        "models/base.py",
         "= self._model.vision\n",
         "= self._model.crop_encoder(fp8=fp8)\n",
-        "tests/models/test_views.py",
+        "tests/models/test_base.py",
     ),
 ]

@@ -32,10 +32,8 @@ from photonlite.models.moondream.fused.layers import Fp8Linear, Norm, PackedBloc
 class FusedPrefill:
     """Runs prompts with the packed weights of a decoder; see `models.base.PromptDecoder`.
 
-    With `fp8`, linear layers multiply e4m3 numbers, with a scale for each row.
-
-    Raises:
-        SettingsError: FP8 on a card for matrices whose sizes it cannot multiply.
+    With `fp8`, linear layers multiply e4m3 numbers, with a scale for each row. SettingsError on a card that cannot
+    multiply matrices of these sizes.
     """
 
     def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...], *, fp8: bool = False) -> None:

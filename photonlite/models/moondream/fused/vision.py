@@ -59,15 +59,8 @@ class FusedBlock:
 class FusedEncoder:
     """Encodes crops with the weights of a `VisionEncoder` in evaluation mode; see `models.base.CropEncoder`.
 
-    Weights are shared, except those that FP8 or padded heads change.
-
-    Args:
-        encoder: The weights.
-        fp8: Whether linear layers multiply e4m3 numbers.
-        head_size: Size of a head in the attention, at least its own; None for its own.
-
-    Raises:
-        SettingsError: FP8 on a card for matrices whose sizes it cannot multiply.
+    Weights are shared, except those that FP8 or padded heads change; `head_size` is the size of a head in the
+    attention, None for its own. SettingsError for FP8 on a card that cannot multiply matrices of these sizes.
     """
 
     def __init__(self, encoder: VisionEncoder, *, fp8: bool = False, head_size: int | None = None) -> None:

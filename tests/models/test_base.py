@@ -3,10 +3,9 @@ from typing import Any, get_type_hints
 import pytest
 import torch
 
-from photonlite.models.base import Model
+from photonlite.models.base import Model, ModelView, UnfusedModel
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.fused.prefill import FusedPrefill
-from photonlite.models.views import ModelView, UnfusedModel
 from tests.tiny import tiny_config, tiny_model
 
 MEMBERS = sorted(name for name in vars(Model) if not name.startswith("_"))
