@@ -31,8 +31,7 @@ PREFIX: Final = "PHOTONLITE_"
 MIB: Final = 1024 * 1024
 
 _T = TypeVar("_T")
-_TRUE: Final = ("true", "yes", "on", "1")
-_FALSE: Final = ("false", "no", "off", "0")
+_BOOLS: Final = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 _KINDS: Final = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -44,29 +43,21 @@ def setting(
     above: float | None = None,
     most: float = math.inf,
 ) -> Any:
-    """Declare a dataclass field with a range.
+    """Declare a dataclass field with a range: from `least` or above `above`, up to `most`, never NaN or infinite.
 
-    Args:
-        default: Its default value.
-        flag: Its flag, unless it follows from the name; None for a field that users cannot set.
-        least: Smallest value.
-        above: Bound that values must exceed.
-        most: Largest value; without it any finite one.
+    `flag` replaces the one that follows from the name; None is for a field that users cannot set.
     """
     return dataclasses.field(default=default, metadata={"flag": flag, "range": _Range(least, above, most)})
 
 
 class _Range(NamedTuple):
-    """Range of a number; NaN and infinity are in no range."""
-
     least: float | None = None
     above: float | None = None
     most: float = math.inf
 
-    def __contains__(self, value: object) -> bool:
-        assert isinstance(value, int | float)
+    def __contains__(self, value: Any) -> bool:
         low = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
-        return low and -math.inf < value < math.inf and value <= self.most
+        return bool(low and -math.inf < value < math.inf and value <= self.most)
 
     def __str__(self) -> str:
         if self.least is not None:
@@ -78,24 +69,16 @@ class _Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One field of a dataclass that users can set.
-
-    Attributes:
-        kind: Type of the value, or of each of its values: bool, int, float or str.
-        many: Whether it is a tuple of values.
-        optional: Whether it may be None.
-        choices: The allowed values; empty for any.
-        help: Its description in the dataclass's docstring.
-    """
+    """One field of a dataclass that users can set."""
 
     name: str
-    kind: type
-    many: bool
-    optional: bool
-    choices: tuple[str, ...]
+    kind: type  # of the value, or of each of its values: bool, int, float or str
+    many: bool  # a tuple of values
+    optional: bool  # may be None
+    choices: tuple[str, ...]  # the allowed values; empty for any
     default: Any
     flag: str
-    help: str
+    help: str  # from the dataclass's docstring
     range: _Range
 
     @property
@@ -114,11 +97,7 @@ class Setting:
         return " or ".join(map(repr, self.choices)) if self.choices else f"{_KINDS[self.kind]}{self.range}"
 
     def read(self, text: str, source: str) -> Any:
-        """Read a value from text: "none" for None, commas between several values.
-
-        Raises:
-            SettingsError: The text is no such value; the message names its source.
-        """
+        """Read a value from text: "none" for None, commas between several values; errors name the source."""
         text = text.strip()
         if self.optional and text.lower() == "none":
             return None
@@ -130,7 +109,7 @@ class Setting:
             raise self._wrong_type(text, source) from None
 
     def read_flag(self, text: str) -> Any:
-        """Read the flag's value, which may be in MiB; raises as `read`."""
+        """Read the flag's value, which may be in MiB."""
         if not self.in_megabytes:
             return self.read(text, self.flag)
         try:
@@ -142,14 +121,11 @@ class Setting:
         return max(1, int(megabytes * MIB))
 
     def check(self, value: object, source: str) -> Any:
-        """Check a value from TOML; raises as `read`."""
+        """Check a value from TOML, where lists stand for tuples and whole numbers for any number."""
         result = tuple(map(self._widened, value)) if self.many and isinstance(value, list) else self._widened(value)
         if not self.accepts(result):
             raise self._wrong_type(value, source)
         return result
-
-    def _widened(self, value: Any) -> Any:
-        return float(value) if self.kind is float and type(value) is int else value
 
     def accepts(self, value: Any) -> bool:
         """Whether a value has the field's type and lies in its range."""
@@ -162,13 +138,12 @@ class Setting:
             return isinstance(value, self.kind) and (not self.choices or value in self.choices)
         return isinstance(value, int | self.kind) and not isinstance(value, bool) and value in self.range
 
+    def _widened(self, value: Any) -> Any:
+        return float(value) if self.kind is float and type(value) is int else value
+
     def _read_one(self, text: str) -> Any:
-        if self.kind is bool:
-            if text.lower() not in (*_TRUE, *_FALSE):
-                raise ValueError(text)
-            return text.lower() in _TRUE
-        value = self.kind(text)
-        if not text or (self.choices and value not in self.choices):
+        value = _BOOLS.get(text.lower()) if self.kind is bool else self.kind(text)
+        if not text or value is None or (self.choices and value not in self.choices):
             raise ValueError(text)
         return value
 
@@ -214,8 +189,7 @@ def flag_of(name: str, *, many: bool = False) -> str:
 def check_settings(settings: Any, subject: str) -> None:
     """Convert a dataclass's numbers to plain Python numbers and check types and ranges: for its `__post_init__`.
 
-    Raises:
-        SettingsError: A value has the wrong type or is out of range; the subject begins the message.
+    The subject begins the message of a `SettingsError`.
     """
     make_plain(settings)
     cls: type = type(settings)
@@ -238,37 +212,35 @@ def from_environment(cls: type, environ: Mapping[str, str]) -> dict[str, Given]:
 
 def from_table(cls: type, table: Mapping[str, Any], where: str) -> dict[str, Given]:
     """Read the settings of a dataclass from a TOML table; `where` names the file and the table in errors."""
-    known = settings_of(cls)
     found = {}
     for name, value in table.items():
         source = f"{name!r} in {where}"
-        if name not in known:
-            raise unknown_name(source, name, known)
-        found[name] = Given(known[name].check(value, source), source)
+        found[name] = Given(_known(cls, name, source).check(value, source), source)
     return found
 
 
 def from_assignments(cls: type, texts: Iterable[str], flag: str) -> dict[str, Given]:
     """Read the settings of a dataclass from texts such as "max_batch=16", which were given by a flag."""
-    known = settings_of(cls)
     found = {}
     for text in texts:
         name, sign, value = text.partition("=")
         name = name.strip()
         if not sign:
             raise SettingsError(f"{flag} {text!r:.60} is not an assignment: write {flag} NAME=VALUE")
-        if name not in known:
-            raise unknown_name(f"{flag} {name!r:.60}", name, known)
-        found[name] = Given(known[name].read(value, f"{flag} {name}"), f"{flag} {name}")
+        source = f"{flag} {name}"
+        found[name] = Given(_known(cls, name, f"{flag} {name!r:.60}").read(value, source), source)
     return found
 
 
-def build(cls: type[_T], given: Mapping[str, Given], **more: Any) -> _T:
-    """Make a dataclass; an error about a value names the value's source.
+def _known(cls: type, name: str, source: str) -> Setting:
+    known = settings_of(cls)
+    if name not in known:
+        raise unknown_name(source, name, known)
+    return known[name]
 
-    Raises:
-        SettingsError: A value is out of its range.
-    """
+
+def build(cls: type[_T], given: Mapping[str, Given], **more: Any) -> _T:
+    """Make a dataclass; a `SettingsError` about a value names the value's source."""
     try:
         return cls(**{name: one.value for name, one in given.items()}, **more)
     except SettingsError as error:
@@ -310,15 +282,14 @@ def make_plain(settings: Any) -> None:
 def _parts(hint: Any) -> tuple[type, bool, bool, tuple[str, ...]] | None:
     """Return kind, many, optional and choices of a field's type; None where it is no setting."""
     arguments = typing.get_args(hint)
-    if isinstance(hint, types.UnionType) and len(arguments) == 2 and arguments[1] is types.NoneType:
-        inner = _parts(arguments[0])
-        return None if inner is None else (inner[0], inner[1], True, inner[3])
     if typing.get_origin(hint) is typing.Literal:
         return str, False, False, arguments
-    if typing.get_origin(hint) is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        inner = _parts(arguments[0])
-        return None if inner is None else (inner[0], True, False, inner[3])
-    return (hint, False, False, ()) if hint in _KINDS else None
+    optional = isinstance(hint, types.UnionType) and arguments[1:] == (types.NoneType,)
+    many = typing.get_origin(hint) is tuple and arguments[1:] == (Ellipsis,)
+    if not (optional or many):
+        return (hint, False, False, ()) if hint in _KINDS else None
+    inner = _parts(arguments[0])
+    return None if inner is None else (inner[0], inner[1] or many, inner[2] or optional, inner[3])
 
 
 def _descriptions(cls: type) -> dict[str, str]:

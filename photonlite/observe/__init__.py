@@ -2,8 +2,7 @@
 
 from photonlite.observe.idle import busy_share, idle_gaps, idle_per_period, step_starts
 from photonlite.observe.metrics import EngineMetrics, Histogram
-from photonlite.observe.recording import Recording
-from photonlite.observe.timeline import draw_timeline
+from photonlite.observe.timeline import Recording, draw_timeline
 from photonlite.observe.trace import Span, Tracer
 
 __all__ = [

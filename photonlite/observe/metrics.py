@@ -17,23 +17,6 @@ from photonlite.batch import Kind
 TIME_BOUNDS = (*(float(f"{digit}e{power}") for power in range(-5, 2) for digit in (1, 1.5, 2, 3, 5, 7)), 100.0)
 ROW_BOUNDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0)
 
-GAUGES = (
-    "pages_free",
-    "pages_cached",
-    "pages_total",
-    "page_bytes",
-    "running",
-    "waiting",
-    "in_flight",
-    "open_realtime",
-    "open_bulk",
-    "oldest_realtime_s",
-    "oldest_bulk_s",
-    "preparing",
-    "prepared_bytes",
-)
-"""Fields of `EngineMetrics` that go up and down; its other integers only grow."""
-
 _UNITS = ((1e6, "us"), (1e3, "ms"), (1.0, "s"))
 
 
@@ -117,8 +100,9 @@ class Histogram:
         return {"count": count, "sum": self.sum, "largest": self.largest, "buckets": cumulative}
 
 
-def _by_kind() -> dict[Kind, int]:
-    return {"encode": 0, "prefill": 0, "decode": 0}
+def _gauge(default: float = 0) -> Any:
+    """Declare a field that goes up and down; other numbers only grow."""
+    return field(default=default, metadata={"gauge": True})
 
 
 @dataclass(eq=False, slots=True)
@@ -146,7 +130,7 @@ class EngineMetrics:
     dropped_hopeless: int = 0  # real-time requests dropped early: by measured rates their first token would be late
     dropped_running: int = 0  # deadline passed during decoding
     tokens: int = 0  # committed
-    steps: dict[Kind, int] = field(default_factory=_by_kind)  # launched, by kind
+    steps: dict[Kind, int] = field(default_factory=lambda: {"encode": 0, "prefill": 0, "decode": 0})  # launched
     crops_encoded: int = 0
     prefix_hits: int = 0  # images found in the prefix cache
     prefix_misses: int = 0  # images that had to be encoded
@@ -155,19 +139,19 @@ class EngineMetrics:
     padding_rows: int = 0  # rows that filled a batch up to a captured size
     graph_replays: int = 0  # steps that ran as a CUDA graph
     eager_steps: int = 0
-    pages_free: int = 0  # of the KV cache, without content
-    pages_cached: int = 0  # unused, but kept for later requests with the same image or prompt
-    pages_total: int = 0
-    page_bytes: int = 0  # of all layers
-    running: int = 0  # sequences admitted
-    waiting: int = 0  # sequences not yet admitted
-    in_flight: int = 0  # steps launched and not committed
-    open_realtime: int = 0  # waiting or running
-    open_bulk: int = 0
-    oldest_realtime_s: float = 0.0  # age of the oldest one that is not admitted; 0 without
-    oldest_bulk_s: float = 0.0
-    preparing: int = 0  # calls that wait for memory before their images are decoded
-    prepared_bytes: int = 0  # decoded images that wait for the engine
+    pages_free: int = _gauge()  # of the KV cache, without content
+    pages_cached: int = _gauge()  # unused, but kept for later requests with the same image or prompt
+    pages_total: int = _gauge()
+    page_bytes: int = _gauge()  # of all layers
+    running: int = _gauge()  # sequences admitted
+    waiting: int = _gauge()  # sequences not yet admitted
+    in_flight: int = _gauge()  # steps launched and not committed
+    open_realtime: int = _gauge()  # waiting or running
+    open_bulk: int = _gauge()
+    oldest_realtime_s: float = _gauge(0.0)  # age of the oldest one that is not admitted; 0 without
+    oldest_bulk_s: float = _gauge(0.0)
+    preparing: int = _gauge()  # calls that wait for memory before their images are decoded
+    prepared_bytes: int = _gauge()  # decoded images that wait for the engine
 
     @property
     def histograms(self) -> dict[str, Histogram]:
@@ -177,11 +161,12 @@ class EngineMetrics:
 
     def snapshot(self) -> dict[str, Any]:
         """Return plain values for JSON, under "counters", "gauges" and "histograms"; from any thread."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        counters = {name: value for name, value in values.items() if isinstance(value, int) and name not in GAUGES}
+        gauges = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.metadata}
+        others = {entry.name: getattr(self, entry.name) for entry in fields(self) if not entry.metadata}
+        counters = {name: value for name, value in others.items() if isinstance(value, int)}
         return {
             "counters": {**counters, "steps": dict(self.steps)},
-            "gauges": {name: values[name] for name in GAUGES},
+            "gauges": gauges,
             "histograms": {name: histogram.snapshot() for name, histogram in self.histograms.items()},
         }
 

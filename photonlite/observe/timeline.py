@@ -14,20 +14,20 @@ Drawn at twice the density of a plain screen: 1600 pixels look crisp in a column
 """
 
 import math
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import PurePath
+from typing import Any, Self
 
 from PIL import Image, ImageDraw
 
 from photonlite.errors import SettingsError
-from photonlite.observe.idle import Interval, busy_share, idle_gaps, idle_intervals, idle_per_period, step_starts
+from photonlite.observe.idle import Interval, busy_share, idle_intervals, idle_per_period, step_starts
 from photonlite.observe.lanes import Axis, Bars, Piece, visible_pieces
 from photonlite.observe.metrics import format_seconds
-from photonlite.observe.trace import TRACKS, Span, Track
+from photonlite.observe.trace import TRACKS, Span, Tracer, Track, save_trace
 from photonlite.results.drawing.style import Color, load_font, text_color
-
-__all__ = ["busy_share", "draw_timeline", "idle_gaps"]
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP")
 
@@ -61,6 +61,49 @@ LEAST_WIDTH = 1000
 UPRIGHT = 24  # width that an upright label needs
 
 
+class Recording:
+    """Records while its block runs; blocks may overlap.
+
+    Attributes:
+        spans: What happened in the block, in the order in which it was recorded; empty before the block's end.
+    """
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.spans: list[Span] = []
+        self._tracer = tracer
+        self._start = 0.0
+
+    def __enter__(self) -> Self:
+        self._start = time.perf_counter()
+        self._tracer.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tracer.end()
+        self.spans = [span for span in self._tracer.spans() if span.start_s >= self._start]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a trace that https://ui.perfetto.dev opens, gzipped if the path ends in ".gz".
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        save_trace(path, self.spans)
+
+    def draw(self, path: str | PathLike[str] | None = None, **options: Any) -> Image.Image:
+        """Draw a timeline: host, compute and copies in rows, idle time of the device in red.
+
+        Args:
+            path: Where to save it, as .png, .jpg or .webp; nowhere by default.
+            **options: "start" and "end" in seconds of `time.perf_counter`, "width" in pixels, "title".
+
+        Raises:
+            SettingsError: The suffix names another format, or an option is out of its range.
+            OSError: The file cannot be written.
+        """
+        return draw_timeline(self.spans, path, **options)
+
+
 def draw_timeline(
     spans: Iterable[Span],
     path: str | PathLike[str] | None = None,
@@ -70,21 +113,10 @@ def draw_timeline(
     width: int = 1600,
     title: str | None = None,
 ) -> Image.Image:
-    """Draw the spans of a trace as a timeline, with figures of the steps shown.
+    """Draw the spans of a trace as an RGB timeline, with figures of the steps shown; see `Recording.draw`.
 
-    Args:
-        spans: As `Tracer.spans` gives them.
-        path: Where to save the image, in the format that the suffix names, such as .png; None for nowhere.
-        start: Where it begins, on the clock of the spans; None for the first one's start.
-        end: Where it ends; None for the last one's end.
-        width: Of the image, in pixels; at least 1000. The height follows.
-        title: A line above it, such as "pipelined, 8 streams".
-
-    Returns:
-        The image, RGB.
-
-    Raises:
-        SettingsError: The width is too small, `end` is not after `start`, or the suffix names no format of images.
+    `start` and `end` are on the clock of the spans, by default the first one's start and the last one's end. The height
+    follows from the width in pixels, at least 1000.
     """
     kind = None if path is None else _format_of(path)
     if width < LEAST_WIDTH:
@@ -99,7 +131,9 @@ def draw_timeline(
     if shown:
         image = _draw(shown, idle_intervals(recorded), axis, title)
     else:
-        image = _draw_nothing(width, title, "No spans lie between start and end." if recorded else "No spans recorded.")
+        image = _page(width, 2 * MARGIN + 140, title)
+        message = "No spans lie between start and end." if recorded else "No spans recorded."
+        ImageDraw.Draw(image).text((width / 2, image.height / 2), message, FADED, NAME, anchor="mm")
     if path is not None:
         image.save(path, kind, dpi=(144, 144), optimize=True)
     return image
@@ -118,13 +152,11 @@ def _draw(shown: list[Span], gaps: list[Interval], axis: Axis, title: str | None
     entries = _legend_entries(shown)
     header = MARGIN + (60 if title else 0) + 104
     lanes = sum(HEIGHTS.values()) + GAP * (len(HEIGHTS) - 1)
-    legend = _legend_places(entries, axis)
+    legend = _legend_places([name for name, _ in entries], axis)
     width = axis.left + axis.pixels + MARGIN
-    image = Image.new("RGB", (width, header + lanes + 76 + (legend[-1][1] + 1) * 40 + MARGIN - 10), PAPER)
+    image = _page(width, header + lanes + 76 + (legend[-1][1] + 1) * 40 + MARGIN - 10, title)
     pen = ImageDraw.Draw(image)
-    if title:
-        pen.text((MARGIN, MARGIN), title, INK, TITLE, anchor="lt")
-    _draw_figures(pen, _figures(shown, axis), header - 104)
+    _draw_figures(pen, shown, axis, header - 104)
     top = header
     ticks = axis.ticks()
     for track, height in HEIGHTS.items():
@@ -137,36 +169,31 @@ def _draw(shown: list[Span], gaps: list[Interval], axis: Axis, title: str | None
         _draw_lane(image, [span for span in shown if span.track == track], idle, axis, (top, height))
         top += height + GAP
     _draw_ticks(pen, ticks, axis, top - GAP)
-    _draw_legend(pen, entries, legend, axis, top - GAP + 76)
+    for (name, color), (column, line) in zip(entries, legend, strict=True):
+        left, y = axis.left + column, top - GAP + 76 + 40 * line
+        pen.rectangle((left, y, left + 23, y + 23), color)
+        pen.text((left + 34, y + 12), name, INK, TEXT, anchor="lm")
     return image
 
 
-def _draw_nothing(width: int, title: str | None, message: str) -> Image.Image:
-    image = Image.new("RGB", (width, 2 * MARGIN + 140), PAPER)
-    pen = ImageDraw.Draw(image)
+def _page(width: int, height: int, title: str | None) -> Image.Image:
+    image = Image.new("RGB", (width, height), PAPER)
     if title:
-        pen.text((MARGIN, MARGIN), title, INK, TITLE, anchor="lt")
-    pen.text((width / 2, image.height / 2), message, FADED, NAME, anchor="mm")
+        ImageDraw.Draw(image).text((MARGIN, MARGIN), title, INK, TITLE, anchor="lt")
     return image
 
 
-def _figures(shown: list[Span], axis: Axis) -> list[tuple[str, str]]:
-    """Return values and their meanings for the headline."""
+def _draw_figures(pen: ImageDraw.ImageDraw, shown: list[Span], axis: Axis, top: int) -> None:
+    """Write the headline: values and their meanings."""
     starts = step_starts(shown)
     period = (starts[-1] - starts[0]) / (len(starts) - 1) if len(starts) > 1 else math.nan
-    busy = f"{busy_share(shown):.1%}" if starts else "-"
-    return [
-        (format_seconds(axis.end - axis.start), "time shown"),
-        (busy, "compute busy"),
-        (format_seconds(period), "mean period of a step"),
-        (format_seconds(idle_per_period(shown)), "mean idle gap per period"),
-    ]
-
-
-def _draw_figures(pen: ImageDraw.ImageDraw, figures: Sequence[tuple[str, str]], top: int) -> None:
     left = float(MARGIN)
-    for index, (value, meaning) in enumerate(figures):
-        color = IDLE if index == len(figures) - 1 else INK
+    for value, meaning, color in (
+        (format_seconds(axis.end - axis.start), "time shown", INK),
+        (f"{busy_share(shown):.1%}" if starts else "-", "compute busy", INK),
+        (format_seconds(period), "mean period of a step", INK),
+        (format_seconds(idle_per_period(shown)), "mean idle gap per period", IDLE),
+    ):
         pen.text((left, top + 28), value, color, FIGURE, anchor="ls")
         pen.text((left, top + 60), meaning, FADED, TEXT, anchor="ls")
         left += max(FIGURE.getlength(value), TEXT.getlength(meaning)) + 56
@@ -183,19 +210,15 @@ def _draw_lane(image: Image.Image, spans: list[Span], gaps: list[Interval], axis
         bars.add(axis.offset(start), axis.offset(end), IDLE)
     bars.paste(image, axis.left, top, height)
     for piece in _widest(pieces):
-        color = _color_of(piece.span)
-        _draw_label(image, _labels(piece.span), color, (piece.start_s, piece.end_s), axis, place)
+        span, step = piece.span, piece.span.args.get("step")
+        texts = [span.name] if step is None else [f"{span.name} {step}", str(step)]
+        _draw_label(image, texts, _color_of(span), (piece.start_s, piece.end_s), axis, place)
     for start, end in gaps:
         _draw_label(image, [format_seconds(end - start)], IDLE, (start, end), axis, place)
 
 
 def _draw_label(
-    image: Image.Image,
-    texts: Sequence[str],
-    background: Color,
-    interval: Interval,
-    axis: Axis,
-    place: tuple[int, int],
+    image: Image.Image, texts: list[str], background: Color, interval: Interval, axis: Axis, place: tuple[int, int]
 ) -> None:
     """Write the first text that fits into the shown part of an interval, and mark its beginning."""
     pen = ImageDraw.Draw(image)
@@ -221,11 +244,6 @@ def _draw_upright(image: Image.Image, text: str, ink: Color, center: tuple[float
     ImageDraw.Draw(mask).text((mask.width / 2, mask.height / 2), text, 255, SMALL, anchor="mm")
     mask = mask.transpose(Image.Transpose.ROTATE_90)
     image.paste(ink, (round(center[0] - mask.width / 2), round(center[1] - mask.height / 2)), mask)
-
-
-def _labels(span: Span) -> list[str]:
-    step = span.args.get("step")
-    return [span.name] if step is None else [f"{span.name} {step}", str(step)]
 
 
 def _widest(pieces: list[Piece]) -> Iterable[Piece]:
@@ -266,27 +284,13 @@ def _legend_entries(shown: list[Span]) -> list[tuple[str, Color]]:
     return list(entries.items())
 
 
-def _legend_places(entries: list[tuple[str, Color]], axis: Axis) -> list[tuple[float, int]]:
+def _legend_places(names: Iterable[str], axis: Axis) -> list[tuple[float, int]]:
     """Return the column and the line of each entry of the legend."""
     places: list[tuple[float, int]] = []
     left, line = 0.0, 0
-    for name, _ in entries:
-        needed = 34 + TEXT.getlength(name)
+    for needed in (34 + TEXT.getlength(name) for name in names):
         if left + needed > axis.pixels and left:
             left, line = 0.0, line + 1
         places.append((left, line))
         left += needed + 30
     return places
-
-
-def _draw_legend(
-    pen: ImageDraw.ImageDraw,
-    entries: list[tuple[str, Color]],
-    places: list[tuple[float, int]],
-    axis: Axis,
-    top: int,
-) -> None:
-    for (name, color), (left, line) in zip(entries, places, strict=True):
-        x, y = axis.left + left, top + 40 * line
-        pen.rectangle((x, y, x + 23, y + 23), color)
-        pen.text((x + 34, y + 12), name, INK, TEXT, anchor="lm")

@@ -16,27 +16,17 @@ _NOTHING = nullcontext()
 
 
 class Span(NamedTuple):
-    """One phase of one tick; times in seconds of `time.perf_counter`.
+    """One phase of one tick; times in seconds of `time.perf_counter`."""
 
-    Attributes:
-        track: The engine thread, or one of the device's streams.
-        args: Details; "step" is the number of the step.
-    """
-
-    track: Track
+    track: Track  # the engine thread, or one of the device's streams
     name: str
     start_s: float
     end_s: float
-    args: dict[str, Any]
+    args: dict[str, Any]  # "step" is the number of the step
 
 
 class Tracer:
-    """Collects spans in a ring: one thread writes, any thread reads.
-
-    Attributes:
-        enabled: Whether to record; may be changed at any time.
-        dropped: Spans that were overwritten.
-    """
+    """Collects spans in a ring: one thread writes, any thread reads. `dropped` counts spans that were overwritten."""
 
     def __init__(self, capacity: int = 100_000, *, enabled: bool = True) -> None:
         if capacity < 1:
@@ -49,10 +39,7 @@ class Tracer:
         self._was_on = enabled
 
     def span(self, track: Track, name: str, start_s: float, end_s: float, **args: Any) -> None:
-        """Record a phase that has ended.
-
-        A device's clock is coarse: an end before the start counts as the start.
-        """
+        """Record a phase that has ended; a device's coarse clock may tell an end before the start."""
         if not self.enabled:
             return
         if len(self._ring) == self._ring.maxlen:
@@ -88,22 +75,8 @@ class Tracer:
         self.dropped = 0
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a trace that Perfetto and chrome://tracing open, gzipped if the path ends in ".gz".
-
-        The format is Chromium's "Trace Event Format": complete events in microseconds from the earliest span, one
-        thread for each track.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
-        trace = {
-            "traceEvents": _trace_events(self.spans()),
-            "displayTimeUnit": "ms",
-            "otherData": {"dropped_spans": self.dropped},
-        }
-        opened = gzip.open if fspath(path).endswith(".gz") else open
-        with opened(path, "wt", encoding="utf-8") as file:
-            json.dump(trace, file, default=str, separators=(",", ":"))  # args may hold NumPy numbers
+        """Write a trace that Perfetto and chrome://tracing open, see `save_trace`."""
+        save_trace(path, self.spans(), self.dropped)
 
 
 class _HostSpan(AbstractContextManager[None]):
@@ -122,6 +95,21 @@ class _HostSpan(AbstractContextManager[None]):
 
     def __exit__(self, *raised: object) -> None:
         self._tracer.span("host", self._name, self._start, time.perf_counter(), **self._args)
+
+
+def save_trace(path: str | PathLike[str], spans: list[Span], dropped: int = 0) -> None:
+    """Write spans in Chromium's "Trace Event Format", gzipped if the path ends in ".gz".
+
+    Events are in microseconds from the earliest span, one thread for each track.
+    """
+    trace = {
+        "traceEvents": _trace_events(spans),
+        "displayTimeUnit": "ms",
+        "otherData": {"dropped_spans": dropped},
+    }
+    opened = gzip.open if fspath(path).endswith(".gz") else open
+    with opened(path, "wt", encoding="utf-8") as file:
+        json.dump(trace, file, default=str, separators=(",", ":"))  # args may hold NumPy numbers
 
 
 def _trace_events(spans: list[Span]) -> list[dict[str, Any]]:

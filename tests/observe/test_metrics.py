@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photonlite.observe.metrics import GAUGES, TIME_BOUNDS, EngineMetrics, Histogram
+from photonlite.observe.metrics import TIME_BOUNDS, EngineMetrics, Histogram
 
+GAUGES = (
+    *("pages_free", "pages_cached", "pages_total", "page_bytes", "running", "waiting", "in_flight"),
+    *("open_realtime", "open_bulk", "oldest_realtime_s", "oldest_bulk_s", "preparing", "prepared_bytes"),
+)
 HISTOGRAMS = {
     "queue_s",
     "preprocess_s",
