@@ -133,7 +133,7 @@ class Subject:
         request = Request("query", (Token(number), _WORD), self._grammar(), _BUDGET, SamplingSettings())
         sequence = EngineSequence(number, request, _Sink(), prefix_len=1)
         sequence.budget = 15_000  # of the pages that there are
-        self.core.prepare(sequence)
+        self.core.scheduler.prepare(sequence)
         self.core.submit(sequence)
 
 

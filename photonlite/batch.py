@@ -142,27 +142,21 @@ class Executor(Protocol):
 
     def launch(self, step: Step) -> None:
         """Queue copies and the forward pass; raises where the launch itself fails."""
-        ...
 
     def finalize(self, step: Step, choices: ListLike[SamplingParams | None]) -> None:
         """Queue heads, masks, sampling and the copy of the results; None for rows whose token is not wanted."""
-        ...
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
         """Wait for the results: for each row a token, why it has none, or None where none was sampled.
 
         An exception raised means that the step failed as a whole.
         """
-        ...
 
     def forget(self, job: EncodeJob) -> None:
         """Free an image's features once the work queued so far is done."""
-        ...
 
     def free_memory(self) -> None:
         """Free memory that is kept for later work only."""
-        ...
 
     def close(self) -> None:
         """Wait for all work and free the device's memory."""
-        ...

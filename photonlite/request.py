@@ -7,10 +7,8 @@ skill.finish ─> result, from the Completion
 ```
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -19,22 +17,13 @@ import numpy.typing as npt
 from photonlite.errors import SettingsError, TruncatedError
 from photonlite.hints import did_you_mean
 from photonlite.results import Metrics
-from photonlite.settings import make_plain
+from photonlite.settings import check_settings, setting
 
 MAX_SCORED = 128
 """Most ids that one position gives probabilities for: two spellings of 64 choices."""
 
 SETTINGS = ("temperature", "top_p", "max_tokens", "max_objects", "seed")
 """Names of the fields of `SamplingSettings`."""
-
-_LARGEST_SEED = 2**63 - 1
-_LIMITS = {
-    "temperature": "a finite number of at least 0 (0 takes the most probable choice every time)",
-    "top_p": "a number from 0 to 1 (1 considers every choice)",
-    "max_tokens": "a whole number of at least 1",
-    "max_objects": "a whole number of at least 1",
-    "seed": "a whole number from 0 to 2**63 - 1, or None for another result every time",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +42,14 @@ class SamplingSettings:
         SettingsError: A value has the wrong type or is out of its range.
     """
 
-    temperature: float = 0.0
-    top_p: float = 1.0
-    max_tokens: int = 768
-    max_objects: int = 50
-    seed: int | None = None
+    temperature: float = setting(0.0, least=0)
+    top_p: float = setting(1.0, least=0, most=1)
+    max_tokens: int = setting(768, least=1)
+    max_objects: int = setting(50, least=1)
+    seed: int | None = setting(None, least=0, most=2**63 - 1)
 
     def __post_init__(self) -> None:
-        make_plain(self)
-        within = {
-            "temperature": _is_real(self.temperature) and self.temperature >= 0,
-            "top_p": _is_real(self.top_p) and 0 <= self.top_p <= 1,
-            "max_tokens": _is_whole(self.max_tokens) and self.max_tokens >= 1,
-            "max_objects": _is_whole(self.max_objects) and self.max_objects >= 1,
-            "seed": self.seed is None or (_is_whole(self.seed) and 0 <= self.seed <= _LARGEST_SEED),
-        }
-        for name, fine in within.items():
-            if not fine:
-                raise SettingsError(f"setting {name!r} is {_shown(getattr(self, name))}: it must be {_LIMITS[name]}")
+        check_settings(self, "setting")
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any] | None) -> Self:
@@ -95,17 +74,6 @@ class SamplingSettings:
     def greedy(self) -> bool:
         """Whether the most probable choice is taken every time."""
         return self.temperature == 0
-
-
-def _is_real(value: object) -> bool:
-    try:
-        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # a whole number larger than any float
-        return False
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _shown(value: object) -> str:
@@ -159,7 +127,6 @@ class Grammar(Protocol):
     @property
     def allowed(self) -> Allowed:
         """What may stand at the next position; meaningless once finished."""
-        ...
 
     @property
     def ahead(self) -> Allowed | None:
@@ -167,16 +134,13 @@ class Grammar(Protocol):
 
         Where every row of a batch knows this, its tokens are sampled without waiting for those before them.
         """
-        ...
 
     @property
     def finish_reason(self) -> str | None:
         """Why nothing may follow: "stop", "max_objects" or "length"; None while something may."""
-        ...
 
     def accept(self, token: Token) -> None:
         """Advance by a token; raises `ValueError` where it was not allowed, or nothing may follow."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,10 @@ class CropsLike(Protocol):
     @property
     def pixels(self) -> npt.NDArray[np.uint8]:
         """uint8 ``[n, C, C, 3]``, where the device can read it without waiting."""
-        ...
 
     @property
     def tiling(self) -> tuple[int, int]:
         """Rows and columns of local crops."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,30 +91,24 @@ class ImageRef(Protocol):
     @property
     def key(self) -> str:
         """Hash of pixels, adapter and tenant: tells images apart."""
-        ...
 
     @property
     def size(self) -> tuple[int, int] | None:
         """Width and height in pixels; None where it is not known."""
-        ...
 
     @property
     def crops(self) -> CropsLike | UncutImage | None:
         """The crops, or what the device makes them of; None until they are there."""
-        ...
 
     @property
     def failure(self) -> BaseException | None:
         """Why the crops could not be cut; None while they may come."""
-        ...
 
     def request_crops(self) -> None:
         """Begin to cut on another thread, unless that has been done; returns at once."""
-        ...
 
     def drop_crops(self) -> None:
         """Free the crops: the image has been encoded. They may be requested again."""
-        ...
 
 
 class Sink(Protocol):
@@ -127,11 +119,9 @@ class Sink(Protocol):
 
     def on_token(self, token: Token) -> None:
         """Receive a token as soon as it is certain."""
-        ...
 
     def on_finish(self, sequence: "Sequence") -> None:
         """Receive the end, exactly once; `sequence.error` says why it failed."""
-        ...
 
 
 @dataclass(slots=True)

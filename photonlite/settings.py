@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -136,7 +137,9 @@ class Setting:
     def _accepts_one(self, value: Any) -> bool:
         if self.kind not in (int, float):
             return isinstance(value, self.kind) and (not self.choices or value in self.choices)
-        return isinstance(value, int | self.kind) and not isinstance(value, bool) and value in self.range
+        if not isinstance(value, int | self.kind) or isinstance(value, bool) or value not in self.range:
+            return False
+        return self.kind is int or abs(value) <= sys.float_info.max  # whole numbers may be larger
 
     def _widened(self, value: Any) -> Any:
         return float(value) if self.kind is float and type(value) is int else value
@@ -197,7 +200,7 @@ def check_settings(settings: Any, subject: str) -> None:
         value = getattr(settings, name)
         if one.kind is not bool and not one.accepts(value):
             wanted = f"a tuple, each value {one.expected}" if one.many else one.expected
-            raise SettingsError(f"{subject} {name!r} is {value!r}: it must be {'None or ' * one.optional}{wanted}")
+            raise SettingsError(f"{subject} {name!r} is {value!r:.60}: it must be {'None or ' * one.optional}{wanted}")
 
 
 def from_environment(cls: type, environ: Mapping[str, str]) -> dict[str, Given]:

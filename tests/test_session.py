@@ -826,7 +826,7 @@ def test_metrics_tell_who_is_open_and_since_when(model: VisionModel, monkeypatch
         request = dataclasses.replace(detect_task(model, IMAGE).request, realtime=realtime)
         waits = Sequence(number, request, RequestHandle(request), 1)
         waits.times.submitted = now - age
-        core.prepare(waits)
+        core.scheduler.prepare(waits)
         core.submit(waits)
 
     gauges = model.metrics()["gauges"]

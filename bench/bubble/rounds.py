@@ -214,7 +214,7 @@ class Rig:
             for request, sink in zip(requests, sinks, strict=True)
         ]
         for sequence in sequences:
-            self._core.prepare(sequence)
+            self._core.scheduler.prepare(sequence)
         return sequences
 
     def _prepare(self, traced: bool) -> None:

@@ -116,7 +116,7 @@ class Crowd:
         deadline = None if number < DECODED else _DEADLINE_S + self.runner.now
         about = _Image(str(number)) if image else None
         sequence = Sequence(number, request, _Deaf(), PREFIX if about else 1, about, deadline)
-        self.core.prepare(sequence)
+        self.core.scheduler.prepare(sequence)
         self.core.submit(sequence)
         return sequence
 

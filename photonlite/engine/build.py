@@ -71,12 +71,12 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
     max_batch = config.max_batch or (_CUDA_BATCH if where.type == "cuda" else _CPU_BATCH)
     slots = _slot_shape(model, config, max_batch)
     kv = kv_format(config.kv_dtype, model, where, dtype)
-    images = _images(model, where, dtype, config)
+    encoder, capturer, graphs = _crop_encoder(model, where, dtype, config)
     prompts = model.prompt_decoder(fp8=config.fp8_linears)
     spread = compute_threads(config.cpu_threads).spread if where.type == "cpu" else None
 
-    fused = FusedParts(images.encoder, prompts, model.step_decoder())
-    image_bytes = MOST_BYTES if cuts_images(where) else 0
+    fused = FusedParts(encoder, prompts, model.step_decoder())
+    image_bytes = MOST_BYTES if where.type == "cuda" else 0
 
     def make_runner(pages: int) -> TorchModelRunner:
         limits = RunnerLimits(slots, pages, config.depth, config.max_crops, image_bytes)
@@ -85,12 +85,11 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
     graph_bytes = _graph_bytes(model.shape, prompts, config, slots) if config.cuda_graphs else 0
     memory = _plan(model, where, kv, config, slots, graph_bytes, make_runner)
     model_runner = make_runner(memory.pages)
-    graphs = images.graphs
-    if graphs is not None:
-        options = GraphOptions(config.graph_sizes, config.pad_to_graph)
-        graphs += model_runner.capture(options, images.capturer)
-
-    _report(memory, kv, graphs)
+    stored = str(kv.dtype).removeprefix("torch.")
+    _logger.info("KV cache: %d pages, %.2f GiB, in %s", memory.pages, memory.kv_bytes / 2**30, stored)
+    if capturer is not None and graphs is not None:
+        graphs += model_runner.capture(GraphOptions(config.graph_sizes, config.pad_to_graph), capturer)
+        _logger.info("CUDA graphs: %d in %.1f s, %.0f MiB", graphs.graphs, graphs.seconds, graphs.bytes / 2**20)
     device = open_device(where)
     tracer = Tracer(enabled=config.trace)
     cache = CacheManager(
@@ -111,39 +110,19 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
     return Parts(EngineCore(Scheduler(cache, limits), runner, config.depth, tracer=tracer), memory, graphs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Images:
-    """What encodes images; the last two are None without graphs."""
-
-    encoder: CropEncoder
-    capturer: CudaCapturer | None = None  # makes all graphs from one memory pool: they run one after the other
-    graphs: GraphReport | None = None
-
-
-def _images(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> _Images:
+def _crop_encoder(
+    model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig
+) -> tuple[CropEncoder, CudaCapturer | None, GraphReport | None]:
     """Make the image encoder before the memory is planned: what its graphs take is in use by then."""
     if config.fp8_linears:
         require_fp8_linears(where, dtype)
-    if where.type != "cuda":
-        return _Images(model.crop_encoder(fp8=config.fp8_linears))
     encoder = model.crop_encoder(fp8=config.fp8_linears)
-    if not config.cuda_graphs:
-        return _Images(encoder)
-    size, capturer = model.crop_spec.crop_size, CudaCapturer(where)
+    if where.type != "cuda" or not config.cuda_graphs:
+        return encoder, None, None
+    capturer = CudaCapturer(where)  # makes all graphs from one memory pool: they run one after the other
+    size = model.crop_spec.crop_size
     graphed = GraphedEncoder(encoder, crop_size=size, max_crops=config.max_crops, device=where)
-    return _Images(graphed, capturer, graphed.capture(capturer))
-
-
-def cuts_images(where: torch.device) -> bool:
-    """Whether the device cuts crops, from images that are copied whole; on the CPU Pillow does it."""
-    return where.type == "cuda"
-
-
-def _report(memory: MemoryPlan, kv: KvFormat, graphs: GraphReport | None) -> None:
-    stored = str(kv.dtype).removeprefix("torch.")
-    _logger.info("KV cache: %d pages, %.2f GiB, in %s", memory.pages, memory.kv_bytes / 2**30, stored)
-    if graphs is not None:
-        _logger.info("CUDA graphs: %d in %.1f s, %.0f MiB", graphs.graphs, graphs.seconds, graphs.bytes / 2**20)
+    return graphed, capturer, graphed.capture(capturer)
 
 
 def _slot_shape(model: Model, config: EngineConfig, max_batch: int) -> SlotShape:

@@ -16,10 +16,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from photonlite.batch import BatchItem, Executor, SamplingParams, ScheduledBatch, Step
-from photonlite.engine.accounting import Accountant
-from photonlite.engine.faults import StepFailures, may_be_split
+from photonlite.engine.faults import is_shortage, may_be_split, step_error
 from photonlite.engine.requests import OpenRequests
-from photonlite.errors import RequestCancelledError
+from photonlite.errors import EngineDiedError, RequestCancelledError
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.request import Allowed, Token
@@ -28,6 +27,9 @@ from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence
 
 Outcomes = list[Token | Exception | None]
+
+_STRIKES = 3
+"""Steps that may fail in a row before the device counts as lost; those for which memory is short do not count."""
 
 _NO_SPAN = nullcontext()
 
@@ -59,10 +61,10 @@ class EngineCore:
         self.metrics = metrics or EngineMetrics()
         self.tracer = tracer or Tracer(enabled=False)
         self.wake_at: float | None = None  # when time alone may give something to do; None where only an event can
-        self._accounts = Accountant(self.metrics)
+        self.requests = OpenRequests(scheduler, self.metrics, clock)
         self._clock = clock
-        self.requests = OpenRequests(scheduler, self._accounts, clock)
-        self._failures = StepFailures()
+        self._strikes = 0  # steps that have failed in a row
+        self._failed_images: frozenset[str] = frozenset()  # of the last of them
 
     @property
     def open(self) -> set[Sequence]:
@@ -73,15 +75,6 @@ class EngineCore:
     def idle(self) -> bool:
         """Whether no request is open and no step in flight."""
         return not self.requests.open and self.pipeline.oldest is None
-
-    def prepare(self, sequence: Sequence) -> None:
-        """Check a request and hash its prompt; changes nothing of the engine, so that any thread may call it.
-
-        Raises:
-            CapacityError: It could not run even alone.
-            ValueError: It holds what a step could not carry.
-        """
-        self.scheduler.prepare(sequence)
 
     def submit(self, sequence: Sequence) -> None:
         """Open a prepared request."""
@@ -128,7 +121,7 @@ class EngineCore:
         except Exception as error:
             self._abandon(step, error)
             return None
-        self._accounts.count_launch(step)
+        self._count_launch(step)
         if step.kind == "encode":
             self.pipeline.finalize(step)  # nothing is sampled
             return step
@@ -175,8 +168,8 @@ class EngineCore:
                 outcomes = self.runner.collect(step)
         except Exception as error:
             step.failure = error
-            return [self._failures.step_error(step, error)] * max(1, len(step.rows))
-        self._failures.clear()
+            return [step_error(step, error)] * max(1, len(step.rows))
+        self._strikes, self._failed_images = 0, frozenset()
         return outcomes
 
     def _commit_rows(self, step: Step, outcomes: Outcomes) -> None:
@@ -197,7 +190,8 @@ class EngineCore:
                     self.requests.end(sequence, outcome)  # it failed, or asked for no token
             if sequence.finalized or sequence.preempting:
                 self.scheduler.release_if_unused(sequence)
-        self._accounts.count_commit(zombies)
+        self.metrics.zombie_rows += zombies
+        self.requests.count_tokens()
 
     def _commit_images(self, step: Step, outcomes: Outcomes) -> None:
         """Share an encode step's time among its images; its failure ends their leaders, followers start again.
@@ -266,7 +260,7 @@ class EngineCore:
             row.sequence.release()
         self.scheduler.abandon(batch)
         self.pipeline.abandon(step)
-        failed = self._failures.step_error(step, error)
+        failed = step_error(step, error)
         if not may_be_split(batch, error):
             for sequence in [*(row.sequence for row in batch.rows), *batch.leaders]:
                 self.requests.end(sequence, failed)
@@ -276,11 +270,40 @@ class EngineCore:
         self._fail(step, error)
 
     def _fail(self, step: Step, error: BaseException) -> None:
-        """Count a failed step towards the engine's death; where memory was short, free some instead."""
-        if self._failures.count(step, error):
+        """Count a failed step; where memory was short, free some instead. An image counts once in a row.
+
+        Raises:
+            EngineDiedError: Too many steps have failed in a row.
+        """
+        if is_shortage(error):
             for job in self.scheduler.reduce_memory(step.plan):
                 self.runner.forget(job)
             self.runner.free_memory()
+            return
+        images = frozenset(group.job.key for group in step.plan.groups)
+        if not images or images != self._failed_images:
+            self._strikes += 1
+        self._failed_images = images
+        if self._strikes >= _STRIKES:
+            reason = f"the engine has stopped: {_STRIKES} steps in a row have failed"
+            raise EngineDiedError(f"{reason}, so the device counts as lost; load the model again") from error
+
+    def _count_launch(self, step: Step) -> None:
+        """Count a step by kind, size and how it ran."""
+        metrics = self.metrics
+        metrics.steps[step.kind] += 1
+        if step.kind == "decode":
+            metrics.batch_size.observe(len(step.rows))
+            metrics.padding_rows += step.padded - len(step.rows)
+        elif step.kind == "encode":
+            metrics.crops_encoded += step.plan.crops
+        else:
+            for row in step.rows:
+                if row.sequence.image is not None and not row.sequence.times.preemptions:
+                    metrics.prefix_hits += row.start > 0
+                    metrics.prefix_misses += row.start == 0
+        metrics.graph_replays += step.graphed
+        metrics.eager_steps += not step.graphed
 
     def _phase(self, name: str, step: Step | None = None) -> AbstractContextManager[object]:
         if not self.tracer.enabled:

@@ -10,7 +10,7 @@ import torch
 
 from photonlite.config import EngineConfig
 from photonlite.device.base import Array
-from photonlite.engine.build import build, cuts_images
+from photonlite.engine.build import build
 from photonlite.engine.loop import EngineLoop
 from photonlite.models.base import Model
 from photonlite.observe.metrics import EngineMetrics
@@ -116,7 +116,7 @@ class Engine:
             prefix_len=1 if image is None else self._prefix_length,
             image=image,
             deadline=None if deadline_s is None else begun + deadline_s,
-            seed=_seed(request),
+            seed=secrets.randbits(63) if request.settings.seed is None else int(request.settings.seed),
         )
         sequence.times.submitted = begun
         sequence.times.preprocess_s = preprocess_s
@@ -133,15 +133,14 @@ class Engine:
 
     @property
     def cuts_images(self) -> bool:
-        """Whether the device cuts crops, from whole images."""
-        return cuts_images(self._where)
+        """Whether the device cuts crops, from images that are copied whole; on the CPU Pillow does it."""
+        return self._where.type == "cuda"
 
     def host_array(self, shape: tuple[int, ...]) -> Array:
         """Allocate uninitialised uint8 memory from which the device copies without waiting."""
-        on_card = self._where.type == "cuda"
-        with torch.cuda.device(self._where) if on_card else nullcontext():
+        with torch.cuda.device(self._where) if self.cuts_images else nullcontext():
             # The array keeps the tensor. Clearing a large image's memory would take as long as filling it.
-            array: Array = torch.empty(shape, dtype=torch.uint8, pin_memory=on_card).numpy()
+            array: Array = torch.empty(shape, dtype=torch.uint8, pin_memory=self.cuts_images).numpy()
         return array
 
     def close(self, *, drain: bool = True) -> None:
@@ -151,8 +150,3 @@ class Engine:
             drain: Whether open requests are finished; else they fail with `ModelError`.
         """
         self._loop.close(drain=drain)
-
-
-def _seed(request: Request) -> int:
-    seed = request.settings.seed
-    return secrets.randbits(63) if seed is None else int(seed)

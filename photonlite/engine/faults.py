@@ -6,12 +6,9 @@ import traceback
 from typing import TypeVar
 
 from photonlite.batch import ScheduledBatch, Step
-from photonlite.errors import EngineDiedError, EngineError, OutOfMemoryError, PhotonliteError, StepError
+from photonlite.errors import EngineError, OutOfMemoryError, PhotonliteError, StepError
 
 _E = TypeVar("_E", bound=BaseException)
-
-_STRIKES = 3
-"""Steps that may fail in a row before the device counts as lost; those for which memory is short do not count."""
 
 # PyTorch says it in a RuntimeError: torch.OutOfMemoryError is one, and so is what its CPU allocator and CUDA raise.
 _SHORTAGES = ("out of memory", "defaultcpuallocator", "_alloc_failed", "cudaerrormemoryallocation")
@@ -19,47 +16,19 @@ _SHORTAGES = ("out of memory", "defaultcpuallocator", "_alloc_failed", "cudaerro
 _logger = logging.getLogger("photonlite")
 
 
-class StepFailures:
-    """Counts failed steps in a row, until the device counts as lost."""
-
-    def __init__(self) -> None:
-        self._strikes = 0
-        self._images: frozenset[str] = frozenset()  # of the last failed step
-
-    def clear(self) -> None:
-        """Count from zero: a step was collected."""
-        self._strikes, self._images = 0, frozenset()
-
-    def count(self, step: Step, error: BaseException) -> bool:
-        """Count a failed step; returns whether memory was short, which does not count. An image counts once in a row.
-
-        Raises:
-            EngineDiedError: Too many steps have failed in a row.
-        """
-        if is_shortage(error):
-            return True
-        images = frozenset(group.job.key for group in step.plan.groups)
-        if not images or images != self._images:
-            self._strikes += 1
-        self._images = images
-        if self._strikes >= _STRIKES:
-            reason = f"the engine has stopped: {_STRIKES} steps in a row have failed"
-            raise EngineDiedError(f"{reason}, so the device counts as lost; load the model again") from error
-        return False
-
-    def step_error(self, step: Step, cause: BaseException) -> EngineError:
-        """Log why a step failed, and return what its requests are told: not the words of lower layers."""
-        size = f"{len(step.rows)} sequences" if step.rows else f"{len(step.plan.groups)} images"
-        without_frames(cause)  # log handlers may keep the error
-        short = is_shortage(cause)
-        level = logging.WARNING if short else logging.ERROR
-        why = "memory ran out for" if short else "the device failed"
-        _logger.log(level, "%s a %s step of %s", why, step.kind, size, exc_info=cause)
-        if short:
-            return out_of_memory(cause)
-        error = StepError(f"the device failed a {step.kind} step that carried this request: try again")
-        error.__cause__ = cause
-        return error
+def step_error(step: Step, cause: BaseException) -> EngineError:
+    """Log why a step failed, and return what its requests are told: not the words of lower layers."""
+    size = f"{len(step.rows)} sequences" if step.rows else f"{len(step.plan.groups)} images"
+    without_frames(cause)  # log handlers may keep the error
+    short = is_shortage(cause)
+    level = logging.WARNING if short else logging.ERROR
+    why = "memory ran out for" if short else "the device failed"
+    _logger.log(level, "%s a %s step of %s", why, step.kind, size, exc_info=cause)
+    if short:
+        return out_of_memory(cause)
+    error = StepError(f"the device failed a {step.kind} step that carried this request: try again")
+    error.__cause__ = cause
+    return error
 
 
 def may_be_split(batch: ScheduledBatch, error: BaseException) -> bool:

@@ -90,13 +90,9 @@ class EngineLoop:
     def submit(self, sequence: Sequence) -> None:
         """Submit a request: it is checked and hashed on this thread; later errors reach its sink.
 
-        Raises:
-            CapacityError: It could not run even alone.
-            ValueError: It holds what a step could not carry.
-            ModelError: The engine is closed.
-            EngineDiedError: The engine has died.
+        Raises as `Engine.submit`.
         """
-        self._core.prepare(sequence)
+        self._core.scheduler.prepare(sequence)
         with self._gate:  # a note is either refused here or read: none is left in the inbox of an ended thread
             if self._refusal is not None:
                 raise self._refusal.with_traceback(None)  # raised many times: it must not collect frames
@@ -154,29 +150,22 @@ class EngineLoop:
         core = self._core
         while True:
             self._last_tick = time.perf_counter()
-            self._forget_wakes()
-            self._read_inbox()
+            while not self._wake.empty():
+                self._wake.get()
+            for _ in range(min(_NOTES, len(self._inbox))):
+                self._inbox.popleft()()
             if core.tick() or self._inbox:
                 continue
             if self._stopping and core.idle and not self._inbox:
                 return
             self._sleep()
 
-    def _read_inbox(self) -> None:
-        for _ in range(min(_NOTES, len(self._inbox))):
-            self._inbox.popleft()()
-
     def _sleep(self) -> None:
-        when = self._core.wake_at
-        seconds = _LONGEST_SLEEP
-        if when is not None:
-            seconds = min(seconds, max(0.0, when - time.perf_counter()))
+        wake_at, seconds = self._core.wake_at, _LONGEST_SLEEP
+        if wake_at is not None:
+            seconds = min(seconds, max(0.0, wake_at - time.perf_counter()))
         with contextlib.suppress(queue.Empty):
             self._wake.get(timeout=seconds)
-
-    def _forget_wakes(self) -> None:
-        while not self._wake.empty():
-            self._wake.get()
 
     def _submit(self, sequence: Sequence) -> None:
         try:
@@ -184,7 +173,8 @@ class EngineLoop:
         except Exception as error:  # fails this request alone
             sequence.finalized = True
             sequence.error = error
-            _attempt(lambda: sequence.sink.on_finish(sequence))
+            with contextlib.suppress(Exception):
+                sequence.sink.on_finish(sequence)
 
     def _die(self, cause: BaseException) -> None:
         """Fail all open requests and refuse new ones: waiting callers must get an error."""
@@ -198,14 +188,8 @@ class EngineLoop:
             notes = list(self._inbox)
             self._inbox.clear()
         for note in notes:
-            _attempt(note)
+            with contextlib.suppress(Exception):
+                note()
         self._core.requests.end_all_after_fault(error)
-        _attempt(self._core.runner.close)
-
-
-def _attempt(action: Callable[[], None]) -> None:
-    """Call a function after a failure, ignoring its own errors."""
-    try:
-        action()
-    except Exception:
-        return
+        with contextlib.suppress(Exception):
+            self._core.runner.close()

@@ -30,11 +30,30 @@ class MemoryPermit:
 
     def resize(self, size: int) -> None:
         """Say how many bytes the image has, now that it is decoded."""
-        self._lane.resize(self, size)
+        with self._lane.lock:
+            if self.inside:
+                self._lane.held += size - self.size
+            self.size = size
+        self._lane.wake()
 
     def release(self) -> None:
         """Give the room back, or stop waiting for it; from any thread at any moment, any number of times."""
-        self._lane.release(self)
+        with self._lane.lock:
+            self.released = True
+            self.granted = None  # its callbacks hold an image and an engine; the permit may stay in the queue
+            self.leave()
+        self._lane.wake()
+
+    def enter(self) -> None:
+        self._lane.held += self.size
+        self.inside = True
+        if self.released:  # while it waited, or by garbage collection on the lines above
+            self.leave()
+
+    def leave(self) -> None:
+        if self.inside:
+            self.inside = False
+            self._lane.held -= self.size
 
 
 class GateLane:
@@ -46,9 +65,9 @@ class GateLane:
 
     def __init__(self, limit: int) -> None:
         self.held = 0
+        self.lock = threading.RLock()
         self._limit = limit
         self._queue: deque[MemoryPermit] = deque()
-        self._lock = threading.RLock()
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._granting = False
 
@@ -60,33 +79,20 @@ class GateLane:
     def request(self, size: int) -> MemoryPermit:
         """Request room for an image of so many bytes."""
         permit = MemoryPermit(self, size)
-        with self._lock:
+        with self.lock:
             if not self._queue and self._fits(permit):
-                self._admit(permit)
+                permit.enter()
                 return permit
             permit.granted = Future()
             self._queue.append(permit)
             begins, self._granting = not self._granting, True
         if begins:
             threading.Thread(target=self._grant, name="photonlite-memory-gate", daemon=True).start()
-        self._wakes.put(None)  # room may have been released meanwhile
+        self.wake()  # room may have been released meanwhile
         return permit
 
-    def resize(self, permit: MemoryPermit, size: int) -> None:
-        """See `MemoryPermit.resize`."""
-        with self._lock:
-            if permit.inside:
-                self.held += size - permit.size
-            permit.size = size
-        if self._granting:
-            self._wakes.put(None)
-
-    def release(self, permit: MemoryPermit) -> None:
-        """See `MemoryPermit.release`."""
-        with self._lock:
-            permit.released = True
-            permit.granted = None  # its callbacks hold an image and an engine; the permit may stay in the queue
-            self._uncount(permit)
+    def wake(self) -> None:
+        """Have waiting calls looked at: there may be room."""
         if self._granting:
             self._wakes.put(None)
 
@@ -96,35 +102,24 @@ class GateLane:
             while (granted := self._next()) is not None:
                 granted.set_result(None)
                 granted = None
-            with self._lock:
+            with self.lock:
                 if not self._queue:
                     self._granting = False
                     return
 
     def _next(self) -> "Future[None] | None":
         """Admit the oldest call that waits, if it fits; returns what it waits for."""
-        with self._lock:
+        with self.lock:
             while self._queue and (self._queue[0].released or self._fits(self._queue[0])):
                 permit = self._queue.popleft()
                 granted, permit.granted = permit.granted, None
-                self._admit(permit)
+                permit.enter()
                 if granted is not None:  # else it was released
                     return granted
         return None
 
     def _fits(self, permit: MemoryPermit) -> bool:
         return not self.held or self.held + permit.size <= self._limit
-
-    def _admit(self, permit: MemoryPermit) -> None:
-        self.held += permit.size
-        permit.inside = True
-        if permit.released:  # while it waited, or by garbage collection on the lines above
-            self._uncount(permit)
-
-    def _uncount(self, permit: MemoryPermit) -> None:
-        if permit.inside:
-            permit.inside = False
-            self.held -= permit.size
 
 
 class MemoryGate:

@@ -1,11 +1,11 @@
-"""The open requests: how they receive tokens, and how they end. Each ends exactly once."""
+"""The open requests: how they receive tokens, how they end, and what is counted of that. Each ends exactly once."""
 
 import logging
 from collections.abc import Callable
 
-from photonlite.engine.accounting import Accountant
 from photonlite.engine.faults import told, without_frames
-from photonlite.errors import PhotonliteError
+from photonlite.errors import PhotonliteError, RequestCancelledError
+from photonlite.observe.metrics import EngineMetrics
 from photonlite.request import Token
 from photonlite.scheduler.fifo import Ended
 from photonlite.scheduler.scheduler import Scheduler
@@ -20,19 +20,23 @@ class OpenRequests:
     Grammars and sinks are plug-ins: their faults end their request alone.
     """
 
-    def __init__(self, scheduler: Scheduler, accounts: Accountant, clock: Callable[[], float]) -> None:
+    def __init__(self, scheduler: Scheduler, metrics: EngineMetrics, clock: Callable[[], float]) -> None:
         self.open: set[Sequence] = set()
         self.realtime = 0  # open ones that are real-time
         self.ended = 0
         self._scheduler = scheduler
-        self._accounts = accounts
+        self._metrics = metrics
         self._clock = clock
+        # Of the step that is committed: tokens, and how many came so many seconds after the one before. Most of these
+        # were in the same step, so that there are few different times.
+        self._tokens = 0
+        self._gaps: dict[float, int] = {}
 
     def add(self, sequence: Sequence) -> None:
         """Open a request that the scheduler has accepted."""
         self.open.add(sequence)
         self.realtime += sequence.realtime
-        self._accounts.count_submitted()
+        self._metrics.requests_submitted += 1
 
     def accept(self, sequence: Sequence, token: Token, now: float) -> None:
         """Give a request its next token, which may end it."""
@@ -40,8 +44,12 @@ class OpenRequests:
         try:
             grammar.accept(token)
             finished = grammar.finish_reason is not None
-            self._accounts.add_token(times.last_token, now)
-            times.first_token = times.first_token or now
+            self._tokens += 1
+            if times.last_token:
+                gap = now - times.last_token
+                self._gaps[gap] = self._gaps.get(gap, 0) + 1
+            else:
+                times.first_token = now
             times.last_token = now
             tokens.append(token)
             sequence.sink.on_token(token)
@@ -54,6 +62,14 @@ class OpenRequests:
             # Nothing is launched beyond the budget: it would never end.
             spent = f"the grammar goes on after {len(tokens)} tokens, which were its budget"
             self.end(sequence, AssertionError(spent))
+
+    def count_tokens(self) -> None:
+        """Count the tokens of a step that has been committed."""
+        self._metrics.tokens += self._tokens
+        for gap, count in self._gaps.items():
+            self._metrics.token_s.observe(gap, count)
+        self._gaps.clear()
+        self._tokens = 0
 
     def end(self, sequence: Sequence, error: BaseException | None = None) -> None:
         """End a request: its result or error goes out now, its pages are released when no step carries it.
@@ -69,7 +85,8 @@ class OpenRequests:
     def end_dropped(self, ended: Ended) -> None:
         """End a request that the scheduler has taken out of its queues."""
         if ended.dropped is not None:
-            self._accounts.count_dropped(ended.dropped)
+            name = f"dropped_{ended.dropped}"
+            setattr(self._metrics, name, getattr(self._metrics, name) + 1)
         self.end(ended.sequence, ended.error)
 
     def end_all(self, error: BaseException) -> None:
@@ -89,11 +106,32 @@ class OpenRequests:
         self.ended += 1
         sequence.error = error
         sequence.times.finished = now
-        self._accounts.count_ended(sequence)
+        self._count_end(sequence)
         try:
             sequence.sink.on_finish(sequence)
         except Exception:  # there is no other way to report it
             _logger.exception("request %d has ended, but its sink raised", sequence.number)
+
+    def _count_end(self, sequence: Sequence) -> None:
+        """Count a request that has ended, and where its time went if it was answered."""
+        metrics, times = self._metrics, sequence.times
+        metrics.preemptions += times.preemptions
+        if sequence.error is not None:
+            cancelled = isinstance(sequence.error, RequestCancelledError)
+            metrics.requests_cancelled += cancelled
+            metrics.requests_failed += not cancelled
+            return
+        metrics.requests_finished += 1
+        if times.admitted:
+            metrics.queue_s.observe(times.queue_s)
+        if sequence.image is not None:
+            metrics.preprocess_s.observe(times.preprocess_s)
+            if times.encode_s:
+                metrics.encode_s.observe(times.encode_s)
+        if sequence.tokens:
+            metrics.prefill_s.observe(times.prefill_s)
+            metrics.time_to_first_token_s.observe(max(0.0, times.first_token - times.submitted))
+            metrics.decode_s.observe(max(0.0, times.finished - times.first_token))
 
 
 def _reported(sequence: Sequence, error: BaseException) -> BaseException:

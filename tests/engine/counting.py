@@ -32,7 +32,7 @@ def crowd(
         request = Request("query", (Token(1),), Words(90), 90, SamplingSettings(), realtime=realtime)
         shown = None if image is None else FakeImage(image.format(number), cut=False)
         one = Counted(number, request, FakeSink(), 1 if shown is None else PREFIX, shown, deadline)
-        bench.core.prepare(one)
+        bench.core.scheduler.prepare(one)
         bench.core.submit(one)
         made.append(one)
     bench.sequences += made

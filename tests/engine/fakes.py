@@ -184,7 +184,7 @@ class Bench:
         return sink
 
     def hand_in(self, sequence: EngineSequence) -> None:
-        self.core.prepare(sequence)
+        self.core.scheduler.prepare(sequence)
         self.core.submit(sequence)
 
     def plan(self) -> ScheduledBatch | None:

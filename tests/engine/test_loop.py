@@ -280,7 +280,8 @@ def test_waking_may_happen_in_the_middle_of_waking() -> None:
 
 def test_a_sink_that_raises_when_its_request_is_refused_harms_nobody_else() -> None:
     core = Bench(ends_at(3)).core
-    core.prepare = lambda one: core.scheduler.prepare(one) if one is good else None  # type: ignore[method-assign]
+    prepare = core.scheduler.prepare
+    core.scheduler.prepare = lambda one: prepare(one) if one is good else None  # type: ignore[method-assign]
     loop = EngineLoop(core)
     refused, good = sequence(0, budget=100), sequence(1, budget=3)
 
@@ -455,7 +456,8 @@ from photonlite.errors import ModelError
 
 core = types.SimpleNamespace(
     runner=types.SimpleNamespace(close=lambda: None), tick=lambda: False, idle=True, wake_at=None,
-    requests=types.SimpleNamespace(end_all=lambda error: None), prepare=lambda sequence: None,
+    requests=types.SimpleNamespace(end_all=lambda error: None),
+    scheduler=types.SimpleNamespace(prepare=lambda sequence: None),
 )
 loop, handle = EngineLoop(core), RequestHandle(None)
 stream = TokenStream(handle)

@@ -66,7 +66,7 @@ def record(model: MoondreamModel, device: torch.device, dtype: torch.dtype, conf
     core = build(model, device, dtype, config).core
     core.runner = recorder = Recorder(core.runner)
     for sequence in sequences(model.config, model.shape.prefix_length):
-        core.prepare(sequence)
+        core.scheduler.prepare(sequence)
         core.submit(sequence)
         for _ in range(3):
             core.tick()

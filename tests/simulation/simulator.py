@@ -388,7 +388,7 @@ class Simulation:
         positions = sequence.prefix_len + len(sequence.prompt) + max(0, sequence.budget - 1)
         fits = self.scenario.fits(positions, with_image=sequence.image is not None)
         try:
-            self.core.prepare(sequence)
+            self.core.scheduler.prepare(sequence)
         except CapacityError:
             if fits:
                 raise

@@ -54,27 +54,25 @@ MUTANTS = [
     ),
     Mutant(
         "one poisoned image kills the engine",
-        "engine/faults.py",
-        "if not images or images != self._images:",
+        "engine/core.py",
+        "if not images or images != self._failed_images:",
         "if True:",
         CORE,
     ),
     Mutant(
         "prompts are hashed by the engine's thread",
         "engine/loop.py",
-        """        self._core.prepare(sequence)
+        """        self._core.scheduler.prepare(sequence)
         with self._gate:""",
         """        with self._gate:""",
         "tests/engine/test_loop.py",
     ),
     Mutant(
         "a shortage of memory counts towards the engine's death",
-        "engine/faults.py",
+        "engine/core.py",
         """        if is_shortage(error):
-            return True
 """,
         """        if False:
-            return True
 """,
         CORE,
     ),
@@ -178,7 +176,7 @@ MUTANTS = [
     Mutant(
         "memory gate: a call that has left the queue keeps its image",
         "engine/memory_gate.py",
-        "            permit.granted = None  #",
+        "            self.granted = None  #",
         "            pass  #",
         "tests/engine/test_memory_gate.py",
     ),
@@ -326,8 +324,8 @@ MUTANTS = [
     ),
     Mutant(
         "tables: the times between tokens are kept for ever",
-        "engine/accounting.py",
-        """        gaps.clear()
+        "engine/requests.py",
+        """        self._gaps.clear()
 """,
         "",
         SIMULATION,
@@ -342,8 +340,16 @@ MUTANTS = [
     Mutant(
         "threads: wake-ups are forgotten after the inbox was read",
         "engine/loop.py",
-        "            self._forget_wakes()\n            self._read_inbox()\n",
-        "            self._read_inbox()\n            self._forget_wakes()\n",
+        """            while not self._wake.empty():
+                self._wake.get()
+            for _ in range(min(_NOTES, len(self._inbox))):
+                self._inbox.popleft()()
+""",
+        """            for _ in range(min(_NOTES, len(self._inbox))):
+                self._inbox.popleft()()
+            while not self._wake.empty():
+                self._wake.get()
+""",
         "tests/engine/test_interleavings.py",
     ),
     Mutant(
@@ -377,8 +383,8 @@ MUTANTS = [
     Mutant(
         "threads: the granting thread is not woken by a release",
         "engine/memory_gate.py",
-        "            self._uncount(permit)\n        if self._granting:\n            self._wakes.put(None)\n",
-        "            self._uncount(permit)\n",
+        "            self.leave()\n        self._lane.wake()\n",
+        "            self.leave()\n",
         "tests/engine/test_interleavings.py",
     ),
     Mutant(
@@ -405,7 +411,7 @@ MUTANTS = [
     Mutant(
         "memory gate: a released permit is granted",
         "engine/memory_gate.py",
-        "        if permit.released:  # while",
+        "        if self.released:  # while",
         "        if False:  # while",
         "tests/engine/test_memory_gate.py",
     ),
@@ -419,8 +425,8 @@ MUTANTS = [
     Mutant(
         "an idle engine gives no sign of life",
         "engine/loop.py",
-        "            self._last_tick = time.perf_counter()\n            self._forget",
-        "            self._forget",
+        "            self._last_tick = time.perf_counter()\n            while",
+        "            while",
         "tests/engine/test_loop.py",
     ),
 ]
