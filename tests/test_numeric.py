@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from photonlite.api import VisionModel
-from photonlite.api.options import read_options
+from photonlite.api.tasks import seconds_of
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.errors import SettingsError, SpatialRefError
 from photonlite.images.crops import CropSpec
@@ -60,7 +59,7 @@ TAKEN: list[tuple[Callable[[Any], Any], Any]] = [
     (lambda n: ServerConfig(deadline_s=n).deadline_s, np.float32(0.5)),
     (lambda n: ServerConfig(port=n).port, np.uint16(8000)),
     (lambda n: CropSpec(378, 14, 4, n).max_crops, np.uint8(200)),
-    (lambda n: read_options({"deadline_s": n}, VisionModel.query).deadline_s, np.float32(0.5)),
+    (seconds_of, np.float32(0.5)),
     (lambda n: check_reference((n, n))[0], np.float16(0.5)),
     (lambda n: check_reference((n, n))[0], np.uint8(1)),
     (lambda n: Question.of("caption", deadline_ms=n).deadline_s, np.uint8(200)),

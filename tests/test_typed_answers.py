@@ -15,7 +15,7 @@ import torch
 
 from photonlite import Box, Point
 from photonlite.api import VisionModel
-from photonlite.api.tasks import task_from_mapping
+from photonlite.api.batch import task_from_mapping
 from photonlite.errors import (
     DeadlineError,
     GrammarError,
@@ -389,7 +389,7 @@ def test_neither_choices_nor_a_grammar_that_came_late_keep_the_engine(slow: list
     try:
         stream = model.query(IMAGE, "why?", stream=True, choices=["ab", "ac", "b", "ba", "bab"])
         assert list(stream["answer"])
-        late = model._session.launch(task_from_mapping(model._prompts, VisionModel, LATE))
+        late = model._session.launch(task_from_mapping(model._building, LATE))
         model._session._pool.settle()
         slow[0].finish()
         late.result()

@@ -1,124 +1,90 @@
 """Many tasks in one call: a window of them is open at a time, and results come in the order of the tasks."""
 
+import inspect
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sized
-from functools import partial
-from types import TracebackType
-from typing import Any, Literal, Self
+from collections.abc import Callable, Generator, Iterable, Mapping, Sized
+from typing import Any, Literal
 
 from tqdm import tqdm
 
 from photonlite.api.session import Session
-from photonlite.api.tasks import Task
+from photonlite.api.tasks import OPTIONS, Task, check_names
 from photonlite.engine.faults import without_frames
 from photonlite.engine.handle import RequestHandle
 from photonlite.errors import InputError, PhotonliteError, SettingsError
+from photonlite.hints import did_you_mean
 
 Errors = Literal["raise", "return"]
+_END: Any = object()
+_SKILLS = ("caption", "query", "detect", "point", "segment")
 
 
-class BatchCall:
-    """One call of `VisionModel.batch`. Leaving its block cancels what is still open.
-
-    ```python
-    with BatchCall(...) as batch:
-        while batch.fill():
-            batch.wait()  # or: await batch.wait_async()
-            batch.collect()
-    batch.results
-    ```
+def run_batch(
+    session: Session,
+    build: Callable[[Mapping[str, Any]], Task[Any]],
+    tasks: Iterable[Mapping[str, Any]],
+    results: list[Any],
+    *,
+    window: int,
+    progress: bool,
+    errors: Errors,
+) -> Generator[RequestHandle, None, None]:
+    """Yield the request to wait for next, and add results; closing the generator cancels what is still open.
 
     Args:
         session: Answers the tasks.
         build: Builds the task of a mapping.
         tasks: Mappings.
+        results: Takes the results, in the order of the tasks.
         window: Tasks that are open at a time.
         progress: Whether to show a bar.
         errors: "return" puts an error in the place of its task's result, "raise" ends the batch with the first one.
     """
-
-    def __init__(
-        self,
-        session: Session,
-        build: Callable[[Mapping[str, Any]], Task[Any]],
-        tasks: Iterable[Mapping[str, Any]],
-        *,
-        window: int,
-        progress: bool,
-        errors: Errors,
-    ) -> None:
-        if errors not in ("raise", "return"):
-            raise SettingsError(f"errors is {errors!r:.60}: it must be 'return' or 'raise'")
-        if not isinstance(tasks, Iterable) or isinstance(tasks, Mapping | str):
-            raise InputError(f"tasks is of type {type(tasks).__name__}: give a list of dicts")
-        session.check_open()
-        self.results: list[Any] = []
-        self._session = session
-        self._build = build
-        self._tasks = iter(tasks)
-        self._window = window
-        self._raises = errors == "raise"
-        self._open: deque[tuple[RequestHandle | None, Callable[[], Any]]] = deque()
-        total = len(tasks) if isinstance(tasks, Sized) else None
-        self._bar = tqdm(total=total, unit="task") if progress else None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        for handle, _ in self._open:
-            if handle is not None:
-                handle.cancel()
-
-    def fill(self) -> bool:
-        """Begin as many tasks as may be open; returns whether any is."""
-        while len(self._open) < self._window:
-            try:
-                task = next(self._tasks)
-            except StopIteration:
-                break
-            self._open.append(self._begin(task))
-        return bool(self._open)
-
-    def wait(self) -> None:
-        """Wait for the oldest open task."""
-        if (handle := self._open[0][0]) is not None:
-            handle.wait()
-
-    async def wait_async(self) -> None:
-        """Await the oldest open task."""
-        if (handle := self._open[0][0]) is not None:
-            await handle.wait_async()
-
-    def collect(self) -> None:
-        """Add the result of the oldest open task, which has ended."""
-        _, finish = self._open.popleft()
+    if errors not in ("raise", "return"):
+        raise SettingsError(f"errors is {errors!r:.60}: it must be 'return' or 'raise'")
+    if not isinstance(tasks, Iterable) or isinstance(tasks, Mapping | str):
+        raise InputError(f"tasks is of type {type(tasks).__name__}: give a list of dicts")
+    session.check_open()
+    waiting, total = iter(tasks), len(tasks) if isinstance(tasks, Sized) else None
+    opened: deque[tuple[RequestHandle, Task[Any]] | Exception] = deque()
+    with tqdm(total=total, unit="task", disable=not progress) as bar:
         try:
-            self.results.append(finish())
-        except Exception as error:
-            _name_task(error, len(self.results))
-            if self._raises:
-                raise
-            # With its frames the list would keep the model, and itself, alive.
-            ours = isinstance(error, PhotonliteError)  # its message says it all
-            self.results.append(without_frames(error.with_traceback(None) if ours else error))
-        if self._bar is not None:
-            self._bar.update()
+            while True:
+                while len(opened) < window and (mapping := next(waiting, _END)) is not _END:
+                    try:
+                        task = build(mapping)
+                        opened.append((session.launch(task), task))
+                    except Exception as error:
+                        if errors == "raise":
+                            _name_task(error, len(results) + len(opened))
+                            raise
+                        opened.append(error)
+                if not opened:
+                    return
+                if isinstance(opened[0], tuple):
+                    yield opened[0][0]
+                results.append(_result(opened.popleft(), len(results), errors))
+                bar.update()
+        finally:
+            for entry in opened:
+                if isinstance(entry, tuple):
+                    entry[0].cancel()
 
-    def _begin(self, mapping: Mapping[str, Any]) -> tuple[RequestHandle | None, Callable[[], Any]]:
-        try:
-            task = self._build(mapping)
-            handle = self._session.launch(task)
-        except Exception as error:
-            if self._raises:
-                _name_task(error, len(self.results) + len(self._open))
-                raise
-            return None, partial(_raise, error)
-        return handle, lambda: task.finish(handle.result())
+
+def _result(entry: tuple[RequestHandle, Task[Any]] | Exception, index: int, errors: Errors) -> Any:
+    """Return the result of a task that has ended, or its error."""
+    try:
+        if isinstance(entry, Exception):
+            raise entry
+        handle, task = entry
+        return task.result_of(handle)
+    except Exception as error:
+        _name_task(error, index)
+        if errors == "raise":
+            raise
+        # With its frames the list would keep the model, and itself, alive.
+        ours = isinstance(error, PhotonliteError)  # its message says it all
+        return without_frames(error.with_traceback(None) if ours else error)
 
 
 def _name_task(error: Exception, index: int) -> None:
@@ -129,5 +95,21 @@ def _name_task(error: Exception, index: int) -> None:
         error.add_note(f"in task {index} of the batch")
 
 
-def _raise(error: Exception) -> None:
-    raise error
+def task_from_mapping(model: Any, mapping: Mapping[str, Any]) -> Task[Any]:
+    """Build the task of `{"skill": "detect", "image": ..., "object": ...}` by a model whose methods return tasks."""
+    skill = mapping.get("skill") if isinstance(mapping, Mapping) else None
+    if not isinstance(skill, str) or skill not in _SKILLS:
+        hint = "" if skill is None else f"there is no skill {skill!r:.60}{did_you_mean(skill, _SKILLS)}: "
+        example = "{'skill': 'detect', 'image': ..., 'object': ...}"
+        raise InputError(f"{hint}a task is a dict such as {example}; the skills are {', '.join(_SKILLS)}")
+    arguments = {name: value for name, value in mapping.items() if name != "skill"}
+    method = getattr(model, skill)
+    check_names((str(name) for name in arguments if name not in OPTIONS), method)
+    try:
+        inspect.signature(method).bind(**arguments)
+    except TypeError as cause:
+        raise InputError(f"the task {skill!r} lacks something: {cause}") from cause
+    if arguments.get("stream"):
+        raise InputError("a batch gives whole texts: leave stream out, or ask for this one by itself")
+    task: Task[Any] = method(**arguments)
+    return task

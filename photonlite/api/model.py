@@ -1,24 +1,49 @@
 """`VisionModel`: every skill as a method and its async twin."""
 
+import inspect
 import re
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import closing
+from copy import copy
+from functools import partial, update_wrapper
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 
 import torch
 
-from photonlite.api.batch import BatchCall, Errors
-from photonlite.api.options import Options
+from photonlite.api.batch import Errors, run_batch, task_from_mapping
 from photonlite.api.session import open_session
-from photonlite.api.tasks import EncodedImage, ImageInput, Settings, Task, build_task, task_from_mapping
+from photonlite.api.tasks import EncodedImage, ImageInput, Options, Task, make_task
 from photonlite.config import EngineConfig, ImageLimits
+from photonlite.engine.handle import RequestHandle
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.observe import Recording
+from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Answer, Caption, Detections, Points, Segments
+from photonlite.skills import caption, detect, encode, point, query, segment
 from photonlite.skills.base import SpatialRefs
+from photonlite.skills.typed.choices import ChoiceQuestion
+from photonlite.skills.typed.forms import ChoicesForm, form_of
+from photonlite.skills.typed.question import TypedQuestion
 
+P = ParamSpec("P")
 R = TypeVar("R")
+Settings = Mapping[str, Any]
+
+
+def _async_twin(
+    method: "Callable[Concatenate[VisionModel, P], R]",
+) -> "Callable[Concatenate[VisionModel, P], Coroutine[Any, Any, R]]":
+    """Make the async twin of a method: the same call of a copy of the model whose methods return coroutines."""
+
+    async def twin(model: "VisionModel", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        answer: Any = method(model._awaiting, *args, **kwargs)
+        return cast(R, await answer if inspect.iscoroutine(answer) else answer)  # an encoded image comes as it is
+
+    update_wrapper(twin, method)
+    twin.__name__, twin.__qualname__ = f"a{method.__name__}", f"VisionModel.a{method.__name__}"
+    twin.__doc__ = f"Async twin of `{method.__name__}`: the same arguments, results and errors."
+    return twin
 
 
 class VisionModel:
@@ -62,8 +87,6 @@ class VisionModel:
     Attributes:
         name: How the model was named when it was loaded; "nano" for the shipped one.
         skills: Names of the skills that the checkpoint was trained for.
-        device: Where the model runs.
-        dtype: The type of its weights.
         image_limits: How large an image may be.
         max_batch: Requests that are decoded together: `EngineConfig.max_batch`, or the device's default.
     """
@@ -87,6 +110,10 @@ class VisionModel:
         config = engine or EngineConfig()
         self._session = open_session(loaded, device, dtype, self.image_limits, config, isolate_images=isolate_images)
         self.max_batch = self._session.engine.max_batch
+        self._prefix = ""  # of method names in errors
+        self._answer: Callable[[Task[Any]], Any] = self._session.run
+        self._awaiting = self._answering(self._session.arun, "a")
+        self._building = self._answering(lambda task: task)
 
     @property
     def alive(self) -> bool:
@@ -118,13 +145,10 @@ class VisionModel:
             `{"objects": [{"x_min", "y_min", "x_max", "y_max", "label", "score"}, ...]}`, in the model's order. Scores
             are confidences in presence and location, in (0, 1]; see `photonlite.skills.base.score`.
         """
-        return self._run(Detections, "detect", image, options, object=object, settings=settings)
+        request = detect.build(self._prompts, object, settings=SamplingSettings.from_dict(settings))
+        return self._ask("detect", image, request, partial(detect.finish, request), options)
 
-    async def adetect(
-        self, image: ImageInput, object: str, settings: Settings | None = None, **options: Unpack[Options]
-    ) -> Detections:
-        """Find every instance of an object; see `detect`."""
-        return await self._arun(Detections, "adetect", image, options, object=object, settings=settings)
+    adetect = _async_twin(detect)
 
     def point(
         self,
@@ -147,20 +171,11 @@ class VisionModel:
         Returns:
             `{"points": [{"x", "y", "label", "score"}, ...]}`, in the model's order.
         """
-        return self._run(Points, "point", image, options, object=object, settings=settings, spatial_refs=spatial_refs)
+        sampling = SamplingSettings.from_dict(settings)
+        request = point.build(self._prompts, object, refs=spatial_refs, settings=sampling)
+        return self._ask("point", image, request, partial(point.finish, request), options)
 
-    async def apoint(
-        self,
-        image: ImageInput,
-        object: str,
-        settings: Settings | None = None,
-        *,
-        spatial_refs: SpatialRefs | None = None,
-        **options: Unpack[Options],
-    ) -> Points:
-        """Point at every instance of an object; see `point`."""
-        asked = {"object": object, "settings": settings, "spatial_refs": spatial_refs}
-        return await self._arun(Points, "apoint", image, options, **asked)
+    apoint = _async_twin(point)
 
     def segment(
         self,
@@ -183,21 +198,11 @@ class VisionModel:
         Returns:
             `{"segments": [{"path", "bbox", "polygon", "label", "score"}]}`: `path` is SVG relative to the box.
         """
-        asked = {"object": object, "settings": settings, "spatial_refs": spatial_refs}
-        return self._run(Segments, "segment", image, options, **asked)
+        sampling = SamplingSettings.from_dict(settings)
+        request = segment.build(self._prompts, object, refs=spatial_refs, settings=sampling)
+        return self._ask("segment", image, request, partial(segment.finish, request, self._prompts), options)
 
-    async def asegment(
-        self,
-        image: ImageInput,
-        object: str,
-        *,
-        spatial_refs: SpatialRefs | None = None,
-        settings: Settings | None = None,
-        **options: Unpack[Options],
-    ) -> Segments:
-        """Draw the outline of an object; see `segment`."""
-        asked = {"object": object, "settings": settings, "spatial_refs": spatial_refs}
-        return await self._arun(Segments, "asegment", image, options, **asked)
+    asegment = _async_twin(segment)
 
     def caption(
         self,
@@ -219,18 +224,12 @@ class VisionModel:
         Returns:
             `{"caption": str}`, or `{"caption": iterator of str}`.
         """
-        return self._run(Caption, "caption", image, options, length=length, stream=stream, settings=settings)
+        request = caption.build(self._prompts, length, settings=SamplingSettings.from_dict(settings))
+        finish, text, atext = (partial(f, self._prompts) for f in (caption.finish, caption.stream, caption.astream))
+        streams = {"stream": text, "astream": atext} if stream else {}
+        return self._ask("caption", image, request, finish, options, **streams)
 
-    async def acaption(
-        self,
-        image: ImageInput,
-        length: str = "normal",
-        stream: bool = False,
-        settings: Settings | None = None,
-        **options: Unpack[Options],
-    ) -> Caption:
-        """Describe an image; see `caption`."""
-        return await self._arun(Caption, "acaption", image, options, length=length, stream=stream, settings=settings)
+    acaption = _async_twin(caption)
 
     def query(
         self,
@@ -280,28 +279,24 @@ class VisionModel:
                 too large (`GrammarTooLargeError`), or allows no answer as short as `max_tokens`. While the answer is
                 computed also `GrammarTimeoutError` (see `EngineConfig.grammar_limit_s`) and `GrammarBusyError`.
         """
-        asked: dict[str, Any] = {"question": question, "stream": stream, "settings": settings, "reasoning": reasoning}
-        asked |= {"spatial_refs": spatial_refs, "schema": schema, "choices": choices, "regex": regex}
-        return self._run(Answer, "query", image, options, **asked)
+        sampling, form, prompts = SamplingSettings.from_dict(settings), form_of(schema, choices, regex), self._prompts
+        asked: dict[str, Any] = {"with_image": image is not None, "reasoning": reasoning, "refs": spatial_refs}
+        if form is None:
+            request = query.build(prompts, question, settings=sampling, **asked)
+            finish, text, atext = (partial(f, request, prompts) for f in (query.finish, query.stream, query.astream))
+            pieces = {"stream": text, "astream": atext} if stream else {}
+            return self._ask("query", image, request, finish, options, **pieces)
+        checked = query.read_question(prompts, question, settings=sampling, **asked)
+        typed: ChoiceQuestion | TypedQuestion
+        if isinstance(form, ChoicesForm):
+            typed = ChoiceQuestion(prompts, checked, form)
+            further = {"further": typed.further}
+        else:
+            typed, further = TypedQuestion(prompts, checked, form), {}
+        streams = {"stream": typed.stream, "astream": typed.astream} if stream else {}
+        return self._ask("query", image, typed.draft, typed.finish, options, typed=typed, **further, **streams)
 
-    async def aquery(
-        self,
-        image: ImageInput | None = None,
-        question: str | None = None,
-        stream: bool = False,
-        settings: Settings | None = None,
-        *,
-        reasoning: bool = False,
-        spatial_refs: SpatialRefs | None = None,
-        schema: Any = None,
-        choices: Iterable[str] | None = None,
-        regex: str | re.Pattern[str] | None = None,
-        **options: Unpack[Options],
-    ) -> Answer:
-        """Answer a question; see `query`."""
-        asked: dict[str, Any] = {"question": question, "stream": stream, "settings": settings, "reasoning": reasoning}
-        asked |= {"spatial_refs": spatial_refs, "schema": schema, "choices": choices, "regex": regex}
-        return await self._arun(Answer, "aquery", image, options, **asked)
+    aquery = _async_twin(query)
 
     def encode_image(self, image: ImageInput, **options: Unpack[Options]) -> EncodedImage:
         """Encode an image before there is a question.
@@ -315,13 +310,9 @@ class VisionModel:
         """
         if isinstance(image, EncodedImage):
             return image
-        return self._session.encode(self._task("encode_image", image, options))
+        return self._ask("encode_image", image, encode.build(), None, options)
 
-    async def aencode_image(self, image: ImageInput, **options: Unpack[Options]) -> EncodedImage:
-        """Encode an image before there is a question; see `encode_image`."""
-        if isinstance(image, EncodedImage):
-            return image
-        return await self._session.aencode(self._task("aencode_image", image, options))
+    aencode_image = _async_twin(encode_image)
 
     def batch(
         self, tasks: Iterable[Mapping[str, Any]], *, progress: bool = False, errors: Errors = "return"
@@ -339,21 +330,21 @@ class VisionModel:
         Returns:
             Results in the order of the tasks; an error where there is none.
         """
-        with self._batch(tasks, progress=progress, errors=errors) as batch:
-            while batch.fill():
-                batch.wait()
-                batch.collect()
-        return batch.results
+        results: list[Any] = []
+        with closing(self._batch(tasks, results, progress=progress, errors=errors)) as requests:
+            for request in requests:
+                request.wait()
+        return results
 
     async def abatch(
         self, tasks: Iterable[Mapping[str, Any]], *, progress: bool = False, errors: Errors = "return"
     ) -> list[Any]:
         """Ask for many things at once; see `batch`."""
-        with self._batch(tasks, progress=progress, errors=errors) as batch:
-            while batch.fill():
-                await batch.wait_async()
-                batch.collect()
-        return batch.results
+        results: list[Any] = []
+        with closing(self._batch(tasks, results, progress=progress, errors=errors)) as requests:
+            for request in requests:
+                await request.wait_async()
+        return results
 
     def metrics(self) -> dict[str, Any]:
         """Return what the engine has done and its present state: see :class:`photonlite.observe.EngineMetrics`."""
@@ -385,16 +376,28 @@ class VisionModel:
     def __repr__(self) -> str:
         return f"VisionModel({self.name!r}, device={str(self.device)!r}, dtype={str(self.dtype)[6:]!r})"  # no "torch."
 
-    def _run(self, kind: type[R], method: str, image: ImageInput | None, options: Options, **asked: Any) -> R:
-        return cast(R, self._session.run(self._task(method, image, options, **asked)))
+    def _ask(
+        self,
+        method: str,
+        image: ImageInput | None,
+        request: Request,
+        finish: Callable[[Completion], R] | None,
+        options: Options,
+        **more: Any,
+    ) -> R:
+        public = getattr(VisionModel, self._prefix + method)
+        answer: R = self._answer(make_task(public, image, request, finish, options, **more))
+        return answer
 
-    async def _arun(self, kind: type[R], method: str, image: ImageInput | None, options: Options, **asked: Any) -> R:
-        return cast(R, await self._session.arun(self._task(method, image, options, **asked)))
+    def _answering(self, answer: Callable[[Task[Any]], Any], prefix: str = "") -> "VisionModel":
+        """Return a copy whose methods return what `answer` makes of their tasks."""
+        copied = copy(self)
+        copied._answer, copied._prefix = answer, prefix
+        return copied
 
-    def _task(self, method: str, image: ImageInput | None, options: Options, **asked: Any) -> Task[Any]:
-        return build_task(self._prompts, getattr(VisionModel, method), image, options, asked)
-
-    def _batch(self, tasks: Iterable[Mapping[str, Any]], *, progress: bool, errors: Errors) -> BatchCall:
-        build = partial(task_from_mapping, self._prompts, VisionModel)
+    def _batch(
+        self, tasks: Iterable[Mapping[str, Any]], results: list[Any], *, progress: bool, errors: Errors
+    ) -> Generator[RequestHandle, None, None]:
+        build = partial(task_from_mapping, self._building)
         window = 2 * self.max_batch  # keeps the engine full while the next images are prepared
-        return BatchCall(self._session, build, tasks, window=window, progress=progress, errors=errors)
+        return run_batch(self._session, build, tasks, results, window=window, progress=progress, errors=errors)

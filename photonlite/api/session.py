@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from photonlite.api.options import CallOptions
 from photonlite.api.tasks import EncodedImage, Task
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.engine.engine import Engine
@@ -31,7 +30,7 @@ from photonlite.images.isolation.pool import DecodePool, default_workers
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.images.source import ImageSource
 from photonlite.models.checkpoint import LoadedModel
-from photonlite.request import Completion, Request
+from photonlite.request import Completion
 from photonlite.results import Metrics
 from photonlite.skills import encode, selftest
 
@@ -70,7 +69,7 @@ class Session:
         """Ask and wait; a stream is returned as soon as its request is submitted."""
         handle = self._start(task)
         if task.stream is None:
-            return task.finish(handle.result())
+            return task.result_of(handle)
         handle.raise_error()
         return task.stream(TokenStream(handle), on_end=handle.outcome)
 
@@ -79,20 +78,10 @@ class Session:
         handle = self.launch(task)
         if task.stream is None:
             await handle.wait_async()
-            return task.finish(handle.result())
+            return task.result_of(handle)
         await handle.wait_async(handle.submitted)
         handle.raise_error()
         return task.stream(TokenStream(handle), on_end=handle.outcome, awaited=True)
-
-    def encode(self, task: Task[Completion]) -> EncodedImage:
-        """Encode an image into the prefix cache, and wait."""
-        return _encoded(self._start(task))
-
-    async def aencode(self, task: Task[Completion]) -> EncodedImage:
-        """The same for coroutines."""
-        handle = self.launch(task)
-        await handle.wait_async()
-        return _encoded(handle)
 
     def launch(self, task: Task[Any]) -> RequestHandle:
         """Ask without waiting for anything."""
@@ -111,12 +100,10 @@ class Session:
 
     def _begin(self, task: Task[Any]) -> tuple[RequestHandle, Steps]:
         self.check_open()
-        options, compiling = task.options, None
+        request, compiling = task.request, None
         if task.typed is not None and task.typed.spec is not None:
-            compiling = self._grammars().compile(
-                task.typed.spec, cache_salt=options.cache_salt, caller=options.caller or ""
-            )
-        handle = RequestHandle(_marked(task.request, options), options.deadline_s, self._note_end)
+            compiling = self._grammars().compile(task.typed.spec, cache_salt=request.cache_salt, caller=task.caller)
+        handle = RequestHandle(request, task.deadline_s, self._note_end)
         self.open.add(handle)
         if compiling is not None:
             handle.when_computed(compiling.cancel)  # where the request ends before it is compiled
@@ -124,16 +111,16 @@ class Session:
 
     def _steps(self, handle: RequestHandle, task: Task[Any], compiling: "Future[Automaton] | None") -> Steps:
         """Take a request from the call to the engine; yields the futures that it waits for."""
-        image, options = task.image, task.options
+        image, request = task.image, task.request
         if isinstance(image, EncodedImage):
-            handle.prepare(partial(image.prepared_for, self._pool, options.cache_salt))
+            handle.prepare(partial(image.prepared_for, self._pool, request.cache_salt))
         elif image is not None:
-            lane = self.gate.realtime if options.realtime else self.gate.bulk
+            lane = self.gate.realtime if request.realtime else self.gate.bulk
             permit = lane.request(self._pool.decoded_bytes(image))
             handle.when_computed(permit.release)
             if (granted := permit.granted) is not None:
                 yield granted
-            handle.prepare(partial(self._prepare, image, options.cache_salt, handle.check))
+            handle.prepare(partial(self._prepare, image, request.cache_salt, handle.check))
             if handle.image is not None and handle.image.size is not None:
                 permit.resize(3 * handle.image.size[0] * handle.image.size[1])  # some headers cannot be read ahead
         if task.typed is not None:
@@ -142,7 +129,12 @@ class Session:
                     self._encode_beside(handle)
                 yield compiling
             automaton = None if compiling is None else compiling.result(timeout=0)
-            handle.request = _marked(task.typed.bind(automaton), options)
+            handle.request = dataclasses.replace(
+                task.typed.bind(automaton),
+                cache_salt=request.cache_salt,
+                realtime=request.realtime,
+                strict=request.strict,
+            )
         if task.further is None:
             self._submit(handle)
         else:
@@ -265,9 +257,10 @@ class Session:
     def self_test(self) -> None:
         """Ask a tiny question through every skill and every head; raises `NumericalError` for damaged weights."""
         image = np.indices((24, 32, 3)).sum(axis=0).astype(np.uint8)
-        options = CallOptions(cache_salt=_SELFTEST)
-        requests = selftest.build(self._prompts).items()
-        asked = {skill: self.launch(Task(request, image, _itself, options)) for skill, request in requests}
+        asked = {}
+        for skill, request in selftest.build(self._prompts).items():
+            salted = dataclasses.replace(request, cache_salt=_SELFTEST)
+            asked[skill] = self.launch(Task(salted, image, finish=None))
         for skill, handle in asked.items():
             try:
                 handle.result()
@@ -366,10 +359,6 @@ def _next(handle: RequestHandle, steps: Steps) -> "Future[Any] | None":
     return None if handle.ended() else next(steps, None)
 
 
-def _marked(request: Request, options: CallOptions) -> Request:
-    return dataclasses.replace(request, cache_salt=options.cache_salt, realtime=options.realtime, strict=options.strict)
-
-
 def _total(metrics: list[Metrics]) -> Metrics:
     """Add what follow-up requests took, some of it at the same time, to the metrics of the first."""
     return dataclasses.replace(
@@ -379,18 +368,6 @@ def _total(metrics: list[Metrics]) -> Metrics:
         decode_s=sum(one.decode_s for one in metrics),
         output_tokens=sum(one.output_tokens for one in metrics),
     )
-
-
-def _encoded(handle: RequestHandle) -> EncodedImage:
-    completion, image = handle.result(), handle.image
-    if image is None:
-        raise AssertionError("an encoding has completed without an image")
-    image.drop_crops()  # page-locked megabytes, which are still there if the image was cached
-    return EncodedImage(image, completion.metrics)
-
-
-def _itself(completion: Completion) -> Completion:
-    return completion
 
 
 def _closed() -> ModelError:

@@ -1,31 +1,24 @@
-"""What can be asked, as tasks: a request, the image it is about, and how its tokens become a result.
+"""Tasks: a checked request, the image it is about, and how its tokens become a result."""
 
-The methods of :class:`photonlite.VisionModel`, their async twins and `batch` all build the same tasks.
-"""
-
+import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from numbers import Real
+from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar, cast
 
-from photonlite.api.options import OPTIONS, CallOptions, check_names, read_options
-from photonlite.errors import ImageError, InputError, SettingsError
+from photonlite.engine.handle import RequestHandle
+from photonlite.errors import ImageError, SettingsError, UnknownArgumentError
 from photonlite.hints import did_you_mean
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.images.source import ImageSource
-from photonlite.request import Completion, Request, SamplingSettings
-from photonlite.results import Answer, Metrics
-from photonlite.skills import caption, detect, encode, point, query, segment
-from photonlite.skills.base import Prompts
-from photonlite.skills.typed.choices import ChoiceQuestion
-from photonlite.skills.typed.forms import ChoicesForm, form_of
-from photonlite.skills.typed.question import DeferredRequest, TypedQuestion
+from photonlite.request import SETTINGS, Completion, Request, Token
+from photonlite.results import Metrics
+from photonlite.skills.base import OnEnd
+from photonlite.skills.typed.question import DeferredRequest
 
 R = TypeVar("R")
-Settings: TypeAlias = Mapping[str, Any]
-SKILLS = ("caption", "query", "detect", "point", "segment")
-"""What a task of `batch` may name."""
 
 
 class EncodedImage:
@@ -59,117 +52,135 @@ ImageInput: TypeAlias = ImageSource | EncodedImage
 """What methods take as an image: PIL image, H x W x 3 uint8 array, path, bytes, file object, or an encoded image."""
 
 
+class Options(TypedDict, total=False):
+    """Options of a call, by name; :class:`photonlite.VisionModel` says what they mean."""
+
+    caller: str | None
+    deadline_s: float | None
+    cache_salt: str | None
+    realtime: bool
+    strict: bool
+
+
+OPTIONS: Final = tuple(Options.__annotations__)
+"""Names of the options."""
+
+_MEANT: Final = {
+    "timeout": "deadline_s",
+    "timeout_s": "deadline_s",
+    "deadline": "deadline_s",
+    "deadline_ms": "deadline_s",
+    "priority": "realtime",
+    "salt": "cache_salt",
+    "max_new_tokens": "max_tokens",
+    "max_length": "max_tokens",
+    "response_format": "schema",
+    "json_schema": "schema",
+    "output_type": "schema",
+    "pattern": "regex",
+    "label": "object",
+    "text": "object",
+    "prompt": "question",
+    "refs": "spatial_refs",
+}
+"""Names in other libraries, and what they are called here."""
+
+_THRESHOLDS: Final = frozenset(("threshold", "conf", "confidence", "box_threshold", "min_score", "score_threshold"))
+
+
 @dataclass(frozen=True)
 class Task(Generic[R]):
-    """One thing to ask.
+    """One call: what to ask the engine, and how to read its answer."""
 
-    Attributes:
-        request: For the engine; it can run once.
-        image: What it is about; None for text alone.
-        finish: Reads the result.
-        options: Of the call.
-        stream: Reads the result as it comes, from its tokens; None where it is wanted whole.
-        typed: Compiles to the grammar that the request lacks; None where it has one.
-        further: Returns the follow-up requests, by name, of a completion and the name of its request (None: the first).
-    """
-
-    request: Request
+    request: Request  # carries cache salt, realtime and strict of the call; can run once
     image: ImageInput | None
-    finish: Callable[[Completion], R]
-    options: CallOptions
-    stream: Callable[..., R] | None = None
-    typed: DeferredRequest | None = None
+    finish: Callable[[Completion], R] | None  # reads the result; None: the result is the encoded image
+    deadline_s: float | None = None
+    caller: str = ""
+    stream: Callable[[Iterator[Token], OnEnd], R] | None = None  # None where the result is wanted whole
+    astream: Callable[[AsyncIterator[Token], OnEnd], R] | None = None
+    typed: DeferredRequest | None = None  # makes the request once its grammar is compiled
+    # Returns the follow-up requests, by name, of a completion and the name of its request (None: the first).
     further: Callable[[Any, Completion], Iterable[tuple[Any, Request]]] | None = None
 
+    def result_of(self, handle: RequestHandle) -> R:
+        """Wait for the task's request and read its result."""
+        completion, image = handle.result(), handle.image
+        if self.finish is not None:
+            return self.finish(completion)
+        assert image is not None, "an encoding has completed without an image"
+        image.drop_crops()  # page-locked megabytes, which are still there if the image was cached
+        return cast(R, EncodedImage(image, completion.metrics))
 
-def build_task(
-    prompts: Prompts,
+
+def make_task(
     method: Callable[..., object],
     image: ImageInput | None,
+    request: Request,
+    finish: Callable[[Completion], R] | None,
     options: Mapping[str, Any],
-    arguments: Mapping[str, Any],
-) -> Task[Any]:
-    """Build the task of a call.
+    **more: Any,
+) -> Task[R]:
+    """Make the task of a call of a public method.
 
-    Args:
-        prompts: The checkpoint's.
-        method: The public method that was called, for error messages and its skill.
-        image: What it is about.
-        options: As the method got them.
-        arguments: All others by name, defaults included.
+    Raises:
+        ImageError: There is no image, and the skill needs one.
+        UnknownArgumentError: A name is neither an option nor an argument of the method.
+        SettingsError: The value of an option has the wrong type or is out of its range.
     """
-    skill = method.__name__.removeprefix("a")
-    sampling = SamplingSettings.from_dict(arguments.get("settings"))
-    finish: Callable[[Completion], Any]
-    more: dict[str, Any] = {}
-    if skill == "query":
-        request, finish, more = _query(prompts, arguments, sampling, with_image=image is not None)
-    elif skill == "caption":
-        request = caption.build(prompts, arguments["length"], settings=sampling)
-        finish = partial(caption.finish, prompts)
-        if arguments["stream"]:
-            more = {"stream": partial(caption.stream, prompts)}
-    elif skill == "detect":
-        request = detect.build(prompts, arguments["object"], settings=sampling)
-        finish = partial(detect.finish, request)
-    elif skill == "point":
-        request = point.build(prompts, arguments["object"], refs=arguments["spatial_refs"], settings=sampling)
-        finish = partial(point.finish, request)
-    elif skill == "segment":
-        request = segment.build(prompts, arguments["object"], refs=arguments["spatial_refs"], settings=sampling)
-        finish = partial(segment.finish, request, prompts)
-    else:
-        request, finish = encode.build(), lambda completion: completion
-    if image is None and skill != "query":
+    if image is None and request.skill != "query":
         raise ImageError("there is no image (None): hand one in; only a query can do without")
-    return Task(request, image, finish, read_options(options, method), **more)
+    check_names((name for name in options if name not in OPTIONS), method)
+    realtime, strict = options.get("realtime", False), options.get("strict", False)
+    for name, value in (("realtime", realtime), ("strict", strict)):
+        if not isinstance(value, bool):
+            raise SettingsError(f"{name} is {value!r:.60}: give True or False")
+    cache_salt, caller = (_text(name, options.get(name)) for name in ("cache_salt", "caller"))
+    request = dataclasses.replace(request, cache_salt=cache_salt, realtime=realtime, strict=strict)
+    return Task(request, image, finish, seconds_of(options.get("deadline_s")), caller or cache_salt, **more)
 
 
-def _query(
-    prompts: Prompts, arguments: Mapping[str, Any], sampling: SamplingSettings, *, with_image: bool
-) -> tuple[Request, Callable[[Completion], Answer], dict[str, Any]]:
-    form = form_of(arguments["schema"], arguments["choices"], arguments["regex"])
-    asked = query.read_question(
-        prompts,
-        arguments["question"],
-        with_image=with_image,
-        reasoning=arguments["reasoning"],
-        refs=arguments["spatial_refs"],
-        settings=sampling,
-    )
-    more: dict[str, Any] = {}
-    if form is None:
-        request = query.build(prompts, asked)
-        finish: Callable[[Completion], Answer] = partial(query.finish, request, prompts)
-        stream: Callable[..., Answer] = partial(query.stream, request, prompts)
-    else:
-        typed: TypedQuestion | ChoiceQuestion
-        if isinstance(form, ChoicesForm):
-            typed = ChoiceQuestion(prompts, asked, form)
-            more["further"] = typed.further
-        else:
-            typed = TypedQuestion(prompts, asked, form)
-        more["typed"] = typed
-        request, finish, stream = typed.draft, typed.finish, typed.stream
-    return request, finish, more | ({"stream": stream} if arguments["stream"] else {})
+def check_names(names: Iterable[str], method: Callable[..., object]) -> None:
+    """Raise `UnknownArgumentError` for the first name that a public method does not take."""
+    for name in names:
+        takes = [known for known in inspect.signature(method).parameters if known not in ("self", "options")]
+        takes += OPTIONS
+        if name not in takes:
+            raise UnknownArgumentError(f"{method.__name__}() takes no argument {name!r:.60}{_advice(name, takes)}")
 
 
-def task_from_mapping(prompts: Prompts, owner: type, task: Mapping[str, Any]) -> Task[Any]:
-    """Build the task of `{"skill": "detect", "image": ..., "object": ...}`, checked against the methods of `owner`."""
-    skill = task.get("skill") if isinstance(task, Mapping) else None
-    if not isinstance(skill, str) or skill not in SKILLS:
-        hint = "" if skill is None else f"there is no skill {skill!r:.60}{did_you_mean(skill, SKILLS)}: "
-        example = "{'skill': 'detect', 'image': ..., 'object': ...}"
-        raise InputError(f"{hint}a task is a dict such as {example}; the skills are {', '.join(SKILLS)}")
-    options = {name: task[name] for name in OPTIONS if name in task}
-    given = {name: value for name, value in task.items() if name != "skill" and name not in options}
-    method = getattr(owner, skill)
-    check_names(map(str, given), method)
+def _advice(name: str, takes: Collection[str]) -> str:
+    if name in _THRESHOLDS and "object" in takes:
+        return ": everything that is found has a score, so filter the result by that"
+    meant = _MEANT.get(name, name)
+    if meant in SETTINGS and "settings" in takes:
+        return f": it is a setting, give it as settings={{{meant!r}: ...}}"
+    return f"{did_you_mean(meant, takes)}: it takes {', '.join(takes)}"
+
+
+def _text(name: str, text: object) -> str:
+    """Check a cache salt or a caller here: the engine's thread hashes what it is given."""
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise SettingsError(f"{name} is of type {type(text).__name__}: give text, or None for none")
     try:
-        bound = inspect.signature(method).bind(None, **given)
-    except TypeError as cause:
-        raise InputError(f"the task {skill!r} lacks something: {cause}") from cause
-    bound.apply_defaults()
-    if bound.arguments.get("stream"):
-        raise InputError("a batch gives whole texts: leave stream out, or ask for this one by itself")
-    return build_task(prompts, method, bound.arguments["image"], options, bound.arguments)
+        return str.encode(text).decode()  # plain text, also where it was a subclass of str
+    except UnicodeEncodeError as cause:
+        half = f"U+{ord(cause.object[cause.start]):04X}, at {cause.start}"
+        raise SettingsError(f"{name} holds half a character ({half}): give text that UTF-8 can write") from cause
+
+
+def seconds_of(deadline_s: object) -> float | None:
+    """Return a deadline as a float; raises `SettingsError` unless it is None, or finite and above 0."""
+    if deadline_s is None:
+        return None
+    try:
+        seconds = float(deadline_s) if isinstance(deadline_s, Real) and not isinstance(deadline_s, bool) else math.nan
+    except OverflowError:  # a whole number larger than any float
+        seconds = math.inf
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise SettingsError(
+            f"deadline_s is {deadline_s!r:.60}: give seconds from now, more than 0, such as 0.5, or None for none"
+        )
+    return seconds

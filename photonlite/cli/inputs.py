@@ -19,34 +19,27 @@ STDIN = "-"
 SUFFIXES = frozenset(
     (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 )
-
 MAX_SCHEMA_BYTES = 1 << 20
-"""Size of a file with a schema."""
 
 
 def expand(arguments: list[str]) -> tuple[list[str], bool]:
     """Return the names of the images, sorted inside a folder or glob, and whether the arguments ask for several.
 
-    They ask for several if there is more than one, a folder or a glob: the output's form depends on what was typed, not
-    on how many files a folder holds.
-
-    Raises:
-        ImageNotFoundError: A folder without images, or a glob that matches no file.
+    The output's form depends on what was typed, not on how many files a folder holds: more than one argument, a folder
+    or a glob asks for several.
     """
     names: list[str] = []
     several = len(arguments) > 1
     for argument in arguments:
         path = Path(argument)
-        if argument == STDIN or path.is_file():
-            names.append(argument)
-        elif path.is_dir():
+        if path.is_dir():
             names += _images_in(path)
             several = True
-        elif glob.has_magic(argument):
+        elif argument != STDIN and not path.is_file() and glob.has_magic(argument):
             names += _matching(argument)
             several = True
         else:
-            names.append(argument)  # refused when it is read, so that the others are processed
+            names.append(argument)  # a missing file is refused when it is read, so that the others are processed
     return names, several
 
 
@@ -57,25 +50,14 @@ def check_text(text: str | None, command: str) -> None:
 
 
 def read(name: str, limits: ImageLimits) -> Image.Image:
-    """Open an image: RGB, upright.
-
-    Raises:
-        ImageError: The image is missing, too large or cannot be decoded.
-        InputError: stdin is a terminal.
-    """
-    if name != STDIN:
-        return load_image(name, limits)
-    if sys.stdin.isatty():
+    """Open an image: RGB, upright."""
+    if name == STDIN and sys.stdin.isatty():
         raise InputError("- reads an image from stdin, which is a terminal: pipe a file in")
-    return load_image(sys.stdin.buffer, limits)
+    return load_image(sys.stdin.buffer if name == STDIN else name, limits)
 
 
 def read_form(options: argparse.Namespace) -> dict[str, Any]:
-    """Read --schema, --choices or --regex as an argument of `VisionModel.query`.
-
-    Raises:
-        InputError: The file or the module with the schema cannot be read.
-    """
+    """Read --schema, --choices or --regex as an argument of `VisionModel.query`."""
     if options.schema is not None:
         return {"schema": _schema(options.schema)}
     if options.choices is not None:

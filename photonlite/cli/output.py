@@ -23,27 +23,21 @@ def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 class PlotTarget:
-    """Destination of drawn results: checked before any work is done, and never one of the images.
-
-    Args:
-        out: Value of --plot.
-        command: Skill; part of the file names in a folder.
-        sources: Names of the images.
-        several: Whether `out` must be a folder, which is created if needed.
-
-    Raises:
-        InputError: A file where a folder is needed, one of the images, or a suffix that names no image format.
-    """
+    """Destination of drawn results: checked before any work is done, and never one of the images (`sources`)."""
 
     def __init__(self, out: str, command: str, sources: list[str], several: bool) -> None:
         self._out = Path(out)
         self._command = command
         self._is_folder = several or self._out.is_dir()
         self._taken = {Path(source).resolve() for source in sources if source != STDIN}
-        if not self._is_folder:
-            self._check_file()
-        elif self._out.exists() and not self._out.is_dir():
-            raise InputError(f"--plot {out}: several images need a folder, and this is a file")
+        suffix = self._out.suffix.lower()
+        if self._is_folder:
+            if self._out.exists() and not self._out.is_dir():
+                raise InputError(f"--plot {out}: several images need a folder, and this is a file")
+        elif Image.registered_extensions().get(suffix) not in Image.SAVE:
+            raise InputError(f"--plot {out}: {suffix!r} is not an image format: end the name in .png or .jpg")
+        elif self._out.resolve() in self._taken:
+            raise InputError(f"--plot {out} would overwrite the image itself: name another file")
 
     def save(self, image: Image.Image, source: str) -> Path:
         """Write an image drawn on the source of that name; returns the file."""
@@ -51,13 +45,6 @@ class PlotTarget:
         path.parent.mkdir(parents=True, exist_ok=True)
         image.save(path)
         return path
-
-    def _check_file(self) -> None:
-        suffix = self._out.suffix.lower()
-        if Image.registered_extensions().get(suffix) not in Image.SAVE:
-            raise InputError(f"--plot {self._out}: {suffix!r} is not an image format: end the name in .png or .jpg")
-        if self._out.resolve() in self._taken:
-            raise InputError(f"--plot {self._out} would overwrite the image itself: name another file")
 
     def _path_in_folder(self, source: str) -> Path:
         """Return a new file name, also for images of the same name in different folders."""

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -25,10 +25,6 @@ def run_skill(options: argparse.Namespace) -> int:
 
     One image: its result as indented JSON, or its text as it is generated. Several, or --json: one line of JSON each,
     with the image's name, and an error in the place of a result.
-
-    Raises:
-        PhotonliteError: The one image, the model or the request cannot be used.
-        OSError: A drawn image cannot be written.
     """
     check_text(options.text, options.command)
     form = read_form(options) if options.command == "query" else {}
@@ -40,26 +36,26 @@ def run_skill(options: argparse.Namespace) -> int:
     if several or options.json:
         return _run_lines(options, names, plot, limits, form)
     image = read(names[0], limits)  # before the model: a bad image is reported at once
-    result = _ask(_load(options), options, image, form)
+    result = _ask(load_model(options), options, image, form)
     if options.stream:
-        _print_stream(result)
+        for piece in result["caption" if "caption" in result else "answer"]:
+            print(piece, end="", flush=True)
+        print(flush=True)
     else:
         print(to_json(_plain(result), indent=2), flush=True)
     if result.truncated:
-        print(f"photonlite: a limit cut the answer short: {_raise_limit(result.finish_reason)}", file=sys.stderr)
+        objects = result.finish_reason == "max_objects"
+        advice = "raise --max-objects" if objects else "raise --max-tokens, or ask for less"
+        print(f"photonlite: a limit cut the answer short: {advice}", file=sys.stderr)
     if plot:
         print(f"drawn in {plot.save(result.plot(image), names[0])}", file=sys.stderr)
     return 0
 
 
 def _run_lines(
-    options: argparse.Namespace,
-    names: list[str],
-    plot: PlotTarget | None,
-    limits: ImageLimits,
-    form: Mapping[str, Any],
+    options: argparse.Namespace, names: list[str], plot: PlotTarget | None, limits: ImageLimits, form: Mapping[str, Any]
 ) -> int:
-    model = _load(options)
+    model = load_model(options)
     failed = 0
     with tqdm(names, unit="image", disable=None) as progress:  # None: no bar where stderr is no terminal
         for name in progress:
@@ -83,7 +79,7 @@ def _run_lines(
     return 2 if failed else 0
 
 
-def _load(options: argparse.Namespace) -> "photonlite.VisionModel":
+def load_model(options: argparse.Namespace) -> "photonlite.VisionModel":
     return photonlite.load(options.model, device=options.device, dtype=options.dtype, revision=options.revision)
 
 
@@ -96,12 +92,7 @@ def _ask(
     if options.command == "query":
         more |= {"reasoning": options.reasoning, **form}
     subject = options.length if options.command == "caption" else options.text
-    result: Detections | Points | Segments | Caption | Answer = getattr(model, options.command)(image, subject, **more)
-    return result
-
-
-def _raise_limit(finish_reason: str | None) -> str:
-    return "raise --max-objects" if finish_reason == "max_objects" else "raise --max-tokens, or ask for less"
+    return getattr(model, options.command)(image, subject, **more)  # type: ignore[no-any-return]
 
 
 def _plain(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,10 +101,3 @@ def _plain(result: Mapping[str, Any]) -> dict[str, Any]:
     if "text" in plain:
         plain["answer"] = json.loads(plain.pop("text"))
     return plain
-
-
-def _print_stream(result: Mapping[str, Any]) -> None:
-    pieces: Iterator[str] = result["caption"] if "caption" in result else result["answer"]
-    for piece in pieces:
-        print(piece, end="", flush=True)
-    print(flush=True)

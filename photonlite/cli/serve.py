@@ -12,22 +12,16 @@ from photonlite.cli.settings import read_settings
 from photonlite.errors import MissingDependencyError
 from photonlite.server.config import ServerConfig, read_keys
 
-# Imported for this command only: they need an extra, and time.
-_SERVER = {"listening": "photonlite.server.transport.listening", "run": "photonlite.server.run"}
-
 
 def run_server(options: argparse.Namespace) -> int:
     """Load the model and answer requests until a signal; returns the exit code, 0 after an orderly stop.
 
     A stuck thread ends the process with exit code 1; see `end_process_in`.
-
-    Raises:
-        PhotonliteError: The address or the model cannot be used, or the server's packages are not installed.
     """
     settings = read_settings(options)
     choice, config = settings.choice, settings.server
-    listener = _server("listening").listen(config)  # before the model: a wrong address is reported at once
-    with listener:
+    # Before the model: a wrong address is reported at once.
+    with _server("transport.listening").listen(config) as listener:
         run = _server("run")
         _say(f"loading {choice.model or 'the shipped checkpoint'} ...")
         model = photonlite.load(
@@ -68,20 +62,17 @@ def greeting(config: ServerConfig, name: str, host: str, port: int) -> str:
     address = f"http://{shown}:{port}"
     who = "this machine" if config.is_local else "every machine that can reach it"
     need = "with an API key" if config.api_keys else "without an API key"
-    return "\n".join(
-        (
-            f"photonlite serves {name} at {address}",
-            f"  playground   {address}/",
-            f"  API          {address}/v1, described at {address}/openapi.json",
-            f"  answers      {who}, {need}",
-            f"  to stop      Ctrl+C: open requests are finished first, for {config.drain_s:g} s; again: at once",
-        )
-    )
+    return f"""photonlite serves {name} at {address}
+  playground   {address}/
+  API          {address}/v1, described at {address}/openapi.json
+  answers      {who}, {need}
+  to stop      Ctrl+C: open requests are finished first, for {config.drain_s:g} s; again: at once"""
 
 
 def _server(module: str) -> Any:
+    """Import a module of the server, for this command only: it needs an extra, and time."""
     try:
-        return import_module(_SERVER[module])
+        return import_module(f"photonlite.server.{module}")
     except ModuleNotFoundError as cause:
         if (cause.name or "").partition(".")[0] == "photonlite":
             raise

@@ -19,7 +19,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.errors import InputError
@@ -69,8 +69,7 @@ class Choice:
     check: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ServeSettings:
+class ServeSettings(NamedTuple):
     """All settings of `photonlite serve`."""
 
     choice: Choice
@@ -89,27 +88,18 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--config", metavar="FILE", help=f"TOML file of settings (or {CONFIG_VARIABLE})")
     engine = f"setting of the engine, repeatable: {', '.join(settings_of(EngineConfig))}"
     group.add_argument("--engine", metavar="NAME=VALUE", action="append", default=[], help=engine)
-    known = settings_of(ServerConfig)
-    group = parser.add_argument_group("address")
-    for name in ("host", "port"):
-        _add_flag(group, known[name])
-    rest = [one for name, one in known.items() if name not in ("host", "port")]
-    group = parser.add_argument_group("access")
-    for one in (settings_of(Choice)["api_key_file"], *(one for one in rest if not _is_limit(one))):
-        _add_flag(group, one)
-    _add_flag(parser, settings_of(Choice)["check"])
+    known = dict(settings_of(ServerConfig))
+    _add_flags(parser.add_argument_group("address"), known.pop("host"), known.pop("port"))
+    limits = [one for one in known.values() if one.kind in (int, float)]
+    rest = [one for one in known.values() if one.kind not in (int, float)]
+    _add_flags(parser.add_argument_group("access"), settings_of(Choice)["api_key_file"], *rest)
+    _add_flags(parser, settings_of(Choice)["check"])
     group = parser.add_argument_group("limits", "What is over a limit is refused with a status that says so.")
-    for one in (*filter(_is_limit, rest), *settings_of(ImageLimits).values()):
-        _add_flag(group, one)
+    _add_flags(group, *limits, *settings_of(ImageLimits).values())
 
 
 def read_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> ServeSettings:
-    """Read the settings from the options of `serve`, the environment and the file.
-
-    Raises:
-        InputError: The file of settings or that of keys cannot be used.
-        SettingsError: A name is unknown, a value is out of its range, or the server would answer strangers.
-    """
+    """Read the settings from the options of `serve`, the environment and the file."""
     environ = _own(environ)
     file = options.config or environ.get(CONFIG_VARIABLE)
     tables = {} if file is None else _read_file(Path(file))
@@ -168,11 +158,7 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _own(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of photonlite.
-
-    Raises:
-        SettingsError: One is not a setting: a typing error would otherwise be ignored.
-    """
+    """Return photonlite's variables; an unknown one is an error, since a typing error would otherwise be ignored."""
     classes = (Choice, ServerConfig, EngineConfig, ImageLimits)
     known = {setting.variable for cls in classes for setting in settings_of(cls).values()} | set(_OTHER_VARIABLES)
     found = {}
@@ -186,25 +172,17 @@ def _own(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _is_limit(setting: Setting) -> bool:
-    return setting.kind in (int, float)
-
-
-def _add_flag(group: Any, setting: Setting) -> None:
-    kind: dict[str, Any] = {"metavar": _metavar(setting)}
-    if setting.kind is bool:
-        kind = {"action": argparse.BooleanOptionalAction}
-    elif setting.many:
-        kind |= {"nargs": "+", "action": "extend"}
-    group.add_argument(setting.flag, dest=setting.name, default=None, help=_help(setting), **kind)
-
-
-def _help(setting: Setting) -> str:
-    default = setting.default
-    if setting.in_megabytes and default is not None:
-        default = f"{default / MIB:g}"
-    shown = "" if default in (None, (), False) else f" (default: {default})"
-    return (setting.help.replace("`", "") + shown).replace("%", "%%")
+def _add_flags(group: Any, *settings: Setting) -> None:
+    for one in settings:
+        kind: dict[str, Any] = {"metavar": _metavar(one)}
+        if one.kind is bool:
+            kind = {"action": argparse.BooleanOptionalAction}
+        elif one.many:
+            kind |= {"nargs": "+", "action": "extend"}
+        default: Any = f"{one.default / MIB:g}" if one.in_megabytes and one.default is not None else one.default
+        shown = "" if default in (None, (), False) else f" (default: {default})"
+        text = (one.help.replace("`", "") + shown).replace("%", "%%")
+        group.add_argument(one.flag, dest=one.name, default=None, help=text, **kind)
 
 
 def _metavar(setting: Setting) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
-from photonlite.api.options import OPTIONS
+from photonlite.api.tasks import OPTIONS
 from photonlite.images.source import DecodedImage
 from photonlite.request import SamplingSettings
 from photonlite.server.config import ServerConfig

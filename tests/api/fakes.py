@@ -8,7 +8,6 @@ from typing import Any
 
 from PIL import Image
 
-from photonlite.api.options import CallOptions
 from photonlite.api.session import Session
 from photonlite.api.tasks import Task
 from photonlite.config import EngineConfig, ImageLimits
@@ -127,9 +126,7 @@ def make_session(engine: Any, threads: Any = None, config: EngineConfig | None =
 
 
 def task(asked: Request | None = None, image: Any = None, *, deadline_s: float | None = None, **more: Any) -> Task[Any]:
-    asked = asked or request()
-    options = CallOptions(deadline_s, asked.cache_salt, asked.realtime, asked.strict)
-    return Task(asked, image, lambda completion: completion, options, **more)
+    return Task(asked or request(), image, lambda completion: completion, deadline_s, **more)
 
 
 def begun(

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any
 
-from photonlite.api.options import OPTIONS
+from photonlite.api.tasks import OPTIONS
 from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments
 from photonlite.server.calls import SKILLS, Call, Skill
 

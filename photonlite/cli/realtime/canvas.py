@@ -15,13 +15,9 @@ from rich.text import Text
 from photonlite.results.drawing.style import Color, label_colors
 
 _HALF: Final = "▀"
-_SHADE: Final = 0.62
-"""Factor that darkens the image, so that marks stand out."""
-
+_SHADE: Final = 0.62  # darkens the image, so that marks stand out
 _STEP: Final = 12
 _BOLD: Final = Style(bold=True)
-
-_CORNERS: Final = {(0, 0): "┏", (1, 0): "┓", (0, 1): "┗", (1, 1): "┛"}
 Cell = tuple[int, int]
 
 
@@ -66,6 +62,7 @@ def _marks(result: Mapping[str, Any], width: int, height: int) -> dict[Cell, tup
 
 
 def _shape(item: Mapping[str, Any], width: int, height: int) -> Iterator[tuple[Cell, str]]:
+    """Yield the cells of a point, of an outline, or of a box's sides."""
     if "x" in item:
         yield _cell(item["x"], item["y"], width, height), "●"
     elif item.get("polygon"):
@@ -76,19 +73,14 @@ def _shape(item: Mapping[str, Any], width: int, height: int) -> Iterator[tuple[C
                 share = step / steps
                 yield (int(x0 + share * (x1 - x0)), int(y0 + share * (y1 - y0))), "•"
     else:
-        yield from _outline(item, width, height)
-
-
-def _outline(box: Mapping[str, Any], width: int, height: int) -> Iterator[tuple[Cell, str]]:
-    box = box.get("bbox", box)
-    left, top = _cell(box["x_min"], box["y_min"], width, height)
-    right, bottom = _cell(box["x_max"], box["y_max"], width, height)
-    for (at_right, at_bottom), corner in _CORNERS.items():
-        yield (right if at_right else left, bottom if at_bottom else top), corner
-    for x in range(left + 1, right):
-        yield from (((x, top), "━"), ((x, bottom), "━"))
-    for y in range(top + 1, bottom):
-        yield from (((left, y), "┃"), ((right, y), "┃"))
+        box = item.get("bbox", item)
+        left, top = _cell(box["x_min"], box["y_min"], width, height)
+        right, bottom = _cell(box["x_max"], box["y_max"], width, height)
+        yield from (((left, top), "┏"), ((right, top), "┓"), ((left, bottom), "┗"), ((right, bottom), "┛"))
+        for x in range(left + 1, right):
+            yield from (((x, top), "━"), ((x, bottom), "━"))
+        for y in range(top + 1, bottom):
+            yield from (((left, y), "┃"), ((right, y), "┃"))
 
 
 def _label(item: Mapping[str, Any], width: int, height: int) -> Iterator[tuple[Cell, str]]:

@@ -3,15 +3,15 @@
 import argparse
 import queue
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-import photonlite
 from photonlite.cli.output import to_json
 from photonlite.cli.parser import given_settings
 from photonlite.cli.realtime.recorder import FrameRecorder
+from photonlite.cli.run import load_model
 from photonlite.errors import InputError, MissingDependencyError
 from photonlite.observe.metrics import format_seconds
 from photonlite.realtime.feed import Feed
@@ -20,23 +20,15 @@ from photonlite.realtime.loop import RealtimeLoop
 from photonlite.realtime.sources import open_source
 from photonlite.realtime.stats import LoopStats
 
-# Imported for terminals only: it needs an extra.
-_VIEW = {"view": "photonlite.cli.realtime.view"}
-
 
 class Reporter:
     """Reports on a loop every `period_s` seconds."""
 
     period_s: float
 
-    def take(self, outcome: FrameOutcome) -> None:
-        """Take a result or a failure, as soon as it arrives."""
-
-    def update(self, stats: LoopStats) -> None:
-        """Report the current statistics."""
-
-    def close(self, stats: LoopStats) -> None:
-        """Report the final statistics."""
+    def add_outcome(self, outcome: FrameOutcome) -> None: ...
+    def update(self, stats: LoopStats) -> None: ...
+    def close(self, stats: LoopStats) -> None: ...
 
 
 class Lines(Reporter):
@@ -56,28 +48,31 @@ class JsonLines(Reporter):
 
     period_s = 0.02
 
-    def take(self, outcome: FrameOutcome) -> None:
-        print(to_json(_line(outcome)), flush=True)
+    def add_outcome(self, outcome: FrameOutcome) -> None:
+        line: dict[str, Any] = {"frame": outcome.number}
+        if isinstance(outcome, FrameFailure):
+            line["error"] = {"type": type(outcome.error).__name__, "message": str(outcome.error)}
+        else:
+            times = {"latency_ms": round(1000 * outcome.latency_s, 3), "met_deadline": outcome.met_deadline}
+            line |= {**times, **outcome.result}
+        print(to_json(line), flush=True)
 
     def close(self, stats: LoopStats) -> None:
         print(to_json({"stats": stats.to_dict()}), flush=True)
 
 
 def run_realtime(options: argparse.Namespace) -> int:
-    """Play a source until it ends, its time is over, or Ctrl+C; returns the exit code, 2 if no frame was answered.
-
-    Raises:
-        PhotonliteError: The source, the question or the model cannot be used.
-        OSError: The output cannot be written.
-    """
-    asked = _question(options)
+    """Play a source until it ends, its time is over, or Ctrl+C; returns the exit code, 2 if no frame was answered."""
+    given = {name: getattr(options, name) for name in ("task", "object", "question", "length", "deadline_ms")}
+    given["settings"] = given_settings(options) or None
+    asked = {name: value for name, value in given.items() if value is not None}
     if options.json and options.plain:
         raise InputError("--plain prints text and --json prints JSON: give one of them")
     Question.of(**asked)  # a wrong question or source is reported before the model is loaded
     frames = open_source(options.source)
     recorder = None if options.output is None else FrameRecorder(options.output)
     make_reporter = _reporter(options)
-    model = photonlite.load(options.model, device=options.device, dtype=options.dtype, revision=options.revision)
+    model = load_model(options)
     outcomes: queue.SimpleQueue[FrameOutcome] = queue.SimpleQueue()
     loop = RealtimeLoop(
         model, on_result=outcomes.put, on_error=outcomes.put, in_flight=options.in_flight, window=10_000, **asked
@@ -91,7 +86,13 @@ def run_realtime(options: argparse.Namespace) -> int:
         model.close(drain=False)
     if recorder is not None:
         recorder.save()
-    return 0 if loop.stats.answered else _failed(loop.stats)
+    stats = loop.stats
+    if stats.answered:
+        return 0
+    reasons = ", ".join(stats.failures) or ", ".join(cause for cause, count in stats.dropped.items() if count)
+    why = f"none of {stats.submitted} frames was answered ({reasons})" if stats.submitted else "the source had no frame"
+    print(f"photonlite: error: {why}", file=sys.stderr)
+    return 2
 
 
 def summary(stats: LoopStats, rate: float) -> str:
@@ -106,13 +107,6 @@ def summary(stats: LoopStats, rate: float) -> str:
         *([f"{stats.failed} failed"] if stats.failed else []),
     ]
     return "; ".join(parts)
-
-
-def _question(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `RealtimeLoop` that say what is asked."""
-    given = {name: getattr(options, name) for name in ("task", "object", "question", "length", "deadline_ms")}
-    given["settings"] = given_settings(options) or None
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _watch(
@@ -139,7 +133,7 @@ def _watch(
 def _drain(outcomes: "queue.SimpleQueue[FrameOutcome]", reporter: Reporter, recorder: FrameRecorder | None) -> None:
     while not outcomes.empty():
         outcome = outcomes.get()
-        reporter.take(outcome)
+        reporter.add_outcome(outcome)
         if recorder is not None and isinstance(outcome, FrameResult):
             recorder.add(outcome)
 
@@ -150,7 +144,7 @@ def _reporter(options: argparse.Namespace) -> Callable[..., Reporter]:
     if options.plain or not sys.stdout.isatty():
         return lambda *_: Lines()
     try:
-        view: Callable[..., Reporter] = import_module(_VIEW["view"]).View
+        view: Callable[..., Reporter] = import_module(f"{__package__}.view").View  # needs an extra
     except ModuleNotFoundError as cause:
         if (cause.name or "").partition(".")[0] == "photonlite":
             raise
@@ -158,23 +152,3 @@ def _reporter(options: argparse.Namespace) -> Callable[..., Reporter]:
             "the live view needs rich: pip install 'photonlite[realtime]', or add --plain or --json"
         ) from cause
     return view
-
-
-def _line(outcome: FrameOutcome) -> Mapping[str, Any]:
-    if isinstance(outcome, FrameFailure):
-        error = {"type": type(outcome.error).__name__, "message": str(outcome.error)}
-        return {"frame": outcome.number, "error": error}
-    latency_ms = round(1000 * outcome.latency_s, 3)
-    return {
-        "frame": outcome.number,
-        "latency_ms": latency_ms,
-        "met_deadline": outcome.met_deadline,
-        **outcome.result,
-    }
-
-
-def _failed(stats: LoopStats) -> int:
-    reasons = ", ".join(stats.failures) or ", ".join(cause for cause, count in stats.dropped.items() if count)
-    why = f"none of {stats.submitted} frames was answered ({reasons})" if stats.submitted else "the source had no frame"
-    print(f"photonlite: error: {why}", file=sys.stderr)
-    return 2

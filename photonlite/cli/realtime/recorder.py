@@ -17,21 +17,14 @@ from photonlite.results.drawing.style import open_image
 ANIMATIONS: Final[dict[str, dict[str, Any]]] = {".gif": {}, ".webp": {"quality": 80, "method": 2}}
 CODECS: Final = {".mp4": "mp4v", ".avi": "MJPG"}
 VIDEO_RATE: Final = 30.0
-MOST_BYTES: Final = 512 << 20
-"""Memory for images that wait to be drawn, which is done after the loop has ended."""
+MOST_BYTES: Final = 512 << 20  # of images that wait to be drawn, which is done after the loop has ended
 
 _LONGEST_SIDE: Final = 640
-_SHORTEST_MS: Final = 20
-"""Viewers ignore shorter durations."""
+_SHORTEST_MS: Final = 20  # viewers ignore shorter durations
 
 
 class FrameRecorder:
-    """Keeps answered frames until `save` draws and writes them.
-
-    Raises:
-        InputError: The file's suffix names neither an animation nor a video.
-        MissingDependencyError: Videos need OpenCV, which is not installed.
-    """
+    """Keeps answered frames until `save` draws and writes them; refuses a file that could not be written."""
 
     def __init__(self, out: str) -> None:
         self._out = Path(out)
@@ -81,16 +74,12 @@ def durations_ms(times: list[float]) -> list[int]:
 def _drawn(result: FrameResult) -> Image.Image:
     image = open_image(result.image)
     image.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
-    plot = getattr(result.result, "plot", None)
-    drawn: Image.Image = image if plot is None else plot(image)
-    return drawn
+    return result.result.plot(image) if hasattr(result.result, "plot") else image
 
 
 def _same_size(frames: list[Image.Image]) -> list[Image.Image]:
     """Extend frames with white to the size of the largest: some have texts below them."""
     size = max(frame.width for frame in frames), max(frame.height for frame in frames)
-    if all(frame.size == size for frame in frames):
-        return frames
     sheets = [Image.new("RGB", size, "white") for _ in frames]
     for sheet, frame in zip(sheets, frames, strict=True):
         sheet.paste(frame)

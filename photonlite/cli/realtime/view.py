@@ -16,14 +16,9 @@ from photonlite.realtime.frames import FrameFailure, FrameOutcome, FrameResult, 
 from photonlite.realtime.stats import LoopStats
 from photonlite.results.drawing.style import open_image
 
-_FIGURES = 40
-"""Columns of the figures."""
-
-_NARROWEST = 20
-"""Columns of a drawing beside the figures; narrower terminals get it above them."""
-
+_FIGURES = 40  # columns of the figures
+_NARROWEST = 20  # columns of a drawing beside the figures; narrower terminals get it above them
 _MARGINS = 8
-
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -45,8 +40,7 @@ class View:
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
         self._live.start()
 
-    def take(self, outcome: FrameOutcome) -> None:
-        """Keep the latest result or failure."""
+    def add_outcome(self, outcome: FrameOutcome) -> None:
         if isinstance(outcome, FrameResult):
             self._result, self._failure = outcome, None
             self._latencies.append((outcome.latency_s, outcome.met_deadline))
@@ -88,7 +82,11 @@ class View:
             return Text("waiting for the first result ...", "dim")
         drawn = self._result.number, columns, rows
         if self._drawn != drawn:
-            self._drawn, self._canvas = drawn, _canvas(self._result, columns, rows)
+            self._drawn = drawn
+            try:
+                self._canvas = draw_canvas(open_image(self._result.image), self._result.result, columns, rows)
+            except ImageError:  # the file has changed
+                self._canvas = Text("the frame is gone", "dim")
         return self._canvas
 
     def _table(self, stats: LoopStats, *, running: bool) -> Table:
@@ -129,13 +127,6 @@ class View:
         result = self._result.result
         words = str(result.get("answer") or result.get("caption") or f"{len(items_of(result))} found")
         return [Text(), Text(words, "bold")]
-
-
-def _canvas(result: FrameResult, columns: int, rows: int) -> Text:
-    try:
-        return draw_canvas(open_image(result.image), result.result, columns, rows)
-    except ImageError:  # the file has changed
-        return Text("the frame is gone", "dim")
 
 
 def _grid() -> Table:

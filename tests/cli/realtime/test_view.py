@@ -77,7 +77,7 @@ class Shown:
         failed = isinstance(outcome, Exception)
         taken = self.state.fail(job, outcome) if failed else self.state.finish(job, outcome)
         assert taken is not None
-        self.view.take(taken)
+        self.view.add_outcome(taken)
 
     def text(self, **options: Any) -> str:
         console = Console(width=self.console.width, height=30, record=True, file=io.StringIO())

@@ -22,7 +22,7 @@ MUTANTS = [
         "api/session.py",
         "        while self.open:\n",
         "        while False:\n",
-        "tests/test_session.py tests/test_typed_answers.py",
+        "tests/api/test_session.py tests/test_typed_answers.py",
     ),
     Mutant(
         "a recomputed sequence forgets its last token",

@@ -57,7 +57,7 @@ def cancel_at(model: VisionModel, gate: Gate, ask: Callable[[], Coroutine[Any, A
 
 
 def detect_task(model: VisionModel, image: Any, **options: Any) -> Any:
-    return model._task("detect", image, options, object="mug", settings=None)  # type: ignore[arg-type]
+    return model._building.detect(image, "mug", **options)
 
 
 ASYNC_WAYS: list[Callable[[VisionModel], Coroutine[Any, Any, Any]]] = [
@@ -503,7 +503,7 @@ def test_metrics_and_a_trace_tell_what_happened(model: VisionModel, tmp_path: Pa
 
 
 def test_an_engine_may_be_set_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    golden = Path(__file__).parent / "golden" / "moondream-tiny"
+    golden = Path(__file__).parents[1] / "golden" / "moondream-tiny"
     monkeypatch.setenv("PHOTONLITE_GPU_MEMORY_FRACTION", "0.5")
     with photonlite.load(golden, device="cpu", engine={"depth": 1, "max_batch": 2}) as model:
         config = model._session.engine.config

@@ -7,14 +7,14 @@ import torch
 from PIL import Image
 
 from photonlite.api import VisionModel
-from photonlite.errors import InputError
+from photonlite.errors import ImageNotFoundError, InputError, PromptError
 from photonlite.images.crops import cut_crops
 from photonlite.images.decode import load_image
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.request import SamplingSettings
 from photonlite.skills import caption, detect, point, query, segment
 from tests.plain import PlainEngine
-from tests.serving import SKILLS, arguments, double, make_image, method, serve
+from tests.serving import IMAGE, SKILLS, arguments, double, make_image, method, run, serve
 from tests.tiny import CPU, tiny_config
 
 SAMPLED = {"temperature": 1.5, "top_p": 0.9, "seed": 7}
@@ -103,3 +103,59 @@ def test_tasks_of_a_batch_may_be_typed(family: tuple[VisionModel, LoadedModel]) 
     assert re.fullmatch("[ab]{3}", matched["answer"])
     with pytest.raises(InputError, match=r"task 0: detect\(\) takes no argument 'schema'"):
         model.batch([{"skill": "detect", "image": make_image(1), "object": "mug", "schema": {}}], errors="raise")
+
+
+@pytest.fixture
+def model() -> Iterator[VisionModel]:
+    with serve() as model:
+        yield model
+
+
+@pytest.mark.long
+@SETTINGS
+@pytest.mark.parametrize("skill", SKILLS)
+def test_async_twins_answer_the_same(
+    family: tuple[VisionModel, LoadedModel], skill: str, settings: dict[str, Any]
+) -> None:
+    model, _ = family
+    asked = arguments(skill, IMAGE, settings | {"max_objects": 4, "max_tokens": 25})
+
+    assert run(method(model, skill, "a")(**asked)) == method(model, skill)(**asked)
+
+
+@pytest.mark.parametrize("skill", ["caption", "query", "reason"])
+def test_async_streams_give_the_same_text_and_then_the_outcome(model: VisionModel, skill: str) -> None:
+    asked = arguments(skill, IMAGE, {"max_tokens": 30})
+    key = "caption" if skill == "caption" else "answer"
+    whole = method(model, skill)(**asked)
+
+    async def main() -> tuple[Any, list[str], str]:
+        result = await method(model, skill, "a")(**asked, stream=True)
+        with pytest.raises(InputError, match=r"await result\.atext\(\)"):
+            _ = result.text
+        pieces = [piece async for piece in result[key]]
+        return result, pieces, await result.atext()
+
+    result, pieces, text = run(main())
+    assert "".join(pieces) == text == result.text == whole[key]
+    assert len(pieces) > 3
+    assert result.get("reasoning") == whole.get("reasoning")
+    assert result.finish_reason == whole.finish_reason
+    assert result.metrics.output_tokens == whole.metrics.output_tokens
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_bad_input_is_a_typed_error_at_the_call(model: VisionModel, stream: bool) -> None:
+    with pytest.raises(ImageNotFoundError):
+        run(model.acaption("nowhere.png", stream=stream))
+    with pytest.raises(PromptError):
+        run(model.aquery(IMAGE, "", stream=stream))
+
+
+def test_an_async_encoding_serves_as_well(model: VisionModel) -> None:
+    async def main() -> Any:
+        image = await model.aencode_image(IMAGE)
+        assert await model.aencode_image(image) is image
+        return await model.adetect(image, "mug")
+
+    assert run(main()) == model.detect(IMAGE, "mug")
