@@ -29,16 +29,10 @@ def run_batch(
     progress: bool,
     errors: Errors,
 ) -> Generator[RequestHandle, None, None]:
-    """Yield the request to wait for next, and add results; closing the generator cancels what is still open.
+    """Add the results of `tasks` to `results`; closing the generator cancels what is still open.
 
-    Args:
-        session: Answers the tasks.
-        build: Builds the task of a mapping.
-        tasks: Mappings.
-        results: Takes the results, in the order of the tasks.
-        window: Tasks that are open at a time.
-        progress: Whether to show a bar.
-        errors: "return" puts an error in the place of its task's result, "raise" ends the batch with the first one.
+    Yields:
+        The oldest of up to `window` open requests, to be waited for.
     """
     if errors not in ("raise", "return"):
         raise SettingsError(f"errors is {errors!r:.60}: it must be 'return' or 'raise'")

@@ -54,10 +54,9 @@ def load(
         CapacityError: The memory does not hold even one longest request.
         NumericalError: With `check`, the checkpoint computes something that is no finite number.
     """
-    given = {"max_pixels": max_pixels, "max_bytes": max_bytes}
-    limits = dataclasses.replace(
-        ImageLimits.from_env(), **{name: value for name, value in given.items() if value is not None}
-    )
+    given: dict[str, Any] = {"max_pixels": max_pixels, "max_bytes": max_bytes}
+    given = {name: value for name, value in given.items() if value is not None}
+    limits = dataclasses.replace(ImageLimits.from_env(), **given)
     config = _engine_config(engine)
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
@@ -65,12 +64,12 @@ def load(
     def start() -> VisionModel:
         loaded = load_checkpoint(model, device=where, dtype=kind, revision=revision)
         started = VisionModel(loaded, where, kind, limits, config, isolate_images=isolate_images)
-        if check:
-            try:
+        try:
+            if check:
                 started._session.self_test()
-            except BaseException:
-                started.close(drain=False)
-                raise
+        except BaseException:
+            started.close(drain=False)
+            raise
         return started
 
     return in_passing(start)

@@ -87,6 +87,8 @@ class VisionModel:
     Attributes:
         name: How the model was named when it was loaded; "nano" for the shipped one.
         skills: Names of the skills that the checkpoint was trained for.
+        device: Where the model runs.
+        dtype: The type of its weights.
         image_limits: How large an image may be.
         max_batch: Requests that are decoded together: `EngineConfig.max_batch`, or the device's default.
     """
@@ -136,10 +138,7 @@ class VisionModel:
         """Find every instance of an object.
 
         Args:
-            image: The image.
             object: What to find, at most 1,000 characters.
-            settings: See the class.
-            **options: See the class.
 
         Returns:
             `{"objects": [{"x_min", "y_min", "x_max", "y_max", "label", "score"}, ...]}`, in the model's order. Scores
@@ -162,11 +161,8 @@ class VisionModel:
         """Point at every instance of an object.
 
         Args:
-            image: The image.
             object: What to point at, at most 1,000 characters.
-            settings: See the class.
             spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that the object is about.
-            **options: See the class.
 
         Returns:
             `{"points": [{"x", "y", "label", "score"}, ...]}`, in the model's order.
@@ -189,11 +185,8 @@ class VisionModel:
         """Draw the outline of an object.
 
         Args:
-            image: The image.
             object: What to outline, at most 1,000 characters.
             spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that tell which one is meant.
-            settings: See the class.
-            **options: See the class.
 
         Returns:
             `{"segments": [{"path", "bbox", "polygon", "label", "score"}]}`: `path` is SVG relative to the box.
@@ -215,11 +208,8 @@ class VisionModel:
         """Describe an image.
 
         Args:
-            image: The image.
             length: "short", "normal" or "long".
             stream: Whether to return an iterator of pieces of text as they come; dropping it cancels the rest.
-            settings: See the class.
-            **options: See the class.
 
         Returns:
             `{"caption": str}`, or `{"caption": iterator of str}`.
@@ -248,10 +238,9 @@ class VisionModel:
         """Answer a question.
 
         Args:
-            image: The image; None asks without one.
+            image: None asks without one.
             question: At most 4,000 characters.
             stream: Whether to return an iterator of pieces of the answer as they come; dropping it cancels the rest.
-            settings: See the class.
             reasoning: Whether the model writes down its reasoning first.
             spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that the question is about.
             schema: What the answer has to be: a pydantic model, a dataclass, a TypedDict, an Enum, a type such as
@@ -261,7 +250,6 @@ class VisionModel:
                 JSON Schema keep their order, and what could not be enforced is refused. At most `max_tokens` tokens.
             choices: The texts to choose from, at most 5,000 of 1,000 characters; `max_tokens` does not cut them.
             regex: The pattern that the whole answer has to match.
-            **options: See the class.
 
         Returns:
             `{"answer": str}`, or `{"answer": iterator of str}`; with reasoning also `"reasoning": {"text",
@@ -299,11 +287,7 @@ class VisionModel:
     aquery = _async_twin(query)
 
     def encode_image(self, image: ImageInput, **options: Unpack[Options]) -> EncodedImage:
-        """Encode an image before there is a question.
-
-        Args:
-            image: The image; an encoded image is returned as it is.
-            **options: See the class.
+        """Encode an image before there is a question; an encoded image is returned as it is.
 
         Returns:
             Something to hand in as `image`, which is not decoded and, while the cache has it, not encoded again.

@@ -12,10 +12,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from photonlite.api.tasks import EncodedImage, Task
@@ -34,6 +33,7 @@ from photonlite.request import Completion
 from photonlite.results import Metrics
 from photonlite.skills import encode, selftest
 
+P = ParamSpec("P")
 R = TypeVar("R")
 Steps = Iterator["Future[Any]"]
 
@@ -202,45 +202,35 @@ class Session:
     def _start(self, task: Task[Any]) -> RequestHandle:
         """Run the steps on this thread; for a stream, until the request is submitted."""
         handle, steps = self._begin(task)
-        self._run_here(handle, steps, until_submitted=task.stream is not None)
-        return handle
-
-    def _run_here(self, handle: RequestHandle, steps: Steps, *, until_submitted: bool = False) -> None:
-        handle.thread = threading.get_ident()
         try:
-            while (future := _next(handle, steps)) is not None:
-                if until_submitted and handle.submitted.done():
-                    self._schedule_after(future, handle, steps)
-                    return
-                handle.wait(future)
+            self._run_steps(handle, steps, waits=lambda: task.stream is None or not handle.submitted.done())
         except BaseException as error:
             handle.fail(error)
             if not isinstance(error, Exception):  # an interrupt, perhaps when the engine has the request already
                 handle.cancel()
                 raise
-        finally:
-            handle.thread = None
+        return handle
 
     def _schedule(self, handle: RequestHandle, steps: Steps) -> None:
         """Run the next step on a thread of the pool."""
         if handle.future.done():  # perhaps by garbage collection, which must not take the pool's lock
             return
         schedule = self._pool.hurry if handle.request.realtime else self._pool.submit
-        handle.guard(partial(schedule, partial(handle.guard, partial(self._advance, handle, steps))))
+        run = partial(self._run_steps, handle, steps, waits=lambda: False)
+        handle.guard(partial(schedule, partial(handle.guard, run)))
 
-    def _advance(self, handle: RequestHandle, steps: Steps) -> None:
+    def _run_steps(self, handle: RequestHandle, steps: Steps, *, waits: Callable[[], bool]) -> None:
+        """Run steps on this thread, which waits between them while `waits`; the pool runs the others."""
         handle.thread = threading.get_ident()
         try:
-            future = _next(handle, steps)
+            while (future := _next(handle, steps)) is not None and waits():
+                handle.wait(future)
         finally:
             handle.thread = None
         if future is not None:
-            self._schedule_after(future, handle, steps)
-
-    def _schedule_after(self, future: "Future[Any]", handle: RequestHandle, steps: Steps) -> None:
-        # A future keeps its callbacks when it is done: this one knows the session only until then.
-        then = [partial(self._schedule, handle, steps)]
-        future.add_done_callback(lambda _: then.pop()())
+            # A future keeps its callbacks when it is done: this one knows the session only until then.
+            then = [partial(self._schedule, handle, steps)]
+            future.add_done_callback(lambda _: then.pop()())
 
     # ---- metrics, self-test, end
 
@@ -275,10 +265,8 @@ class Session:
         if drain and self._state != "closed":
             self._state = "draining"
             self._drain()
-        else:
-            self._state = "closed"
-        self.engine.close(drain=drain)
         self._state = "closed"
+        self.engine.close(drain=drain)
         self._pool.close()
         with self._lock:
             compiler, self._compiler = self._compiler, None
@@ -332,26 +320,22 @@ def open_session(
     """Start the engine of a model, and the threads (with `isolate_images`, the processes) that decode images."""
     engine = Engine(loaded.model, device, dtype, config)
     decoder = DecodePool(limits, max(1, default_workers())) if isolate_images else None
-    known = weakref.ref(engine)  # the pool must not keep the engine alive
-
-    def wake() -> None:
-        if (alive := known()) is not None:
-            alive.wake()
-
-    def buffer(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-        alive = known()
-        return np.empty(shape, np.uint8) if alive is None else alive.host_array(shape)
-
     pool = ImagePool(
         loaded.model.crop_spec,
         limits,
         config.image_threads,
-        buffer=buffer,
+        buffer=_weakly(engine.host_array, lambda shape: np.empty(shape, np.uint8)),
         packs=engine.cuts_images,
-        on_ready=wake,
+        on_ready=_weakly(engine.wake, lambda: None),
         decoder=decoder,
     )
     return Session(engine, pool, loaded, config)
+
+
+def _weakly(method: Callable[P, R], otherwise: Callable[P, R]) -> Callable[P, R]:
+    """Return a call of a method that does not keep its object alive, and of `otherwise` once that is gone."""
+    known = weakref.WeakMethod(method)
+    return lambda *args, **kwargs: (known() or otherwise)(*args, **kwargs)
 
 
 def _next(handle: RequestHandle, steps: Steps) -> "Future[Any] | None":

@@ -65,26 +65,18 @@ class Options(TypedDict, total=False):
 OPTIONS: Final = tuple(Options.__annotations__)
 """Names of the options."""
 
-_MEANT: Final = {
-    "timeout": "deadline_s",
-    "timeout_s": "deadline_s",
-    "deadline": "deadline_s",
-    "deadline_ms": "deadline_s",
-    "priority": "realtime",
-    "salt": "cache_salt",
-    "max_new_tokens": "max_tokens",
-    "max_length": "max_tokens",
-    "response_format": "schema",
-    "json_schema": "schema",
-    "output_type": "schema",
-    "pattern": "regex",
-    "label": "object",
-    "text": "object",
-    "prompt": "question",
-    "refs": "spatial_refs",
+# Names in other libraries, behind what they are called here.
+_SYNONYMS: Final = {
+    "deadline_s": ("timeout", "timeout_s", "deadline", "deadline_ms"),
+    "realtime": ("priority",),
+    "cache_salt": ("salt",),
+    "max_tokens": ("max_new_tokens", "max_length"),
+    "schema": ("response_format", "json_schema", "output_type"),
+    "regex": ("pattern",),
+    "object": ("label", "text"),
+    "question": ("prompt",),
+    "spatial_refs": ("refs",),
 }
-"""Names in other libraries, and what they are called here."""
-
 _THRESHOLDS: Final = frozenset(("threshold", "conf", "confidence", "box_threshold", "min_score", "score_threshold"))
 
 
@@ -121,13 +113,7 @@ def make_task(
     options: Mapping[str, Any],
     **more: Any,
 ) -> Task[R]:
-    """Make the task of a call of a public method.
-
-    Raises:
-        ImageError: There is no image, and the skill needs one.
-        UnknownArgumentError: A name is neither an option nor an argument of the method.
-        SettingsError: The value of an option has the wrong type or is out of its range.
-    """
+    """Make the task of a call of a public method; checks that there is an image, and the options."""
     if image is None and request.skill != "query":
         raise ImageError("there is no image (None): hand one in; only a query can do without")
     check_names((name for name in options if name not in OPTIONS), method)
@@ -152,7 +138,7 @@ def check_names(names: Iterable[str], method: Callable[..., object]) -> None:
 def _advice(name: str, takes: Collection[str]) -> str:
     if name in _THRESHOLDS and "object" in takes:
         return ": everything that is found has a score, so filter the result by that"
-    meant = _MEANT.get(name, name)
+    meant = next((known for known, others in _SYNONYMS.items() if name in others), name)
     if meant in SETTINGS and "settings" in takes:
         return f": it is a setting, give it as settings={{{meant!r}: ...}}"
     return f"{did_you_mean(meant, takes)}: it takes {', '.join(takes)}"

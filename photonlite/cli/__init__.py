@@ -47,12 +47,5 @@ def _run(arguments: list[str]) -> int:
         options = parse(arguments)
     except SystemExit:  # argparse has printed the help or the version
         return 0
-    match options.command:
-        case "models":
-            return run_models(options)
-        case "realtime":
-            return run_realtime(options)
-        case "serve":
-            return run_server(options)
-        case _:
-            return run_skill(options)
+    commands = {"models": run_models, "realtime": run_realtime, "serve": run_server}
+    return commands.get(options.command, run_skill)(options)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from photonlite.cli.output import to_json
+from photonlite.cli.run import to_json
 from photonlite.errors import ConfigError, ModelNotFoundError
 from photonlite.models.loading import KNOWN_MODELS, shipped_checkpoint
 from photonlite.models.moondream.config import MoondreamConfig

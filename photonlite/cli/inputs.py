@@ -91,12 +91,9 @@ def _from_module(module: str, name: str) -> Any:
 
 
 def _images_in(folder: Path) -> list[str]:
-    found = sorted(
-        str(path)
-        for path in folder.iterdir()
-        # Other programs' hidden files, such as ._desk.jpg, are no images.
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
-    )
+    # Other programs' hidden files, such as ._desk.jpg, are no images.
+    images = (path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
+    found = sorted(str(path) for path in images if path.is_file())
     if not found:
         kinds = " ".join(sorted(SUFFIXES))
         raise ImageNotFoundError(f"the folder {str(folder)!r} holds no image: files of these kinds are read: {kinds}")

@@ -73,17 +73,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line.
+    """Parse the command line; raises `SystemExit` where help or the version was printed.
 
-    Returns:
-        The options; `command` is a key of `SUMMARIES`. A skill has `images`, a list, and `text`, None for caption.
-
-    Raises:
-        InputError: Arguments that are unknown, missing or of the wrong type.
-        SystemExit: Help or the version was printed.
+    `command` of the options is a key of `SUMMARIES`. A skill has `images`, a list, and `text`, None for caption.
     """
     if not arguments or arguments[0] not in SUMMARIES:
-        return _refuse(arguments)
+        _refuse(arguments)
     command = arguments[0]
     # Intermixed, so that options may stand anywhere, also between the images and the text.
     options = _command_parser(command).parse_intermixed_args(arguments[1:])
@@ -103,17 +98,17 @@ def _refuse(arguments: Sequence[str]) -> NoReturn:
     parser.epilog = f"commands:\n{commands}\n\nexamples:\n{examples}\n\nphotonlite COMMAND --help says more about each."
     parser.add_argument("--version", action="version", version=f"photonlite {photonlite.__version__}")
     _, unknown = parser.parse_known_args(arguments)
-    choices = ", ".join(SUMMARIES)
     named = f"there is no command {unknown[0]!r}" if unknown else "a command is missing"
-    parser.error(f"{named}: choose one of {choices}")
+    parser.error(f"{named}: choose one of {', '.join(SUMMARIES)}")
 
 
 def _command_parser(command: str) -> argparse.ArgumentParser:
     text = TEXT.get(command)
     images = f"IMAGE... {text}" if text else "IMAGE..."
+    usage = f"{command} {images}" if command in SKILLS else command
     parser = _Parser(
         f"photonlite {command}",
-        f"photonlite {command} {images} [options]" if command in SKILLS else f"photonlite {command} [options]",
+        f"photonlite {usage} [options]",
         description=SUMMARIES[command][0].upper() + SUMMARIES[command][1:] + ".",
         epilog=f"examples:\n{EXAMPLES[command]}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -122,26 +117,24 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
     if command in SKILLS:
         last = f"; the last argument is the {text.lower()}" if text else ""
         parser.add_argument("images", nargs="+", metavar=images, help=IMAGES_HELP + last)
-        _add_model_options(parser)
+    if command != "models":
+        group = parser.add_argument_group("model")
+        group.add_argument(
+            "--model", help="a folder, a .safetensors file or a Hub id (default: the shipped checkpoint)"
+        )
+        group.add_argument("--revision", help="branch, tag or commit of a Hub id")
+        group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (default: auto)")
+        group.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"))
+    if command in SKILLS:
         _add_skill_options(parser, command)
-    elif command == "serve":
-        _add_model_options(parser)
-        add_server_options(parser)
     elif command == "realtime":
-        _add_model_options(parser)
         _add_realtime_options(parser)
+    elif command == "serve":
+        add_server_options(parser)
     if command != "serve":
         parser.add_argument("--json", action="store_true", help="JSON lines, as for several images")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
-
-
-def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("model")
-    group.add_argument("--model", help="a folder, a .safetensors file or a Hub id (default: the shipped checkpoint)")
-    group.add_argument("--revision", help="branch, tag or commit of a Hub id")
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (default: auto)")
-    group.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"))
 
 
 def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
@@ -150,7 +143,12 @@ def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("--length", choices=("short", "normal", "long"), default="normal")
     if command == "query":
         parser.add_argument("--reasoning", action="store_true", help="think first, and return the thoughts too")
-        _add_form_options(parser)
+        group = parser.add_argument_group("typed answers", "The form of the answer; one of these.")
+        forms = group.add_mutually_exclusive_group()
+        source = "a JSON Schema in a file, or a type in a module"
+        forms.add_argument("--schema", metavar="FILE|MODULE:NAME", help=source)
+        forms.add_argument("--choices", metavar="A,B,...", help="one of these texts")
+        forms.add_argument("--regex", metavar="PATTERN", help="a text that this pattern matches as a whole")
     if command in SPATIAL:
         parser.set_defaults(stream=False)
     else:
@@ -189,23 +187,14 @@ def _add_settings(parser: argparse.ArgumentParser, *, objects: bool) -> None:
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return the sampling settings that were given."""
-    given = {name: getattr(options, name, None) for name in SETTINGS}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _add_form_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("typed answers", "The form of the answer; one of these.")
-    forms = group.add_mutually_exclusive_group()
-    forms.add_argument("--schema", metavar="FILE|MODULE:NAME", help="a JSON Schema in a file, or a type in a module")
-    forms.add_argument("--choices", metavar="A,B,...", help="one of these texts")
-    forms.add_argument("--regex", metavar="PATTERN", help="a text that this pattern matches as a whole")
+    return {name: getattr(options, name) for name in SETTINGS if getattr(options, name, None) is not None}
 
 
 def _check_skill(command: str, options: argparse.Namespace) -> None:
     hint = f"(see photonlite {command} --help)"
     if not options.images:
-        text = TEXT[command]
-        raise InputError(f"there is one argument, {options.text!r}, but {command} takes IMAGE and then {text} {hint}")
+        takes = f"{command} takes IMAGE and then {TEXT[command]}"
+        raise InputError(f"there is one argument, {options.text!r}, but {takes} {hint}")
     if options.images.count("-") > 1:
         raise InputError("stdin holds one image: give - once")
     if options.stream and options.json:

@@ -35,9 +35,6 @@ def run_server(options: argparse.Namespace) -> int:
             check=choice.check,
         )
 
-        def greet(host: str, port: int) -> None:
-            _say(greeting(config, model.name, host, port))
-
         def reload() -> ServerConfig:
             weights = read_keys(Path(choice.api_key_file or ""))
             return dataclasses.replace(config, api_keys=tuple(weights), key_weights=weights)
@@ -48,7 +45,7 @@ def run_server(options: argparse.Namespace) -> int:
                 config,
                 listener=listener,
                 image_limits=settings.images,
-                on_start=greet,
+                on_start=lambda host, port: _say(greeting(config, model.name, host, port)),
                 reload=reload if choice.api_key_file else None,
                 guard=run.end_process_in,
             )

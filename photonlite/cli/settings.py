@@ -102,20 +102,21 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.e
     """Read the settings from the options of `serve`, the environment and the file."""
     environ = _own(environ)
     file = options.config or environ.get(CONFIG_VARIABLE)
-    tables = {} if file is None else _read_file(Path(file))
-    where = f"the file {file!r}"
+    content = {} if file is None else _read_file(Path(file))
 
-    def given(cls: type, table: str) -> dict[str, Given]:
-        place = f"[{table}] of {where}" if table in ("engine", "images") else where
-        return from_table(cls, tables.get(table, {}), place) | from_environment(cls, environ)
+    def given(cls: type, table: str | None = None) -> dict[str, Given]:
+        place = f"the file {file!r}" if table is None else f"[{table}] of the file {file!r}"
+        own = {name: content[name] for name in content if name in settings_of(cls)}
+        values = own if table is None else content.get(table, {})
+        return from_table(cls, values, place) | from_environment(cls, environ)
 
-    choice = build(Choice, given(Choice, "choice") | _flags(Choice, options))
+    choice = build(Choice, given(Choice) | _flags(Choice, options))
     keys = {} if choice.api_key_file is None else read_keys(Path(choice.api_key_file))
     access = {"api_keys": tuple(keys), "key_weights": {key: weight for key, weight in keys.items() if weight != 1}}
     engine = from_assignments(EngineConfig, options.engine, "--engine")
     return ServeSettings(
         choice,
-        build(ServerConfig, given(ServerConfig, "server") | _flags(ServerConfig, options), **access),
+        build(ServerConfig, given(ServerConfig) | _flags(ServerConfig, options), **access),
         build(EngineConfig, given(EngineConfig, "engine") | engine),
         build(ImageLimits, given(ImageLimits, "images") | _flags(ImageLimits, options)),
     )
@@ -135,26 +136,19 @@ def _flags(cls: type, options: argparse.Namespace) -> dict[str, Given]:
     return found
 
 
-def _read_file(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tables of a file; top-level settings are split into the tables "choice" and "server"."""
+def _read_file(path: Path) -> dict[str, Any]:
+    """Return the content of a file, whose top-level names are known."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as cause:
         raise InputError(f"the file {str(path)!r} cannot be read ({cause.strerror}): give a TOML file") from cause
     except ValueError as cause:
         raise InputError(f"the file {str(path)!r} is not TOML: {cause}") from cause
-    tables: dict[str, dict[str, Any]] = {"choice": {}, "server": {}}
-    known = {"choice": settings_of(Choice), "server": settings_of(ServerConfig)}
+    names = [*settings_of(Choice), *settings_of(ServerConfig), "engine", "images"]
     for name, value in content.items():
-        table = next((table for table, names in known.items() if name in names), None)
-        if name in ("engine", "images") and isinstance(value, dict):
-            tables[name] = value
-        elif table is None:
-            names = [*known["choice"], *known["server"], "engine", "images"]
+        if name not in names or (name in ("engine", "images") and not isinstance(value, dict)):
             raise unknown_name(f"{name!r} in the file {str(path)!r}", name, names)
-        else:
-            tables[table][name] = value
-    return tables
+    return content
 
 
 def _own(environ: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from photonlite.cli.output import PlotTarget, to_json
+from photonlite.cli.run import PlotTarget, to_json
 from photonlite.errors import InputError
 
 IMAGE = Image.new("RGB", (8, 8), "teal")

@@ -8,10 +8,9 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from photonlite.cli.output import to_json
 from photonlite.cli.parser import given_settings
 from photonlite.cli.realtime.recorder import FrameRecorder
-from photonlite.cli.run import load_model
+from photonlite.cli.run import load_model, to_json
 from photonlite.errors import InputError, MissingDependencyError
 from photonlite.observe.metrics import format_seconds
 from photonlite.realtime.feed import Feed
@@ -80,7 +79,15 @@ def run_realtime(options: argparse.Namespace) -> int:
     try:
         with Feed(loop, frames, rate=options.rate, duration_s=options.duration, repeat=bool(options.duration)) as feed:
             reporter = make_reporter(loop.question, model, feed.rate)
-            _watch(loop, feed, outcomes, reporter, recorder)
+
+            def report() -> None:
+                while not outcomes.empty():
+                    outcome = outcomes.get()
+                    reporter.add_outcome(outcome)
+                    if recorder is not None and isinstance(outcome, FrameResult):
+                        recorder.add(outcome)
+
+            _watch(loop, feed, reporter, report)
     finally:
         loop.close(drain=False)
         model.close(drain=False)
@@ -109,33 +116,20 @@ def summary(stats: LoopStats, rate: float) -> str:
     return "; ".join(parts)
 
 
-def _watch(
-    loop: RealtimeLoop,
-    feed: Feed,
-    outcomes: "queue.SimpleQueue[FrameOutcome]",
-    reporter: Reporter,
-    recorder: FrameRecorder | None,
-) -> None:
+def _watch(loop: RealtimeLoop, feed: Feed, reporter: Reporter, report: Callable[[], None]) -> None:
+    """Report until the source ends; `report` hands over the outcomes that have arrived."""
     try:
         with suppress(KeyboardInterrupt):  # ends a camera
             while not feed.ended:
                 feed.join(reporter.period_s)
-                _drain(outcomes, reporter, recorder)
+                report()
                 reporter.update(loop.stats)
             feed.join()
         feed.stop()
         loop.close()
-        _drain(outcomes, reporter, recorder)
+        report()
     finally:
         reporter.close(loop.stats)
-
-
-def _drain(outcomes: "queue.SimpleQueue[FrameOutcome]", reporter: Reporter, recorder: FrameRecorder | None) -> None:
-    while not outcomes.empty():
-        outcome = outcomes.get()
-        reporter.add_outcome(outcome)
-        if recorder is not None and isinstance(outcome, FrameResult):
-            recorder.add(outcome)
 
 
 def _reporter(options: argparse.Namespace) -> Callable[..., Reporter]:

@@ -1,7 +1,6 @@
 """Records answered frames, drawn, as an animation or a video that plays at their rate."""
 
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -53,7 +52,7 @@ class FrameRecorder:
             return
         print(f"drawing {len(self._results)} frames ...", file=sys.stderr, flush=True)
         self._out.parent.mkdir(parents=True, exist_ok=True)
-        frames = _same_size(list(map(_drawn, self._results)))
+        frames = _same_size([_drawn(result) for result in self._results])
         durations = durations_ms([result.arrived for result in self._results])
         if self._suffix in CODECS:
             _write_video(self._out, frames, durations)
@@ -94,17 +93,11 @@ def _write_video(path: Path, frames: list[Image.Image], durations: list[int]) ->
     if not writer.isOpened():
         raise ImageError(f"OpenCV cannot write {str(path)!r}: use .webp")
     try:
-        for frame in _at_steady_rate(frames, durations):
-            writer.write(np.ascontiguousarray(np.asarray(frame)[:height, :width, ::-1]))
+        end = shown = 0.0
+        for frame, duration in zip(frames, durations, strict=True):
+            end += duration / 1000
+            while shown < end:  # at the video's steady rate
+                shown += 1 / VIDEO_RATE
+                writer.write(np.ascontiguousarray(np.asarray(frame)[:height, :width, ::-1]))
     finally:
         writer.release()
-
-
-def _at_steady_rate(frames: list[Image.Image], durations: list[int]) -> Iterator[Image.Image]:
-    """Yield the frame that is shown at each tick of the video."""
-    end = shown = 0.0
-    for frame, duration in zip(frames, durations, strict=True):
-        end += duration / 1000
-        while shown < end:
-            shown += 1 / VIDEO_RATE
-            yield frame

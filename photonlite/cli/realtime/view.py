@@ -73,9 +73,8 @@ class View:
 
     def _title(self) -> Text:
         subject = self._question.arguments.get("object") or self._question.arguments.get("question")
-        title = Text.assemble((self._question.task, "bold"), " ")
-        title.append(f"“{subject}” " if subject else "", "bold yellow")
-        return title.append(f"· {self._model}", "dim")
+        named = f"“{subject}” " if subject else ""
+        return Text.assemble((self._question.task, "bold"), " ", (named, "bold yellow"), (f"· {self._model}", "dim"))
 
     def _drawing(self, columns: int, rows: int) -> RenderableType:
         if self._result is None:
