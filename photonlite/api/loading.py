@@ -5,15 +5,18 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from photonlite.api.model import VisionModel
+from photonlite.api.tasks import Task
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.device.cores import in_passing
 from photonlite.device.names import resolve_device, resolve_dtype
-from photonlite.errors import SettingsError
+from photonlite.errors import NumericalError, SettingsError
 from photonlite.models.checkpoint import load_checkpoint
 from photonlite.settings import settings_of, unknown_name
+from photonlite.skills import selftest
 
 
 def load(
@@ -66,7 +69,7 @@ def load(
         started = VisionModel(loaded, where, kind, limits, config, isolate_images=isolate_images)
         try:
             if check:
-                started._session.self_test()
+                _self_test(started)
         except BaseException:
             started.close(drain=False)
             raise
@@ -88,3 +91,17 @@ def _engine_config(given: EngineConfig | Mapping[str, Any] | None) -> EngineConf
         return dataclasses.replace(EngineConfig.from_env(), **(given or {}))
     except TypeError as cause:
         raise SettingsError(f"an engine setting has a value of the wrong type: {cause}") from cause
+
+
+def _self_test(model: VisionModel) -> None:
+    """Ask a tiny question through every skill and every head; raises `NumericalError` for damaged weights."""
+    image = np.indices((24, 32, 3)).sum(axis=0).astype(np.uint8)
+    asked = {}
+    for skill, request in selftest.build(model._prompts).items():
+        salted = dataclasses.replace(request, cache_salt="photonlite self-test")  # serves nobody's request
+        asked[skill] = model._session.launch(Task(salted, image, finish=None))
+    for skill, handle in asked.items():
+        try:
+            handle.result()
+        except NumericalError as cause:
+            raise NumericalError(f"the self-test of {skill!r} has failed: {cause}") from cause

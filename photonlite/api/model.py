@@ -215,9 +215,8 @@ class VisionModel:
             `{"caption": str}`, or `{"caption": iterator of str}`.
         """
         request = caption.build(self._prompts, length, settings=SamplingSettings.from_dict(settings))
-        finish, text, atext = (partial(f, self._prompts) for f in (caption.finish, caption.stream, caption.astream))
-        streams = {"stream": text, "astream": atext} if stream else {}
-        return self._ask("caption", image, request, finish, options, **streams)
+        finish, pieces = partial(caption.finish, self._prompts), partial(caption.stream, self._prompts)
+        return self._ask("caption", image, request, finish, options, stream=pieces if stream else None)
 
     acaption = _async_twin(caption)
 
@@ -268,21 +267,22 @@ class VisionModel:
                 computed also `GrammarTimeoutError` (see `EngineConfig.grammar_limit_s`) and `GrammarBusyError`.
         """
         sampling, form, prompts = SamplingSettings.from_dict(settings), form_of(schema, choices, regex), self._prompts
-        asked: dict[str, Any] = {"with_image": image is not None, "reasoning": reasoning, "refs": spatial_refs}
+        asked = query.read_question(
+            prompts, question, with_image=image is not None, reasoning=reasoning, refs=spatial_refs, settings=sampling
+        )
         if form is None:
-            request = query.build(prompts, question, settings=sampling, **asked)
-            finish, text, atext = (partial(f, request, prompts) for f in (query.finish, query.stream, query.astream))
-            pieces = {"stream": text, "astream": atext} if stream else {}
-            return self._ask("query", image, request, finish, options, **pieces)
-        checked = query.read_question(prompts, question, settings=sampling, **asked)
+            request = query.build(prompts, asked)
+            finish, pieces = partial(query.finish, request, prompts), partial(query.stream, request, prompts)
+            return self._ask("query", image, request, finish, options, stream=pieces if stream else None)
         typed: ChoiceQuestion | TypedQuestion
         if isinstance(form, ChoicesForm):
-            typed = ChoiceQuestion(prompts, checked, form)
-            further = {"further": typed.further}
+            typed = ChoiceQuestion(prompts, asked, form)
+            more: dict[str, Any] = {"typed": typed, "further": typed.further}
         else:
-            typed, further = TypedQuestion(prompts, checked, form), {}
-        streams = {"stream": typed.stream, "astream": typed.astream} if stream else {}
-        return self._ask("query", image, typed.draft, typed.finish, options, typed=typed, **further, **streams)
+            typed = TypedQuestion(prompts, asked, form)
+            more = {"typed": typed}
+        more["stream"] = typed.stream if stream else None
+        return self._ask("query", image, typed.draft, typed.finish, options, **more)
 
     aquery = _async_twin(query)
 

@@ -22,38 +22,32 @@ from photonlite.config import EngineConfig, ImageLimits
 from photonlite.engine.engine import Engine
 from photonlite.engine.handle import RequestHandle, TokenStream
 from photonlite.engine.memory_gate import MemoryGate
-from photonlite.errors import DeadlineError, ModelError, NumericalError
+from photonlite.errors import DeadlineError, ModelError
 from photonlite.grammar.automata.tables import Automaton, SpecialIds
-from photonlite.grammar.compiler.client import COUNTERS, GAUGES, GrammarCompiler
+from photonlite.grammar.compiler.client import GrammarCompiler
 from photonlite.images.isolation.pool import DecodePool, default_workers
-from photonlite.images.pool import ImagePool, PreparedImage
-from photonlite.images.source import ImageSource
+from photonlite.images.pool import ImagePool
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.request import Completion
 from photonlite.results import Metrics
-from photonlite.skills import encode, selftest
+from photonlite.skills import encode
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Steps = Iterator["Future[Any]"]
 
-_SELFTEST = "photonlite self-test"
-"""Cache salt of the self-test: what it leaves in the cache serves nobody's request."""
-
 
 class Session:
     """A loaded model at work: its engine, and the threads that prepare images; closing it closes both."""
 
-    def __init__(self, engine: Engine, pool: ImagePool, loaded: LoadedModel, config: EngineConfig) -> None:
+    def __init__(self, engine: Engine, pool: ImagePool, compiler: GrammarCompiler, config: EngineConfig) -> None:
         self.engine = engine
         self.gate = MemoryGate(config.max_prepared_bytes)
         self.open: set[RequestHandle] = set()
         self._pool = pool
-        self._prompts = loaded.prompts
+        self._compiler = compiler
         self._config = config
-        self._compiler: GrammarCompiler | None = None
         self._state: Literal["open", "draining", "closed"] = "open"
-        self._lock = threading.Lock()
         self._late = 0  # requests whose deadlines passed before they were submitted
         self._late_lock = threading.RLock()  # garbage collection may end a request on any line
         self._process = os.getpid()
@@ -67,21 +61,19 @@ class Session:
 
     def run(self, task: Task[R]) -> R:
         """Ask and wait; a stream is returned as soon as its request is submitted."""
-        handle = self._start(task)
-        if task.stream is None:
-            return task.result_of(handle)
-        handle.raise_error()
-        return task.stream(TokenStream(handle), on_end=handle.outcome)
+        return self._answer(task, self._start(task))
 
     async def arun(self, task: Task[R]) -> R:
         """The same for coroutines: nothing slow happens on the event loop."""
         handle = self.launch(task)
+        await handle.wait_async(None if task.stream is None else handle.submitted)
+        return self._answer(task, handle, awaited=True)
+
+    def _answer(self, task: Task[R], handle: RequestHandle, **awaited: bool) -> R:
         if task.stream is None:
-            await handle.wait_async()
             return task.result_of(handle)
-        await handle.wait_async(handle.submitted)
         handle.raise_error()
-        return task.stream(TokenStream(handle), on_end=handle.outcome, awaited=True)
+        return task.stream(TokenStream(handle), on_end=handle.outcome, **awaited)
 
     def launch(self, task: Task[Any]) -> RequestHandle:
         """Ask without waiting for anything."""
@@ -102,7 +94,7 @@ class Session:
         self.check_open()
         request, compiling = task.request, None
         if task.typed is not None and task.typed.spec is not None:
-            compiling = self._grammars().compile(task.typed.spec, cache_salt=request.cache_salt, caller=task.caller)
+            compiling = self._compiler.compile(task.typed.spec, cache_salt=request.cache_salt, caller=task.caller)
         handle = RequestHandle(request, task.deadline_s, self._note_end)
         self.open.add(handle)
         if compiling is not None:
@@ -120,7 +112,10 @@ class Session:
             handle.when_computed(permit.release)
             if (granted := permit.granted) is not None:
                 yield granted
-            handle.prepare(partial(self._prepare, image, request.cache_salt, handle.check))
+            if self._state == "closed":
+                raise _closed()
+            prepare = partial(self._pool.prepare, image, cache_salt=request.cache_salt, checkpoint=handle.check)
+            handle.prepare(prepare)
             if handle.image is not None and handle.image.size is not None:
                 permit.resize(3 * handle.image.size[0] * handle.image.size[1])  # some headers cannot be read ahead
         if task.typed is not None:
@@ -192,11 +187,6 @@ class Session:
         handle.when_computed(encoding.cancel)
         self._submit(encoding)
 
-    def _prepare(self, image: ImageSource, cache_salt: str, checkpoint: Callable[[], None]) -> PreparedImage:
-        if self._state == "closed":
-            raise _closed()
-        return self._pool.prepare(image, cache_salt=cache_salt, checkpoint=checkpoint)
-
     # ---- who runs the steps
 
     def _start(self, task: Task[Any]) -> RequestHandle:
@@ -239,23 +229,10 @@ class Session:
         metrics = self.engine.metrics
         metrics.preparing, metrics.prepared_bytes = self.gate.waiting, self.gate.held
         metrics.dropped_preparing = self._late
-        snapshot, compiler = metrics.snapshot(), self._compiler
-        snapshot["gauges"] |= dict.fromkeys(GAUGES, 0) if compiler is None else compiler.gauges
-        snapshot["counters"] |= dict.fromkeys(COUNTERS, 0) if compiler is None else compiler.counters
+        snapshot = metrics.snapshot()
+        snapshot["gauges"] |= self._compiler.gauges
+        snapshot["counters"] |= self._compiler.counters
         return snapshot
-
-    def self_test(self) -> None:
-        """Ask a tiny question through every skill and every head; raises `NumericalError` for damaged weights."""
-        image = np.indices((24, 32, 3)).sum(axis=0).astype(np.uint8)
-        asked = {}
-        for skill, request in selftest.build(self._prompts).items():
-            salted = dataclasses.replace(request, cache_salt=_SELFTEST)
-            asked[skill] = self.launch(Task(salted, image, finish=None))
-        for skill, handle in asked.items():
-            try:
-                handle.result()
-            except NumericalError as cause:
-                raise NumericalError(f"the self-test of {skill!r} has failed: {cause}") from cause
 
     def close(self, *, drain: bool) -> None:
         """Take no more requests, finish or fail those that are open, and let go of the model."""
@@ -268,16 +245,12 @@ class Session:
         self._state = "closed"
         self.engine.close(drain=drain)
         self._pool.close()
-        with self._lock:
-            compiler, self._compiler = self._compiler, None
-        if compiler is not None:
-            compiler.close()
+        self._compiler.close()
 
     def _drain(self) -> None:
-        """Wait until every request that has begun has ended.
+        """Wait until every request that has begun has ended; one whose steps this thread runs fails.
 
-        Requests whose steps this very thread runs fail: a signal handler, or an image that closes the model, has
-        interrupted them, and they could only go on afterwards.
+        Such a request was interrupted by a signal handler or by an image that closes the model: it cannot continue.
         """
         for handle in list(self.open):
             if handle.thread == threading.get_ident():
@@ -290,22 +263,6 @@ class Session:
         if not handle.in_engine and isinstance(handle.future.exception(), DeadlineError):
             with self._late_lock:
                 self._late += 1
-
-    def _grammars(self) -> GrammarCompiler:
-        """Return the grammar compiler, which starts when it is first needed."""
-        with self._lock:
-            if self._compiler is None:
-                if self._state != "open":
-                    raise _closed()
-                ids, vocab_size = self._prompts.vocabulary, self._prompts.vocab_size
-                self._compiler = GrammarCompiler(
-                    self._prompts.pieces,
-                    SpecialIds(ids.end, ids.coordinate, ids.size, vocab_size),
-                    workers=self._config.grammar_workers,
-                    limit_s=self._config.grammar_limit_s,
-                    cache_bytes=self._config.grammar_cache_bytes,
-                )
-            return self._compiler
 
 
 def open_session(
@@ -329,7 +286,15 @@ def open_session(
         on_ready=_weakly(engine.wake, lambda: None),
         decoder=decoder,
     )
-    return Session(engine, pool, loaded, config)
+    ids = loaded.prompts.vocabulary
+    compiler = GrammarCompiler(
+        loaded.prompts.pieces,
+        SpecialIds(ids.end, ids.coordinate, ids.size, loaded.prompts.vocab_size),
+        workers=config.grammar_workers,
+        limit_s=config.grammar_limit_s,
+        cache_bytes=config.grammar_cache_bytes,
+    )
+    return Session(engine, pool, compiler, config)
 
 
 def _weakly(method: Callable[P, R], otherwise: Callable[P, R]) -> Callable[P, R]:

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar, cast
@@ -13,9 +13,8 @@ from photonlite.errors import ImageError, SettingsError, UnknownArgumentError
 from photonlite.hints import did_you_mean
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.images.source import ImageSource
-from photonlite.request import SETTINGS, Completion, Request, Token
+from photonlite.request import SETTINGS, Completion, Request
 from photonlite.results import Metrics
-from photonlite.skills.base import OnEnd
 from photonlite.skills.typed.question import DeferredRequest
 
 R = TypeVar("R")
@@ -89,8 +88,7 @@ class Task(Generic[R]):
     finish: Callable[[Completion], R] | None  # reads the result; None: the result is the encoded image
     deadline_s: float | None = None
     caller: str = ""
-    stream: Callable[[Iterator[Token], OnEnd], R] | None = None  # None where the result is wanted whole
-    astream: Callable[[AsyncIterator[Token], OnEnd], R] | None = None
+    stream: Callable[..., R] | None = None  # reads the result from tokens as they come; None: it is wanted whole
     typed: DeferredRequest | None = None  # makes the request once its grammar is compiled
     # Returns the follow-up requests, by name, of a completion and the name of its request (None: the first).
     further: Callable[[Any, Completion], Iterable[tuple[Any, Request]]] | None = None

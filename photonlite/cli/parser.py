@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import photonlite
 from photonlite.cli.settings import add_server_options
 from photonlite.errors import InputError
+from photonlite.request import SETTINGS
 
 SUMMARIES = {
     "detect": "find every object of a name: boxes",
@@ -23,7 +24,6 @@ SUMMARIES = {
 TEXT = {"detect": "OBJECT", "point": "OBJECT", "segment": "OBJECT", "query": "QUESTION"}
 SPATIAL = ("detect", "point", "segment")
 SKILLS = (*SPATIAL, "caption", "query")
-SETTINGS = ("temperature", "top_p", "max_tokens", "max_objects", "seed")
 
 EXAMPLES = {
     "detect": """\
@@ -61,8 +61,6 @@ EXAMPLES = {
   photonlite models
   photonlite models --json""",
 }
-
-IMAGES_HELP = "a file, a folder (its images, not those of folders inside), a quoted glob, or - for stdin"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -116,7 +114,8 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
     )
     if command in SKILLS:
         last = f"; the last argument is the {text.lower()}" if text else ""
-        parser.add_argument("images", nargs="+", metavar=images, help=IMAGES_HELP + last)
+        source = "a file, a folder (its images, not those of folders inside), a quoted glob, or - for stdin"
+        parser.add_argument("images", nargs="+", metavar=images, help=source + last)
     if command != "models":
         group = parser.add_argument_group("model")
         group.add_argument(

@@ -4,8 +4,10 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from importlib import import_module
+from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PIL import Image
 from tqdm import tqdm
@@ -14,10 +16,7 @@ import photonlite
 from photonlite.cli.inputs import STDIN, check_text, expand, read, read_form
 from photonlite.cli.parser import given_settings
 from photonlite.config import ImageLimits
-from photonlite.errors import CapacityError, ImageError, InputError, TruncatedError
-
-if TYPE_CHECKING:
-    from photonlite.results import Answer, Caption, Detections, Points, Segments
+from photonlite.errors import CapacityError, ImageError, InputError, MissingDependencyError, TruncatedError
 
 
 def run_skill(options: argparse.Namespace) -> int:
@@ -32,10 +31,9 @@ def run_skill(options: argparse.Namespace) -> int:
     if options.stream and several:
         raise InputError("--stream prints the text of one image: give one, or leave --stream out")
     plot = None if options.plot is None else PlotTarget(options.plot, options.command, names, several)
-    limits = ImageLimits.from_env()
     if several or options.json:
-        return _run_lines(options, names, plot, limits, form)
-    image = read(names[0], limits)  # before the model: a bad image is reported at once
+        return _run_lines(options, names, plot, form)
+    image = read(names[0], ImageLimits.from_env())  # before the model: a bad image is reported at once
     result = _ask(load_model(options), options, image, form)
     if options.stream:
         for piece in result["caption" if "caption" in result else "answer"]:
@@ -53,13 +51,9 @@ def run_skill(options: argparse.Namespace) -> int:
 
 
 def _run_lines(
-    options: argparse.Namespace,
-    names: list[str],
-    plot: "PlotTarget | None",
-    limits: ImageLimits,
-    form: Mapping[str, Any],
+    options: argparse.Namespace, names: list[str], plot: "PlotTarget | None", form: Mapping[str, Any]
 ) -> int:
-    model = load_model(options)
+    limits, model = ImageLimits.from_env(), load_model(options)
     failed = 0
     with tqdm(names, unit="image", disable=None) as progress:  # None: no bar where stderr is no terminal
         for name in progress:
@@ -83,20 +77,28 @@ def _run_lines(
     return 2 if failed else 0
 
 
+def import_extra(module: str, missing: str) -> Any:
+    """Import a module, for one command only: it takes time, and packages of an extra (`missing` says which)."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as cause:
+        if (cause.name or "").partition(".")[0] == "photonlite":
+            raise
+        raise MissingDependencyError(missing.format(name=cause.name)) from cause
+
+
 def load_model(options: argparse.Namespace) -> "photonlite.VisionModel":
     return photonlite.load(options.model, device=options.device, dtype=options.dtype, revision=options.revision)
 
 
-def _ask(
-    model: "photonlite.VisionModel", options: argparse.Namespace, image: Image.Image, form: Mapping[str, Any]
-) -> "Detections | Points | Segments | Caption | Answer":
+def _ask(model: Any, options: argparse.Namespace, image: Image.Image, form: Mapping[str, Any]) -> Any:
     more: dict[str, Any] = {"settings": given_settings(options) or None, "strict": options.strict}
     if options.command in ("caption", "query"):
         more["stream"] = options.stream
     if options.command == "query":
         more |= {"reasoning": options.reasoning, **form}
     subject = options.length if options.command == "caption" else options.text
-    return getattr(model, options.command)(image, subject, **more)  # type: ignore[no-any-return]
+    return getattr(model, options.command)(image, subject, **more)
 
 
 def _plain(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,18 +138,12 @@ class PlotTarget:
 
     def save(self, image: Image.Image, source: str) -> Path:
         """Write an image drawn on the source of that name; returns the file."""
-        path = self._path_in_folder(source) if self._is_folder else self._out
+        path = self._out
+        if self._is_folder:  # a new name, also for images of the same name in different folders
+            stem = f"{'stdin' if source == STDIN else Path(source).stem}-{self._command}"
+            files = (self._out / f"{stem}{end}.png" for end in chain([""], map("-{}".format, count(2))))
+            path = next(file for file in files if file.resolve() not in self._taken)
+            self._taken.add(path.resolve())
         path.parent.mkdir(parents=True, exist_ok=True)
         image.save(path)
-        return path
-
-    def _path_in_folder(self, source: str) -> Path:
-        """Return a new file name, also for images of the same name in different folders."""
-        stem = f"{'stdin' if source == STDIN else Path(source).stem}-{self._command}"
-        path = self._out / f"{stem}.png"
-        number = 2
-        while path.resolve() in self._taken:
-            path = self._out / f"{stem}-{number}.png"
-            number += 1
-        self._taken.add(path.resolve())
         return path

@@ -3,14 +3,14 @@
 import argparse
 import dataclasses
 import sys
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import photonlite
+from photonlite.cli.run import import_extra
 from photonlite.cli.settings import read_settings
-from photonlite.errors import MissingDependencyError
 from photonlite.server.config import ServerConfig, read_keys
+
+_MISSING = "the server needs the package {name!r}, which is not installed: pip install 'photonlite[serve]'"
 
 
 def run_server(options: argparse.Namespace) -> int:
@@ -21,8 +21,8 @@ def run_server(options: argparse.Namespace) -> int:
     settings = read_settings(options)
     choice, config = settings.choice, settings.server
     # Before the model: a wrong address is reported at once.
-    with _server("transport.listening").listen(config) as listener:
-        run = _server("run")
+    with import_extra("photonlite.server.transport.listening", _MISSING).listen(config) as listener:
+        run = import_extra("photonlite.server.run", _MISSING)
         _say(f"loading {choice.model or 'the shipped checkpoint'} ...")
         model = photonlite.load(
             choice.model,
@@ -64,17 +64,6 @@ def greeting(config: ServerConfig, name: str, host: str, port: int) -> str:
   API          {address}/v1, described at {address}/openapi.json
   answers      {who}, {need}
   to stop      Ctrl+C: open requests are finished first, for {config.drain_s:g} s; again: at once"""
-
-
-def _server(module: str) -> Any:
-    """Import a module of the server, for this command only: it needs an extra, and time."""
-    try:
-        return import_module(f"photonlite.server.{module}")
-    except ModuleNotFoundError as cause:
-        if (cause.name or "").partition(".")[0] == "photonlite":
-            raise
-        reason = f"the server needs the package {cause.name!r}, which is not installed"
-        raise MissingDependencyError(f"{reason}: pip install 'photonlite[serve]'") from cause
 
 
 def _say(text: str) -> None:

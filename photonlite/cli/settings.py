@@ -38,11 +38,8 @@ from photonlite.settings import (
 )
 
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
-"""Environment variable that names the file."""
-
+# Variables that are no settings: the file's name, and a client's key as in the playground's examples.
 _OTHER_VARIABLES: Final = (CONFIG_VARIABLE, f"{PREFIX}API_KEY")
-"""Variables that are no settings: the file, and a client's key as in the playground's examples."""
-
 # Kubernetes sets these in every container for a service named "photonlite".
 _KUBERNETES: Final = re.compile(rf"{PREFIX}(SERVICE_(HOST|PORT(_.+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _ADDRESS_OF_KUBERNETES: Final = re.compile(r"(tcp|udp|sctp)://")
@@ -79,11 +76,8 @@ class ServeSettings(NamedTuple):
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every setting of the server and of images, and `--engine` and `--config`.
-
-    The parser has the options of the model; their defaults become None, so that environment variables can set them.
-    """
-    parser.set_defaults(**dict.fromkeys(settings_of(Choice)))
+    """Add a flag for every setting of the server and of images, and `--engine` and `--config`."""
+    parser.set_defaults(**dict.fromkeys(settings_of(Choice)))  # environment variables can set the model's options
     group = parser.add_argument_group("settings", "Flags go before environment variables, and these before the file.")
     group.add_argument("--config", metavar="FILE", help=f"TOML file of settings (or {CONFIG_VARIABLE})")
     engine = f"setting of the engine, repeatable: {', '.join(settings_of(EngineConfig))}"
@@ -180,10 +174,7 @@ def _add_flags(group: Any, *settings: Setting) -> None:
 
 
 def _metavar(setting: Setting) -> str:
-    if setting.in_megabytes:
-        return "MB"
-    if setting.flag.endswith("-seconds"):
-        return "S"
-    if setting.kind in (int, float):
-        return "N"
-    return "FILE" if setting.flag.endswith("-file") else "NAME"
+    for end, metavar in (("-mb", "MB"), ("-seconds", "S"), ("-file", "FILE")):
+        if setting.flag.endswith(end):
+            return metavar
+    return "N" if setting.kind in (int, float) else "NAME"

@@ -116,13 +116,21 @@ class Source:
     prepared: int = 0
 
 
-@dataclass
-class FakeLoaded:
-    prompts: Any = None
+class FakeCompiler:
+    """Gives one future, which the test settles."""
+
+    def __init__(self) -> None:
+        self.future: Future[Any] = Future()
+
+    def compile(self, spec: Any, *, cache_salt: str, caller: str) -> "Future[Any]":
+        return self.future
+
+    def close(self) -> None:
+        self.future.cancel()
 
 
 def make_session(engine: Any, threads: Any = None, config: EngineConfig | None = None) -> Session:
-    return Session(engine, threads or Threads(), FakeLoaded(), config or EngineConfig())  # type: ignore[arg-type]
+    return Session(engine, threads or Threads(), FakeCompiler(), config or EngineConfig())  # type: ignore[arg-type]
 
 
 def task(asked: Request | None = None, image: Any = None, *, deadline_s: float | None = None, **more: Any) -> Task[Any]:

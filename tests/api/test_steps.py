@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -191,24 +190,14 @@ class Typed:
         return WHOLE
 
 
-class Compiler:
-    """Gives one future, which the test settles."""
-
-    def __init__(self) -> None:
-        self.future: Future[Any] = Future()
-
-    def compile(self, spec: Any, *, cache_salt: str, caller: str) -> "Future[Any]":
-        return self.future
-
-
 class Asked:
     """A typed question about an image of 72 bytes."""
 
     def __init__(self, *, here: bool = False, deadline_s: float | None = None, **options: Any) -> None:
-        self.engine, self.threads, self.compiler = FakeEngine(), Threads(), Compiler()
+        self.engine, self.threads = FakeEngine(), Threads()
         self.typed, self.image = Typed(), Source()
         self.session: Session = make_session(self.engine, self.threads)
-        self.session._compiler = self.compiler  # type: ignore[assignment]
+        self.compiler: Any = self.session._compiler
         self.task = task(request(**options), self.image, deadline_s=deadline_s, typed=self.typed)
         self._here = here
 

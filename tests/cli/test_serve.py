@@ -124,7 +124,7 @@ def test_a_missing_package_is_told_with_what_to_install(
             raise ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
         return import_module(name)
 
-    monkeypatch.setattr("photonlite.cli.serve.import_module", refuse)
+    monkeypatch.setattr("photonlite.cli.run.import_module", refuse)
 
     assert main(["serve"]) == 2
     assert "'uvicorn', which is not installed: pip install 'photonlite[serve]'" in capsys.readouterr().err
@@ -134,7 +134,7 @@ def test_a_part_of_photonlite_that_is_missing_is_a_bug(monkeypatch: pytest.Monke
     def refuse(name: str) -> Any:
         raise ModuleNotFoundError("No module named 'photonlite.lost'", name="photonlite.lost")
 
-    monkeypatch.setattr("photonlite.cli.serve.import_module", refuse)
+    monkeypatch.setattr("photonlite.cli.run.import_module", refuse)
 
     with pytest.raises(ModuleNotFoundError):
         main(["serve"])

@@ -104,10 +104,7 @@ def _cell(x: float, y: float, width: int, height: int) -> Cell:
 
 
 def _styled(mark: tuple[str, Color] | None, upper: Color, lower: Color) -> tuple[str, Style]:
-    if mark is None:
-        return _HALF, _style(upper, lower)
-    character, color = mark
-    return character, _style(color, lower) + _BOLD
+    return (_HALF, _style(upper, lower)) if mark is None else (mark[0], _style(mark[1], lower) + _BOLD)
 
 
 @lru_cache(maxsize=4096)

@@ -5,13 +5,12 @@ import queue
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 from photonlite.cli.parser import given_settings
 from photonlite.cli.realtime.recorder import FrameRecorder
-from photonlite.cli.run import load_model, to_json
-from photonlite.errors import InputError, MissingDependencyError
+from photonlite.cli.run import import_extra, load_model, to_json
+from photonlite.errors import InputError
 from photonlite.observe.metrics import format_seconds
 from photonlite.realtime.feed import Feed
 from photonlite.realtime.frames import FrameFailure, FrameOutcome, FrameResult, Question
@@ -137,12 +136,6 @@ def _reporter(options: argparse.Namespace) -> Callable[..., Reporter]:
         return lambda *_: JsonLines()
     if options.plain or not sys.stdout.isatty():
         return lambda *_: Lines()
-    try:
-        view: Callable[..., Reporter] = import_module(f"{__package__}.view").View  # needs an extra
-    except ModuleNotFoundError as cause:
-        if (cause.name or "").partition(".")[0] == "photonlite":
-            raise
-        raise MissingDependencyError(
-            "the live view needs rich: pip install 'photonlite[realtime]', or add --plain or --json"
-        ) from cause
+    missing = "the live view needs rich: pip install 'photonlite[realtime]', or add --plain or --json"
+    view: Callable[..., Reporter] = import_extra(f"{__package__}.view", missing).View
     return view
