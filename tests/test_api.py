@@ -57,7 +57,7 @@ def places(items: list[dict[str, Any]]) -> list[dict[str, float]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
-def test_a_folder_answers_as_the_reference(golden: VisionModel, case: dict[str, Any]) -> None:
+def test_a_checkpoint_folder_answers_as_the_reference(golden: VisionModel, case: dict[str, Any]) -> None:
     image = golden.encode_image(GOLDEN / case["image"])
     question = TOKENIZER.decode(case["query_prompt_ids"][3:-1])
 
@@ -89,7 +89,7 @@ def test_an_image_need_not_be_encoded_first(golden: VisionModel) -> None:
     assert min(result.metrics.preprocess_s, result.metrics.encode_s) > 0
 
 
-def test_a_model_tells_what_it_is(golden: VisionModel) -> None:
+def test_a_model_describes_itself(golden: VisionModel) -> None:
     assert golden.skills == ("caption", "query", "detect", "point")
     assert golden.device == torch.device("cpu")
     assert golden.dtype == torch.float32
@@ -101,7 +101,7 @@ def test_a_skill_the_checkpoint_lacks_is_refused(golden: VisionModel) -> None:
         golden.segment(IMAGE, "mug")
 
 
-def test_a_type_may_be_chosen() -> None:
+def test_load_takes_a_dtype() -> None:
     with photonlite.load(GOLDEN, device=CPU, dtype=torch.bfloat16) as model:
         assert model.dtype == torch.bfloat16
         found = model.detect(Image.new("RGB", (60, 40), "red"), "ball", settings={"max_objects": 2})
@@ -116,7 +116,7 @@ def sources(folder: Path) -> list[Any]:
     return [IMAGE, np.asarray(IMAGE), str(path), path, data, io.BytesIO(data)]
 
 
-def test_an_image_may_come_in_any_form(tiny: VisionModel, tmp_path: Path) -> None:
+def test_an_image_may_have_any_supported_type(tiny: VisionModel, tmp_path: Path) -> None:
     results = [json.dumps(tiny.detect(source, "mug", settings={"max_objects": 3})) for source in sources(tmp_path)]
 
     assert len(set(results)) == 1
@@ -160,7 +160,7 @@ def test_arguments_have_the_places_of_the_public_client(tiny: VisionModel) -> No
     assert "".join(tiny.query(IMAGE, "why?", True, settings)["answer"])
 
 
-def test_references_change_the_question(tiny: VisionModel) -> None:
+def test_spatial_references_change_the_prompt(tiny: VisionModel) -> None:
     image = tiny.encode_image(IMAGE)
 
     def ask(*refs: tuple[float, ...]) -> str:
@@ -189,7 +189,7 @@ def test_a_stream_gives_the_same_text_piece_by_piece(tiny: VisionModel, ask: str
     assert stream.metrics.output_tokens == whole.metrics.output_tokens
 
 
-def test_questions_may_be_asked_while_a_stream_is_read(tiny: VisionModel) -> None:
+def test_requests_run_while_a_stream_is_read(tiny: VisionModel) -> None:
     alone = tiny.caption(IMAGE, "short", settings={"max_tokens": 10})["caption"]
     stream = tiny.caption(IMAGE, "short", stream=True, settings={"max_tokens": 10})["caption"]
     pieces = []
@@ -267,12 +267,12 @@ def test_the_pixel_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=str,
 )
-def test_bad_options_are_found_before_the_model_is_looked_for(options: dict[str, Any]) -> None:
+def test_bad_options_are_reported_before_the_model_is_resolved(options: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
         photonlite.load("no/such/model", **options)
 
 
-def test_a_closed_model_says_so() -> None:
+def test_a_closed_model_raises_model_error() -> None:
     with VisionModel(tiny_loaded(tiny_config()), CPU, torch.float32) as model:
         image = model.encode_image(IMAGE)
         assert model.alive
@@ -297,7 +297,7 @@ def test_special_tokens_in_a_prompt_are_only_text(tiny: VisionModel) -> None:
 
 
 @pytest.mark.long
-def test_images_from_strangers_are_decoded_in_other_processes() -> None:
+def test_isolated_images_are_decoded_in_other_processes() -> None:
     buffer = io.BytesIO()
     Image.new("RGB", (60, 40), "navy").save(buffer, "PNG")
     limits = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)

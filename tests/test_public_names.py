@@ -11,7 +11,7 @@ from photonlite import errors
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_the_public_names_are_these() -> None:
+def test_public_names_are_pinned() -> None:
     assert photonlite.__all__ == [
         "Answer",
         "Box",

@@ -41,7 +41,7 @@ def test_a_batch_mixes_skills_and_keeps_their_order(run_batch: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("run_batch", [VisionModel.batch, lambda *a, **k: run(VisionModel.abatch(*a, **k))])
-def test_in_a_batch_what_is_bad_fails_alone_in_its_place(model: VisionModel, run_batch: Any) -> None:
+def test_bad_tasks_of_a_batch_fail_alone_at_their_index(model: VisionModel, run_batch: Any) -> None:
     good = {"skill": "detect", "image": IMAGE, "object": "mug"}
     tasks = [
         good,
@@ -68,7 +68,7 @@ def test_in_a_batch_what_is_bad_fails_alone_in_its_place(model: VisionModel, run
 
 
 @pytest.mark.parametrize("run_batch", [VisionModel.batch, lambda *a, **k: run(VisionModel.abatch(*a, **k))])
-def test_a_batch_that_raises_cancels_what_is_still_open(
+def test_a_batch_that_raises_cancels_its_open_requests(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch, run_batch: Any
 ) -> None:
     good = {"skill": "caption", "image": IMAGE, "length": "short"}
@@ -92,7 +92,7 @@ def test_a_batch_that_raises_names_the_task(model: VisionModel) -> None:
 
 
 @pytest.mark.parametrize("tasks", [5, None, {"skill": "detect"}, "detect"])
-def test_tasks_that_are_no_list_are_refused(model: VisionModel, tasks: Any) -> None:
+def test_tasks_must_be_a_list(model: VisionModel, tasks: Any) -> None:
     with pytest.raises(InputError, match=r"tasks is of type .*: give a list of dicts"):
         model.batch(tasks)
 
@@ -104,7 +104,7 @@ def test_a_misspelled_skill_gets_a_hint(model: VisionModel) -> None:
 
 
 @pytest.mark.long
-def test_a_batch_prepares_no_more_images_than_can_be_used_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_prepares_images_for_its_window_only(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = 0
 
     def tasks() -> Iterator[dict[str, Any]]:
@@ -123,7 +123,7 @@ def test_a_batch_prepares_no_more_images_than_can_be_used_soon(monkeypatch: pyte
 
 
 @pytest.mark.long
-def test_a_batch_shows_its_progress_if_asked(model: VisionModel, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_shows_progress_on_request(model: VisionModel, capsys: pytest.CaptureFixture[str]) -> None:
     tasks = [{"skill": "detect", "image": IMAGE, "object": "mug"}] * 3
     model.batch(tasks)
     assert capsys.readouterr().err == ""

@@ -68,7 +68,7 @@ def near(value: Any) -> Any:
 @pytest.mark.long
 @SETTINGS
 @pytest.mark.parametrize("skill", SKILLS)
-def test_answers_are_those_of_the_oracle(
+def test_answers_equal_the_oracle(
     family: tuple[VisionModel, LoadedModel], skill: str, settings: dict[str, Any]
 ) -> None:
     model, loaded = family
@@ -84,7 +84,7 @@ def test_answers_are_those_of_the_oracle(
 
 
 @SETTINGS
-def test_answers_without_an_image_are_those_of_the_oracle(
+def test_answers_without_an_image_equal_the_oracle(
     family: tuple[VisionModel, LoadedModel], settings: dict[str, Any]
 ) -> None:
     model, loaded = family
@@ -93,7 +93,7 @@ def test_answers_without_an_image_are_those_of_the_oracle(
     assert model.query(None, "why?", settings=settings) == expected(loaded, "query", None, settings)
 
 
-def test_tasks_of_a_batch_may_be_typed(family: tuple[VisionModel, LoadedModel]) -> None:
+def test_tasks_of_a_batch_may_have_typed_answers(family: tuple[VisionModel, LoadedModel]) -> None:
     model, _ = family
     ask = {"skill": "query", "image": make_image(1), "question": "why?"}
     chosen, matched = model.batch([ask | {"choices": ["yes", "no"]}, ask | {"regex": "[ab]{3}"}])
@@ -114,7 +114,7 @@ def model() -> Iterator[VisionModel]:
 @pytest.mark.long
 @SETTINGS
 @pytest.mark.parametrize("skill", SKILLS)
-def test_async_twins_answer_the_same(
+def test_async_twins_give_equal_answers(
     family: tuple[VisionModel, LoadedModel], skill: str, settings: dict[str, Any]
 ) -> None:
     model, _ = family
@@ -124,7 +124,7 @@ def test_async_twins_answer_the_same(
 
 
 @pytest.mark.parametrize("skill", ["caption", "query", "reason"])
-def test_async_streams_give_the_same_text_and_then_the_outcome(model: VisionModel, skill: str) -> None:
+def test_async_streams_give_the_same_text_and_then_metrics(model: VisionModel, skill: str) -> None:
     asked = arguments(skill, IMAGE, {"max_tokens": 30})
     key = "caption" if skill == "caption" else "answer"
     whole = method(model, skill)(**asked)
@@ -152,7 +152,7 @@ def test_bad_input_is_a_typed_error_at_the_call(model: VisionModel, stream: bool
         run(model.aquery(IMAGE, "", stream=stream))
 
 
-def test_an_async_encoding_serves_as_well(model: VisionModel) -> None:
+def test_an_image_encoded_by_the_async_twin_is_reused(model: VisionModel) -> None:
     async def main() -> Any:
         image = await model.aencode_image(IMAGE)
         assert await model.aencode_image(image) is image

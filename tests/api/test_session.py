@@ -85,7 +85,7 @@ def test_cancelling_while_the_image_is_prepared_submits_nothing(
     assert counters(model)["requests_submitted"] == 1
 
 
-def test_cancelling_what_is_queued_leaves_the_others_alone(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_a_queued_request_leaves_others_running(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch, network(model).vision, "encode")
 
     async def main() -> Any:
@@ -107,7 +107,7 @@ def test_cancelling_what_is_queued_leaves_the_others_alone(model: VisionModel, m
 @pytest.mark.parametrize(
     "ask", [lambda model: model.acaption(IMAGE, "short"), lambda model: model.aquery(IMAGE, "why?")]
 )
-def test_cancelling_what_is_being_decoded_leaves_the_others_alone(
+def test_cancelling_a_decoding_request_leaves_others_running(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any
 ) -> None:
     cancel_at(model, Gate(monkeypatch, network(model), "logits", at=5), lambda: ask(model))
@@ -142,7 +142,7 @@ def test_a_dropped_stream_cancels_its_request(model: VisionModel, monkeypatch: p
 
 
 @pytest.mark.parametrize("leave", ["close", "drop"])
-def test_an_async_stream_that_is_left_cancels_its_request(
+def test_leaving_an_async_stream_cancels_its_request(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch, leave: str
 ) -> None:
     gate = Gate(monkeypatch, network(model), "logits", at=5)
@@ -184,9 +184,7 @@ def test_a_closed_stream_cancels_its_request(model: VisionModel, monkeypatch: py
         ),
     ],
 )
-def test_a_deadline_holds_though_the_device_hangs(
-    model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any
-) -> None:
+def test_a_deadline_holds_while_the_device_hangs(model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any) -> None:
     gate = Gate(monkeypatch, network(model).vision, "encode")
     with pytest.raises(DeadlineError, match=r"0\.05 s|deadline passed"):  # of caller or engine
         on_thread(lambda: ask(model)).result(GUARD)
@@ -196,7 +194,7 @@ def test_a_deadline_holds_though_the_device_hangs(
 
 
 @pytest.mark.long
-def test_the_second_question_about_an_image_neither_cuts_nor_encodes_it(
+def test_a_second_question_about_an_image_does_not_cut_or_encode_it_again(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded = Gate(monkeypatch, network(model).vision, "encode", at=0)
@@ -215,7 +213,7 @@ def test_the_second_question_about_an_image_neither_cuts_nor_encodes_it(
 
 
 @pytest.mark.long
-def test_a_device_that_cuts_images_itself_gives_the_same_answers(
+def test_cutting_crops_on_the_device_gives_the_same_answers(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = [model.detect(make_image(seed), "mug") for seed in range(3)]
@@ -240,7 +238,7 @@ def test_a_device_that_cuts_images_itself_gives_the_same_answers(
 
 
 @pytest.mark.long
-def test_tenants_share_nothing(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_different_cache_salts_share_nothing(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = Gate(monkeypatch, pool, "cut_crops", at=0)
     results = [model.detect(IMAGE, "mug", cache_salt=cache_salt) for cache_salt in (None, "a", "b", "a")]
 
@@ -249,7 +247,7 @@ def test_tenants_share_nothing(model: VisionModel, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.long
-def test_an_empty_salt_is_none(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_cache_salt_means_none(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = Gate(monkeypatch, pool, "cut_crops", at=0)
     results = [model.detect(IMAGE, "mug", cache_salt=cache_salt) for cache_salt in (None, "")]
     images = [model.encode_image(IMAGE, cache_salt=cache_salt) for cache_salt in (None, "")]
@@ -301,13 +299,13 @@ def test_encoding_alone_produces_no_tokens(model: VisionModel) -> None:
     assert counters(model)["tokens"] == 0
 
 
-def test_what_can_never_fit_the_cache_is_refused_by_its_size() -> None:
+def test_a_request_larger_than_the_cache_is_refused() -> None:
     with pytest.raises(CapacityError):
         serve(kv_cache_bytes=1024)
 
 
 @pytest.mark.long
-def test_fp8_makes_pages_smaller_and_still_shares_what_was_computed() -> None:
+def test_fp8_makes_pages_smaller_and_still_shares_prefixes() -> None:
     with serve() as wide, serve(kv_dtype="fp8") as narrow:
         for model in (wide, narrow):
             first = model.detect(IMAGE, "mug")
@@ -318,7 +316,7 @@ def test_fp8_makes_pages_smaller_and_still_shares_what_was_computed() -> None:
         assert large == 8 * small > 0  # the tests' weights have eight bytes
 
 
-def test_closing_finishes_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_finishes_open_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     model = serve()
     wanted = model.detect(IMAGE, "mug")
     load = Gate(monkeypatch, pool, "load_image")
@@ -378,7 +376,7 @@ def test_closing_on_the_thread_that_prepares_an_image_fails_that_request(
     assert not model.alive
 
 
-def test_closing_without_draining_fails_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_without_draining_fails_open_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     model = serve()
     load = Gate(monkeypatch, pool, "load_image")
     preparing = on_thread(lambda: run(model.adetect(make_image(3), "mug")))
@@ -418,7 +416,7 @@ def test_an_error_in_a_with_block_does_not_wait_for_answers(monkeypatch: pytest.
         list(stream["caption"])
 
 
-def test_aborting_skips_images_whose_turn_has_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aborting_skips_images_that_are_not_prepared_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     model = serve(image_threads=1)
     load = Gate(monkeypatch, pool, "load_image")
     asked = [model._session.launch(detect_task(model, IMAGE)) for _ in range(3)]
@@ -445,7 +443,7 @@ def test_closing_ends_all_threads() -> None:
 
 
 @pytest.mark.long
-def test_threads_end_with_a_model_that_nobody_closed() -> None:
+def test_threads_end_when_a_model_is_dropped_without_close() -> None:
     before = set(threading.enumerate())
     gc.collect()
     model = serve()
@@ -475,7 +473,7 @@ def test_threads_end_with_a_model_that_nobody_closed() -> None:
 
 
 @pytest.mark.long
-def test_a_stream_may_outlive_the_name_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_may_outlive_the_last_reference_to_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve() as kept:
         wanted = kept.caption(IMAGE, "short", settings={"max_tokens": 12})["caption"]
 
@@ -485,7 +483,7 @@ def test_a_stream_may_outlive_the_name_of_its_model(monkeypatch: pytest.MonkeyPa
     assert "".join(stream) == wanted
 
 
-def test_metrics_and_a_trace_tell_what_happened(model: VisionModel, tmp_path: Path) -> None:
+def test_metrics_and_a_trace_record_requests(model: VisionModel, tmp_path: Path) -> None:
     model.detect(IMAGE, "mug")
     with model.trace() as trace:
         model.detect(IMAGE, "mug")
@@ -502,7 +500,7 @@ def test_metrics_and_a_trace_tell_what_happened(model: VisionModel, tmp_path: Pa
         assert drawn.width == 1600
 
 
-def test_an_engine_may_be_set_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_takes_engine_settings_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     golden = Path(__file__).parents[1] / "golden" / "moondream-tiny"
     monkeypatch.setenv("PHOTONLITE_GPU_MEMORY_FRACTION", "0.5")
     with photonlite.load(golden, device="cpu", engine={"depth": 1, "max_batch": 2}) as model:
@@ -526,7 +524,7 @@ def test_closing_a_stream_ends_it_for_the_thread_that_reads_it(
     gate.open()
 
 
-def test_closing_twice_at_once_still_finishes_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_twice_at_once_still_finishes_open_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     model = serve()
     load = Gate(monkeypatch, pool, "load_image")
     preparing = on_thread(lambda: run(model.adetect(IMAGE, "mug")))
@@ -544,7 +542,7 @@ def test_closing_twice_at_once_still_finishes_what_is_open(monkeypatch: pytest.M
 
 @pytest.mark.long
 @pytest.mark.parametrize("deadline_s", [np.float32(15), Fraction(31, 2), 10**12])
-def test_a_deadline_may_be_any_number(model: VisionModel, deadline_s: Any) -> None:
+def test_a_deadline_may_be_any_real_number(model: VisionModel, deadline_s: Any) -> None:
     assert model.detect(IMAGE, "mug", deadline_s=deadline_s) == model.detect(IMAGE, "mug")
     assert model.caption(IMAGE, stream=True, deadline_s=deadline_s).text
 
@@ -577,7 +575,7 @@ def test_an_error_that_is_kept_does_not_keep_the_weights(monkeypatch: pytest.Mon
         gc.enable()
 
 
-def test_a_forked_process_is_told_to_load_the_model_itself(model: VisionModel) -> None:
+def test_a_forked_process_must_load_the_model_itself(model: VisionModel) -> None:
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads: that is the point
@@ -604,7 +602,9 @@ def test_a_forked_process_is_told_to_load_the_model_itself(model: VisionModel) -
     assert model.detect(IMAGE, "mug")["objects"]
 
 
-def test_the_salt_goes_with_a_question_without_an_image(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_salt_applies_to_a_question_without_an_image(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     salts = []
     submit = Engine.submit
 
@@ -646,7 +646,7 @@ LONG = {"question": "why? " * 20, "settings": {"max_tokens": 1}}
 
 
 @pytest.mark.parametrize("ask", [*WAYS, lambda model, **options: model.query(None, **LONG, **options)])
-def test_half_a_character_is_no_salt(model: VisionModel, ask: Callable[..., Any]) -> None:
+def test_a_lone_surrogate_is_refused_as_cache_salt(model: VisionModel, ask: Callable[..., Any]) -> None:
     with pytest.raises(SettingsError, match=r"half a character \(U\+D800, at 1\)"):
         ask(model, cache_salt="a\ud800")
 
@@ -654,7 +654,7 @@ def test_half_a_character_is_no_salt(model: VisionModel, ask: Callable[..., Any]
     assert model.alive
 
 
-def test_a_salt_that_is_more_than_text_counts_as_its_text(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_salt_of_a_str_subclass_counts_as_its_text(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     class Loud(str):
         def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
             raise RuntimeError("not me")
@@ -665,7 +665,7 @@ def test_a_salt_that_is_more_than_text_counts_as_its_text(model: VisionModel, mo
     assert [type(request.cache_salt) for request in requests] == [str]
 
 
-def test_prompts_are_hashed_on_the_thread_that_asks(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_are_hashed_on_the_calling_thread(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = []
 
     def watched(*arguments: Any) -> bytes:
@@ -680,9 +680,7 @@ def test_prompts_are_hashed_on_the_thread_that_asks(model: VisionModel, monkeypa
 
 @pytest.mark.long
 @pytest.mark.parametrize("ask", WAYS)
-def test_every_way_to_ask_takes_the_realtime_option(
-    model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any
-) -> None:
+def test_every_method_takes_the_realtime_option(model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Any) -> None:
     requests = submitted(monkeypatch)
     ask(model, realtime=True)
     ask(model)
@@ -691,7 +689,7 @@ def test_every_way_to_ask_takes_the_realtime_option(
 
 
 @pytest.mark.parametrize("realtime", [1, "yes", None])
-def test_realtime_is_true_or_false(model: VisionModel, realtime: Any) -> None:
+def test_realtime_must_be_a_bool(model: VisionModel, realtime: Any) -> None:
     with pytest.raises(SettingsError, match="realtime is"):
         model.detect(IMAGE, "mug", realtime=realtime)
 
@@ -701,7 +699,7 @@ def test_no_answer_depends_on_priority(model: VisionModel) -> None:
 
 
 @pytest.mark.long
-def test_images_are_not_decoded_while_too_much_lies_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_not_decoded_while_too_many_bytes_wait_for_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     size = 3 * 40 * 30
     with serve(max_prepared_bytes=2 * size) as model:  # one bulk image at a time
         gate = Gate(monkeypatch, network(model).vision, "encode")
@@ -722,7 +720,7 @@ def test_images_are_not_decoded_while_too_much_lies_decoded(monkeypatch: pytest.
         assert (model.open_requests, model.metrics()["gauges"]["prepared_bytes"]) == (0, 0)
 
 
-def test_a_realtime_call_does_not_wait_for_the_room_of_bulk_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_realtime_call_does_not_wait_for_memory_of_bulk_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(max_prepared_bytes=4 * 3 * 40 * 30) as model:
         gate = Gate(monkeypatch, network(model).vision, "encode")
         memory = model._session.gate
@@ -742,7 +740,7 @@ def test_a_realtime_call_does_not_wait_for_the_room_of_bulk_ones(monkeypatch: py
         assert len(run(main())) == 6
 
 
-def test_a_call_that_is_cancelled_in_front_of_the_room_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_cancelled_while_it_waits_for_memory_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(max_prepared_bytes=5000) as model:
         gate = Gate(monkeypatch, network(model).vision, "encode")
 
@@ -765,7 +763,7 @@ def test_a_call_that_is_cancelled_in_front_of_the_room_leaves_nothing(monkeypatc
 
 
 @pytest.mark.parametrize("drain", [True, False])
-def test_closing_finishes_or_fails_calls_that_wait_for_room(monkeypatch: pytest.MonkeyPatch, drain: bool) -> None:
+def test_closing_finishes_or_fails_calls_that_wait_for_memory(monkeypatch: pytest.MonkeyPatch, drain: bool) -> None:
     model = serve(max_prepared_bytes=5000)
     gate = Gate(monkeypatch, network(model).vision, "encode")
     asked = [model._session.launch(detect_task(model, make_image(seed))) for seed in range(3)]
@@ -791,7 +789,7 @@ def outcome(handle: RequestHandle) -> Any:
         return error
 
 
-def test_a_deadline_that_passes_while_an_image_is_decoded_saves_the_rest(
+def test_a_deadline_that_passes_while_an_image_is_decoded_skips_the_rest(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load, named = Gate(monkeypatch, pool, "load_image"), Gate(monkeypatch, pool, "image_key", at=0)
@@ -807,7 +805,7 @@ def test_a_deadline_that_passes_while_an_image_is_decoded_saves_the_rest(
     assert counters(model)["requests_submitted"] == 0
 
 
-def test_a_hopeless_frame_is_given_up_and_the_next_one_is_not(model: VisionModel) -> None:
+def test_a_frame_that_cannot_be_in_time_is_dropped_and_the_next_one_is_answered(model: VisionModel) -> None:
     model.detect(make_image(1), "mug")
     policy = model._session.engine._core.scheduler.policy
     policy.crops.per_unit = 1e6
@@ -819,7 +817,7 @@ def test_a_hopeless_frame_is_given_up_and_the_next_one_is_not(model: VisionModel
     assert counters(model)["dropped_hopeless"] == 1
 
 
-def test_metrics_tell_who_is_open_and_since_when(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_count_open_requests_and_their_age(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     core, now = model._session.engine._core, time.perf_counter()
     monkeypatch.setattr(core, "tick", lambda: False)
     for number, (realtime, age) in enumerate(((True, 10), (False, 30), (True, 20))):
@@ -848,7 +846,7 @@ def test_the_last_tick_is_recent_and_grows_once_the_model_is_closed() -> None:
     assert model.last_tick_s > GUARD
 
 
-def test_the_processes_that_compile_are_among_the_metrics(model: VisionModel) -> None:
+def test_metrics_include_the_grammar_compiler(model: VisionModel) -> None:
     metrics = model.metrics()
 
     assert {name: metrics["gauges"][name] for name in GAUGES} == dict.fromkeys(GAUGES, 0)
@@ -856,7 +854,7 @@ def test_the_processes_that_compile_are_among_the_metrics(model: VisionModel) ->
     assert metrics["gauges"]["pages_cached"] == 0
 
 
-def test_pages_that_only_the_cache_keeps_are_told_apart(model: VisionModel) -> None:
+def test_metrics_count_pages_held_by_the_prefix_cache_only(model: VisionModel) -> None:
     model.caption(IMAGE, settings={"max_tokens": 2})
     model._session.engine.close(drain=True)  # nothing is in flight any more
     gauges = model.metrics()["gauges"]

@@ -35,7 +35,7 @@ def finished(handle: RequestHandle) -> None:
 # ---- room
 
 
-def test_an_image_takes_room_until_the_first_token() -> None:
+def test_an_image_holds_its_permit_until_the_first_token() -> None:
     engine = FakeEngine()
     session = make_session(engine)
     session._start(task(image=Source()))
@@ -49,7 +49,7 @@ def test_an_image_takes_room_until_the_first_token() -> None:
 
 
 @pytest.mark.parametrize("end", ["finish", "cancel", "drop"])
-def test_an_image_gives_its_room_back_however_its_request_ends(end: str) -> None:
+def test_an_image_releases_its_permit_however_its_request_ends(end: str) -> None:
     engine = FakeEngine()
     session = make_session(engine)
     handle = session._start(task(image=Source()))
@@ -64,7 +64,7 @@ def test_an_image_gives_its_room_back_however_its_request_ends(end: str) -> None
     assert (session.gate.held, session.open) == (0, set())
 
 
-def test_a_call_without_room_waits_before_its_image_is_decoded_and_blocks_no_thread_of_the_pool() -> None:
+def test_a_call_without_a_permit_waits_before_decoding_and_blocks_no_pool_thread() -> None:
     engine, threads, images = FakeEngine(), Threads(), [Source() for _ in range(3)]
     session = make_session(engine, threads, ROOM)
     for image in images:
@@ -80,7 +80,7 @@ def test_a_call_without_room_waits_before_its_image_is_decoded_and_blocks_no_thr
     assert [sequence.image is not None for sequence in engine.sequences] == [True] * 3
 
 
-def test_a_realtime_call_goes_before_all_that_waits_for_a_thread() -> None:
+def test_a_realtime_call_overtakes_calls_that_wait_for_a_pool_thread() -> None:
     threads, bulk, robot = Threads(), Source(), Source()
     session = make_session(FakeEngine(), threads)
     session.launch(task(image=bulk))
@@ -90,7 +90,7 @@ def test_a_realtime_call_goes_before_all_that_waits_for_a_thread() -> None:
     assert (bulk.prepared, robot.prepared) == (0, 1)
 
 
-def test_a_thread_that_asks_waits_for_room_itself() -> None:
+def test_a_blocking_call_waits_for_its_permit_on_its_own_thread() -> None:
     engine, image = FakeEngine(), Source()
     session = make_session(engine, config=ROOM)
     session._start(task(image=Source()))
@@ -104,7 +104,7 @@ def test_a_thread_that_asks_waits_for_room_itself() -> None:
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_a_deadline_that_passes_before_there_is_room_saves_decoding(here: bool) -> None:
+def test_a_deadline_that_passes_before_the_permit_skips_decoding(here: bool) -> None:
     threads, image = Threads(), Source()
     session = make_session(FakeEngine(), threads, ROOM)
     first = session._start(task(image=Source()))
@@ -121,7 +121,7 @@ def test_a_deadline_that_passes_before_there_is_room_saves_decoding(here: bool) 
         handle.raise_error()
 
 
-def test_a_call_whose_deadline_has_passed_when_its_turn_comes_is_not_even_measured() -> None:
+def test_a_call_whose_deadline_passed_before_its_first_step_reads_no_header() -> None:
     threads, image = Threads(), Source()
     session = make_session(FakeEngine(), threads)
     late = session.launch(task(image=image, deadline_s=0.0))  # and nobody waits for it
@@ -132,7 +132,7 @@ def test_a_call_whose_deadline_has_passed_when_its_turn_comes_is_not_even_measur
         late.raise_error()
 
 
-def test_a_call_that_gets_room_when_the_threads_have_ended_is_told_so() -> None:
+def test_a_permit_granted_after_the_pool_closed_fails_the_call() -> None:
     engine, threads = FakeEngine(), Threads()
     session = make_session(engine, threads, ROOM)
     session._start(task(image=Source()))
@@ -146,7 +146,7 @@ def test_a_call_that_gets_room_when_the_threads_have_ended_is_told_so() -> None:
         second.raise_error()
 
 
-def test_whatever_a_realtime_callers_file_raises_does_not_reach_the_thread_that_hurries() -> None:
+def test_errors_of_a_realtime_callers_file_do_not_reach_the_pool_thread() -> None:
     class Panic(BaseException):
         pass
 
@@ -161,7 +161,7 @@ def test_whatever_a_realtime_callers_file_raises_does_not_reach_the_thread_that_
         handle.result()
 
 
-def test_work_for_a_request_that_has_ended_stops_at_the_next_checkpoint() -> None:
+def test_preparing_for_an_ended_request_stops_at_the_next_checkpoint() -> None:
     handle = RequestHandle(request())
     handle.check()
     handle.cancel()
@@ -210,7 +210,7 @@ class Asked:
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_a_request_whose_grammar_is_there_is_submitted_whole(here: bool) -> None:
+def test_a_request_with_a_cached_grammar_is_submitted_at_once(here: bool) -> None:
     asked = Asked(here=here)
     asked.compiler.future.set_result("automaton")
     handle = asked.begin()
@@ -219,7 +219,7 @@ def test_a_request_whose_grammar_is_there_is_submitted_whole(here: bool) -> None
     assert handle.request == WHOLE
 
 
-def test_nothing_to_compile_is_nothing_to_wait_for() -> None:
+def test_a_form_without_a_spec_does_not_wait_for_the_compiler() -> None:
     asked = Asked(here=True)
     asked.typed.spec = None
     asked.begin()
@@ -227,7 +227,7 @@ def test_nothing_to_compile_is_nothing_to_wait_for() -> None:
     assert (asked.engine.requests, asked.typed.told) == ([WHOLE], [None])
 
 
-def test_while_a_grammar_is_compiled_its_image_is_encoded_and_no_thread_of_the_pool_waits() -> None:
+def test_the_image_is_encoded_while_its_grammar_compiles_and_no_pool_thread_waits() -> None:
     asked = Asked()
     engine, threads = asked.engine, asked.threads
     handle = asked.begin()
@@ -248,7 +248,7 @@ def test_while_a_grammar_is_compiled_its_image_is_encoded_and_no_thread_of_the_p
     assert handle.result().metrics.encode_s == 0.75
 
 
-def test_a_thread_that_asks_waits_for_the_grammar_itself() -> None:
+def test_a_blocking_call_waits_for_the_grammar_on_its_own_thread() -> None:
     asked, submitted = Asked(here=True), threading.Event()
     asked.engine.on_submit = lambda sequence: submitted.set()
     waiting = on_thread(asked.begin)
@@ -261,7 +261,7 @@ def test_a_thread_that_asks_waits_for_the_grammar_itself() -> None:
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_a_grammar_that_cannot_be_had_is_the_end_of_its_request(here: bool) -> None:
+def test_a_grammar_error_fails_its_request(here: bool) -> None:
     asked = Asked(here=here)
     error = SchemaError("no such keyword", "nope", "/properties/a")
     if here:
@@ -279,7 +279,7 @@ def test_a_grammar_that_cannot_be_had_is_the_end_of_its_request(here: bool) -> N
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_an_engine_that_refuses_the_encoding_is_the_end_of_the_request(here: bool) -> None:
+def test_a_refused_encoding_fails_the_request(here: bool) -> None:
     asked = Asked(here=here)
     asked.engine.refusal = EngineDiedError("the engine has stopped")
     handle = on_thread(asked.begin).result(GUARD)
@@ -291,7 +291,7 @@ def test_an_engine_that_refuses_the_encoding_is_the_end_of_the_request(here: boo
     assert not asked.typed.told
 
 
-def test_a_request_that_is_cancelled_gives_up_its_grammar_and_the_encoding() -> None:
+def test_cancelling_a_request_cancels_its_grammar_and_its_encoding() -> None:
     asked = Asked()
     asked.begin().cancel()
 
@@ -311,7 +311,7 @@ def test_a_deadline_ends_the_wait_for_a_grammar() -> None:
         handle.raise_error()
 
 
-def test_a_realtime_call_hurries_when_its_grammar_is_there() -> None:
+def test_a_realtime_call_stays_urgent_after_its_grammar() -> None:
     asked = Asked(realtime=True)
     asked.begin()
     asked.compiler.future.set_result("automaton")
@@ -319,7 +319,7 @@ def test_a_realtime_call_hurries_when_its_grammar_is_there() -> None:
     assert (len(asked.threads.urgent), len(asked.threads.jobs)) == (1, 0)
 
 
-def test_a_grammar_that_comes_when_the_threads_have_ended_is_no_ones_trouble() -> None:
+def test_a_grammar_that_arrives_after_the_pool_closed_raises_nothing() -> None:
     asked = Asked()
     handle = asked.begin()
     asked.threads.closed = True
@@ -362,7 +362,7 @@ class Scored:
         return [(known, Request("query", (Token(1),), Words(), 5, SamplingSettings())) for known in names]
 
 
-def test_an_answer_that_needs_no_more_goes_out_as_it_is() -> None:
+def test_an_answer_without_follow_ups_is_returned_unchanged() -> None:
     scored = Scored({})
     scored.finish(0)
 
@@ -371,7 +371,7 @@ def test_an_answer_that_needs_no_more_goes_out_as_it_is() -> None:
     assert list(TokenStream(scored.handle)) == [Token(END)]
 
 
-def test_requests_follow_requests_until_there_are_no_more() -> None:
+def test_follow_up_requests_continue_until_none_is_left() -> None:
     scored = Scored({None: ["a", "b"], "a": ["aa"]})
     scored.finish(0)
     scored.finish(2)
@@ -387,7 +387,7 @@ def test_requests_follow_requests_until_there_are_no_more() -> None:
     assert not scored.engine.cancelled
 
 
-def test_one_that_fails_fails_all_and_the_others_are_cancelled() -> None:
+def test_a_failed_follow_up_fails_the_request_and_cancels_the_others() -> None:
     scored = Scored({None: ["a", "b"]})
     scored.finish(0)
     scored.finish(1, RuntimeError("gone"))
@@ -398,7 +398,7 @@ def test_one_that_fails_fails_all_and_the_others_are_cancelled() -> None:
 
 
 @pytest.mark.parametrize("at", ["further", "submit"])
-def test_what_goes_wrong_between_them_is_the_end(at: str) -> None:
+def test_an_error_between_follow_ups_fails_the_request(at: str) -> None:
     scored = Scored({None: ["a"], "a": ["aa"]})
     scored.finish(0)
     if at == "further":
@@ -411,7 +411,7 @@ def test_what_goes_wrong_between_them_is_the_end(at: str) -> None:
         scored.handle.result()
 
 
-def test_cancelling_reaches_what_runs_and_nothing_more_is_asked() -> None:
+def test_cancelling_reaches_running_follow_ups_and_starts_no_more() -> None:
     scored = Scored({None: ["a", "b"], "a": ["aa"]})
     scored.finish(0)
     scored.handle.cancel()
@@ -421,7 +421,7 @@ def test_cancelling_reaches_what_runs_and_nothing_more_is_asked() -> None:
     assert len(scored.engine.sequences) == 3
 
 
-def test_cancelling_while_they_are_submitted_reaches_the_newest() -> None:
+def test_cancelling_during_submission_reaches_the_newest_follow_up() -> None:
     scored = Scored({None: ["a", "b"]})
     scored.engine.on_submit = lambda sequence: scored.handle.cancel()
     scored.finish(0)
@@ -430,7 +430,7 @@ def test_cancelling_while_they_are_submitted_reaches_the_newest() -> None:
     assert len(scored.engine.sequences) == 2
 
 
-def test_follow_up_requests_belong_to_the_same_tenant_class_and_deadline() -> None:
+def test_follow_ups_keep_cache_salt_class_and_deadline() -> None:
     scored = Scored({None: ["a"]}, cache_salt="one tenant", realtime=True)
     before = scored.engine.options
     scored.finish(0)

@@ -29,7 +29,7 @@ def model() -> Iterator[VisionModel]:
 
 
 @pytest.mark.parametrize("method", WAYS)
-def test_an_unknown_option_names_the_public_method_and_what_may_be_meant(model: VisionModel, method: str) -> None:
+def test_an_unknown_option_names_the_method_and_the_nearest_argument(model: VisionModel, method: str) -> None:
     with pytest.raises(UnknownArgumentError, match=rf"^{method}\(\) takes no argument 'timeout' .*'deadline_s'\?\)"):
         WAYS[method](model, timeout=3)
     with pytest.raises(TypeError, match=rf"^{method}\(\).*\(did you mean 'cache_salt'\?\)"):
@@ -37,13 +37,15 @@ def test_an_unknown_option_names_the_public_method_and_what_may_be_meant(model: 
 
 
 @pytest.mark.parametrize("method", ["detect", "point", "segment", "adetect"])
-def test_a_threshold_is_told_that_results_have_scores(model: VisionModel, method: str) -> None:
+def test_a_threshold_argument_is_answered_with_a_hint_at_scores(model: VisionModel, method: str) -> None:
     with pytest.raises(UnknownArgumentError, match=r"'threshold': everything that is found has a score"):
         WAYS[method](model, threshold=0.3)
 
 
 @pytest.mark.parametrize(("name", "setting"), [("temperature", "temperature"), ("max_new_tokens", "max_tokens")])
-def test_a_setting_among_the_arguments_is_told_where_it_belongs(model: VisionModel, name: str, setting: str) -> None:
+def test_a_setting_among_the_arguments_is_answered_with_where_it_belongs(
+    model: VisionModel, name: str, setting: str
+) -> None:
     with pytest.raises(UnknownArgumentError, match=rf"it is a setting, give it as settings=\{{'{setting}': ...\}}"):
         model.query(IMAGE, "why?", **{name: 1})  # type: ignore[arg-type]
 
@@ -65,7 +67,7 @@ def test_a_deadline_is_more_than_0(model: VisionModel, method: str, deadline_s: 
 
 
 @pytest.mark.parametrize("name", ["realtime", "strict"])
-def test_what_is_true_or_false_is_nothing_else(model: VisionModel, name: str) -> None:
+def test_boolean_options_must_be_bools(model: VisionModel, name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name} is 1: give True or False"):
         WAYS["detect"](model, **{name: 1})
 

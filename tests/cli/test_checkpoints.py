@@ -61,7 +61,9 @@ def test_the_shipped_checkpoint_comes_first_with_its_size_and_skills(
     assert first["skills"] == ["caption", "query", "detect", "point"]
 
 
-def test_what_is_not_here_is_listed_as_on_the_hub(shipped: Path, cache: Path, capsys: Captured) -> None:
+def test_known_models_that_are_not_cached_are_listed_as_on_the_hub(
+    shipped: Path, cache: Path, capsys: Captured
+) -> None:
     assert listed(capsys)[1:] == [
         {"model": "vikhyatk/moondream2", "where": "hub", "size_bytes": None, "skills": [], "path": None}
     ]

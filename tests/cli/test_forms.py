@@ -16,26 +16,28 @@ def read(*arguments: str) -> dict[str, Any]:
     return read_form(parse(["query", "desk.png", "What is it?", *arguments]))
 
 
-def test_without_an_option_an_answer_is_words() -> None:
+def test_without_a_form_the_answer_is_plain_text() -> None:
     assert read() == {}
 
 
-def test_choices_are_texts_between_commas() -> None:
+def test_choices_are_separated_by_commas() -> None:
     assert read("--choices", "yes, no,red apple") == {"choices": ["yes", "no", "red apple"]}
 
 
-def test_a_pattern_is_handed_on_as_it_is() -> None:
+def test_a_pattern_is_passed_unchanged() -> None:
     assert read("--regex", r"[A-Z]{2}-\d{4}") == {"regex": r"[A-Z]{2}-\d{4}"}
 
 
-def test_a_schema_is_the_text_of_a_file(tmp_path: Path) -> None:
+def test_a_schema_may_be_a_file(tmp_path: Path) -> None:
     path = tmp_path / "shelf.json"
     path.write_text('{"type": "object"}', encoding="utf-8")
 
     assert read("--schema", str(path)) == {"schema": '{"type": "object"}'}
 
 
-def test_a_schema_is_a_type_of_a_module_in_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schema_may_be_a_type_of_a_module_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "my_types_for_forms.py").write_text("class Shelf:\n    count: int\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [])
@@ -43,7 +45,7 @@ def test_a_schema_is_a_type_of_a_module_in_this_folder(tmp_path: Path, monkeypat
     assert read("--schema", "my_types_for_forms:Shelf")["schema"].__annotations__.keys() == {"count"}
 
 
-def test_one_form_only() -> None:
+def test_two_forms_are_refused() -> None:
     with pytest.raises(InputError, match="not allowed with"):
         read("--regex", "a", "--choices", "a,b")
 
@@ -58,7 +60,7 @@ def test_one_form_only() -> None:
         (None, "json:Shelf", "cannot be imported: AttributeError"),
     ],
 )
-def test_a_schema_that_cannot_be_read_is_named(
+def test_an_unreadable_schema_is_named_in_the_error(
     content: bytes | None, source: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -72,6 +74,6 @@ def test_a_schema_that_cannot_be_read_is_named(
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no endless file")
-def test_a_file_without_an_end_is_not_read_to_its_end() -> None:
+def test_an_endless_schema_file_is_refused() -> None:
     with pytest.raises(InputError, match="over 1048576 bytes"):
         read_form(Namespace(schema="/dev/zero", choices=None, regex=None))

@@ -35,7 +35,7 @@ def test_a_folder_gives_its_own_images_sorted(folder: Path) -> None:
     assert expand([str(folder)]) == ([str(folder / name) for name in ("a.png", "b.jpg", "c.png")], True)
 
 
-def test_a_glob_gives_what_it_matches_sorted(folder: Path) -> None:
+def test_a_glob_gives_its_matches_sorted(folder: Path) -> None:
     assert expand([f"{folder}/*.png"]) == ([str(folder / "a.png"), str(folder / "c.png")], True)
     assert expand([f"{folder}/**/d.*"]) == ([str(folder / "inside" / "d.png")], True)
 
@@ -47,7 +47,7 @@ def test_a_file_whose_name_looks_like_a_glob_is_a_file(tmp_path: Path) -> None:
     assert expand([str(path)]) == ([str(path)], False)
 
 
-def test_a_missing_file_is_left_for_its_turn(image: str) -> None:
+def test_a_missing_file_is_kept_and_reported_later(image: str) -> None:
     assert expand(["missing.png", image]) == (["missing.png", image], True)
 
 
@@ -69,13 +69,13 @@ def test_read_opens_a_file(image: str) -> None:
     assert (opened.mode, opened.size) == ("RGB", (64, 48))
 
 
-def test_read_takes_a_dash_from_stdin(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_reads_a_dash_from_stdin(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Stdin(Path(image).read_bytes()))
 
     assert read("-", ImageLimits()).size == (64, 48)
 
 
-def test_read_takes_stdin_from_a_pipe(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_reads_a_pipe(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read_end, write_end = os.pipe()
     with os.fdopen(write_end, "wb") as pipe:
         pipe.write(Path(image).read_bytes())
@@ -100,19 +100,19 @@ def test_stdin_is_checked_as_files_are(
         read("-", limits)
 
 
-def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_as_stdin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Stdin(b"", terminal=True))
 
     with pytest.raises(InputError, match="stdin, which is a terminal"):
         read("-", ImageLimits())
 
 
-def test_an_image_in_the_place_of_the_text_is_refused(image: str) -> None:
+def test_an_image_in_place_of_the_text_is_refused(image: str) -> None:
     with pytest.raises(InputError, match=r"desk\.png' is an image"):
         check_text(image, "detect")
 
 
-def test_text_is_text_even_when_a_file_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_may_be_the_name_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mug").touch()
 

@@ -41,11 +41,13 @@ def run_and_report_imports(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_success_is_0(fake: object, image: str) -> None:
+def test_success_exits_with_0(fake: object, image: str) -> None:
     assert main(["detect", image, "mug"]) == 0
 
 
-def test_bad_input_is_2_and_one_line(fake: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_exits_with_2_and_prints_one_line(
+    fake: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = main(["detect", str(tmp_path / "missing.png"), "mug"])
 
     out, err = capsys.readouterr()
@@ -56,7 +58,7 @@ def test_bad_input_is_2_and_one_line(fake: object, tmp_path: Path, capsys: pytes
     assert err.count("\n") == 1
 
 
-def test_a_message_of_several_lines_becomes_one(
+def test_a_multi_line_message_is_printed_as_one_line(
     fake: FakeModel, image: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.error = PhotonliteError("tensor a\nis missing")
@@ -73,19 +75,21 @@ def test_debug_shows_the_traceback(fake: object, capsys: pytest.CaptureFixture[s
     assert err.splitlines()[-1].startswith("photonlite: error: ")
 
 
-def test_a_place_that_cannot_be_written_is_2(fake: object, image: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_output_exits_with_2(fake: object, image: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["detect", image, "mug", "--plot", f"{image}/inside-a-file.png"]) == 2
     assert capsys.readouterr().err.startswith("photonlite: error: ")
 
 
-def test_a_bug_is_not_taken_for_bad_input(fake: FakeModel, image: str) -> None:
+def test_a_bug_is_not_reported_as_bad_input(fake: FakeModel, image: str) -> None:
     fake.error = RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
         main(["detect", image, "mug"])
 
 
-def test_interrupted_is_130_and_quiet(fake: FakeModel, image: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_exits_with_130_without_a_traceback(
+    fake: FakeModel, image: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     fake.error = KeyboardInterrupt()
 
     assert main(["detect", image, "mug"]) == 130
@@ -93,7 +97,7 @@ def test_interrupted_is_130_and_quiet(fake: FakeModel, image: str, capsys: pytes
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_went_away_is_met_in_silence(image: str, unbuffered: str) -> None:
+def test_a_closed_pipe_exits_with_141_without_a_message(image: str, unbuffered: str) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     with os.fdopen(write_end, "wb") as pipe:

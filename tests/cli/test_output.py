@@ -20,7 +20,7 @@ IMAGE = Image.new("RGB", (8, 8), "teal")
         ("utf-8", "a\udcff.png", r'{"label": "a\udcff.png"}'),
     ],
 )
-def test_json_is_as_readable_as_stdout_allows(
+def test_json_is_escaped_only_where_stdout_cannot_encode_it(
     encoding: str, label: str, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
@@ -29,7 +29,7 @@ def test_json_is_as_readable_as_stdout_allows(
     assert json.loads(to_json({"label": label}, indent=2)) == {"label": label}
 
 
-def test_one_image_goes_to_the_file_and_its_folder_is_made(tmp_path: Path) -> None:
+def test_one_image_is_drawn_into_the_file_whose_folder_is_created(tmp_path: Path) -> None:
     out = tmp_path / "new" / "boxes.png"
 
     assert PlotTarget(str(out), "detect", ["desk.png"], several=False).save(IMAGE, "desk.png") == out
@@ -37,14 +37,14 @@ def test_one_image_goes_to_the_file_and_its_folder_is_made(tmp_path: Path) -> No
         assert drawn.size == (8, 8)
 
 
-def test_one_image_goes_into_a_folder_that_exists(tmp_path: Path) -> None:
+def test_one_image_is_drawn_into_an_existing_folder(tmp_path: Path) -> None:
     path = PlotTarget(str(tmp_path), "detect", ["desk.jpg"], several=False).save(IMAGE, "desk.jpg")
 
     assert path == tmp_path / "desk-detect.png"
     assert path.is_file()
 
 
-def test_several_images_go_into_a_folder_under_names_of_their_own(tmp_path: Path) -> None:
+def test_several_images_are_drawn_into_a_folder_with_unique_names(tmp_path: Path) -> None:
     sources = ["a/1.jpg", "b/1.png", "-"]
     target = PlotTarget(str(tmp_path / "new"), "point", sources, several=True)
 
@@ -53,7 +53,7 @@ def test_several_images_go_into_a_folder_under_names_of_their_own(tmp_path: Path
     assert names == ["1-point.png", "1-point-2.png", "stdin-point.png"]
 
 
-def test_an_image_that_is_still_to_be_read_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_drawing_never_overwrites_an_input_image(tmp_path: Path) -> None:
     sources = [str(tmp_path / "a.png"), str(tmp_path / "a-point.png")]
     target = PlotTarget(str(tmp_path), "point", sources, several=True)
 
@@ -64,7 +64,7 @@ def test_an_image_that_is_still_to_be_read_is_not_overwritten(tmp_path: Path) ->
     ("name", "complaint"),
     [("boxes", "'' is not an image format"), ("boxes.txt", "'.txt' is not an image"), ("desk.png", "overwrite")],
 )
-def test_a_file_that_cannot_be_meant_is_refused_at_once(tmp_path: Path, name: str, complaint: str) -> None:
+def test_an_unusable_plot_file_is_refused_at_once(tmp_path: Path, name: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         PlotTarget(str(tmp_path / name), "detect", [str(tmp_path / "desk.png")], several=False)
 

@@ -29,7 +29,7 @@ def test_caption_takes_images_only() -> None:
         ["a.png", "mug", "--plot", "o.png"],
     ],
 )
-def test_options_stand_anywhere(arguments: list[str]) -> None:
+def test_options_may_stand_anywhere(arguments: list[str]) -> None:
     options = parse(["detect", *arguments])
 
     assert (options.images, options.text, options.plot) == (["a.png"], "mug", "o.png")
@@ -66,7 +66,7 @@ def test_settings_have_their_types_and_are_none_unless_given() -> None:
         (["models", "a.png"], "unrecognized arguments: a.png"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(arguments: list[str], complaint: str) -> None:
+def test_wrong_arguments_are_refused(arguments: list[str], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint.replace(".", r"\.").replace("?", r"\?")):
         parse(arguments)
 

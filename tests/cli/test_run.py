@@ -28,7 +28,7 @@ def test_one_image_gives_its_result_as_indented_json(fake: FakeModel, image: str
     assert err == ""
 
 
-def test_a_typed_answer_is_printed_as_the_values_it_was_made_of(
+def test_a_typed_answer_is_printed_as_plain_json_values(
     fake: FakeModel, image: str, tmp_path: Path, capsys: Captured
 ) -> None:
     schema = tmp_path / "shelf.json"
@@ -40,7 +40,9 @@ def test_a_typed_answer_is_printed_as_the_values_it_was_made_of(
     assert json.loads(capsys.readouterr().out) == {"answer": {"count": 2}}
 
 
-def test_a_schema_that_cannot_be_read_costs_no_model(fake: FakeModel, image: str, tmp_path: Path) -> None:
+def test_an_unreadable_schema_is_reported_before_the_model_is_loaded(
+    fake: FakeModel, image: str, tmp_path: Path
+) -> None:
     assert main(["query", image, "How many?", "--schema", str(tmp_path / "missing.json")]) == 2
 
     assert fake.loaded == []
@@ -56,7 +58,7 @@ def test_a_schema_that_cannot_be_read_costs_no_model(fake: FakeModel, image: str
         (["query", "How many?"], "How many?", "answer"),
     ],
 )
-def test_each_skill_asks_for_what_was_typed(
+def test_each_skill_passes_its_text_to_the_model(
     fake: FakeModel, image: str, capsys: Captured, arguments: list[str], asked: str, key: str
 ) -> None:
     command, *rest = arguments
@@ -68,15 +70,13 @@ def test_each_skill_asks_for_what_was_typed(
     assert list(json.loads(capsys.readouterr().out)) == [key]
 
 
-def test_the_model_is_loaded_as_asked(fake: FakeModel, image: str) -> None:
-    main(
-        ["detect", image, "mug", "--model", "owner/name", "--revision", "v1", "--device", "cpu", "--dtype", "float32"]
-    )
+def test_model_options_reach_load(fake: FakeModel, image: str) -> None:
+    main(["detect", image, "mug", "--model", "owner/name", "--revision", "v1", "--device", "cpu", "--dtype", "float32"])
 
     assert fake.loaded == [{"model": "owner/name", "revision": "v1", "device": "cpu", "dtype": "float32"}]
 
 
-def test_by_default_the_model_and_its_settings_are_its_own(fake: FakeModel, image: str) -> None:
+def test_without_options_the_model_uses_its_defaults(fake: FakeModel, image: str) -> None:
     main(["detect", image, "mug"])
 
     assert fake.loaded == [{"model": None, "revision": None, "device": "auto", "dtype": "auto"}]
@@ -101,7 +101,7 @@ def test_strict_reaches_the_model(fake: FakeModel, image: str, command: list[str
     assert fake.strict == [True, False]
 
 
-def test_an_answer_that_was_cut_short_is_told(fake: FakeModel, image: str, capsys: Captured) -> None:
+def test_a_truncated_answer_is_reported_on_stderr(fake: FakeModel, image: str, capsys: Captured) -> None:
     fake.finish_reason = "max_objects"
     assert main(["detect", image, "mug"]) == 0
     out, err = capsys.readouterr()
@@ -115,22 +115,20 @@ def test_an_answer_that_was_cut_short_is_told(fake: FakeModel, image: str, capsy
     assert lines(capsys) == [{"image": image, "caption": "a normal story", "truncated": True}]
 
 
-def test_of_several_images_one_whose_answer_was_cut_short_fails_alone(
-    fake: FakeModel, image: str, capsys: Captured
-) -> None:
+def test_with_strict_a_truncated_answer_fails_its_image_alone(fake: FakeModel, image: str, capsys: Captured) -> None:
     fake.error = TruncatedError("cut short")
 
     assert main(["caption", image, image, "--strict"]) == 2
     assert [line["error"]["type"] for line in lines(capsys)] == ["TruncatedError"] * 2
 
 
-def test_json_makes_one_line_that_names_the_image(fake: FakeModel, image: str, capsys: Captured) -> None:
+def test_json_prints_one_line_with_the_image_name(fake: FakeModel, image: str, capsys: Captured) -> None:
     assert main(["caption", image, "--json"]) == 0
 
     assert lines(capsys) == [{"image": image, "caption": "a normal story"}]
 
 
-def test_reasoning_comes_with_the_answer(fake: FakeModel, image: str, capsys: Captured) -> None:
+def test_reasoning_is_printed_with_the_answer(fake: FakeModel, image: str, capsys: Captured) -> None:
     main(["query", image, "How many?", "--reasoning"])
 
     assert json.loads(capsys.readouterr().out)["reasoning"] == {"text": "hm", "grounding": []}
@@ -139,19 +137,19 @@ def test_reasoning_comes_with_the_answer(fake: FakeModel, image: str, capsys: Ca
 @pytest.mark.parametrize(
     ("arguments", "text"), [(["caption"], "a normal story\n"), (["query", "How many?"], "two of them\n")]
 )
-def test_a_stream_is_plain_text(
+def test_a_stream_prints_plain_text(
     fake: FakeModel, image: str, capsys: Captured, arguments: list[str], text: str
 ) -> None:
     assert main([arguments[0], image, *arguments[1:], "--stream"]) == 0
     assert capsys.readouterr().out == text
 
 
-def test_a_stream_is_of_one_image(fake: FakeModel, folder: Path, capsys: Captured) -> None:
+def test_a_stream_of_several_images_is_refused(fake: FakeModel, folder: Path, capsys: Captured) -> None:
     assert main(["caption", str(folder), "--stream"]) == 2
     assert "of one image" in capsys.readouterr().err
 
 
-def test_a_folder_gives_a_line_each_and_goes_on_after_a_failure(
+def test_a_folder_prints_a_line_per_image_and_continues_after_a_failure(
     fake: FakeModel, folder: Path, capsys: Captured
 ) -> None:
     missing = str(folder / "missing.png")
@@ -169,20 +167,20 @@ def test_a_folder_gives_a_line_each_and_goes_on_after_a_failure(
     assert err == "photonlite: error: 2 of 4 images failed\n"
 
 
-def test_several_images_without_a_failure_are_a_success(fake: FakeModel, image: str, capsys: Captured) -> None:
+def test_several_images_without_a_failure_exit_with_0(fake: FakeModel, image: str, capsys: Captured) -> None:
     assert main(["detect", image, image, "mug"]) == 0
     assert [line["image"] for line in lines(capsys)] == [image, image]
     assert capsys.readouterr().err == ""
 
 
-def test_a_request_too_long_for_one_image_is_its_failure(fake: FakeModel, image: str, capsys: Captured) -> None:
+def test_a_prompt_too_long_for_one_image_fails_that_image(fake: FakeModel, image: str, capsys: Captured) -> None:
     fake.error = CapacityError("too long")
 
     assert main(["detect", image, image, "mug"]) == 2
     assert [line["error"]["type"] for line in lines(capsys)] == ["CapacityError"] * 2
 
 
-def test_what_is_wrong_for_every_image_ends_the_run(fake: FakeModel, image: str, capsys: Captured) -> None:
+def test_an_error_common_to_all_images_ends_the_run(fake: FakeModel, image: str, capsys: Captured) -> None:
     fake.error = SettingsError("temperature is -1")
 
     assert main(["detect", image, image, "mug"]) == 2
@@ -206,7 +204,7 @@ def test_the_plot_of_one_image_is_written_and_named(
         assert drawn.tobytes() != original.tobytes()
 
 
-def test_the_plots_of_several_images_stand_in_their_lines(
+def test_plots_of_several_images_are_named_in_their_lines(
     fake: FakeModel, folder: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     out = tmp_path / "drawn"
@@ -218,17 +216,17 @@ def test_the_plots_of_several_images_stand_in_their_lines(
     assert all(Path(plot).is_file() for plot in plots)
 
 
-def test_a_bad_plot_destination_is_told_before_the_model_is_loaded(fake: FakeModel, image: str) -> None:
+def test_a_bad_plot_destination_is_reported_before_the_model_is_loaded(fake: FakeModel, image: str) -> None:
     assert main(["detect", image, "mug", "--plot", "boxes.txt"]) == 2
     assert fake.loaded == []
 
 
-def test_a_bad_image_is_told_before_the_model_is_loaded(fake: FakeModel) -> None:
+def test_a_bad_image_is_reported_before_the_model_is_loaded(fake: FakeModel) -> None:
     assert main(["detect", "missing.png", "mug"]) == 2
     assert fake.loaded == []
 
 
-def test_a_forgotten_text_is_told(fake: FakeModel, folder: Path, capsys: Captured) -> None:
+def test_a_forgotten_text_is_reported(fake: FakeModel, folder: Path, capsys: Captured) -> None:
     assert main(["detect", str(folder / "a.png"), str(folder / "b.jpg")]) == 2
     assert "b.jpg' is an image" in capsys.readouterr().err
 

@@ -32,7 +32,7 @@ def config(*arguments: str) -> ServerConfig:
     return read_settings(parse(["serve", *arguments]), {}).server
 
 
-def test_without_options_the_defaults_hold() -> None:
+def test_without_options_the_defaults_apply() -> None:
     assert config() == ServerConfig()
 
 
@@ -76,7 +76,7 @@ def test_options_reach_the_settings(tmp_path: Path) -> None:
         (["desk.png"], "unrecognized arguments: desk.png"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_2(
+def test_bad_settings_exit_with_2_and_one_line(
     fake: FakeModel, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
 ) -> None:
     assert main(["serve", *arguments]) == 2
@@ -91,7 +91,7 @@ def test_what_cannot_be_is_one_line_and_2(
     ("content", "complaint"),
     [(b"# none yet\n\n", "holds no key"), (b"hunter2\n", "has 7 characters"), (b"\xff\xfe\x00", "no text")],
 )
-def test_a_key_file_of_no_use_is_refused_and_not_quoted(
+def test_an_unusable_key_file_is_refused_without_quoting_keys(
     fake: FakeModel, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, complaint: str
 ) -> None:
     keys = tmp_path / "keys.txt"
@@ -104,7 +104,9 @@ def test_a_key_file_of_no_use_is_refused_and_not_quoted(
     assert "hunter2" not in err
 
 
-def test_a_port_in_use_is_told_before_the_model_is_loaded(fake: FakeModel, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported_before_the_model_is_loaded(
+    fake: FakeModel, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
 
@@ -116,7 +118,7 @@ def test_a_port_in_use_is_told_before_the_model_is_loaded(fake: FakeModel, capsy
     assert fake.loaded == []
 
 
-def test_a_missing_package_is_told_with_what_to_install(
+def test_a_missing_package_is_reported_with_what_to_install(
     fake: FakeModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(name: str) -> Any:
@@ -130,7 +132,7 @@ def test_a_missing_package_is_told_with_what_to_install(
     assert "'uvicorn', which is not installed: pip install 'photonlite[serve]'" in capsys.readouterr().err
 
 
-def test_a_part_of_photonlite_that_is_missing_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_module_of_photonlite_is_reported_as_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str) -> Any:
         raise ModuleNotFoundError("No module named 'photonlite.lost'", name="photonlite.lost")
 
@@ -163,7 +165,7 @@ def test_help_needs_none_of_the_servers_packages() -> None:
         ),
     ],
 )
-def test_the_greeting_tells_where_for_whom_and_how_to_stop(
+def test_the_greeting_names_address_access_and_how_to_stop(
     settings: dict[str, Any], host: str, expected: tuple[str, ...]
 ) -> None:
     text = greeting(ServerConfig(**settings), "nano", host, 2020)
@@ -191,9 +193,7 @@ def test_a_real_run_answers_logs_and_stops() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("flags", "ends"), [((), True), (("--no-check",), False)])
-def test_a_checkpoint_that_gives_nan_is_not_served_unless_nobody_looks(
-    tmp_path: Path, flags: tuple[str, ...], ends: bool
-) -> None:
+def test_a_checkpoint_with_nan_is_served_only_with_no_check(tmp_path: Path, flags: tuple[str, ...], ends: bool) -> None:
     tensors = golden_tensors()
     tensors["model.text.lm_head.weight"].fill_(torch.nan)
     folder = make_folder(tmp_path / "model", tensors)

@@ -39,14 +39,14 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_without_anything_the_defaults_hold() -> None:
+def test_without_settings_the_defaults_apply() -> None:
     made = settings()
 
     assert (made.server, made.engine, made.images) == (ServerConfig(), EngineConfig(), ImageLimits())
     assert (made.choice.model, made.choice.device, made.choice.dtype) == (None, "auto", "auto")
 
 
-def test_a_flag_goes_before_the_environment_and_that_before_the_file(file: str) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(file: str) -> None:
     flags = ("--max-open", "30", "--engine", "max_batch=31")
     environ = {"MAX_OPEN": "20", "MAX_IMAGES": "21", "MAX_BATCH": "22", "MAX_CROPS": "23"}
 
@@ -109,7 +109,7 @@ def test_every_setting_of_the_engine_has_an_assignment_and_a_variable() -> None:
         ((), {"API_KEYS": "0123456789abcdef"}, "PHOTONLITE_API_KEYS is not a setting: did you mean 'api_key"),
     ],
 )
-def test_what_cannot_be_is_refused_with_where_it_is_from(
+def test_bad_values_are_refused_with_their_source(
     arguments: tuple[str, ...], environ: dict[str, str], complaint: str
 ) -> None:
     with pytest.raises(SettingsError, match=complaint):
@@ -127,7 +127,7 @@ def test_what_cannot_be_is_refused_with_where_it_is_from(
         ("max_open = 0", "'max_open' in the file .* is 0: give a whole number of at least 1"),
     ],
 )
-def test_a_file_with_what_cannot_be_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_file_with_bad_content_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(text)
 
@@ -136,7 +136,7 @@ def test_a_file_with_what_cannot_be_is_refused(tmp_path: Path, text: str, compla
 
 
 @pytest.mark.parametrize("content", [None, b"max_open = ", b"\xff\xfe"])
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes | None) -> None:
+def test_an_unreadable_file_is_refused(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "wrong.toml"
     if content is not None:
         path.write_bytes(content)
@@ -145,7 +145,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes | 
         settings("--config", str(path))
 
 
-def test_variables_of_kubernetes_and_of_clients_are_no_settings() -> None:
+def test_variables_of_kubernetes_and_clients_are_ignored() -> None:
     made = settings(
         PORT="tcp://10.0.0.7:80",
         PORT_80_TCP="tcp://10.0.0.7:80",

@@ -178,7 +178,10 @@ class Call:
         self.handle._on_end = count
 
     def run(self) -> None:
-        self.session._run_here(self.handle, self._steps)
+        try:
+            self.session._run_steps(self.handle, self._steps, waits=lambda: True)
+        except Exception as error:  # as `Session._start` does
+            self.handle.fail(error)
 
     def cancel(self) -> None:
         self.handle.cancel()

@@ -48,7 +48,7 @@ def run(clip: str, *arguments: str) -> int:
     return main(["realtime", "--source", clip, "--object", "mug", *arguments])
 
 
-def test_json_lines_tell_every_result_and_then_the_statistics(
+def test_json_prints_every_result_and_then_the_statistics(
     loaded: Callable[..., FakeModel], clip: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = loaded()
@@ -65,7 +65,7 @@ def test_json_lines_tell_every_result_and_then_the_statistics(
     assert model.closed
 
 
-def test_without_a_terminal_lines_of_text_go_to_stderr(
+def test_without_a_terminal_statistics_are_printed_to_stderr(
     loaded: Callable[..., FakeModel], clip: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loaded()
@@ -77,7 +77,7 @@ def test_without_a_terminal_lines_of_text_go_to_stderr(
     assert "of 3 frames answered" in printed.err.splitlines()[-1]
 
 
-def test_failures_are_lines_and_a_run_without_a_result_is_one(
+def test_failures_are_printed_and_a_run_without_a_result_exits_with_2(
     loaded: Callable[..., FakeModel], clip: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loaded(fail)
@@ -98,7 +98,7 @@ def test_a_duration_repeats_the_source(
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["stats"]["submitted"] > 3
 
 
-def test_ctrl_c_ends_a_camera_in_good_order(
+def test_ctrl_c_ends_the_run_and_prints_the_statistics(
     loaded: Callable[..., FakeModel], clip: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(self: Any, stats: Any) -> None:
@@ -124,14 +124,14 @@ def test_ctrl_c_ends_a_camera_in_good_order(
         (["--source", "CLIP", "--object", "mug", "--output", "x.txt"], "'.txt' is not an animation"),
     ],
 )
-def test_what_cannot_be_done_is_told_before_the_model_is_loaded(
+def test_bad_arguments_are_reported_before_the_model_is_loaded(
     arguments: list[str], message: str, clip: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["realtime", *(clip if argument == "CLIP" else argument for argument in arguments)]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_senseless_rates_are_told(
+def test_a_rate_of_0_is_refused(
     loaded: Callable[..., FakeModel], clip: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = loaded()
@@ -141,7 +141,7 @@ def test_senseless_rates_are_told(
     assert model.closed
 
 
-def test_a_terminal_without_rich_is_told_what_to_do(
+def test_without_rich_the_error_says_what_to_install(
     loaded: Callable[..., FakeModel],
     clip: str,
     capsys: pytest.CaptureFixture[str],

@@ -19,13 +19,13 @@ def answered(arrived: float, result: Any = None, size: tuple[int, int] = (160, 1
     return FrameResult(result, 0, None, "detect", {}, image, arrived, 0.1, 0.1, met_deadline=True)
 
 
-def test_frames_are_shown_until_the_next_one_was_taken() -> None:
+def test_frames_are_shown_until_the_next_one() -> None:
     assert durations_ms([10.0, 10.1, 10.35, 10.351]) == [100, 250, 20, 20]
     assert durations_ms([10.0]) == [100]
 
 
 @pytest.mark.parametrize("suffix", ["gif", "webp"])
-def test_an_animation_shows_what_was_found_as_fast_as_it_came(tmp_path: Path, suffix: str) -> None:
+def test_an_animation_shows_results_at_the_rate_of_the_frames(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / "deep" / f"found.{suffix}"
     recording = FrameRecorder(str(path))
     for arrived in (0.0, 0.2, 0.5):
@@ -39,7 +39,7 @@ def test_an_animation_shows_what_was_found_as_fast_as_it_came(tmp_path: Path, su
     assert np.ptp(box_side, axis=0).max() > 60, "the left side of the box, across which colours change"
 
 
-def test_images_of_texts_of_different_length_get_one_size(tmp_path: Path) -> None:
+def test_frames_with_texts_of_different_length_get_one_size(tmp_path: Path) -> None:
     path = tmp_path / "told.webp"
     recording = FrameRecorder(str(path))
     recording.add(answered(0, Caption("A mug.")))
@@ -64,7 +64,7 @@ def test_a_video_plays_at_a_steady_rate(tmp_path: Path) -> None:
     assert (video.get(cv2.CAP_PROP_FRAME_WIDTH), video.get(cv2.CAP_PROP_FRAME_HEIGHT)) == (160, 120)
 
 
-def test_what_does_not_fit_the_memory_is_left_out_and_told(
+def test_frames_beyond_the_memory_limit_are_left_out_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(recorder, "MOST_BYTES", 2 * 3 * 160 * 120)
@@ -76,7 +76,7 @@ def test_what_does_not_fit_the_memory_is_left_out_and_told(
     assert "without the last 1" in capsys.readouterr().err
 
 
-def test_nothing_found_writes_nothing(tmp_path: Path) -> None:
+def test_without_results_no_file_is_written(tmp_path: Path) -> None:
     FrameRecorder(str(tmp_path / "found.gif")).save()
 
     assert list(tmp_path.iterdir()) == []

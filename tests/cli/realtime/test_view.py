@@ -27,7 +27,7 @@ def lines(result: Any, size: tuple[int, int] = (80, 40)) -> list[str]:
     return draw_canvas(Image.new("RGB", size), result, 40, 10).plain.splitlines()
 
 
-def test_a_box_stands_where_it_is_with_its_score() -> None:
+def test_a_box_is_drawn_at_its_place_with_its_score() -> None:
     drawn = lines(Detections([{**BOX, "score": 0.5}]))
 
     assert [len(line) for line in drawn] == [40] * 10
@@ -37,14 +37,14 @@ def test_a_box_stands_where_it_is_with_its_score() -> None:
     assert drawn[5] == "▀" * 40
 
 
-def test_points_stand_beside_their_scores_inside_the_image() -> None:
+def test_points_are_drawn_beside_their_scores_inside_the_image() -> None:
     drawn = lines(Points([{"x": 0.5, "y": 0.25, "score": 1.0}, {"x": 0.99, "y": 0.75, "score": 0.9}]))
 
     assert drawn[2][20:26] == "●▀100%"
     assert drawn[7].endswith("90%▀●")
 
 
-def test_outlines_are_dotted() -> None:
+def test_outlines_are_drawn_as_dots() -> None:
     polygon = [[0.1, 0.1], [0.9, 0.1], [0.9, 0.9], [0.1, 0.9]]
     drawn = lines(Segments([{"path": "M0 0L1 0L1 1Z", "bbox": BOX, "polygon": polygon, "score": 0.5}]))
 
@@ -53,7 +53,7 @@ def test_outlines_are_dotted() -> None:
 
 
 @pytest.mark.parametrize(("size", "shape"), [((80, 40), (40, 10)), ((10, 100), (2, 10)), ((1000, 1), (40, 1))])
-def test_a_canvas_keeps_the_shape_of_the_image(size: tuple[int, int], shape: tuple[int, int]) -> None:
+def test_a_canvas_keeps_the_aspect_ratio_of_the_image(size: tuple[int, int], shape: tuple[int, int]) -> None:
     drawn = lines(Detections([]), size)
 
     assert (len(drawn[0]), len(drawn)) == shape
@@ -85,7 +85,7 @@ class Shown:
         return console.export_text()
 
 
-def test_a_view_tells_what_the_loop_does() -> None:
+def test_a_view_shows_the_statistics_of_the_loop() -> None:
     shown = Shown()
     for _ in range(10):
         shown.frame(0.04, Detections([{**BOX, "label": "mug", "score": 0.5}]))
@@ -102,7 +102,7 @@ def test_a_view_tells_what_the_loop_does() -> None:
     shown.view.close(shown.state.stats())
 
 
-def test_a_view_tells_failures_until_a_frame_is_answered() -> None:
+def test_a_view_shows_a_failure_until_a_frame_is_answered() -> None:
     shown = Shown(deadline_ms=None)
     assert "waiting for the first result" in shown.text()
     shown.frame(0.04, ValueError("no image at all"))
@@ -114,14 +114,14 @@ def test_a_view_tells_failures_until_a_frame_is_answered() -> None:
     assert "missed" not in shown.text()
 
 
-def test_words_are_shown_whole() -> None:
+def test_texts_are_shown_whole() -> None:
     shown = Shown(task="caption")
     shown.frame(0.04, Caption("Two bananas and a potted plant."))
 
     assert "Two bananas" in shown.text()
 
 
-def test_a_frame_that_is_gone_is_told() -> None:
+def test_a_deleted_frame_is_reported() -> None:
     shown = Shown()
     shown.frame(0.04, Detections([]), image="gone.png")
 
