@@ -51,7 +51,7 @@ _CLOSING_S = 1
 """Seconds that responses have at least to reach their clients."""
 _STUCK_S = 5
 """Seconds after draining at which a process that still runs has a stuck thread."""
-_RELOAD: Final = getattr(signal, "SIGHUP", None)  # Windows has none
+_RELOAD: Final = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # Windows has none
 
 
 class Hooks(TypedDict, total=False):
@@ -96,30 +96,21 @@ def serve(
         taken = listener or listen(config)
         decoders = decoding(config, image_limits or model.image_limits)
         with json_lines(sys.stdout), library_messages(), decoders as images:  # decoders inherit stderr
-            app = create_app(model, config, images)
-            return run(app, config, taken, **hooks)
+            return run(create_app(model, config, images), config, taken, **hooks)
     finally:
         model.close(drain=False)  # accepted requests have ended or were cancelled
 
 
 @contextlib.contextmanager
 def decoding(config: ServerConfig, limits: ImageLimits) -> Iterator[RequestImages]:
-    """Start the processes that decode images, if configured, for the time of a block.
-
-    Raises:
-        SettingsError: The system cannot do it, and the configuration asks for it.
-        EngineError: The processes do not start.
-    """
+    """Run the processes that decode images, if configured, for the time of a block; raises if they do not start."""
     workers = default_workers() if config.image_workers is None else config.image_workers
     if not workers:
         log("images are decoded in this process: a hostile one can stop the server", workers=0)
         yield RequestImages()
         return
-    pool = DecodePool(limits, workers)
-    try:
+    with contextlib.closing(DecodePool(limits, workers)) as pool:
         yield RequestImages(pool)
-    finally:
-        pool.close()
 
 
 def run(app: Starlette, config: ServerConfig, listener: socket.socket, **hooks: Unpack[Hooks]) -> int:
@@ -152,11 +143,8 @@ class DrainingServer(uvicorn.Server):
         self.exit_code = 0
         self._ingress: Ingress = app.state.ingress
         self._http: HttpMetrics | None = getattr(app.state, "http", None)
-        self._drain_s = config.drain_s
         self._limits = config
-        self._on_start = hooks.get("on_start")
-        self._read_keys = hooks.get("reload")
-        self._guard = hooks.get("guard")
+        self._hooks = hooks
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -165,8 +153,8 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         host, port = (sockets or self.servers[0].sockets)[0].getsockname()[:2]
         log("listening", host=host, port=port)
-        if self._on_start is not None:
-            self._on_start(host, port)
+        if on_start := self._hooks.get("on_start"):
+            on_start(host, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the connections, and wait for cancelled requests."""
@@ -188,9 +176,8 @@ class DrainingServer(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
-        if _RELOAD is not None:
-            before[_RELOAD] = signal.signal(_RELOAD, self._handle_reload)
+        handlers = dict.fromkeys(_SIGNALS, self.handle_exit) | dict.fromkeys(_RELOAD, self._handle_reload)
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
@@ -213,11 +200,12 @@ class DrainingServer(uvicorn.Server):
 
     def _reload(self) -> None:
         """Read the keys again; keep the old ones if that fails."""
-        if self._read_keys is None:
+        read_keys = self._hooks.get("reload")
+        if read_keys is None:
             log("keys not reloaded", reason="the server was started without a key file")
             return
         try:
-            self._limits.take_keys(self._read_keys())
+            self._limits.take_keys(read_keys())
         except PhotonliteError as error:
             LOGGER.error("keys not reloaded", extra={"fields": {"reason": str(error)}})
         else:
@@ -233,7 +221,7 @@ class DrainingServer(uvicorn.Server):
 
     def _stop(self, number: int) -> None:
         if self._draining is None:
-            self._begin_to_drain(self._drain_s)
+            self._begin_to_drain(self._limits.drain_s)
         else:
             self._abort(number)
 
@@ -243,9 +231,8 @@ class DrainingServer(uvicorn.Server):
             return False
         if self.exit_code == 0:
             self.exit_code = ENGINE_DIED
-            LOGGER.critical(
-                "engine died", extra={"fields": {"open": self._ingress.limiter.open, "exit_code": ENGINE_DIED}}
-            )
+            fields = {"open": self._ingress.limiter.open, "exit_code": ENGINE_DIED}
+            LOGGER.critical("engine died", extra={"fields": fields})
         return True
 
     def _begin_to_drain(self, seconds: float) -> None:
@@ -254,8 +241,8 @@ class DrainingServer(uvicorn.Server):
         self._draining = asyncio.create_task(self._drain(seconds))
 
     async def _drain(self, seconds: float) -> None:
-        if self._guard is not None:
-            self._guard(seconds + _STUCK_S)
+        if guard := self._hooks.get("guard"):
+            guard(seconds + _STUCK_S)
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         with contextlib.suppress(TimeoutError):

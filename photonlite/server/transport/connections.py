@@ -37,44 +37,25 @@ from photonlite.server.limits.limiter import Shares, may_hold
 MAX_HEADER_BYTES = 32 * 1024
 """Limit of a request line and headers that come in pieces; a block that arrives at once may be a little longer."""
 
+# Close codes.
 _NO_UTF8: Final = 1007
-"""Close code: a text message is not UTF-8."""
-
 _TRY_LATER: Final = 1013
-"""Close code: there is no memory for a message."""
 
 PROBES: Final = ("/health", "/ready", "/metrics")
 """Paths that are answered however many connections are open."""
 
 _RESERVED: Final = 16
-"""Connections beyond the limit."""
-
 _RESERVE_S: Final = 1.0
 """Seconds in which a reserved connection must send headers."""
 
-Awaited = Literal["headers", "rest of the body"]
 
-
-class ProbeReserve:
-    """The connections (`HttpConnection`) that are open beyond the limit."""
-
-    def __init__(self) -> None:
-        self._members: dict[Any, None] = {}  # in the order in which they came
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def join(self, connection: Any) -> None:
-        """Add a connection; if there are too many, close the oldest silent one, or this one if there is none."""
-        self._members[connection] = None
-        if len(self._members) > _RESERVED:
-            silent = next((one for one in self._members if one.is_silent), connection)
-            self.leave(silent)
-            silent.refuse_crowd()
-
-    def leave(self, connection: Any) -> None:
-        """Remove a connection, if it is reserved."""
-        self._members.pop(connection, None)
+def join_reserve(reserve: dict[Any, None], connection: Any) -> None:
+    """Add a connection; if there are too many, refuse the oldest silent one, or this one if there is none."""
+    reserve[connection] = None
+    if len(reserve) > _RESERVED:
+        silent = next((one for one in reserve if one.is_silent), connection)
+        del reserve[silent]
+        silent.refuse_crowd()
 
 
 class ProbesOnly:
@@ -105,10 +86,10 @@ class LimitedConfig(uvicorn.Config):
     `refused` is called with status and code of every connection that is refused before the application sees a request.
     """
 
-    def __init__(self, app: Any, limits: ServerConfig, refused: Callable[[int, str], None] | None = None) -> None:
+    def __init__(self, app: Any, limits: ServerConfig, refused: Callable[[int, str], None]) -> None:
         self.limits = limits
-        self.refused = refused or (lambda status, code: None)
-        self.reserve = ProbeReserve()
+        self.refused = refused
+        self.reserve: dict[HttpConnection, None] = {}  # connections beyond the limit, in the order in which they came
         super().__init__(
             app,
             loop="asyncio",
@@ -160,7 +141,6 @@ class _SendDeadline(asyncio.Protocol):
     def _stop_unread(self) -> None:
         if self._unread is not None:
             self._unread.cancel()
-            self._unread = None
 
 
 class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
@@ -191,9 +171,8 @@ class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
         return message
 
     def _release(self) -> None:
-        size, self._arriving = self._arriving, 0
-        if size:
-            self._memory.give(Caller(self._network), size)
+        self._memory.give(Caller(self._network), self._arriving)
+        self._arriving = 0
 
     @property
     def _memory(self) -> Shares:
@@ -217,21 +196,22 @@ class HttpConnection(_SendDeadline, H11Protocol):
     """An HTTP connection with deadlines, and refusals in the form of the server's other errors."""
 
     _crowd: HttpError | None = None
-    _awaited: Awaited | None = None
+    _awaited: Literal["headers", "rest of the body"] | None = None
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept a connection, or add it to the reserve if there are too many."""
         super().connection_made(transport)
         limit = self.config.limits.max_connections
-        network = self._network
-        mine = sum(other._network == network for other in self.connections)
+        mine = sum(other._network == self._network for other in self.connections)
         held = len(self.connections) - len(self.config.reserve)
         free = limit - held
-        if free >= 0 and (mine == 1 or may_hold(mine, free)):
-            self._await("headers")
-        else:
-            self._join_reserve(too_many(held - 1, limit, mine - 1))
+        if free < 0 or not (mine == 1 or may_hold(mine, free)):
+            self._crowd = too_many(held - 1, limit, mine - 1)
+            self.app = ProbesOnly(self.app, self._crowd, self.config.refused)
+        self._await("headers")
+        if self._crowd is not None:
+            join_reserve(self.config.reserve, self)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -244,7 +224,7 @@ class HttpConnection(_SendDeadline, H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._await(None)
-        self.config.reserve.leave(self)
+        self.config.reserve.pop(self, None)
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
@@ -252,12 +232,6 @@ class HttpConnection(_SendDeadline, H11Protocol):
             self.refuse_crowd()
         else:
             super().handle_websocket_upgrade(event)
-
-    def _join_reserve(self, refusal: HttpError) -> None:
-        self._crowd = refusal
-        self.app = ProbesOnly(self.app, refusal, self.config.refused)
-        self._await("headers")
-        self.config.reserve.join(self)
 
     @property
     def is_silent(self) -> bool:
@@ -278,16 +252,15 @@ class HttpConnection(_SendDeadline, H11Protocol):
 
     def _update_deadline(self) -> None:
         """Set the deadline of what the connection waits for; uvicorn's keep-alive timer ends with the first byte."""
-        if self.transport.is_closing():
-            self._await(None)
-        elif self.conn.their_state is h11.IDLE:
+        answered = self.cycle is not None and self.cycle.response_complete
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self._await("headers")
-        elif self.conn.their_state is h11.SEND_BODY and self.cycle is not None and self.cycle.response_complete:
+        elif self.conn.their_state is h11.SEND_BODY and answered and not self.transport.is_closing():
             self._await("rest of the body")
         else:
             self._await(None)
 
-    def _await(self, awaited: Awaited | None) -> None:
+    def _await(self, awaited: Literal["headers", "rest of the body"] | None) -> None:
         if awaited == self._awaited:
             return  # the deadline stays: single bytes do not extend it
         if self._deadline is not None:

@@ -97,8 +97,8 @@ MUTANTS = [
     Mutant(
         "server: a silent crowd keeps probes out",
         "server/transport/connections.py",
-        "        if len(self._members) > _RESERVED:\n",
-        "        if len(self._members) > 10 * _RESERVED:\n",
+        "    if len(reserve) > _RESERVED:\n",
+        "    if len(reserve) > 10 * _RESERVED:\n",
         "tests/server/transport/test_reserve.py",
     ),
     Mutant(
@@ -111,15 +111,15 @@ MUTANTS = [
     Mutant(
         "server: a failed reload takes the keys away",
         "server/run.py",
-        "            self._limits.take_keys(self._read_keys())\n",
-        "            self._limits.take_keys(ServerConfig())\n            self._limits.take_keys(self._read_keys())\n",
+        "            self._limits.take_keys(read_keys())\n",
+        "            self._limits.take_keys(ServerConfig())\n            self._limits.take_keys(read_keys())\n",
         "tests/server/test_run.py",
     ),
     Mutant(
         "server: nobody ends a process whose thread is stuck",
         "server/run.py",
-        "        if self._guard is not None:\n",
-        "        if self._guard is None:\n",
+        "        if guard := self._hooks.get(\"guard\"):\n",
+        "        if guard := None:\n",
         "tests/server/test_run.py",
     ),
 ]

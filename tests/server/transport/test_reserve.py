@@ -1,4 +1,6 @@
-from photonlite.server.transport.connections import _RESERVED, ProbeReserve, too_many
+from typing import Any
+
+from photonlite.server.transport.connections import _RESERVED, join_reserve, too_many
 
 
 class Connection:
@@ -11,11 +13,11 @@ class Connection:
 
 
 def test_the_oldest_connection_that_has_asked_for_nothing_gives_way() -> None:
-    reserve = ProbeReserve()
+    reserve: dict[Any, None] = {}
     asking = [Connection(is_silent=False) for _ in range(2)]
     silent = [Connection(is_silent=True) for _ in range(_RESERVED)]
     for connection in (*asking, *silent):
-        reserve.join(connection)
+        join_reserve(reserve, connection)
 
     assert [connection.refused for connection in silent] == [True, True, *[False] * (_RESERVED - 2)]
     assert not any(connection.refused for connection in asking)
@@ -23,22 +25,21 @@ def test_the_oldest_connection_that_has_asked_for_nothing_gives_way() -> None:
 
 
 def test_where_all_have_asked_the_newest_gives_way() -> None:
-    reserve = ProbeReserve()
+    reserve: dict[Any, None] = {}
     connections = [Connection(is_silent=False) for _ in range(_RESERVED + 1)]
     for connection in connections:
-        reserve.join(connection)
+        join_reserve(reserve, connection)
 
     assert [connection.refused for connection in connections] == [*[False] * _RESERVED, True]
 
 
 def test_who_leaves_makes_room() -> None:
-    reserve = ProbeReserve()
+    reserve: dict[Any, None] = {}
     connections = [Connection(is_silent=True) for _ in range(_RESERVED + 1)]
     for connection in connections[:-1]:
-        reserve.join(connection)
-    reserve.leave(connections[0])
-    reserve.leave(connections[0])
-    reserve.join(connections[-1])
+        join_reserve(reserve, connection)
+    del reserve[connections[0]]
+    join_reserve(reserve, connections[-1])
 
     assert not any(connection.refused for connection in connections)
 
