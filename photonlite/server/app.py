@@ -6,16 +6,14 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
-from photonlite.server import metrics
 from photonlite.server.calls import ServedModel
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import to_http
 from photonlite.server.images import RequestImages
 from photonlite.server.ingress import Ingress
 from photonlite.server.metrics import HttpMetrics
-from photonlite.server.routes import docs, health, moondream, openai, playground, realtime_socket
+from photonlite.server.routes import docs, moondream, openai, playground, realtime, service
 from photonlite.server.transport.middleware import AccessLog, ErrorResponses
 
 
@@ -29,11 +27,25 @@ def create_app(model: ServedModel, config: ServerConfig, images: RequestImages |
     """
     ingress = Ingress(config, model, images=images)
     http = HttpMetrics()
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(config.cors_origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["Authorization", "Content-Type", "X-Moondream-Auth"],
+        expose_headers=["Retry-After", "X-Request-ID"],
+    )
     app = Starlette(
-        routes=_routes(ingress, http),
+        routes=[
+            *moondream.routes(ingress),
+            *openai.routes(ingress),
+            *realtime.routes(ingress),
+            *service.routes(ingress, http),
+            *docs.routes(ingress),
+            *playground.routes(),
+        ],
         middleware=[
             Middleware(AccessLog, config=config, http=http),
-            *_cors(config),
+            *([cors] if config.cors_origins else []),
             Middleware(ErrorResponses, config=config),
         ],
         exception_handlers={HTTPException: _refuse},
@@ -41,32 +53,6 @@ def create_app(model: ServedModel, config: ServerConfig, images: RequestImages |
     app.state.ingress = ingress
     app.state.http = http
     return app
-
-
-def _routes(ingress: Ingress, http: HttpMetrics) -> list[BaseRoute]:
-    return [
-        *moondream.routes(ingress),
-        *openai.routes(ingress),
-        *realtime_socket.routes(ingress),
-        *health.routes(ingress),
-        *metrics.routes(ingress, http),
-        *docs.routes(ingress),
-        *playground.routes(),
-    ]
-
-
-def _cors(config: ServerConfig) -> list[Middleware]:
-    if not config.cors_origins:
-        return []
-    return [
-        Middleware(
-            CORSMiddleware,
-            allow_origins=list(config.cors_origins),
-            allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type", "X-Moondream-Auth"],
-            expose_headers=["Retry-After", "X-Request-ID"],
-        )
-    ]
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -1,26 +1,12 @@
-"""`/metrics`: the engine's metrics and those of HTTP, in Prometheus's format.
+"""Metrics of HTTP, which `/metrics` shows beside those of the engine.
 
 Labels take few values: a route's template, a status, a key of the server's, and the kinds that the engine counts.
 Nothing that a client sends becomes a label.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.registry import Collector
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
-
-from photonlite.server.calls import ServedModel
-from photonlite.server.ingress import Ingress
-from photonlite.server.limits.callers import identify
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
-_PREFIX = "photonlite_engine_"
 _MOST_KEYS = 1000
 
 UNMATCHED = "(none)"
@@ -70,11 +56,7 @@ class HttpMetrics:
         key: str | None = None,
         tokens: tuple[int, int] = (0, 0),
     ) -> None:
-        """Count a request or WebSocket that has ended.
-
-        `seconds` is None for a WebSocket, whose duration the client chooses; `key` is a key's fingerprint, None without
-        a valid key; `tokens` counts prompts and answers.
-        """
+        """Count a request, or a WebSocket: its duration is None, since the client chooses it."""
         self._open.dec()
         self._requests.labels(route, str(status)).inc()
         key = self._label(key)
@@ -94,63 +76,3 @@ class HttpMetrics:
             return "(other)"
         self._keys.add(key)
         return key
-
-
-class EngineCollector(Collector):
-    """Reads the server's state and the engine's metrics at each scrape."""
-
-    def __init__(self, ingress: Ingress) -> None:
-        self._ingress = ingress
-
-    def collect(self) -> Iterator[Metric]:
-        ingress = self._ingress
-        yield GaugeMetricFamily("photonlite_open_requests", "Accepted and not answered.", ingress.limiter.open)
-        yield GaugeMetricFamily("photonlite_draining", "1 while the server stops.", float(ingress.draining))
-        for name, value in ingress.images.gauges.items():
-            yield GaugeMetricFamily(f"photonlite_{name}", "Of the processes that decode images.", value)
-        yield from engine_metrics(ingress.model)
-
-
-def engine_metrics(model: ServedModel) -> Iterator[Metric]:
-    """Convert the engine's metrics to Prometheus metric families."""
-    yield GaugeMetricFamily(f"{_PREFIX}alive", "1 while the engine answers.", float(model.alive))
-    yield GaugeMetricFamily(f"{_PREFIX}last_tick_seconds", "Since its last sign of life.", model.last_tick_s)
-    snapshot = model.metrics()
-    for name, value in snapshot["counters"].items():
-        yield _family(CounterMetricFamily, name, value)
-    for name, value in snapshot["gauges"].items():
-        yield _family(GaugeMetricFamily, name, value)
-    for name, histogram in snapshot["histograms"].items():
-        buckets = [(bound, float(count)) for bound, count in histogram["buckets"].items()]
-        yield HistogramMetricFamily(_named(name), _described(name), buckets=buckets, sum_value=histogram["sum"])
-
-
-def routes(ingress: Ingress, http: HttpMetrics) -> list[BaseRoute]:
-    """Return the route of `/metrics`. It needs a key where the server has keys: the metrics show what others do."""
-    http.registry.register(EngineCollector(ingress))
-    ProcessCollector(registry=http.registry)
-
-    async def metrics(request: Request) -> Response:
-        identify(request, ingress.config)
-        return Response(generate_latest(http.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-    return [Route("/metrics", metrics, methods=["GET"])]
-
-
-def _family(kind: type[CounterMetricFamily] | type[GaugeMetricFamily], name: str, value: Any) -> Metric:
-    """One metric, or several by kind."""
-    if not isinstance(value, Mapping):
-        return kind(_named(name), _described(name), value)
-    family = kind(_named(name), _described(name), labels=("kind",))
-    for label, count in sorted(value.items()):
-        family.add_metric((str(label),), float(count))
-    return family
-
-
-def _named(name: str) -> str:
-    """Prometheus writes units in full."""
-    return _PREFIX + (f"{name[:-2]}_seconds" if name.endswith("_s") else name)
-
-
-def _described(name: str) -> str:
-    return f"EngineMetrics.{name} of photonlite."

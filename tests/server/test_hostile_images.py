@@ -21,7 +21,7 @@ from tests.server.asgi import Exchange, post
 from tests.server.fake import FakeModel
 from tests.server.live import live
 from tests.server.parts import encoded
-from tests.server.routes.test_realtime_socket import client, wait_until
+from tests.server.routes.test_realtime import client, wait_until
 from tests.serving import run
 
 LIMITS = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)

@@ -9,8 +9,7 @@ import asyncio
 import ipaddress
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from collections.abc import Callable
 from urllib.parse import SplitResult, urlsplit
 
 import h11
@@ -20,36 +19,25 @@ from photonlite.server.errors import HttpError
 
 PORT = 443
 _CHUNK = 65_536
-_TRANSLATED = tuple(
-    map(
-        ipaddress.ip_network,
-        (
-            "::/96",  # IPv4-compatible
-            "::ffff:0:0:0/96",  # IPv4-translated (SIIT)
-            "64:ff9b::/96",  # NAT64
-            "64:ff9b:1::/48",  # NAT64, local
-            "2001::/32",  # Teredo
-            "2002::/16",  # 6to4
-        ),
+_TRANSLATED = [
+    ipaddress.ip_network(network)
+    for network in (
+        "::/96",  # IPv4-compatible
+        "::ffff:0:0:0/96",  # IPv4-translated (SIIT)
+        "64:ff9b::/96",  # NAT64
+        "64:ff9b:1::/48",  # NAT64, local
+        "2001::/32",  # Teredo
+        "2002::/16",  # 6to4
     )
-)
+]
 """Prefixes that a gateway translates to IPv4: web hosts are not there, and the gateway may lead inside."""
 
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 """Middle of an IPv6 address, bits 64 to 95, whose last 32 bits are an IPv4 address."""
 
-Resolve: TypeAlias = Callable[[str], Awaitable[list[str]]]
-"""Returns the addresses of a host."""
-Connect: TypeAlias = Callable[[str, str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-"""Connects to an address with TLS, for a host name."""
-
 
 def check_url(url: str, hosts: tuple[str, ...]) -> SplitResult:
-    """Parse a URL; every URL but https ones of named hosts is refused.
-
-    Raises:
-        HttpError: 422.
-    """
+    """Parse a URL; every URL but https ones of named hosts is refused with 422."""
     if not hosts:
         raise _refused("images are not fetched from URLs: send image_url as data:image/jpeg;base64,...")
     try:
@@ -78,14 +66,7 @@ async def connect(address: str, host: str) -> tuple[asyncio.StreamReader, asynci
     return await asyncio.open_connection(address, PORT, ssl=context, server_hostname=host, limit=_CHUNK)
 
 
-async def fetch(
-    url: str,
-    config: ServerConfig,
-    hold: Callable[[int], None] = lambda size: None,
-    *,
-    resolve: Resolve = resolve,
-    connect: Connect = connect,
-) -> bytes:
+async def fetch(url: str, config: ServerConfig, hold: Callable[[int], None]) -> bytes:
     """Fetch an image; `hold` is called with the memory for the bytes so far, and raises if there is none.
 
     Raises 422 if the URL is refused or the host does not send an image in time; 413 for a larger one.
@@ -136,18 +117,12 @@ async def _get(
 ) -> bytes:
     connection = h11.Connection(h11.CLIENT)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    headers = [
-        ("Host", parts.hostname or ""),
-        ("Accept", "image/*"),
-        ("Accept-Encoding", "identity"),
-        ("User-Agent", "photonlite"),
-        ("Connection", "close"),
-    ]
-    for event in (h11.Request(method="GET", target=target, headers=headers), h11.EndOfMessage()):
+    headers = {"Host": parts.hostname or "", "Accept": "image/*", "Accept-Encoding": "identity"}
+    headers |= {"User-Agent": "photonlite", "Connection": "close"}
+    for event in (h11.Request(method="GET", target=target, headers=list(headers.items())), h11.EndOfMessage()):
         writer.write(connection.send(event) or b"")
     await writer.drain()
-    pieces: list[bytes] = []
-    size = 0
+    data = bytearray()
     while True:
         received = connection.next_event()
         if received is h11.NEED_DATA:
@@ -155,12 +130,12 @@ async def _get(
         elif isinstance(received, h11.Response):
             _check_response(received, max_bytes)
         elif isinstance(received, h11.Data):
-            size += len(received.data)
+            size = len(data) + len(received.data)
             _check_size(size, max_bytes)
-            hold(2 * size)  # joining copies all pieces
-            pieces.append(bytes(received.data))
+            hold(2 * size)  # a growing array copies itself
+            data += received.data
         elif isinstance(received, h11.EndOfMessage):
-            return b"".join(pieces)
+            return bytes(data)
         elif not isinstance(received, h11.InformationalResponse):
             raise _failed("the connection ended early")
 

@@ -24,6 +24,8 @@ from typing import IO, Any, Final
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
+from photonlite.server.errors import UNFORESEEN, HttpError
+
 LOGGER = logging.getLogger("photonlite.server")
 
 _WAITING = 10_000
@@ -51,6 +53,12 @@ def count_tokens(connection: HTTPConnection | None, result: Mapping[str, Any]) -
 def log(event: str, **fields: Any) -> None:
     """Write a line: an event, as a word for programs, with names and numbers that no client could choose freely."""
     LOGGER.info(event, extra={"fields": fields})
+
+
+def log_unforeseen(event: str, error: BaseException, failure: HttpError, id: str | None = None) -> None:
+    """Log the traceback of an error that clients see as `internal_error` only."""
+    if failure.status == UNFORESEEN:
+        LOGGER.error(event, exc_info=error, extra={"fields": {} if id is None else {"id": id}})
 
 
 @contextlib.contextmanager

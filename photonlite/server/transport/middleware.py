@@ -12,10 +12,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from photonlite.server.config import ServerConfig
-from photonlite.server.errors import CLIENT_CLOSED, UNFORESEEN, HttpError, to_http
+from photonlite.server.errors import CLIENT_CLOSED, HttpError, to_http
 from photonlite.server.limits.callers import WrongKeyDelay, check_host, identify
 from photonlite.server.metrics import UNMATCHED, HttpMetrics
-from photonlite.server.transport.logs import LOGGER, log, request_id
+from photonlite.server.transport.logs import log, log_unforeseen, request_id
 
 _INTERNAL_ERROR: Final = 1011
 """Close code of a WebSocket whose handler failed."""
@@ -102,8 +102,7 @@ class ErrorResponses:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
             failure = to_http(error)
-            if failure.status == UNFORESEEN:
-                LOGGER.error("a request failed", exc_info=error, extra={"fields": {"id": request_id(scope)}})
+            log_unforeseen("a request failed", error, failure, request_id(scope))
             if failure.code == "invalid_api_key":
                 try:
                     await self._wrong_keys.wait(HTTPConnection(scope))

@@ -15,7 +15,7 @@ MUTANTS = [
         "server/transport/connections.py",
         "if not self._memory.take(Caller(self._network), size, self._arriving):",
         "if False:",
-        "tests/server/routes/test_realtime_socket.py",
+        "tests/server/routes/test_realtime.py",
     ),
     Mutant(
         "a server whose engine has died goes on",
@@ -75,10 +75,10 @@ MUTANTS = [
     ),
     Mutant(
         "a socket without frames stays",
-        "server/routes/realtime_socket.py",
+        "server/routes/realtime.py",
         "while not (self._ingress.draining or self._is_idle):",
         "while not self._ingress.draining:",
-        "tests/server/routes/test_realtime_socket.py",
+        "tests/server/routes/test_realtime.py",
     ),
     Mutant(
         "server: the same name twice in JSON is let through",

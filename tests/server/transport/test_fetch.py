@@ -1,11 +1,13 @@
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
-from photonlite.server.transport.fetch import fetch, is_public
+from photonlite.server.transport import fetch as module
+from photonlite.server.transport.fetch import is_public
 from tests.serving import run
 
 URL = "https://pictures.example/a%20b.png?size=2"
@@ -50,13 +52,9 @@ class Host:
         return reader, self.writer
 
     def get(self, url: str = URL, timeout_s: float = 20.0, max_bytes: int = 100) -> bytes:
-        asked = fetch(
-            url,
-            ServerConfig(url_hosts=("Pictures.example",), max_body_bytes=max_bytes, body_timeout_s=timeout_s),
-            resolve=self.resolve,
-            connect=self.connect,
-        )
-        return bytes(run(asked))
+        config = ServerConfig(url_hosts=("Pictures.example",), max_body_bytes=max_bytes, body_timeout_s=timeout_s)
+        with patch.multiple(module, resolve=self.resolve, connect=self.connect):
+            return bytes(run(module.fetch(url, config, lambda size: None)))
 
 
 def test_an_image_of_a_named_host_is_fetched_from_the_address_that_was_checked() -> None:

@@ -3,7 +3,7 @@ from starlette.testclient import TestClient
 
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
-from photonlite.server.routes.health import STALLED_S
+from photonlite.server.routes.service import STALLED_S
 from tests.server.fake import FakeModel
 
 KEYS = ("a-good-key",)

@@ -1,7 +1,32 @@
-"""WebSocket `/v1/realtime`: frames in, results out, the newest frame wins; `realtime_messages` has the format."""
+"""WebSocket `/v1/realtime`: frames in, results out, the newest frame wins.
+
+The client sends text messages, JSON objects that say what to ask, and binary messages, the frames:
+
+```
+{"task": "detect", "object": "mug", "deadline_ms": 33}      first: what to ask; later "task" begins anew, but for the
+                                                            deadline, and without it the rest stays
+{"stats": true}                                             asks for the statistics
+JPEG, PNG or WebP                                           a file's bytes
+"RGB8", width, height, pixels                               raw: four letters, two 32-bit unsigned integers with the
+                                                            least significant byte first, then 3 bytes a pixel, row by
+                                                            row from the top
+```
+
+The server sends JSON objects. `frame` counts the client's binary messages from 0:
+
+```
+{"type": "task", "task": "detect", "object": "mug", "deadline_ms": 33}     what holds from the next frame on
+{"type": "result", "frame": 7, "task": "detect", "result": {"objects": [...]}, "latency_ms": 21.3,
+ "met_deadline": true, "finish_reason": "stop", "truncated": false, "metrics": {...}, "counts": {"submitted": 8,
+ "answered": 5, "failed": 0, "missed": 1, "dropped": 3, "unsent": 0}}
+{"type": "error", "frame": 7, "error": {"message", "type", "code"}}        frame is null for a text message
+{"type": "stats", "stats": {...}}                                          times in seconds
+```
+"""
 
 import asyncio
 import json
+import struct
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -14,31 +39,30 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from photonlite.realtime.frames import FrameJob, FrameOutcome, FrameResult, Question
 from photonlite.realtime.loop import Driver
 from photonlite.realtime.state import LoopState
+from photonlite.server.bodies.base import Json
+from photonlite.server.bodies.reading import read_json_object
+from photonlite.server.bodies.skills import outcome_of
 from photonlite.server.calls import Call, Skill, bounded
-from photonlite.server.errors import UNFORESEEN, HttpError, to_http
+from photonlite.server.errors import HttpError, to_http
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.callers import chosen_protocol
 from photonlite.server.limits.limiter import Hold, Permit
-from photonlite.server.routes.realtime_messages import (
-    counts,
-    error_message,
-    read_frame,
-    read_text,
-    result_message,
-    task_message,
-)
-from photonlite.server.transport.logs import LOGGER
+from photonlite.server.transport.logs import log_unforeseen
 
+# Close codes: the server stops; no frame came for a long time, against the server's rules.
 GOING_AWAY: Final = 1001
-"""Close code: the server stops."""
-
 IDLE: Final = 1008
-"""Close code: a violation of the server's rules, here that no frame came for a long time."""
+
+MAX_TEXT: Final = 65_536
+"""Characters of a text message."""
 
 _WINDOW: Final = 300
 _MOST_UNSENT: Final = 64
 _POLL_S: Final = 0.2
 """Seconds between checks whether the server drains, or no frames come."""
+_RAW: Final = b"RGB8"
+_HEADER: Final = struct.Struct("<4sII")
+_NO_TASK: Final = 'send a text message first that names a task: {"task": "detect", "object": "mug"}'
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:
@@ -103,16 +127,21 @@ class RealtimeConnection:
 
     async def serve(self) -> None:
         """Answer until the client leaves, sends no more frames or the server drains; then cancel what is in flight."""
-        sending = asyncio.create_task(self._send())
-        receiving = asyncio.create_task(self._receive())
+        tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._receive())]
         try:
             while not (self._ingress.draining or self._is_idle):
-                await asyncio.wait((receiving, sending), timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
-                if receiving.done() or sending.done():
+                done, _ = await asyncio.wait(tasks, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                if done:
                     break
         finally:
-            await self._end(receiving, sending)
-        for task in (receiving, sending):
+            for task in tasks:
+                task.cancel()
+            if self._state is not None and self._driver is not None:
+                self._state.close(drain=False)
+                self._driver.cancel()
+                await self._driver.drain()
+            await asyncio.wait(tasks)
+        for task in tasks:
             if not task.cancelled():
                 task.result()
         with suppress(WebSocketDisconnect, RuntimeError):  # the client closed first
@@ -125,15 +154,6 @@ class RealtimeConnection:
     def _is_idle(self) -> bool:
         return self._ingress.clock() - self._last_frame > self._ingress.config.frame_timeout_s
 
-    async def _end(self, *tasks: "asyncio.Task[None]") -> None:
-        for task in tasks:
-            task.cancel()
-        if self._state is not None and self._driver is not None:
-            self._state.close(drain=False)
-            self._driver.cancel()
-            await self._driver.drain()
-        await asyncio.wait(tasks)
-
     async def _receive(self) -> None:
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
             data = message.get("bytes")
@@ -144,7 +164,7 @@ class RealtimeConnection:
                     self._last_frame = self._ingress.clock()
                     self._take_frame(data, self._received - 1)
                 else:
-                    self._take_text(read_text(message["text"]))
+                    self._take_text(message["text"])
             except Exception as error:  # fails this message alone
                 self._tell(error, frame)
 
@@ -154,7 +174,11 @@ class RealtimeConnection:
                 message = await self._outbox.take()
                 await self._socket.send_text(json.dumps(message, allow_nan=False))
 
-    def _take_text(self, message: dict[str, Any]) -> None:
+    def _take_text(self, text: str) -> None:
+        if len(text) > MAX_TEXT:
+            reason = f"the message has {len(text)} characters, over the limit of {MAX_TEXT}"
+            raise HttpError(413, reason, code="too_long")
+        message = read_json_object(text.encode())
         if message == {"stats": True}:
             stats = {} if self._state is None else self._state.stats().to_dict()
             self._outbox.put({"type": "stats", "stats": {**stats, "unsent": self._outbox.unsent}})
@@ -165,7 +189,8 @@ class RealtimeConnection:
             self._driver = Driver(self._state, self._answer, self._deliver)
         else:
             self._state.change(message)
-        self._outbox.put(task_message(question))
+        deadline_ms = None if question.deadline_s is None else _milliseconds(question.deadline_s)
+        self._outbox.put({"type": "task", "task": question.task, **question.arguments, "deadline_ms": deadline_ms})
 
     def _asked(self, message: Mapping[str, Any]) -> Question:
         """Return the question after a message; it is checked against the server's limits before any frame is."""
@@ -181,8 +206,7 @@ class RealtimeConnection:
 
     def _take_frame(self, data: bytes, number: int) -> None:
         if self._state is None or self._driver is None:
-            message = 'send a text message first that names a task: {"task": "detect", "object": "mug"}'
-            raise HttpError(422, message, code="no_task")
+            raise HttpError(422, _NO_TASK, code="no_task")
         self._ingress.check_rate(self._permit.caller)
         image = read_frame(self._ingress.image(data))
         if len(image) > self._charged:  # the pending frame counts as large as the largest so far
@@ -198,14 +222,49 @@ class RealtimeConnection:
             return await self._ingress.answer(call, self._permit, self._socket)
 
     def _deliver(self, outcome: FrameOutcome) -> None:
-        if isinstance(outcome, FrameResult) and self._state is not None:
-            counted = counts(self._state.stats()) | {"unsent": self._outbox.unsent}
-            self._outbox.put(result_message(outcome, counted))
-        elif not isinstance(outcome, FrameResult):
+        if not isinstance(outcome, FrameResult):
             self._tell(outcome.error, outcome.stamp)
+        elif self._state is not None:
+            stats = self._state.stats()
+            counts = {name: getattr(stats, name) for name in ("submitted", "answered", "failed", "missed")}
+            counts |= {"dropped": sum(stats.dropped.values()), "unsent": self._outbox.unsent}
+            self._outbox.put(_result_message(outcome) | {"counts": counts})
 
     def _tell(self, error: BaseException, frame: int | None) -> None:
         failure = to_http(error)
-        if failure.status == UNFORESEEN:
-            LOGGER.error("a frame failed", exc_info=error, extra={"fields": {"id": self._permit.id}})
-        self._outbox.put(error_message(failure, frame))
+        log_unforeseen("a frame failed", error, failure, self._permit.id)
+        self._outbox.put({"type": "error", "frame": frame, **failure.body})
+
+
+def read_frame(data: bytes) -> bytes:
+    """Return a frame as the bytes of an image file; raises 400 if the header of raw pixels does not fit them."""
+    if not data.startswith(_RAW):
+        return data
+    if len(data) < _HEADER.size:
+        raise _misshapen(f"the frame ends inside its header: {_HEADER.size} bytes come before the pixels")
+    _, width, height = _HEADER.unpack_from(data)
+    if not width or not height or len(data) - _HEADER.size != 3 * width * height:
+        sizes = f"{width}x{height} pixels take {3 * width * height} bytes, and {len(data) - _HEADER.size} came"
+        raise _misshapen(f"the frame's header does not fit its pixels: {sizes}")
+    # A PPM file is the same pixels behind another header.
+    return b"P6 %d %d 255\n" % (width, height) + memoryview(data)[_HEADER.size :]
+
+
+def _result_message(result: FrameResult) -> Json:
+    return {
+        "type": "result",
+        "frame": result.stamp,
+        "task": result.task,
+        "result": dict(result.result),
+        "latency_ms": _milliseconds(result.latency_s),
+        "met_deadline": result.met_deadline,
+        **outcome_of(result.result),
+    }
+
+
+def _misshapen(message: str) -> HttpError:
+    return HttpError(400, message, code="invalid_frame")
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(1000 * seconds, 3)

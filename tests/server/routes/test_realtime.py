@@ -19,7 +19,7 @@ from photonlite.errors import ImageDecodeError
 from photonlite.images.decode import load_image
 from photonlite.server.config import ServerConfig
 from photonlite.server.ingress import Ingress
-from photonlite.server.routes.realtime_socket import IDLE, Outbox, routes
+from photonlite.server.routes.realtime import IDLE, Outbox, routes
 from photonlite.server.transport.middleware import ErrorResponses
 from tests.server.fake import FakeModel
 from tests.server.live import GUARD, ROOT, Live, live, live_model

@@ -1,0 +1,106 @@
+"""`/health`: whether the engine lives. `/ready`: whether it can be sent work. `/metrics`: in Prometheus's format."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client import ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from photonlite.server.calls import ServedModel
+from photonlite.server.ingress import Ingress
+from photonlite.server.limits.callers import identify
+from photonlite.server.metrics import HttpMetrics
+
+STALLED_S = 30.0
+"""Seconds without a tick after which an engine counts as stuck: longer than any step takes."""
+
+_DEAD = "the engine has stopped: the server ends, and has to be started again"
+_PREFIX = "photonlite_engine_"
+
+
+def routes(ingress: Ingress, http: HttpMetrics) -> list[BaseRoute]:
+    """Return the routes. Only `/metrics` needs a key where the server has keys: the metrics show what others do."""
+    http.registry.register(EngineCollector(ingress))
+    ProcessCollector(registry=http.registry)
+
+    async def health(request: Request) -> Response:
+        if not ingress.model.alive:
+            return JSONResponse({"status": "dead", "reason": _DEAD}, 503)
+        return JSONResponse({"status": "alive"})
+
+    async def ready(request: Request) -> Response:
+        reason = "the server is stopping" if ingress.draining else unfit(ingress.model)
+        if reason is not None:
+            return JSONResponse({"status": "unavailable", "reason": reason}, 503)
+        return JSONResponse({"status": "ready", "model": ingress.model.name})
+
+    async def metrics(request: Request) -> Response:
+        identify(request, ingress.config)
+        return Response(generate_latest(http.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    return [Route(f"/{answer.__name__}", answer, methods=["GET"]) for answer in (health, ready, metrics)]
+
+
+def unfit(model: ServedModel) -> str | None:
+    """Return why a model cannot be sent work; None if it can."""
+    if not model.alive:
+        return _DEAD
+    if not model.skills:
+        return "the model has no skill: load another checkpoint"
+    silent = model.last_tick_s
+    if silent > STALLED_S:
+        return f"the engine has given no sign of life for {silent:.0f} seconds"
+    return None
+
+
+class EngineCollector(Collector):
+    """Reads the server's state and the engine's metrics at each scrape."""
+
+    def __init__(self, ingress: Ingress) -> None:
+        self._ingress = ingress
+
+    def collect(self) -> Iterator[Metric]:
+        ingress = self._ingress
+        yield GaugeMetricFamily("photonlite_open_requests", "Accepted and not answered.", ingress.limiter.open)
+        yield GaugeMetricFamily("photonlite_draining", "1 while the server stops.", float(ingress.draining))
+        for name, value in ingress.images.gauges.items():
+            yield GaugeMetricFamily(f"photonlite_{name}", "Of the processes that decode images.", value)
+        yield from engine_metrics(ingress.model)
+
+
+def engine_metrics(model: ServedModel) -> Iterator[Metric]:
+    """Convert the engine's metrics to Prometheus metric families."""
+    yield GaugeMetricFamily(f"{_PREFIX}alive", "1 while the engine answers.", float(model.alive))
+    yield GaugeMetricFamily(f"{_PREFIX}last_tick_seconds", "Since its last sign of life.", model.last_tick_s)
+    snapshot = model.metrics()
+    for name, value in snapshot["counters"].items():
+        yield _family(CounterMetricFamily, name, value)
+    for name, value in snapshot["gauges"].items():
+        yield _family(GaugeMetricFamily, name, value)
+    for name, histogram in snapshot["histograms"].items():
+        buckets = [(bound, float(count)) for bound, count in histogram["buckets"].items()]
+        yield HistogramMetricFamily(_named(name), _described(name), buckets=buckets, sum_value=histogram["sum"])
+
+
+def _family(kind: type[CounterMetricFamily] | type[GaugeMetricFamily], name: str, value: Any) -> Metric:
+    """One metric, or several by kind."""
+    if not isinstance(value, Mapping):
+        return kind(_named(name), _described(name), value)
+    family = kind(_named(name), _described(name), labels=("kind",))
+    for label, count in sorted(value.items()):
+        family.add_metric((str(label),), float(count))
+    return family
+
+
+def _named(name: str) -> str:
+    """Prometheus writes units in full."""
+    return _PREFIX + (f"{name[:-2]}_seconds" if name.endswith("_s") else name)
+
+
+def _described(name: str) -> str:
+    return f"EngineMetrics.{name} of photonlite."
