@@ -33,8 +33,8 @@ from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.runner.attention import DecodeAttention, PagedCache
-from photonlite.runner.sampler import apply_head
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT
+from photonlite.runner.tokens import apply_head
 
 PAGE = 16
 

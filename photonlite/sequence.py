@@ -56,7 +56,7 @@ class CutImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UncutImage:
-    """An image whose crops the device makes, as `images.packing` packs it and `runner.crop_feed` reads it.
+    """An image whose crops the device makes, as `images.packing` packs it and `runner.images` reads it.
 
     Attributes:
         packed: uint8 ``[bytes]``, where the device can read it without waiting: pixels ``[H, W, 3]``, then filters.

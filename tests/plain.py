@@ -25,9 +25,9 @@ from photonlite.models.base import Model, ModelShape
 from photonlite.models.layers import attend
 from photonlite.request import Allowed, Completion, Request, SamplingSettings, Token
 from photonlite.results import Metrics
-from photonlite.runner.kv_format import KvFormat
-from photonlite.runner.sampler import coordinate_radius, size_radius
+from photonlite.runner.attention import KvFormat
 from photonlite.runner.sampling_params import uniform
+from photonlite.runner.tokens import coordinate_radius, size_radius
 
 ID_LANE, VALUE_LANE = 0, 1
 

@@ -10,8 +10,7 @@ import torch
 from bench.bubble.report import table
 from bench.bubble.subjects import Subject
 from photonlite.grammar.automata.mask import words
-from photonlite.runner.graphs.capture import Capturer, CudaCapturer, GraphReport
-from photonlite.runner.graphs.decode import GraphOptions
+from photonlite.runner.graphs import Capturer, CudaCapturer, GraphOptions, GraphReport
 from photonlite.runner.slot import SlotShape
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner
 
@@ -40,7 +39,7 @@ class PooledCapturer:
         self.capturers: list[Capturer] = []
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Capture into the pool of the work's slot; see `photonlite.runner.graphs.capture.Capturer`."""
+        """Capture into the pool of the work's slot; see `photonlite.runner.graphs.Capturer`."""
         return self._capturer(work).capture(work)
 
     def used_bytes(self) -> int:

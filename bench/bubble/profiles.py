@@ -19,7 +19,7 @@ from photonlite.device.base import Device
 from photonlite.device.names import open_device
 from photonlite.grammar.automata.mask import MaskCache, words
 from photonlite.request import Allowed
-from photonlite.runner.graphs.decode import GraphOptions
+from photonlite.runner.graphs import GraphOptions
 from photonlite.runner.sampling_params import Variant, write_choice
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from photonlite.models.base import KvPages, Model, ModelView, NextPositions, PackedPrompts, PromptDecoder, StepDecoder
 from photonlite.models.layers import Attention
-from photonlite.runner import sampler
+from photonlite.runner import tokens
 
 _LIMIT = 2.0**14
 """Far above what the first number of a hidden state or a logit ever is; twice as much still fits float16."""
@@ -50,7 +50,7 @@ class StopModel(ModelView):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Give the model's logits, those of the end id aside."""
-        logits = sampler.text_logits(self._model, hidden)
+        logits = tokens.text_logits(self._model, hidden)
         logits[..., self._end] = hidden[..., 0] - _LIMIT
         return logits
 
@@ -70,11 +70,11 @@ class StopModel(ModelView):
 
     def coordinate_logits(self, hidden: Tensor) -> Tensor:
         """As the engine does with the model."""
-        return sampler.coordinate_logits(self._model, hidden)
+        return tokens.coordinate_logits(self._model, hidden)
 
     def size_logits(self, hidden: Tensor) -> Tensor:
         """As the engine does with the model."""
-        return sampler.size_logits(self._model, hidden)
+        return tokens.size_logits(self._model, hidden)
 
 
 class _MarkedPrompts:

@@ -2,7 +2,7 @@
 
 import threading
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,13 @@ from photonlite.images.crops import CropSpec, select_tiling
 from photonlite.images.packing import MOST_BYTES
 from photonlite.images.pool import ImagePool
 from photonlite.runner.buffers import Buffers
-from photonlite.runner.crop_feed import CropFeed
+from photonlite.runner.images import ImageEncoder
 from photonlite.runner.slot import SlotShape
 from photonlite.sequence import read_crops
 
 _SMALLEST = SlotShape(1, 1, 1, 1, 1, 1)
 _PATIENCE_S = 60.0
+_NO_ENCODER: Any = None  # crops are made, not encoded
 
 
 class Preprocessing:
@@ -51,7 +52,7 @@ class Preprocessing:
                 crop_size=spec.crop_size,
                 image_bytes=MOST_BYTES if cuda else 0,
             )
-            self._feed = CropFeed(spec, device, cuts=cuda)
+            self._images = ImageEncoder(_NO_ENCODER, spec, device, cuts=cuda)
 
     @torch.inference_mode()
     def crops(self, image: Image.Image) -> torch.Tensor:
@@ -68,8 +69,8 @@ class Preprocessing:
                 raise RuntimeError(f"an image of {image.size} was not cut: {prepared.failure!r}")
         job = EncodeJob(0, prepared.key, read_crops(prepared.crops))
         groups = (CropGroup(job, 0, job.total),)
-        self._feed.upload(self._buffers, groups)
-        return self._feed.fill(self._buffers, groups)
+        self._images.upload(self._buffers, groups)
+        return self._images.cut(self._buffers, groups)
 
     def equal(self, image: Image.Image) -> bool:
         """Tell whether the crops on the device are, to the last bit, those that Pillow's resize gives."""

@@ -21,11 +21,9 @@ from photonlite.images.packing import MOST_BYTES
 from photonlite.kernels.fp8 import require_fp8_linears
 from photonlite.models.base import CropEncoder, Model, ModelShape, PromptDecoder, UnfusedModel
 from photonlite.observe.trace import Tracer
-from photonlite.runner.graphs.capture import CudaCapturer, GraphReport
-from photonlite.runner.graphs.decode import VARIANTS, GraphOptions
-from photonlite.runner.graphs.encoder import GraphedEncoder
-from photonlite.runner.graphs.prefill import prefill_sizes
-from photonlite.runner.kv_format import KvFormat, kv_format
+from photonlite.runner.attention import KvFormat, kv_format
+from photonlite.runner.graphs import VARIANTS, CudaCapturer, GraphOptions, GraphReport, prefill_sizes
+from photonlite.runner.images import GraphedEncoder
 from photonlite.runner.memory import (
     GRAPH_BYTES,
     MemoryPlan,

@@ -24,9 +24,8 @@ from torch import Tensor
 from photonlite.kernels.paged_attention import check_pages
 from photonlite.kernels.reference import attention as reference
 from photonlite.kernels.reference.attention import FP8
-from photonlite.kernels.small_batch_gemm import arrival_counters
 from photonlite.kernels.small_batch_gemm_kernels import prefetch
-from photonlite.kernels.triton_utils import dependent_launch, power_of_2, tl, triton, use_triton
+from photonlite.kernels.triton_utils import arrival_counters, dependent_launch, power_of_2, tl, triton, use_triton
 
 # The score of nothing seen: below every real one, and finite, so that differences are numbers.
 _LEAST = -1e30

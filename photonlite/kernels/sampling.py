@@ -18,8 +18,7 @@ from photonlite.kernels import sampling_kernel
 from photonlite.kernels.reference import sampling as reference
 from photonlite.kernels.reference.sampling import Logits, SamplingOutput, masked, wide
 from photonlite.kernels.sampling_kernel import LEFT
-from photonlite.kernels.small_batch_gemm import arrival_counters
-from photonlite.kernels.triton_utils import dependent_launch, power_of_2, use_triton
+from photonlite.kernels.triton_utils import arrival_counters, dependent_launch, power_of_2, use_triton
 
 BLOCK = 1024
 """Ids of a program: some fifty programs for a vocabulary of 51200."""

@@ -20,9 +20,6 @@ them up in a fixed order, so that results do not depend on which one that was.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +28,14 @@ from torch import Tensor
 
 from photonlite.kernels import small_batch_gemm_kernels as device_code
 from photonlite.kernels.reference import small_batch_gemm as reference
-from photonlite.kernels.triton_utils import HAS_TRITON, dependent_launch, power_of_2, shared_memory, use_triton
+from photonlite.kernels.triton_utils import (
+    HAS_TRITON,
+    arrival_counters,
+    dependent_launch,
+    power_of_2,
+    shared_memory,
+    use_triton,
+)  # fmt: skip
 
 _SPARE = 4096  # bytes of shared memory for what is not a step of the loop
 
@@ -342,32 +346,3 @@ def _constants(
         "num_warps": tiling.warps,
         **dependent_launch(x),
     }
-
-
-Counters = dict[tuple[torch.device, int], Tensor]
-"""Arrival counters by device and size; empty before the first use."""
-
-_shared: Counters = {}
-_counters: ContextVar[Counters] = ContextVar("counters", default=_shared)
-
-
-@contextlib.contextmanager
-def counting_in(counters: Counters) -> Iterator[None]:
-    """Use these counters for kernels launched inside: engines that run side by side on one card must share none."""
-    token = _counters.set(counters)
-    try:
-        yield
-    finally:
-        _counters.reset(token)
-
-
-def arrival_counters(device: torch.device, count: int) -> Tensor:
-    """Return zeros, int32 ``[count]`` or more, which the last program to arrive resets to zero.
-
-    Kernels that use the same counters must follow one another on one stream, since each expects zeros. A caller that
-    shares the card with others brings its own, see `counting_in`.
-    """
-    counters, size = _counters.get(), power_of_2(max(count, 1024))
-    if (device, size) not in counters:
-        counters[device, size] = torch.zeros(size, dtype=torch.int32, device=device)
-    return counters[device, size]

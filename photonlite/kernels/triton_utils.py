@@ -6,25 +6,18 @@ of such a chain must wait before it reads anything that another kernel writes, a
 another kernel reads: a wait covers the kernel in front alone, and earlier ones only because that kernel waited too.
 """
 
+import contextlib
 import functools
 import os
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = [
-    "HAS_TRITON",
-    "RowSplit",
-    "dependent_launch",
-    "power_of_2",
-    "shared_memory",
-    "split_row",
-    "tl",
-    "triton",
-    "use_triton",
-]
+__all__ = ["tl", "triton"]  # the other names are defined here
 
 
 class _NoTriton:
@@ -115,3 +108,32 @@ def split_row(dim: int) -> RowSplit:
     """Cut rows of `dim` numbers behind the largest power of two that fits."""
     left = 1 << (dim.bit_length() - 1)
     return RowSplit(left, dim - left)
+
+
+Counters = dict[tuple[torch.device, int], Tensor]
+"""Arrival counters by device and size; empty before the first use."""
+
+_shared: Counters = {}
+_counters: ContextVar[Counters] = ContextVar("counters", default=_shared)
+
+
+@contextlib.contextmanager
+def counting_in(counters: Counters) -> Iterator[None]:
+    """Use these counters for kernels launched inside: engines that run side by side on one card must share none."""
+    token = _counters.set(counters)
+    try:
+        yield
+    finally:
+        _counters.reset(token)
+
+
+def arrival_counters(device: torch.device, count: int) -> Tensor:
+    """Return zeros, int32 ``[count]`` or more, which the last program to arrive resets to zero.
+
+    Kernels that use the same counters must follow one another on one stream, since each expects zeros. A caller that
+    shares the card with others brings its own, see `counting_in`.
+    """
+    counters, size = _counters.get(), power_of_2(max(count, 1024))
+    if (device, size) not in counters:
+        counters[device, size] = torch.zeros(size, dtype=torch.int32, device=device)
+    return counters[device, size]

@@ -9,25 +9,70 @@ prefill    many positions a row       writes theirs, and sees
    tail        x   |   x    | up to self  tail     the rest: causal
 ```
 
-Pages hold old data, NaN included. It is set to zero where a mask hides it: a probability of 0 times NaN is NaN.
+Pages hold old data, NaN included, which must not be read: a probability of 0 times NaN is NaN.
 
-A cache in FP8 rounds what is written. A prefill attends to its own keys and values rounded the same way: the result for
-a position must not depend on which other positions came in the same launch.
+A cache in FP8 rounds what is written, with two constant scales a layer. A prefill attends to its own keys and values
+rounded the same way: the result for a position must not depend on which other positions came in the same launch. The
+scales come from the weights alone, so that answers do not depend on earlier requests:
+
+```
+2**-9 .. 2**-6          [2, 4)                 448     e4m3, in stored numbers: subnormal, normal, largest
+                 root mean square of a layer           a hundred times as much is kept as it is, more is cut
+```
+
+Powers of two change no mantissa: dividing by them and multiplying again loses nothing that e4m3 does not lose.
 """
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from photonlite.batch import PageCopy
+from photonlite.config import KvDtype
+from photonlite.errors import SettingsError
+from photonlite.kernels.fp8 import CAPABILITY
 from photonlite.kernels.paged_attention import paged_attention
-from photonlite.kernels.reference.attention import FP8, dequantise, gather_pages, indexable, quantise, write_kv
-from photonlite.models.base import ModelShape
+from photonlite.kernels.reference.attention import FP8, dequantise, indexable, quantise, write_kv
+from photonlite.models.base import Model, ModelShape
 from photonlite.models.layers import attend
-from photonlite.runner.slot import PAGES, POSITION, WRITE_SLOT
+from photonlite.runner.slot import PAGES, POSITION, WRITE_SLOT, PromptRow
+
+
+@dataclass(frozen=True, slots=True)
+class KvFormat:
+    """The type of stored keys and values, and in FP8 the scales of keys and of values of each layer."""
+
+    dtype: torch.dtype
+    scales: tuple[tuple[float, float], ...] = ()
+
+
+def kv_format(setting: KvDtype, model: Model, device: torch.device, dtype: torch.dtype) -> KvFormat:
+    """Decide how keys and values are stored, by `EngineConfig.kv_dtype` and the type of the weights.
+
+    Raises:
+        SettingsError: The card has no FP8.
+    """
+    if setting == "auto":
+        return KvFormat(dtype)
+    if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < CAPABILITY:
+        has, least = (".".join(map(str, version)) for version in (capability, CAPABILITY))
+        raise SettingsError(
+            f"engine setting 'kv_dtype' is 'fp8', but {torch.cuda.get_device_name(device)} has compute capability "
+            f"{has} and FP8 takes {least} or later: leave kv_dtype at 'auto', or use another card"
+        )
+    return KvFormat(FP8, tuple((fp8_scale(key), fp8_scale(value)) for key, value in model.kv_statistics()))
+
+
+def fp8_scale(rms: float) -> float:
+    """Return the power of two that scales a root mean square into [2, 4); 1 for one that is zero or not finite."""
+    if not 0 < rms < math.inf:
+        return 1.0
+    return 2.0 ** (math.frexp(rms)[1] - 2)
 
 
 class PagedCache:
@@ -67,7 +112,6 @@ class PagedCache:
                 cache[:, copy.target].copy_(cache[:, copy.source])
 
     def close(self) -> None:
-        """Free the memory."""
         self.keys = self.values = self.keys.new_empty(0)
         self._layers = ()
 
@@ -101,51 +145,48 @@ class DecodeAttention:
 
 
 class PrefillAttention:
-    """Many positions a row, all rows alike but for padding at their ends; see `models.layers.Attention`.
+    """Prompts one after the other on one axis, each a call of PyTorch's attention; see `models.layers.Attention`.
 
-    Args:
-        cache: Keys and values.
-        slots: Where positions are written, int64 ``[B, T]``; padding goes to the scratch page.
-        block: Leading positions that see each other in both directions; 0 for none.
-        table: Pages of the cached positions, int64 ``[B, P]``; P = 0 where nothing is cached.
-        starts: How many positions are cached, int64 ``[B]``.
+    `slots` are where positions are written, int ``[T]``; `table` has the pages of each row, int ``[R, P]``.
     """
 
-    def __init__(self, cache: PagedCache, slots: Tensor, block: int, table: Tensor, starts: Tensor) -> None:
+    def __init__(self, cache: PagedCache, rows: Sequence[PromptRow], slots: Tensor, table: Tensor) -> None:
         self._cache = cache
-        self._slots = slots.flatten()
-        self._block = block
-        self._table = table
-        count, own = slots.shape
-        tail = own - block
-        # A position of the tail sees the block and the tail up to itself.
-        mask = torch.ones(tail, own, dtype=torch.bool, device=slots.device).tril(block)
-        cached = table.shape[1] * cache.page_size
-        seen = torch.arange(cached, device=slots.device) < starts[:, None]  # [B, S]
-        self._hidden = ~seen
-        if cached:
-            mask = torch.cat((seen[:, None].expand(-1, tail, -1), mask.expand(count, -1, -1)), dim=-1)
-            mask = mask[:, None]  # [B, 1, tail, S + T]
-        self._mask = mask
+        self._rows = rows
+        self._slots = slots.long()
+        self._cached = [table[row.index, : -(-row.start // cache.page_size)].long() for row in rows]
+        # A position of the tail sees what is cached, the block, and the tail up to itself.
+        self._masks = [
+            torch.ones(row.count - row.block, row.start + row.count, dtype=torch.bool, device=slots.device).tril(
+                row.start + row.block
+            )
+            for row in rows
+        ]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the positions of each row and attend; q: ``[B, T, H, D]``."""
+        """Store all positions and attend; q: ``[1, T, H, D]``."""
         keys, values = self._cache.layer(layer)
         k_scale, v_scale = self._cache.scales[layer]
-        write_kv(keys, values, k.flatten(0, 1), v.flatten(0, 1), self._slots, k_scale, v_scale)
-        k, v = self._seen(keys, k, k_scale), self._seen(values, v, v_scale)
-        # The block is attended to without a mask: the fastest kernels take none.
-        block = self._block
-        if block == 0:
-            return attend(q, k, v, self._mask)
-        first = attend(q[:, :block], k[:, :block], v[:, :block], None)
-        if q.shape[1] == block:
-            return first
-        return torch.cat((first, attend(q[:, block:], k, v, self._mask)), dim=1)
+        write_kv(keys, values, k[0], v[0], self._slots, k_scale, v_scale)
+        k = dequantise(quantise(k, keys.dtype, k_scale), k.dtype, k_scale)
+        v = dequantise(quantise(v, keys.dtype, v_scale), v.dtype, v_scale)
+        parts: list[Tensor] = []
+        begin = 0
+        for row, cached, mask in zip(self._rows, self._cached, self._masks, strict=True):
+            end, block = begin + row.count, begin + row.block
+            row_k, row_v = k[:, begin:end], v[:, begin:end]
+            if row.start:
+                row_k = torch.cat((_gather(keys, cached, row.start, k.dtype, k_scale), row_k), dim=1)
+                row_v = torch.cat((_gather(values, cached, row.start, v.dtype, v_scale), row_v), dim=1)
+            if row.block:  # attended to without a mask: the fastest kernels take none
+                parts.append(attend(q[:, begin:block], row_k[:, : row.block], row_v[:, : row.block], None))
+            if end > block:
+                parts.append(attend(q[:, block:end], row_k, row_v, mask))
+            begin = end
+        return torch.cat(parts, dim=1)
 
-    def _seen(self, pages: Tensor, own: Tensor, scale: float) -> Tensor:
-        """Return a layer's cached positions, zero beyond each row's start, and its own: ``[B, S + T, H_kv, D]``."""
-        own = dequantise(quantise(own, pages.dtype, scale), own.dtype, scale)
-        if not self._table.shape[1]:
-            return own
-        return torch.cat((gather_pages(pages, self._table, self._hidden, own.dtype, scale), own), dim=1)
+
+def _gather(pages: Tensor, table: Tensor, count: int, dtype: torch.dtype, scale: float) -> Tensor:
+    """Return the first `count` cached positions of a row, ``[1, count, H_kv, D]``."""
+    found = indexable(pages)[table].view(pages.dtype).flatten(0, 1)[:count]
+    return dequantise(found, dtype, scale)[None]

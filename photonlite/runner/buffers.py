@@ -1,32 +1,41 @@
-"""A slot's arrays as tensors: views of the host's, and their counterparts on the device, allocated once."""
+"""A slot's counterparts on the device, allocated once."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from photonlite.device.base import Array
 from photonlite.kernels.columns import PARAM_COLUMNS, RESULT_COLUMNS
 from photonlite.request import MAX_SCORED
-from photonlite.runner.slot import PAGES, Slot, SlotShape
+from photonlite.runner.slot import PAGES, SlotShape
 
 
-def transfer(target: Tensor, source: Tensor) -> None:
-    """Copy between host and device without waiting; both of one shape and type.
+def transfer(target: Tensor, source: Array) -> None:
+    """Copy from the host to the device without waiting; both of one shape and type.
 
-    Between two places on the CPU NumPy copies: PyTorch would use several threads, which OpenMP keeps for each calling
-    thread. As soon as there are more of them than cores, they sleep where they used to spin, and every small operation
-    of a decode step takes three times as long.
+    On the CPU NumPy copies: PyTorch would use several threads, which OpenMP keeps for each calling thread. As soon as
+    there are more of them than cores, they sleep where they used to spin, and every small operation of a decode step
+    takes three times as long.
     """
-    if target.is_cuda or source.is_cuda:
-        target.copy_(source, non_blocking=True)
+    if target.is_cuda:
+        target.copy_(torch.from_numpy(source), non_blocking=True)
     else:
-        target.numpy()[...] = source.numpy()
+        target.numpy()[...] = source
+
+
+def transfer_back(target: Array, source: Tensor) -> None:
+    """Copy from the device to the host in the same way."""
+    if source.is_cuda:
+        torch.from_numpy(target).copy_(source, non_blocking=True)
+    else:
+        target[...] = source.numpy()
 
 
 @dataclass(frozen=True, slots=True)
-class HostViews:
-    """A slot's host arrays as tensors over the same memory; see `runner.slot` for their layout."""
+class Buffers:
+    """A slot's host arrays on the device, see `runner.slot`, and what never leaves it."""
 
     rows: Tensor
     tokens: Tensor
@@ -36,16 +45,6 @@ class HostViews:
     results: Tensor
     scored: Tensor
     scores: Tensor
-
-    @classmethod
-    def of(cls, slot: Slot) -> Self:
-        return cls(**{field.name: torch.from_numpy(getattr(slot, field.name)) for field in fields(cls)})
-
-
-@dataclass(frozen=True, slots=True)
-class Buffers(HostViews):
-    """The same on the device, and what never leaves it."""
-
     crops: Tensor  # uint8 [n, C, C, 3]
     images: Tensor  # images that crops are cut from, uint8 [bytes]; see `images.packing`
     hidden: Tensor  # raw hidden states [B, dim]

@@ -39,7 +39,7 @@ _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _64_BITS = 2**64 - 1
 _WEYL = 0x9E3779B97F4A7C15  # 2**64 / the golden ratio, odd: its multiples spread over all 64-bit numbers
 _LANES = 4
-_TEXT, _COORDINATE, _SIZE = 1, 2, 4
+_TEXT, _COORDINATE, _SIZE, _SCORED, _DRAWS = 1, 2, 4, 8, 16
 _VARIANTS: dict[int, Variant] = {
     0: "text",
     _TEXT: "text",
@@ -108,20 +108,9 @@ def write_choice(
     u0 = u1 = u2 = 0.0
     if choice.temperature > 0:
         u0, u1, u2 = (uniform(choice.seed, choice.index, lane) for lane in range(3))
-    _PARAMS.pack_into(
-        row.data,
-        0,
-        -1 if forced is None else forced,
-        -1 if allowed.coordinate is None else allowed.coordinate,
-        -1 if allowed.size is None else allowed.size,
-        -1 if allowed.end is None else allowed.end,
-        _ties(allowed),
-        min(choice.temperature, _LARGEST_FLOAT32),
-        choice.top_p,
-        u0,
-        u1,
-        u2,
-    )
+    ids = [-1 if named is None else named for named in (forced, allowed.coordinate, allowed.size, allowed.end)]
+    temperature = min(choice.temperature, _LARGEST_FLOAT32)
+    _PARAMS.pack_into(row.data, 0, *ids, _ties(allowed), temperature, choice.top_p, u0, u1, u2)
 
 
 def write_scored(scored: Sequence[int], row: npt.NDArray[np.int32], vocab_size: int) -> None:
@@ -138,25 +127,17 @@ def write_scored(scored: Sequence[int], row: npt.NDArray[np.int32], vocab_size: 
     row[len(scored) :] = -1
 
 
-class RequiredHeads:
-    """Collects row by row which variant a finalize needs, and whether any row draws (`sampled`)."""
+def required_heads(choice: SamplingParams) -> int:
+    """Return as bits what a row needs of a finalize; rows are combined by ``|``, see `variant_of`."""
+    heads = _heads(choice.allowed)
+    draws = _DRAWS if heads and choice.temperature > 0 else 0
+    return heads | draws | (_SCORED if choice.allowed.scored else 0)
 
-    def __init__(self) -> None:
-        self.sampled = False
-        self._heads = 0
-        self._scored = False
 
-    @property
-    def variant(self) -> Variant:
-        """The variant with every head that some row may need."""
-        return "scored" if self._scored else _VARIANTS.get(self._heads, "mixed")
-
-    def add(self, choice: SamplingParams) -> None:
-        """Add a row; nothing is added if that raises."""
-        heads, scored = _heads(choice.allowed), bool(choice.allowed.scored)
-        self._heads |= heads
-        self._scored |= scored
-        self.sampled |= heads != 0 and choice.temperature > 0
+def variant_of(needs: int) -> tuple[Variant, bool]:
+    """Return the variant with every head that some row needs, and whether any row draws."""
+    heads = needs & (_TEXT | _COORDINATE | _SIZE)
+    return "scored" if needs & _SCORED else _VARIANTS.get(heads, "mixed"), bool(needs & _DRAWS)
 
 
 def read_results(rows: npt.NDArray[np.int32], count: int) -> list[SampledRow]:

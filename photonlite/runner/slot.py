@@ -37,15 +37,35 @@ NO_VALUE = np.float32(-1.0).view(np.int32)
 SCRATCH_PAGE = 0
 """Unused rows of a batch write here."""
 
-POSITION_COLUMN, SLOT_COLUMN, WORD_COLUMN = 0, 1, 2
-"""Columns of the places of a packed launch."""
-
 EMBEDDED = -1
 """Stands for a word where the input is not one: part of an image, or a token with a value."""
 
 _PLACE_COLUMNS = 3
 
 AnyArray = TypeVar("AnyArray", Array, "Tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRow:
+    """A row of a prefill launch."""
+
+    index: int  # of the launch
+    start: int  # first position that gets keys and values; the earlier ones are cached
+    count: int  # of such positions
+    first: int  # its first token among the uploaded ones
+    leading: int  # positions before its tokens: BOS, and an image that is not cached; 0 for a resumed row
+    block: int  # leading positions that see each other in both directions
+    job: int | None  # number of the image's encode job; None without an image, or where it is cached
+
+    @property
+    def tokens(self) -> int:
+        """Number of its tokens, which follow BOS and image from `start` on."""
+        return self.count - self.leading
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of queries that it is cut into."""
+        return -(-self.count // QUERY_TILE)
 
 
 @dataclass(frozen=True, slots=True)

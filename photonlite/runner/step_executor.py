@@ -7,7 +7,7 @@ finalize   fill choices, masks ─> upload: copy them ─● choices_uploaded �
 collect    wait for `copied`, read results                              the only place where the host waits
 ```
 
-The work itself is that of a :class:`~photonlite.runner.model_runner.ModelRunner`. An exception from it, now or later on
+The work itself is that of a `ModelRunner`. An exception from it, now or later on
 a stream's own thread, is kept with the step, skips the rest of the step's work, and is raised by `launch`, `finalize`
 or `collect` once the forward pass has left the slot.
 """
@@ -15,22 +15,85 @@ or `collect` once the forward pass has left the slot.
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
-from photonlite.batch import EncodeJob, SamplingParams, ScheduledBatch, Step
+from photonlite.batch import CropGroup, EncodeJob, PageCopy, SamplingParams, ScheduledBatch, Step
 from photonlite.device.base import Device, Event, Stream
 from photonlite.errors import NumericalError
 from photonlite.grammar.automata.mask import MaskCache
 from photonlite.observe.trace import Tracer, Track
 from photonlite.request import Token
-from photonlite.runner.model_runner import ModelRunner
-from photonlite.runner.sampling_params import RequiredHeads, SampledRow, read_results, write_choice, write_scored
-from photonlite.runner.slot import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot
+from photonlite.runner.sampling_params import (
+    SampledRow,
+    Variant,
+    read_results,
+    required_heads,
+    variant_of,
+    write_choice,
+    write_scored,
+)  # fmt: skip
+from photonlite.runner.slot import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot, SlotShape
 from photonlite.sequence import Sequence as BatchSequence
 
 _ANCHORED_S = 60.0
 """Seconds for which the times of events stay precise to some microseconds."""
+
+
+class ModelRunner(Protocol):
+    """Work inside a step on one device, without streams, events or the life of slots.
+
+    `TorchModelRunner` does it with a model; the simulator in the tests does it with symbols. Each method is called on
+    the stream that its name suggests, in the order of the streams. Host arrays of a slot are read when the work runs,
+    not when it is queued, as copy engines do.
+    """
+
+    @property
+    def shape(self) -> SlotShape: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def coordinates(self) -> Sequence[float]: ...  # the coordinate of each bin
+    @property
+    def sizes(self) -> Sequence[float]: ...  # the width or height of each bin
+
+    def padded(self, rows: int) -> tuple[int, bool]:
+        """Return the rows that a decode step of `rows` rows runs with, and whether a graph runs it."""
+
+    def upload_rows(self, slot: Slot, count: int) -> None:
+        """Copy the first `count` of `slot.rows` to the device."""
+
+    def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
+        """Copy the first `count` of `slot.tokens` and other inputs of the plan's prompts to the device."""
+
+    def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
+        """Copy the groups' crops to the device, or the images that it cuts into crops."""
+
+    def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
+        """Encode the uploaded crops in one batch; keep each job's features until `forget`."""
+
+    def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
+        """Run prompts, whose uploaded tokens lie row by row; leave each row's last raw hidden state."""
+
+    def decode(self, slot: Slot, count: int) -> None:
+        """Run one position of `count` rows, embedded from the pending table; leave their raw hidden states."""
+
+    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
+        """Copy pages, keys and values of all layers."""
+
+    def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None:
+        """Copy the first `count` of `slot.choices` to the device, and of masks and scored ids if needed."""
+
+    def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
+        """Sample a token for each row with the heads of the variant; write it to pending table and results."""
+
+    def download(self, slot: Slot, count: int, variant: Variant) -> None:
+        """Copy the first `count` results to `slot.results`, and scores to `slot.scores`."""
+
+    def forget(self, job: EncodeJob) -> None: ...  # drop its crops, features and embeddings
+    def free_memory(self) -> None: ...  # return memory that is cached for later work only
+    def close(self) -> None: ...
 
 
 class StepExecutor:
@@ -70,8 +133,7 @@ class StepExecutor:
         `choices` has an entry for each row: None where its token is not needed. Raises as `launch` does.
         """
         slot, runner, device = self._slots[step.slot], self._model_runner, self._device
-        needs = self._fill_choices(step, slot, choices)
-        variant, sampled, count = needs.variant, needs.sampled, step.padded
+        (variant, sampled), count = self._fill_choices(step, slot, choices), step.padded
 
         self._run(step, device.upload, lambda: runner.upload_choices(slot, count, variant))
         device.upload.record(slot.choices_uploaded)
@@ -210,9 +272,12 @@ class StepExecutor:
             self._tables[row, written : len(pages)] = pages[written:]
             self._written[row] = len(pages)
 
-    def _fill_choices(self, step: Step, slot: Slot, choices: Sequence[SamplingParams | None]) -> RequiredHeads:
-        """Fill sampling params and masks; an impossible demand of a grammar fails its own row only."""
-        needs = RequiredHeads()
+    def _fill_choices(self, step: Step, slot: Slot, choices: Sequence[SamplingParams | None]) -> tuple[Variant, bool]:
+        """Fill sampling params and masks; an impossible demand of a grammar fails its own row only.
+
+        Return the variant of heads that the rows need, and whether any of them draws.
+        """
+        needs = 0
         for index, choice in enumerate([*choices, *[None] * (step.padded - len(choices))]):
             try:
                 write_choice(choice, slot.choices[index], slot.masks[index], self._masks)
@@ -220,11 +285,11 @@ class StepExecutor:
                     write_scored(choice.allowed.scored, slot.scored[index], self._masks.vocab_size)
                     step.scored[index] = len(choice.allowed.scored)
                 if choice is not None:
-                    needs.add(choice)
+                    needs |= required_heads(choice)
             except Exception as error:  # a grammar is a plug-in
                 step.faults[index] = error
                 write_choice(None, slot.choices[index], slot.masks[index], self._masks)
-        return needs
+        return variant_of(needs)
 
     def _outcome(self, step: Step, slot: Slot, index: int, result: SampledRow) -> Token | Exception | None:
         if index in step.faults:

@@ -3,8 +3,7 @@ import functools
 import pytest
 
 from bench.bubble.graph_memory import CASES, GraphMemory, PooledCapturer, graph_memory_table, measure_graph_memory
-from photonlite.runner.graphs.capture import GraphReport
-from photonlite.runner.graphs.decode import VARIANTS
+from photonlite.runner.graphs import VARIANTS, GraphReport
 from tests.bubble.small import tiny_subject
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from photonlite.kernels import small_batch_gemm as gemm
+from photonlite.kernels import triton_utils
 from photonlite.kernels.decode_attention import AttentionConfig, decode_attention
 from photonlite.kernels.reference import attention as reference_attention
 from photonlite.kernels.reference import small_batch_gemm as reference
@@ -124,7 +125,7 @@ def check_blocks() -> None:
             check_out(case, tiling, Handshake(ready[:1], ready[1:], int(ready[0]), late))
             check_out(case, tiling, None)
             check_alone(case, tiling, bias=index % 2 == 0)
-            assert not gemm.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
+            assert not triton_utils.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
 
 
 def check_step(case: StepCase, config: AttentionConfig, scales: tuple[float, float] = (1.0, 1.0)) -> None:
@@ -136,7 +137,7 @@ def check_step(case: StepCase, config: AttentionConfig, scales: tuple[float, flo
     close(found.out, wanted.out)
     for mine, theirs in ((found.keys, wanted.keys), (found.values, wanted.values)):
         close(mine.float(), theirs.float())
-    assert not gemm.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
+    assert not triton_utils.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
 
 
 def check_attention() -> None:

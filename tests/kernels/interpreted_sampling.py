@@ -9,8 +9,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
-from photonlite.kernels import sampling
-from photonlite.kernels import small_batch_gemm as gemm
+from photonlite.kernels import sampling, triton_utils
 from photonlite.kernels.reference import sampling as reference
 from photonlite.runner.sampling_params import Variant
 from tests.kernels.sampling_cases import assert_same, new_target, random_case
@@ -32,7 +31,7 @@ def main() -> None:
                 reference.sample_tokens(*case, wanted, sampled=False)
                 sampling.sample_tokens(*case, found, sampled=False)
                 assert_same(found, wanted)
-                assert not gemm.arrival_counters(CPU, rows).any(), "counters are left for the next launch"
+                assert not triton_utils.arrival_counters(CPU, rows).any(), "counters are left for the next launch"
     print("interpreted kernels agree")
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from photonlite.kernels import small_batch_gemm as gemm
+from photonlite.kernels import triton_utils
 from photonlite.kernels.reference import small_batch_gemm as reference
 from photonlite.kernels.small_batch_gemm import (
     MAX_ROWS,
@@ -151,14 +152,14 @@ def test_statistics_of_other_tiles_and_several_rows_are_refused_before_anything_
 
 def test_engines_side_by_side_share_no_counters() -> None:
     mine: gemm.Counters = {}
-    common = gemm.arrival_counters(CPU, 5)
-    with contextlib.suppress(KeyError), gemm.counting_in(mine):
-        own = gemm.arrival_counters(CPU, 5)
-        assert gemm.arrival_counters(CPU, 9) is own
+    common = triton_utils.arrival_counters(CPU, 5)
+    with contextlib.suppress(KeyError), triton_utils.counting_in(mine):
+        own = triton_utils.arrival_counters(CPU, 5)
+        assert triton_utils.arrival_counters(CPU, 9) is own
         raise KeyError
     assert own is not common
     assert list(mine.values()) == [own]
-    assert gemm.arrival_counters(CPU, 5) is common
+    assert triton_utils.arrival_counters(CPU, 5) is common
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")

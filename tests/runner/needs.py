@@ -3,13 +3,14 @@
 from collections.abc import Iterable
 
 from photonlite.batch import SamplingParams
-from photonlite.runner.sampling_params import RequiredHeads, Variant
+from photonlite.runner import sampling_params
+from photonlite.runner.sampling_params import Variant
 
 
 def variant_of(choices: Iterable[SamplingParams | None]) -> tuple[Variant, bool]:
     """The variant of heads for these rows, and whether any of them draws."""
-    needs = RequiredHeads()
+    needs = 0
     for choice in choices:
         if choice is not None:
-            needs.add(choice)
-    return needs.variant, needs.sampled
+            needs |= sampling_params.required_heads(choice)
+    return sampling_params.variant_of(needs)

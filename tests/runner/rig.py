@@ -23,8 +23,8 @@ from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import Allowed, Request, SamplingSettings, Token
-from photonlite.runner.graphs.decode import GraphOptions
-from photonlite.runner.kv_format import kv_format
+from photonlite.runner.attention import kv_format
+from photonlite.runner.graphs import GraphOptions
 from photonlite.runner.slot import SlotShape
 from photonlite.runner.step_executor import StepExecutor
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, Spread, TorchModelRunner

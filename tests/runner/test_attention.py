@@ -11,7 +11,7 @@ from photonlite.kernels.reference.attention import FP8, dequantise, quantise
 from photonlite.models.base import ModelShape
 from photonlite.models.layers import attend
 from photonlite.runner.attention import DecodeAttention, PagedCache, PrefillAttention
-from photonlite.runner.slot import PAGES
+from photonlite.runner.slot import PAGES, PromptRow
 from tests.tiny import CPU
 
 PAGE, PAGES_A_ROW, KV_HEADS, HEADS, DIM = 4, 6, 2, 4, 8
@@ -56,21 +56,26 @@ class Rows:
         return attend(q, k, v, mask)[0, start:]
 
 
+def prefilled(rows: Rows, spans: list[tuple[int, int, int]], attended: list[int] | None = None) -> Tensor:
+    """Attend in layer 1 with (start, count, block) of some rows, all unless given, on one axis."""
+    attended = list(range(len(spans))) if attended is None else attended
+    index = torch.tensor([row for row, (_, count, _) in zip(attended, spans, strict=True) for _ in range(count)])
+    positions = torch.cat([torch.arange(start, start + count) for start, count, _ in spans])
+    slots = rows.table[index, positions // PAGE] * PAGE + positions % PAGE
+    prompts = [PromptRow(row, *span[:2], 0, 0, span[2], None) for row, span in zip(attended, spans, strict=True)]
+    attention = PrefillAttention(rows.cache, prompts, slots.int(), rows.table.int())
+    return attention(1, rows.q[None, index, positions], rows.k[None, index, positions], rows.v[None, index, positions])
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 14), st.integers(1, 9)), min_size=1, max_size=4), st.integers(0, 99))
 def test_a_resumed_prefill_sees_what_is_cached_and_itself(spans: list[tuple[int, int]], seed: int) -> None:
-    starts, counts = (torch.tensor(column) for column in zip(*spans, strict=True))
-    rows = Rows(starts.tolist(), seed)
-    positions = starts[:, None] + torch.arange(int(counts.max()))
-    table = rows.table[:, : -(-int(starts.max()) // PAGE)]
-    slots = rows.slots(positions).masked_fill(positions >= (starts + counts)[:, None], 0)
-    attention = PrefillAttention(rows.cache, slots, 0, table, starts)
-    index = torch.arange(len(spans))[:, None], positions
+    rows = Rows([start for start, _ in spans], seed)
 
-    out = attention(1, rows.q[index], rows.k[index], rows.v[index])
+    out = prefilled(rows, [(*span, 0) for span in spans])[0].split([count for _, count in spans])
 
     for row, (start, count) in enumerate(spans):
-        assert torch.allclose(out[row, :count], rows.seen(row, start, start + count, 0), atol=1e-12)
+        assert torch.allclose(out[row], rows.seen(row, start, start + count, 0), atol=1e-12)
         for position in range(start, start + count):
             page = rows.table[row, position // PAGE]
             assert torch.equal(rows.cache.values[1, page, position % PAGE], rows.v[row, position])
@@ -79,11 +84,8 @@ def test_a_resumed_prefill_sees_what_is_cached_and_itself(spans: list[tuple[int,
 @pytest.mark.parametrize("block", [0, 6, 9])
 def test_a_block_is_seen_in_both_directions(block: int) -> None:
     rows = Rows([0, 0], seed=1)
-    positions = torch.arange(9).expand(2, -1)
-    nothing = torch.empty(2, 0, dtype=torch.int64)
-    attention = PrefillAttention(rows.cache, rows.slots(positions), block, nothing, torch.zeros(2))
 
-    out = attention(1, rows.q[:, :9], rows.k[:, :9], rows.v[:, :9])
+    out = prefilled(rows, [(0, 9, block), (0, 9, block)])[0].split(9)
 
     for row in range(2):
         assert torch.allclose(out[row], rows.seen(row, 0, 9, block), atol=1e-12)
@@ -109,18 +111,12 @@ def test_a_decode_step_sees_all_positions_up_to_its_own() -> None:
 def test_in_fp8_a_position_sees_the_same_numbers_whichever_launch_wrote_them(block: int) -> None:
     scales = ((1.0, 1.0), (0.25, 2.0**-3))
     rows = Rows([0, 7], seed=3, scales=scales)
-    nothing = torch.empty(1, 0, dtype=torch.int64)
 
-    whole = torch.arange(9)[None]
-    attention = PrefillAttention(rows.cache, rows.slots(whole.expand(2, -1))[:1], block, nothing, torch.zeros(1))
-    out = attention(1, rows.q[:1, :9], rows.k[:1, :9], rows.v[:1, :9])
+    out = prefilled(rows, [(0, 9, block)], [0])
     assert torch.allclose(out[0], rows.seen(0, 0, 9, block), atol=1e-12)
     assert not torch.allclose(rows.seen_k, rows.k, rtol=1e-3)
 
-    rest = torch.arange(7, 9)[None]
-    slots = rows.slots(rest.expand(2, -1))[1:]
-    attention = PrefillAttention(rows.cache, slots, 0, rows.table[1:, :2], torch.tensor([7]))
-    out = attention(1, rows.q[1:, 7:9], rows.k[1:, 7:9], rows.v[1:, 7:9])
+    out = prefilled(rows, [(7, 2, 0)], [1])
     assert torch.allclose(out[0], rows.seen(1, 7, 9, 0), atol=1e-12)
 
     position = torch.tensor([[9], [9]])

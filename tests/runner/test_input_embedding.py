@@ -4,8 +4,8 @@ import torch
 
 from photonlite.kernels.reference.embedding import InputTables, embed_pending
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.runner.input_embedding import InputEmbedding
 from photonlite.runner.slot import NO_VALUE
+from photonlite.runner.tokens import InputEmbedding
 from tests.tiny import CPU, tiny_config, tiny_model
 
 FEWER_SIZES, MORE_SIZES = tiny_config(), tiny_config(region={"size_out_dim": 130})  # 40 coordinates; 30 and 65 sizes
@@ -53,7 +53,7 @@ def test_tokens_are_embedded_by_their_values_also_at_the_ends_of_the_range() -> 
         for number, *values in tokens
     ]
 
-    found = InputEmbedding(model, CPU).tokens(torch.tensor(np.array([bits], np.int32)))[0]
+    found = InputEmbedding(model, CPU).tokens(torch.tensor(np.array(bits, np.int32)))
 
     assert torch.equal(found[0], model.embed(torch.tensor(7)))
     assert torch.allclose(found[1:3], model.embed_coordinates(torch.tensor([0.0, 1.0])), rtol=0, atol=1e-12)

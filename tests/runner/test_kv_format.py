@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from photonlite.errors import SettingsError
 from photonlite.kernels.reference.attention import FP8
-from photonlite.runner.kv_format import KvFormat, fp8_scale, kv_format
+from photonlite.runner.attention import KvFormat, fp8_scale, kv_format
 from tests.tiny import CPU
 
 

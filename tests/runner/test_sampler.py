@@ -13,7 +13,6 @@ from photonlite.grammar.automata.mask import MaskCache, words
 from photonlite.kernels.columns import PARAM_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS, U0, U1, U2
 from photonlite.kernels.reference.sampling import SamplingOutput
 from photonlite.request import MAX_SCORED, Allowed, SamplingSettings, Token
-from photonlite.runner.sampler import Scores, apply_head, sample_from_hidden
 from photonlite.runner.sampling_params import (
     SampledRow,
     Variant,
@@ -22,6 +21,7 @@ from photonlite.runner.sampling_params import (
     write_choice,
     write_scored,
 )
+from photonlite.runner.tokens import Scores, apply_head, sample_from_hidden
 from tests.plain import PlainRunner, Sampler
 from tests.runner.needs import variant_of
 from tests.tiny import CPU, tiny_config, tiny_model

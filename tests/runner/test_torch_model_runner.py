@@ -16,13 +16,13 @@ from photonlite.errors import NumericalError
 from photonlite.images.crops import ImageCrops
 from photonlite.images.packing import pack_image
 from photonlite.images.rgb import rgb_bytes
-from photonlite.kernels.small_batch_gemm import arrival_counters
+from photonlite.kernels.triton_utils import arrival_counters
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.request import Allowed, Token
 from photonlite.runner import torch_model_runner
-from photonlite.runner.graphs.decode import GraphOptions
-from photonlite.runner.sampler import sample_from_hidden
+from photonlite.runner.graphs import GraphOptions
+from photonlite.runner.tokens import sample_from_hidden
 from tests.kernels.images import noise, pillows
 from tests.runner.rig import COORDINATE, OBJECT_OR_END, SIZE, TEXT, Played, Rig, Story, make_image, words_of
 from tests.tiny import CPU, tiny_config
@@ -41,7 +41,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-4}
 BOXES = (OBJECT_OR_END, COORDINATE, SIZE) * 3
 REFERENCES = (Token(1), Token(5, (0.3,)), Token(5, (0.8,)), Token(6, (0.25, 0.5)), Token(3))
 
-both = pytest.mark.parametrize("packed", [False, True], ids=["padded-prompts", "packed-prompts"])
+both = pytest.mark.parametrize("packed", [False, True], ids=["plain-prompts", "fused-prompts"])
 
 
 def stories(config: MoondreamConfig) -> list[Story]:
@@ -406,9 +406,9 @@ def test_a_closed_runner_holds_no_cache() -> None:
 def test_a_closed_runner_holds_neither_graphs_nor_what_they_were_made_of(packed: bool) -> None:
     rig = Rig(tiny_config(), torch.float32, sizes=(1, 2), packed=packed)
     runner = rig.model_runner
-    parts = [weakref.ref(part) for part in (runner._images, runner._feed, runner._prefill)]
+    parts = [weakref.ref(part) for part in (runner._images, runner._prefill)]
     if packed:
-        parts.append(weakref.ref(rig.model_runner._prefill._decoder))  # type: ignore[attr-defined]
+        parts.append(weakref.ref(rig.model_runner._prefill._decoder))
 
     rig.runner.close()
     gc.collect()

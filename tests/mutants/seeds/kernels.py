@@ -33,7 +33,7 @@ MUTANTS = [
     ),
     Mutant(
         "engines on one card count arrivals together",
-        "kernels/small_batch_gemm.py",
+        "kernels/triton_utils.py",
         "    token = _counters.set(counters)\n",
         "    token = _counters.set(_shared)\n",
         "tests/kernels/test_small_batch_gemm.py",

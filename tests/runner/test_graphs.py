@@ -1,12 +1,12 @@
 import gc
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from photonlite.runner.graphs.capture import CudaCapturer
-from photonlite.runner.graphs.decode import VARIANTS, GraphKey, GraphOptions, GraphSet
+from photonlite.runner.graphs import VARIANTS, CudaCapturer, DecodeGraphs, GraphOptions
 from photonlite.runner.sampling_params import Variant
 
 Call = tuple[int, int] | tuple[int, int, Variant, bool]
@@ -38,8 +38,8 @@ class Recorder:
         return self.bytes
 
 
-def captured(recorder: Recorder, options: GraphOptions, max_rows: int = 64) -> GraphSet:
-    graphs = GraphSet(options, depth=2, max_rows=max_rows)
+def captured(recorder: Recorder, options: GraphOptions, max_rows: int = 64) -> DecodeGraphs:
+    graphs = DecodeGraphs(options, depth=2, max_rows=max_rows)
     graphs.report = graphs.capture(recorder, recorder.run, recorder.run)  # type: ignore
     return graphs
 
@@ -75,8 +75,8 @@ def test_a_replay_runs_the_graph_of_its_slot_size_and_variant() -> None:
     graphs = captured(recorder, GraphOptions((1, 4)))
     recorder.calls.clear()
 
-    keys = [GraphKey(1, 4), GraphKey(0, 4, "size", True), GraphKey(0, 1, "mixed"), GraphKey(0, 3), GraphKey(2, 1)]
-    ran = [graphs.replay(key) for key in keys]
+    keys: list[tuple[Any, ...]] = [(1, 4), (0, 4, "size", True), (0, 1, "mixed", False), (0, 3), (2, 1)]
+    ran = [graphs.replay(*key) for key in keys]
 
     assert ran == [True, True, True, False, False]
     assert recorder.calls == [(1, 4), (0, 4, "size", True), (0, 1, "mixed", False)]
@@ -89,9 +89,9 @@ def test_a_size_that_one_slot_cannot_capture_runs_without_a_graph_in_both(caplog
         graphs = captured(recorder, GraphOptions((2, 4, 8)))
 
     assert graphs.size_for(4) == 8
-    assert not graphs.replay(GraphKey(0, 4))
-    assert not graphs.replay(GraphKey(0, 8, "text", True))
-    assert graphs.replay(GraphKey(1, 8, "text", True))
+    assert not graphs.replay(0, 4)
+    assert not graphs.replay(0, 8, "text", True)
+    assert graphs.replay(1, 8, "text", True)
     assert len(caplog.records) == 2
     assert "forward pass of 4 rows" in caplog.text
     assert "not permitted when stream is capturing" in caplog.text
@@ -118,7 +118,7 @@ def test_no_garbage_is_collected_during_a_capture(enabled: bool) -> None:
 
 def test_capturing_reports_what_it_took() -> None:
     recorder = Recorder()
-    graphs = GraphSet(GraphOptions((1, 2)), depth=2, max_rows=8)
+    graphs = DecodeGraphs(GraphOptions((1, 2)), depth=2, max_rows=8)
 
     report = graphs.capture(recorder, recorder.run, recorder.run)
 
@@ -130,7 +130,7 @@ def test_capturing_reports_what_it_took() -> None:
 @pytest.mark.long
 def test_no_bar_is_drawn_where_nobody_looks(capfd: pytest.CaptureFixture[str]) -> None:
     recorder = Recorder()
-    GraphSet(GraphOptions((1,)), depth=1, max_rows=8).capture(recorder, recorder.run, recorder.run)
+    DecodeGraphs(GraphOptions((1,)), depth=1, max_rows=8).capture(recorder, recorder.run, recorder.run)
     assert capfd.readouterr().err == ""
 
 
@@ -148,13 +148,13 @@ def test_a_cuda_graph_reads_and_writes_the_buffers_it_was_captured_with() -> Non
             float(target.sum())  # waits for the device: no graph can hold it
         target[slot, :size].neg_()
 
-    graphs = GraphSet(GraphOptions((2, 8)), depth=2, max_rows=8)
+    graphs = DecodeGraphs(GraphOptions((2, 8)), depth=2, max_rows=8)
     report = graphs.capture(CudaCapturer(device), forward, finalize)
     source.copy_(torch.arange(16.0).view(2, 8))
     target.zero_()
 
     assert report.graphs == 2 * 2 * 9
-    assert not graphs.replay(GraphKey(0, 8, "text"))
-    assert graphs.replay(GraphKey(1, 2))
-    assert graphs.replay(GraphKey(1, 2, "size"))
+    assert not graphs.replay(0, 8, "text", False)
+    assert graphs.replay(1, 2)
+    assert graphs.replay(1, 2, "size", False)
     assert target.tolist() == [[0.0] * 8, [-17.0, -19.0, *[0.0] * 6]]

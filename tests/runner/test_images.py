@@ -1,6 +1,7 @@
 import itertools
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,14 @@ from photonlite.images.crops import CropSpec
 from photonlite.images.packing import pack_image
 from photonlite.images.rgb import rgb_bytes
 from photonlite.runner.buffers import Buffers
-from photonlite.runner.crop_feed import CropFeed
+from photonlite.runner.images import ImageEncoder
 from photonlite.runner.slot import SlotShape
 from photonlite.sequence import CutImage, UncutImage
 from tests.kernels.images import noise, pillows
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
 CPU = torch.device("cpu")
+NO_ENCODER: Any = None
 SHAPE = SlotShape(max_rows=1, max_tokens=1, page_size=1, max_pages=1, mask_words=1, pending_rows=1)
 ROOM = 4
 SIZES = [(50, 40), (30, 60), (10, 10), (200, 31)]
@@ -72,62 +74,62 @@ def launches(waiting: list[Asked], rooms: list[int]) -> list[list[tuple[Asked, C
 @settings(max_examples=25, deadline=None)
 def test_launches_see_the_crops_of_their_groups_however_they_are_shared_out(cuts: list[bool], rooms: list[int]) -> None:
     waiting = [asked(number, SIZES[number], cut) for number, cut in enumerate(cuts)]
-    feed, slots = CropFeed(SPEC, CPU, cuts=True), [buffers(), buffers()]
+    images, slots = ImageEncoder(NO_ENCODER, SPEC, CPU, cuts=True), [buffers(), buffers()]
 
     for number, launch in enumerate(launches(waiting, rooms)):
         slot, groups = slots[number % 2], [group for _, group in launch]
         # Whatever a slot holds is its own launch's.
         slot.images.random_(0, 256)
         slot.crops.random_(0, 256)
-        feed.upload(slot, groups)
-        found = feed.fill(slot, groups)
+        images.upload(slot, groups)
+        found = images.cut(slot, groups)
 
         wanted = [one.wanted[group.first : group.first + group.count] for one, group in launch]
         assert torch.equal(found, torch.cat(wanted))
 
 
 def test_an_image_is_copied_by_its_first_launch_alone() -> None:
-    one, slot, feed = asked(0, SIZES[0], False), buffers(), CropFeed(SPEC, CPU, cuts=True)
+    one, slot, images = asked(0, SIZES[0], False), buffers(), ImageEncoder(NO_ENCODER, SPEC, CPU, cuts=True)
     groups = [CropGroup(one.job, 0, 2)]
-    feed.upload(slot, groups)
+    images.upload(slot, groups)
     assert isinstance(one.job.crops, UncutImage)
     one.job.crops.packed[:] = 0
 
-    assert torch.equal(feed.fill(slot, groups), one.wanted[:2])
+    assert torch.equal(images.cut(slot, groups), one.wanted[:2])
     later = [CropGroup(one.job, 2, one.job.total - 2)]
     slot.images.fill_(3)
-    feed.upload(slot, later)
+    images.upload(slot, later)
     assert (slot.images == 3).all()
-    assert torch.equal(feed.fill(slot, later), one.wanted[2:])
+    assert torch.equal(images.cut(slot, later), one.wanted[2:])
 
 
 def test_an_image_whose_first_launch_failed_disturbs_nobody() -> None:
     lost, sound = asked(0, SIZES[0], False), asked(2, SIZES[2], False)
-    slot, feed = buffers(), CropFeed(SPEC, CPU, cuts=True)
+    slot, images = buffers(), ImageEncoder(NO_ENCODER, SPEC, CPU, cuts=True)
     groups = [CropGroup(lost.job, 2, 2), CropGroup(sound.job, 0, 1)]
 
-    feed.upload(slot, groups)
+    images.upload(slot, groups)
 
-    assert torch.equal(feed.fill(slot, groups)[2:], sound.wanted)
+    assert torch.equal(images.cut(slot, groups)[2:], sound.wanted)
 
 
 def test_a_forgotten_image_leaves_nothing_behind() -> None:
-    one, slot, feed = asked(0, SIZES[0], False), buffers(), CropFeed(SPEC, CPU, cuts=True)
+    one, slot, images = asked(0, SIZES[0], False), buffers(), ImageEncoder(NO_ENCODER, SPEC, CPU, cuts=True)
     groups = [CropGroup(one.job, 0, 2)]
-    feed.upload(slot, groups)
-    feed.fill(slot, groups)
+    images.upload(slot, groups)
+    images.cut(slot, groups)
     slot.crops.fill_(7)
 
-    feed.forget(one.job)
+    images.forget(one.job)
 
-    assert (feed.fill(slot, [CropGroup(one.job, 2, 2)]) == 7).all()
+    assert (images.cut(slot, [CropGroup(one.job, 2, 2)]) == 7).all()
 
 
 def test_rehearsing_needs_no_image_of_anybody() -> None:
     slot = buffers()
     slot.crops.fill_(7)
 
-    CropFeed(SPEC, CPU, cuts=True).rehearse(slot)
+    ImageEncoder(NO_ENCODER, SPEC, CPU, cuts=True).rehearse(slot)
 
     assert (slot.crops[0] == 0).all()
     assert (slot.crops[1:] == 7).all()
@@ -138,16 +140,16 @@ def test_rehearsing_needs_no_image_of_anybody() -> None:
 def test_launches_on_a_card_see_the_crops_of_their_groups() -> None:
     card = torch.device("cuda", 0)
     waiting = [asked(number, size, random.Random(number).random() < 0.3) for number, size in enumerate(SIZES)]
-    feed = CropFeed(SPEC, card, cuts=True)
+    images = ImageEncoder(NO_ENCODER, SPEC, card, cuts=True)
     slot = Buffers.allocate(
         SHAPE, card, torch.float32, dim=1, max_crops=ROOM, crop_size=SPEC.crop_size, image_bytes=1 << 18
     )
-    feed.rehearse(slot)
+    images.rehearse(slot)
 
     for launch in launches(waiting, [3, 4, 1]):
         groups = [group for _, group in launch]
-        feed.upload(slot, groups)
-        found = feed.fill(slot, groups)
+        images.upload(slot, groups)
+        found = images.cut(slot, groups)
 
         wanted = [one.wanted[group.first : group.first + group.count] for one, group in launch]
         assert torch.equal(found.cpu(), torch.cat(wanted))

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from photonlite.batch import BatchItem, EncodeJob
 from photonlite.kernels.columns import QUERY_TILE
 from photonlite.request import Token
-from photonlite.runner.prefill.packed import fill_packed
-from photonlite.runner.prefill.rows import PrefillRow, make_rows
-from photonlite.runner.slot import EMBEDDED, NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
+from photonlite.runner.prefill import fill_packed, make_rows
+from photonlite.runner.slot import EMBEDDED, NO_VALUE, PAGES, SCRATCH_PAGE, PromptRow, Slot, SlotShape
 from tests.runner.rig import COORDINATE, TEXT, Immediate, Rig, Story, make_image, words_of
 from tests.tiny import tiny_config
 
@@ -25,7 +24,7 @@ text = st.integers(1, 150).map(lambda count: BatchItem(ANYBODY, 0, count, 0))
 resumed = st.tuples(st.integers(1, 80), st.integers(1, 150)).map(lambda span: BatchItem(ANYBODY, *span, 0))
 
 
-def filled(rows: list[BatchItem], padding: int) -> tuple[Slot, list[PrefillRow]]:
+def filled(rows: list[BatchItem], padding: int) -> tuple[Slot, list[PromptRow]]:
     """A slot whose tokens are numbered from 100 on, every fifth of them with a value, after another launch."""
     slot = Slot(0, Immediate(), SHAPE)  # type: ignore[arg-type]
     slot.packed[:] = 10**6

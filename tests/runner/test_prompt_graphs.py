@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photonlite.kernels.columns import QUERY_TILE
-from photonlite.runner.graphs.prefill import LONGEST, PrefillGraphs, prefill_sizes, tiles_for
+from photonlite.runner.graphs import LONGEST, PromptGraphs, prefill_sizes, tiles_for
 from tests.runner.rig import Played
 
 
 @cache
-def captured(longest: int) -> PrefillGraphs:
-    graphs = PrefillGraphs(prefill_sizes(730, longest), 64)
+def captured(longest: int) -> PromptGraphs:
+    graphs = PromptGraphs(prefill_sizes(730, longest), 64)
     graphs.capture(Played(), lambda size, tiles: None)
     return graphs
 
@@ -54,14 +54,12 @@ def test_nothing_is_replayed_that_was_not_captured() -> None:
             return super().capture(work)
 
     ran: list[tuple[int, int]] = []
-    graphs = PrefillGraphs((16, 32, 64), 4)
+    graphs = PromptGraphs((16, 32, 64), 4)
     assert graphs.size_for(20, 1) is None
 
     with pytest.MonkeyPatch.context() as patch:
         messages: list[str] = []
-        patch.setattr(
-            "photonlite.runner.graphs.capture._logger.warning", lambda text, *rest: messages.append(text % rest)
-        )
+        patch.setattr("photonlite.runner.graphs._logger.warning", lambda text, *rest: messages.append(text % rest))
         report = graphs.capture(Failing(), lambda size, tiles: ran.append((size, tiles)))
 
     assert report.graphs == 2

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from photonlite.kernels.autotune import BACKENDS
-from photonlite.runner.graphs.capture import CudaCapturer
-from photonlite.runner.graphs.encoder import GraphedEncoder
+from photonlite.runner.graphs import CudaCapturer
+from photonlite.runner.images import GraphedEncoder
 
 CPU = torch.device("cpu")
 

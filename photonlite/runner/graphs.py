@@ -1,0 +1,247 @@
+"""CUDA graphs of prompts and decode steps: captured at start, largest first, replayed with one call.
+
+```
+prompts    for length in 4096 ... 16
+decode     for size in 64, 48, ... 1     for slot in 0, 1
+               forward                   ends at the raw hidden states, in the slot's buffers
+               finalize                  text, coordinate, size, decide, mixed; each greedy and sampled
+```
+
+All graphs share one memory pool, in which the largest leaves room for every smaller one, and are captured on one
+stream, to which the pool belongs. That is sound because they are replayed one after the other on one stream, and
+because what outlives a replay (hidden states, results, the pending table) was allocated before, outside the pool. Work
+that cannot be captured runs without a graph.
+"""
+
+import contextlib
+import gc
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Protocol, get_args
+
+import torch
+from tqdm import tqdm
+
+from photonlite.kernels.columns import QUERY_TILE
+from photonlite.runner.sampling_params import Variant
+
+_logger = logging.getLogger("photonlite")
+
+VARIANTS: tuple[Variant, ...] = tuple(variant for variant in get_args(Variant) if variant != "scored")
+"""Captured variants: the one with scores runs without a graph."""
+
+LONGEST = 4096
+"""Positions of the longest graph of prompts: a longer launch takes so long that its kernels are launched meanwhile."""
+
+_FEW = (16, 32, 64, 128, 192, 256)
+_FINE, _COARSE = 16, 128
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """The number of captured graphs, the seconds that took, and the bytes of device memory."""
+
+    graphs: int
+    seconds: float
+    bytes: int
+
+    def __add__(self, other: "GraphReport") -> "GraphReport":
+        return GraphReport(self.graphs + other.graphs, self.seconds + other.seconds, self.bytes + other.bytes)
+
+
+class Capturer(Protocol):
+    """Makes graphs of work."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Run work once to warm it up, record it, and return what replays it; raise if no graph can hold it."""
+        ...
+
+    def used_bytes(self) -> int:
+        """Return the device memory in use, by any process."""
+        ...
+
+
+class CudaCapturer:
+    """Captures CUDA graphs on one stream into one memory pool."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        with torch.cuda.stream(self._stream):
+            work()
+        self._stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Other threads, which page-lock memory for images, must not invalidate the capture.
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                work()
+        except Exception:
+            # The allocator keeps treating the old pool as being recorded to, and takes no other capture.
+            self._pool = torch.cuda.graph_pool_handle()
+            raise
+        return graph.replay
+
+    def used_bytes(self) -> int:
+        free, total = torch.cuda.mem_get_info(self._device)
+        return total - free
+
+
+def try_capture(capturer: Capturer, work: Callable[[], None], what: str) -> Callable[[], None] | None:
+    """Capture work; log a warning and return None if that fails, so that the work runs without a graph."""
+    try:
+        return capturer.capture(work)
+    except Exception as error:
+        _logger.warning("%s without a CUDA graph, because capturing failed: %s: %s", what, type(error).__name__, error)
+        return None
+
+
+@contextlib.contextmanager
+def measured(capturer: Capturer) -> Iterator[Callable[[int], GraphReport]]:
+    """Yield a function that reports what capturing so many graphs took so far.
+
+    The garbage collector is stopped inside: an object that it frees in the middle of a capture invalidates that. Each
+    capture runs a collection itself, which is fast when all existing objects are frozen.
+    """
+    begun, before = perf_counter(), capturer.used_bytes()
+    enabled, frozen = gc.isenabled(), gc.get_freeze_count()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield lambda graphs: GraphReport(graphs, perf_counter() - begun, max(0, capturer.used_bytes() - before))
+    finally:
+        if enabled:
+            gc.enable()
+        if not frozen:
+            gc.unfreeze()
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOptions:
+    """Batch sizes to capture, and whether a batch may be padded to the next larger size; else sizes must be equal."""
+
+    sizes: tuple[int, ...]
+    padding: bool = True
+
+
+class DecodeGraphs:
+    """The graphs of decode steps, by slot and size, and of a finalize also by variant and whether a row draws.
+
+    Sizes above `max_rows` are left out.
+    """
+
+    def __init__(self, options: GraphOptions, *, depth: int, max_rows: int) -> None:
+        self._padding = options.padding
+        self._slots = range(depth)
+        self._wanted = sorted({size for size in options.sizes if size <= max_rows}, reverse=True)
+        self._sizes: list[int] = []  # captured, ascending
+        self._replays: dict[tuple[object, ...], Callable[[], None]] = {}
+
+    def size_for(self, rows: int) -> int | None:
+        """Return the size of the graph that runs so many rows, or None."""
+        for size in self._sizes:
+            if size == rows or (self._padding and size > rows):
+                return size
+        return None
+
+    def replay(self, slot: int, size: int, *finalize: object) -> bool:
+        """Replay a graph on the current stream; return whether there is one."""
+        run = self._replays.get((slot, size, *finalize))
+        if run is None:
+            return False
+        run()
+        return True
+
+    def capture(
+        self,
+        capturer: Capturer,
+        forward: Callable[[int, int], None],
+        finalize: Callable[[int, int, Variant, bool], None],
+    ) -> GraphReport:
+        """Capture everything: `forward` of a slot and a size, `finalize` of these, a variant, and sampled or greedy.
+
+        A progress bar is shown if stderr is a terminal; at the end it shows the memory of all graphs.
+        """
+        total = len(self._wanted) * len(self._slots) * (1 + 2 * len(VARIANTS))
+        with (
+            measured(capturer) as report,
+            tqdm(total=total, desc="capturing CUDA graphs", unit="graph", disable=None) as bar,
+        ):
+
+            def capture(work: Callable[..., None], what: str, *key: object) -> None:
+                if replay := try_capture(capturer, partial(work, *key), f"the {what} of {key[1]} rows runs"):
+                    self._replays[key] = replay
+                bar.update()
+
+            for size in self._wanted:
+                for slot in self._slots:
+                    capture(forward, "forward pass", slot, size)
+                if all((slot, size) in self._replays for slot in self._slots):
+                    self._sizes.insert(0, size)
+                else:
+                    for slot in self._slots:
+                        self._replays.pop((slot, size), None)
+                for slot, variant, sampled in itertools.product(self._slots, VARIANTS, (False, True)):
+                    capture(finalize, f"{variant} finalize", slot, size, variant, sampled)
+            result = report(len(self._replays))
+            bar.set_postfix_str(f"{result.bytes / 2**20:.0f} MiB")
+        return result
+
+
+def prefill_sizes(prefix_length: int, positions: int) -> tuple[int, ...]:
+    """Choose the lengths of prompts to capture, ascending, for launches of at most so many positions.
+
+    ```
+    16  32  64  128  192  256  384  512  640 | 736  752  768  784 | 896 ... 2048  2304 ... 4096
+                                              an image and a few words
+    ```
+
+    Most products cut work into 128 positions, so that finer steps gain little except where most launches are: a little
+    longer than the `prefix_length` positions of BOS and an image.
+    """
+    image = -(-prefix_length // _FINE) * _FINE
+    sizes = {*_FEW, *range(image, image + 4 * _FINE, _FINE)}
+    sizes |= {*range(384, 2048, _COARSE), *range(2048, LONGEST + 1, 2 * _COARSE)}
+    longest = min(positions, LONGEST)
+    return tuple(sorted({size for size in sizes if size < longest} | {longest}))
+
+
+def tiles_for(size: int, rows: int) -> int:
+    """Choose the number of tiles of a graph of so many positions: enough for all rows, or for rows of 32 positions."""
+    return -(-size // QUERY_TILE) + min(rows, max(8, size // 32))
+
+
+class PromptGraphs:
+    """The graphs of prompts, by length (`sizes` ascending), for launches of at most `rows` rows."""
+
+    def __init__(self, sizes: tuple[int, ...], rows: int) -> None:
+        self._wanted = sizes
+        self._rows = rows
+        self._replays: dict[int, Callable[[], None]] = {}
+
+    def size_for(self, positions: int, tiles: int) -> int | None:
+        """Return the length of the graph that runs so many positions in so many tiles; None if none is close enough."""
+        for size in self._replays:
+            if size >= positions and tiles_for(size, self._rows) >= tiles:
+                return size if size <= 2 * positions + QUERY_TILE else None
+        return None
+
+    def replay(self, size: int) -> None:
+        """Replay a graph on the current stream."""
+        self._replays[size]()
+
+    def capture(self, capturer: Capturer, forward: Callable[[int, int], None]) -> GraphReport:
+        """Capture every length; `forward` runs a number of positions and tiles, from and to fixed buffers."""
+        with measured(capturer) as report:
+            for size in reversed(self._wanted):
+                work = partial(forward, size, tiles_for(size, self._rows))
+                if replay := try_capture(capturer, work, f"prompts of {size} positions run"):
+                    self._replays = {size: replay} | self._replays  # ascending
+            return report(len(self._replays))

@@ -1,1 +1,0 @@
-"""CUDA graphs of decode steps, prompts and the image encoder."""

@@ -1,0 +1,206 @@
+"""Images on the device: crops are copied or cut, encoded in batches, and kept as embeddings until their prompt ran.
+
+```
+cut on the host    upload: crops ───────────────────────────────────> crops of the slot ─┐
+uncut, at once     upload: image ─> compute: resize ────────────────> crops of the slot ─┼─> features ─> embeddings
+uncut, in parts    upload: image ─> compute: resize ─> kept by job ─> crops of the slot ─┘   by job
+```
+
+An image is copied and resized by the launch of its first crop, and its buffer is free when the slot of that step is:
+crops of later launches are kept in separate memory, which only the compute stream touches.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend
+
+from photonlite.batch import CropGroup, EncodeJob
+from photonlite.images.crops import CropSpec
+from photonlite.images.packing import MOST_SCRATCH, pack_image
+from photonlite.kernels.autotune import BACKENDS, fastest, only_backend
+from photonlite.kernels.reference.vision import Filters
+from photonlite.kernels.resize import cut_image
+from photonlite.models.base import CropEncoder
+from photonlite.runner.buffers import Buffers, transfer
+from photonlite.runner.graphs import Capturer, GraphReport, measured
+from photonlite.sequence import UncutImage
+
+_logger = logging.getLogger("photonlite")
+
+
+class ImageEncoder:
+    """Encodes crops of several images at once; keeps crops, features and embeddings by the job's number.
+
+    `cuts` says whether it cuts images itself, which takes scratch memory.
+    """
+
+    def __init__(self, encoder: CropEncoder, spec: CropSpec, device: torch.device, *, cuts: bool) -> None:
+        self._encoder = encoder
+        self._spec = spec
+        self._scratch = torch.empty(MOST_SCRATCH if cuts else 0, dtype=torch.uint8, device=device)
+        self._crops: dict[int, Tensor] = {}
+        self._features: dict[int, list[Tensor]] = {}
+        self._embeddings: dict[int, Tensor] = {}
+
+    def upload(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None:
+        """Copy finished crops, one after the other, and whole images with their first crop."""
+        for group, place, start in _places(groups):
+            crops = group.job.crops
+            if not isinstance(crops, UncutImage):
+                pixels = crops.pixels[group.first : group.first + group.count]
+                transfer(buffers.crops[place : place + group.count], pixels)
+            elif group.first == 0:
+                transfer(buffers.images[start : start + len(crops.packed)], crops.packed)
+
+    def encode(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None:
+        """Encode the groups' crops in one batch; a job's last crop turns its features into embeddings."""
+        features = self._encoder.encode(self.cut(buffers, groups))
+        for group, found in zip(groups, torch.split(features, [group.count for group in groups]), strict=True):
+            job = group.job
+            if job.failed:
+                self.forget(job)
+                continue
+            parts = self._features.setdefault(job.number, [])
+            parts.append(found)
+            if sum(map(len, parts)) == job.total:
+                self._embeddings[job.number] = self._encoder.project(torch.cat(parts), job.crops.tiling)
+                del self._features[job.number]
+
+    def embeddings(self, job: int) -> Tensor | None:
+        """Return an image's embeddings ``[prefix_length - 1, dim]``; None where some of its crops were not encoded."""
+        return self._embeddings.get(job)
+
+    def forget(self, job: EncodeJob) -> None:
+        for kept in (self._crops, self._features, self._embeddings):
+            kept.pop(job.number, None)
+
+    def cut(self, buffers: Buffers, groups: Sequence[CropGroup]) -> Tensor:
+        """Cut the missing crops; return those of all groups, uint8 ``[n, C, C, 3]``, one after the other."""
+        end = 0
+        for group, place, start in _places(groups):
+            end = place + group.count
+            if isinstance(group.job.crops, UncutImage):
+                image = buffers.images[start : start + group.job.image_bytes]
+                self._cut_group(group, group.job.crops, image, buffers.crops[place:end])
+        return buffers.crops[:end]
+
+    def rehearse(self, buffers: Buffers) -> None:
+        """Cut the smallest image, so that the kernels are compiled before the first request."""
+        image = pack_image(bytes(3), (1, 1), self._spec, lambda shape: torch.zeros(shape, dtype=torch.uint8).numpy())
+        if image is None:
+            raise AssertionError("an image of one pixel is too large to pack")
+        transfer(buffers.images[: len(image.packed)], image.packed)
+        self._cut_image(image, buffers.images, buffers.crops[:1])
+
+    def _cut_group(self, group: CropGroup, crops: UncutImage, image: Tensor, target: Tensor) -> None:
+        if group.count == crops.count:
+            self._cut_image(crops, image, target)
+            return
+        number, end = group.job.number, group.first + group.count
+        if group.first == 0:
+            self._crops[number] = target.new_empty(crops.count, *target.shape[1:])
+            self._cut_image(crops, image, self._crops[number])
+        # None where the first launch failed: so did the job, and what is encoded for it is dropped.
+        kept = self._crops.get(number)
+        if kept is not None:
+            target.copy_(kept[group.first : end])
+        if end == crops.count:
+            self._crops.pop(number, None)
+
+    def _cut_image(self, crops: UncutImage, image: Tensor, target: Tensor) -> None:
+        """Cut all crops of the image at the beginning of `image`."""
+        width, height = crops.size
+        pixels = image[: 3 * width * height].view(height, width, 3)
+        tables = [
+            image[start : start + 4 * rows * columns].view(torch.int32).view(rows, columns)
+            for start, rows, columns in crops.filters
+        ]
+        pairs = zip(tables[::2], tables[1::2], crops.down_first, strict=True)
+        whole, sheet, *_ = *(Filters(*pair) for pair in pairs), None
+        cut_image(pixels, whole, sheet, crops.tiling[1], self._spec.window, target, self._scratch)
+
+
+class GraphedEncoder:
+    """An image encoder whose first stage runs as a CUDA graph; see `models.base.CropEncoder`.
+
+    ```
+    crops [n, C, C, 3] ── copy ──> pixels ── graph of n crops ──> features ── copy ──> the caller's, to keep
+                                  (fixed)                        (fixed)
+    ```
+
+    With few crops the kernels of a block take less time than their launches. For each number of crops every attention
+    backend is captured and the fastest is kept: which one that is depends on the shape. Methods are called in inference
+    mode. Launches have at most `max_crops` crops of `crop_size` pixels a side.
+    """
+
+    def __init__(self, encoder: CropEncoder, *, crop_size: int, max_crops: int, device: torch.device) -> None:
+        self._encoder = encoder
+        self._pixels = torch.zeros(max_crops, crop_size, crop_size, 3, dtype=torch.uint8, device=device)
+        self._features = torch.empty(0, device=device)
+        self._replays: dict[int, Callable[[], None]] = {}
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Encode crops, uint8 ``[n, C, C, 3]``, to new features ``[n, P, D]``; numbers not captured run eagerly."""
+        count = len(pixels)
+        replay = self._replays.get(count)
+        if replay is None:
+            return self._encoder.encode(pixels)
+        self._pixels[:count].copy_(pixels)
+        replay()
+        return self._features[:count].clone()  # the next replay overwrites them
+
+    def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
+        """Map features to embeddings, eagerly: it is a handful of kernels."""
+        return self._encoder.project(features, tiling)
+
+    def capture(
+        self, capturer: Capturer, choose: Callable[[Sequence[Callable[[], None]]], int] = fastest
+    ) -> GraphReport:
+        """Capture every number of crops, largest first, and warm up the projection.
+
+        The capturer may make other graphs from the same memory pool later, if all are replayed one after the other.
+        `choose` returns the index of the fastest replay.
+        """
+        with torch.inference_mode(), measured(capturer) as report:
+            self._pixels.random_(0, 256)  # the time of a product depends on the numbers, a little
+            largest = self._encoder.encode(self._pixels)
+            self._features = torch.zeros_like(largest)
+            for tiling, crops in (((1, 1), 1), ((1, 2), 3)):
+                self._encoder.project(self._features.new_zeros(crops, *largest.shape[1:]), tiling)
+            del largest
+            for count in range(len(self._pixels), 0, -1):
+                names, replays, reasons = [], [], []
+                for backend in BACKENDS:
+                    try:
+                        replays.append(capturer.capture(partial(self._run, count, backend)))
+                        names.append(backend.name)
+                    except Exception as error:
+                        reasons.append(f"{backend.name}: {type(error).__name__}: {error}")
+                if not replays:
+                    _logger.warning(
+                        "%d crops are encoded without a CUDA graph, because capturing failed with every attention: %s",
+                        count, "; ".join(reasons),
+                    )  # fmt: skip
+                    continue
+                best = choose(replays)
+                self._replays[count] = replays[best]
+                _logger.debug("%d crops are encoded with %s, the fastest of %s", count, names[best], ", ".join(names))
+            return report(len(self._replays))
+
+    def _run(self, count: int, backend: SDPBackend) -> None:
+        with only_backend(backend):
+            self._features[:count].copy_(self._encoder.encode(self._pixels[:count]))
+
+
+def _places(groups: Sequence[CropGroup]) -> Iterator[tuple[CropGroup, int, int]]:
+    """Yield each group with its first crop in the launch, and the first byte of its image if it begins one."""
+    place = start = 0
+    for group in groups:
+        yield group, place, start
+        place += group.count
+        if group.first == 0:
+            start += group.job.image_bytes

@@ -1,0 +1,163 @@
+"""Tokens on the device: embedded as input of a forward pass, and sampled from its raw hidden states.
+
+```
+tokens    int32 [T, 3]     id, value0, value1   values as float bits, NO_VALUE where there is none ──┐
+pending   int32 [R, 3]     id, bin0, bin1       bin0 < 0: a text token; bin1 < 0: a coordinate; ─────┴─ embed ─> forward
+                   ^                            else width and height
+                   └─── kernels.sampling <─┬─ logits ─────────────┬─ hidden <─────────────────────────────────────┘
+            results <──────────┘           ├─ coordinate logits ──┤
+                                           ├─ size logits ────────┤
+            scores <─── score_ids <────────┴─ logits, where rows need probabilities
+```
+
+Shapes are fixed and nothing waits for the device, so that a CUDA graph can hold it; none holds scores, which are rare.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from photonlite.kernels.embedding import embed_pending
+from photonlite.kernels.reference.embedding import InputTables
+from photonlite.kernels.reference.sampling import Logits, SamplingOutput
+from photonlite.kernels.sampling import sample_tokens, score_ids
+from photonlite.kernels.small_batch_gemm import small_batch_gemm
+from photonlite.kernels.triton_utils import HAS_TRITON
+from photonlite.models.base import Head, Heads, Model
+from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
+from photonlite.runner.slot import NO_VALUE
+
+_NO_VALUE = float(np.int32(NO_VALUE).view(np.float32))
+
+COORDINATE_SHARE = 0.01
+"""Bins within this share of the image of the chosen one count towards a coordinate's mass."""
+
+SIZE_RATIO = 1.1
+"""Bins within this factor of the chosen one count towards a size's mass."""
+
+
+class InputEmbedding:
+    """Embeds words by their ids, coordinates and sizes by their bins or values."""
+
+    def __init__(self, model: Model, device: torch.device) -> None:
+        self._model = model
+        self.bos = model.embed(torch.tensor([model.shape.bos_id], device=device))  # [1, dim]
+        bins = model.coordinate_logits(self.bos).shape[-1]
+        coordinates = model.coordinate_of(torch.arange(bins, device=device), bins)
+        bins = model.size_logits(self.bos).shape[-1]
+        self._sizes = model.size_of(torch.arange(bins, device=device), bins)
+        self._coordinates = model.embed_coordinates(coordinates).contiguous()  # [bins, dim]
+        self._tables: InputTables | None = None  # of the fused kernel, if the model offers its weights
+        if device.type == "cuda" and HAS_TRITON and (weights := model.input_weights) is not None:
+            frequencies = weights.frequencies.contiguous()
+            own = self._coordinates, self._sizes, frequencies
+            self._tables = InputTables(weights.words, *own, weights.weight, weights.bias)
+        self.coordinates: list[float] = coordinates.tolist()
+        self.sizes: list[float] = self._sizes.tolist()
+
+    def pending(self, table: Tensor, rows: Tensor) -> Tensor:
+        """Embed some rows, int32 ``[B]``, of the pending table, ``[R, 3]``, as ``[B, dim]``."""
+        if self._tables is not None:
+            return embed_pending(table, rows, self._tables)
+        sampled = table.index_select(0, rows)
+        ids, bins = sampled[:, 0], sampled[:, 1:]
+        text = self._model.embed(ids)
+        # Every row is embedded in all three ways: clamp a bin of one kind to the table of the other.
+        coordinate = self._coordinates[bins[:, 0].clamp(0, len(self._coordinates) - 1).long()]
+        size = self._model.embed_sizes(self._sizes[bins.clamp(0, len(self._sizes) - 1).long()])
+        return _select(bins >= 0, text, coordinate, size)
+
+    def tokens(self, rows: Tensor) -> Tensor:
+        """Embed tokens, ``[T, 3]``, as ``[T, dim]``."""
+        ids, values = rows[:, 0], rows[:, 1:].contiguous().view(torch.float32)
+        given = values != _NO_VALUE  # [T, 2]
+        values = values.masked_fill(~given, 0)
+        coordinate = self._model.embed_coordinates(values[:, 0])
+        return _select(given, self._model.embed(ids), coordinate, self._model.embed_sizes(values))
+
+
+def _select(given: Tensor, text: Tensor, coordinate: Tensor, size: Tensor) -> Tensor:
+    """Take from `text` where neither number is given, from `coordinate` where one is, else from `size`."""
+    return torch.where(given[:, 1:], size, torch.where(given[:, :1], coordinate, text))
+
+
+def coordinate_radius(bins: int) -> float:
+    """Return the bins on either side that count towards a coordinate's mass."""
+    return bins * COORDINATE_SHARE
+
+
+def size_radius(bins: int, octaves: float) -> float:
+    """Return the bins on either side that count towards a size's mass, on their logarithmic scale."""
+    return math.log2(SIZE_RATIO) * (bins - 1) / octaves
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Ids that rows need probabilities of, int32 ``[B, MAX_SCORED]``, -1 for none; and these, float32, written to."""
+
+    ids: Tensor
+    values: Tensor
+
+
+def sample_from_hidden(
+    model: Model,
+    hidden: Tensor,
+    params: Tensor,
+    masks: Tensor,
+    out: SamplingOutput,
+    scores: Scores | None = None,
+    *,
+    variant: Variant,
+    sampled: bool,
+) -> None:
+    """Sample a token for each row from raw hidden states ``[B, dim]``; see `kernels.sampling` for the other tensors.
+
+    Unless `sampled`, nothing is sorted and temperatures are not read.
+    """
+    ids = coordinate = size = None
+    near = around = 0.0
+    if variant in WITH_IDS:
+        ids = text_logits(model, hidden)
+    if variant in WITH_COORDINATES:
+        coordinate = coordinate_logits(model, hidden)
+        near = coordinate_radius(coordinate.shape[-1])
+    if variant in WITH_SIZES:
+        size = size_logits(model, hidden)
+        around = size_radius(size.shape[-1], model.size_octaves)
+    sample_tokens(Logits(ids, coordinate, size, near, around), hidden, params, masks, out, sampled=sampled)
+    if scores is not None and ids is not None:
+        score_ids(ids, masks, scores.ids, scores.values)
+
+
+def text_logits(model: Model, hidden: Tensor) -> Tensor:
+    """Map raw hidden states ``[B, dim]`` to ``[B, vocab]``: fused on CUDA where the model offers its heads."""
+    heads = _fused_heads(model, hidden)
+    return model.logits(hidden) if heads is None else apply_head(heads.text, hidden)
+
+
+def coordinate_logits(model: Model, hidden: Tensor) -> Tensor:
+    """Map raw hidden states ``[B, dim]`` to ``[B, bins]``, in the same way."""
+    heads = _fused_heads(model, hidden)
+    return model.coordinate_logits(hidden) if heads is None else apply_head(heads.coordinate, hidden)
+
+
+def size_logits(model: Model, hidden: Tensor) -> Tensor:
+    """Map raw hidden states ``[B, dim]`` to ``[B, 2, bins]``, in the same way."""
+    heads = _fused_heads(model, hidden)
+    return model.size_logits(hidden) if heads is None else apply_head(heads.size, hidden).view(len(hidden), 2, -1)
+
+
+def apply_head(head: Head, hidden: Tensor) -> Tensor:
+    """Apply a head to raw hidden states ``[B, dim]``; rounds as the model's own layers do, except the input of GELU."""
+    x, norm = hidden, head.norm
+    for number, (weight, bias) in enumerate(head.layers, 1):
+        x = small_batch_gemm(x, weight, bias, norm=norm, gelu=number < len(head.layers))
+        norm = None
+    return x
+
+
+def _fused_heads(model: Model, hidden: Tensor) -> Heads | None:
+    return model.heads if hidden.is_cuda and HAS_TRITON else None
