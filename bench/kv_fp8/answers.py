@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from bench.nano.evaluation.evaluate import Job, evaluate
-from bench.nano.evaluation.figures.spatial import Figures
 from bench.nano.evaluation.figures.summary import summarize
 from bench.nano.evaluation.records import SKILLS, PlaceRecord, SceneRecord
-from bench.nano.evaluation.scoring import match_boxes
+from bench.nano.evaluation.scoring import Figures, match_boxes
 
 SHOWN = (
     ("detect, F1 at IoU 0.5", "detect", "f1"),

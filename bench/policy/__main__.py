@@ -44,7 +44,6 @@ class Scenario:
     groups: tuple[Group, ...]
 
 
-
 def never_ready(rate: float) -> Group:
     """Make real-time requests whose images are never cut: each waits until its deadline."""
     return Group("never ready", crops=1, rate=rate, deadline_s=0.1, realtime=True, ready=False)

@@ -18,9 +18,9 @@ from tqdm import tqdm
 import photonlite
 from bench.nano.evaluation.examine import Model, examine
 from bench.nano.evaluation.failures import write_failures
-from bench.nano.evaluation.figures.spatial import Figures
 from bench.nano.evaluation.figures.summary import format_table, summarize
 from bench.nano.evaluation.records import SKILLS, SceneRecord, Skill
+from bench.nano.evaluation.scoring import Figures
 from bench.nano.scenes.held_out.scene import make_scene
 from bench.nano.scenes.objects import load_objects
 from bench.nano.scenes.sprites import FONT, Sprites, load_sheet, render_sprites

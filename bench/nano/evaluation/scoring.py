@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,8 @@ from bench.nano.questions.text.language import reading_order
 
 Box = Sequence[float]
 """x_min, y_min, x_max, y_max."""
+Figures = dict[str, Any]
+"""Figures by name; breakdowns are nested, group by group."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,6 @@ def match_boxes(answers: Sequence[Box], truths: Sequence[Box], threshold: float 
             taken_truths.add(pair.truth)
             matches.append(pair)
     return sorted(matches, key=lambda pair: pair.answer)
-
-
-def count_matches(answers: Sequence[Box], truths: Sequence[Box], threshold: float = 0.5) -> Counts:
-    right = len(match_boxes(answers, truths, threshold))
-    return Counts(right, len(answers) - right, len(truths) - right)
 
 
 def average_precision(scores: Sequence[float], right: Sequence[bool], total: int) -> float:

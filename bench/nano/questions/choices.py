@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bench.nano.questions import mix
 from bench.nano.questions.layout import NONE, arange, masked, scalar
 from bench.nano.questions.text.colours import COLOUR_NOUNS
 from bench.nano.questions.text.language import ROWS
@@ -17,7 +18,6 @@ from bench.nano.scenes.objects import COLOURS, load_objects
 
 DISTINCT_AREA = 1.15
 """Without a reference the outline of the largest is asked for only if it is so much larger than the next."""
-_ABSENT_SHARE, _ALIKE_SHARE, _UNKNOWN_SHARE = 0.25, 0.5, 0.4
 
 
 def chance(share: float, shape: torch.Size | tuple[int, ...], device: torch.device) -> Tensor:
@@ -59,7 +59,7 @@ class Kinds:
         ranked = labels.gather(1, order).T
         chosen = ranked[:count]
         present = torch.where(chosen >= 0, chosen, ranked[:1])
-        negative = chance(_ABSENT_SHARE, present.shape, labels.device) | (present < 0)
+        negative = chance(mix.ABSENT_SHARE, present.shape, labels.device) | (present < 0)
         return torch.where(negative, self.absent(labels, present), present)
 
     def absent(self, labels: Tensor, present: Tensor) -> Tensor:
@@ -70,10 +70,10 @@ class Kinds:
         device = labels.device
         scores = torch.rand(*present.shape, self.count, device=device)
         same = self.category == self.category[present.clamp(min=0)][..., None]
-        alike = chance(_ALIKE_SHARE, (*present.shape, 1), device)
+        alike = chance(mix.ALIKE_SHARE, (*present.shape, 1), device)
         taken = (labels[..., None] == arange(self.count, device)).any(1)
         absent = (scores + (same & alike).float() - 2 * taken.float()).argmax(-1)
-        return masked(chance(1 - _UNKNOWN_SHARE, present.shape, device), absent)
+        return masked(chance(1 - mix.UNKNOWN_SHARE, present.shape, device), absent)
 
 
 class Colours:

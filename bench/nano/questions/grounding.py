@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bench.nano.questions import mix
 from bench.nano.questions.choices import Kinds, chance, distinct, random_true, reading_order
 from bench.nano.questions.layout import (
     ANSWER,
@@ -26,16 +27,11 @@ from bench.nano.questions.layout import (
     token,
 )
 from bench.nano.questions.names import Answers, Encode, Names
-from bench.nano.questions.queries import QUESTIONS, REFERENCE_TOKENS, TOTAL, Queries, reference
+from bench.nano.questions.queries import REFERENCE_TOKENS, Queries, reference
 from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
 from bench.nano.questions.wording import Wording
 from bench.nano.scenes.batched.compose import Scenes
 from bench.nano.scenes.batched.painting import constant
-
-DETECT_LENGTH, OUTLINE_LENGTH = 46, 88
-# Boxes teach where things are, too; points asked as rarely as in every second scene lag behind them.
-_POINT_SHARE, _MARKED_POINT_SHARE = 0.8, 0.1
-_MARKED_OUTLINE_SHARE, _ABSENT_OUTLINE_SHARE = 0.5, 0.15
 
 
 @dataclass(frozen=True)
@@ -72,9 +68,9 @@ class GroundingMaker:
         """Ask for boxes, in the last of the slots mostly for points; `kind` [S, B]."""
         device, labels = kind.device, scenes.labels
         last = arange(len(kind), device)[:, None] == len(kind) - 1
-        point = last & chance(_POINT_SHARE, kind.shape, device)
+        point = last & chance(mix.POINT_SHARE, kind.shape, device)
         there = labels >= 0
-        marked = point & chance(_MARKED_POINT_SHARE, kind.shape, device) & there.any(1)
+        marked = point & chance(mix.MARKED_POINT_SHARE, kind.shape, device) & there.any(1)
         instance = random_true(there.expand(*kind.shape, -1))
         scene = arange(len(labels), device)
         kind = torch.where(marked, labels[scene, instance], kind)
@@ -90,16 +86,17 @@ class GroundingMaker:
             found,
             Part(token(BOS, found.ids), weight=1.0),
         ]
-        return slots(join_parts(parts, DETECT_LENGTH), [DETECT_LENGTH] * len(kind))
+        length = mix.LENGTHS["objects"]
+        return slots(join_parts(parts, length), [length] * len(kind))
 
     def outline(self, scenes: Scenes) -> Questions:
         """Ask for the outline of one instance: the largest of its kind, or one that is marked."""
         labels, device = scenes.labels, scenes.labels.device
         batch, scene = len(labels), arange(len(labels), device)
         drawn, clear = (labels >= 0) & (scenes.vertices > 0), distinct(scenes)
-        marked = (chance(_MARKED_OUTLINE_SHARE, (batch,), device) | ~clear.any(1)) & drawn.any(1)
+        marked = (chance(mix.MARKED_OUTLINE_SHARE, (batch,), device) | ~clear.any(1)) & drawn.any(1)
         instance = random_true(torch.where(marked[:, None], drawn, clear))
-        absent = chance(_ABSENT_OUTLINE_SHARE, (batch,), device) | ~drawn.any(1)
+        absent = chance(mix.ABSENT_OUTLINE_SHARE, (batch,), device) | ~drawn.any(1)
         kind = labels[scene, instance]
         asked = torch.where(absent, self._vocabulary.kinds.absent(labels, kind[None])[0], kind)
         box, never = chance(0.5, (1, batch), device), constant(False, torch.bool, device).expand(1, batch)
@@ -113,13 +110,13 @@ class GroundingMaker:
                 *self._path(scenes, instance, absent),
                 Part(token(BOS, phrase), weight=1.0),
             ],
-            OUTLINE_LENGTH,
+            mix.LENGTHS["outline"],
         )
 
     def reasoning(self, scenes: Scenes, queries: Queries) -> Questions:
         """Ask queries about scenes, one each, that are answered after pointing at everything that counts."""
         answers, kind = self._vocabulary.answers, queries.kind
-        total = queries.question == QUESTIONS.index(TOTAL)
+        total = queries.question == mix.QUESTIONS.index(mix.TOTAL)
         match = (scenes.labels == kind[:, None]) & (kind >= 0)[:, None]
         match = torch.where(total[:, None], scenes.labels >= 0, match)
         points = self._places(scenes, match[None], constant(True, torch.bool, kind.device).expand(1, len(kind)))
@@ -138,7 +135,7 @@ class GroundingMaker:
                 Part(torch.cat((end, token(ANSWER, words), answers.ids[queries.answer]), 1), weight=1.0),
                 Part(token(BOS, words), weight=1.0),
             ],
-            OUTLINE_LENGTH,
+            mix.LENGTHS["outline"],
         )
 
     def _phrase(self, kind: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Questions about composed scenes and their answers as tensors, made on the device by table look-up.
 
-Every text that can appear is tokenised once, in pieces, on the host. One call makes one question
-per slot for every scene, with static shapes and without waiting for the device.
+Every text that can appear is tokenised once, in pieces, on the host. One call makes one question per slot for every
+scene, with static shapes and without waiting for the device.
 """
 
 import random
@@ -9,17 +9,14 @@ import random
 import torch
 from tokenizers import Tokenizer
 
+from bench.nano.questions import mix
 from bench.nano.questions.captions import LONG, Captions
 from bench.nano.questions.choices import Kinds, chance, relate
-from bench.nano.questions.grounding import DETECT_LENGTH, OUTLINE_LENGTH, GroundingMaker, Vocabulary
+from bench.nano.questions.grounding import GroundingMaker, Vocabulary
 from bench.nano.questions.layout import (
     ANSWER,
     ARGUMENT,
     BOS,
-    COORD,
-    GROUND,
-    GROUND_END,
-    SIZE,
     SKILL,
     THINK,
     Part,
@@ -33,43 +30,16 @@ from bench.nano.questions.layout import (
     token,
 )
 from bench.nano.questions.names import Answers, Names
-from bench.nano.questions.queries import (
-    COLOUR,
-    COMPARISON,
-    COUNT,
-    EXISTENCE,
-    PLACE,
-    REFERENCE,
-    RELATION,
-    TOTAL,
-    Mix,
-    Queries,
-    QueryMaker,
-)
-from bench.nano.questions.text.language import REASONING_SHARES
-from bench.nano.questions.typed.maker import TYPED_LENGTH, TypedMaker
+from bench.nano.questions.queries import Queries, QueryMaker
+from bench.nano.questions.typed.maker import TypedMaker
 from bench.nano.questions.wording import Wording
 from bench.nano.scenes.batched.compose import MAX_OBJECTS, Scenes
 from bench.nano.scenes.objects import load_objects
 
-__all__ = [
-    "ANSWER", "BOS", "COORD", "DETECT_LENGTH", "GROUND", "GROUND_END", "OUTLINE_LENGTH", "SIZE", "THINK",
-    "TYPED_LENGTH", "QuestionMaker", "Questions", "templates",
-]  # fmt: skip
-
-EXISTENCE_LENGTH, QUERY_LENGTH, TEXT_LENGTH = 28, 36, 112
 MAX_VERTICES = 32
-_LENGTHS = ("short", "normal", "long")
-_OBJECT_SLOTS = 3
-_OUTLINE_SHARE = 0.8
-# Places of two things are the hardest to learn of all that is asked: every slot but one asks for them.
-_NUMBER = {COUNT: 2.0, TOTAL: 1.0, RELATION: 1.0, PLACE: 0.75, COMPARISON: 0.25}
-_SPATIAL = {RELATION: 4.0, PLACE: 3.0, COMPARISON: 1.5, COLOUR: 1.5}
-_MARKED = {REFERENCE: 6.0, COUNT: 0.5, EXISTENCE: 0.5, RELATION: 1.5, PLACE: 1.0, COMPARISON: 0.5}
-_REASONING: Mix = {name: share for name, share in REASONING_SHARES.items()}
-_MIXES: tuple[Mix, ...] = (_NUMBER, {EXISTENCE: 1.0}, _SPATIAL, _MARKED, _REASONING)
-"""Odds of questions in the four slots of short answers, and with reasoning."""
-_ANSWER_WEIGHT = 4.0
+_CAPTION_LENGTHS = ("short", "normal", "long")
+_SHORT_SLOTS = [slot for slot in mix.ROW if slot in mix.QUERIES]
+_OBJECT_SLOTS = mix.ROW.count("objects")
 
 
 def templates(tokenizer: Tokenizer) -> dict[str, dict[str, list[int]]]:
@@ -83,7 +53,7 @@ def templates(tokenizer: Tokenizer) -> dict[str, dict[str, list[int]]]:
 
     skills = ("query", "detect", "point", "segment")
     framed = {name: {"prefix": [SKILL, word(name), ARGUMENT], "suffix": [ANSWER]} for name in skills}
-    caption = {length: [SKILL, word("caption"), ARGUMENT, word(length), ANSWER] for length in _LENGTHS}
+    caption = {length: [SKILL, word("caption"), ARGUMENT, word(length), ANSWER] for length in _CAPTION_LENGTHS}
     framed["query"]["reasoning_suffix"] = [THINK]
     return {"caption": caption, **framed}
 
@@ -94,31 +64,27 @@ class QuestionMaker:
     def __init__(self, tokenizer: Tokenizer, answers: Tokenizer, device: torch.device, seed: int = 0) -> None:
         self.device, self._tokenizer, self._answer_tokenizer = device, tokenizer, answers
         self.objects, self.prompts = load_objects(), templates(tokenizer)
-        objects = [DETECT_LENGTH] * _OBJECT_SLOTS
-        places = [*objects, TYPED_LENGTH, OUTLINE_LENGTH]
-        self.typed = sum(objects), sum(objects) + TYPED_LENGTH
-        self._short_lengths = [QUERY_LENGTH, EXISTENCE_LENGTH, QUERY_LENGTH, QUERY_LENGTH]
-        self.lengths, self.grounding = [*places, *self._short_lengths, TEXT_LENGTH], sum(places)
+        self.lengths = [mix.LENGTHS[slot] for slot in mix.ROW]
         names = Names(self.encode, random.Random(seed), device)
         self._wording, self._answers = Wording(self.encode, names, device), Answers(self.encode, device)
         self._kinds = Kinds(device)
-        self._queries = QueryMaker(names, self._wording, self._answers, _MIXES, device)
+        self._queries = QueryMaker(names, self._wording, self._answers, list(mix.QUERIES.values()), device)
         vocabulary = Vocabulary(self.encode, self.prompts, names, self._wording, self._answers, self._kinds)
         self._grounding = GroundingMaker(vocabulary, device)
         self._typed = TypedMaker(vocabulary, device)
         self._captions = Captions(self.encode, device)
         self._query = padded([self.prompts["query"]["prefix"]], device)
-        self._caption_prompts = padded([self.prompts["caption"][length] for length in _LENGTHS], device)
+        self._caption_prompts = padded([self.prompts["caption"][length] for length in _CAPTION_LENGTHS], device)
         self._check_room()
 
     def __call__(self, scenes: Scenes) -> list[Questions]:
         batch, labels = len(scenes.labels), scenes.labels
-        kinds, relations = self._kinds.asked(labels, _OBJECT_SLOTS + len(_MIXES) + 1), relate(scenes)
+        kinds, relations = self._kinds.asked(labels, _OBJECT_SLOTS + len(mix.QUERIES) + 1), relate(scenes)
         queries = self._queries(scenes, relations, kinds[_OBJECT_SLOTS:-1])
-        spoken = len(self._short_lengths) * batch
+        spoken = len(_SHORT_SLOTS) * batch
         reasoning = self._grounding.reasoning(scenes, queries.rows(spoken))
         outline = select_rows(
-            self._grounding.outline(scenes), reasoning, chance(_OUTLINE_SHARE, (batch,), labels.device)
+            self._grounding.outline(scenes), reasoning, chance(mix.OUTLINE_SHARE, (batch,), labels.device)
         )
         return [
             *self._grounding.objects(scenes, kinds[:_OBJECT_SLOTS]),
@@ -142,10 +108,11 @@ class QuestionMaker:
             queries.reference,
             Part(words),
             Part(token(ANSWER, words)),
-            Part(self._answers.ids[self._answers.respelled(queries.answer)], weight=_ANSWER_WEIGHT),
+            Part(self._answers.ids[self._answers.respelled(queries.answer)], weight=mix.ANSWER_WEIGHT),
             Part(token(BOS, words), weight=1.0),
         ]
-        return slots(join_parts(parts, QUERY_LENGTH), self._short_lengths)
+        lengths = [mix.LENGTHS[slot] for slot in _SHORT_SLOTS]
+        return slots(join_parts(parts, max(lengths)), lengths)
 
     def _text(self, scenes: Scenes) -> Questions:
         """A caption of one of the three lengths, or the answer to an open question, which is the short one."""
@@ -156,29 +123,32 @@ class QuestionMaker:
         group = scalar(self._wording.group["list"], device).expand_as(style)
         question = self._wording(group, scalar(0, device).expand_as(style))
         asked = torch.cat((self._query.expand(batch, -1), question, token(ANSWER, question)), 1)
-        style, caption = self._captions(scenes, style, TEXT_LENGTH - self._caption_prompts.shape[1] - 1)
+        style, caption = self._captions(scenes, style, mix.LENGTHS["text"] - self._caption_prompts.shape[1] - 1)
         parts = [
             Part(masked(~listing, self._caption_prompts[style])),
             Part(masked(listing, asked)),
             Part(caption, weight=1.0),
             Part(token(BOS, question), weight=1.0),
         ]
-        return join_parts(parts, TEXT_LENGTH)
+        return join_parts(parts, mix.LENGTHS["text"])
 
     def _check_room(self) -> None:
         """Make sure that no question of any slot can be cut."""
         ends = self._query.shape[1] + 2
-        thoughts = max(self._wording.longest(question) for question in REASONING_SHARES)
+        thoughts = max(self._wording.longest(question) for question in mix.QUERIES["reasoning"])
         grounded = self._grounding.longest(MAX_OBJECTS, MAX_VERTICES, thoughts)
         needed = [
-            ("detect", grounded["detect"], DETECT_LENGTH),
-            ("segment", grounded["segment"], OUTLINE_LENGTH),
-            ("reasoning", grounded["reasoning"], OUTLINE_LENGTH),
-            ("typed", self._typed.longest(), TYPED_LENGTH),
-            ("list", ends + self._wording.longest("list") + self._captions.longest_listing(MAX_OBJECTS), TEXT_LENGTH),
+            ("detect", grounded["detect"], "objects"),
+            ("segment", grounded["segment"], "outline"),
+            ("reasoning", grounded["reasoning"], "outline"),
+            ("typed", self._typed.longest(), "typed"),
+            ("list", ends + self._wording.longest("list") + self._captions.longest_listing(MAX_OBJECTS), "text"),
         ]
-        for length, mix in zip(self._short_lengths, _MIXES, strict=False):
-            needed += [(question, ends + self._queries.longest(question), length) for question in mix]
-        for name, longest, length in needed:
-            if longest > length:
-                raise ValueError(f"a {name} question can take {longest} tokens but has room for {length}")
+        for slot in _SHORT_SLOTS:
+            needed += [(question, ends + self._queries.longest(question), slot) for question in mix.QUERIES[slot]]
+        for name, longest, slot in needed:
+            if longest > mix.LENGTHS[slot]:
+                room = mix.LENGTHS[slot]
+                raise ValueError(
+                    f"a {name} question can take {longest} tokens but its slot {slot!r} has room for {room}"
+                )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor
 
+from bench.nano.questions import mix
 from bench.nano.questions.layout import NONE, padded
 from bench.nano.questions.text import language
 from bench.nano.questions.text.colours import COLOUR_NOUNS
@@ -16,7 +17,7 @@ from bench.nano.scenes.objects import COLOURS, load_objects
 
 NAME_TOKENS = 7
 """Longer synonyms and unknown words are left out of training: a question has room for two names and an answer."""
-_NONSENSE_SHARE, _NONSENSE_WORDS = 0.15, 1024
+_NONSENSE_WORDS = 1024
 
 Encode = Callable[[str], list[int]]
 
@@ -58,7 +59,7 @@ class Names:
     def _unknown(self, like: Tensor) -> Tensor:
         ranges = (self._words, self._invented)
         word, invented = (first + torch.randint(count, like.shape, device=like.device) for first, count in ranges)
-        return torch.where(torch.rand(like.shape, device=like.device) < _NONSENSE_SHARE, invented, word)
+        return torch.where(torch.rand(like.shape, device=like.device) < mix.NONSENSE_SHARE, invented, word)
 
     @property
     def longest(self) -> tuple[int, ...]:
@@ -85,7 +86,6 @@ def _short(pairs: Iterable[tuple[str, str]], encode: Encode) -> Iterator[tuple[s
 
 
 NUMBERS = 32
-_LOWER_SHARE = 0.12
 
 
 class Answers:
@@ -103,7 +103,7 @@ class Answers:
     def respelled(self, answer: Tensor) -> Tensor:
         """Spell one "Yes" or "No" in eight in lower case: users list choices so, and only their odds are compared."""
         said = (answer == self.no_yes) | (answer == self.no_yes + 1)
-        lower = torch.rand(answer.shape, device=answer.device) < _LOWER_SHARE
+        lower = torch.rand(answer.shape, device=answer.device) < mix.LOWER_CASE_SHARE
         return answer + 2 * (said & lower).long()
 
     @property

@@ -3,14 +3,16 @@
 Several slots are made at once: S slots of B scenes each. A question that a scene does not allow is replaced by another.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from bench.nano.questions import mix
 from bench.nano.questions.choices import Colours, Relations, chance, random_true, weighted_choice
 from bench.nano.questions.layout import COORD, NONE, SIZE, Part, arange, masked, scalar
+from bench.nano.questions.mix import COLOUR, COMPARISON, COUNT, EXISTENCE, PLACE, QUESTIONS, REFERENCE, RELATION, Mix
 from bench.nano.questions.names import Answers, Names
 from bench.nano.questions.wording import Wording
 from bench.nano.scenes.batched.compose import Scenes
@@ -39,12 +41,7 @@ def reference(scenes: Scenes, instance: Tensor, box: Tensor, free: Tensor, used:
     return Part(ids.flatten(0, 1), values.flatten(0, 1))
 
 
-COUNT, EXISTENCE, TOTAL, RELATION, PLACE, COMPARISON, COLOUR, REFERENCE = QUESTIONS = (
-    "count", "existence", "total", "relation", "place", "comparison", "colour", "reference",
-)  # fmt: skip
-Mix = Mapping[str, float]
 _NAMES_OBJECT = (RELATION, COMPARISON, REFERENCE)
-_FREE_SHARE = 0.15
 _FALLBACK = 1e-9  # so rare that it comes only where nothing else can be asked
 
 
@@ -88,7 +85,7 @@ class QueryMaker:
         self._names, self._wording, self._answers = names, wording, answers
         self._colours = Colours(device)
         least = {name: _FALLBACK if name in (COUNT, EXISTENCE) else 0.0 for name in QUESTIONS}
-        odds = [list((least | dict(mix)).values()) for mix in mixes]
+        odds = [list((least | dict(one)).values()) for one in mixes]
         self._odds = torch.tensor(odds, device=device)[:, None]  # [S, 1, questions]
 
     def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> Queries:
@@ -96,7 +93,7 @@ class QueryMaker:
         shape, device = kind.shape, kind.device
         instance = random_true((scenes.labels >= 0).expand(*shape, -1))
         point = chance(0.5, shape, device)
-        free = scenes.free_ok & (chance(_FREE_SHARE, shape, device) & point | (scenes.labels < 0).all(1))
+        free = scenes.free_ok & (chance(mix.FREE_SHARE, shape, device) & point | (scenes.labels < 0).all(1))
         marked = self._marked(scenes, instance, point | free, free)
         spatial = self._spatial(scenes, relations, shape)
         asked = [*self._counting(scenes, kind), *spatial, self._colour(scenes, shape), marked]

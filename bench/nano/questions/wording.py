@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bench.nano.questions import mix
 from bench.nano.questions.layout import NONE, masked, padded
 from bench.nano.questions.names import Encode, Names, random_below
 from bench.nano.questions.text import colours, language, relations, typed
 
 DIRECTIONS: tuple[relations.Direction, ...] = ("left", "right", "above", "below")
 COMPARISONS: tuple[relations.Comparison, ...] = ("left", "right", "higher", "lower")
-_MARK_DROPPED = 0.12
 _GAP = re.compile(r" \{([012])\}")  # names bring the space before them
 _SINGULAR = 0
 _GAPS = 2
@@ -131,7 +131,7 @@ class Wording:
         words = self._names.ids[things, forms.clamp(min=0)]
         words = masked((forms != NONE)[..., None], words)  # [R, gaps, W]
         pieces = self._pieces[template]
-        dropped = torch.rand(group.shape, device=group.device) < _MARK_DROPPED
+        dropped = torch.rand(group.shape, device=group.device) < mix.DROPPED_MARK_SHARE
         end = self._ends[template, dropped.long()]
         return torch.cat((pieces[:, 0], words[:, 0], pieces[:, 1], words[:, 1], pieces[:, 2], end), 1)
 

@@ -8,7 +8,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from bench.nano.questions.maker import ANSWER, BOS, COORD, GROUND, GROUND_END, SIZE, THINK, templates
+from bench.nano.questions.layout import ANSWER, BOS, COORD, GROUND, GROUND_END, SIZE, THINK
+from bench.nano.questions.maker import templates
 from photonlite.models.moondream.model import MoondreamModel
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.nano.questions.maker import BOS, COORD, SIZE, Questions
+from bench.nano.questions.layout import BOS, COORD, SIZE, Questions
 from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
 from bench.nano.scenes.batched.compose import Scenes
 from bench.nano.scenes.batched.truth import LEAD

@@ -3,11 +3,15 @@
 import torch
 from torch import Tensor
 
-from bench.nano.questions.maker import BOS, COORD, DETECT_LENGTH, QuestionMaker
+from bench.nano.questions.layout import BOS, COORD
+from bench.nano.questions.maker import QuestionMaker
+from bench.nano.questions.mix import LENGTHS
 from bench.nano.scenes.batched.compose import Scenes
 from bench.nano.training.loss import PackedAttention, image_tokens
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.model import MoondreamModel, coord_from_bin, size_from_bin
+
+_LENGTH = LENGTHS["objects"]
 
 
 class Prefix:
@@ -32,12 +36,12 @@ class Prefix:
 def detect(
     model: MoondreamModel, pixels: Tensor, prompt: Tensor, length: Tensor, limit: int = 10
 ) -> tuple[Tensor, Tensor]:
-    """Detect greedily, a batch at a time. `pixels`: uint8 [B, S, S, 3]; `prompt`: ids [B, DETECT_LENGTH], padded;
+    """Detect greedily, a batch at a time. `pixels`: uint8 [B, S, S, 3]; `prompt`: ids [B, _LENGTH], padded;
     `length`: ids in each prompt, [B]. Returns boxes (centre, size) [B, limit, 4] and how many of them count, [B].
     """
     device, batch = pixels.device, len(pixels)
     images = image_tokens(model, pixels)
-    prefix = Prefix(model.config.prefix_length, DETECT_LENGTH, device)
+    prefix = Prefix(model.config.prefix_length, _LENGTH, device)
     bos = model.embed(torch.full((batch, 1), BOS, device=device))
     model(torch.cat((bos, images), 1), torch.arange(prefix.prefix, device=device), prefix.remember)
     x = model.embed(prompt)
@@ -51,11 +55,11 @@ def detect(
 
     def hidden() -> Tensor:
         out: Tensor = model(x, prefix.question.positions[prefix.prefix :], prefix)
-        return out[rows, at.clamp(max=DETECT_LENGTH - 1)]
+        return out[rows, at.clamp(max=_LENGTH - 1)]
 
     def put(embedding: Tensor) -> None:
         nonlocal at
-        at = (at + 1).clamp(max=DETECT_LENGTH - 1)
+        at = (at + 1).clamp(max=_LENGTH - 1)
         x[rows, at] = embedding.to(x.dtype)
 
     for n in range(limit):
@@ -125,7 +129,7 @@ def _prompts(maker: QuestionMaker, kind: Tensor) -> tuple[Tensor, Tensor]:
         frame = maker.prompts["detect"]
         rows.append([*frame["prefix"], *maker.encode_prompt(" " + maker.objects[k].name), *frame["suffix"]])
     length = torch.tensor([len(row) for row in rows], device=kind.device)
-    padded = [[*row, *[BOS] * (DETECT_LENGTH - len(row))] for row in rows]
+    padded = [[*row, *[BOS] * (_LENGTH - len(row))] for row in rows]
     return torch.tensor(padded, device=kind.device), length
 
 

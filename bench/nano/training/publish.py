@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bench.nano.questions.maker import COORD
+from bench.nano.questions.layout import COORD
 from bench.nano.questions.tokenizer import TOKENIZER_JSON
 
 ASSETS = TOKENIZER_JSON.parent

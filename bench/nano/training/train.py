@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bench.nano.questions.maker import QuestionMaker
+from bench.nano.questions.mix import span
 from bench.nano.questions.tokenizer import TOKENIZER_JSON, load_answer_tokenizer, load_tokenizer
 from bench.nano.scenes.batched.compose import Composer, Difficulty, Scenes, steady_hues
 from bench.nano.scenes.objects import load_objects
@@ -115,11 +116,10 @@ class Trainer:
         return {tiling: largest.resized(size) for tiling, size in sizes.items()}
 
     def _learner(self, config: MoondreamConfig) -> Learner:
-        lengths, numbers = self.maker.lengths, self.maker.grounding
-        last = next(n for n in range(len(lengths)) if sum(lengths[: n + 1]) == numbers)
-        attention = PackedAttention(config.prefix_length, lengths, self.device)
+        attention = PackedAttention(config.prefix_length, self.maker.lengths, self.device)
         classes = next(iter(self.composers.values())).classes
-        places = Places(numbers, numbers - lengths[last], self.maker.typed)
+        outlines, numbers = span("outline")
+        places = Places(numbers, outlines, span("typed"))
         return Learner(self.model, classes, places, attention).to(self.device)
 
     def _held_out(self) -> Scenes:

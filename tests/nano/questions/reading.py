@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from bench.nano.questions.maker import ANSWER, BOS, COORD, SIZE, THINK
+from bench.nano.questions.layout import ANSWER, BOS, COORD, SIZE, THINK
 from bench.nano.questions.text import colours, language, relations
 from bench.nano.questions.tokenizer import load_tokenizer
 from bench.nano.scenes.english import article

@@ -5,10 +5,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.nano.questions import grounding as question_grounding
-from bench.nano.questions import maker as questions
-from bench.nano.questions.layout import NONE
-from bench.nano.questions.maker import BOS, COORD, GROUND, GROUND_END, SIZE, templates
+from bench.nano.questions import mix
+from bench.nano.questions.layout import BOS, COORD, GROUND, GROUND_END, NONE, SIZE
+from bench.nano.questions.maker import QuestionMaker, templates
 from bench.nano.questions.text import colours, language, relations
 from bench.nano.questions.tokenizer import FIRST_INTEGER, load_answer_tokenizer, load_tokenizer
 from bench.nano.scenes.objects import load_objects
@@ -476,8 +475,8 @@ def test_captions_say_what_language_says(kinds):
 def test_rows_have_their_lengths():
     asked_all = ask(random_scenes(100, empty=0.0))
     assert [q.ids.shape[1] for q in asked_all] == maker().lengths
-    assert maker().grounding == sum(maker().lengths[:5])
-    assert maker().typed == (sum(maker().lengths[:3]), sum(maker().lengths[:4]))
+    assert mix.span("typed") == (sum(maker().lengths[:3]), sum(maker().lengths[:4]))
+    assert mix.span("outline") == (sum(maker().lengths[:4]), sum(maker().lengths[:5]))
     for one, length in zip(asked_all, maker().lengths, strict=True):
         assert one.ids.shape == one.weight.shape == one.outline.shape == (100, length)
         assert one.values.shape == (100, length, 2)
@@ -513,22 +512,21 @@ def test_ten_of_the_longest_names_fit():
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("module", "constant", "kind"),
+    ("slot", "kind"),
     [
-        (question_grounding, "DETECT_LENGTH", "detect"),
-        (question_grounding, "OUTLINE_LENGTH", "segment"),
-        (questions, "TYPED_LENGTH", "typed"),
-        (questions, "EXISTENCE_LENGTH", "existence"),
-        (questions, "QUERY_LENGTH", "count"),
-        (questions, "TEXT_LENGTH", "list"),
+        ("objects", "detect"),
+        ("outline", "segment"),
+        ("typed", "typed"),
+        ("existence", "existence"),
+        ("number", "count"),
+        ("text", "list"),
     ],
 )
-def test_questions_must_fit(monkeypatch, module, constant, kind):
-    monkeypatch.setattr(questions, constant, 12)
-    monkeypatch.setattr(module, constant, 12)
+def test_questions_must_fit(monkeypatch, slot, kind):
+    monkeypatch.setitem(mix.LENGTHS, slot, 12)
     tokenizers = load_tokenizer(), load_answer_tokenizer()
     with pytest.raises(ValueError, match=f"a {kind} question can take"):
-        questions.QuestionMaker(*tokenizers, CPU)
+        QuestionMaker(*tokenizers, CPU)
 
 
 class Noting(TorchDispatchMode):

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from bench.nano.questions.layout import ANSWER, BOS, COORD
-from bench.nano.questions.maker import TYPED_LENGTH
+from bench.nano.questions.mix import BEGUN_WEIGHT, LENGTHS
 from bench.nano.questions.text import relations, typed
-from bench.nano.questions.typed import maker as question_typed
 from bench.nano.scenes.objects import load_objects
 from tests.nano.questions.reading import TOKENIZER, read
 from tests.nano.questions.typed_reading import GROUP_OF, ROLE_OF, SIDE_OF, Truth, canonical, document, joined, subject
@@ -56,7 +55,7 @@ def test_answers_are_compact_json_in_the_tokenizers_spelling(asked):
         else:
             cut += 1
             assert canonical(pieces[:-1])
-            assert len(row.prompt) + len(row.answer) == TYPED_LENGTH
+            assert len(row.prompt) + len(row.answer) == LENGTHS["typed"]
         assert not re.search("[:,] ", "".join(map(TOKENIZER.decode, pieces)))
     assert cut < BATCH / 8
     assert split > BATCH / 4
@@ -191,7 +190,7 @@ def test_a_row_that_is_too_long_is_cut_at_its_end():
     asked = maker()(scenes)[TYPED]
     full = asked.weight[:, -1] > 0
     assert full.any()
-    assert asked.ids.shape == (400, TYPED_LENGTH)
+    assert asked.ids.shape == (400, LENGTHS["typed"])
     for row in full.nonzero().flatten().tolist():
         assert int((asked.ids[row] == ANSWER).sum()) == 1
 
@@ -207,7 +206,7 @@ def test_what_the_grammar_forces_weighs_little():
             opening[round(one.weights[0], 3)] += 1
         for id_, weight in zip(one.answer, one.weights, strict=True):
             value[round(weight, 3)] += id_ == COORD
-    assert set(opening) == {question_typed._BEGUN}
+    assert set(opening) == {BEGUN_WEIGHT}
     assert {weight for weight, count in value.items() if count} == {1.0}
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 
-from bench.nano.questions.maker import BOS, COORD, SIZE
+from bench.nano.questions.layout import BOS, COORD, SIZE
 from bench.nano.questions.text import language, typed
 from bench.nano.questions.text.colours import COLOUR_NOUNS
 from bench.nano.questions.text.language import centre_order

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bench.nano.questions.maker import ANSWER, BOS, COORD, SIZE
+from bench.nano.questions.layout import ANSWER, BOS, COORD, SIZE
 from bench.nano.questions.tokenizer import CONTROL, load_tokenizer
 from bench.nano.training.config import config_dict, initialise
 from photonlite.models.loading import shipped_checkpoint

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bench.nano.questions.maker import BOS, COORD, SIZE, Questions
+from bench.nano.questions.layout import BOS, COORD, SIZE, Questions
 from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
 from bench.nano.training.loss import (
     Learner,

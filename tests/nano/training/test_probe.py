@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.nano.questions.maker import BOS, DETECT_LENGTH
+from bench.nano.questions.layout import BOS
+from bench.nano.questions.mix import LENGTHS
 from bench.nano.training import probe
 from photonlite.images.crops import ImageCrops
 from photonlite.request import SamplingSettings
@@ -40,7 +41,7 @@ def test_boxes_are_those_of_the_engine_that_serves():
         generator = torch.Generator().manual_seed(seed)
         images = torch.randint(0, 256, (len(SUBJECTS), 20, 20, 3), generator=generator, dtype=torch.uint8)
         expected = [by_engine(engine, prompts, *case, limit) for case in zip(images, SUBJECTS, strict=True)]
-        ids = [[*prompt, *[BOS] * (DETECT_LENGTH - len(prompt))] for prompt, _ in expected]
+        ids = [[*prompt, *[BOS] * (LENGTHS["objects"] - len(prompt))] for prompt, _ in expected]
         length = torch.tensor([len(prompt) for prompt, _ in expected])
 
         boxes, count = probe.detect(model, images, torch.tensor(ids), length, limit)

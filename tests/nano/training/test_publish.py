@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bench.nano.questions.maker import COORD
+from bench.nano.questions.layout import COORD
 from bench.nano.training import publish
 
 

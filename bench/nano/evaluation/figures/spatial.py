@@ -1,16 +1,14 @@
 """Figures of answers that are places: boxes, points, outlines."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
 
 from bench.nano.evaluation import scoring
-from bench.nano.evaluation.records import OutlineRecord, PlaceRecord, SceneRecord
+from bench.nano.evaluation.records import OutlineRecord, Place, PlaceRecord, SceneRecord
+from bench.nano.evaluation.scoring import Counts, Figures
 from bench.nano.scenes.held_out.backgrounds import HELD_OUT_BACKGROUNDS
 from bench.nano.scenes.objects import load_objects
-
-Figures = dict[str, Any]
 
 SIZE_BUCKETS = ((48.0, "24 to 48 px"), (96.0, "48 to 96 px"), (float("inf"), "over 96 px"))
 TRAINED, HELD_OUT = "all of the domain", "all never trained"
@@ -19,12 +17,36 @@ _WORST = 10
 
 
 def present(questions: Iterable[PlaceRecord]) -> list[PlaceRecord]:
-    """Keep the questions about all instances of something that is there."""
+    """Return the questions about all instances of something that is in the scene."""
     return [question for question in questions if question.truth and question.reference is None]
 
 
-def total_counts(questions: Iterable[PlaceRecord]) -> scoring.Counts:
-    return sum((scoring.count_matches(question.answers, question.truth) for question in questions), scoring.Counts())
+def slices(record: SceneRecord) -> Iterator[tuple[str, str, Counts]]:
+    """Return how a scene's boxes match, one to one at IoU 0.5, as (breakdown, group, counts).
+
+    Sizes are the longer sides in pixels: of the true box, or of the answer where it is wrong.
+    """
+    held_out = record.background in HELD_OUT_BACKGROUNDS
+    for question in present(record.detections):
+        matches = scoring.match_boxes(question.answers, question.truth)
+        found, paired = {match.truth for match in matches}, {match.answer for match in matches}
+        counts = Counts(len(matches), len(question.answers) - len(matches), len(question.truth) - len(matches))
+        yield "all", "boxes", counts
+        yield "by_phrase", question.wanted, counts
+        yield "by_background", HELD_OUT if held_out else TRAINED, counts
+        yield "by_background", f"{record.background}{' (never trained)' if held_out else ''}", counts
+        if question.kind is not None:
+            yield "by_object", load_objects()[question.kind].name, counts
+        for place, box in enumerate(question.truth):
+            yield "by_size", _bucket(box, record), Counts(right=place in found, missed=place not in found)
+        for place, box in enumerate(question.answers):
+            if place not in paired:
+                yield "by_size", _bucket(box, record), Counts(wrong=1)
+
+
+def _bucket(box: Place, record: SceneRecord) -> str:
+    side = max((box[2] - box[0]) * record.width, (box[3] - box[1]) * record.height)
+    return next(name for limit, name in SIZE_BUCKETS if side < limit)
 
 
 def detect_figures(records: Sequence[SceneRecord]) -> Figures:
@@ -33,23 +55,32 @@ def detect_figures(records: Sequence[SceneRecord]) -> Figures:
     asked = present(everything)
     matches = [scoring.match_boxes(question.answers, question.truth) for question in asked]
     ordered = [scoring.pairs_in_order(found, question.truth) for found, question in zip(matches, asked, strict=True)]
-    by_object = counts_by_object(asked)
+    totals: dict[str, dict[str, Counts]] = defaultdict(lambda: defaultdict(Counts))
+    totals["by_size"] = {name: Counts() for _, name in SIZE_BUCKETS}
+    for breakdown, group, counts in chain.from_iterable(map(slices, records)):
+        totals[breakdown][group] += counts
+    objects = totals["by_object"]
+    worst = sorted(objects, key=lambda name: (objects[name].recall, -objects[name].missed))[:_WORST]
     return {
-        **_rates(total_counts(asked)),
+        **_rates(totals["all"]["boxes"]),
         "mean_iou": scoring.mean(match.iou for match in chain.from_iterable(matches)),
         **_ranking(everything),
         "reading_order": scoring.ratio(sum(pairs for pairs, _ in ordered), sum(pairs for _, pairs in ordered)),
         "count_exact": scoring.mean(len(question.answers) == len(question.truth) for question in asked),
-        "objects_examined": len(by_object),
-        "objects_below_0.75": sum(counts.recall < LEAST_RECALL for counts in by_object.values()),
-        "by_phrase": _grouped(asked, lambda question: question.wanted),
-        "by_size": _by_size(records),
-        "by_background": _by_background(records),
-        "worst_objects": _worst_objects(by_object),
+        "objects_examined": len(objects),
+        "objects_below_0.75": sum(counts.recall < LEAST_RECALL for counts in objects.values()),
+        "by_phrase": _table(totals["by_phrase"], sorted(totals["by_phrase"])),
+        "by_size": _table(totals["by_size"], totals["by_size"]),
+        "by_background": _table(totals["by_background"], sorted(totals["by_background"])),
+        "worst_objects": _table(objects, worst),
     }
 
 
-def _rates(counts: scoring.Counts) -> Figures:
+def _table(totals: Mapping[str, Counts], groups: Iterable[str]) -> Figures:
+    return {group: _rates(totals[group]) for group in groups}
+
+
+def _rates(counts: Counts) -> Figures:
     return {
         "f1": counts.f1,
         "precision": counts.precision,
@@ -75,67 +106,9 @@ def _ranking(questions: Iterable[PlaceRecord]) -> Figures:
 
 
 def paired_answers(question: PlaceRecord) -> list[bool]:
-    """For each answer: whether it belongs to a true box."""
+    """Whether each answer is matched with a true box."""
     found = {match.answer for match in scoring.match_boxes(question.answers, question.truth)}
     return [place in found for place in range(len(question.answers))]
-
-
-def _grouped(questions: Iterable[PlaceRecord], key: Callable[[PlaceRecord], str]) -> Figures:
-    groups: dict[str, list[PlaceRecord]] = defaultdict(list)
-    for question in questions:
-        groups[key(question)].append(question)
-    return {name: _rates(total_counts(group)) for name, group in sorted(groups.items())}
-
-
-def counts_by_size(record: SceneRecord) -> dict[str, scoring.Counts]:
-    """Split a scene's boxes by the longer side in pixels: of the true box, or of the answer where it is wrong."""
-    totals = {name: scoring.Counts() for _, name in SIZE_BUCKETS}
-    for question in present(record.detections):
-        matches = scoring.match_boxes(question.answers, question.truth)
-        found, used = {match.truth for match in matches}, {match.answer for match in matches}
-        for place, box in enumerate(question.truth):
-            hit = place in found
-            totals[_bucket(box, record)] += scoring.Counts(right=int(hit), missed=int(not hit))
-        for place, box in enumerate(question.answers):
-            if place not in used:
-                totals[_bucket(box, record)] += scoring.Counts(wrong=1)
-    return totals
-
-
-def _bucket(box: Sequence[float], record: SceneRecord) -> str:
-    side = max((box[2] - box[0]) * record.width, (box[3] - box[1]) * record.height)
-    return next(name for limit, name in SIZE_BUCKETS if side < limit)
-
-
-def _by_size(records: Sequence[SceneRecord]) -> Figures:
-    totals = {name: scoring.Counts() for _, name in SIZE_BUCKETS}
-    for record in records:
-        for name, counts in counts_by_size(record).items():
-            totals[name] += counts
-    return {name: _rates(counts) for name, counts in totals.items()}
-
-
-def _by_background(records: Sequence[SceneRecord]) -> Figures:
-    totals: dict[str, scoring.Counts] = defaultdict(scoring.Counts)
-    for record in records:
-        counts = total_counts(present(record.detections))
-        held_out = record.background in HELD_OUT_BACKGROUNDS
-        totals[HELD_OUT if held_out else TRAINED] += counts
-        totals[f"{record.background}{' (never trained)' if held_out else ''}"] += counts
-    return {name: _rates(counts) for name, counts in sorted(totals.items())}
-
-
-def counts_by_object(questions: Iterable[PlaceRecord]) -> dict[int, scoring.Counts]:
-    totals: dict[int, scoring.Counts] = defaultdict(scoring.Counts)
-    for question in questions:
-        if question.kind is not None:
-            totals[question.kind] += scoring.count_matches(question.answers, question.truth)
-    return totals
-
-
-def _worst_objects(totals: Mapping[int, scoring.Counts]) -> Figures:
-    worst = sorted(totals.items(), key=lambda item: (item[1].recall, -item[1].missed))[:_WORST]
-    return {load_objects()[kind].name: _rates(counts) for kind, counts in worst}
 
 
 def absent_figures(questions: Iterable[PlaceRecord]) -> Figures:

@@ -10,15 +10,16 @@ from bench.nano.evaluation.figures.headline import compare
 from bench.nano.evaluation.figures.typed import typed_figures
 from bench.nano.evaluation.figures.words import caption_figures, query_figures, reasoning_figures
 from bench.nano.evaluation.records import SceneRecord
+from bench.nano.evaluation.scoring import Figures
 
 
-def summarize(records: Sequence[SceneRecord]) -> spatial.Figures:
+def summarize(records: Sequence[SceneRecord]) -> Figures:
     """Compute all figures; a skill that was not examined gives none.
 
     F1, precision and recall count boxes one to one at IoU 0.5, for every scene and kind that is in it. Questions for
     things that are not there are counted apart, except that their boxes are wrong ones for average precision and AUC.
     """
-    figures: spatial.Figures = {"scenes": len(records), "headline": [asdict(row) for row in compare(records)]}
+    figures: Figures = {"scenes": len(records), "headline": [asdict(row) for row in compare(records)]}
     if any(record.detections for record in records):
         figures["detect"] = spatial.detect_figures(records)
         figures["absent"] = spatial.absent_figures(chain.from_iterable(record.detections for record in records))

@@ -7,9 +7,7 @@ from typing import Any
 
 from bench.nano.evaluation.asking.typed import CASES
 from bench.nano.evaluation.records import FieldRecord, TypedRecord
-from bench.nano.evaluation.scoring import mean
-
-Figures = dict[str, Any]
+from bench.nano.evaluation.scoring import Figures, mean
 
 _PLACES = {"box": {"x_min", "y_min", "x_max", "y_max", "score"}, "point": {"x", "y", "score"}}
 _TYPES: Mapping[str, Callable[[Any], bool]] = {

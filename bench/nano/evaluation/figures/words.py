@@ -3,14 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
 
 from bench.nano.evaluation.asking.words import ABOUT, AT_REFERENCE, LENGTHS, SPATIAL
 from bench.nano.evaluation.captions import compare_counts, compare_instances, is_true, parse_caption, placed
 from bench.nano.evaluation.records import CaptionRecord, QueryRecord, SceneRecord
-from bench.nano.evaluation.scoring import Counts, mean, same_answer
-
-Figures = dict[str, Any]
+from bench.nano.evaluation.scoring import Counts, Figures, mean, same_answer
 
 GROUPS: dict[str, tuple[str, ...]] = {"spatial": SPATIAL, "at_reference": AT_REFERENCE}
 """Questions in words that are judged together."""

@@ -9,33 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bench.nano.questions import mix
 from bench.nano.questions.choices import Relations, chance, reading_order, weighted_choice
 from bench.nano.questions.layout import COORD, NONE, SIZE, arange, masked, scalar
 from bench.nano.questions.names import random_below
 from bench.nano.questions.text import typed
-from bench.nano.questions.typed.tables import (
-    ABOUT_ODDS,
-    BARE,
-    BOX,
-    CALLED,
-    COLOUR,
-    COUNT,
-    FORM_ODDS,
-    GROUP,
-    KIND,
-    LEFT,
-    LIST,
-    NAME,
-    OBJECT,
-    OUTER,
-    SCALAR,
-    SCENE,
-    WHERE,
-    Values,
-    colours_of_kinds,
-    groups_of_kinds,
-    odds,
-)
+from bench.nano.questions.typed.tables import About, Form, Property, Values, colours_of_kinds, groups_of_kinds, odds
 from bench.nano.scenes.batched.compose import Scenes
 from bench.nano.scenes.batched.painting import constant
 
@@ -43,15 +22,12 @@ PROPERTIES = 4
 """Of an object at most."""
 _LISTED_PROPERTIES = 3
 _LARGER = math.log(typed.CLEARLY_LARGEST)  # between logarithms of areas
-_ABSENT_GROUP_ODDS = 0.03  # of each that is not there, against one that is
-_NAME_FIRST = 0.85  # of objects in lists
-_TOP_SHARE, _COUNTED_SHARE = 0.3, 0.2  # of the lists: with nothing around them; with their count before them
 
 
 @dataclass(frozen=True)
 class TypedTopic:
-    form: Tensor  # SCALAR, OBJECT, LIST or BARE, [B]
-    about: Tensor  # SCENE, KIND, GROUP, OUTER or CALLED, [B]
+    form: Tensor  # A `Form`, [B]
+    about: Tensor  # An `About`, [B]
     kind: Tensor  # Asked for, NONE for an unknown word, [B]; also where it is about something else
     group: Tensor  # Asked for, [B]; likewise
     match: Tensor  # The instances that are meant, [B, N]
@@ -64,7 +40,12 @@ class TypedTopic:
 
     @property
     def single(self) -> Tensor:
-        return self.form <= OBJECT
+        return self.form <= Form.OBJECT
+
+    @property
+    def objects(self) -> Tensor:
+        """1 where the answer is made of objects, 0 where of values, [B]."""
+        return ((self.form == Form.OBJECT) | (self.form == Form.LIST)).long()
 
     @property
     def used(self) -> Tensor:
@@ -80,17 +61,17 @@ class TypedTopic:
         place = arange(PROPERTIES, self.roles.device)
         name, count = (
             torch.where((self.roles == role) & self.used, place, scalar(PROPERTIES, place.device)).amin(1)
-            for role in (NAME, COUNT)
+            for role in (Property.NAME, Property.COUNT)
         )
-        return self.single & (self.about != KIND) & (count < name)
+        return self.single & (self.about != About.KIND) & (count < name)
 
 
 class TopicChooser:
     def __init__(self, device: torch.device) -> None:
         self.colours = colours_of_kinds(device)
         self._members, self._unclear = groups_of_kinds(device)
-        self._forms = torch.tensor(FORM_ODDS, device=device)
-        self._abouts = torch.tensor(ABOUT_ODDS, device=device)
+        self._forms = torch.tensor(mix.FORM_ODDS, device=device)
+        self._abouts = torch.tensor(mix.ABOUT_ODDS, device=device)
         self._odds = odds(device)
 
     def __call__(self, scenes: Scenes, relations: Relations, kind: Tensor) -> TypedTopic:
@@ -101,27 +82,28 @@ class TopicChooser:
         about = weighted_choice(self._abouts[form] > 0, self._abouts[form])
         askable = ~self._unclear[:, labels].any(2).T  # [B, groups]
         present = self._members[:, labels].any(2).T
-        group = weighted_choice(askable, torch.where(present, 1.0, _ABSENT_GROUP_ODDS))
-        grouped = ((about == GROUP) | (about == CALLED)) & askable.any(1)
-        about = torch.where(((about == GROUP) | (about == CALLED)) & ~grouped, scalar(SCENE, device), about)
+        group = weighted_choice(askable, torch.where(present, 1.0, mix.ABSENT_GROUP_ODDS))
+        of_group = (about == About.GROUP) | (about == About.CALLED)
+        grouped = of_group & askable.any(1)
+        about = torch.where(of_group & ~grouped, scalar(About.SCENE, device), about)
         alike = (labels == kind[:, None]) & (kind >= 0)[:, None]
         member = self._members[group[:, None], labels] & there
-        match = torch.where((about == KIND)[:, None], alike, torch.where(grouped[:, None], member, there))
+        match = torch.where((about == About.KIND)[:, None], alike, torch.where(grouped[:, None], member, there))
         area = scenes.boxes[..., 2:].prod(2).clamp(min=1e-9).log()
         target, clear = _first(area, match, _LARGER)
         # A property can ask for the largest of a group only where there is one, or none of them.
-        vague = (about == CALLED) & (form == OBJECT) & match.any(1) & ~clear
-        about = torch.where(vague, scalar(SCENE, device), about)
+        vague = (about == About.CALLED) & (form == Form.OBJECT) & match.any(1) & ~clear
+        about = torch.where(vague, scalar(About.SCENE, device), about)
         match = torch.where(vague[:, None], there, match)
         of_all = _first(area, there, _LARGER)
         target, clear = (torch.where(vague, all_, one) for all_, one in zip(of_all, (target, clear), strict=True))
         outer, outermost = self._outer(scenes, area)
         valid = self._valid(labels, relations, about, match, target, clear, outermost)
-        single = form <= OBJECT
+        single = form <= Form.OBJECT
         valid = torch.where(single[:, None], valid, self._listed(labels, match))
         roles, properties = self._roles(form, about, valid)
-        wrapped = (about == CALLED) | ~chance(_TOP_SHARE, form.shape, device)
-        count_first = chance(_COUNTED_SHARE, form.shape, device)
+        wrapped = (about == About.CALLED) | ~chance(mix.TOP_LIST_SHARE, form.shape, device)
+        count_first = chance(mix.COUNTED_LIST_SHARE, form.shape, device)
         return TypedTopic(form, about, kind, group, match, target, outer, roles, properties, wrapped, count_first)
 
     @staticmethod
@@ -144,7 +126,7 @@ class TopicChooser:
     ) -> Tensor:
         """Which properties of one thing have a clear value, [B, R]."""
         scene = arange(len(labels), labels.device)
-        of_kind, empty = about == KIND, ~match.any(1)
+        of_kind, empty = about == About.KIND, ~match.any(1)
         known = clear | empty
         named = known | of_kind
         coloured = (self.colours[labels[scene, target]] != NONE) & (clear | of_kind) & ~empty
@@ -156,22 +138,30 @@ class TopicChooser:
         """Which properties of several things have a clear value, [B, R]."""
         yes, no = torch.ones_like(match[:, 0]), torch.zeros_like(match[:, 0])
         coloured = (~match | (self.colours[labels] != NONE)).all(1)
-        known = {NAME: yes, COUNT: yes, COLOUR: coloured, BOX: yes, WHERE: yes}
+        known: dict[int, Tensor] = {
+            Property.NAME: yes,
+            Property.COUNT: yes,
+            Property.COLOUR: coloured,
+            Property.BOX: yes,
+            Property.WHERE: yes,
+        }
         return torch.stack([known.get(role, no) for role in range(len(typed.ROLES))], 1)
 
     def _roles(self, form: Tensor, about: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Choose properties in an order, those of larger odds earlier."""
-        of_list = form == LIST
-        named_list = of_list & (about != KIND)
-        first = (about == CALLED) & (form == OBJECT) | named_list & chance(_NAME_FIRST, form.shape, form.device)
+        of_list = form == Form.LIST
+        named_list = of_list & (about != About.KIND)
+        first = (about == About.CALLED) & (form == Form.OBJECT) | named_list & chance(
+            mix.NAME_FIRST_SHARE, form.shape, form.device
+        )
         role = arange(valid.shape[1], valid.device)
-        valid = valid & ~((role == COUNT) & (named_list & ~first)[:, None])
+        valid = valid & ~((role == Property.COUNT) & (named_list & ~first)[:, None])
         rate = self._odds[form, about] * valid
         rings = torch.rand(rate.shape, device=rate.device).clamp(min=1e-30).log().neg() / rate
-        rings = torch.where((role == NAME) & first[:, None] & (rate > 0), -1.0, rings)
+        rings = torch.where((role == Property.NAME) & first[:, None] & (rate > 0), -1.0, rings)
         order = rings.argsort(1)[:, :PROPERTIES]
         most = torch.where(of_list, scalar(_LISTED_PROPERTIES, form.device), scalar(PROPERTIES, form.device))
-        alone = (form == SCALAR) | (form == BARE)
+        alone = (form == Form.SCALAR) | (form == Form.BARE)
         most = torch.minimum((rate > 0).sum(1), torch.where(alone, scalar(1, form.device), most))
         return order, 1 + random_below(most)
 
@@ -184,8 +174,6 @@ def _first(values: Tensor, match: Tensor, margin: Tensor | float) -> tuple[Tenso
 
 POINT, TEXT, AREA = range(3)
 """A coordinate pair, a row of values, or a coordinate pair and a size."""
-_PLACE_ODDS = (0.5, 0.8)  # a place is a point, a zone of the image, or a box
-_OUTER_ODDS = (0.25, 0.75)  # the outermost thing is answered by a point, its name, or a box
 _ZONES = 3
 
 
@@ -210,11 +198,11 @@ class TypedTruth:
         kept = (rows == values.number) | (rows == values.false)
         rows = torch.where(empty[:, None, None] & ~kept, scalar(values.null, device), rows)
         outer = topic.outer[:, None].expand(-1, places.shape[1], -1)
-        seen = torch.cat((places[..., None].expand(-1, -1, LEFT), outer), 2)
+        seen = torch.cat((places[..., None].expand(-1, -1, Property.LEFT), outer), 2)
         return TypedValues(count, rows, _types(topic, empty), seen)
 
     def _of_items(self, scenes: Scenes, topic: TypedTopic, places: Tensor, empty: Tensor) -> Tensor:
-        """Rows of the values of single things, [B, N, LEFT]."""
+        """Rows of the values of single things, [B, N, Property.LEFT]."""
         values, device = self._values, places.device
         kind = scenes.labels.gather(1, places)
         many = (scenes.labels[:, None, :] == kind[..., None]).sum(2)
@@ -233,10 +221,10 @@ class TypedTruth:
         return torch.stack(columns, 2)
 
     def _sides(self, scenes: Scenes, relations: Relations, topic: TypedTopic) -> Tensor:
-        """Rows of names of what is beside a thing, or outermost of all, [B, N, R - LEFT]."""
+        """Rows of names of what is beside a thing, or outermost of all, [B, N, R - Property.LEFT]."""
         outer = scenes.labels.gather(1, topic.outer)
         beside = relations.nearest[arange(len(outer), outer.device), :, topic.target]
-        beside = torch.where((topic.about == KIND)[:, None], beside, outer[:, :4])
+        beside = torch.where((topic.about == About.KIND)[:, None], beside, outer[:, :4])
         kind = torch.cat((beside, outer[:, 4:]), 1)
         rows = torch.where(kind >= 0, self._values.name + kind, scalar(self._values.null, kind.device))
         return rows[:, None].expand(-1, scenes.labels.shape[1], -1)
@@ -248,7 +236,9 @@ def _items(scenes: Scenes, topic: TypedTopic) -> tuple[Tensor, Tensor]:
     order = reading_order(scenes.boxes, match)
     ranked = labels.gather(1, order)
     again = (ranked[:, :, None] == ranked[:, None, :]).tril(-1).any(2)
-    of_kinds = ((topic.form == LIST) & topic.has(COUNT)) | ((topic.form == BARE) & topic.has(NAME))
+    of_kinds = ((topic.form == Form.LIST) & topic.has(Property.COUNT)) | (
+        (topic.form == Form.BARE) & topic.has(Property.NAME)
+    )
     wanted = match.gather(1, order) & ~(again & of_kinds[:, None])
     order = order.gather(1, (~wanted).int().argsort(dim=1, stable=True))
     places = torch.where(topic.single[:, None], topic.target[:, None], order)
@@ -263,9 +253,9 @@ def _types(topic: TypedTopic, empty: Tensor) -> Tensor:
         return (share >= odds[0]).long() + (share >= odds[1]).long()
 
     text, area, point = (scalar(kind, device).expand(batch) for kind in (TEXT, AREA, POINT))
-    where = torch.where((topic.form == SCALAR) | (topic.form == BARE), point, drawn(_PLACE_ODDS))
-    outer = torch.where(topic.about == OUTER, drawn(_OUTER_ODDS), text)
-    types = torch.stack([*[text] * BOX, area, where, *[outer] * topic.outer.shape[1]], 1)
+    where = torch.where((topic.form == Form.SCALAR) | (topic.form == Form.BARE), point, drawn(mix.WHERE_ODDS))
+    outer = torch.where(topic.about == About.OUTER, drawn(mix.OUTER_ODDS), text)
+    types = torch.stack([*[text] * Property.BOX, area, where, *[outer] * topic.outer.shape[1]], 1)
     return torch.where(empty[:, None], text[:, None], types)
 
 

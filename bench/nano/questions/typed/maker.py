@@ -10,46 +10,21 @@ An answer is its cells side by side, at most `CELLS` of them: item after item, p
 that is too long for its row is cut; its beginning still counts in the loss.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from bench.nano.questions import mix
 from bench.nano.questions.choices import Relations, chance
 from bench.nano.questions.grounding import Vocabulary
 from bench.nano.questions.layout import ANSWER, BOS, Part, Questions, arange, join_parts, masked, padded, scalar, token
 from bench.nano.questions.names import random_below
 from bench.nano.questions.typed.choices import TEXT, TopicChooser, TypedTopic, TypedTruth, TypedValues, natives
-from bench.nano.questions.typed.tables import (
-    BARE,
-    BOX,
-    CALLED,
-    COUNT,
-    GROUP,
-    KIND,
-    LEFT,
-    LIST,
-    NAME,
-    OBJECT,
-    OUTER,
-    PRESENT,
-    SCALAR,
-    SCENE,
-    Keys,
-    Runs,
-    Values,
-)
+from bench.nano.questions.typed.tables import About, Form, Keys, Property, Values, punctuation
 from bench.nano.scenes.batched.compose import Scenes
 
-TYPED_LENGTH = 128
 CELLS = 24
-_FORCED = 0.2
-"""What weighs a token that the grammar forces, or nearly so; one that decides something weighs 1."""
-_BEGUN, _BEGUN_LIST = 0.02, 0.3
-"""Without a grammar the same questions are answered in words: how JSON begins is to be left to the grammar. Whether a
-list is empty is not."""
-_MAIN_SHARE, _BOXES_SHARE = 0.45, 0.6
-_APART = 0.4
-"""Share of the strings, and of the lists of strings or objects, that begin with a quote or a brace of their own: where
-the model took a property for a number and the schema wants a string, the colon has been written alone."""
 
 
 class TypedMaker:
@@ -59,7 +34,7 @@ class TypedMaker:
         self._values, self._keys = Values(encode, device), Keys(encode, device)
         self._truth = TypedTruth(self._values, self._choose.colours)
         self._prefix = padded([vocabulary.prompts["query"]["prefix"]], device)
-        runs = Runs(encode, device)
+        runs = partial(punctuation, encode, device)
         # Rows of each table: for a number and for a string beside it.
         self._colon, self._comma = runs('":', '":"'), runs(',"', '","')
         self._quote, self._begun = runs('"'), runs("", '"', '{"', '{"', "")  # the second half of what is written apart
@@ -84,20 +59,20 @@ class TypedMaker:
         words = self._words(topic)
         prompt = [self._prefix.expand(len(words), -1), words, token(ANSWER, words)]
         parts = [Part(ids) for ids in prompt] + self._answer(scenes, topic, truth)
-        return join_parts(parts, TYPED_LENGTH)
+        return join_parts(parts, mix.LENGTHS["typed"])
 
     def _words(self, topic: TypedTopic) -> Tensor:
         names, device = self._vocabulary.names, topic.form.device
-        boxes = topic.has(BOX) & chance(_BOXES_SHARE, topic.form.shape, device) & (topic.form >= LIST)
-        count = topic.has(COUNT) & ~(topic.form >= LIST)
-        main = chance(_MAIN_SHARE, topic.form.shape, device) & ~topic.counts_all & (topic.about == SCENE)
-        main = (main & (topic.form == OBJECT)) | ((topic.form == SCALAR) & (topic.about == SCENE))
+        boxes = topic.has(Property.BOX) & chance(mix.BOXES_SHARE, topic.form.shape, device) & (topic.form >= Form.LIST)
+        count = topic.has(Property.COUNT) & ~(topic.form >= Form.LIST)
+        main = chance(mix.MAIN_SHARE, topic.form.shape, device) & ~topic.counts_all & (topic.about == About.SCENE)
+        main = (main & (topic.form == Form.OBJECT)) | ((topic.form == Form.SCALAR) & (topic.about == About.SCENE))
         case = torch.where(boxes | main, scalar(1, device), scalar(0, device))
-        only_value = topic.form == SCALAR
+        only_value = topic.form == Form.SCALAR
         case = torch.where(only_value & count, scalar(2, device), case)
-        case = torch.where(only_value & topic.has(PRESENT), scalar(3, device), case)
+        case = torch.where(only_value & topic.has(Property.PRESENT), scalar(3, device), case)
         group = self._group[topic.form, topic.about, case]
-        of_group = topic.about == GROUP
+        of_group = topic.about == About.GROUP
         return self._vocabulary.wording(
             group, torch.where(of_group, names.groups + topic.group, names(torch.where(of_group, 0, topic.kind)))
         )
@@ -115,19 +90,19 @@ class TypedMaker:
         text = type_ == TEXT
         quoted = (self._values.quoted[row] & text).long()
         last = torch.cat((torch.zeros_like(quoted[:, :1]), quoted[:, :-1]), 1)
-        bare = (topic.form == SCALAR) | (topic.form == BARE)
+        bare = (topic.form == Form.SCALAR) | (topic.form == Form.BARE)
         keyed = there & ~bare[:, None]
         first, further = place == 0, (cell > 0) & there
-        apart = chance(_APART, keyed.shape, device)
+        apart = chance(mix.APART_SHARE, keyed.shape, device)
         values = self._values.ids[row]
         keys = self._property(topic).gather(1, place[..., None].expand(-1, -1, self._keys.ids.shape[2]))
         numbers, places = natives(scenes, type_, instance, there)
         columns = [
             (masked((further & first)[..., None], self._next[2 * bare[:, None].long() + last]), 1.0),
-            (masked((further & ~first)[..., None], self._comma[last]), _FORCED),
-            (masked(keyed[..., None], keys), _FORCED),
-            (masked(keyed[..., None], self._colon[quoted * ~apart]), _FORCED),
-            (masked((keyed & apart & (quoted > 0))[..., None], self._quote[0]), _FORCED),
+            (masked((further & ~first)[..., None], self._comma[last]), mix.FORCED_WEIGHT),
+            (masked(keyed[..., None], keys), mix.FORCED_WEIGHT),
+            (masked(keyed[..., None], self._colon[quoted * ~apart]), mix.FORCED_WEIGHT),
+            (masked((keyed & apart & (quoted > 0))[..., None], self._quote[0]), mix.FORCED_WEIGHT),
             (masked((there & text)[..., None], values), 1.0),
             (numbers, 1.0),
         ]
@@ -141,9 +116,9 @@ class TypedMaker:
 
     def _property(self, topic: TypedTopic) -> Tensor:
         role, keys = topic.roles, self._keys
-        sided = (topic.about == OUTER)[:, None] & (role >= LEFT) & (role < LEFT + 4)
-        called = (topic.about == CALLED)[:, None] & (role == NAME) & (topic.form == OBJECT)[:, None]
-        lot = torch.where(sided, keys.outer + role - LEFT, role)
+        sided = (topic.about == About.OUTER)[:, None] & (role >= Property.LEFT) & (role < Property.LEFT + 4)
+        called = (topic.about == About.CALLED)[:, None] & (role == Property.NAME) & (topic.form == Form.OBJECT)[:, None]
+        lot = torch.where(sided, keys.outer + role - Property.LEFT, role)
         return self._drawn(torch.where(called, keys.group + topic.group[:, None], lot))
 
     def _drawn(self, lot: Tensor) -> Tensor:
@@ -151,42 +126,44 @@ class TypedMaker:
 
     def _opening(self, scenes: Scenes, topic: TypedTopic, quoted: Tensor, count: Tensor) -> list[Part]:
         device, batch = quoted.device, len(quoted)
-        single, objects = topic.single, ((topic.form == OBJECT) | (topic.form == LIST)).long()
-        way = 2 * objects + quoted
+        single, way = topic.single, 2 * topic.objects + quoted
         inside = torch.where(count > 0, way, scalar(4, device))
-        apart = chance(_APART, inside.shape, device) & (count > 0)
+        apart = chance(mix.APART_SHARE, inside.shape, device) & (count > 0)
         top = ~single & ~topic.wrapped
         inner = ~single & topic.wrapped
-        counted_first = inner & topic.counted
-        of_kind = (topic.about == KIND) | (topic.about == GROUP)
+        counted, forced = inner & topic.counted, mix.FORCED_WEIGHT
+        of_kind = (topic.about == About.KIND) | (topic.about == About.GROUP)
         total = torch.where(of_kind, topic.match.sum(1), (scenes.labels >= 0).sum(1))
-        names = (topic.form == BARE) & topic.has(NAME)
-        lot = self._keys.lists + (topic.form == BARE).long() * torch.where(names, scalar(1, device), scalar(2, device))
-        lot = torch.where(topic.about == CALLED, self._keys.groups + topic.group, lot)
+        names = (topic.form == Form.BARE) & topic.has(Property.NAME)
+        lot = self._keys.lists + (topic.form == Form.BARE).long() * (2 - names.long())
+        lot = torch.where(topic.about == About.CALLED, self._keys.groups + topic.group, lot)
         return [
-            Part(masked(single[:, None], self._open[way]), weight=_BEGUN),
-            Part(masked(top[:, None], self._top[inside * ~apart]), weight=_BEGUN_LIST),
-            Part(masked((top & apart)[:, None], self._begun[inside]), weight=_FORCED),
-            Part(masked(inner[:, None], self._key.expand(batch, -1)), weight=_BEGUN),
-            Part(masked(counted_first[:, None], self._drawn(scalar(COUNT, device).expand(batch))), weight=_FORCED),
-            Part(masked(counted_first[:, None], self._colon[:1].expand(batch, -1)), weight=_FORCED),
-            Part(masked(counted_first[:, None], self._values.ids[self._values.number + total]), weight=1.0),
-            Part(masked(counted_first[:, None], self._comma[:1].expand(batch, -1)), weight=_FORCED),
-            Part(masked(inner[:, None], self._drawn(lot)), weight=_FORCED),
-            Part(masked(inner[:, None], self._inner[inside * ~apart]), weight=1.0),
-            Part(masked((inner & apart)[:, None], self._begun[inside]), weight=_FORCED),
+            _part(single, self._open[way], mix.BEGUN_WEIGHT),
+            _part(top, self._top[inside * ~apart], mix.BEGUN_LIST_WEIGHT),
+            _part(top & apart, self._begun[inside], forced),
+            _part(inner, self._key, mix.BEGUN_WEIGHT),
+            _part(counted, self._drawn(scalar(Property.COUNT, device).expand(batch)), forced),
+            _part(counted, self._colon[:1], forced),
+            _part(counted, self._values.ids[self._values.number + total], 1.0),
+            _part(counted, self._comma[:1], forced),
+            _part(inner, self._drawn(lot), forced),
+            _part(inner, self._inner[inside * ~apart], 1.0),
+            _part(inner & apart, self._begun[inside], forced),
         ]
 
     def _closing(self, topic: TypedTopic, quoted: Tensor, count: Tensor) -> list[Part]:
-        objects = ((topic.form == OBJECT) | (topic.form == LIST)).long()
+        way = 2 * topic.objects + quoted
         whole = count * topic.properties <= CELLS
-        way = 2 * objects + quoted
-        ends = masked((~topic.single & (count > 0) & whole)[:, None], self._end[way + 4 * topic.wrapped.long()])
         return [
-            Part(masked((topic.single & whole)[:, None], self._close[way]), weight=_FORCED),
-            Part(ends, weight=1.0),
-            Part(masked(whole[:, None], token(BOS, ends)), weight=_FORCED),
+            _part(topic.single & whole, self._close[way], mix.FORCED_WEIGHT),
+            _part(~topic.single & (count > 0) & whole, self._end[way + 4 * topic.wrapped.long()], 1.0),
+            _part(whole, token(BOS, whole), mix.FORCED_WEIGHT),
         ]
+
+
+def _part(where: Tensor, ids: Tensor, weight: float) -> Part:
+    """Return ids [B or 1, W] in the rows in which they are written, [B]."""
+    return Part(masked(where[:, None], ids), weight=weight)
 
 
 def _groups(vocabulary: Vocabulary, device: torch.device) -> Tensor:
@@ -195,14 +172,15 @@ def _groups(vocabulary: Vocabulary, device: torch.device) -> Tensor:
     The cases: plainly, about the largest or with boxes, and of values alone: how many, whether there is one.
     """
     number_of = vocabulary.wording.group
-    one = {SCENE: ("scene", "main"), KIND: ("kind", "kind"), GROUP: ("group", "group")}
-    several = {SCENE: ("list", "list boxes"), KIND: ("kind list", "kind boxes"), GROUP: ("group list", "group boxes")}
-    value = {SCENE: ("scene", "main"), KIND: ("kind place", "kind place"), GROUP: ("group", "group")}
-    counts = {SCENE: "total", KIND: "count", GROUP: "count"}
-    table = torch.zeros(4, 5, 4, dtype=torch.long)
-    for form, groups in ((SCALAR, value), (OBJECT, one), (LIST, several), (BARE, several)):
-        for about in range(5):
-            asked = about if about in groups else SCENE
+    scene, kind, group = About.SCENE, About.KIND, About.GROUP
+    one = {scene: ("scene", "main"), kind: ("kind", "kind"), group: ("group", "group")}
+    several = {scene: ("list", "list boxes"), kind: ("kind list", "kind boxes"), group: ("group list", "group boxes")}
+    value = one | {kind: ("kind place", "kind place")}
+    counts = {scene: "total", kind: "count", group: "count"}
+    table = torch.zeros(len(Form), len(About), 4, dtype=torch.long)
+    for form, groups in ((Form.SCALAR, value), (Form.OBJECT, one), (Form.LIST, several), (Form.BARE, several)):
+        for about in About:
+            asked = about if about in groups else scene
             names = [f"typed {name}" for name in groups[asked]]
             table[form, about] = torch.tensor([number_of[name] for name in (*names, counts[asked], "existence")])
     return table.to(device)

@@ -1,67 +1,49 @@
-"""Token tables of typed answers: property names, values, JSON punctuation, and odds."""
+"""Token tables of typed answers: property names, values, JSON punctuation."""
+
+from enum import IntEnum
 
 import torch
 from torch import Tensor
 
 from bench.nano.questions.layout import NONE, padded
+from bench.nano.questions.mix import PROPERTY_ODDS
 from bench.nano.questions.names import NUMBERS, Encode
 from bench.nano.questions.text import typed
 from bench.nano.questions.text.colours import COLOUR_NOUNS
 from bench.nano.questions.text.language import ZONES
-from bench.nano.questions.text.typed import Role
 from bench.nano.scenes.objects import COLOURS, load_objects
 
-NAME, COUNT, PRESENT, COLOUR, BOX, WHERE, LEFT, RIGHT, ABOVE, BELOW, LARGEST, SMALLEST = range(len(typed.ROLES))
-SCALAR, OBJECT, LIST, BARE = range(4)
-"""A value alone; an object; a list of objects; a list of values."""
-SCENE, KIND, GROUP, OUTER, CALLED = range(5)
-"""What it is about: the image; a kind or a group that the question names; what is outermost or largest in the
-image; a group by which a property is called."""
 
-FORM_ODDS = (0.14, 0.46, 0.24, 0.16)
-ABOUT_ODDS = (
-    (0.35, 0.55, 0.10, 0.0, 0.0),
-    (0.25, 0.45, 0.08, 0.12, 0.10),
-    (0.45, 0.30, 0.15, 0.0, 0.10),
-    (0.45, 0.35, 0.12, 0.0, 0.08),
-)  # fmt: skip
-"""By form: how often it is about what."""
-_ODDS: dict[int, tuple[dict[Role, float], ...]] = {
-    SCALAR: (
-        {"count": 1, "name": 1, "box": 0.7, "where": 0.7},
-        {"count": 1, "present": 1, "box": 1, "where": 1},
-        {"count": 1, "name": 1, "box": 0.7, "where": 0.7},
-        {},
-        {},
-    ),
-    OBJECT: (
-        {"name": 5, "count": 2, "colour": 2, "box": 3, "where": 3},
-        {"name": 2, "count": 2, "present": 2, "colour": 1.5, "box": 3, "where": 3,
-         "left": 0.3, "right": 0.3, "above": 0.3, "below": 0.3},
-        {"name": 4, "count": 1.5, "colour": 1.5, "box": 3, "where": 3},
-        {"count": 0.3, "left": 1, "right": 1, "above": 1, "below": 1, "largest": 1.5, "smallest": 1},
-        {"name": 4, "count": 1.5, "colour": 1.5, "box": 3, "where": 3},
-    ),
-    LIST: (
-        {"name": 4, "count": 1.5, "colour": 1, "box": 2, "where": 1},
-        {"name": 1, "box": 2, "where": 1.5},
-        {"name": 4, "count": 1.5, "colour": 1, "box": 2, "where": 1},
-        {},
-        {"name": 4, "count": 1.5, "colour": 1, "box": 2, "where": 1},
-    ),
-    BARE: (
-        {"name": 3, "box": 1, "where": 1},
-        {"box": 1, "where": 1},
-        {"name": 3, "box": 1, "where": 1},
-        {},
-        {"name": 3, "box": 1, "where": 1},
-    ),
-}  # fmt: skip
-"""By form and by what it is about: how often it has which properties."""
+class Property(IntEnum):
+    """Places of `typed.ROLES`."""
+
+    NAME, COUNT, PRESENT, COLOUR, BOX, WHERE, LEFT, RIGHT, ABOVE, BELOW, LARGEST, SMALLEST = range(12)
+
+
+class Form(IntEnum):
+    """A value alone; an object; a list of objects; a list of values."""
+
+    SCALAR = 0
+    OBJECT = 1
+    LIST = 2
+    BARE = 3
+
+
+class About(IntEnum):
+    """What an answer is about: the scene; a kind or a group that the question names; the outermost or largest things;
+    a group that names a property.
+    """
+
+    SCENE = 0
+    KIND = 1
+    GROUP = 2
+    OUTER = 3
+    CALLED = 4
 
 
 def odds(device: torch.device) -> Tensor:
-    rows = [[[float(one.get(role, 0)) for role in typed.ROLES] for one in _ODDS[form]] for form in range(len(_ODDS))]
+    """Return odds of properties by form, by what they are about, and by role: [forms, abouts, R]."""
+    rows = [[[float(one.get(role, 0)) for role in typed.ROLES] for one in form] for form in PROPERTY_ODDS]
     return torch.tensor(rows, device=device)
 
 
@@ -88,7 +70,7 @@ class Keys:
     def __init__(self, encode: Encode, device: torch.device) -> None:
         lots = [typed.NAMES[role] for role in typed.ROLES]
         self.outer = len(lots)
-        lots += [typed.OUTER_NAMES[typed.ROLES[role]] for role in (LEFT, RIGHT, ABOVE, BELOW)]
+        lots += [typed.OUTER_NAMES[role] for role in ("left", "right", "above", "below")]
         self.group = len(lots)
         lots += [(singular,) for singular, _ in typed.GROUPS]
         self.lists = len(lots)
@@ -101,18 +83,12 @@ class Keys:
         self.sizes = torch.tensor(list(map(len, lots)), device=device)
 
 
-class Runs:
-    """JSON's punctuation, a run of it a row."""
-
-    def __init__(self, encode: Encode, device: torch.device) -> None:
-        self._encode, self._device = encode, device
-
-    def __call__(self, *runs: str) -> Tensor:
-        """Return a table of runs [runs, W]; an empty one has no id."""
-        table = padded([self._encode(run) for run in runs], self._device, 1)
-        if table.shape[1] > 1:
-            raise ValueError(f"runs of punctuation are single tokens, which one of {runs} is not")
-        return table
+def punctuation(encode: Encode, device: torch.device, *runs: str) -> Tensor:
+    """Return a table of runs of JSON's punctuation, one token each [runs, 1]; an empty one has no id."""
+    table = padded([encode(run) for run in runs], device, 1)
+    if table.shape[1] > 1:
+        raise ValueError(f"runs of punctuation are single tokens, which one of {runs} is not")
+    return table
 
 
 def colours_of_kinds(device: torch.device) -> Tensor:
