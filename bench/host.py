@@ -22,9 +22,7 @@ from photonlite.batch import EncodeJob, SamplingParams, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
-from photonlite.grammar.decoding.base import Vocabulary
-from photonlite.grammar.decoding.spatial import DetectGrammar
-from photonlite.grammar.decoding.text import TextGrammar
+from photonlite.grammar.decoding.grammars import DetectGrammar, TextGrammar, Vocabulary
 from photonlite.request import Grammar, Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.scheduler import Scheduler

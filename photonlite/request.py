@@ -104,7 +104,7 @@ class Allowed:
     # probability of going on is wanted.
     end: int | None = None
     # Where set, the ids to sample from as bits, in place of `ids` and `suppressed`; immutable. int32 ``[words]``, laid
-    # out by `grammar.automata.mask`.
+    # out by `grammar.decoding.mask`.
     mask: npt.NDArray[np.int32] | None = field(default=None, compare=False)
     scored: tuple[int, ...] = ()  # at most MAX_SCORED ids whose probabilities are wanted, at temperature 1
 

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import pytest
 
 from photonlite.api import session
-from photonlite.grammar.automata.tables import Automaton, SpecialIds
-from photonlite.grammar.automata.trie import TokenBytes
+from photonlite.grammar.automata.tables import SpecialIds
 from photonlite.grammar.compiler.client import COUNTERS, GAUGES
 from photonlite.grammar.compiler.worker import compile_with
+from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
 from photonlite.grammar.spec import GrammarSpec
 
 
@@ -29,7 +28,7 @@ class Workshop:
         self._build = lru_cache(compile_with(pieces, ids))
 
     def automaton(self, spec: GrammarSpec) -> Automaton:
-        return replace(self._build(spec), pieces=self._pieces)
+        return Automaton(self._build(spec), self._pieces)
 
 
 class FakeCompiler:

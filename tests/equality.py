@@ -19,7 +19,8 @@ import torch
 from photonlite.config import EngineConfig, KvDtype
 from photonlite.engine.engine import Engine
 from photonlite.errors import RequestCancelledError
-from photonlite.grammar.automata.tables import Automaton, SpecialIds
+from photonlite.grammar.automata.tables import SpecialIds
+from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.images.crops import ImageCrops
 from photonlite.models.moondream.model import MoondreamModel

@@ -9,7 +9,7 @@ import torch
 
 from bench.bubble.report import table
 from bench.bubble.subjects import Subject
-from photonlite.grammar.automata.mask import words
+from photonlite.grammar.automata.tables import words
 from photonlite.runner.graphs import Capturer, CudaCapturer, GraphOptions, GraphReport
 from photonlite.runner.slot import SlotShape
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner

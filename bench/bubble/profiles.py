@@ -17,7 +17,8 @@ from bench.bubble.subjects import Subject, Workload, requests
 from photonlite.batch import SamplingParams
 from photonlite.device.base import Device
 from photonlite.device.names import open_device
-from photonlite.grammar.automata.mask import MaskCache, words
+from photonlite.grammar.automata.tables import words
+from photonlite.grammar.decoding.mask import MaskCache
 from photonlite.request import Allowed
 from photonlite.runner.graphs import GraphOptions
 from photonlite.runner.sampling_params import Variant, write_choice

@@ -11,9 +11,7 @@ from torch import nn
 
 from bench.bubble.stops import StopModel
 from photonlite.config import EngineConfig
-from photonlite.grammar.decoding.base import Vocabulary
-from photonlite.grammar.decoding.spatial import DetectGrammar
-from photonlite.grammar.decoding.text import TextGrammar
+from photonlite.grammar.decoding.grammars import DetectGrammar, TextGrammar, Vocabulary
 from photonlite.models.base import Model
 from photonlite.models.loading import resolve
 from photonlite.models.moondream.config import MoondreamConfig

@@ -4,7 +4,6 @@ The others are optional: xgrammar (which wants transformers at its import, thoug
 All write JSON without spaces, so that the same text belongs to the spec of each.
 """
 
-import dataclasses
 import importlib
 import json
 from abc import ABC, abstractmethod
@@ -15,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from bench.grammar.samples import Vocabulary
-from photonlite.grammar.automata.mask import MaskCache, words
-from photonlite.grammar.automata.trie import TokenBytes
+from photonlite.grammar.automata.tables import words
 from photonlite.grammar.compiler.worker import compile_with
+from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
+from photonlite.grammar.decoding.mask import MaskCache
 from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.request import Token
@@ -72,7 +72,7 @@ class Own(Library):
 
     def compile(self, spec: GrammarSpec) -> Any:
         """Return the automaton."""
-        return dataclasses.replace(self._build(spec), pieces=self._pieces)
+        return Automaton(self._build(spec), self._pieces)
 
     def begin(self, compiled: Any) -> Answer:
         """Begin an answer."""

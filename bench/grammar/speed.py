@@ -19,9 +19,9 @@ from bench.grammar.samples import Vocabulary
 from photonlite.grammar.automata.alphabet import BOX
 from photonlite.grammar.automata.builder import build_automaton
 from photonlite.grammar.automata.dfa import compile_dfa
-from photonlite.grammar.automata.tables import Automaton
 from photonlite.grammar.automata.trie import TokenTrie
-from photonlite.grammar.decoding.text import TextGrammar
+from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
+from photonlite.grammar.decoding.grammars import TextGrammar
 from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.request import Grammar, Request
 
@@ -77,9 +77,9 @@ class Speed:
 
     @functools.cached_property
     def _automata(self) -> dict[str, Automaton | None]:
-        trie = TokenTrie(self._vocabulary.pieces)
+        trie, pieces = TokenTrie(self._vocabulary.pieces), TokenBytes(self._vocabulary.pieces)
         built = {
-            name: build_automaton(compile_dfa(pattern, native=True), trie, self._vocabulary.ids)
+            name: Automaton(build_automaton(compile_dfa(pattern, native=True), trie, self._vocabulary.ids), pieces)
             for name, pattern in PATTERNS.items()
         }
         return {PLAIN: None, **built}

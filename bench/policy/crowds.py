@@ -20,8 +20,7 @@ from bench.policy.modelled import H200, WORD, ModelledRunner
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
-from photonlite.grammar.decoding.base import Vocabulary
-from photonlite.grammar.decoding.text import TextGrammar
+from photonlite.grammar.decoding.grammars import TextGrammar, Vocabulary
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence

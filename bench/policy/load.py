@@ -14,8 +14,7 @@ from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
 from photonlite.errors import DeadlineError
-from photonlite.grammar.decoding.base import Vocabulary
-from photonlite.grammar.decoding.text import TextGrammar
+from photonlite.grammar.decoding.grammars import TextGrammar, Vocabulary
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.scheduler import Scheduler

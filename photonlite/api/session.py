@@ -23,8 +23,9 @@ from photonlite.engine.engine import Engine
 from photonlite.engine.handle import RequestHandle, TokenStream
 from photonlite.engine.memory_gate import MemoryGate
 from photonlite.errors import DeadlineError, ModelError
-from photonlite.grammar.automata.tables import Automaton, SpecialIds
+from photonlite.grammar.automata.tables import SpecialIds
 from photonlite.grammar.compiler.client import GrammarCompiler
+from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.images.isolation.pool import DecodePool, default_workers
 from photonlite.images.pool import ImagePool
 from photonlite.models.checkpoint import LoadedModel

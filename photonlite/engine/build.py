@@ -16,7 +16,7 @@ from photonlite.config import EngineConfig
 from photonlite.device.cores import compute_threads
 from photonlite.device.names import open_device
 from photonlite.engine.core import EngineCore
-from photonlite.grammar.automata.mask import words
+from photonlite.grammar.automata.tables import words
 from photonlite.images.packing import MOST_BYTES
 from photonlite.kernels.fp8 import require_fp8_linears
 from photonlite.models.base import CropEncoder, Model, ModelShape, PromptDecoder, UnfusedModel

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from photonlite.batch import SamplingParams
-from photonlite.grammar.automata.mask import MaskCache
+from photonlite.grammar.decoding.mask import MaskCache
 from photonlite.request import MAX_SCORED, Allowed
 
 Variant = Literal["text", "coordinate", "size", "decide", "mixed", "scored"]

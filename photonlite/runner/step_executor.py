@@ -22,7 +22,7 @@ import numpy as np
 from photonlite.batch import CropGroup, EncodeJob, PageCopy, SamplingParams, ScheduledBatch, Step
 from photonlite.device.base import Device, Event, Stream
 from photonlite.errors import NumericalError
-from photonlite.grammar.automata.mask import MaskCache
+from photonlite.grammar.decoding.mask import MaskCache
 from photonlite.observe.trace import Tracer, Track
 from photonlite.request import Token
 from photonlite.runner.sampling_params import (

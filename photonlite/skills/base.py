@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
-from photonlite.grammar.decoding.base import PathIds, Vocabulary
+from photonlite.grammar.decoding.grammars import PathIds, Vocabulary
 from photonlite.request import Completion, Token
 from photonlite.results import Box, Detections, Point, Points, Segments
 from photonlite.results.spatial import ResultInfo

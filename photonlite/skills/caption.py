@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from typing import Unpack
 
-from photonlite.grammar.decoding.text import TextGrammar
+from photonlite.grammar.decoding.grammars import TextGrammar
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Caption
 from photonlite.results.text import TextInfo

@@ -1,6 +1,6 @@
 """Find every instance of an object: boxes."""
 
-from photonlite.grammar.decoding.spatial import DetectGrammar
+from photonlite.grammar.decoding.grammars import DetectGrammar
 from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Detections
 from photonlite.skills.base import Prompts, box, clean_object, groups, room_after, score, spatial_info

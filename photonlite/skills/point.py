@@ -1,6 +1,6 @@
 """Point at every instance of an object."""
 
-from photonlite.grammar.decoding.spatial import PointGrammar
+from photonlite.grammar.decoding.grammars import PointGrammar
 from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Points
 from photonlite.skills.base import (

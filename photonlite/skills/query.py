@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from photonlite.errors import SpatialRefError
-from photonlite.grammar.decoding.base import Vocabulary
-from photonlite.grammar.decoding.text import ReasoningGrammar, TextGrammar
+from photonlite.grammar.decoding.grammars import ReasoningGrammar, TextGrammar, Vocabulary
 from photonlite.request import Completion, Grammar, Request, SamplingSettings, Token
 from photonlite.results import Answer
 from photonlite.results.text import TextInfo, TokenReader

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from photonlite.grammar.decoding.base import PATH_GRID, PathIds
-from photonlite.grammar.decoding.spatial import SegmentGrammar
+from photonlite.grammar.decoding.grammars import PATH_GRID, PathIds, SegmentGrammar
 from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Segments
 from photonlite.results.svg import path_to_polygon

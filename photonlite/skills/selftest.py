@@ -1,7 +1,7 @@
 """A tiny question through every skill and every head, which finds checkpoints that compute NaN."""
 
 from photonlite.errors import UnsupportedSkillError
-from photonlite.grammar.decoding.base import Vocabulary
+from photonlite.grammar.decoding.grammars import Vocabulary
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 from photonlite.skills.base import Prompts
 

@@ -9,8 +9,7 @@ import torch
 
 from photonlite.batch import Step
 from photonlite.errors import EngineDiedError, NumericalError, OutOfMemoryError, RequestCancelledError, StepError
-from photonlite.grammar.decoding.base import Vocabulary
-from photonlite.grammar.decoding.spatial import DetectGrammar
+from photonlite.grammar.decoding.grammars import DetectGrammar, Vocabulary
 from photonlite.request import Token
 from photonlite.runner.pipeline import Pipeline
 from photonlite.sequence import Sequence

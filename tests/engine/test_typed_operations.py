@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from photonlite.batch import SamplingParams
-from photonlite.grammar.automata.mask import MaskCache, words
-from photonlite.grammar.automata.tables import Automaton, SpecialIds
+from photonlite.grammar.automata.tables import SpecialIds, words
+from photonlite.grammar.decoding.automaton import Automaton
+from photonlite.grammar.decoding.mask import MaskCache
 from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.kernels.columns import PARAM_COLUMNS

@@ -7,7 +7,7 @@ import pytest
 from bench.grammar import __main__ as command
 from bench.grammar import libraries, masks
 from bench.grammar.samples import samples, shipped
-from photonlite.grammar.automata.tables import DEAD_END
+from photonlite.grammar.decoding.automaton import DEAD_END
 
 
 @pytest.mark.long
@@ -40,9 +40,9 @@ def test_every_text_belongs_to_its_spec() -> None:
         automaton = own.compile(sample.spec)
         state = automaton.start
         for token_id in vocabulary.encode(sample.text) if sample.text else ():
-            state = automaton.guide.after(state, token_id)
+            state = automaton.after(state, token_id)
         assert state != DEAD_END
-        assert not sample.text or automaton.accepts[state]
+        assert not sample.text or automaton.tables.accepts[state]
 
 
 def test_a_library_that_does_not_compile_a_spec_leaves_a_gap_and_its_reason(

@@ -3,9 +3,11 @@
 from hypothesis import strategies as st
 
 from photonlite.grammar.automata.alphabet import RESERVED
+from photonlite.grammar.automata.builder import build_automaton
 from photonlite.grammar.automata.dfa import Dfa
 from photonlite.grammar.automata.tables import SpecialIds
 from photonlite.grammar.automata.trie import TokenTrie
+from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
 
 END, COORDINATE, SIZE = 0, 1, 2
 SPECIAL = (b"", b"", b"")
@@ -36,6 +38,9 @@ class Vocabulary:
         self.pieces = (*SPECIAL, *pieces)
         self.ids = SpecialIds(END, COORDINATE, SIZE, len(self.pieces))
         self.trie = TokenTrie(self.pieces)
+
+    def automaton(self, dfa: Dfa) -> Automaton:
+        return Automaton(build_automaton(dfa, self.trie, self.ids), TokenBytes(self.pieces))
 
     def letters(self, token_id: int) -> bytes:
         return {END: b"", COORDINATE: b"\x04", SIZE: b"\x05"}.get(token_id, self.pieces[token_id])

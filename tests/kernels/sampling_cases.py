@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from photonlite.batch import SamplingParams
-from photonlite.grammar.automata.mask import MaskCache, words
+from photonlite.grammar.automata.tables import words
+from photonlite.grammar.decoding.mask import MaskCache
 from photonlite.kernels.columns import FINITE, PARAM_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS
 from photonlite.kernels.reference.sampling import Logits, SamplingOutput
 from photonlite.request import Allowed

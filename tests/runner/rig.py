@@ -16,7 +16,7 @@ from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, Sampling
 from photonlite.config import KvDtype
 from photonlite.device.base import Array
 from photonlite.device.cuda import CudaDevice
-from photonlite.grammar.automata.mask import words
+from photonlite.grammar.automata.tables import words
 from photonlite.images.crops import ImageCrops
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.decode import FusedDecode

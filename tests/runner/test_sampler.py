@@ -9,7 +9,8 @@ from torch import Tensor
 
 from photonlite.batch import SamplingParams
 from photonlite.errors import NumericalError
-from photonlite.grammar.automata.mask import MaskCache, words
+from photonlite.grammar.automata.tables import words
+from photonlite.grammar.decoding.mask import MaskCache
 from photonlite.kernels.columns import PARAM_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS, U0, U1, U2
 from photonlite.kernels.reference.sampling import SamplingOutput
 from photonlite.request import MAX_SCORED, Allowed, SamplingSettings, Token

@@ -6,7 +6,8 @@ import numpy.typing as npt
 import pytest
 
 from photonlite.batch import SamplingParams
-from photonlite.grammar.automata.mask import MaskCache, words
+from photonlite.grammar.automata.tables import words
+from photonlite.grammar.decoding.mask import MaskCache
 from photonlite.kernels.columns import (
     BIN0,
     BIN1,

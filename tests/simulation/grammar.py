@@ -10,8 +10,7 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from photonlite.grammar.decoding.spatial import DetectGrammar, PointGrammar
-from photonlite.grammar.decoding.text import ReasoningGrammar, TextGrammar
+from photonlite.grammar.decoding.grammars import DetectGrammar, PointGrammar, ReasoningGrammar, TextGrammar
 from photonlite.request import Allowed, Grammar, Token
 from tests.simulation.model import COORDINATE, END, SIZE, VOCAB_SIZE, VOCABULARY, VOCABULARY_ANY, WORDS
 

@@ -7,7 +7,7 @@ Tokens and ends are compared where they come out (`simulator.Watch`), launches a
 from typing import TYPE_CHECKING
 
 from photonlite.batch import Step
-from photonlite.grammar.automata.mask import CACHED_ROWS
+from photonlite.grammar.decoding.mask import CACHED_ROWS
 from photonlite.sequence import MAX_INFLIGHT, Sequence
 from tests.growth import grown
 from tests.simulation.body import Violation

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from photonlite.grammar.decoding.base import Vocabulary
+from photonlite.grammar.decoding.grammars import Vocabulary
 from photonlite.request import Allowed, Token
 
 VOCAB_SIZE = 40

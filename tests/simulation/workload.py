@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from photonlite.grammar.automata.mask import words
+from photonlite.grammar.automata.tables import words
 from photonlite.request import Token
 from photonlite.runner.slot import SlotShape
 from photonlite.scheduler.limits import Limits

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable
 
-from photonlite.grammar.decoding.base import PathIds, Vocabulary
+from photonlite.grammar.decoding.grammars import PathIds, Vocabulary
 from photonlite.request import Completion, Token
 from photonlite.results import Metrics
 from photonlite.skills.base import SpatialRefs

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
-from photonlite.grammar.decoding.text import ReasoningGrammar
+from photonlite.grammar.decoding.grammars import ReasoningGrammar
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.skills import query
 from tests.skills.fake import METRICS, FakePrompts, awaited, completion, coordinate

@@ -1,6 +1,6 @@
 import pytest
 
-from photonlite.grammar.decoding.base import PathIds
+from photonlite.grammar.decoding.grammars import PathIds
 from photonlite.request import Request, SamplingSettings
 from photonlite.skills import segment
 from tests.skills.fake import METRICS, FakePrompts, completion, coordinate, size

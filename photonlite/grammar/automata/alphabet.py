@@ -1,7 +1,17 @@
-"""The alphabet of typed answers: the bytes of UTF-8, four of which stand for something else.
+"""The alphabet of typed answers: the bytes of UTF-8, four of which stand for something else; and types of arrays.
 
 Valid JSON holds none of these control characters. Tokens that contain one are never part of a typed answer.
 """
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+UInt8Array: TypeAlias = npt.NDArray[np.uint8]
+Int32Array: TypeAlias = npt.NDArray[np.int32]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 START, STOP = 2, 3
 """Pin the beginning and the end of a pattern while it is compiled."""

@@ -5,23 +5,36 @@ from collections.abc import Sequence
 import numpy as np
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
-from photonlite.grammar.automata.alphabet import COORDINATE, NATIVE, SIZE
-from photonlite.grammar.automata.arrays import BoolArray, Int32Array, Int64Array
-from photonlite.grammar.automata.dfa import Dfa, distances, edges_of, restricted
-from photonlite.grammar.automata.partition import columns_of, refine
-from photonlite.grammar.automata.tables import Automaton, SpecialIds
-from photonlite.grammar.automata.token_sets import TokenSets, TokenSetWriter
-from photonlite.grammar.automata.trie import Tier, TokenTrie
-from photonlite.grammar.automata.walk import Effects, Steps, effects, gathered, joined
+from photonlite.grammar.automata.alphabet import COORDINATE, NATIVE, SIZE, BoolArray, Int32Array, Int64Array, UInt8Array
+from photonlite.grammar.automata.dfa import Dfa, columns_of, distances, edges_of, refine, restricted
+from photonlite.grammar.automata.tables import AutomatonTables, SpecialIds, TokenSets, words
+from photonlite.grammar.automata.trie import (
+    CLOSING,
+    OPENING,
+    STEADY,
+    Effects,
+    Steps,
+    Tier,
+    TokenTrie,
+    effects,
+    gathered,
+    joined,
+)
 
 MAX_STEPS = 40_000_000
 """Pairs of a class of states and a token that may stand there: five bytes each while a grammar is built."""
+
+FEW = 32
+"""Largest set that is kept as a list: the bits of a vocabulary of 51,200 take 6,400 bytes."""
+
+MAX_BYTES = 128 * 2**20
+"""Bytes of all sets of a grammar, at most."""
 
 # What some tokens do in each class of states, and the class of each state: int64 [S].
 _Reached = tuple[Effects, Int64Array]
 
 
-def build_automaton(dfa: Dfa, trie: TokenTrie, ids: SpecialIds) -> Automaton:
+def build_automaton(dfa: Dfa, trie: TokenTrie, ids: SpecialIds, *, free_names: bool = False) -> AutomatonTables:
     """Work out which tokens may stand in which state; special ids never stand for their bytes.
 
     Raises:
@@ -34,8 +47,8 @@ def build_automaton(dfa: Dfa, trie: TokenTrie, ids: SpecialIds) -> Automaton:
     reached = [_special_tokens(steps, ids, dfa.accepts), *_text_tokens(trie.tiers, steps, ids)]
     longer = np.maximum.reduce([effects.longer[classes] for effects, classes in reached])
     rows, row_of = _token_sets(reached, ids)
-    return Automaton(
-        ids, trie.pieces, dfa.start, targets, column, dfa.accepts, dfa.complete, distance, longer, rows, row_of
+    return AutomatonTables(
+        ids, dfa.start, targets, column, dfa.accepts, dfa.complete, distance, longer, rows, row_of, free_names
     )
 
 
@@ -130,3 +143,54 @@ def _token_sets(reached: Sequence[_Reached], ids: SpecialIds) -> tuple[TokenSets
             known[key] = writer.add(tokens, np.concatenate([source.kinds[part] for source, part in slices]))
         row_of.append(known[key])
     return writer.sets(), writer.numbered(np.array(row_of, np.int32))
+
+
+class TokenSetWriter:
+    """Collects sets, each once."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._words = words(vocab_size)
+        self._masks: dict[bytes, int] = {}
+        self._lists: dict[bytes, int] = {}
+        self._size = 0
+
+    def add(self, ids: Int32Array, kinds: UInt8Array) -> tuple[int, int, int]:
+        """Add the sets of one state, all, steady and closing; returns their places for `numbered`."""
+        first = self._place(ids)
+        if kinds.min(initial=CLOSING) == CLOSING:
+            return first, first, first
+        steady = first if kinds.min() > OPENING else self._place(ids[kinds >= STEADY])
+        return first, steady, self._place(ids[kinds == CLOSING])
+
+    def _place(self, ids: Int32Array) -> int:
+        """Return the place of a set: lists count up from 0, masks down from -1."""
+        if len(ids) <= FEW:
+            key = np.sort(ids).tobytes()
+            if key not in self._lists:
+                self._grow(len(key) + 4)
+                self._lists[key] = len(self._lists)
+            return self._lists[key]
+        bits = np.zeros(32 * self._words, np.uint8)
+        bits[ids] = 1
+        key = np.packbits(bits, bitorder="little").tobytes()
+        if key not in self._masks:
+            self._grow(len(key))
+            self._masks[key] = -1 - len(self._masks)
+        return self._masks[key]
+
+    def _grow(self, size: int) -> None:
+        self._size += size
+        if self._size > MAX_BYTES:
+            raise GrammarTooLargeError(
+                f"the sets of tokens of the answer take over {MAX_BYTES >> 20} MiB: limit fewer or shorter texts"
+            )
+
+    def sets(self) -> TokenSets:
+        masks = np.frombuffer(b"".join(self._masks), "<i4").astype(np.int32).reshape(-1, self._words)
+        listed = np.frombuffer(b"".join(self._lists), np.int32)
+        lengths = [len(key) // 4 for key in self._lists]
+        return TokenSets(masks, listed, np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+
+    def numbered(self, places: Int32Array) -> Int32Array:
+        """Turn places into rows of `sets`."""
+        return np.where(places < 0, -1 - places, places + len(self._masks)).astype(np.int32)

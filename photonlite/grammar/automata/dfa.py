@@ -13,9 +13,7 @@ import numpy as np
 import outlines_core
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
-from photonlite.grammar.automata.alphabet import START, STOP
-from photonlite.grammar.automata.arrays import BoolArray, Int32Array, Int64Array
-from photonlite.grammar.automata.partition import columns_of, stable
+from photonlite.grammar.automata.alphabet import START, STOP, BoolArray, Int32Array, Int64Array, UInt8Array
 from photonlite.grammar.regex.rewrite import rewritten
 
 MAX_PATTERN = 1_000_000
@@ -114,12 +112,39 @@ def restricted(dfa: Dfa, kept: BoolArray) -> Dfa:
 def _minimised(dfa: Dfa) -> Dfa:
     """Merge states that accept the same words, unless that takes too many rounds."""
     targets, _ = columns_of(dfa.delta)
-    classes = stable(dfa.accepts.astype(np.int64), targets, _ROUNDS)
-    if classes is None:
+    classes = dfa.accepts.astype(np.int64)
+    for _ in range(_ROUNDS):
+        coarser, classes = classes, refine(classes, targets)
+        if classes.max(initial=0) == coarser.max(initial=0):
+            break
+    else:
         return dfa
     _, first = np.unique(classes, return_index=True)
     number = np.append(classes, -1).astype(np.int32)
     return Dfa(number[dfa.delta[first]], dfa.accepts[first], int(number[dfa.start]))
+
+
+def columns_of(delta: Int32Array) -> tuple[Int32Array, UInt8Array]:
+    """Merge letters that lead every state to the same target; returns [S, C], and the column of each letter: [256]."""
+    known: dict[bytes, int] = {}
+    column = np.array([known.setdefault(each.tobytes(), len(known)) for each in np.ascontiguousarray(delta.T)])
+    _, first = np.unique(column, return_index=True)
+    return np.ascontiguousarray(delta[:, first]), column.astype(np.uint8)
+
+
+def refine(classes: Int64Array, targets: Int32Array, gains: Int32Array | None = None) -> Int64Array:
+    """Return the classes of states after one round of refinement (Moore, 1956), numbered from 0: [S].
+
+    Two states stay in one class if they were in one class before the round and every letter leads them to states of
+    one class. After k rounds, states of one class allow the same words of up to k letters. `classes` is [S], `targets`
+    [S, C] with -1 for none; `gains`, [S, C] of at least 0, must be equal in a class too.
+    """
+    values = np.append(classes + 1, 0)[targets]  # [S, C]; index -1 is the 0 at the end
+    if gains is not None:
+        values = np.where(values > 0, values * (int(gains.max(initial=0)) + 1) + gains, 0)
+    signs = np.concatenate((classes[:, None], values), axis=1)  # [S, 1 + C]
+    known: dict[bytes, int] = {}
+    return np.array([known.setdefault(sign.tobytes(), len(known)) for sign in signs], np.int64)
 
 
 def edges_of(delta: Int32Array) -> Int64Array:

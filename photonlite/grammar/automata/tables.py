@@ -10,19 +10,16 @@ closing   those that make it shorter                          always: an answer 
 ```
 """
 
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from photonlite.grammar.automata.arrays import BoolArray, Int32Array, UInt8Array
-from photonlite.grammar.automata.token_sets import TokenSets
-from photonlite.grammar.automata.trie import TokenBytes
-from photonlite.request import Allowed
+from photonlite.grammar.automata.alphabet import BoolArray, Int32Array, UInt8Array
 
-DEAD_END = -1
-"""The target of a letter that may not stand."""
+
+def words(vocab_size: int) -> int:
+    """Return the number of 32-bit words of a mask: bit i % 32 of word i // 32 is 1 where id i may stand."""
+    return -(-vocab_size // 32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +33,34 @@ class SpecialIds:
 
 
 @dataclass(frozen=True, eq=False)
-class Automaton:
-    """A grammar over tokens, as `builder.build_automaton` makes it; immutable, can be pickled."""
+class TokenSets:
+    """Different sets of tokens: many ids as bits, few as a list. Those kept as bits come first."""
+
+    masks: Int32Array  # [M, words], see `words`
+    listed: Int32Array  # ids of the others, one set after the other
+    bounds: Int32Array  # [L + 1]: set M + k is listed[bounds[k] : bounds[k + 1]]
+
+    def __len__(self) -> int:
+        return len(self.masks) + len(self.bounds) - 1
+
+    def mask(self, row: int) -> Int32Array | None:
+        """Return a set as bits; None where it is kept as a list."""
+        return self.masks[row] if row < len(self.masks) else None
+
+    def ids(self, row: int) -> tuple[int, ...]:
+        """Return a set as ids, in rising order."""
+        if row < len(self.masks):
+            bits = np.unpackbits(self.masks[row].astype("<i4").view(np.uint8), bitorder="little")
+            return tuple(np.flatnonzero(bits).tolist())
+        place = row - len(self.masks)
+        return tuple(self.listed[self.bounds[place] : self.bounds[place + 1]].tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class AutomatonTables:
+    """A grammar over tokens, as `builder.build_automaton` makes it; immutable."""
 
     ids: SpecialIds
-    pieces: TokenBytes  # the bytes of every token
     start: int
     delta: Int32Array  # [S, C]: next state, -1 for none
     column: UInt8Array  # [256]: column of each letter
@@ -51,77 +71,3 @@ class Automaton:
     rows: TokenSets
     row_of: Int32Array  # [S, 3]: which sets hold in a state: all, steady, closing
     free_names: bool = False  # answers are JSON whose objects have any names, none of them twice
-
-    @property
-    def shortest(self) -> int:
-        """Tokens of the shortest answer: a smaller budget holds none."""
-        return int(self.distance[self.start])
-
-    @cached_property
-    def guide(self) -> "Guide":
-        """The tables for one step at a time; made at the first use, shared by all answers."""
-        return Guide(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "guide"}
-
-
-class Guide:
-    """An automaton's tables as plain Python objects, which are quicker to index one by one than arrays."""
-
-    def __init__(self, automaton: Automaton) -> None:
-        self._automaton = automaton
-        self._pieces = automaton.pieces
-        self._special = {
-            index: letter
-            for index, letter in ((automaton.ids.coordinate, b"\x04"), (automaton.ids.size, b"\x05"))
-            if index is not None
-        }
-        # Memory views: no copy, and their items are plain ints.
-        self._delta = np.ascontiguousarray(automaton.delta).reshape(-1).data
-        self._width = automaton.delta.shape[1]
-        self._column = automaton.column.tobytes()
-        self._row_of = np.ascontiguousarray(automaton.row_of).reshape(-1).data
-        self._allowed: list[Allowed | None] = [None] * len(automaton.rows)
-        self.complete = automaton.complete.tobytes()
-        self.distance = automaton.distance.data
-        self.longer = automaton.longer.data
-
-    def letters(self, token_id: int) -> bytes:
-        """Return the letters that a token stands for."""
-        return self._special.get(token_id) or self._pieces[token_id]
-
-    def after(self, state: int, token_id: int) -> int:
-        """Follow a token; `DEAD_END` where it may not stand."""
-        delta, column, width = self._delta, self._column, self._width
-        for letter in self.letters(token_id):
-            state = delta[state * width + column[letter]]
-            if state < 0:
-                return DEAD_END
-        return state
-
-    def allowed(self, state: int, left: int) -> Allowed:
-        """Return what may stand in a state with `left` tokens left, at least its `distance`."""
-        over = left - self.distance[state]
-        row = self._row_of[3 * state + (0 if over > self.longer[state] else 1 if over > 0 else 2)]
-        allowed = self._allowed[row]
-        if allowed is None:
-            allowed = self._allowed[row] = self._make(row)
-        return allowed
-
-    def limits(self, state: int, left: int) -> bool:
-        """Whether having only `left` tokens left excludes a token that the grammar alone allows."""
-        over = left - self.distance[state]
-        rows = self._row_of
-        if over > self.longer[state]:
-            return False
-        return rows[3 * state] != rows[3 * state + (1 if over > 0 else 2)]
-
-    def _make(self, row: int) -> Allowed:
-        rows, ids = self._automaton.rows, self._automaton.ids
-        mask = rows.mask(row)
-        allowed = Allowed(rows.ids(row)) if mask is None else Allowed(mask=mask)
-        coordinate, size = (
-            index if index is not None and allowed.permits(index) else None for index in (ids.coordinate, ids.size)
-        )
-        return replace(allowed, coordinate=coordinate, size=size)

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from typing import Final
 
 from photonlite.errors import GrammarError
-from photonlite.grammar.automata.tables import Automaton
+from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.grammar.spec import GrammarSpec
 
 REFUSED_S: Final = 30.0

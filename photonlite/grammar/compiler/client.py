@@ -18,7 +18,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Final, Literal
 
 from photonlite.errors import (
@@ -30,9 +29,9 @@ from photonlite.errors import (
     GrammarWorkerError,
     PhotonliteError,
 )
-from photonlite.grammar.automata.tables import Automaton, SpecialIds
-from photonlite.grammar.automata.trie import TokenBytes
+from photonlite.grammar.automata.tables import AutomatonTables, SpecialIds
 from photonlite.grammar.compiler.cache import AutomatonCache
+from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.processes.jobs import Job, JobQueue, copied, settle_future
 from photonlite.processes.pool import WorkerPool
@@ -243,9 +242,9 @@ class _CompilePool(WorkerPool[CompileProcess, _Work, Automaton]):
             self.finished += 1
         if isinstance(reply, GrammarError) and time.perf_counter() - begun >= COSTLY_S:
             self.cache.refuse(spec, copy.copy(reply), cache_salt)
-        if not isinstance(reply, Automaton):
+        if not isinstance(reply, AutomatonTables):
             return reply if isinstance(reply, Exception) else TypeError(f"a worker answered {reply!r:.100}")
-        automaton = replace(reply, pieces=self._vocabulary()[1])
+        automaton = Automaton(reply, self._vocabulary()[1])
         self.cache.keep(spec, automaton, size, cache_salt)
         return automaton
 

@@ -16,14 +16,13 @@ import json
 import pickle
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
 from photonlite.grammar.automata.builder import build_automaton
 from photonlite.grammar.automata.dfa import compile_dfa
-from photonlite.grammar.automata.tables import Automaton, SpecialIds
-from photonlite.grammar.automata.trie import TokenBytes, TokenTrie
+from photonlite.grammar.automata.tables import AutomatonTables, SpecialIds
+from photonlite.grammar.automata.trie import TokenTrie
 from photonlite.grammar.json_schema.reader import ANY_OBJECT, read_schema
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.processes.messages import connect_to_parent, receive_message, send_message, send_ready
@@ -35,23 +34,18 @@ except ImportError:  # there is none on Windows
 
 Build = Callable[[GrammarSpec], Any]
 
-_NO_BYTES: Final = TokenBytes(())
 
-
-def compile_with(pieces: Sequence[bytes], ids: SpecialIds) -> Callable[[GrammarSpec], Automaton]:
-    """Read a vocabulary; returns what compiles specs for it.
-
-    Automata come without the vocabulary, which is large and the same in all of them: the client adds its own copy.
-    """
+def compile_with(pieces: Sequence[bytes], ids: SpecialIds) -> Callable[[GrammarSpec], AutomatonTables]:
+    """Read a vocabulary; return what compiles specs for it."""
     trie = TokenTrie(pieces)
 
-    def build(spec: GrammarSpec) -> Automaton:
+    def build(spec: GrammarSpec) -> AutomatonTables:
         if spec.kind == "schema":
             pattern, free_names = read_schema(json.loads(spec.source))
         else:
             pattern, free_names = (spec.source, False) if spec.kind == "regex" else (ANY_OBJECT, True)
         dfa = compile_dfa(pattern, native=spec.kind != "regex")
-        return replace(build_automaton(dfa, trie, ids), pieces=_NO_BYTES, free_names=free_names)
+        return build_automaton(dfa, trie, ids, free_names=free_names)
 
     return build
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
-from photonlite.grammar.decoding.base import BudgetedGrammar
+from photonlite.grammar.decoding.grammars import BudgetedGrammar
 from photonlite.request import MAX_SCORED, Allowed, Token
 
 MAX_CHOICES = 5000

@@ -21,9 +21,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from photonlite.errors import GrammarError
-from photonlite.grammar.automata.tables import Automaton
-from photonlite.grammar.automata.trie import TokenBytes
-from photonlite.grammar.decoding.base import BudgetedGrammar
+from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
+from photonlite.grammar.decoding.grammars import BudgetedGrammar
 from photonlite.request import Allowed, Token
 
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
@@ -44,26 +43,26 @@ class TypedGrammar(BudgetedGrammar):
                 f"the shortest answer takes {automaton.shortest} tokens, and {budget} are left for it: "
                 f"raise max_tokens, or ask for less"
             )
-        self._guide = automaton.guide
-        self._end = automaton.ids.end
+        self._automaton = automaton
+        self._end = automaton.tables.ids.end
         self._state = automaton.start
         self._limited = False
-        if self._guide.complete[self._state]:
+        if self._automaton.complete[self._state]:
             self._finish_reason = "stop"  # only the empty text is an answer
 
     @property
     def allowed(self) -> Allowed:
-        return self._guide.allowed(self._state, self._left)
+        return self._automaton.allowed(self._state, self._left)
 
     def _held_back(self, left: int) -> int:
         """Return how many of the tokens left may be used."""
         return left
 
     def _advance(self, token: Token) -> str | None:
-        self._limited = self._limited or self._guide.limits(self._state, self._held_back(self._left + 1))
+        self._limited = self._limited or self._automaton.limits(self._state, self._held_back(self._left + 1))
         if token.id != self._end:
-            self._state = self._guide.after(self._state, token.id)
-            if not self._guide.complete[self._state]:
+            self._state = self._automaton.after(self._state, token.id)
+            if not self._automaton.complete[self._state]:
                 return None
         return "length" if self._limited else "stop"
 
@@ -152,14 +151,14 @@ class UniqueNamesGrammar(TypedGrammar):
 
     def _choose(self) -> Allowed:
         held_back = self._held_back(self._left)
-        allowed = self._guide.allowed(self._state, held_back)
+        allowed = self._automaton.allowed(self._state, held_back)
         if not any(self._position.open):  # there are no names to repeat
             return allowed
         left = _without(allowed, self._repeating(allowed))
         if left is not None:
             return left
         # The budget forces the end of a repeated name: use the token held back for one more letter.
-        allowed, self._limited = self._guide.allowed(self._state, self._left), True
+        allowed, self._limited = self._automaton.allowed(self._state, self._left), True
         singles = self._quotes.singles
         letters = tuple(index for index, letter in singles if allowed.permits(index) and self._makes_new(letter))
         if not letters:
@@ -176,7 +175,7 @@ class UniqueNamesGrammar(TypedGrammar):
         return super()._advance(token)
 
     def _held_back(self, left: int) -> int:
-        return left - 1 if left > self._guide.distance[self._state] else left
+        return left - 1 if left > self._automaton.distance[self._state] else left
 
     def _repeating(self, allowed: Allowed) -> list[int]:
         """Return the tokens that would end a name for the second time, and perhaps some that are not allowed anyway."""

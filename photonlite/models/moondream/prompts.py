@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from numbers import Real
 
 from photonlite.errors import SettingsError, SpatialRefError, UnsupportedSkillError
-from photonlite.grammar.decoding.base import PATH_GRID, PathIds, Vocabulary
+from photonlite.grammar.decoding.grammars import PATH_GRID, PathIds, Vocabulary
 from photonlite.models.moondream.config import MoondreamConfig, Template
 from photonlite.models.tokenizer import IncrementalDetokenizer, Tokenizer
 from photonlite.request import Token

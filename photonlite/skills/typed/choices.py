@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from photonlite.errors import CapacityError
-from photonlite.grammar.automata.tables import Automaton
+from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.grammar.decoding.choices import ChoiceGrammar, ChoiceTrie
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results.text import TokenReader

@@ -17,9 +17,8 @@ from typing import Any, Unpack
 
 from photonlite.errors import UnsupportedSkillError
 from photonlite.grammar.automata.alphabet import COORDINATE, SIZE
-from photonlite.grammar.automata.tables import Automaton
-from photonlite.grammar.decoding.base import BudgetedGrammar
-from photonlite.grammar.decoding.text import ReasoningGrammar
+from photonlite.grammar.decoding.automaton import Automaton
+from photonlite.grammar.decoding.grammars import BudgetedGrammar, ReasoningGrammar
 from photonlite.grammar.decoding.typed import TypedGrammar, UniqueNamesGrammar
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.request import Completion, Request, Token
@@ -103,7 +102,7 @@ class TypedQuestion(DeferredRequest):
             raise AssertionError("a typed question needs its automaton")
         _require_heads(self._prompts.skills, automaton)
         question, limit = self._question, self._question.settings.max_tokens
-        make = UniqueNamesGrammar if automaton.free_names else TypedGrammar
+        make = UniqueNamesGrammar if automaton.tables.free_names else TypedGrammar
         if question.reasoning:
             budget = min(limit, max(automaton.shortest, (question.room - 1) // 2))
             return self._after_reasoning(make(automaton, budget), budget)
@@ -126,7 +125,8 @@ class TypedQuestion(DeferredRequest):
 
 
 def _require_heads(skills: tuple[str, ...], automaton: Automaton) -> None:
-    boxes, points = (bool((automaton.delta[:, automaton.column[letter]] >= 0).any()) for letter in (SIZE, COORDINATE))
+    tables = automaton.tables
+    boxes, points = (bool((tables.delta[:, tables.column[letter]] >= 0).any()) for letter in (SIZE, COORDINATE))
     missing = "boxes" if boxes and "detect" not in skills else "points" if points and "point" not in skills else None
     if missing is not None and not (missing == "points" and "detect" in skills):
         raise UnsupportedSkillError(

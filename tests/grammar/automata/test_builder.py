@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
 from photonlite.grammar.automata import builder as module
-from photonlite.grammar.automata import token_sets as rows
 from photonlite.grammar.automata.alphabet import BOX
-from photonlite.grammar.automata.builder import build_automaton
+from photonlite.grammar.automata.builder import FEW, TokenSetWriter, build_automaton
 from photonlite.grammar.automata.dfa import compile_dfa
-from photonlite.grammar.automata.tables import Automaton, SpecialIds
+from photonlite.grammar.automata.tables import SpecialIds
+from photonlite.grammar.automata.trie import CLOSING, OPENING, STEADY
+from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
+from photonlite.grammar.decoding.mask import MaskCache
 from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.request import Allowed, Token
 from tests.grammar.reference import PATTERNS, Matcher, text
@@ -31,7 +33,7 @@ def listed(allowed: Allowed, vocab_size: int) -> set[int]:
 
 
 def built(pattern: str, vocabulary: Vocabulary = EVERYTHING, *, native: bool = True) -> Automaton:
-    return build_automaton(compile_dfa(pattern, native=native), vocabulary.trie, vocabulary.ids)
+    return vocabulary.automaton(compile_dfa(pattern, native=native))
 
 
 def against_the_reference(pattern: Any, vocabulary: Vocabulary, budget: int | None, seed: int) -> None:
@@ -89,18 +91,19 @@ NATIVE = r'\{"box": ?' + BOX + r'(?:,"text":"[^"]{0,9}")?\}|"[ab]*"|' + "(?:" + 
 def test_the_rows_of_every_state_are_right(pattern: str) -> None:
     """All three sets, worked out token by token from the tables."""
     dfa = compile_dfa(pattern, native=True)
-    automaton, guide = built(pattern), built(pattern).guide
+    automaton = built(pattern)
+    tables = automaton.tables
 
     for state in range(len(dfa.delta)):
         after = {index: follow(dfa, state, EVERYTHING.letters(index)) for index in EVERYTHING.permitted(dfa, state)}
         gain = {
-            index: (0 if index == END else int(automaton.distance[target])) - int(automaton.distance[state])
+            index: (0 if index == END else int(tables.distance[target])) - int(tables.distance[state])
             for index, target in after.items()
         }
-        rows_of = [set(automaton.rows.ids(row)) for row in automaton.row_of[state]]
+        rows_of = [set(tables.rows.ids(row)) for row in tables.row_of[state]]
         assert rows_of == [{index for index, more in gain.items() if more < most} for most in (math.inf, 1, 0)]
-        assert automaton.longer[state] == max([0, *gain.values()])
-        assert all(guide.after(state, index) == target for index, target in after.items() if index != END)
+        assert tables.longer[state] == max([0, *gain.values()])
+        assert all(automaton.after(state, index) == target for index, target in after.items() if index != END)
 
 
 def test_distance_is_the_least_number_of_tokens_that_end_an_answer() -> None:
@@ -115,7 +118,7 @@ def test_a_vocabulary_without_some_bytes_leaves_out_what_it_cannot_finish() -> N
     few = Vocabulary((b"a", b"b", b"c", b"ax", b"xy", b"bx"))
 
     automaton = built("axy|abc|bx+", few)  # no x by itself: `ax` has no way out, byte by byte
-    allowed = automaton.guide.allowed(automaton.start, PLENTY)
+    allowed = automaton.allowed(automaton.start, PLENTY)
 
     assert listed(allowed, few.ids.vocab_size) == {few.pieces.index(b"a")}
     with pytest.raises(GrammarError, match="no tokens for the single bytes 0x78"):
@@ -137,8 +140,8 @@ def test_ids_that_are_no_text_never_stand_for_their_bytes() -> None:
     vocabulary.trie = type(vocabulary.trie)(pieces)
     ids = SpecialIds(end=0, coordinate=1, size=2, vocab_size=len(pieces))
 
-    automaton = build_automaton(compile_dfa("[abc]d", native=True), vocabulary.trie, ids)
-    allowed = automaton.guide.allowed(automaton.start, PLENTY)
+    automaton = Automaton(build_automaton(compile_dfa("[abc]d", native=True), vocabulary.trie, ids), TokenBytes(pieces))
+    allowed = automaton.allowed(automaton.start, PLENTY)
 
     assert listed(allowed, len(pieces)) == {3 + byte for byte in b"abc"}
 
@@ -150,46 +153,42 @@ def test_boxes_need_the_ids_that_carry_them() -> None:
         build_automaton(compile_dfa(BOX, native=True), EVERYTHING.trie, bare)
     with pytest.raises(GrammarError, match="no sizes"):
         build_automaton(compile_dfa(BOX, native=True), EVERYTHING.trie, SpecialIds(0, 1, None, bare.vocab_size))
-    assert build_automaton(compile_dfa("a", native=True), EVERYTHING.trie, bare).shortest == 1
+    assert build_automaton(compile_dfa("a", native=True), EVERYTHING.trie, bare).distance.max() == 1
 
 
 def test_numbers_are_named_where_they_may_stand_and_only_there() -> None:
     automaton = built(f"(?:{BOX}|[ab]{{40}})")
-    guide = automaton.guide
-    first = guide.allowed(automaton.start, PLENTY)
-    second = guide.allowed(guide.after(automaton.start, COORDINATE), PLENTY)
-    third = guide.allowed(guide.after(guide.after(automaton.start, COORDINATE), COORDINATE), PLENTY)
+    first = automaton.allowed(automaton.start, PLENTY)
+    second = automaton.allowed(automaton.after(automaton.start, COORDINATE), PLENTY)
+    third = automaton.allowed(automaton.after(automaton.after(automaton.start, COORDINATE), COORDINATE), PLENTY)
 
     assert (first.coordinate, first.size, first.forced) == (COORDINATE, None, None)
     assert (second.coordinate, second.size, second.forced) == (COORDINATE, None, COORDINATE)
     assert (third.coordinate, third.size, third.forced) == (None, SIZE, SIZE)
-    text_only = guide.allowed(guide.after(automaton.start, EVERYTHING.pieces.index(b"a")), PLENTY)
+    text_only = automaton.allowed(automaton.after(automaton.start, EVERYTHING.pieces.index(b"a")), PLENTY)
     assert (text_only.coordinate, text_only.size) == (None, None)
 
 
 def test_what_is_allowed_is_made_once() -> None:
     automaton = built('"[^"]*"')
-    guide = automaton.guide
-    state = guide.after(automaton.start, EVERYTHING.pieces.index(b'"'))
+    state = automaton.after(automaton.start, EVERYTHING.pieces.index(b'"'))
 
-    assert guide.allowed(state, PLENTY) is guide.allowed(state, PLENTY - 1)
-    assert automaton.guide is guide
-    assert guide.allowed(state, PLENTY).mask is not None
+    assert automaton.allowed(state, PLENTY) is automaton.allowed(state, PLENTY - 1)
+    assert automaton.allowed(state, PLENTY).mask is not None
 
 
 def test_an_automaton_comes_back_from_a_pipe_as_it_was() -> None:
     automaton = built(NATIVE)
-    first = automaton.guide.allowed(automaton.start, PLENTY)
+    first = automaton.allowed(automaton.start, PLENTY)
 
-    copy = pickle.loads(pickle.dumps(automaton))
+    copy = Automaton(pickle.loads(pickle.dumps(automaton.tables)), automaton.pieces)
 
-    assert "guide" not in copy.__dict__
-    again = copy.guide.allowed(copy.start, PLENTY)
-    assert listed(again, copy.ids.vocab_size) == listed(first, copy.ids.vocab_size)
+    again, size = copy.allowed(copy.start, PLENTY), EVERYTHING.ids.vocab_size
+    assert listed(again, size) == listed(first, size)
 
 
 def test_rows_of_long_answers_are_few() -> None:
-    automaton = built('"[^"]{0,400}"')
+    automaton = built('"[^"]{0,400}"').tables
 
     assert len(automaton.delta) > 400
     assert len(automaton.rows) < len(automaton.delta)
@@ -201,6 +200,36 @@ def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GrammarTooLargeError, match="over 1000 pairs"):
         built('"[^"]{0,9}"')
     monkeypatch.undo()
-    monkeypatch.setattr(rows, "MAX_BYTES", 100)
+    monkeypatch.setattr(module, "MAX_BYTES", 100)
     with pytest.raises(GrammarTooLargeError, match="MiB"):
         built('"[^"]{0,90}"')
+
+
+def test_sets_are_kept_once_as_lists_or_as_bits() -> None:
+    writer = TokenSetWriter(100)
+    many = np.arange(0, 2 * FEW + 2, 2, dtype=np.int32)
+    kinds = np.full(len(many), OPENING, np.uint8)
+    kinds[:3], kinds[3:5] = STEADY, CLOSING
+    places = [writer.add(many, kinds), writer.add(many[::-1].copy(), kinds[::-1].copy())]
+    places.append(writer.add(np.array([9, 3], np.int32), np.array([CLOSING, CLOSING], np.uint8)))
+
+    rows, row_of = writer.sets(), writer.numbered(np.array(places, np.int32))
+
+    assert [rows.ids(row) for row in row_of[0]] == [tuple(many.tolist()), (0, 2, 4, 6, 8), (6, 8)]
+    assert (row_of[0] == row_of[1]).all()
+    assert [rows.ids(row) for row in row_of[2]] == [(3, 9)] * 3
+    assert len(rows) == 4
+    assert (len(rows.masks), rows.mask(row_of[2, 0])) == (1, None)
+
+
+def test_bits_are_laid_out_as_steps_upload_them() -> None:
+    writer, out = TokenSetWriter(100), np.zeros(4, np.int32)
+    ids = np.arange(7, 7 + FEW + 1, dtype=np.int32)
+    (place, *_) = writer.add(ids, np.full(len(ids), STEADY, np.uint8))
+    row = int(writer.numbered(np.array(place))[()])
+    MaskCache(100).fill(Allowed(tuple(ids.tolist())), out)
+
+    mask = writer.sets().mask(row)
+
+    assert mask is not None
+    assert (mask == out).all()

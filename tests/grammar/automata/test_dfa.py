@@ -1,10 +1,15 @@
+import itertools
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
 from photonlite.grammar.automata import dfa as module
 from photonlite.grammar.automata.alphabet import BOX, POINT, RESERVED
-from photonlite.grammar.automata.dfa import compile_dfa, distances, edges_of
+from photonlite.grammar.automata.dfa import columns_of, compile_dfa, distances, edges_of, refine
 from tests.grammar.vocabularies import accepts
 
 
@@ -89,3 +94,43 @@ def test_distances_come_from_the_nearest_seed() -> None:
 
     assert distances(edges, [(0, 0)], 5).tolist() == [0, 1, 2, 3, -1]
     assert distances(edges, [(4, 0), (0, 1)], 5).tolist() == [1, 2, 3, 1, 0]
+
+
+TARGETS = arrays.arrays(np.int32, (6, 2), elements=st.integers(-1, 5))
+GAINS = arrays.arrays(np.int32, (6, 2), elements=st.integers(0, 2))
+
+
+def behaviour(targets: np.ndarray, gains: np.ndarray, state: int, depth: int) -> object:
+    """What can be seen from a state in so many steps."""
+    if state < 0:
+        return None
+    steps = range(targets.shape[1]) if depth else ()
+    return tuple(
+        (int(gains[state, c]), behaviour(targets, gains, targets[state, c], depth - 1))
+        if targets[state, c] >= 0
+        else None
+        for c in steps
+    )
+
+
+@settings(deadline=None)
+@given(TARGETS, GAINS, st.integers(0, 5))
+def test_rounds_tell_apart_what_can_be_seen_in_as_many_steps(
+    targets: np.ndarray, gains: np.ndarray, rounds: int
+) -> None:
+    classes = np.zeros(6, np.int64)
+    for _ in range(rounds):
+        classes = refine(classes, targets, gains)
+
+    seen = [behaviour(targets, gains, state, rounds) for state in range(6)]
+    for one, other in itertools.combinations(range(6), 2):
+        assert (classes[one] == classes[other]) == (seen[one] == seen[other])
+
+
+@settings(deadline=None)
+@given(arrays.arrays(np.int32, (4, 256), elements=st.integers(-1, 1)))
+def test_columns_are_those_of_the_table(delta: np.ndarray) -> None:
+    columns, column = columns_of(delta)
+
+    assert (columns[:, column] == delta).all()
+    assert len(np.unique(columns, axis=1).T) == columns.shape[1]

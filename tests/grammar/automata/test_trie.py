@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photonlite.grammar.automata.trie import Tier, TokenBytes, TokenTrie
+from photonlite.grammar.automata.trie import Tier, TokenTrie
+from photonlite.grammar.decoding.automaton import TokenBytes
 
 PIECES = st.lists(st.lists(st.sampled_from([0, 1, 2, 65, 66, 255]), max_size=20).map(bytes), max_size=30)
 

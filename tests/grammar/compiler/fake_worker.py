@@ -4,11 +4,12 @@ import gc
 import os
 import signal
 import sys
-from dataclasses import fields
 from typing import Any
 
+import numpy as np
+
 from photonlite.errors import GrammarTooLargeError
-from photonlite.grammar.automata.tables import Automaton
+from photonlite.grammar.automata.tables import AutomatonTables, SpecialIds, TokenSets
 from photonlite.grammar.compiler.worker import serve
 
 
@@ -31,8 +32,12 @@ def prepare(pieces: Any, ids: Any) -> Any:
     def build(spec: Any) -> Any:
         what, _, rest = spec.source.partition(" ")
         answer = getattr(Actions, what)(rest, pieces, ids)
-        # An automaton like no other, whose ids are the answer.
-        return Automaton(answer, *[None] * (len(fields(Automaton)) - 1))
+        # An automaton like no other: its end id is the answer.
+        none = np.zeros(1, np.int32)
+        rows = TokenSets(none[:, None], none, none)
+        return AutomatonTables(
+            SpecialIds(answer, None, None, 0), 0, none[:, None], none, *[none] * 4, rows, none[:, None]
+        )
 
     return build
 

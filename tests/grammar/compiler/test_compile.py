@@ -1,13 +1,12 @@
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from photonlite.errors import GrammarError, SchemaError
-from photonlite.grammar.automata.tables import Automaton, SpecialIds
-from photonlite.grammar.automata.trie import TokenBytes
+from photonlite.grammar.automata.tables import SpecialIds
 from photonlite.grammar.compiler.worker import compile_with
+from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
 from photonlite.grammar.spec import GrammarSpec, Kind
 
 BYTES = [bytes([byte]) for byte in range(256)]
@@ -23,20 +22,17 @@ def build() -> Any:
 
 def permits(automaton: Automaton, *ids: int) -> bool:
     """Whether these ids, and then the end if it needs one, are an answer."""
-    guide = automaton.guide
     state = automaton.start
     for index in ids:
-        allowed = guide.allowed(state, 10**6)
+        allowed = automaton.allowed(state, 10**6)
         if not allowed.permits(index):
             return False
-        state = guide.after(state, index)
-    return guide.complete[state] or guide.allowed(state, 10**6).permits(END)
+        state = automaton.after(state, index)
+    return automaton.complete[state] or automaton.allowed(state, 10**6).permits(END)
 
 
 def whole(build: Any, kind: Kind, source: str = "") -> Automaton:
-    made = build(GrammarSpec(kind, source))
-    assert len(made.pieces) == 0  # the process that asked has them already
-    return replace(made, pieces=TokenBytes(PIECES))
+    return Automaton(build(GrammarSpec(kind, source)), TokenBytes(PIECES))
 
 
 def test_a_pattern_becomes_an_automaton(build: Any) -> None:

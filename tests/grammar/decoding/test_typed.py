@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from photonlite.errors import GrammarError
 from photonlite.grammar.automata.alphabet import BOX
-from photonlite.grammar.automata.builder import build_automaton
 from photonlite.grammar.automata.dfa import compile_dfa
 from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.request import Allowed, Token
@@ -18,7 +17,7 @@ LIST = r"\[(?:ab(?:, ?ab)*)?\]"
 
 
 def typed(pattern: str, budget: int) -> TypedGrammar:
-    return TypedGrammar(build_automaton(compile_dfa(pattern, native=True), EVERYTHING.trie, EVERYTHING.ids), budget)
+    return TypedGrammar(EVERYTHING.automaton(compile_dfa(pattern, native=True)), budget)
 
 
 def token(text: str) -> int:
@@ -109,7 +108,7 @@ def test_an_answer_that_ends_with_its_last_token_is_cut_only_if_it_might_have_go
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(PATTERNS, st.integers(0, 12), st.integers(0, 2**32))
 def test_an_answer_that_says_stop_is_the_one_that_any_larger_budget_gives(pattern: Any, over: int, seed: int) -> None:
-    automaton = build_automaton(compile_dfa(text(pattern), native=False), EVERYTHING.trie, EVERYTHING.ids)
+    automaton = EVERYTHING.automaton(compile_dfa(text(pattern), native=False))
 
     def greedy(budget: int) -> tuple[list[int], str | None]:
         grammar, chosen = TypedGrammar(automaton, budget), list[int]()
@@ -134,7 +133,7 @@ def test_an_answer_of_nothing_is_over_before_it_begins() -> None:
 
 
 def test_answers_share_one_automaton_and_not_their_places() -> None:
-    automaton = build_automaton(compile_dfa(LIST, native=True), EVERYTHING.trie, EVERYTHING.ids)
+    automaton = EVERYTHING.automaton(compile_dfa(LIST, native=True))
     one, other = TypedGrammar(automaton, 9), TypedGrammar(automaton, 9)
 
     write(one, "[", "]")

@@ -1,4 +1,3 @@
-import dataclasses
 import functools
 import json
 import random
@@ -9,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photonlite.errors import GrammarError
-from photonlite.grammar.automata.tables import Automaton
-from photonlite.grammar.automata.trie import TokenBytes
 from photonlite.grammar.compiler.worker import compile_with
+from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
 from photonlite.grammar.decoding.typed import JsonPosition, TypedGrammar, UniqueNamesGrammar
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.request import Allowed, Token
@@ -32,7 +30,7 @@ MAPS = {"map": MAP, "nested": NESTED, "mixed": MIXED, "free": {"type": "object"}
 def compiled(name: str, *, plain: bool = False) -> Automaton:
     pieces = (PLAIN if plain else VOCABULARY).pieces
     build = compile_with(pieces, PLAIN.ids) if plain else BUILD
-    return dataclasses.replace(build(GrammarSpec("schema", json.dumps(MAPS[name]))), pieces=TokenBytes(pieces))
+    return Automaton(build(GrammarSpec("schema", json.dumps(MAPS[name]))), TokenBytes(pieces))
 
 
 def token(text: str) -> Token:
@@ -212,7 +210,7 @@ def automaton_state(text: bytes) -> int:
     automaton = compiled("map")
     state = automaton.start
     for letter in text:
-        state = int(automaton.delta[state, automaton.column[letter]])
+        state = int(automaton.tables.delta[state, automaton.tables.column[letter]])
     return state
 
 
@@ -223,4 +221,4 @@ def test_only_schemas_with_open_names_are_watched() -> None:
     assert not BUILD(GrammarSpec("regex", "a+")).free_names
     assert BUILD(GrammarSpec("object")).free_names
     assert BUILD(GrammarSpec("schema", '{"type":"array"}')).free_names
-    assert all(compiled(name).free_names for name in MAPS)
+    assert all(compiled(name).tables.free_names for name in MAPS)

@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from photonlite.errors import GrammarError, GrammarTooLargeError, SchemaError
-from photonlite.grammar.automata.builder import build_automaton
 from photonlite.grammar.automata.dfa import Dfa, compile_dfa
-from photonlite.grammar.automata.tables import Automaton
+from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.grammar.json_schema.reader import ANY_OBJECT, read_schema
 from photonlite.request import Token
@@ -47,7 +46,7 @@ def answer(automaton: Automaton, budget: int, draw: random.Random) -> str:
     grammar, written = TypedGrammar(automaton, budget), b""
     while not grammar.finished:
         allowed = grammar.allowed
-        ids = allowed.ids or tuple(n for n in range(automaton.ids.vocab_size) if allowed.permits(n))
+        ids = allowed.ids or tuple(n for n in range(automaton.tables.ids.vocab_size) if allowed.permits(n))
         chosen = draw.choice(ids)
         written += b"<number>" if chosen in (COORDINATE, COORDINATE + 1) else EVERYTHING.letters(chosen)
         grammar.accept(Token(chosen))
@@ -62,7 +61,7 @@ def against_the_validator(pair: Pair, data: st.DataObject) -> None:
     for separators in ((",", ":"), (", ", ": ")):
         assert accepts(dfa, json.dumps(value, ensure_ascii=False, separators=separators).encode())
 
-    automaton = build_automaton(dfa, EVERYTHING.trie, EVERYTHING.ids)
+    automaton = EVERYTHING.automaton(dfa)
     draw = random.Random(data.draw(st.integers(0, 2**32)))
     for over in (0, draw.randrange(12), 60):
         judge(json.loads(answer(automaton, automaton.shortest + over, draw)), schema)
@@ -161,7 +160,7 @@ def test_thousands_of_schemas(pair: Pair, data: st.DataObject) -> None:
     ],
 )
 def test_answers_of_each_kind_are_right(schema: Any) -> None:
-    automaton, draw = build_automaton(compiled(schema), EVERYTHING.trie, EVERYTHING.ids), random.Random(1)
+    automaton, draw = EVERYTHING.automaton(compiled(schema)), random.Random(1)
 
     for over in (0, 3, 10, 30, 60, 90):
         judge(json.loads(answer(automaton, automaton.shortest + over, draw)), schema)
@@ -353,7 +352,7 @@ def test_what_is_too_large_is_refused_before_it_is_compiled(schema: Any) -> None
 
 def test_thousands_of_listed_values() -> None:
     names = [f"value {n * 7919 % 10007}" for n in range(5000)]
-    automaton = build_automaton(compiled({"enum": names}), EVERYTHING.trie, EVERYTHING.ids)
+    automaton = EVERYTHING.automaton(compiled({"enum": names}))
 
     assert json.loads(answer(automaton, 40, random.Random(0))) in names
 
@@ -391,7 +390,8 @@ def test_whatever_comes_is_read_or_refused_by_type(schema: Any) -> None:
 
 
 def test_an_end_is_never_asked_for_behind_an_object() -> None:
-    automaton = build_automaton(compiled({"properties": {}}), EVERYTHING.trie, EVERYTHING.ids)
+    automaton = EVERYTHING.automaton(compiled({"properties": {}}))
+    tables = automaton.tables
 
     assert automaton.shortest == 2
-    assert not any(END in automaton.rows.ids(row) for row in automaton.row_of[~automaton.complete, 0])
+    assert not any(END in tables.rows.ids(row) for row in tables.row_of[~tables.complete, 0])

@@ -12,7 +12,7 @@ MUTANTS = [
     ),
     Mutant(
         "truncation: reasoning that was closed by force says that it stopped",
-        "grammar/decoding/text.py",
+        "grammar/decoding/grammars.py",
         'return "length" if self._cut and reason == "stop" else reason',
         "return reason",
         "tests/test_truncation.py",
@@ -27,7 +27,7 @@ MUTANTS = [
     Mutant(
         "names: nothing is held back for one that is not repeated",
         "grammar/decoding/typed.py",
-        "return left - 1 if left > self._guide.distance[self._state] else left",
+        "return left - 1 if left > self._automaton.distance[self._state] else left",
         "return left",
         "tests/grammar/decoding/test_unique_names.py",
     ),

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photonlite.grammar.automata.mask import CACHED_ROWS, MaskCache, words
+from photonlite.grammar.automata.tables import words
+from photonlite.grammar.decoding.mask import CACHED_ROWS, MaskCache
 from photonlite.request import Allowed
 
 IDS = st.lists(st.integers(0, 69), min_size=1, unique=True).map(tuple)

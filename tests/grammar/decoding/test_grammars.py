@@ -4,9 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photonlite.grammar.decoding.base import BudgetedGrammar, PathIds, Vocabulary
-from photonlite.grammar.decoding.spatial import ARITY, DetectGrammar, PointGrammar, SegmentGrammar
-from photonlite.grammar.decoding.text import ReasoningGrammar, TextGrammar
+from photonlite.grammar.decoding.grammars import (
+    ARITY,
+    BudgetedGrammar,
+    DetectGrammar,
+    PathIds,
+    PointGrammar,
+    ReasoningGrammar,
+    SegmentGrammar,
+    TextGrammar,
+    Vocabulary,
+)
 from photonlite.request import Allowed, Token
 
 END, ANSWER, COORD, SIZE = 0, 3, 5, 6

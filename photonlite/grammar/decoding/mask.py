@@ -1,6 +1,6 @@
-"""Allowed ids as bits, which a step uploads to the device.
+"""Allowed ids as bits, which a step uploads to the device; bits past the vocabulary are 0.
 
-Bit i % 32 of word i // 32 is 1 where id i may stand; bits past the vocabulary are 0.
+Words are signed: every device computes with int32.
 """
 
 from itertools import islice
@@ -8,18 +8,11 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
+from photonlite.grammar.automata.tables import words
 from photonlite.request import Allowed
-
-WORD_BITS = 32
-"""Words are signed: every device computes with int32."""
 
 CACHED_ROWS = 512
 """Rows that are kept, at most: grammars reuse what they allow, one or two of them for each running request."""
-
-
-def words(vocab_size: int) -> int:
-    """Return the number of 32-bit words of a mask."""
-    return -(-vocab_size // WORD_BITS)
 
 
 class MaskCache:
@@ -59,7 +52,7 @@ class MaskCache:
         ids = np.array(listed, np.int64)
         if ids.size and not 0 <= ids.min() <= ids.max() < self.vocab_size:
             raise ValueError(f"a grammar lists ids {ids.min()} to {ids.max()} of a vocabulary of {self.vocab_size}")
-        bits = np.zeros(self._words * WORD_BITS, np.uint8)
+        bits = np.zeros(32 * self._words, np.uint8)
         bits[: self.vocab_size] = allowed.ids is None
         bits[ids] = allowed.ids is not None
         return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32, copy=False)

@@ -1,0 +1,109 @@
+"""An automaton over the tokens of a vocabulary, as grammars step through it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from photonlite.grammar.automata.tables import AutomatonTables
+from photonlite.request import Allowed
+
+DEAD_END = -1
+"""The target of a letter that may not stand."""
+
+
+class TokenBytes:
+    """The bytes of every token, in two blocks of memory."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._data = b"".join(pieces)
+        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        self._ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> bytes:
+        if not 0 <= index < len(self):
+            raise IndexError(f"id {index} of a vocabulary of {len(self)}")
+        return self._data[self._ends[index] : self._ends[index + 1]]
+
+    def holding(self, letter: bytes) -> list[int]:
+        """Return the tokens that contain a byte, in order."""
+        places = np.flatnonzero(np.frombuffer(self._data, np.uint8) == letter[0])
+        found: list[int] = np.unique(np.searchsorted(self._ends, places, side="right") - 1).tolist()
+        return found
+
+    def of_length(self, length: int) -> list[int]:
+        found: list[int] = np.flatnonzero(np.diff(self._ends) == length).tolist()
+        return found
+
+
+class Automaton:
+    """Tables as plain Python objects, which are quicker to index one by one than arrays; shared by all answers.
+
+    `pieces` are the bytes of every token.
+    """
+
+    def __init__(self, tables: AutomatonTables, pieces: TokenBytes) -> None:
+        self.tables = tables
+        self.pieces = pieces
+        self.start = tables.start
+        self._special = {
+            index: letter
+            for index, letter in ((tables.ids.coordinate, b"\x04"), (tables.ids.size, b"\x05"))
+            if index is not None
+        }
+        # Memory views: no copy, and their items are plain ints.
+        self._delta = np.ascontiguousarray(tables.delta).reshape(-1).data
+        self._width = tables.delta.shape[1]
+        self._column = tables.column.tobytes()
+        self._row_of = np.ascontiguousarray(tables.row_of).reshape(-1).data
+        self._allowed: list[Allowed | None] = [None] * len(tables.rows)
+        self._longer = tables.longer.data
+        self.complete = tables.complete.tobytes()
+        self.distance = tables.distance.data
+
+    @property
+    def shortest(self) -> int:
+        """Tokens of the shortest answer: a smaller budget holds none."""
+        return self.distance[self.start]
+
+    def letters(self, token_id: int) -> bytes:
+        """Return the letters that a token stands for."""
+        return self._special.get(token_id) or self.pieces[token_id]
+
+    def after(self, state: int, token_id: int) -> int:
+        """Follow a token; `DEAD_END` where it may not stand."""
+        delta, column, width = self._delta, self._column, self._width
+        for letter in self.letters(token_id):
+            state = delta[state * width + column[letter]]
+            if state < 0:
+                return DEAD_END
+        return state
+
+    def allowed(self, state: int, left: int) -> Allowed:
+        """Return what may stand in a state with `left` tokens left, at least its `distance`."""
+        over = left - self.distance[state]
+        row = self._row_of[3 * state + (0 if over > self._longer[state] else 1 if over > 0 else 2)]
+        allowed = self._allowed[row]
+        if allowed is None:
+            allowed = self._allowed[row] = self._make(row)
+        return allowed
+
+    def limits(self, state: int, left: int) -> bool:
+        """Whether having only `left` tokens left excludes a token that the grammar alone allows."""
+        over = left - self.distance[state]
+        rows = self._row_of
+        if over > self._longer[state]:
+            return False
+        return rows[3 * state] != rows[3 * state + (1 if over > 0 else 2)]
+
+    def _make(self, row: int) -> Allowed:
+        rows, ids = self.tables.rows, self.tables.ids
+        mask = rows.mask(row)
+        allowed = Allowed(rows.ids(row)) if mask is None else Allowed(mask=mask)
+        coordinate, size = (
+            index if index is not None and allowed.permits(index) else None for index in (ids.coordinate, ids.size)
+        )
+        return replace(allowed, coordinate=coordinate, size=size)

@@ -1,0 +1,248 @@
+"""Grammars of texts, reasoning, points, boxes and outlines, and what all grammars share.
+
+```
+text     any ... end              reasoning   any ... answer ─ any ... end
+point    x ─ y ─┐                 detect      x ─ y ─ size ─┐          segment   x ─ y ─ size ─ path ... end
+         ^──────┴─ end                        ^─────────────┴─ end               └─ end
+```
+
+A list of objects may end only where an `x` may stand; it may be empty. Where one id alone is allowed, it is forced and
+not sampled. Skills drop an object that the budget cuts short.
+"""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from photonlite.request import Allowed, Token
+
+PATH_GRID = 960
+"""Coordinates of a path are integers, in units of 1/960 of its box."""
+
+ARITY = {"M": 2, "L": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Q": 4, "T": 2, "Z": 0}
+"""Integers that each path command takes. Arcs (A) are left out: flags and angles do not fit a grid to 960."""
+
+
+@dataclass(frozen=True, eq=False)
+class PathIds:
+    """The ids that spell an outline; several ids may mean the same. Compared by identity: the tables are large."""
+
+    commands: Mapping[int, str]  # id to command letter, such as "M" or "l"
+    integers: Mapping[int, int]  # id to number, 0 to 960
+    minus: frozenset[int]  # ids of the sign that makes the next integer negative
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The special ids of a checkpoint, and its rules for them."""
+
+    end: int  # ends an answer, a caption, or a list of objects
+    answer: int  # ends reasoning and opens the answer
+    coordinate: int
+    size: int  # carries a width and a height
+    ground_start: int  # opens the part of reasoning that the points after it belong to
+    ground_end: int
+    any_id_continues: bool  # a list goes on with any id but `end`; else only `coordinate` and `end` are compared
+    suppressed_in_answer: tuple[int, ...] = ()  # never in an answer or a caption, its first token aside
+    suppressed_in_reasoning: tuple[int, ...] = ()
+
+
+class BudgetedGrammar(ABC):
+    """A grammar that accepts at most `budget` tokens; see `request.Grammar`.
+
+    It ends with "length" where the budget ended it, or excluded a token that the grammar alone would have allowed.
+    """
+
+    def __init__(self, budget: int) -> None:
+        if budget < 1:
+            raise ValueError(f"a grammar needs a budget of at least 1 token, not {budget}")
+        self._left = budget
+        self._finish_reason: str | None = None
+
+    @property
+    @abstractmethod
+    def allowed(self) -> Allowed:
+        """What may stand at the next position; meaningless once finished."""
+
+    @property
+    def ahead(self) -> Allowed | None:
+        """What may stand at the position after next, where the next token does not matter; else None."""
+        return None
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why nothing may follow: "stop", "max_objects" or "length"; None while something may."""
+        return self._finish_reason
+
+    @property
+    def finished(self) -> bool:
+        return self._finish_reason is not None
+
+    def accept(self, token: Token) -> None:
+        """Take the next token; raises a ValueError for one that is not allowed."""
+        if self.finished:
+            raise ValueError(f"token {token.id} came after the end ({self._finish_reason})")
+        if not self.allowed.permits(token.id):
+            raise ValueError(f"token {token.id} is not allowed here: {self.allowed}")
+        self._left -= 1
+        self._finish_reason = self._advance(token)
+        if self._finish_reason is None and self._left == 0:
+            self._finish_reason = "length"
+
+    @abstractmethod
+    def _advance(self, token: Token) -> str | None:
+        """Take a token; returns the finish reason, or None."""
+
+
+class TextGrammar(BudgetedGrammar):
+    """Text up to the end id."""
+
+    def __init__(self, vocabulary: Vocabulary, budget: int) -> None:
+        super().__init__(budget)
+        self._end = vocabulary.end
+        self._later = Allowed(suppressed=vocabulary.suppressed_in_answer)
+        # Like the public reference, which samples the first token with the prompt, suppress nothing there.
+        self._allowed = Allowed()
+
+    @property
+    def allowed(self) -> Allowed:
+        return self._allowed
+
+    @property
+    def ahead(self) -> Allowed:
+        return self._later
+
+    def _advance(self, token: Token) -> str | None:
+        self._allowed = self._later
+        return "stop" if token.id == self._end else None
+
+
+class ReasoningGrammar(BudgetedGrammar):
+    """Reasoning with coordinates up to the answer id, then an answer: text, unless another grammar is given.
+
+    Reasoning of `max_tokens` is closed by force, and the finish reason is "length"; a text has as many tokens.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, budget: int, max_tokens: int, answer: BudgetedGrammar | None = None
+    ) -> None:
+        super().__init__(budget)
+        self._answer_id = vocabulary.answer
+        self._reasoning_left = max_tokens
+        self._answer = answer or TextGrammar(vocabulary, max_tokens)
+        self._answering = False
+        self._cut = False
+        self._later = Allowed(suppressed=vocabulary.suppressed_in_reasoning, coordinate=vocabulary.coordinate)
+        self._allowed = Allowed(coordinate=vocabulary.coordinate)
+
+    @property
+    def allowed(self) -> Allowed:
+        return self._answer.allowed if self._answering else self._allowed
+
+    def _advance(self, token: Token) -> str | None:
+        if self._answering:
+            self._answer.accept(token)
+            return self._reason()
+        self._reasoning_left -= 1
+        self._answering = token.id == self._answer_id
+        if self._answering:
+            return self._reason()
+        self._cut = self._reasoning_left <= 0
+        self._allowed = Allowed((self._answer_id,)) if self._cut else self._later
+        return None
+
+    def _reason(self) -> str | None:
+        reason = self._answer.finish_reason
+        return "length" if self._cut and reason == "stop" else reason
+
+
+class PointGrammar(BudgetedGrammar):
+    """Points: x, y, then x of the next point or the end."""
+
+    fields: ClassVar[tuple[str, ...]] = ("x", "y")
+
+    def __init__(self, vocabulary: Vocabulary, budget: int, max_objects: int) -> None:
+        super().__init__(budget)
+        coordinate, size, end = vocabulary.coordinate, vocabulary.size, vocabulary.end
+        self._end = end
+        self._allowed = {
+            # The coordinate comes first: in a tie the list goes on.
+            "x": Allowed(None if vocabulary.any_id_continues else (coordinate, end), coordinate=coordinate, end=end),
+            "y": Allowed((coordinate,), coordinate=coordinate),
+            "size": Allowed((size,), size=size),
+        }
+        self._field = 0
+        self._objects_left = max_objects
+
+    @property
+    def allowed(self) -> Allowed:
+        return self._allowed[self.fields[self._field]]
+
+    def _advance(self, token: Token) -> str | None:
+        if self._field == 0 and token.id == self._end:
+            return "stop"
+        self._field = (self._field + 1) % len(self.fields)
+        if self._field == 0:
+            self._objects_left -= 1
+        return "max_objects" if self._objects_left == 0 else None
+
+
+class DetectGrammar(PointGrammar):
+    """Boxes: centre x, centre y, size, then x of the next box or the end."""
+
+    fields = ("x", "y", "size")
+
+
+class SegmentGrammar(BudgetedGrammar):
+    """One outline: centre x (or the end: no object), centre y, size, then SVG path tokens and the end.
+
+    The path is commands, each with groups of its integers, which may follow a minus.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, path_ids: PathIds, budget: int) -> None:
+        super().__init__(budget)
+        self._box = DetectGrammar(vocabulary, budget, max_objects=1)  # of this budget
+        self._ids = path_ids
+        self._end = vocabulary.end
+        self._begun = False
+        self._arity = 0  # of the last command
+        self._integers = 0  # after the last command
+        self._negative = False
+
+    @property
+    def allowed(self) -> Allowed:
+        if not self._box.finished:
+            return self._box.allowed
+        whole = self._arity == 0 or (self._integers > 0 and self._integers % self._arity == 0)
+        return _path_choices(self._ids, self._end, self._begun, self._negative, self._arity > 0, whole)
+
+    def _advance(self, token: Token) -> str | None:
+        if not self._box.finished:
+            self._box.accept(token)
+            return "stop" if self._box.finish_reason == "stop" else None
+        if token.id == self._end:
+            return "stop"
+        if token.id in self._ids.minus:
+            self._negative = True
+        elif (letter := self._ids.commands.get(token.id)) is not None:
+            self._begun, self._arity, self._integers = True, ARITY[letter.upper()], 0
+        else:
+            self._integers, self._negative = self._integers + 1, False
+        return None
+
+
+# Asked for at every token of an outline, with few different arguments.
+@functools.lru_cache(maxsize=64)
+def _path_choices(ids: PathIds, end: int, begun: bool, negative: bool, takes_integers: bool, whole: bool) -> Allowed:
+    chosen: list[int] = []
+    if not begun:
+        chosen += [token_id for token_id, letter in ids.commands.items() if letter in "Mm"]
+    else:
+        if takes_integers:
+            chosen += ids.integers
+            chosen += [] if negative else sorted(ids.minus)
+        if whole and not negative:
+            chosen += [*ids.commands, end]
+    return Allowed(tuple(chosen))
