@@ -104,11 +104,6 @@ class ScheduledBatch:
         """Crops of an encode launch, positions of another one."""
         return self.crops or sum(row.count for row in self.rows)
 
-    @property
-    def leaders(self) -> list[Sequence]:
-        """The sequences that an encode launch is for."""
-        return [group.job.leader for group in self.groups if group.job.leader is not None]
-
 
 State = Literal["launched", "pending", "committing", "free"]
 

@@ -56,22 +56,16 @@ class CutImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UncutImage:
-    """An image whose crops the device makes, as `images.packing` packs it and `runner.images` reads it.
+    """An image whose crops the device makes, as `images.packing` packs it and `runner.images` reads it."""
 
-    Attributes:
-        packed: uint8 ``[bytes]``, where the device can read it without waiting: pixels ``[H, W, 3]``, then filters.
-        size: Width and height in pixels.
-        tiling: Rows and columns of local crops.
-        filters: Where each filter lies in `packed`: first byte, rows and columns of int32. Two of the whole image,
-            across and down, then two of the local crops.
-        down_first: Of each pair, whether the pass down comes before the pass across.
-    """
-
+    # uint8 ``[bytes]``, where the device can read it without waiting: pixels ``[H, W, 3]``, then filters.
     packed: npt.NDArray[np.uint8]
-    size: tuple[int, int]
-    tiling: tuple[int, int]
+    size: tuple[int, int]  # width and height in pixels
+    tiling: tuple[int, int]  # rows and columns of local crops
+    # Where each filter lies in `packed`: first byte, rows and columns of int32. Two of the whole image, across and
+    # down, then two of the local crops.
     filters: tuple[tuple[int, int, int], ...]
-    down_first: tuple[bool, ...]
+    down_first: tuple[bool, ...]  # of each pair, whether the pass down comes before the pass across
 
     @property
     def count(self) -> int:

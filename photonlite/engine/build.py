@@ -6,7 +6,8 @@ All device memory that the engine will use is allocated here, or the configurati
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -44,8 +45,7 @@ _logger = logging.getLogger("photonlite")
 _CUDA_BATCH, _CPU_BATCH = 64, 8
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(NamedTuple):
     """An engine's parts."""
 
     core: EngineCore
@@ -148,20 +148,14 @@ def _plan(
 ) -> MemoryPlan:
     """Plan how many pages the cache has."""
     shape, page_size, rows = model.shape, config.page_size, slots.max_rows
+    plan = partial(plan_memory, shape, kv.dtype, page_size=page_size, max_rows=rows)
     if config.kv_cache_bytes is not None or where.type != "cuda":
         size = config.kv_cache_bytes or cpu_cache_bytes(shape, kv.dtype, page_size=page_size, max_rows=rows)
-        return plan_memory(shape, kv.dtype, page_size=page_size, max_rows=rows, kv_cache_bytes=size)
+        return plan(kv_cache_bytes=size)
     weights = torch.cuda.memory_allocated(where)
     activations = measure_activations(make_runner, where, config.max_prefill_tokens, MAX_JOBS + REALTIME_JOBS)
-    return plan_memory(
-        shape,
-        kv.dtype,
-        page_size=page_size,
-        max_rows=rows,
-        memory=device_memory(where, config.gpu_memory_fraction, weights),
-        activation_bytes=activations,
-        graph_bytes=graph_bytes,
-    )
+    memory = device_memory(where, config.gpu_memory_fraction, weights)
+    return plan(memory=memory, activation_bytes=activations, graph_bytes=graph_bytes)
 
 
 def _graph_bytes(shape: ModelShape, prompts: PromptDecoder | None, config: EngineConfig, slots: SlotShape) -> int:

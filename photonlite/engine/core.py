@@ -13,7 +13,6 @@ row come free when the last step that carries it has committed. Nothing on the d
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 from photonlite.batch import BatchItem, Executor, SamplingParams, ScheduledBatch, Step
 from photonlite.engine.faults import is_shortage, may_be_split, step_error
@@ -31,20 +30,9 @@ Outcomes = list[Token | Exception | None]
 _STRIKES = 3
 """Steps that may fail in a row before the device counts as lost; those for which memory is short do not count."""
 
-_NO_SPAN = nullcontext()
-
 
 class EngineCore:
-    """Scheduler, pipeline and executor, driven tick by tick.
-
-    Args:
-        scheduler: Decides what to launch.
-        runner: Runs it on the device.
-        depth: Steps in flight: 1 or 2.
-        metrics: Counts.
-        tracer: Records the spans of host phases.
-        clock: Seconds, with which deadlines are compared.
-    """
+    """Scheduler, pipeline of `depth` steps and executor, driven tick by tick; deadlines are times of the clock."""
 
     def __init__(
         self,
@@ -99,7 +87,7 @@ class EngineCore:
         return batch is not None or oldest is not None or self.requests.ended > ended
 
     def _plan(self) -> ScheduledBatch | None:
-        with self._phase("plan"):
+        with self.tracer.host("plan"):
             decision = self.scheduler.plan(self._clock())
             self.wake_at = decision.wake_at
             for job in decision.dropped:
@@ -116,7 +104,7 @@ class EngineCore:
         for row in batch.rows:
             row.sequence.retain()
         try:
-            with self._phase("launch", step):
+            with self.tracer.host("launch", step=step.number):
                 self.runner.launch(step)
         except Exception as error:
             self._abandon(step, error)
@@ -139,7 +127,7 @@ class EngineCore:
             return
         self.pipeline.begin_commit(step)
         outcomes = self._collect(step)
-        with self._phase("commit", step):
+        with self.tracer.host("commit", step=step.number):
             self.scheduler.commit(step, outcomes)
             if step.kind == "encode":
                 self._commit_images(step, outcomes)
@@ -155,7 +143,7 @@ class EngineCore:
             self._sample(step, params)
 
     def _sample(self, step: Step, params: list[SamplingParams | None]) -> None:
-        with self._phase("finalize", step):
+        with self.tracer.host("finalize", step=step.number):
             self.pipeline.finalize(step)
             try:
                 self.runner.finalize(step, params)
@@ -164,7 +152,7 @@ class EngineCore:
 
     def _collect(self, step: Step) -> Outcomes:
         try:
-            with self._phase("wait", step):
+            with self.tracer.host("wait", step=step.number):
                 outcomes = self.runner.collect(step)
         except Exception as error:
             step.failure = error
@@ -262,9 +250,11 @@ class EngineCore:
         self.pipeline.abandon(step)
         failed = step_error(step, error)
         if not may_be_split(batch, error):
-            for sequence in [*(row.sequence for row in batch.rows), *batch.leaders]:
-                self.requests.end(sequence, failed)
-                self.scheduler.release_if_unused(sequence)
+            leaders = (group.job.leader for group in batch.groups)
+            for sequence in [*(row.sequence for row in batch.rows), *leaders]:
+                if sequence is not None:
+                    self.requests.end(sequence, failed)
+                    self.scheduler.release_if_unused(sequence)
         for job in {row.job for row in batch.rows if row.job} | {group.job for group in batch.groups}:
             self.runner.forget(job)
         self._fail(step, error)
@@ -304,11 +294,6 @@ class EngineCore:
                     metrics.prefix_misses += row.start == 0
         metrics.graph_replays += step.graphed
         metrics.eager_steps += not step.graphed
-
-    def _phase(self, name: str, step: Step | None = None) -> AbstractContextManager[object]:
-        if not self.tracer.enabled:
-            return _NO_SPAN
-        return self.tracer.host(name) if step is None else self.tracer.host(name, step=step.number)
 
 
 def _starts_again(row: BatchItem) -> bool:

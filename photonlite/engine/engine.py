@@ -23,12 +23,6 @@ class Engine:
     """Answers requests about images, many at a time.
 
     Closing it, or dropping the last reference to it, ends its threads. `build` says what its making raises.
-
-    Args:
-        model: In evaluation mode, on the device.
-        device: Where the model is.
-        dtype: Of its weights.
-        config: How to run.
     """
 
     def __init__(
@@ -96,10 +90,10 @@ class Engine:
 
         Args:
             request: From a skill.
-            sink: Where tokens and the end go, on the engine thread.
+            sink: Receives tokens and the end, on the engine thread.
             image: What it is about.
             deadline_s: Seconds from `submitted` after which the answer is worthless.
-            preprocess_s: What decoding the image took, for the metrics.
+            preprocess_s: What decoding the image took.
             submitted: When the caller asked, in seconds of `time.perf_counter`; now unless given.
 
         Raises:
@@ -144,9 +138,5 @@ class Engine:
         return array
 
     def close(self, *, drain: bool = True) -> None:
-        """Refuse further requests, finish or fail those that are open, release the device; closing twice is fine.
-
-        Args:
-            drain: Whether open requests are finished; else they fail with `ModelError`.
-        """
+        """Refuse further requests, finish (`drain`) or fail those that are open, release the device."""
         self._loop.close(drain=drain)

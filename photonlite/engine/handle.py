@@ -37,13 +37,7 @@ _LONGEST_WAIT = 1e8
 
 
 class RequestHandle:
-    """One request from the call to its end, from any thread: a `photonlite.sequence.Sink`.
-
-    Args:
-        request: What is asked.
-        deadline_s: Seconds from now after which the answer is worthless.
-        on_end: Called once when the request has ended.
-    """
+    """One request from the call to its end, from any thread: a `photonlite.sequence.Sink`."""
 
     def __init__(
         self,
@@ -52,7 +46,7 @@ class RequestHandle:
         on_end: "Callable[[RequestHandle], None] | None" = None,
     ) -> None:
         self.request = request
-        self.deadline_s = deadline_s
+        self.deadline_s = deadline_s  # from `begun`; the answer is worthless after it
         self.begun = time.perf_counter()
         self.image: PreparedImage | None = None
         self.preprocess_s = 0.0  # seconds that preparing the image took for this request
@@ -63,7 +57,7 @@ class RequestHandle:
         self.thread: int | None = None  # that runs the steps which lead to the engine, while it does
         self.tokens: queue.SimpleQueue[Token | None] = queue.SimpleQueue()  # None is the end
         self.bells: deque[Callable[[], None]] = deque()  # each is rung once, at the next token or the end
-        self._on_end = on_end
+        self._on_end = on_end  # called once
         self._releases: deque[Callable[[], object]] = deque()
         self._prepared_s = 0.0  # all that the image had cost when it was prepared, for other requests too
         self._cancel_sequence: Callable[[], None] | None = None

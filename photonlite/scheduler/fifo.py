@@ -65,6 +65,7 @@ class FifoPolicy:
         self.queues = (WaitingQueue(limits.max_jobs),)
         self.ended: list[Ended] = []  # found while planning, and no longer waiting
         self.kept_free_until: float | None = None  # idle, for a request that is about to come
+        self._enough_crops = max(1, limits.max_crops // 2)  # a larger launch makes them no cheaper
         self._held_s = 0.0  # how long encode and prefill launches have held up the sequences that decode
 
     def rank(self, sequence: Sequence) -> Any:
@@ -99,12 +100,7 @@ class FifoPolicy:
         return False
 
     def plan(self, now: float, *, admit: bool) -> ScheduledBatch | None:
-        """Choose the next launch and take what it needs.
-
-        Args:
-            now: The time.
-            admit: Whether images and prompts may be launched; else only running sequences are decoded.
-        """
+        """Choose the next launch and take what it needs; without `admit` only running sequences are decoded."""
         (queue,), decoding = self.queues, self.running.decoding()
         pause = self.pause(self.limits.pause_s(len(queue), len(decoding))) if decoding else PauseBudget()
         if not admit:
@@ -130,13 +126,7 @@ class FifoPolicy:
         return batch
 
     def plan_launch(self, queue: WaitingQueue, budget: PauseBudget, pause: PauseBudget) -> ScheduledBatch | None:
-        """Plan an encode or a prefill launch that begins the sequences of a queue.
-
-        Args:
-            queue: The waiting sequences.
-            budget: What the launch may take.
-            pause: What the pause has time for: the same, or more.
-        """
+        """Plan an encode or a prefill launch of a queue within a budget; the pause has time for as much, or more."""
         if not len(queue):
             return None
         if queue.prefilled_last or (queue.batches and self._has_time_to_encode(queue, pause)):
@@ -237,10 +227,6 @@ class FifoPolicy:
                 self._end(queue, sequence)
                 if len(self.ended) >= _SATISFIED:
                     return
-
-    @property
-    def _enough_crops(self) -> int:
-        return max(1, self.limits.max_crops // 2)
 
     def _has_time_to_encode(self, queue: WaitingQueue, pause: PauseBudget) -> bool:
         """Whether a pause has time for more crops and, after them, for the prompts that could run before.

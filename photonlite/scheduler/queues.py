@@ -29,15 +29,11 @@ class WaitingQueue:
 
     A sequence that is not ready is blocked until its image is encoded or cached, so that walking the candidates costs
     no more than what it finds. Every operation takes time in the logarithm of the queue's length.
-
-    Args:
-        max_jobs: Images of the class that are encoded at a time.
-        realtime: The class of requests; None for all.
     """
 
     def __init__(self, max_jobs: int, *, realtime: bool | None = None) -> None:
-        self.max_jobs = max_jobs
-        self.realtime = realtime
+        self.max_jobs = max_jobs  # images of the class that are encoded at a time
+        self.realtime = realtime  # the class of requests; None for all
         self.batches = not realtime  # launches are held back to batch crops and prompts
         self.prefilled_last = False  # encoding comes first in the next pause
         self.lacks_pages = False  # in this plan
@@ -117,11 +113,7 @@ class EncoderQueue:
         return [one for one in self.jobs.values() if kind is None or one.leader is None or one.leader.realtime == kind]
 
     def begin(self, queue: WaitingQueue, count: int) -> list[tuple[Sequence, BaseException]]:
-        """Begin to encode the images of the first `count` sequences of a queue; have those of the next ones cut.
-
-        Returns:
-            Sequences whose images cannot be cut, and why.
-        """
+        """Begin to encode the images of the first `count` sequences of a queue, or have them cut; returns failures."""
         unusable = []
         for sequence in queue.first(count):
             image, key = sequence.image, sequence.image_key
@@ -180,7 +172,9 @@ class EncoderQueue:
 
     def drop_idle(self, find_heir: Callable[[str], Sequence | None]) -> list[EncodeJob]:
         """Find new leaders for images whose leaders have ended; drop and return the images without any."""
-        idle = []
+        idle: list[EncodeJob] = []
+        if not self.jobs:
+            return idle
         for job in list(self.jobs.values()):
             if job.leader is None or job.leader.finalized:
                 job.leader = find_heir(job.key)
@@ -225,11 +219,7 @@ def _read_crops(image: ImageRef) -> CutImage | UncutImage | None:
 class RunningSet:
     """Sequences from their admission to their release, in the order of their ranks.
 
-    Args:
-        cache: Has the pages.
-        limits: What launches may hold.
-        rank: Sort key: when pages run out, the last sequence gives its own back for the others.
-        requeue: Takes a sequence that was pre-empted.
+    When pages run out, the last one gives its own back for the others, and is put back into its queue by `requeue`.
     """
 
     def __init__(

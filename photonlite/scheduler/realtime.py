@@ -129,10 +129,7 @@ class ArrivalPredictor:
     def idle_until(self, now: float, *, waiting: bool, bulk_waits: bool) -> float | None:
         """Return until when the device should be kept idle; None if it need not be, or has been for too long.
 
-        Args:
-            now: The time.
-            waiting: Whether a real-time request is there that has not begun.
-            bulk_waits: Whether bulk work is held back meanwhile.
+        A real-time request that is `waiting` has not begun; bulk work that waits is held back meanwhile.
         """
         end = -math.inf
         if waiting:

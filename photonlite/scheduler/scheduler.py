@@ -40,13 +40,7 @@ class Decision(NamedTuple):
 
 
 class Scheduler:
-    """All open sequences, and the choice of the next launch.
-
-    Args:
-        cache: Pages and prefixes.
-        limits: What launches may hold.
-        policy: Chooses launches.
-    """
+    """All open sequences, and the choice of the next launch."""
 
     def __init__(self, cache: CacheManager, limits: Limits, policy: type[FifoPolicy] = RealtimePolicy) -> None:
         self.cache = cache
@@ -90,7 +84,7 @@ class Scheduler:
 
     def plan(self, now: float) -> Decision:
         """Decide what to launch; sequences that end without a launch leave their queues."""
-        ended = self._expired(now)
+        ended = self._expired(now) if self._next_deadline <= now else []
         for one in ended:
             self.finish(one.sequence, now)
         hopeless = self.policy.give_up(now)
@@ -98,7 +92,7 @@ class Scheduler:
             self.finish(one.sequence, now)
         # First, so that no batch holds an image that is being dropped, nor lacks the place of one.
         dropped = self.encoder.drop_idle(self._find_heir)
-        batch = self.policy.plan(now, admit=self._next_deadline > now)
+        batch = self.policy.plan(now, admit=not ended or self._next_deadline > now)
         if batch is not None:
             self._book(batch, now)
         ended += hopeless
@@ -155,12 +149,9 @@ class Scheduler:
         self.running.release_if_unused(sequence)
 
     def reduce_memory(self, batch: ScheduledBatch) -> list[EncodeJob]:
-        """Launch less at a time from now on: memory was short for a batch. Images begin again.
+        """Launch less at a time from now on: memory was short for a batch. Images begin again, which are returned.
 
         Pages stay as they are: all keys and values lie in one allocation, of which nothing can be given back.
-
-        Returns:
-            Images whose features the device must free.
         """
         if batch.kind != "decode":
             self.policy.model_of(batch).shrink(batch.crops or len(batch.rows))
@@ -171,8 +162,6 @@ class Scheduler:
 
     def _expired(self, now: float) -> list[Ended]:
         late: list[Ended] = []
-        if self._next_deadline > now:
-            return late
         for sequence in self._deadlines[:_EXPIRED]:
             if _deadline(sequence)[0] > now:
                 break

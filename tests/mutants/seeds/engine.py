@@ -138,7 +138,7 @@ MUTANTS = [
     Mutant(
         "a deadline passes unnoticed",
         "scheduler/scheduler.py",
-        """        ended = self._expired(now)
+        """        ended = self._expired(now) if self._next_deadline <= now else []
 """,
         """        ended = []
 """,
@@ -192,7 +192,7 @@ MUTANTS = [
     Mutant(
         "work is spent on the expired while others of them are ended",
         "scheduler/scheduler.py",
-        "admit=self._next_deadline > now",
+        "admit=not ended or self._next_deadline > now",
         "admit=True",
         "tests/engine/test_requests.py",
     ),
