@@ -6,7 +6,7 @@ page      0         1 .. total - 1
 ```
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 
 class PagePool:
@@ -70,19 +70,3 @@ class PagePool:
             counts[page] = left
             if left == 0:
                 self._free.append(page)
-
-    def check(self, owners: Mapping[int, int]) -> None:
-        """Raise unless `owners`, the references that owners hold by page, agree with the counts and the free list."""
-        for page in owners:
-            if not 0 < page < self.total:
-                raise AssertionError(f"page {page} is owned, but only 1 to {self.usable} are handed out")
-        for page, count in enumerate(self._counts):
-            if owners.get(page, 0) != count:
-                raise AssertionError(f"page {page} has {owners.get(page, 0)} owners, but its count is {count}")
-        free = set(self._free)
-        for page in free:
-            if page == 0 or self._counts[page]:
-                raise AssertionError(f"page {page} is in the free list, but has {self._counts[page]} owners")
-        owned = self.total - self._counts.count(0)
-        if len(free) != len(self._free) or len(free) + owned != self.usable:
-            raise AssertionError(f"{self.free} free + {owned} owned pages are not {self.usable} usable ones")

@@ -1,1 +1,1 @@
-"""Where work runs: streams, events and host memory that a device can reach, on CUDA, on the CPU, or simulated."""
+"""Where work runs: streams, events and host memory that a device can reach, on CUDA or on the CPU."""

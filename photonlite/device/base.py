@@ -7,8 +7,8 @@ download                                                                      â”
 ```
 
 Work on one stream runs in the order in which it was queued; streams synchronise only at events. Implementations: CUDA
-streams, one worker thread for each stream on the CPU, and a simulation on a virtual clock. After `close`, streams raise
-RuntimeError; so do times of events that were not recorded or have not passed.
+streams, one worker thread for each stream on the CPU, and in the tests a simulation on a virtual clock. After `close`,
+streams raise RuntimeError; so do times of events that were not recorded or have not passed.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,9 @@ class Event(Protocol):
     @property
     def done(self) -> bool:
         """Whether all work before the mark has run; True before the first recording."""
-        ...
 
     def wait(self) -> None:
         """Block the calling thread until all work before the mark has run."""
-        ...
 
 
 class Stream(Protocol):
@@ -39,15 +37,12 @@ class Stream(Protocol):
 
     def run(self, work: Callable[[], None]) -> None:
         """Queue work; on CUDA it runs now and queues kernels, elsewhere it runs later and must not raise."""
-        ...
 
     def record(self, event: Event) -> None:
         """Put the mark behind all work queued so far."""
-        ...
 
     def wait(self, event: Event) -> None:
         """Start later work on this stream only after all work before the event's current mark."""
-        ...
 
 
 class Device(Protocol):
@@ -63,23 +58,18 @@ class Device(Protocol):
 
     def time_of(self, event: Event) -> float:
         """Return when a recorded and passed event was reached, in seconds of `time.perf_counter`."""
-        ...
 
     def rebase(self) -> None:
         """Synchronise the clock of `time_of` with the host's for events recorded from now on; waits for no work."""
-        ...
 
     def elapsed(self, start: Event, end: Event) -> float:
         """Return the seconds between two recorded and passed events, more exactly than two times differ."""
-        ...
 
     def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         """Allocate zeros on the host that copies read without waiting: page-locked for CUDA."""
-        ...
 
     def close(self) -> None:
         """Wait for all work and end the streams; closing twice is allowed."""
-        ...
 
 
 class MarkEvent:
@@ -101,7 +91,7 @@ class MarkEvent:
 
 
 class MarkDevice:
-    """The part of a device that the CPU and the simulation share: one clock, and pageable host memory."""
+    """The part that the CPU and the simulation of the tests share: one clock, and pageable host memory."""
 
     def reach(self, mark: Any) -> None:
         """Block the calling thread until a mark has passed."""

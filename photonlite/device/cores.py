@@ -35,10 +35,7 @@ _LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib", "libiomp5md.dll")
 
 
 class SpareCores:
-    """Cores that other programs leave free, from the seconds that all cores were idle and that this process used.
-
-    `idle` is the idle time of this process's cores, all together; None where the system does not report it.
-    """
+    """Cores that other programs leave free, from the seconds that all cores were idle and that this process used."""
 
     def __init__(
         self,
@@ -67,8 +64,7 @@ class SpareCores:
 class ComputeThreads:
     """Sets how many threads operations of the calling thread use, for one block at a time, at most `most`.
 
-    `wide` are the blocks that use several threads at the moment and share the spare cores; by default those of all
-    models in this process.
+    `wide` are the blocks that share the spare cores now; by default those of all models in this process.
     """
 
     def __init__(self, most: int, spare: SpareCores | None = None, wide: set[object] | None = None) -> None:
@@ -78,10 +74,7 @@ class ComputeThreads:
 
     @contextlib.contextmanager
     def spread(self, multiplications: int) -> Iterator[None]:
-        """Run a block's operations on as many threads as pay off for about so many multiplications in one product.
-
-        The numbers of other threads stay unchanged.
-        """
+        """Run a block on as many threads as pay off for about so many multiplications in one product."""
         block = object()
         try:
             if multiplications < WORTH or self._most == 1:

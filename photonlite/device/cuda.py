@@ -101,12 +101,14 @@ class CudaStream:
 
 
 class CudaEvent:
-    """A CUDA event that keeps its time."""
+    """A CUDA event that keeps its time.
+
+    Waiting spins: it takes a core for the rest of a step but notices the end of it some 20 µs sooner.
+    """
 
     __slots__ = ("inner",)
 
     def __init__(self) -> None:
-        # Waiting spins: it takes a core for the rest of a step but notices the end of it some 20 µs sooner.
         self.inner = _make_event()
 
     @property

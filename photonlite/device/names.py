@@ -17,13 +17,10 @@ def open_device(device: torch.device) -> Device:
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """Return the torch device of a name; the index of a CUDA device is filled in.
+    """Return the torch device of a name, with the index of a CUDA device.
 
-    Args:
-        device: "auto" (CUDA where there is one, else the CPU), "cpu", "cuda", "cuda:1", or a torch device.
-
-    Raises:
-        SettingsError: The name is unknown, or this machine has no such device.
+    `device` is "auto" (CUDA where there is one, else the CPU), "cpu", "cuda", "cuda:1", or a torch device;
+    SettingsError if it is unknown or this machine lacks it.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -47,15 +44,10 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the torch type of a name.
+    """Return the torch type of a name, for a model that will run on `device`.
 
-    Args:
-        dtype: "auto" (bfloat16 on CUDA devices of capability 8.0 and above, else float32), "float32", "bfloat16",
-            "float16", or one of these as a torch type.
-        device: Where the model will run.
-
-    Raises:
-        SettingsError: The name is unknown, or a model cannot run in that type.
+    `dtype` is "auto" (bfloat16 on CUDA devices of capability 8.0 and above, else float32), "float32", "bfloat16",
+    "float16", or one of these as a torch type; SettingsError for any other.
     """
     if dtype == "auto":
         native = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)

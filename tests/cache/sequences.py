@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,23 @@ def forget(manager: CacheManager) -> None:
     manager.prefix.evict(manager.prefix.idle_pages)
 
 
+def check_pool(pool: PagePool, owners: Mapping[int, int]) -> None:
+    """Raise unless `owners`, the references that owners hold by page, agree with the counts and the free list."""
+    for page in owners:
+        if not 0 < page < pool.total:
+            raise AssertionError(f"page {page} is owned, but only 1 to {pool.usable} are handed out")
+    counts, free = pool._counts, set(pool._free)
+    for page, count in enumerate(counts):
+        if owners.get(page, 0) != count:
+            raise AssertionError(f"page {page} has {owners.get(page, 0)} owners, but its count is {count}")
+    for page in free:
+        if page == 0 or counts[page]:
+            raise AssertionError(f"page {page} is in the free list, but has {counts[page]} owners")
+    owned = pool.total - counts.count(0)
+    if len(free) != pool.free or len(free) + owned != pool.usable:
+        raise AssertionError(f"{pool.free} free + {owned} owned pages are not {pool.usable} usable ones")
+
+
 def check(manager: CacheManager, sequences: Iterable[Sequence]) -> None:
     """Compare the counts of all pages with all owners there are."""
-    manager.pages.check(manager.prefix.owners() + Counter(page for each in sequences for page in each.pages))
+    check_pool(manager.pages, manager.prefix.owners() + Counter(page for each in sequences for page in each.pages))

@@ -167,7 +167,7 @@ class World:
 
 @pytest.mark.parametrize("page_size", [1, 2, 3, 4, 5, 16])
 @pytest.mark.parametrize("prefix", [2, 6, 12])
-def test_in_random_histories_pages_have_their_owners_and_sequences_their_contents(page_size: int, prefix: int):
+def test_random_histories_keep_owners_and_contents(page_size: int, prefix: int):
     seen = Counter[str]()
     for seed in range(4):
         world = World(seed, page_size, prefix)

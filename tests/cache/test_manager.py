@@ -13,7 +13,7 @@ def about(image: str, prompt=(1, 2, 3), **options):
     return sequence(prompt, image, prefix=PREFIX, **options)
 
 
-def test_the_first_question_computes_everything_and_saves_the_tail_of_the_image():
+def test_the_first_question_saves_the_image_tail():
     manager = manager_of(8)
     first = about("a")
     assert manager.image_state("a") == "missing"
@@ -29,7 +29,7 @@ def test_the_first_question_computes_everything_and_saves_the_tail_of_the_image(
     check(manager, [])
 
 
-def test_another_question_shares_the_full_pages_and_copies_the_tail_into_a_page_of_its_own():
+def test_another_question_shares_full_pages_and_copies_the_tail():
     manager = manager_of(9)
     first, second = about("a"), about("a", (7, 8))
     saved = admitted(manager, first).saves[0].target
@@ -41,7 +41,7 @@ def test_another_question_shares_the_full_pages_and_copies_the_tail_into_a_page_
     check(manager, [first, second])
 
 
-def test_the_same_prompt_shares_the_page_in_which_the_image_ends_and_copies_nothing():
+def test_the_same_prompt_shares_the_tail_page_without_a_copy():
     manager = manager_of(9)
     first, second = about("a"), about("a")
     admitted(manager, first)
@@ -129,7 +129,7 @@ def test_a_pre_empted_sequence_finds_its_prompt_again_and_has_room_for_its_token
     check(manager, [victim])
 
 
-def test_what_is_being_built_is_neither_reused_nor_registered_again():
+def test_blocks_being_built_are_not_reused():
     manager = manager_of(20)
     served(manager, about("a", (0,)))
     builder, follower = about("a", range(10)), about("a", range(10))
@@ -145,7 +145,7 @@ def test_what_is_being_built_is_neither_reused_nor_registered_again():
     check(manager, [builder, follower, third])
 
 
-def test_a_failed_step_takes_its_blocks_with_it_and_leaves_those_of_others():
+def test_a_failed_step_removes_its_own_blocks_only():
     manager = manager_of(20)
     served(manager, about("a", range(2)))
     failing = about("a", range(10))
@@ -188,7 +188,7 @@ def test_the_source_of_a_copy_is_not_evicted_until_the_sequence_is_released():
     assert manager.pages.refcount(source) == 0
 
 
-def test_a_sequence_cannot_be_released_while_others_may_wait_for_what_it_builds():
+def test_a_sequence_that_builds_blocks_cannot_be_released():
     manager = manager_of(8)
     first = about("a")
     admitted(manager, first)
@@ -197,7 +197,7 @@ def test_a_sequence_cannot_be_released_while_others_may_wait_for_what_it_builds(
     check(manager, [first])
 
 
-def test_a_sequence_that_produces_nothing_is_covered_altogether_without_a_page_of_its_own():
+def test_a_sequence_without_output_reuses_the_whole_prefix():
     manager = manager_of(3)
     handle = about("a", (), budget=0)
     assert admitted(manager, handle) == Admission(0, saves=(PageCopy(handle.pages[1], 3),))
@@ -224,7 +224,7 @@ def test_an_image_without_room_for_its_tail_is_served_but_not_cached():
     check(manager, [other, first])
 
 
-def test_without_caching_nothing_is_kept_and_no_page_is_set_aside():
+def test_without_caching_nothing_is_kept():
     manager = manager_of(8, prefix_caching=False)
     assert served(manager, about("a")) == served(manager, about("a")) == Admission(0)
     assert manager.image_state("a") == "missing"
@@ -253,7 +253,7 @@ def test_short_pages_refuse_an_admission_and_change_nothing():
     check(manager, [running])
 
 
-def test_growing_evicts_what_nobody_uses_and_fails_whole():
+def test_growing_evicts_idle_blocks_or_changes_nothing():
     manager = manager_of(6)
     served(manager, about("a"))
     running = sequence((1,))
@@ -302,7 +302,7 @@ def test_a_sequence_is_admitted_once_and_with_the_image_prefix_of_its_model():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 7, 16])
 @pytest.mark.parametrize("cached", ["nothing", "the image", "image and prompt", "something else"])
-def test_what_fits_can_be_admitted_and_grown_when_everything_else_is_gone(size: int, cached: str):
+def test_a_request_that_fits_can_run_alone(size: int, cached: str):
     budget, prompt = 9, (1, 2, 3, 4)
     longest = PREFIX + len(prompt) + budget - 1
     manager = manager_of(1, size, PREFIX)

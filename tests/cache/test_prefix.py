@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from photonlite.cache.pages import PagePool
 from photonlite.cache.prefix import PrefixBlock, PrefixCache, image_key, page_key, text_root
 from photonlite.request import Token
+from tests.cache.sequences import check_pool
 
 tokens = st.builds(Token, st.integers(0, 2), st.lists(st.sampled_from((0.0, 0.5, 1.0)), max_size=2).map(tuple))
 
@@ -26,7 +27,7 @@ def test_pages_share_a_key_exactly_when_their_inputs_are_equal(one: list[Token],
     assert (page_key(text_root(), one) == page_key(text_root(), other)) == same
 
 
-def test_how_a_token_was_chosen_is_no_part_of_its_key():
+def test_sampling_details_are_not_part_of_a_key():
     assert page_key(text_root(), [Token(1, (0.5,), 0.3, (0.9,))]) == page_key(text_root(), [Token(1, (0.5,))])
 
 
@@ -89,7 +90,7 @@ def test_eviction_stops_as_soon_as_enough_pages_are_free():
     assert pool.free == 6
 
 
-def test_what_is_used_cannot_be_evicted():
+def test_blocks_in_use_cannot_be_evicted():
     pool = PagePool(9, 4)
     cache = PrefixCache(pool)
     root = add(cache, pool, b"root")
@@ -124,7 +125,7 @@ def test_a_block_is_neither_removed_under_its_children_nor_entered_twice():
         cache.insert(leaf)
 
 
-def test_idle_pages_are_those_that_are_left_when_a_chain_comes_into_use():
+def test_idle_pages_exclude_a_chain_in_use():
     pool = PagePool(9, 4)
     cache = PrefixCache(pool)
     root, other = add(cache, pool, b"root", pages=2), add(cache, pool, b"other")
@@ -137,12 +138,12 @@ def test_idle_pages_are_those_that_are_left_when_a_chain_comes_into_use():
     assert cache.idle_pages_without([root, leaf]) == 1
 
 
-def test_owners_are_every_blocks_pages_and_tails():
+def test_owners_count_pages_and_tails_of_all_blocks():
     pool = PagePool(9, 4)
     cache = PrefixCache(pool)
     pages = pool.allocate(3)
     assert pages is not None
     cache.insert(PrefixBlock(b"image", None, tuple(pages[:2]), pages[2], end=10))
     add(cache, pool, b"text")
-    pool.check(cache.owners())
+    check_pool(pool, cache.owners())
     assert cache.owners().total() == 4

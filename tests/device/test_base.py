@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from photonlite.device.base import Device, Event, Stream
 from photonlite.device.cpu import CpuDevice
 from photonlite.device.cuda import CudaDevice
-from photonlite.device.simulated import SimulatedDevice
+from tests.device.simulated import SimulatedDevice
 
 NEEDS_CARD = (
     pytest.mark.gpu,
@@ -91,7 +91,7 @@ def test_a_stream_waits_for_the_mark_of_another(device: Device, hold: Callable[[
     assert log == ["upload", "compute"]
 
 
-def test_a_wait_is_for_the_mark_as_it_was_when_it_was_given(
+def test_a_wait_refers_to_the_mark_at_the_time_of_the_call(
     device: Device, hold: Callable[[Stream], Callable[[], None]]
 ) -> None:
     log: list[str] = []
@@ -112,7 +112,7 @@ def test_a_wait_is_for_the_mark_as_it_was_when_it_was_given(
     assert log == ["first", "upload"]
 
 
-def test_an_event_is_done_before_it_is_recorded_and_nobody_waits_for_it(device: Device) -> None:
+def test_an_unrecorded_event_is_done(device: Device) -> None:
     log: list[str] = []
     unused, used = device.event(), device.event()
 
@@ -180,7 +180,7 @@ def test_host_arrays_are_zeros_that_can_be_written(device: Device) -> None:
         assert array.sum() == 28
 
 
-def test_closing_does_all_work_and_then_no_more_is_taken(device: Device) -> None:
+def test_close_runs_all_work_and_refuses_more(device: Device) -> None:
     log: list[int] = []
     event = device.event()
     for number in range(20):
@@ -199,7 +199,7 @@ def test_closing_does_all_work_and_then_no_more_is_taken(device: Device) -> None
     assert -1 not in log
 
 
-def test_events_of_another_body_are_refused(device: Device) -> None:
+def test_events_of_another_device_are_refused(device: Device) -> None:
     class Foreign:
         done = True
 
@@ -260,9 +260,7 @@ ACTIONS = st.tuples(
 @pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(actions=st.lists(ACTIONS, max_size=60), seed=st.one_of(st.none(), st.integers(0, 2**32)))
-def test_whatever_is_given_happens_in_an_order_that_streams_and_events_allow(
-    actions: list[tuple[str, str, int]], seed: int | None
-) -> None:
+def test_random_programs_run_in_a_legal_order(actions: list[tuple[str, str, int]], seed: int | None) -> None:
     program = Program(CpuDevice() if seed is None else SimulatedDevice(random.Random(seed)))
 
     for action in actions:

@@ -63,9 +63,7 @@ def within(threads: ComputeThreads, work: int = WORTH) -> int:
 
 
 @pytest.mark.parametrize(("own", "others", "spare"), [(0, 0, 2), (2, 0, 2), (1, 1, 1), (1.3, 0.7, 1.3)])
-def test_what_others_do_not_use_is_spare_whether_this_process_uses_it_or_not(
-    own: float, others: float, spare: float
-) -> None:
+def test_cores_used_by_this_process_count_as_spare(own: float, others: float, spare: float) -> None:
     machine = Machine(2)
 
     machine.run(0.5, own=own, others=others)
@@ -84,7 +82,7 @@ def test_a_measurement_holds_until_a_tenth_of_a_second_has_passed() -> None:
     assert machine.spare.count() == pytest.approx(2)
 
 
-def test_where_the_system_does_not_tell_all_cores_count_as_spare() -> None:
+def test_all_cores_are_spare_where_idle_time_is_unknown() -> None:
     machine = Machine(2)
     machine.idle = None
 
@@ -104,7 +102,7 @@ def test_a_large_operation_gets_the_spare_cores_and_at_least_one(most: int, othe
     assert within(ComputeThreads(most, machine.spare, set())) == count
 
 
-def test_threads_come_back_when_the_neighbours_have_gone() -> None:
+def test_thread_count_recovers_when_other_programs_end() -> None:
     machine = Machine(2)
     threads = ComputeThreads(2, machine.spare, set())
 
@@ -178,7 +176,7 @@ def test_only_the_calling_thread_gets_another_number() -> None:
     assert elsewhere(torch.get_num_threads) == before
 
 
-def test_the_number_reaches_the_operations() -> None:
+def test_operations_use_the_number_of_threads() -> None:
     def running() -> set[str]:
         return set(os.listdir("/proc/self/task"))
 
@@ -198,7 +196,7 @@ def test_the_number_reaches_the_operations() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be bound here")
-def test_cores_that_the_process_is_not_bound_to_count_neither_as_usable_nor_as_idle() -> None:
+def test_cores_outside_the_affinity_mask_are_not_counted() -> None:
     first = min(os.sched_getaffinity(0))
 
     def bound() -> tuple[int, float | None]:
@@ -223,7 +221,7 @@ def test_a_container_has_the_cores_of_its_quota(
     assert usable_cores(tmp_path / "absent") == 64
 
 
-def test_a_system_that_counts_nothing_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_time_is_none_where_the_system_reports_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     class Zeros(tuple[float, ...]):
         idle = 0.0
 
@@ -282,7 +280,7 @@ print(sorted(found))
 
 
 @pytest.mark.long
-def test_a_program_that_has_used_torch_before_gets_the_same_and_keeps_its_own() -> None:
+def test_thread_counts_set_before_import_are_kept() -> None:
     ended = subprocess.run([sys.executable, "-c", USER], cwd=ROOT, capture_output=True, text=True, timeout=300)
 
     assert ended.returncode == 0, ended.stderr

@@ -27,7 +27,7 @@ def fail() -> None:
     raise ValueError("a bug")
 
 
-def test_giving_work_returns_before_it_is_done(device: CpuDevice) -> None:
+def test_run_returns_before_the_work_is_done(device: CpuDevice) -> None:
     gate, event = threading.Event(), device.event()
 
     device.compute.run(lambda: _pass(gate))
@@ -55,7 +55,7 @@ def test_all_three_streams_work_at_the_same_time(device: CpuDevice) -> None:
     assert not meeting.broken
 
 
-def test_a_mark_recorded_again_holds_up_only_those_who_ask_from_then_on(device: CpuDevice) -> None:
+def test_recording_again_affects_later_waits_only(device: CpuDevice) -> None:
     gate, event, early = threading.Event(), device.event(), device.event()
     device.compute.record(event)
     device.upload.wait(event)
@@ -94,7 +94,7 @@ def test_many_threads_wait_for_one_mark(device: CpuDevice) -> None:
     assert not any(waiter.is_alive() for waiter in waiters)
 
 
-def test_work_is_done_in_inference_mode_on_a_thread_of_its_stream(device: CpuDevice) -> None:
+def test_work_runs_in_inference_mode_on_the_stream_thread(device: CpuDevice) -> None:
     seen: list[tuple[bool, str]] = []
     event = device.event()
 
@@ -107,7 +107,7 @@ def test_work_is_done_in_inference_mode_on_a_thread_of_its_stream(device: CpuDev
     assert not torch.is_inference_mode_enabled()
 
 
-def test_copies_take_one_thread_and_keep_no_team_of_openmp(device: CpuDevice) -> None:
+def test_copy_streams_use_one_thread(device: CpuDevice) -> None:
     seen: list[int] = []
     event = device.event()
 
@@ -119,7 +119,7 @@ def test_copies_take_one_thread_and_keep_no_team_of_openmp(device: CpuDevice) ->
     assert seen == [1, 1]
 
 
-def test_times_are_of_the_clock_that_the_host_reads(device: CpuDevice) -> None:
+def test_times_use_the_host_clock(device: CpuDevice) -> None:
     event = device.event()
 
     before = time.perf_counter()
@@ -129,7 +129,7 @@ def test_times_are_of_the_clock_that_the_host_reads(device: CpuDevice) -> None:
     assert before <= device.time_of(event) <= time.perf_counter()
 
 
-def test_what_work_raises_is_told_once_to_who_waits(device: CpuDevice) -> None:
+def test_an_error_of_work_is_raised_once_by_wait(device: CpuDevice) -> None:
     log: list[str] = []
     event = device.event()
     device.compute.run(fail)
@@ -145,7 +145,7 @@ def test_what_work_raises_is_told_once_to_who_waits(device: CpuDevice) -> None:
     assert log == ["still works"]
 
 
-def test_what_work_raises_is_told_to_who_gives_more(device: CpuDevice) -> None:
+def test_an_error_of_work_is_raised_by_the_next_run(device: CpuDevice) -> None:
     gate, ran = threading.Event(), threading.Event()
     device.upload.run(lambda: _pass(gate))
     device.upload.run(fail)
@@ -157,7 +157,7 @@ def test_what_work_raises_is_told_to_who_gives_more(device: CpuDevice) -> None:
         device.compute.run(lambda: None)
 
 
-def test_what_work_raises_is_told_at_the_close_if_nobody_was_told() -> None:
+def test_an_unreported_error_is_raised_by_close() -> None:
     device = CpuDevice()
     device.download.run(fail)
 

@@ -72,9 +72,7 @@ def test_streams_overlap_without_an_event(device: CudaDevice, matrix: torch.Tens
     assert computed.done
 
 
-def test_a_mark_recorded_again_holds_up_only_those_who_ask_from_then_on(
-    device: CudaDevice, matrix: torch.Tensor
-) -> None:
+def test_recording_again_affects_later_waits_only(device: CudaDevice, matrix: torch.Tensor) -> None:
     event, early, late = device.event(), device.event(), device.event()
 
     device.compute.record(event)
@@ -119,7 +117,7 @@ def test_times_lie_between_what_the_host_reads_before_and_after(device: CudaDevi
     assert device.elapsed(start, end) == pytest.approx(device.time_of(end) - device.time_of(start), abs=slack)
 
 
-def test_a_new_base_tells_the_same_times_and_waits_for_no_work(device: CudaDevice, matrix: torch.Tensor) -> None:
+def test_rebasing_keeps_times_and_waits_for_no_work(device: CudaDevice, matrix: torch.Tensor) -> None:
     early, late = device.event(), device.event()
     device.compute.record(early)
     early.wait()
@@ -134,7 +132,7 @@ def test_a_new_base_tells_the_same_times_and_waits_for_no_work(device: CudaDevic
     late.wait()
 
 
-def test_work_runs_on_its_stream_in_inference_mode_and_leaves_the_thread_as_it_was(device: CudaDevice) -> None:
+def test_work_runs_on_its_stream_and_restores_the_thread(device: CudaDevice) -> None:
     seen: list[tuple[torch.cuda.Stream, bool]] = []
     outside = torch.cuda.current_stream()
 
@@ -157,7 +155,7 @@ def test_work_runs_on_its_stream_in_inference_mode_and_leaves_the_thread_as_it_w
     assert not torch.is_inference_mode_enabled()
 
 
-def test_what_work_raises_is_raised_at_once_and_the_stream_is_put_back(device: CudaDevice) -> None:
+def test_errors_of_work_propagate_and_restore_the_stream(device: CudaDevice) -> None:
     outside = torch.cuda.current_stream()
 
     with pytest.raises(ZeroDivisionError):
@@ -202,7 +200,7 @@ def test_closing_waits_for_all_work(matrix: torch.Tensor) -> None:
     assert event.done
 
 
-def test_what_the_default_stream_was_given_is_done_before_the_device_opens(matrix: torch.Tensor) -> None:
+def test_opening_waits_for_the_default_stream(matrix: torch.Tensor) -> None:
     keep_busy(matrix)
     queued = torch.cuda.Event()
     queued.record()

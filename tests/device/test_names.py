@@ -73,7 +73,7 @@ def test_auto_is_float32_on_the_cpu() -> None:
     assert resolve_dtype("auto", CPU) == torch.float32
 
 
-def test_types_go_by_name_or_by_themselves() -> None:
+def test_dtypes_are_given_by_name_or_as_objects() -> None:
     for name in ("float32", "bfloat16", "float16"):
         assert resolve_dtype(name, CPU) == resolve_dtype(getattr(torch, name), CPU) == getattr(torch, name)
 

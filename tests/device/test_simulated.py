@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from photonlite.device.simulated import Deadlock, SimulatedDevice
+from tests.device.simulated import Deadlock, SimulatedDevice
 
 SEEDS = range(60)
 
@@ -54,7 +54,7 @@ def test_two_independent_operations_run_in_both_orders() -> None:
     assert orders == {("compute", "upload"), ("upload", "compute")}
 
 
-def test_seeds_run_from_nothing_to_everything_ahead_of_the_host() -> None:
+def test_seeds_cover_all_degrees_of_running_ahead() -> None:
     at_once = set()
 
     for seed in SEEDS:
@@ -89,7 +89,7 @@ def test_a_late_device_does_only_what_the_host_waits_for() -> None:
     assert least == {"compute", "upload"}
 
 
-def test_drifting_goes_on_while_the_host_does_other_things() -> None:
+def test_drifting_continues_without_new_work() -> None:
     gains = set()
 
     for seed in SEEDS:
@@ -124,7 +124,7 @@ def test_the_device_is_idle_when_all_has_run_and_each_step_takes_virtual_time(se
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_work_that_waits_for_a_mark_behind_itself_is_a_deadlock(seed: int) -> None:
+def test_waiting_for_a_later_mark_of_the_same_stream_is_a_deadlock(seed: int) -> None:
     device = SimulatedDevice(seed)
     own, other = device.event(), device.event()
 
@@ -143,7 +143,7 @@ def test_work_that_waits_for_a_mark_behind_itself_is_a_deadlock(seed: int) -> No
         give_and_drain()
 
 
-def test_a_wait_for_another_device_that_stands_still_is_a_deadlock() -> None:
+def test_waiting_for_an_idle_device_is_a_deadlock() -> None:
     # Both are late, so that nothing runs before it is asked for.
     late = next(seed for seed in SEEDS if not _runs_ahead(seed))
     here, there = SimulatedDevice(late), SimulatedDevice(late)
@@ -168,7 +168,7 @@ def _runs_ahead(seed: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_work_may_give_more_work(seed: int) -> None:
+def test_work_may_queue_more_work(seed: int) -> None:
     device, log = SimulatedDevice(seed), []
 
     def work() -> None:
@@ -184,7 +184,7 @@ def test_work_may_give_more_work(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_what_work_raises_comes_out_and_the_rest_goes_on(seed: int) -> None:
+def test_errors_of_work_propagate_and_later_work_runs(seed: int) -> None:
     device, log = SimulatedDevice(seed), []
 
     def give() -> None:
@@ -200,16 +200,5 @@ def test_what_work_raises_comes_out_and_the_rest_goes_on(seed: int) -> None:
 
 
 def test_the_simulation_itself_needs_no_torch() -> None:
-    # The package imports torch to name devices: here the two modules stand alone.
-    script = """
-import importlib.util, sys, types
-for name in ("photonlite", "photonlite.device"):
-    sys.modules[name] = types.ModuleType(name)
-for name in ("base", "simulated"):
-    spec = importlib.util.spec_from_file_location(f"photonlite.device.{name}", f"photonlite/device/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-assert "torch" not in sys.modules
-"""
+    script = "import sys, tests.device.simulated; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[2])

@@ -16,6 +16,7 @@ from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Toke
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence as EngineSequence
+from tests.cache.sequences import check_pool
 
 PREFIX = 10
 PAGE = 4
@@ -200,7 +201,7 @@ class Bench:
         owners = self.cache.prefix.owners()
         for sequence in self.sequences:
             owners.update(sequence.pages)
-        self.pages.check(owners)
+        check_pool(self.pages, owners)
 
     def everything_is_free(self) -> bool:
         self.check()

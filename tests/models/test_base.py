@@ -33,7 +33,7 @@ def call(view: object, name: str) -> tuple[Any, Any]:
     return getattr(view, name)(*arguments, **options), (name, arguments, options)
 
 
-def test_a_view_passes_everything_on() -> None:
+def test_a_view_forwards_every_member() -> None:
     view = ModelView(Spy())  # type: ignore[arg-type]
     for name in PROPERTIES:
         assert getattr(view, name) == (name,)
@@ -42,7 +42,7 @@ def test_a_view_passes_everything_on() -> None:
         assert found == wanted
 
 
-def test_a_plain_model_passes_on_all_but_what_is_fused() -> None:
+def test_an_unfused_model_forwards_everything_but_fused_parts() -> None:
     view = UnfusedModel(Spy())  # type: ignore[arg-type]
     for name in PROPERTIES:
         assert getattr(view, name) == (None if name in FUSED else (name,))
@@ -51,7 +51,7 @@ def test_a_plain_model_passes_on_all_but_what_is_fused() -> None:
         assert found == (("vision",) if name == "crop_encoder" else None if name in FUSED else wanted)
 
 
-def test_a_plain_model_computes_the_same_by_the_models_own_methods() -> None:
+def test_an_unfused_model_computes_the_same_as_the_model() -> None:
     model = tiny_model(tiny_config())
     view = UnfusedModel(model)
     generator = torch.Generator().manual_seed(0)
@@ -68,7 +68,7 @@ def test_a_plain_model_computes_the_same_by_the_models_own_methods() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_card_a_plain_model_has_none_of_the_fused_parts() -> None:
+def test_on_a_card_an_unfused_model_has_no_fused_parts() -> None:
     model = tiny_model(tiny_config()).to("cuda", torch.bfloat16)
     view = UnfusedModel(model)
     assert model.step_decoder() is not None

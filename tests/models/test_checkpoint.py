@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_ids_that_control_the_model_never_come_out_of_text(folder: Path) -> None:
+def test_text_never_encodes_to_control_ids(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["tokenizer"]["coord_id"] = 74  # the letter a
     (folder / "config.json").write_text(json.dumps(config))

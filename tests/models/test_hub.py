@@ -53,7 +53,7 @@ def test_a_revision_is_a_tag_or_a_commit(cache: Path, tmp_path: Path, revision: 
         ("v9", r"someone/tiny at revision v9 is not in the Hub cache.*`hf download someone/tiny --revision v9`"),
     ],
 )
-def test_offline_and_not_in_the_cache_says_what_and_how_to_fetch(
+def test_offline_without_a_cache_entry_explains_how_to_fetch(
     cache: Path, tmp_path: Path, revision: str | None, message: str
 ) -> None:
     if revision:

@@ -41,7 +41,7 @@ def test_a_home_folder_is_expanded(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert resolve("~/model").tokenizer == folder / "tokenizer.json"
 
 
-def test_a_file_takes_what_lies_beside_it(folder: Path) -> None:
+def test_a_file_uses_the_config_and_tokenizer_beside_it(folder: Path) -> None:
     other = shutil.copy(folder / "model.safetensors", folder / "step-100.safetensors")
     files = resolve(other)
     assert files.weights == (folder / "step-100.safetensors",)
@@ -89,7 +89,7 @@ def test_an_unknown_name_says_what_was_looked_for(name: str, message: str) -> No
     assert len(str(caught.value)) < 1000
 
 
-def test_a_misspelt_folder_suggests_its_neighbour(folder: Path) -> None:
+def test_a_misspelt_folder_suggests_the_closest_name(folder: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=f"did you mean {folder}"):
         resolve(str(folder)[:-1])
 
@@ -109,7 +109,7 @@ def test_a_local_folder_has_no_revision(folder: Path) -> None:
     ("missing", "error"),
     [("config.json", ConfigError), ("tokenizer.json", CheckpointError), ("model.safetensors", CheckpointError)],
 )
-def test_a_folder_that_lacks_a_part(folder: Path, missing: str, error: type[Exception]) -> None:
+def test_a_folder_with_a_missing_part_is_refused(folder: Path, missing: str, error: type[Exception]) -> None:
     (folder / missing).unlink()
     with pytest.raises(error, match=f"{folder} .*{missing}"):
         resolve(folder)

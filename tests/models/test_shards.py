@@ -39,7 +39,7 @@ def test_shards_give_every_tensor_however_often_files_are_opened(
     assert same(read(files), golden_tensors())
 
 
-def test_a_mapping_serves_no_more_than_its_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mapping_is_limited_to_its_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "MAPPED_BYTES", 300_000)
     infos = read_headers(find_weights(folder))
     batches = list(shards._batches(infos))
@@ -62,7 +62,7 @@ def test_several_files_without_an_index_are_ambiguous(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".pt", ".pth", ".ckpt", ".pickle", ".PT"])
-def test_a_folder_of_pickles_is_refused_with_the_reason_and_a_way_out(tmp_path: Path, suffix: str) -> None:
+def test_a_folder_of_pickles_is_refused_with_reason_and_remedy(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"weights{suffix}").write_bytes(b"\x80\x04.")
     with pytest.raises(CheckpointError, match=rf"weights{suffix} is a pickle.*run any code.*save_file"):
         find_weights(tmp_path)

@@ -84,7 +84,7 @@ def test_no_text_makes_a_control_token(text: str) -> None:
         assert min(GOLDEN_TOKENIZER.encode(text)) > 9
 
 
-def test_a_normalizer_is_for_what_people_type_not_for_what_the_model_writes(variant: Variant) -> None:
+def test_only_user_text_is_normalized(variant: Variant) -> None:
     lower = {"type": "Lowercase"}
     tokenizer = Tokenizer(variant(lambda raw: raw.update(normalizer=lower)), controls_to=21)
     assert tokenizer.decode(tokenizer.encode("No Way")) == "no way"
@@ -146,13 +146,13 @@ def test_half_a_surrogate_pair_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", [None, b"ball", 3])
-def test_what_is_no_text_is_refused(text: Any) -> None:
+def test_values_that_are_not_strings_are_refused(text: Any) -> None:
     with pytest.raises(PromptError, match="give a str"):
         GOLDEN_TOKENIZER.encode(text)
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60))
-def test_text_survives_the_way_there_and_back(text: str) -> None:
+def test_text_round_trips(text: str) -> None:
     if text.strip():
         assert GOLDEN_TOKENIZER.decode(GOLDEN_TOKENIZER.encode(text)) == text
 
@@ -202,7 +202,7 @@ def test_pieces_of_the_shipped_tokenizer_join_to_what_the_library_gives(data: st
 
 
 @given(st.text(alphabet=st.sampled_from("aé日🍌\u200d👩 "), min_size=1, max_size=20))
-def test_whole_characters_only_and_at_once(text: str) -> None:
+def test_characters_are_returned_once_complete(text: str) -> None:
     if not text.strip():
         return
     ids = GOLDEN_TOKENIZER.encode(text)
@@ -214,7 +214,7 @@ def test_whole_characters_only_and_at_once(text: str) -> None:
     assert ends == [sum(lengths[: n + 1]) - 1 for n in range(len(lengths))]
 
 
-def test_what_stays_incomplete_comes_out_at_the_end_as_one_replacement() -> None:
+def test_an_incomplete_character_ends_as_one_replacement() -> None:
     banana = GOLDEN_TOKENIZER.encode("🍌")
     assert stream(GOLDEN_TOKENIZER, banana[:3]) == ["", "", "", "\ufffd"]
     assert stream(GOLDEN_TOKENIZER, [*banana[:2], 10]) == ["", "", "\ufffd!", ""]
@@ -229,7 +229,7 @@ def test_a_detokenizer_can_start_again_after_its_end() -> None:
     assert "".join(map(detokenizer.feed, banana)) == "🍌"
 
 
-def test_special_tokens_do_not_tear_a_character_apart() -> None:
+def test_special_tokens_do_not_split_a_character() -> None:
     first, *rest = GOLDEN_TOKENIZER.encode("é")
     assert "".join(stream(GOLDEN_TOKENIZER, [first, COORD, *rest])) == "é"
 

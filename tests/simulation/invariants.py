@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from photonlite.batch import Step
 from photonlite.grammar.decoding.mask import CACHED_ROWS
 from photonlite.sequence import MAX_INFLIGHT, Sequence
+from tests.cache.sequences import check_pool
 from tests.growth import grown
 from tests.simulation.body import Violation
 
@@ -135,7 +136,7 @@ def check_pages(simulation: "Simulation") -> None:
     for queue in (simulation.scheduler.running, simulation.scheduler.running.zombies):
         for sequence in queue:
             owners.update(sequence.pages)
-    simulation.pages.check(owners)
+    check_pool(simulation.pages, owners)
 
 
 def check_end(simulation: "Simulation") -> None:

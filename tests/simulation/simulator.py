@@ -20,7 +20,6 @@ from typing import Any
 from photonlite.batch import Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
-from photonlite.device.simulated import SimulatedDevice
 from photonlite.engine.core import EngineCore
 from photonlite.errors import CapacityError, EngineDiedError
 from photonlite.request import Request, SamplingSettings
@@ -30,6 +29,7 @@ from photonlite.scheduler.fifo import FifoPolicy
 from photonlite.scheduler.realtime import ArrivalPredictor, RealtimePolicy
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import ImageRef, Sequence, Sink, UncutImage
+from tests.device.simulated import SimulatedDevice
 from tests.growth import table_sizes
 from tests.simulation import invariants
 from tests.simulation.body import SymbolicBody, Violation

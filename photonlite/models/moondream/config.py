@@ -170,11 +170,11 @@ class RegionConfig:
 
 @dataclass(frozen=True)
 class Template:
-    """Ids around the argument of a skill; a query with reasoning has another suffix."""
+    """Ids around the argument of a skill; with reasoning it has another suffix."""
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
-    reasoning_suffix: tuple[int, ...] = ()
+    reasoning_suffix: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -264,17 +264,14 @@ def _tokenizer(section: Mapping[str, Any], family: Family, vocab_size: int) -> T
     flags = ("reasoning", "spatial_refs")
     plain = {name: value for name, value in section.items() if name.endswith("_id") or name in flags}
     base = _build(TokenizerConfig, "tokenizer", plain)
+    thinking = [base.answer_id, base.thinking_id] if family.answer_id_before_reasoning else [base.thinking_id]
     try:
         templates: dict[str, Any] = {
-            name: Template(tuple(t["prefix"]), tuple(t["suffix"]))
+            name: Template(tuple(t["prefix"]), tuple(t["suffix"]), tuple(t.get("reasoning_suffix", thinking)))
             for name in ("query", "detect", "point", "segment")
             if (t := given.get(name))
         }
         templates["caption"] = {length: tuple(ids) for length, ids in (given.get("caption") or {}).items()}
-        if query := given.get("query"):
-            opening = (base.answer_id,) if family.answer_id_before_reasoning else ()
-            suffix = tuple(query.get("reasoning_suffix", (*opening, base.thinking_id)))
-            templates["query"] = dataclasses.replace(templates["query"], reasoning_suffix=suffix)
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"tokenizer.templates cannot be read: {error!r}; each skill has lists prefix and suffix"

@@ -15,6 +15,7 @@ the copy costs no second set of weights in memory.
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -40,18 +41,19 @@ _FLAT_PREFIXES = {
     "text_model.transformer.h.": "text.blocks.",
     "text_model.lm_head.ln.": "text.post_ln.",
     "text_model.lm_head.linear.": "text.lm_head.",
-    "region_model.coordinate_encoder.": "region.coord_encoder.",
-    "region_model.coordinate_decoder.": "region.coord_decoder.",
-    "region_model.coordinate_head.": "region.coord_decoder.",
-    "region_model.coordinate_features.weight": "region.coord_features",
-    "region_model.size_encoder.": "region.size_encoder.",
-    "region_model.size_decoder.": "region.size_decoder.",
-    "region_model.size_head.": "region.size_decoder.",
-    "region_model.size_features.weight": "region.size_features",
-    "region_model.ln.": "region.ln.",
+    "region_model.": "region.",
 }
-_FLAT_PARTS = {".norm1.": ".ln1.", ".norm2.": ".ln2.", ".mixer.Wqkv.": ".attn.qkv.", ".mixer.out_proj.": ".attn.proj."}
-_FLAT_TRANSPOSED = frozenset({"region_model.coordinate_features.weight", "region_model.size_features.weight"})
+_FLAT_PARTS = {
+    ".norm1.": ".ln1.",
+    ".norm2.": ".ln2.",
+    ".mixer.Wqkv.": ".attn.qkv.",
+    ".mixer.out_proj.": ".attn.proj.",
+    ".coordinate_": ".coord_",
+    ".coord_head.": ".coord_decoder.",
+    ".size_head.": ".size_decoder.",
+    "_features.weight": "_features",
+}
+_FLAT_FEATURES = "_features.weight"  # ends names of the transposed matrices
 _QUANTISED_PARTS = (".packed", ".zero_point", ".moe_quant.")
 _NAMED = 5  # tensors in an error message; the others are counted
 
@@ -74,21 +76,17 @@ def load_model(
     with torch.device("meta"):
         model = MoondreamModel(config)
     _check({name: tuple(value.shape) for name, value in model.state_dict().items()}, sources)
-    parameters = {info.name: name for name, info in sources.items()}
     state = {}
-    for info, mapped in read_tensors(sources.values()):
-        value = mapped.T if _is_transposed(info.name) else mapped
-        state[parameters[info.name]] = torch.empty(value.shape, dtype=dtype, device=device).copy_(value)
+    for name, (info, mapped) in zip(sources, read_tensors(sources.values()), strict=True):
+        value = mapped.T if info.name.endswith(_FLAT_FEATURES) else mapped
+        state[name] = torch.empty(value.shape, dtype=dtype, device=device).copy_(value)
     model.load_state_dict(state, assign=True)
     return model.requires_grad_(False).eval()
 
 
 def _region_as_stored(region: RegionConfig, sources: Collection[str]) -> RegionConfig:
-    decoder = region.decoder
-    if "region.coord_decoder.weight" in sources:
-        decoder = "linear"
-    elif "region.coord_decoder.fc1.weight" in sources:
-        decoder = "mlp"
+    found: dict[str, Literal["linear", "mlp"]] = {"weight": "linear", "fc1.weight": "mlp"}
+    decoder = next((kind for name, kind in found.items() if f"region.coord_decoder.{name}" in sources), region.decoder)
     return dataclasses.replace(region, decoder=decoder, norm=any(name.startswith("region.ln.") for name in sources))
 
 
@@ -102,10 +100,6 @@ def parameter_name(key: str) -> str:
                 name = name.replace(old_part, new_part)
             return name
     return key.removeprefix("model.")
-
-
-def _is_transposed(key: str) -> bool:
-    return key.replace(_COMPILED, "") in _FLAT_TRANSPOSED
 
 
 def _by_parameter(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
@@ -134,7 +128,7 @@ def _check(expected: Mapping[str, tuple[int, ...]], sources: Mapping[str, Tensor
     unexpected = [info.name for name, info in sources.items() if name not in expected]
     misshapen = []
     for name, info in sources.items():
-        shape = expected.get(name, ())[:: -1 if _is_transposed(info.name) else 1]
+        shape = expected.get(name, ())[:: -1 if info.name.endswith(_FLAT_FEATURES) else 1]
         if name in expected and info.shape != shape:
             misshapen.append(f"{info.name} is {list(info.shape)} where {list(shape)} is expected")
     problems = [

@@ -28,7 +28,7 @@ def test_an_empty_configuration_is_moondream_2() -> None:
     assert sum(counts.values()) == 1_927_237_104
 
 
-def test_dimensions_are_read_where_the_public_releases_have_them() -> None:
+def test_dimensions_are_read_from_the_nested_config_of_releases() -> None:
     flat, nested = MoondreamConfig.from_dict(SMALL_RELEASE), MoondreamConfig.from_dict({"config": SMALL_RELEASE})
 
     assert flat == nested
@@ -43,7 +43,7 @@ def test_moondream_3_has_linear_region_heads_with_a_norm() -> None:
     assert not config.family.any_id_continues
 
 
-def test_there_are_as_many_key_heads_as_heads_unless_said() -> None:
+def test_kv_heads_default_to_heads() -> None:
     assert MoondreamConfig.from_dict(SMALL_RELEASE).text.kv_heads == 16
     assert tiny_config().text.kv_heads == 1
 
@@ -79,7 +79,7 @@ def test_the_family_says_whether_reasoning_opens_with_the_answer_id(
     assert config.tokenizer.query.reasoning_suffix == reasoning
 
 
-def test_prompts_of_the_released_vocabulary_are_not_used_with_another_one() -> None:
+def test_released_templates_need_the_released_vocabulary() -> None:
     assert tiny_config("moondream2", tokenizer={"templates": None}).tokenizer.skills == ()
     assert "detect" in MoondreamConfig.from_dict({}).tokenizer.skills
 
@@ -114,13 +114,13 @@ def test_the_family_may_stand_in_either_place() -> None:
         ({"text": {"rope_theta": 0}}, "rope_theta is 0"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_named(raw: dict[str, Any], message: str) -> None:
+def test_an_invalid_configuration_is_refused_with_the_reason(raw: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MoondreamConfig.from_dict(raw)
 
 
 @pytest.mark.parametrize("name", ["reasoning", "spatial_refs"])
-def test_what_a_checkpoint_was_not_trained_for_is_a_truth_value(name: str) -> None:
+def test_training_flags_are_booleans(name: str) -> None:
     assert getattr(MoondreamConfig.from_dict({}).tokenizer, name) is True
     assert getattr(MoondreamConfig.from_dict({"tokenizer": {name: False}}).tokenizer, name) is False
     with pytest.raises(ConfigError, match=f"tokenizer.{name}"):

@@ -59,7 +59,7 @@ def test_keys_and_values_of_random_weights_are_as_large_as_predicted(kv_heads: i
     check(plain, x, 1.3)
 
 
-def test_those_of_the_shipped_checkpoint_are_within_a_factor_of_2() -> None:
+def test_statistics_of_the_shipped_checkpoint_are_within_a_factor_of_2() -> None:
     model = load_checkpoint(None, device=CPU, dtype=torch.float32).model
     assert isinstance(model, MoondreamModel)
     crops = cut_crops(Image.open(DESK).convert("RGB"), model.crop_spec)

@@ -107,7 +107,7 @@ def without_templates() -> MoondreamPrompts:
     return tiny_prompts(bare)
 
 
-def test_a_skill_without_a_template_is_named_with_those_there_are() -> None:
+def test_a_missing_skill_is_named_with_the_available_ones() -> None:
     with pytest.raises(UnsupportedSkillError, match="not trained for segment; it has caption, query, detect, point"):
         PROMPTS.segment("a", refs=())
     for ask in ("detect", "point", "query"):
@@ -168,7 +168,7 @@ def test_text_that_cannot_be_encoded_is_refused() -> None:
         PROMPTS.detect("\ud800")
 
 
-def test_text_is_spelled_in_the_ids_whose_pieces_it_is_made_of() -> None:
+def test_spelled_ids_join_to_the_text() -> None:
     pieces = PROMPTS.pieces()
 
     assert len(pieces) == PROMPTS.vocab_size

@@ -172,7 +172,7 @@ def test_parameters_outlive_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="lists mappings as Linux does")
-def test_no_mapping_of_the_file_stays(tmp_path: Path) -> None:
+def test_no_mapping_of_the_file_remains(tmp_path: Path) -> None:
     model = load(make_folder(tmp_path))
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
     assert model.text.wte.is_contiguous()
@@ -185,7 +185,7 @@ def test_loading_leaves_the_random_state_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_buffers_that_are_built_anew_are_ignored(tmp_path: Path) -> None:
+def test_stored_buffers_are_ignored(tmp_path: Path) -> None:
     state = golden_tensors()
     extra = ["text.freqs_cis", "text.attn_mask", "text.blocks.0.kv_cache.k_cache", "text.rotary_emb.inv_freq"]
     buffers = {f"model.{name}": torch.zeros(2, dtype=torch.int64) for name in extra}

@@ -81,12 +81,10 @@ class FusedPrefill:
         )
         return self._concatenated(cat, h)
 
-    def _activated(self, h: Tensor) -> Tensor:
-        """Input of the rotary and GELU kernel; with FP8 GELU is applied later."""
+    def _activated(self, h: Tensor) -> Tensor:  # input of the rotary and GELU kernel; with FP8 GELU is applied later
         return h[:, : self._qkv_width] if self._fp8 else h
 
-    def _concatenated(self, cat: Tensor, h: Tensor) -> Rows:
-        """Attention and GELU outputs side by side: `cat` holds both, but for FP8 GELU is applied here."""
+    def _concatenated(self, cat: Tensor, h: Tensor) -> Rows:  # attention and GELU outputs side by side
         return beside_gelu_fp8(cat, h[:, self._qkv_width :]) if self._fp8 else (cat,)
 
     def _last_block(self, x: Tensor, rows: Rows, prompts: PackedPrompts, cache: KvPages) -> Tensor:

@@ -70,10 +70,11 @@ class FusedEncoder:
         self._config = config
         self._scale = own**-0.5
         self._head_size = head_size or own
-        self._rows: Callable[[Tensor], Rows] = quantise_rows if fp8 else _as_rows
+        self._rows: Callable[[Tensor], Rows] = quantise_rows if fp8 else lambda x: (x,)
         values = torch.arange(256, dtype=torch.uint8, device=encoder.pos_emb.device)
         self._table = normalize_pixels(values).to(encoder.pos_emb.dtype)
-        self._patch_weight = _pad_columns(encoder.patch_emb.weight.detach())
+        weight = encoder.patch_emb.weight.detach()
+        self._patch_weight = functional.pad(weight, (0, -weight.shape[1] % ROW_MULTIPLE))
         self._patch_bias = encoder.patch_emb.bias.detach()
         self._positions = encoder.pos_emb.detach()[0]
         plain = [block for block in encoder.blocks if isinstance(block, EncoderBlock)]
@@ -119,8 +120,7 @@ def fastest_head_size(encoder: VisionEncoder) -> int:
     if not encoder.pos_emb.is_cuda or len(sizes) == 1 or not isinstance(block, EncoderBlock):
         return own
     x = torch.randn(_TIMED_CROPS * config.n_patches, config.enc_dim).to(encoder.pos_emb)
-    candidates: list[tuple[int, SDPBackend]] = []
-    runs: list[Callable[[], None]] = []
+    runs: dict[tuple[int, SDPBackend], Callable[[], None]] = {}
     for size in sizes:
         fused = FusedBlock(block, size, WideLinear)
         for backend in BACKENDS:
@@ -129,11 +129,10 @@ def fastest_head_size(encoder: VisionEncoder) -> int:
                 run()
             except RuntimeError:  # the backend has no kernel for this size
                 continue
-            candidates.append((size, backend))
-            runs.append(run)
-    if not candidates:
+            runs[size, backend] = run
+    if not runs:
         return own
-    size, backend = candidates[fastest(runs)]
+    size, backend = list(runs)[fastest(list(runs.values()))]
     _logger.debug("heads of %d in the image encoder run fastest with %d numbers, by %s", own, size, backend.name)
     return size
 
@@ -152,14 +151,6 @@ def attend_heads(qkv: Tensor, crops: int, head_size: int, scale: float) -> Tenso
     return out.transpose(1, 2).reshape(len(qkv), -1)
 
 
-def _as_rows(x: Tensor) -> Rows:
-    return (x,)
-
-
 def _pad_heads(parts: Tensor, size: int) -> Tensor:
     """Pad heads ``[heads, D, ...]`` with zeros: queries, keys and values then have zeros there too."""
     return functional.pad(parts, (0, 0, 0, size - parts.shape[1]))
-
-
-def _pad_columns(weight: Tensor) -> Tensor:
-    return functional.pad(weight, (0, -weight.shape[1] % ROW_MULTIPLE))

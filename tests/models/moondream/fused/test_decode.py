@@ -115,7 +115,7 @@ def test_steps_equal_those_of_the_plain_model(config: MoondreamConfig, page: int
         plain.advance()
 
 
-def test_a_step_that_fails_half_way_leaves_no_count_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_step_resets_its_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(tiny_config())
     decoder = decoder_of(model)
     decoder._ready.fill_(7)  # as programs of a kernel on a card would have left it
@@ -240,7 +240,7 @@ def test_rounding_costs_no_more_than_in_the_plain_model(name: str, dtype: torch.
 
 @pytest.mark.gpu
 @gpu
-def test_an_8_bit_cache_costs_what_it_costs_the_plain_model() -> None:
+def test_an_8_bit_cache_costs_as_much_accuracy_as_in_the_unfused_model() -> None:
     if not has_fp8(torch.device("cuda")):
         pytest.skip("the card has no FP8")
     model, exact = rounded("moondream2")
@@ -284,7 +284,7 @@ def test_a_graph_gives_the_same_bits_again_and_again_after_any_other_step(name: 
 @pytest.mark.gpu
 @gpu
 @pytest.mark.parametrize("name", ["moondream2", "dim-224"])
-def test_a_row_alone_and_in_a_batch_differ_by_less_than_rounding_costs(name: str) -> None:
+def test_batch_size_changes_a_row_by_less_than_rounding(name: str) -> None:
     # Kernels are chosen by the number of rows, and add up in another order. Each row's state may move by less than the
     # plain model's distance from the truth, which is what bfloat16 costs anyway.
     model, exact = rounded(name)

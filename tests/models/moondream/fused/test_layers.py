@@ -17,7 +17,7 @@ def layers_of(dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor], list[Norm
 
 
 @pytest.mark.parametrize("joined", [0, 1, LAYERS])
-def test_a_stream_and_what_it_lacks_are_the_sum_of_all_layers(
+def test_stream_plus_lacking_biases_is_the_sum_of_all_layers(
     joined: int,
 ) -> None:
     weights, biases, norms = layers_of(torch.float64)

@@ -45,7 +45,7 @@ def test_matrices_are_those_of_the_layers_side_by_side(config: MoondreamConfig) 
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_the_plain_model_stays_what_it_was_in_the_memory_of_the_packed_one(config: MoondreamConfig) -> None:
+def test_packing_keeps_the_parameters_as_views(config: MoondreamConfig) -> None:
     model = tiny_model(config).double()
     before, wanted = copy.deepcopy(model.state_dict()), hidden(model)
 

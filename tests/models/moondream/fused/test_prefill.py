@@ -103,7 +103,7 @@ def test_rows_on_one_axis_equal_the_plain_model(config: MoondreamConfig, kv_dtyp
         torch.testing.assert_close(stored(case.caches[0]), stored(case.caches[1]), atol=1e-10, rtol=1e-10)
 
 
-def test_the_packed_model_computes_what_it_did_with_the_same_memory() -> None:
+def test_a_packed_model_computes_the_same_in_shared_memory() -> None:
     model = tiny_model(tiny_config())
     wanted = {name: parameter.clone() for name, parameter in model.named_parameters()}
 
@@ -130,7 +130,7 @@ def test_8_bit_products_change_states_a_little() -> None:
     assert 1e-4 < distance(found, wanted) < 0.08
 
 
-def test_a_card_is_asked_for_where_nothing_else_would_gain() -> None:
+def test_packed_prompts_need_a_card_or_fp8() -> None:
     model = tiny_model(tiny_config())
     assert model.prompt_decoder() is None
     assert isinstance(model.prompt_decoder(fp8=True), FusedPrefill)
@@ -147,7 +147,7 @@ gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason=
 @gpu
 @pytest.mark.parametrize("fp8", [False, True], ids=["wide", "fp8-products"])
 @pytest.mark.parametrize("kv_dtype", [torch.bfloat16, FP8], ids=["wide-kv", "fp8-kv"])
-def test_a_graph_on_a_card_is_as_near_the_truth_as_its_number_types_allow(kv_dtype: torch.dtype, fp8: bool) -> None:
+def test_a_cuda_graph_is_as_close_to_the_reference_as_its_dtype_allows(kv_dtype: torch.dtype, fp8: bool) -> None:
     if (fp8 or kv_dtype == FP8) and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("the card has no FP8")
     text = {"dim": 256, "ff_dim": 512, "n_layers": 4, "n_heads": 4, "n_kv_heads": 2}

@@ -56,13 +56,16 @@ class SimulatedDevice(MarkDevice):
         """Whether all work has run."""
         return not any(stream.ready or stream.queue for stream in self._streams)
 
-    def step(self) -> bool:
-        """Run one operation that is ready, of any stream; return whether there was one."""
-        return self._step(self._streams)
+    def step(self, streams: "Iterable[SimulatedStream] | None" = None) -> bool:
+        """Run one operation that is ready, of any stream or of some; return whether there was one."""
+        ready = [stream for stream in (self._streams if streams is None else streams) if stream.ready]
+        if ready:
+            self._advance(ready[int(self._random() * len(ready))] if len(ready) > 1 else ready[0])
+        return bool(ready)
 
     def drift(self) -> None:
         """Let the device run ahead as far as its temper takes it; giving it work does this too."""
-        while self._random() < self._eagerness and self._step(self._ahead):
+        while self._random() < self._eagerness and self.step(self._ahead):
             pass
 
     def drain(self) -> None:
@@ -84,13 +87,6 @@ class SimulatedDevice(MarkDevice):
         self.drain()
         for stream in self._streams:
             stream.closed = True
-
-    def _step(self, streams: "Iterable[SimulatedStream]") -> bool:
-        ready = [stream for stream in streams if stream.ready]
-        if not ready:
-            return False
-        self._advance(ready[int(self._random() * len(ready))] if len(ready) > 1 else ready[0])
-        return True
 
     def _advance(self, stream: "SimulatedStream") -> None:
         self.now += LONGEST_OPERATION * (1.0 - self._random())
