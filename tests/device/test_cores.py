@@ -236,6 +236,7 @@ def test_idle_time_is_none_where_the_system_reports_zeros(monkeypatch: pytest.Mo
 @pytest.fixture
 def set_by(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
     """Numbers that threads of each name have set; all cores count as spare."""
+    assert callable(photonlite.load)  # imported before `set_threads` is replaced
     found: dict[str, set[int]] = {}
     original = cores.set_threads
 
