@@ -22,7 +22,7 @@ help:
 demo: $(VENV)/.installed
 	@echo "==> photonlite detect $(PICTURE) $(OBJECT) --plot $(RESULT)"
 	@$(VENV)/bin/photonlite detect $(PICTURE) $(OBJECT) --plot $(RESULT)
-	@echo "==> the picture with its boxes: $(CURDIR)/$(RESULT)"
+	@echo "==> the image with its boxes: $(CURDIR)/$(RESULT)"
 
 test: $(VENV)/.installed-test
 	@echo "==> running the tests"

@@ -75,7 +75,7 @@ def test_a_checkpoint_folder_answers_as_the_reference(golden: VisionModel, case:
     assert all(0 < item["score"] <= 1 and item["label"] == "red ball" for item in boxes["objects"])
 
 
-def test_an_image_need_not_be_encoded_first(golden: VisionModel) -> None:
+def test_results_are_equal_with_and_without_encoding_first(golden: VisionModel) -> None:
     case = EXPECTED["cases"][0]
     result = golden.detect(
         str(GOLDEN / case["image"]), "red ball", settings={"max_objects": 6}, cache_salt="not seen before"
@@ -139,7 +139,7 @@ def test_results_are_plain_json(tiny: VisionModel) -> None:
 
 
 @pytest.mark.long
-def test_results_know_the_size_of_the_upright_image(tiny: VisionModel) -> None:
+def test_results_hold_the_size_of_the_upright_image(tiny: VisionModel) -> None:
     turned = Image.new("RGB", (60, 40), "red")
     turned.getexif()[ExifTags.Base.Orientation] = 6
 
@@ -151,7 +151,7 @@ def test_results_know_the_size_of_the_upright_image(tiny: VisionModel) -> None:
         assert tiny.segment(image, "mug").picture_size == (40, 60)
 
 
-def test_arguments_have_the_places_of_the_public_client(tiny: VisionModel) -> None:
+def test_positional_arguments_match_the_public_client(tiny: VisionModel) -> None:
     settings = {"max_tokens": 5, "max_objects": 1}
 
     assert tiny.detect(IMAGE, "mug", settings) == tiny.detect(IMAGE, "mug", settings=settings)
@@ -200,7 +200,7 @@ def test_requests_run_while_a_stream_is_read(tiny: VisionModel) -> None:
     assert "".join(pieces) == alone
 
 
-def test_an_encoded_image_comes_back_as_it_is(tiny: VisionModel) -> None:
+def test_encoding_an_encoded_image_returns_it(tiny: VisionModel) -> None:
     image = tiny.encode_image(IMAGE)
 
     assert tiny.encode_image(image) is image
@@ -289,7 +289,7 @@ def test_a_closed_model_raises_model_error() -> None:
     model.close()
 
 
-def test_special_tokens_in_a_prompt_are_only_text(tiny: VisionModel) -> None:
+def test_special_tokens_in_a_prompt_stay_text(tiny: VisionModel) -> None:
     spelled = tiny.detect(IMAGE, "<|endoftext|>", settings={"max_objects": 1})
 
     assert spelled.metrics is not None

@@ -58,7 +58,7 @@ def test_an_unusable_variable_is_named(text: str) -> None:
         "grammar_cache_bytes",
     ],
 )
-def test_what_the_engine_counts_is_a_whole_number(name: str, value: Any) -> None:
+def test_engine_counts_must_be_whole_numbers(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=rf"'{name}' is .*whole number"):
         EngineConfig(**{name: value})
 
@@ -81,6 +81,6 @@ def test_what_the_engine_counts_is_a_whole_number(name: str, value: Any) -> None
         {"kv_dtype": None},
     ],
 )
-def test_a_setting_of_the_engine_that_nothing_can_be_done_with_is_refused(settings: dict[str, Any]) -> None:
+def test_an_unusable_engine_setting_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=f"'{next(iter(settings))}' is"):
         EngineConfig(**settings)

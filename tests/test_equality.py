@@ -32,5 +32,5 @@ def test_five_hundred_random_requests_equal_the_oracle_at_both_depths(part: int)
 
 
 @pytest.mark.long
-def test_a_cache_in_fp8_answers_alike_at_both_depths_and_however_prompts_are_cut() -> None:
+def test_an_fp8_cache_gives_equal_answers_at_both_depths_for_any_prefill_split() -> None:
     check(range(2000, 2010), "fp8")

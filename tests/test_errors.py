@@ -17,7 +17,7 @@ KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and is
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_error_comes_back_from_a_pipe(kind: type[PhotonliteError]) -> None:
+def test_every_error_can_be_pickled(kind: type[PhotonliteError]) -> None:
     error = pickle.loads(pickle.dumps(kind("what, which limit, what to do")))
 
     assert type(error) is kind
@@ -25,7 +25,7 @@ def test_every_error_comes_back_from_a_pipe(kind: type[PhotonliteError]) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_error_stands_in_the_drawn_tree(kind: type[PhotonliteError]) -> None:
+def test_every_error_is_in_the_documented_tree(kind: type[PhotonliteError]) -> None:
     assert kind.__name__ in (errors.__doc__ or "")
 
 
@@ -36,7 +36,7 @@ def test_a_schema_error_keeps_its_keyword_and_place() -> None:
     assert (SchemaError("no").keyword, SchemaError("no").where) == ("", "")
 
 
-def test_what_is_wrong_with_a_grammar_is_wrong_input() -> None:
+def test_grammar_errors_are_input_errors() -> None:
     for kind in (SchemaError, GrammarTooLargeError, GrammarTimeoutError, GrammarBusyError):
         assert issubclass(kind, GrammarError)
     assert issubclass(GrammarError, InputError)

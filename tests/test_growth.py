@@ -30,7 +30,7 @@ class Table:
         self.more = {"inner": {1, 2}}
 
 
-def test_tables_are_found_wherever_they_hang_and_growth_is_named() -> None:
+def test_tables_are_found_by_reference_and_growth_is_named() -> None:
     table = Table()
     before = table_sizes(table)
     assert before == {"entries": 0, "more": 1, "more[]": 2}
@@ -75,7 +75,7 @@ def sizes(model: VisionModel) -> dict[str, int]:
 
 
 @pytest.mark.long
-def test_no_table_grows_with_requests_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_table_grows_with_ended_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_compilers(monkeypatch)
     with contextlib.ExitStack() as stack:
         model = serve()

@@ -115,12 +115,12 @@ def slept(seed: int, *, too_late: bool) -> float:
     return threads.now
 
 
-def test_a_lost_wake_up_shows_as_time_slept_away() -> None:
+def test_a_lost_wake_up_advances_the_clock() -> None:
     assert max(slept(seed, too_late=True) for seed in range(SEEDS)) == 0.5
     assert max(slept(seed, too_late=False) for seed in range(SEEDS)) == 0.0
 
 
-def test_timeouts_pass_in_their_order_while_everybody_is_blocked() -> None:
+def test_timeouts_expire_in_order_while_all_threads_are_blocked() -> None:
     with world(0) as threads:
         woken: list[tuple[str, float]] = []
 
@@ -135,7 +135,7 @@ def test_timeouts_pass_in_their_order_while_everybody_is_blocked() -> None:
     assert woken == [("early", 1.0), ("late", 3.0)]
 
 
-def test_what_a_thread_raises_ends_the_others_and_comes_out() -> None:
+def test_an_error_of_one_thread_ends_the_others_and_is_raised() -> None:
     before = threading.active_count()
     with world(0) as threads:
         gate = threading.Event()

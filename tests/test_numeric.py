@@ -30,7 +30,7 @@ from photonlite.settings import plain
         ((np.int8(1), 2.0), (1, 2.0)),
     ],
 )
-def test_numbers_become_pythons(value: Any, wanted: Any) -> None:
+def test_numbers_become_python_numbers(value: Any, wanted: Any) -> None:
     found = plain(value)
 
     assert found == wanted
@@ -38,7 +38,7 @@ def test_numbers_become_pythons(value: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [True, None, "1", np.bool_(True), np.ones(1), [np.uint8(1)], 1j, Fraction(10**400)])
-def test_anything_else_stays_what_it_is(value: Any) -> None:
+def test_other_values_stay_unchanged(value: Any) -> None:
     assert plain(value) is value
 
 
@@ -69,7 +69,7 @@ TAKEN: list[tuple[Callable[[Any], Any], Any]] = [
 
 
 @pytest.mark.parametrize(("take", "value"), TAKEN)
-def test_a_number_of_numpy_is_kept_as_one_of_python(take: Callable[[Any], Any], value: Any) -> None:
+def test_a_numpy_number_is_stored_as_a_python_number(take: Callable[[Any], Any], value: Any) -> None:
     kept = take(value)
 
     assert type(kept) in (int, float)
@@ -78,11 +78,11 @@ def test_a_number_of_numpy_is_kept_as_one_of_python(take: Callable[[Any], Any], 
 
 @pytest.mark.parametrize("value", [True, np.bool_(True), "1", np.array([3]), Fraction(10**400), None])
 @pytest.mark.parametrize("name", ["gpu_memory_fraction", "launch_budget_s", "max_pause_s", "grammar_limit_s"])
-def test_what_is_no_number_is_refused_by_name(name: str, value: Any) -> None:
+def test_a_value_that_is_no_number_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=name):
         EngineConfig(**{name: value})
 
 
-def test_a_number_larger_than_any_float_is_no_place_in_an_image() -> None:
+def test_a_number_larger_than_any_float_is_no_coordinate() -> None:
     with pytest.raises(SpatialRefError, match="leaves the image"):
         check_reference((10**400, 0))

@@ -81,7 +81,7 @@ def test_the_sdist_holds_what_a_developer_needs(sdist: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_wheel_holds_the_package_and_its_checkpoint_alone(wheel: Path) -> None:
+def test_the_wheel_holds_only_the_package_and_its_checkpoint(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         metadata = HeaderParser().parsestr(

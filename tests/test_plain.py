@@ -93,7 +93,7 @@ def flat(tokens: tuple[Token, ...]) -> list[float]:
 @pytest.mark.parametrize("config", [NANO, MOONDREAM2], ids=["nano", "moondream2"])
 @pytest.mark.parametrize("with_size", [True, False])
 @torch.inference_mode()
-def test_objects_are_those_of_the_loops(config: MoondreamConfig, seed: int, with_size: bool) -> None:
+def test_objects_equal_the_reference_loop(config: MoondreamConfig, seed: int, with_size: bool) -> None:
     build = detect.build if with_size else point.build
     request = build(tiny_prompts(config), "mug", settings=SamplingSettings(max_objects=4))
 
@@ -107,7 +107,7 @@ def test_objects_are_those_of_the_loops(config: MoondreamConfig, seed: int, with
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("config", [NANO, MOONDREAM2], ids=["nano", "moondream2"])
 @torch.inference_mode()
-def test_words_are_those_of_the_loops(config: MoondreamConfig, seed: int) -> None:
+def test_text_equals_the_reference_loop(config: MoondreamConfig, seed: int) -> None:
     request = caption.build(tiny_prompts(config), "short", settings=SamplingSettings(max_tokens=12))
 
     done = engine(config, seed).generate(request, crops(seed)).complete()
@@ -127,7 +127,7 @@ def ask_detect(config: MoondreamConfig = NANO, **settings: float) -> Request:
     return detect.build(tiny_prompts(config), "mug", settings=SamplingSettings.from_dict(settings))
 
 
-def test_the_families_end_a_list_by_different_rules() -> None:
+def test_model_families_end_a_list_by_different_rules() -> None:
     # The most probable id is a word. Moondream 2 goes on with it; the others compare end and coordinate alone.
     lists = {}
     for name, config in (("nano", NANO), ("moondream2", MOONDREAM2)):
@@ -137,7 +137,7 @@ def test_the_families_end_a_list_by_different_rules() -> None:
     assert lists == {"nano": ("stop", 1), "moondream2": ("max_objects", 6)}
 
 
-def test_the_context_ends_a_list_and_nothing_is_fed_beyond_it() -> None:
+def test_the_context_length_ends_a_list() -> None:
     config = tiny_config(text={"max_context": 26 + 8 + 3})
     request = ask_detect(config)
     assert len(request.prompt) == 8
@@ -149,7 +149,7 @@ def test_the_context_ends_a_list_and_nothing_is_fed_beyond_it() -> None:
     assert len(detect.finish(request, done)["objects"]) == 1
 
 
-def test_reasoning_decodes_coordinates_and_goes_over_into_the_answer() -> None:
+def test_reasoning_decodes_coordinates_and_then_the_answer() -> None:
     prompts = tiny_prompts(NANO)
     settings = SamplingSettings(max_tokens=3)
     request = query.build(
@@ -182,7 +182,7 @@ def test_a_coordinate_in_reasoning_is_fed_as_a_coordinate() -> None:
     assert flat(done.tokens) == pytest.approx([loops.coordinate(), loops.coordinate()], abs=1e-6)
 
 
-def test_segment_gives_a_path_that_its_grammar_let_through() -> None:
+def test_segment_gives_a_path_of_its_grammar() -> None:
     prompts = tiny_prompts(NANO)
     request = segment.build(prompts, "mug", settings=SamplingSettings(max_tokens=40))
 
@@ -204,7 +204,7 @@ def test_sampling_repeats_with_a_seed() -> None:
     assert run(1) != run(2)
 
 
-def test_text_only_starts_with_bos() -> None:
+def test_a_prompt_without_an_image_starts_with_bos() -> None:
     request = query.build(
         tiny_prompts(NANO),
         query.read_question(

@@ -32,7 +32,7 @@ MIXED = [Token(77), Token(5, (0.3,)), Token(5, (0.8,)), Token(6, (0.25, 0.5)), T
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_cached_prefill_gives_the_reference(case: dict[str, Any]) -> None:
+def test_cached_prefill_equals_the_reference(case: dict[str, Any]) -> None:
     runner = PlainRunner(loaded().model, CPU, torch.float32)
     prefix = runner.new_cache(730)
     hidden = runner.prefill_image(prefix, embeddings(case))
@@ -47,7 +47,7 @@ def test_cached_prefill_gives_the_reference(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_spatial_references_give_the_reference(case: dict[str, Any]) -> None:
+def test_spatial_references_equal_the_reference(case: dict[str, Any]) -> None:
     runner = PlainRunner(loaded().model, CPU, torch.float32)
     question = loaded().prompts.decode(case["spatial_refs_prompt_ids"][8:-1])
     prompt = loaded().prompts.query(question, reasoning=False, refs=case["spatial_refs"])
@@ -79,7 +79,7 @@ def whole(model: MoondreamModel, image: Tensor | None, tokens: list[Token]) -> T
 
 @pytest.mark.parametrize("config", SHAPES)
 @pytest.mark.parametrize("with_image", [True, False])
-def test_a_cached_sequence_equals_the_whole_one(config: MoondreamConfig, with_image: bool) -> None:
+def test_decoding_with_a_cache_equals_the_whole_sequence(config: MoondreamConfig, with_image: bool) -> None:
     model = tiny_model(config)
     runner = PlainRunner(model, CPU, torch.float32)
     cache = runner.new_cache(config.text.max_context)
@@ -99,7 +99,7 @@ def test_a_cached_sequence_equals_the_whole_one(config: MoondreamConfig, with_im
     assert cache.num_computed_tokens == (config.prefix_length if with_image else 1) + len(sequence)
 
 
-def test_a_prompt_may_hold_values_at_once() -> None:
+def test_a_prompt_may_hold_coordinates() -> None:
     model = tiny_model(tiny_config())
     runner = PlainRunner(model, CPU, torch.float32)
 
@@ -108,7 +108,7 @@ def test_a_prompt_may_hold_values_at_once() -> None:
     assert torch.allclose(hidden, whole(model, None, [*MIXED, *WORDS]), atol=1e-4)
 
 
-def test_a_copied_prefix_stays_as_it_was() -> None:
+def test_a_copied_prefix_is_not_changed() -> None:
     runner = PlainRunner(tiny_model(tiny_config()), CPU, torch.float32)
     prefix = runner.new_cache(26)
     runner.prefill_image(prefix, torch.randn(25, 24))
@@ -123,7 +123,7 @@ def test_a_copied_prefix_stays_as_it_was() -> None:
     assert torch.equal(torch.stack(prefix.keys), before)
 
 
-def test_a_full_cache_refuses_more() -> None:
+def test_a_full_cache_refuses_tokens() -> None:
     cache = DenseCache(tiny_model(tiny_config()).shape, 4, CPU, torch.float32)
     cache.reserve(3)
     with pytest.raises(ValueError, match="2 positions after 3 exceed the cache's 4"):
@@ -185,7 +185,7 @@ def test_the_end_needs_no_coordinate() -> None:
     assert (token.id, token.values, heads.asked) == (0, (), ["logits"])
 
 
-def test_going_on_carries_a_coordinate_and_the_probability_of_it() -> None:
+def test_one_more_object_carries_a_coordinate_and_its_probability() -> None:
     heads = Heads(logits=[0.0, 0, 0, 7, 0, 2, 0], coordinate_logits=[4.0, 0])
 
     narrow = choose(heads, Allowed((5, 0), coordinate=5, end=0))
@@ -197,14 +197,14 @@ def test_going_on_carries_a_coordinate_and_the_probability_of_it() -> None:
     assert wide.probability == pytest.approx(1 - 1 / (5 + math.exp(7) + math.exp(2)))
 
 
-def test_the_coordinate_id_is_a_word_where_the_grammar_says_so() -> None:
+def test_the_coordinate_id_is_text_where_the_grammar_says_so() -> None:
     heads = Heads(logits=[0.0, 0, 0, 0, 0, 9, 0])
 
     assert choose(heads, Allowed()) == Token(5)
     assert heads.asked == ["logits"]
 
 
-def test_damaged_weights_are_an_error() -> None:
+def test_damaged_weights_raise_an_error() -> None:
     model = tiny_model(tiny_config())
     model.text.blocks[1].mlp.fc2.bias.fill_(math.nan)
     runner = PlainRunner(model, CPU, torch.float32)
@@ -221,7 +221,7 @@ def test_damaged_weights_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_runs_near_single_precision(dtype: torch.dtype) -> None:
+def test_half_precision_is_close_to_single_precision(dtype: torch.dtype) -> None:
     exact = tiny_model(tiny_config())
     coarse = tiny_model(tiny_config()).to(dtype)
     image = torch.randn(25, 24)

@@ -50,7 +50,7 @@ def test_top_p_drops_what_comes_after_more_than_top_p(top_p: float, wanted: list
     assert shares(torch.tensor([0.5, 0.299, 0.201]).log(), top_p=top_p) == pytest.approx(wanted, abs=0.04)
 
 
-def test_seed_and_index_repeat_a_draw_and_others_give_another_one() -> None:
+def test_seed_and_index_determine_a_draw() -> None:
     logits = torch.zeros(1000)
 
     assert pick(sampler(seed=1, index=2), logits) == pick(sampler(seed=1, index=2), logits)
@@ -84,7 +84,7 @@ def test_only_the_listed_ids_are_compared() -> None:
     assert choose_id(logits, Allowed((2, 6)), GREEDY)[0] == 6
 
 
-def test_two_ids_decide_and_ties_go_on() -> None:
+def test_end_or_continue_is_decided_between_two_ids_and_ties_continue() -> None:
     logits = torch.zeros(8)
     logits[3] = 50.0
 
@@ -95,7 +95,7 @@ def test_two_ids_decide_and_ties_go_on() -> None:
     assert probability == pytest.approx(1 / (1 + math.e))
 
 
-def test_any_id_but_the_end_goes_on_with_a_coordinate() -> None:
+def test_any_id_but_the_end_continues_with_a_coordinate() -> None:
     logits = torch.zeros(8)
     logits[3], logits[0] = 2.0, 1.0
 
@@ -115,7 +115,7 @@ def test_a_decision_is_reported_at_temperature_one() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("allowed", [Allowed(), DECIDES, ANY_DECIDES, Allowed(suppressed=(1,))])
-def test_logits_that_are_not_finite_are_an_error(allowed: Allowed, bad: float) -> None:
+def test_non_finite_logits_raise_an_error(allowed: Allowed, bad: float) -> None:
     logits = torch.zeros(8)
     logits[5] = bad
     with pytest.raises(NumericalError):
@@ -123,14 +123,14 @@ def test_logits_that_are_not_finite_are_an_error(allowed: Allowed, bad: float) -
 
 
 @pytest.mark.parametrize("one", [GREEDY, sampler()])
-def test_bins_that_are_not_finite_are_an_error(one: Sampler) -> None:
+def test_non_finite_bins_raise_an_error(one: Sampler) -> None:
     logits = torch.zeros(2, 30)
     logits[1, 7] = math.nan
     with pytest.raises(NumericalError):
         choose_bins(logits, 1.0, one)
 
 
-def test_the_mass_counts_bins_within_the_radius_of_what_was_chosen() -> None:
+def test_the_mass_counts_bins_around_the_chosen_one() -> None:
     probability = torch.full((2, 10), 0.02)
     probability[0, 2:5] = torch.tensor([0.2, 0.5, 0.16])
     probability[1, 9] = 0.82

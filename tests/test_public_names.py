@@ -34,7 +34,7 @@ def test_public_names_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("name", photonlite.__all__)
-def test_each_public_name_is_there(name: str) -> None:
+def test_each_public_name_can_be_imported(name: str) -> None:
     assert getattr(photonlite, name) is not None
     assert name in dir(photonlite)
 
@@ -54,7 +54,7 @@ def undocumented(owner: type) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in photonlite.__all__ if isinstance(getattr(photonlite, name), type)])
-def test_each_public_class_documents_what_it_offers(name: str) -> None:
+def test_each_public_class_is_documented(name: str) -> None:
     assert undocumented(getattr(photonlite, name)) == []
 
 

@@ -17,7 +17,7 @@ def test_the_defaults_are_greedy() -> None:
     assert settings.greedy
 
 
-def test_a_dict_overrides_what_it_names() -> None:
+def test_a_dict_overrides_the_settings_it_names() -> None:
     settings = SamplingSettings.from_dict({"temperature": 0.5, "top_p": 0.3, "max_objects": 7})
 
     assert dataclasses.astuple(settings) == (0.5, 0.3, 768, 7, None)
@@ -77,7 +77,7 @@ def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
         SamplingSettings.from_dict({"temprature": 1})
 
 
-def test_an_endless_name_is_shortened() -> None:
+def test_a_long_name_is_shortened() -> None:
     with pytest.raises(SettingsError, match=r"x\.\.\. is unknown"):
         SamplingSettings.from_dict({"x" * 10_000: 1})
 
@@ -100,7 +100,7 @@ def test_only_a_single_id_is_forced() -> None:
     assert Allowed(None).forced is None
 
 
-def test_permits_looks_at_ids_or_at_what_is_suppressed() -> None:
+def test_permits_checks_ids_or_suppressed_ids() -> None:
     assert Allowed((5, 0)).permits(0)
     assert not Allowed((5, 0)).permits(3)
     assert Allowed(suppressed=(3,)).permits(0)

@@ -104,7 +104,7 @@ def test_text_is_read_by_type(name: str, text: str, value: Any) -> None:
         ("mode", "slower", "'fast' or 'slow'"),
     ],
 )
-def test_text_that_is_no_such_value_is_refused_with_its_source(name: str, text: str, wanted: str) -> None:
+def test_unreadable_text_is_refused_with_its_source(name: str, text: str, wanted: str) -> None:
     variable = f"PHOTONLITE_{name.upper()}"
     with pytest.raises(SettingsError, match=f"^the environment variable {variable} is '{text}': give {wanted}"):
         from_environment(Kinds, {variable: text})
@@ -143,12 +143,12 @@ def test_unknown_names_are_refused_with_the_nearest_one() -> None:
     assert "the settings are a, b" in str(unknown_name("zzz", "zzz", ["a", "b"]))
 
 
-def test_what_is_no_assignment_is_refused() -> None:
+def test_text_without_an_equals_sign_is_refused() -> None:
     with pytest.raises(SettingsError, match="--set 'whole' is not an assignment: write --set NAME=VALUE"):
         from_assignments(Kinds, ["whole"], "--set")
 
 
-def test_a_value_out_of_range_is_refused_with_where_it_is_from() -> None:
+def test_a_value_out_of_range_is_refused_with_its_source() -> None:
     given = from_environment(Kinds, {"PHOTONLITE_WHOLE": "-1", "PHOTONLITE_NAME": "y"})
 
     with pytest.raises(SettingsError, match=r"at least 0 \(it was set by the environment variable PHOTONLITE_WHOLE\)$"):

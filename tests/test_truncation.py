@@ -49,7 +49,7 @@ def ways(model: VisionModel, skill: str) -> list[Callable[..., Any]]:
 
 
 @pytest.mark.parametrize("skill", CUT)
-def test_a_limit_that_cuts_an_answer_short_is_told(model: VisionModel, skill: str) -> None:
+def test_a_truncated_answer_names_its_limit(model: VisionModel, skill: str) -> None:
     arguments, reason = CUT[skill]
     for ask in ways(model, skill):
         found = ask(image=IMAGE, **arguments)
@@ -59,7 +59,7 @@ def test_a_limit_that_cuts_an_answer_short_is_told(model: VisionModel, skill: st
 
 
 @pytest.mark.parametrize("form", TYPED)
-def test_a_value_that_was_forced_to_end_is_told(model: VisionModel, form: str) -> None:
+def test_a_typed_value_forced_to_end_counts_as_truncated(model: VisionModel, form: str) -> None:
     for ask in ways(model, "query"):
         found = ask(image=IMAGE, question="how many?", **TYPED[form])
         assert (found.finish_reason, found.truncated) == ("length", True)
@@ -68,7 +68,7 @@ def test_a_value_that_was_forced_to_end_is_told(model: VisionModel, form: str) -
 
 
 @pytest.mark.parametrize("form", WHOLE)
-def test_a_whole_value_passes_the_strictest_caller(model: VisionModel, form: str) -> None:
+def test_a_complete_value_passes_strict(model: VisionModel, form: str) -> None:
     for ask in ways(model, "query"):
         found = ask(image=IMAGE, question="how many?", **{form: WHOLE[form]}, strict=True)
         assert (found.finish_reason, found.truncated) == ("stop", False)
@@ -77,7 +77,7 @@ def test_a_whole_value_passes_the_strictest_caller(model: VisionModel, form: str
 @pytest.mark.parametrize(
     "arguments", [CUT["query"][0], {"question": "how many?", **TYPED["regex"]}], ids=["text", "typed"]
 )
-def test_a_stream_tells_at_its_end(model: VisionModel, arguments: dict[str, Any]) -> None:
+def test_a_strict_stream_raises_at_its_end(model: VisionModel, arguments: dict[str, Any]) -> None:
     stream = model.query(IMAGE, stream=True, **arguments)
     assert stream.truncated is None
     text = "".join(stream["answer"])
@@ -96,7 +96,7 @@ def test_a_stream_tells_at_its_end(model: VisionModel, arguments: dict[str, Any]
     asyncio.run(awaited())
 
 
-def test_an_encoded_image_and_a_strict_batch_beside_whole_answers(model: VisionModel) -> None:
+def test_strict_applies_to_encoded_images_and_batches(model: VisionModel) -> None:
     image = model.encode_image(IMAGE, strict=True)
     task = {"skill": "caption", "image": image, "length": "short", "strict": True}
     cut, whole = model.batch([task | {"settings": {"max_tokens": 1}}, {**task, "strict": False}])
@@ -106,6 +106,6 @@ def test_an_encoded_image_and_a_strict_batch_beside_whole_answers(model: VisionM
     assert whole["caption"]
 
 
-def test_a_full_context_is_named_as_the_limit(model: VisionModel) -> None:
+def test_a_full_context_is_reported_as_the_limit(model: VisionModel) -> None:
     with pytest.raises(TruncatedError, match="the model's context length: shorten the prompt"):
         model.detect(IMAGE, "mug " * 12, settings={"max_objects": 10_000}, strict=True)

@@ -125,7 +125,7 @@ def test_blocking_pipelined_awaited_batched_and_streamed_answers_are_the_same(
 
 
 @pytest.mark.long
-def test_answers_are_those_of_the_plain_oracle(compilers: list[FakeCompiler]) -> None:
+def test_typed_answers_equal_the_oracle(compilers: list[FakeCompiler]) -> None:
     loaded = double()
     ids = loaded.prompts.vocabulary
     workshop = Workshop(
@@ -184,7 +184,7 @@ def brute(choices: list[str]) -> dict[str, float]:
     return scores
 
 
-def test_choices_are_scored_with_few_images_encoded_and_without_a_compiler(
+def test_choices_are_scored_without_compiling_and_with_few_encodings(
     compilers: list[FakeCompiler], model: VisionModel
 ) -> None:
     model.query(IMAGE, "why?", choices=["a", "b", "ab", "abc", "abd"])
@@ -211,13 +211,13 @@ def test_the_image_is_encoded_while_its_grammar_is_compiled(
     assert encoded.calls == 1
 
 
-def test_what_is_compiled_already_is_asked_at_once(compilers: list[FakeCompiler], model: VisionModel) -> None:
+def test_a_compiled_schema_is_not_compiled_again(compilers: list[FakeCompiler], model: VisionModel) -> None:
     model.query(**asked({"schema": Thing}))
 
     assert counters(model)["requests_submitted"] == 1
 
 
-def test_whose_grammar_it_is_and_who_asks_reach_the_compiler(compilers: list[FakeCompiler], model: VisionModel) -> None:
+def test_cache_salt_and_caller_reach_the_compiler(compilers: list[FakeCompiler], model: VisionModel) -> None:
     form = asked({"regex": "a+"})
     model.query(**form)
     model.query(**form, cache_salt="tenant")
@@ -230,7 +230,7 @@ def test_whose_grammar_it_is_and_who_asks_reach_the_compiler(compilers: list[Fak
     assert compiler.callers == [("", ""), tenant, ("tenant", "robot"), ("", "robot"), tenant]
 
 
-def test_without_a_prefix_cache_nothing_is_encoded_beforehand(slow: list[FakeCompiler]) -> None:
+def test_without_a_prefix_cache_the_image_is_not_encoded_ahead(slow: list[FakeCompiler]) -> None:
     with serve(prefix_caching=False) as model:
         waiting = on_thread(lambda: model.query(**asked({"schema": Thing})))
         while not slow[0].asked:
@@ -252,7 +252,7 @@ UNENFORCED = {"type": "number", "multipleOf": 0.1}
 
 
 @pytest.mark.parametrize("ask", WAYS)
-def test_what_cannot_be_enforced_is_refused_by_its_keyword(
+def test_an_unenforceable_keyword_is_refused_by_name(
     compilers: list[FakeCompiler], model: VisionModel, ask: Ask
 ) -> None:
     with pytest.raises(SchemaError, match="multipleOf") as raised:
@@ -262,7 +262,7 @@ def test_what_cannot_be_enforced_is_refused_by_its_keyword(
     assert model.open_requests == 0
 
 
-def test_errors_stand_in_their_places_in_a_batch(compilers: list[FakeCompiler], model: VisionModel) -> None:
+def test_errors_of_typed_tasks_keep_their_index_in_a_batch(compilers: list[FakeCompiler], model: VisionModel) -> None:
     forms: list[dict[str, Any]] = [{"schema": UNENFORCED}, {"regex": "[0-9]"}, {"choices": []}, {"schema": Thing}]
     found = model.batch([{"skill": "query", **asked(form)} for form in forms], errors="return")
 
@@ -271,9 +271,7 @@ def test_errors_stand_in_their_places_in_a_batch(compilers: list[FakeCompiler], 
         model.batch([{"skill": "query", **asked({"regex": "a"}), "stream": True}], errors="raise")
 
 
-def test_what_is_wrong_with_the_question_is_said_before_anything_is_compiled(
-    compilers: list[FakeCompiler], model: VisionModel
-) -> None:
+def test_a_bad_question_is_reported_before_compiling(compilers: list[FakeCompiler], model: VisionModel) -> None:
     with pytest.raises(PromptError):
         model.query(IMAGE, " ", schema=Thing)
     with pytest.raises(GrammarError, match="were given"):
@@ -284,7 +282,7 @@ def test_what_is_wrong_with_the_question_is_said_before_anything_is_compiled(
 
 
 @pytest.mark.parametrize("ask", WAYS)
-def test_a_deadline_counts_the_time_of_compiling(
+def test_a_deadline_includes_the_time_of_compiling(
     slow: list[FakeCompiler], model: VisionModel, monkeypatch: pytest.MonkeyPatch, ask: Ask
 ) -> None:
     query = model.query
@@ -301,7 +299,7 @@ def test_a_deadline_counts_the_time_of_compiling(
     assert slow[0].asked[0][1].cancelled()
 
 
-def test_cancelling_while_a_grammar_is_compiled_gives_it_up(slow: list[FakeCompiler], model: VisionModel) -> None:
+def test_cancelling_a_request_cancels_its_compilation(slow: list[FakeCompiler], model: VisionModel) -> None:
     async def main() -> None:
         task = asyncio.ensure_future(model.aquery(**asked({"schema": Thing})))
         while not slow[0].asked:
@@ -315,9 +313,7 @@ def test_cancelling_while_a_grammar_is_compiled_gives_it_up(slow: list[FakeCompi
     assert model.open_requests == 0
 
 
-def test_cancelling_while_further_requests_run_gives_them_up(
-    model: VisionModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelling_a_request_cancels_its_follow_ups(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch, network(model), "logits", at=4)
     choices = ["abcdef", "abcdeg", "bcdefg", "bcdefh", "cdefgh", "cdefgi"]
 
@@ -334,7 +330,9 @@ def test_cancelling_while_further_requests_run_gives_them_up(
     assert model.metrics()["gauges"]["running"] == 0
 
 
-def test_closing_finishes_what_waits_for_its_grammar(slow: list[FakeCompiler], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_finishes_requests_that_wait_for_a_grammar(
+    slow: list[FakeCompiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = serve()
     waiting = on_thread(lambda: run(model.aquery(**asked({"schema": Thing}))))
     while not slow[0].asked:
@@ -365,7 +363,7 @@ def test_closing_finishes_choices_with_their_scores(monkeypatch: pytest.MonkeyPa
     closing.result(GUARD)
 
 
-def test_closing_without_draining_fails_what_waits_for_its_grammar(slow: list[FakeCompiler]) -> None:
+def test_closing_without_draining_fails_requests_that_wait_for_a_grammar(slow: list[FakeCompiler]) -> None:
     model = serve()
     waiting = on_thread(lambda: model.query(**asked({"schema": Thing})))
     while not counters(model)["requests_submitted"]:  # its image is encoded while its grammar is compiled
@@ -382,7 +380,7 @@ def test_closing_without_draining_fails_what_waits_for_its_grammar(slow: list[Fa
 LATE = {"skill": "query", "image": IMAGE, "question": "why?", "regex": "[ab]"}
 
 
-def test_neither_choices_nor_a_grammar_that_came_late_keep_the_engine(slow: list[FakeCompiler]) -> None:
+def test_neither_choices_nor_a_late_grammar_keep_the_engine_alive(slow: list[FakeCompiler]) -> None:
     model = serve()
     engine = weakref.ref(model._session.engine)
     gc.disable()  # nor wait for the collector of cycles
@@ -402,13 +400,15 @@ def test_neither_choices_nor_a_grammar_that_came_late_keep_the_engine(slow: list
 
 
 @pytest.mark.parametrize("image", [IMAGE, None])
-def test_an_answer_that_must_be_empty_is_empty(image: Any, compilers: list[FakeCompiler], model: VisionModel) -> None:
+def test_a_pattern_that_allows_only_the_empty_text_gives_it(
+    image: Any, compilers: list[FakeCompiler], model: VisionModel
+) -> None:
     assert model.query(image, "why?", regex="") == {"answer": ""}
     assert list(model.query(image, "why?", regex="", stream=True)["answer"]) == []
     assert model.query(image, "why?", regex="", reasoning=True, settings={"max_tokens": 3})["answer"] == ""
 
 
-def test_a_checkpoint_that_draws_nothing_draws_nothing_in_answers_either(
+def test_boxes_in_answers_need_a_checkpoint_with_detect(
     compilers: list[FakeCompiler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = double()
@@ -421,9 +421,7 @@ def test_a_checkpoint_that_draws_nothing_draws_nothing_in_answers_either(
 
 
 @pytest.mark.parametrize("way", ["query", "aquery"])
-def test_a_scored_choice_ends_when_the_model_is_closed_and_nothing_is_drained(
-    way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_without_draining_ends_a_scored_choice(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     further = ChoiceQuestion.further
     with serve() as model:
 
@@ -437,7 +435,7 @@ def test_a_scored_choice_ends_when_the_model_is_closed_and_nothing_is_drained(
             model.query(**asked) if way == "query" else asyncio.run(model.aquery(**asked))
 
 
-def test_tenants_and_robots_ask_typed_questions_too(compilers: list[FakeCompiler], model: VisionModel) -> None:
+def test_typed_answers_take_cache_salt_and_realtime(compilers: list[FakeCompiler], model: VisionModel) -> None:
     plain = model.query(**asked({"schema": Thing}))
     assert near(model.query(**asked({"schema": Thing}), cache_salt="a", realtime=True)) == near(plain)
     assert near(model.query(**asked({"schema": Thing}) | {"image": model.encode_image(IMAGE)})) == near(plain)
@@ -446,7 +444,7 @@ def test_tenants_and_robots_ask_typed_questions_too(compilers: list[FakeCompiler
     assert scores == pytest.approx(brute(["ab", "ac", "b"]), abs=1e-5)
 
 
-def test_the_settings_of_the_compiler_are_the_engines(compilers: list[FakeCompiler]) -> None:
+def test_engine_settings_reach_the_compiler(compilers: list[FakeCompiler]) -> None:
     with serve(grammar_workers=3, grammar_limit_s=0.5, grammar_cache_bytes=10) as model:
         model.query(**asked({"regex": "a|b"}))
         model.query(**asked({"regex": "a|b"}))
