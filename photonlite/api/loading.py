@@ -57,9 +57,8 @@ def load(
         CapacityError: The memory does not hold even one longest request.
         NumericalError: With `check`, the checkpoint computes something that is no finite number.
     """
-    given: dict[str, Any] = {"max_pixels": max_pixels, "max_bytes": max_bytes}
-    given = {name: value for name, value in given.items() if value is not None}
-    limits = dataclasses.replace(ImageLimits.from_env(), **given)
+    given = (("max_pixels", max_pixels), ("max_bytes", max_bytes))
+    limits = dataclasses.replace(ImageLimits.from_env(), **{name: value for name, value in given if value is not None})
     config = _engine_config(engine)
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)

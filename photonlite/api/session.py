@@ -55,7 +55,6 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether requests are taken and answered."""
         return self._state == "open" and self.engine.alive
 
     # ---- the ways to ask

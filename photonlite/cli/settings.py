@@ -67,8 +67,6 @@ class Choice:
 
 
 class ServeSettings(NamedTuple):
-    """All settings of `photonlite serve`."""
-
     choice: Choice
     server: ServerConfig
     engine: EngineConfig

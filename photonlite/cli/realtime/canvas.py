@@ -56,8 +56,11 @@ def _marks(result: Mapping[str, Any], width: int, height: int) -> dict[Cell, tup
     for draw in (_label, _shape):
         for item in items:
             for cell, character in draw(item, width, height):
+                red, green, blue = colors[str(item.get("label", ""))]
+                # Mixed with white: outlines are thin, on a dark image.
+                bright = (red + 255) // 2, (green + 255) // 2, (blue + 255) // 2
                 if 0 <= cell[0] < width and 0 <= cell[1] < height:
-                    marks.setdefault(cell, (character, _bright(colors[str(item.get("label", ""))])))
+                    marks.setdefault(cell, (character, bright))
     return marks
 
 
@@ -110,8 +113,3 @@ def _styled(mark: tuple[str, Color] | None, upper: Color, lower: Color) -> tuple
 @lru_cache(maxsize=4096)
 def _style(color: Color, background: Color) -> Style:
     return Style(color=TerminalColor.from_rgb(*color), bgcolor=TerminalColor.from_rgb(*background))
-
-
-def _bright(color: Color) -> Color:
-    """Mix with white: outlines are thin, on a dark image."""
-    return (color[0] + 255) // 2, (color[1] + 255) // 2, (color[2] + 255) // 2

@@ -23,7 +23,7 @@ _SHORTEST_MS: Final = 20  # viewers ignore shorter durations
 
 
 class FrameRecorder:
-    """Keeps answered frames until `save` draws and writes them; refuses a file that could not be written."""
+    """Keeps answered frames until `save` draws and writes them."""
 
     def __init__(self, out: str) -> None:
         self._out = Path(out)
