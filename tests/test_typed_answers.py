@@ -413,7 +413,7 @@ def test_boxes_in_answers_need_a_checkpoint_with_detect(
 ) -> None:
     loaded = double()
     skills = tuple(skill for skill in loaded.prompts.skills if skill not in ("detect", "point"))
-    monkeypatch.setattr(type(loaded.prompts), "skills", skills)
+    monkeypatch.setattr(loaded.prompts, "skills", skills)
     with serve(loaded) as model:
         with pytest.raises(UnsupportedSkillError, match="boxes"):
             model.query(**asked({"schema": Thing}))

@@ -45,12 +45,7 @@ class ChoiceQuestion(DeferredRequest):
         self._prompt = question.prompt
 
     def bind(self, automaton: Automaton | None) -> Request:
-        """Spell the choices and make the request.
-
-        Raises:
-            PromptError: A choice holds what this model keeps for control, or is no valid Unicode.
-            CapacityError: The context has no room for the longest choice.
-        """
+        """Spell the choices and make the request; raises a PromptError or a CapacityError."""
         question, few = self._question, len(self._choices) <= MAX_SCORED_CHOICES
         tree = self._tree = ChoiceTrie(self._spellings(), self._prompts.vocabulary.end, scored=few)
         if tree.longest > question.room - 2 * question.reasoning:
@@ -66,10 +61,10 @@ class ChoiceQuestion(DeferredRequest):
         return question.request(grammar, tree.longest)
 
     def further(self, begun: Prefix | None, completion: Completion) -> Sequence[tuple[Prefix, Request]]:
-        """Take a request's completion; return the follow-up requests it calls for, with the ids they begin with.
+        """Take the completion of the request that began with some ids, None for the question itself.
 
-        `begun` is the ids that the completed request began with, None for the question itself. Scores are complete
-        when all follow-up requests have been taken.
+        Returns the follow-up requests that it calls for, with the ids they begin with. Scores are complete when all of
+        them have been taken.
         """
         tree, scoring = self._tree, self._scoring
         if tree is None or scoring is None:
@@ -89,8 +84,8 @@ class ChoiceQuestion(DeferredRequest):
     def answer(self, ids: Sequence[int], scores: dict[str, float] | None) -> str:
         """Return the choice that was made, and fill in the scores.
 
-        A sampled answer is the choice that the ids spell, a greedy one the most probable. These differ rarely: where
-        the spellings of another choice are likelier together.
+        A sampled answer is the choice that the ids spell, a greedy one the most probable: rarely another one, whose
+        spellings are likelier together.
         """
         if self._tree is None or (spelled := self._tree.choice(ids)) is None:
             raise AssertionError(f"ids {ids} spell no choice")
@@ -98,17 +93,15 @@ class ChoiceQuestion(DeferredRequest):
             return self._choices[spelled]
         shares = self._scoring.shares()
         scores.update(zip(self._choices, shares, strict=True))
-        best = max(shares)
-        greedy = self._question.settings.greedy and shares[spelled] < best
-        return self._choices[shares.index(best) if greedy else spelled]
+        if self._question.settings.greedy and shares[spelled] < max(shares):
+            spelled = shares.index(max(shares))
+        return self._choices[spelled]
 
     def _spellings(self) -> list[tuple[Prefix, int]]:
-        known, spell = set(self._choices), self._prompts.spell
-        spellings = [(spell(choice), index) for index, choice in enumerate(self._choices)]
-        # Behind a question most models begin with a space.
-        return spellings + [
-            (spell(" " + choice), index) for index, choice in enumerate(self._choices) if " " + choice not in known
-        ]
+        known = {choice: index for index, choice in enumerate(self._choices)}
+        # Behind a question most models begin with a space; a choice of that text keeps its own index.
+        known = {f" {choice}": index for choice, index in known.items()} | known
+        return [(self._prompts.spell(choice), index) for choice, index in known.items()]
 
     def _branch(self, tree: ChoiceTrie, ids: Prefix) -> Request:
         """Make a greedy request for the answers that begin with some ids."""

@@ -7,8 +7,7 @@ regex    a pattern                                                              
 choices  a list of texts                                                                        one of them
 ```
 
-Terms of outlines (`outlines.regex`, `outlines.json_schema`, `outlines.types.Choice` and their combinations) may stand
-for each of these, and are recognised by their attributes.
+Terms of outlines may stand for each of these, and are recognised by their attributes.
 """
 
 import functools
@@ -57,13 +56,7 @@ Form: TypeAlias = TextForm | ChoicesForm
 
 
 def form_of(schema: Any, choices: Any, regex: Any) -> Form | None:
-    """Return the form of an answer, None for plain text; at most one argument is not None, see the module.
-
-    Raises:
-        SchemaError: The schema is malformed, or a type has none.
-        GrammarError: More than one is given, or one is of no use.
-        GrammarTooLargeError: There are too many choices, or they or the schema are too long.
-    """
+    """Return the form of an answer, None for plain text; at most one argument is not None. Raises a GrammarError."""
     given = {"schema": schema, "choices": choices, "regex": regex}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
@@ -109,25 +102,22 @@ def _choices(choices: Any) -> Form:
     texts = tuple(choices)
     if not texts:
         raise GrammarError("choices is empty: give at least one text")
-    if len(texts) > MAX_CHOICES:
-        raise GrammarTooLargeError(f"there are {len(texts)} choices, over the limit of {MAX_CHOICES}: give fewer")
     for text in texts:
         if not isinstance(text, str):
             raise GrammarError(f"a choice is of type {type(text).__name__}: give texts")
         if not text.strip():
             raise GrammarError("a choice is empty: give texts with a character that is not white space")
-        if len(text) > MAX_CHOICE_CHARACTERS:
-            raise GrammarTooLargeError(
-                f"a choice has {len(text)} characters, over the limit of {MAX_CHOICE_CHARACTERS}: shorten it"
-            )
+    lengths = list(map(len, texts))
+    for what, size, limit, advice in (
+        ("there are {} choices", len(texts), MAX_CHOICES, "give fewer"),
+        ("a choice has {} characters", max(lengths), MAX_CHOICE_CHARACTERS, "shorten it"),
+        ("the choices have {} characters together", sum(lengths), MAX_CHOICES_CHARACTERS, "give fewer or shorter ones"),
+    ):
+        if size > limit:
+            raise GrammarTooLargeError(f"{what.format(size)}, over the limit of {limit}: {advice}")
     if len(set(texts)) < len(texts):
         twice = Counter(texts).most_common(1)[0][0]
         raise GrammarError(f"the choice {twice[:60]!r} is given twice: give each once")
-    if (together := sum(map(len, texts))) > MAX_CHOICES_CHARACTERS:
-        raise GrammarTooLargeError(
-            f"the choices have {together} characters together, over the limit of {MAX_CHOICES_CHARACTERS}: give fewer, "
-            "or shorten them"
-        )
     # A member of a str Enum becomes plain text.
     return ChoicesForm(tuple(map(str.__str__, texts)))
 
@@ -136,9 +126,9 @@ def _schema(schema: Any) -> Form:
     if schema is dict:
         return TextForm(GrammarSpec("object"), json.loads)
     if isinstance(schema, str):
-        return TextForm(_language(_parsed(schema)), json.loads)
+        schema = _parsed(schema)
     if isinstance(schema, Mapping):
-        return TextForm(_language(schema), json.loads)
+        return TextForm(_spec(schema), json.loads)
     try:
         hash(schema)
     except TypeError:
@@ -155,8 +145,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Mapping[str, Any]:
-    if len(text) > MAX_SCHEMA_CHARACTERS:
-        raise _too_long(len(text))
+    _check_length(text)
     try:
         schema = json.loads(text, object_pairs_hook=_object)
     except RecursionError as cause:
@@ -168,7 +157,7 @@ def _parsed(text: str) -> Mapping[str, Any]:
     return schema
 
 
-def _language(schema: Mapping[str, Any]) -> GrammarSpec:
+def _spec(schema: Mapping[str, Any]) -> GrammarSpec:
     """Write a schema as text, in its own order, which answers have too."""
     try:
         text = json.dumps(dict(schema), separators=(",", ":"), allow_nan=False)
@@ -176,15 +165,15 @@ def _language(schema: Mapping[str, Any]) -> GrammarSpec:
         raise GrammarTooLargeError("the schema is nested too deeply, or in itself: make it flatter") from cause
     except (TypeError, ValueError) as cause:
         raise SchemaError(f"the schema cannot be written as JSON: {cause}") from cause
+    return GrammarSpec("schema", _check_length(text))
+
+
+def _check_length(text: str) -> str:
     if len(text) > MAX_SCHEMA_CHARACTERS:
-        raise _too_long(len(text))
-    return GrammarSpec("schema", text)
-
-
-def _too_long(length: int) -> GrammarTooLargeError:
-    return GrammarTooLargeError(
-        f"the schema has {length} characters, over the limit of {MAX_SCHEMA_CHARACTERS}: make it smaller"
-    )
+        raise GrammarTooLargeError(
+            f"the schema has {len(text)} characters, over the limit of {MAX_SCHEMA_CHARACTERS}: make it smaller"
+        )
+    return text
 
 
 def _of_type(kind: Any) -> TextForm:
@@ -202,7 +191,7 @@ def _of_type(kind: Any) -> TextForm:
         ) from cause
     except _UNUSABLE as cause:
         raise _no_schema(kind, str(cause).splitlines()[0]) from cause
-    return TextForm(_language(schema), functools.partial(_validated, adapter))
+    return TextForm(_spec(schema), functools.partial(_validated, adapter))
 
 
 def _no_schema(kind: Any, reason: str) -> SchemaError:

@@ -34,14 +34,9 @@ _DIGITS = 6
 
 
 class DeferredRequest(ABC):
-    """A question whose request is made when its grammar is ready.
+    """A question whose request is made when its grammar is ready; `draft` is the request without it."""
 
-    Attributes:
-        draft: The request without its grammar.
-        spec: What has to be compiled for it; None for nothing.
-    """
-
-    spec: GrammarSpec | None = None
+    spec: GrammarSpec | None = None  # what has to be compiled for it
 
     def __init__(self, prompts: Prompts, question: CheckedQuestion) -> None:
         self.draft = question.request(EmptyGrammar(), 0)
@@ -92,12 +87,7 @@ class TypedQuestion(DeferredRequest):
         self._form = form
 
     def bind(self, automaton: Automaton | None) -> Request:
-        """Make the request.
-
-        Raises:
-            UnsupportedSkillError: The answer holds boxes or points, and the checkpoint was not trained for them.
-            GrammarError: No answer is as short as the context and `max_tokens` ask for.
-        """
+        """Make the request; a GrammarError is raised where no answer fits the context and `max_tokens`."""
         if automaton is None:
             raise AssertionError("a typed question needs its automaton")
         _require_heads(self._prompts.skills, automaton)
@@ -127,11 +117,10 @@ class TypedQuestion(DeferredRequest):
 def _require_heads(skills: tuple[str, ...], automaton: Automaton) -> None:
     tables = automaton.tables
     boxes, points = (bool((tables.delta[:, tables.column[letter]] >= 0).any()) for letter in (SIZE, COORDINATE))
-    missing = "boxes" if boxes and "detect" not in skills else "points" if points and "point" not in skills else None
-    if missing is not None and not (missing == "points" and "detect" in skills):
+    if (boxes or points) and "detect" not in skills and (boxes or "point" not in skills):
         raise UnsupportedSkillError(
-            f"the answer is to hold {missing}, for which this checkpoint was not trained; it has "
-            f"{', '.join(skills) or 'no skills at all'}: leave them out"
+            f"the answer is to hold {'boxes' if boxes else 'points'}, for which this checkpoint was not trained; it "
+            f"has {', '.join(skills) or 'no skills at all'}: leave them out"
         )
 
 
@@ -163,9 +152,7 @@ class TypedReader:
         if len(place) == 3:
             numbers = box(place)
         else:
-            x, y = (token.values[0] for token in place)
-            numbers = {"x": clamp(x), "y": clamp(y)}
-        numbers["score"] = score(place)
-        shown = {name: float(f"{number:.{_DIGITS}g}") for name, number in numbers.items()}
+            numbers = {name: clamp(token.values[0]) for name, token in zip("xy", place, strict=True)}
+        shown = {name: float(f"{number:.{_DIGITS}g}") for name, number in {**numbers, "score": score(place)}.items()}
         # Words end in a whole character where a place begins.
         return self._words.flush() + json.dumps(shown, separators=(",", ":"))
