@@ -35,9 +35,8 @@ from photonlite.device.names import resolve_device
 from photonlite.errors import PhotonliteError
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.observe.metrics import format_seconds
-from photonlite.realtime.feed import Feed
 from photonlite.realtime.loop import RealtimeLoop
-from photonlite.realtime.sources import Frames, open_source
+from photonlite.realtime.sources import Feed, Frames, open_source
 from photonlite.realtime.stats import LoopStats
 
 CLIP = Path(__file__).resolve().parents[1] / "assets" / "clip"

@@ -104,31 +104,18 @@ class FrameJob:
 
 @dataclass(frozen=True, slots=True)
 class FrameResult:
-    """An answer about one frame.
+    """An answer about one frame; times are in seconds."""
 
-    Attributes:
-        result: What the model's method returned.
-        number: The frame's, counted from 0: gaps are frames without a result.
-        stamp: What the frame was submitted with; the time of submission where that was nothing.
-        task: What was asked.
-        arguments: Of the task, by name.
-        image: The frame's image.
-        arrived: When the frame was submitted, on the loop's clock.
-        latency_s: Seconds from the frame's submission to its answer.
-        age_s: Seconds from the frame's submission to the moment when this was handed out.
-        met_deadline: Whether the answer came in time; True where there was no deadline.
-    """
-
-    result: Mapping[str, Any]
-    number: int
-    stamp: Any
+    result: Mapping[str, Any]  # what the model's method returned
+    number: int  # the frame's, counted from 0: gaps are frames without a result
+    stamp: Any  # what the frame was submitted with, else the time of submission
     task: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any]  # of the task, by name
     image: Any = field(repr=False)
-    arrived: float
-    latency_s: float
-    age_s: float
-    met_deadline: bool
+    arrived: float  # when the frame was submitted, on the loop's clock
+    latency_s: float  # from the frame's submission to its answer
+    age_s: float  # from the frame's submission to the moment when this was handed out
+    met_deadline: bool  # True where there was no deadline
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,23 +8,34 @@
 | a whole number, "0", "camera:0" | what that camera sees, as it comes; needs OpenCV |
 | a callable | what it returns, until it returns None |
 | an iterable | its items |
+
+A `Feed` plays them into a real-time loop at a steady rate.
 """
 
 import os
 import re
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageSequence
 
-from photonlite.errors import ImageDecodeError, ImageNotFoundError, InputError, MissingDependencyError
+from photonlite.errors import (
+    ImageDecodeError,
+    ImageNotFoundError,
+    InputError,
+    MissingDependencyError,
+    SettingsError,
+)
+from photonlite.realtime.loop import RealtimeLoop
 from photonlite.settings import plain
 
 Pixels = npt.NDArray[np.uint8]
@@ -172,3 +183,95 @@ def _captured(source: int | str, refusal: Exception) -> Iterator[Pixels]:
             capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # old frames are of no use
         while (read := capture.read())[0]:
             yield cv2.cvtColor(read[1], cv2.COLOR_BGR2RGB)
+
+
+def paced(
+    frames: Iterator[Any], rate: float | None, clock: Callable[[], float], wait: Callable[[float], bool]
+) -> Iterator[Any]:
+    """Yield frames at so many per second, counted from the first; None yields them as they come.
+
+    A source that falls behind by more than a frame starts counting anew, as a camera that has lost frames: it does not
+    catch up in a burst. `wait` waits for so many seconds, and returns whether to stop.
+    """
+    due = clock()
+    for frame in frames:
+        now = clock()
+        if rate is not None:
+            if now - due > 1 / rate:
+                due = now
+            elif now < due and wait(due - now):
+                return
+            due += 1 / rate
+        elif wait(0):
+            return
+        yield frame
+
+
+class Feed:
+    """Plays a source into a loop until it ends, a time is over, or it is stopped.
+
+    `rate` is in frames per second, by default the source's own. A source that can be played again is, if `repeat`.
+    """
+
+    def __init__(
+        self,
+        loop: RealtimeLoop,
+        frames: Frames,
+        *,
+        rate: float | None = None,
+        duration_s: float | None = None,
+        repeat: bool = False,
+    ) -> None:
+        for name, value in (("rate", rate), ("duration_s", duration_s)):
+            number = isinstance(plain(value), int | float) and not isinstance(value, bool)
+            if value is not None and not (number and 0 < value < float("inf")):
+                raise SettingsError(f"{name} is {value!r:.60}: give a number above 0")
+        self.rate = frames.rate if rate is None else float(rate)
+        self._loop = loop
+        self._frames = frames
+        self._end = None if duration_s is None else time.monotonic() + duration_s
+        self._repeat = repeat and frames.repeatable
+        self._stopping = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="photonlite-feed", daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more frames will come."""
+        return not self._thread.is_alive()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end of the frames, for so many seconds at most; raises what the source has raised."""
+        self._thread.join(timeout)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Play no more."""
+        self._stopping.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _work(self) -> None:
+        try:
+            for frame in paced(self._played(), self.rate, time.monotonic, self._stopping.wait):
+                if self._loop.closed or (self._end is not None and time.monotonic() >= self._end):
+                    return
+                self._loop.submit(frame)
+        except Exception as error:
+            if not (isinstance(error, InputError) and self._loop.closed):
+                self._error = error
+
+    def _played(self) -> Iterator[Any]:
+        played = True
+        while played:
+            played = False
+            for frame in self._frames.play():
+                yield frame
+                played = self._repeat

@@ -34,41 +34,23 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class LoopStats:
-    """Statistics of a loop. `submitted` is always the sum of answered, failed, all dropped, waiting and in flight.
+    """Statistics of a loop. `submitted` is always the sum of answered, failed, all dropped, waiting and in flight."""
 
-    Attributes:
-        submitted: Frames handed in.
-        answered: Results handed out.
-        late: Those among them that came after their deadline.
-        failed: Frames that ended in an error.
-        failures: The same by the error's name.
-        dropped: Frames without a result or an error, by cause: see `CAUSES`.
-        waiting: Frames that wait, 0 or 1.
-        in_flight: Frames that are being answered.
-        callback_errors: Exceptions that `on_result` and `on_error` have raised.
-        elapsed_s: Seconds from the first frame until now, or until the loop was closed.
-        rate: Results per second of the last 5 s.
-        mean_rate: Results per second since the first frame.
-        latency: From a frame's submission to its result, of the latest results.
-        age: How old each result's frame had become when the next result replaced it: the oldest that `latest()` gave.
-        jitter_s: Standard deviation of the times between results.
-    """
-
-    submitted: int
-    answered: int
-    late: int
-    failed: int
-    failures: Mapping[str, int]
-    dropped: Mapping[Cause, int]
-    waiting: int
+    submitted: int  # frames handed in
+    answered: int  # results handed out
+    late: int  # those among them that came after their deadline
+    failed: int  # frames that ended in an error
+    failures: Mapping[str, int]  # the same by the error's name
+    dropped: Mapping[Cause, int]  # frames without a result or an error
+    waiting: int  # 0 or 1
     in_flight: int
-    callback_errors: int
-    elapsed_s: float
-    rate: float
-    mean_rate: float
-    latency: Percentiles
-    age: Percentiles
-    jitter_s: float
+    callback_errors: int  # exceptions that `on_result` and `on_error` have raised
+    elapsed_s: float  # from the first frame until now, or until the loop was closed
+    rate: float  # results per second of the last 5 s
+    mean_rate: float  # results per second since the first frame
+    latency: Percentiles  # from a frame's submission to its result, of the latest results
+    age: Percentiles  # how old a result's frame had become when the next one replaced it: the oldest of `latest()`
+    jitter_s: float  # standard deviation of the times between results
 
     @property
     def missed(self) -> int:

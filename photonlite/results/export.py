@@ -12,33 +12,21 @@ from photonlite.results.svg import path_to_rings
 
 Item = dict[str, Any]
 
-_X_KEYS = ("x", "x_min", "x_max")
-_Y_KEYS = ("y", "y_min", "y_max")
-
 
 def scale_item(item: Mapping[str, Any], x_scale: float, y_scale: float) -> Item:
     """Return a copy with every coordinate multiplied; a segment's path is relative to its box and stays."""
-    scaled: Item = {}
-    for key, value in item.items():
-        if key in _X_KEYS:
-            scaled[key] = value * x_scale
-        elif key in _Y_KEYS:
-            scaled[key] = value * y_scale
-        elif key == "bbox":
-            scaled[key] = scale_item(value, x_scale, y_scale)
-        elif key == "polygon":
-            scaled[key] = [[x * x_scale, y * y_scale] for x, y in value]
-        else:
-            scaled[key] = value
+    scaled = dict(item)
+    scaled |= {key: item[key] * x_scale for key in ("x", "x_min", "x_max") if key in item}
+    scaled |= {key: item[key] * y_scale for key in ("y", "y_min", "y_max") if key in item}
+    if "bbox" in item:
+        scaled["bbox"] = scale_item(item["bbox"], x_scale, y_scale)
+    if "polygon" in item:
+        scaled["polygon"] = [[x * x_scale, y * y_scale] for x, y in item["polygon"]]
     return scaled
 
 
 def segment_rings(segment: Mapping[str, Any], width: int, height: int) -> list[Ring]:
-    """Return the outlines of a segment in pixels: of its path, or else of its polygon.
-
-    Raises:
-        InputError: The path is not SVG path data.
-    """
+    """Return the outlines of a segment in pixels: of its path, or else of its polygon."""
     if segment.get("path"):
         rings = path_to_rings(segment["path"], scale_item(segment["bbox"], 1 / width, 1 / height))
         return [[(x * width, y * height) for x, y in ring] for ring in rings]
@@ -68,11 +56,7 @@ def label_of(item: Mapping[str, Any]) -> str:
 
 
 def number_labels(labels: Iterable[str], given: Mapping[str, int] | None, name: str, *, first: int) -> dict[str, int]:
-    """Return the number of each label: as `given` by the argument `name`, or counted from `first`.
-
-    Raises:
-        InputError: A label has no number.
-    """
+    """Return the number of each label: as `given` by the argument `name`, or counted from `first`."""
     if given is None:
         return {label: number for number, label in enumerate(dict.fromkeys(labels), start=first)}
     for label in labels:

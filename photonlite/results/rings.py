@@ -41,12 +41,8 @@ def join_rings(rings: Sequence[Ring]) -> Ring:
     if len(rings) < 2:
         return list(rings[0]) if rings else []
     hub = rings[0][0]
-    joined = [*rings[0], hub]
-    for index, ring in enumerate(rings[1:], start=2):
-        joined += [*ring, ring[0]]
-        if index < len(rings):
-            joined.append(hub)
-    return joined
+    bridged = [point for ring in rings[1:] for point in (hub, *ring, ring[0])]
+    return [*rings[0], *bridged]
 
 
 def group_rings(rings: Sequence[Ring]) -> list[Ring]:

@@ -11,7 +11,7 @@ from PIL import Image
 from photonlite.errors import InputError
 from photonlite.images.source import ImageSource
 from photonlite.results.base import Metrics, ResultMetadata, SkillResult
-from photonlite.results.drawing.items import draw_items
+from photonlite.results.drawing.shapes import draw_items
 from photonlite.results.drawing.style import Style, open_image
 from photonlite.results.export import (
     Item,

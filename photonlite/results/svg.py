@@ -7,11 +7,12 @@ segment's path are relative to its box: (0, 0) is the box's top-left corner and 
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from photonlite.errors import InputError
-from photonlite.results.curves import arc_points, bezier_points
 from photonlite.results.rings import XY, Ring, clip_ring, join_rings
 
 # A curve may stray this far from its polygon, in units of the box: under a third of a pixel in a box of 1000 pixels.
@@ -21,6 +22,8 @@ _ARITY = {"M": 2, "L": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Q": 4, "T": 2, "A": 7
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _FLAG = re.compile(r"[01]")
 _SEPARATOR = re.compile(r"[\s,]*", re.ASCII)
+# Curves whose control points lie far outside the image would otherwise need millions of points.
+_MAX_PIECES = 256
 # Larger numbers are no coordinates of an image, and their squares would overflow.
 _MAX_NUMBER = 1e6
 
@@ -49,50 +52,28 @@ def parse_path(path: str) -> list[Command]:
 
 
 def path_to_rings(path: str, bbox: Mapping[str, float], tolerance: float = TOLERANCE) -> list[Ring]:
-    """Flatten a box-relative path to the closed outlines it draws, in image coordinates.
+    """Flatten a box-relative path to the closed outlines it draws, in image coordinates [0, 1] like those of `bbox`.
 
-    Args:
-        path: SVG path data, relative to the box.
-        bbox: `x_min`, `y_min`, `x_max`, `y_max` in image coordinates [0, 1].
-        tolerance: Greatest distance between a curve and its polygon, in units of the box.
-
-    Returns:
-        One ring per subpath, clipped to the image: a list of (x, y) in [0, 1], the last vertex joined to the first.
-        Subpaths with fewer than three vertices there are left out. The filled area is where the rings' winding
-        number is not zero, as SVG has it; holes are rings of the opposite direction.
-
-    Raises:
-        InputError: The path is not path data, or the box lacks a side or has one that is not finite.
+    Returns one ring per subpath, clipped to the image, the last vertex joined to the first; subpaths with fewer than
+    three vertices there are left out. The filled area is where the rings' winding number is not zero, as SVG has it;
+    holes are rings of the opposite direction. `tolerance` is the greatest distance between a curve and its polygon, in
+    units of the box. Raises an InputError.
     """
     left, top, right, bottom = _sides(bbox)
     width, height = right - left, bottom - top
     pen = _Pen(tolerance)
     for command in parse_path(path):
         pen.draw(command)
-    rings = []
-    for subpath in pen.rings:
-        placed = clip_ring([(left + x * width, top + y * height) for x, y in subpath])
-        if len(placed) >= 3:
-            rings.append(placed)
-    return rings
+    placed = (clip_ring([(left + x * width, top + y * height) for x, y in subpath]) for subpath in pen.rings)
+    return [ring for ring in placed if len(ring) >= 3]
 
 
 def path_to_polygon(path: str, bbox: Mapping[str, float], tolerance: float = TOLERANCE) -> list[list[float]]:
     """Flatten a box-relative path to one polygon in image coordinates.
 
-    A path of several subpaths (holes, separate pieces) becomes one polygon too: bridges of no width join the
-    pieces, so that filling the polygon fills what the path fills.
-
-    Args:
-        path: SVG path data, relative to the box.
-        bbox: `x_min`, `y_min`, `x_max`, `y_max` in image coordinates [0, 1].
-        tolerance: Greatest distance between a curve and its polygon, in units of the box.
-
-    Returns:
-        `[[x, y], ...]` in [0, 1], closed implicitly; empty where nothing of the path is inside the image.
-
-    Raises:
-        InputError: The path is not path data, or the box lacks a side or has one that is not finite.
+    Returns `[[x, y], ...]` in [0, 1], closed implicitly; empty where nothing of the path is inside the image. Bridges
+    of no width join several subpaths (holes, separate pieces), so that filling the polygon fills what the path fills.
+    Other arguments and errors are those of `path_to_rings`.
     """
     return [[x, y] for x, y in join_rings(path_to_rings(path, bbox, tolerance))]
 
@@ -210,3 +191,54 @@ class _Pen:
             case letter if letter.islower():
                 return [number + (y if index % 2 else x) for index, number in enumerate(numbers)]
         return numbers
+
+
+def bezier_points(controls: Sequence[XY], tolerance: float) -> list[XY]:
+    """Return the points after the start of a Bézier curve through start, 1 or 2 control points, and end.
+
+    The number of pieces is Wang's bound: a curve of degree d whose second differences of control points are at most
+    m strays at most d (d - 1) m / (8 n²) from a polygon of n pieces.
+    """
+    points = np.asarray(controls, dtype=np.float64)  # [d + 1, 2]
+    degree = len(points) - 1
+    bend = float(np.hypot(*np.diff(points, n=2, axis=0).T).max())
+    pieces = math.ceil(math.sqrt(degree * (degree - 1) * bend / (8 * tolerance)))
+    t = np.linspace(0.0, 1.0, min(max(pieces, 1), _MAX_PIECES) + 1)[1:, None]
+    basis = [math.comb(degree, k) * t**k * (1 - t) ** (degree - k) for k in range(degree + 1)]
+    curve = np.hstack(basis) @ points
+    return [*((float(x), float(y)) for x, y in curve[:-1]), controls[-1]]
+
+
+def arc_points(start: XY, arguments: Sequence[float], tolerance: float) -> list[XY]:
+    """Return the points after the start of an elliptical arc, whose arguments are those of the command A.
+
+    Follows SVG 2, appendix B.2.4 (endpoint to centre form) and B.2.5 (radii that are zero or too small).
+    """
+    rx, ry, degrees, large, sweep, *rest = arguments
+    end = (rest[0], rest[1])
+    rx, ry = abs(rx), abs(ry)
+    if math.dist(start, end) < 1e-9 or rx < 1e-9 or ry < 1e-9:
+        return [end]
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    # Half the chord, in the frame in which the ellipse's axes are x and y.
+    half_x, half_y = (start[0] - end[0]) / 2, (start[1] - end[1]) / 2
+    x, y = cos * half_x + sin * half_y, cos * half_y - sin * half_x
+    excess = (x / rx) ** 2 + (y / ry) ** 2
+    if excess > 1:
+        rx, ry = rx * math.sqrt(excess), ry * math.sqrt(excess)
+    distance = math.sqrt(max(0.0, 1 / min(excess, 1.0) - 1)) * (-1 if large == sweep else 1)
+    centre_x, centre_y = distance * rx * y / ry, -distance * ry * x / rx
+    first = math.atan2((y - centre_y) / ry, (x - centre_x) / rx)
+    turn = math.atan2((-y - centre_y) / ry, (-x - centre_x) / rx) - first
+    turn = turn % math.tau if sweep else -(-turn % math.tau)
+    # A chord over the angle a lies r (1 - cos(a / 2)) inside a circle of radius r.
+    step = 2 * math.acos(max(1 - tolerance / max(rx, ry), 0.0))
+    pieces = min(max(math.ceil(abs(turn) / max(step, 1e-9)), 1), _MAX_PIECES)
+    middle_x = cos * centre_x - sin * centre_y + (start[0] + end[0]) / 2
+    middle_y = sin * centre_x + cos * centre_y + (start[1] + end[1]) / 2
+    points = []
+    for index in range(1, pieces):
+        angle = first + turn * index / pieces
+        along, across = rx * math.cos(angle), ry * math.sin(angle)
+        points.append((middle_x + cos * along - sin * across, middle_y + sin * along + cos * across))
+    return [*points, end]

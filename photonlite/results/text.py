@@ -10,7 +10,7 @@ from PIL import Image
 from photonlite.errors import InputError
 from photonlite.images.source import ImageSource
 from photonlite.results.base import Metrics, ResultMetadata, SkillResult
-from photonlite.results.drawing.strip import append_text_strip
+from photonlite.results.drawing.labels import append_text_strip
 from photonlite.results.drawing.style import open_image
 
 OnEnd = Callable[[], tuple[Metrics | None, str | None]]
@@ -195,7 +195,7 @@ class _Text(SkillResult):
 
     def __repr__(self) -> str:
         value = self[self._key]
-        shown = "<stream>" if isinstance(value, TextIterator | AsyncTextIterator) else repr(value)
+        shown = "<stream>" if isinstance(value, _TextStream) else repr(value)
         more = "".join(f", {key}={reprlib.repr(self[key])}" for key in self if key not in (self._key, "text"))
         return f"{type(self).__name__}({shown}{more}){self._suffix()}"
 
@@ -261,13 +261,11 @@ class Answer(_Text):
         Raises:
             InputError: The stream must be awaited: see `avalue`.
         """
-        value = self["answer"]
-        return self._value_of(self.text) if isinstance(value, TextIterator | AsyncTextIterator) else value
+        return self._value_of(self.text) if isinstance(self["answer"], _TextStream) else self["answer"]
 
     async def avalue(self) -> Any:
         """The answer's value; of a stream made by an async method, waits for the rest of it."""
-        value = self["answer"]
-        return self._value_of(await self.atext()) if isinstance(value, TextIterator | AsyncTextIterator) else value
+        return self._value_of(await self.atext()) if isinstance(self["answer"], _TextStream) else self["answer"]
 
     def _value_of(self, text: str) -> Any:
         return text if self._read is None else self._read(text)

@@ -4,8 +4,7 @@ import pytest
 
 from photonlite.errors import SettingsError
 from photonlite.realtime import RealtimeLoop
-from photonlite.realtime.feed import Feed, paced
-from photonlite.realtime.sources import Frames, open_source
+from photonlite.realtime.sources import Feed, Frames, open_source, paced
 from tests.realtime.fake import GUARD, FakeModel
 
 

@@ -12,10 +12,9 @@ from photonlite.cli.realtime.recorder import FrameRecorder
 from photonlite.cli.run import import_extra, load_model, to_json
 from photonlite.errors import InputError
 from photonlite.observe.metrics import format_seconds
-from photonlite.realtime.feed import Feed
 from photonlite.realtime.frames import FrameFailure, FrameOutcome, FrameResult, Question
 from photonlite.realtime.loop import RealtimeLoop
-from photonlite.realtime.sources import open_source
+from photonlite.realtime.sources import Feed, open_source
 from photonlite.realtime.stats import LoopStats
 
 

@@ -1,15 +1,15 @@
-"""Label chips: shortened to fit, placed off each other, drawn."""
+"""Text on images: label chips, shortened to fit and placed off each other, and a strip below an image."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from os import PathLike
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from photonlite.results.drawing.shapes import PixelBox
-from photonlite.results.drawing.style import BLACK, WHITE, Color, Font, Style, text_color
+from photonlite.results.drawing.style import BLACK, WHITE, Color, Font, PixelBox, Style, text_color
 from photonlite.results.rings import XY
 
 _ELLIPSIS = "..."
@@ -17,25 +17,21 @@ _ELLIPSIS = "..."
 _MAX_COVERED = 0.1
 # A chip that would take a larger share of the image is left out.
 _MAX_SHARE = 0.25
+_PAPER: Color = (246, 246, 244)
+_INK: Color = (28, 28, 30)
+# In a narrower strip words would be broken.
+_MIN_STRIP = 240
 
 
 @dataclass(frozen=True)
 class Label:
-    """A label to draw.
+    """A label to draw."""
 
-    Attributes:
-        texts: Alternatives, longest first; the first that fits is written.
-        target: Bounding box, in pixels, of what is labelled.
-        color: Of the chip.
-        beside: Whether the chip prefers the right of the target (points) to its top (boxes).
-        top: The x of the target's highest pixel, for targets that do not fill their box.
-    """
-
-    texts: tuple[str, ...]
-    target: PixelBox
+    texts: tuple[str, ...]  # alternatives, longest first; the first that fits is written
+    target: PixelBox  # what is labelled
     color: Color
-    beside: bool = False
-    top: float | None = None
+    beside: bool = False  # the chip prefers the right of the target (points) to its top (boxes)
+    top: float | None = None  # x of the highest pixel of a target that does not fill its box
 
 
 def draw_labels(image: Image.Image, labels: Sequence[Label], style: Style) -> None:
@@ -50,11 +46,12 @@ def draw_labels(image: Image.Image, labels: Sequence[Label], style: Style) -> No
             if size[1] > image.height or size[0] * size[1] > _MAX_SHARE * image.width * image.height:
                 continue
             corners, cost = _candidates(label, size, image.size, style)
-            cost = cost + _overlaps(corners, size, targets) @ weights
-            box = _cheapest(corners, cost, size, chips)
-            if box is not None:
-                chips.append(box)
-                _draw_chip(image, box, text, label.color, style)
+            hidden = _overlaps(corners, size, np.array(chips)).sum(axis=1)
+            best = int((cost + _overlaps(corners, size, targets) @ weights + 4 * hidden).argmin())
+            if hidden[best] <= _MAX_COVERED:
+                left, top = (int(value) for value in corners[best])
+                chips.append((left, top, left + size[0], top + size[1]))
+                _draw_chip(image, (left, top), size, text, label.color, style)
                 break
 
 
@@ -120,18 +117,6 @@ def _candidates(
     return clamped, cost
 
 
-def _cheapest(
-    corners: NDArray[np.float64], cost: NDArray[np.float64], size: tuple[int, int], chips: Sequence[PixelBox]
-) -> tuple[int, int, int, int] | None:
-    """The cheapest box for a chip; None where it and other chips would cover too much of each other."""
-    hidden = _overlaps(corners, size, np.array(chips)).sum(axis=1)
-    best = int((cost + 4 * hidden).argmin())
-    if hidden[best] > _MAX_COVERED:
-        return None
-    left, top = (int(value) for value in corners[best])
-    return left, top, left + size[0], top + size[1]
-
-
 def _preferred_corners(label: Label, size: tuple[int, int], style: Style) -> Iterator[XY]:
     """Top-left corners for a chip, the best first."""
     x_min, y_min, x_max, y_max = label.target
@@ -170,19 +155,63 @@ def _overlaps(corners: NDArray[np.float64], size: tuple[int, int], boxes: NDArra
     return shares
 
 
-def _draw_chip(image: Image.Image, box: tuple[int, int, int, int], text: str, color: Color, style: Style) -> None:
-    left, top, right, bottom = box
+def _draw_chip(
+    image: Image.Image, corner: tuple[int, int], size: tuple[int, int], text: str, color: Color, style: Style
+) -> None:
     scale, edge = 4, max(style.halo // 2, 1)
-    size = (right - left, bottom - top)
     ink = text_color(color)
     radius = style.font_size * 0.25
     for inset, layer in ((0, WHITE if ink == BLACK else BLACK), (edge, color)):
         drawing = Image.new("L", (size[0] * scale, size[1] * scale))
-        corner, end = inset * scale, (size[0] - inset) * scale - 1
-        ImageDraw.Draw(drawing).rounded_rectangle(
-            (corner, corner, end, (size[1] - inset) * scale - 1), max(radius - inset, 0) * scale, fill=255
-        )
-        image.paste(layer, (left, top), drawing.reduce(scale))
+        near, right, bottom = inset * scale, *((side - inset) * scale - 1 for side in size)
+        rounding = max(radius - inset, 0) * scale
+        ImageDraw.Draw(drawing).rounded_rectangle((near, near, right, bottom), rounding, fill=255)
+        image.paste(layer, corner, drawing.reduce(scale))
     across, down = _padding(style)
-    capitals, _ = _capitals(style.font)
-    ImageDraw.Draw(image).text((left + across, top + down - capitals), text, fill=ink, font=style.font)
+    text_top = corner[1] + down - _capitals(style.font)[0]
+    ImageDraw.Draw(image).text((corner[0] + across, text_top), text, fill=ink, font=style.font)
+
+
+def append_text_strip(
+    image: Image.Image, text: str, font_size: int | None = None, font: str | PathLike[str] | None = None
+) -> Image.Image:
+    """Return a new image with the text wrapped below it, dark on light; a narrow image is centred."""
+    width = max(image.width, _MIN_STRIP)
+    style = Style.of((width, image.height), font_size=font_size, font=font)
+    margin = max(style.font_size * 3 // 4, 6)
+    lines = list(wrap_text(text, style.font, width - 2 * margin))
+    line_height = round(style.font_size * 1.35)
+    page = Image.new("RGB", (width, image.height + len(lines) * line_height + 2 * margin), _PAPER)
+    page.paste(image, ((width - image.width) // 2, 0))
+    draw = ImageDraw.Draw(page)
+    for row, line in enumerate(lines):
+        draw.text((margin, image.height + margin + row * line_height), line, fill=_INK, font=style.font)
+    return page
+
+
+def wrap_text(text: str, font: Font, width: float) -> Iterator[str]:
+    """Break a text into lines of at most `width` pixels and at least one character, between words where possible.
+
+    Line breaks of the text are kept; other control characters become spaces.
+    """
+    for paragraph in text.splitlines() or [""]:
+        line = ""
+        for word in one_line(paragraph).split():
+            longer = f"{line} {word}" if line else word
+            if font.getlength(longer) <= width:
+                line = longer
+                continue
+            if line:
+                yield line
+            *whole, line = _break_word(word, font, width)
+            yield from whole
+        yield line
+
+
+def _break_word(word: str, font: Font, width: float) -> Iterator[str]:
+    start = 0
+    for end in range(1, len(word) + 1):
+        if end - start > 1 and font.getlength(word[start:end]) > width:
+            yield word[start : end - 1]
+            start = end - 1
+    yield word[start:]

@@ -15,6 +15,9 @@ from photonlite.images.source import ImageSource
 Color = tuple[int, int, int]
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
+PixelBox = tuple[float, float, float, float]
+"""x_min, y_min, x_max, y_max in pixels."""
+
 BLACK: Color = (0, 0, 0)
 WHITE: Color = (255, 255, 255)
 
@@ -66,11 +69,7 @@ class Style:
         font_size: int | None = None,
         font: str | PathLike[str] | None = None,
     ) -> "Style":
-        """Return the style of an image of `size`: what is not given follows its diagonal and the number of items.
-
-        Raises:
-            InputError: A size is not positive, or the font cannot be read.
-        """
+        """Return the style of an image of `size`: what is not given follows its diagonal and the number of items."""
         diagonal = math.hypot(*size)
         crowding = min(max((_CROWD / max(count, 1)) ** 0.5, 0.65), 1.0)
         line = line_width if line_width is not None else round(1 + crowding * diagonal / 400)
@@ -82,11 +81,7 @@ class Style:
 
 
 def load_font(size: int, font: str | PathLike[str] | None) -> Font:
-    """Return Pillow's own font, or that of a font file, at a size in pixels.
-
-    Raises:
-        InputError: The file is no font.
-    """
+    """Return Pillow's own font, or that of a font file, at a size in pixels."""
     if font is None:
         return ImageFont.load_default(size)
     try:
@@ -99,9 +94,6 @@ def label_colors(labels: Iterable[str], chosen: str | Mapping[str, str] | None =
     """Return one colour per label, in order of appearance; after 21 they repeat.
 
     `chosen` is one colour for all labels, or the colours of some by label.
-
-    Raises:
-        InputError: `chosen` is neither, or Pillow does not know the colour.
     """
     if isinstance(chosen, str):
         return dict.fromkeys(labels, _color(chosen))

@@ -17,9 +17,9 @@ def drawn(wanted, size=(640, 480), monkeypatch=None, **options):
     chips = []
     real = labels._draw_chip
 
-    def watch(image, box, text, color, style):
-        chips.append((box, text))
-        real(image, box, text, color, style)
+    def watch(image, corner, size, text, color, style):
+        chips.append(((*corner, corner[0] + size[0], corner[1] + size[1]), text))
+        real(image, corner, size, text, color, style)
 
     monkeypatch.setattr(labels, "_draw_chip", watch)
     image = Image.new("RGB", size, (128, 128, 128))
@@ -121,7 +121,7 @@ def test_one_line_has_no_control_characters():
 
 def texts_of(result, monkeypatch, **options):
     chips = []
-    monkeypatch.setattr(labels, "_draw_chip", lambda image, box, text, color, style: chips.append(text))
+    monkeypatch.setattr(labels, "_draw_chip", lambda image, corner, size, text, color, style: chips.append(text))
     result.plot(Image.new("RGB", (640, 480)), **options)
     return chips
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photonlite.results.drawing.strip import wrap_text
+from photonlite.results.drawing.labels import wrap_text
 from photonlite.results.drawing.style import load_font
 
 FONT = load_font(14, None)
