@@ -41,7 +41,7 @@ from photonlite.config import ImageLimits
 from photonlite.images.crops import CropSpec, cut_crops, select_tiling
 from photonlite.images.decode import load_image
 from photonlite.images.isolation.pool import DecodePool
-from photonlite.images.parallel import ParallelTasks
+from photonlite.images.resize import ParallelTasks
 
 SIZES = ((640, 480), (480, 640), (1280, 720), (1920, 1080))
 SPEC = CropSpec(crop_size=378, patch_size=14, overlap_margin=4, max_crops=12)

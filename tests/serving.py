@@ -5,6 +5,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,15 @@ def serve(loaded: LoadedModel | None = None, **engine: Any) -> VisionModel:
 def network(model: VisionModel) -> Any:
     """What computes, so that a test can stop it or count its calls."""
     return NETWORKS[model]
+
+
+def settle(model: VisionModel) -> None:
+    """Wait until all jobs of the image pool are done: when its threads meet, none has another job."""
+    pool = model._session._pool
+    threads = pool._threads._max_workers
+    meeting = threading.Barrier(threads)
+    for met in [pool.submit(partial(meeting.wait, GUARD)) for _ in range(threads)]:
+        met.result(GUARD)
 
 
 class Gate:

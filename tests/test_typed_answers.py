@@ -35,7 +35,7 @@ from photonlite.skills.typed.forms import TextForm, form_of
 from photonlite.skills.typed.question import TypedQuestion
 from tests.compiling import FakeCompiler, Workshop, fake_compilers
 from tests.plain import PlainEngine, Sampler
-from tests.serving import GUARD, IMAGE, Gate, counters, double, make_image, network, on_thread, run, serve
+from tests.serving import GUARD, IMAGE, Gate, counters, double, make_image, network, on_thread, run, serve, settle
 from tests.tiny import CPU
 
 
@@ -258,7 +258,7 @@ def test_an_unenforceable_keyword_is_refused_by_name(
     with pytest.raises(SchemaError, match="multipleOf") as raised:
         ask(model, {"schema": UNENFORCED})
     assert raised.value.keyword == "multipleOf"
-    model._session._pool.settle()  # the thread that told it may not have ended its call yet
+    settle(model)  # the thread that told it may not have ended its call yet
     assert model.open_requests == 0
 
 
@@ -388,7 +388,7 @@ def test_neither_choices_nor_a_late_grammar_keep_the_engine_alive(slow: list[Fak
         stream = model.query(IMAGE, "why?", stream=True, choices=["ab", "ac", "b", "ba", "bab"])
         assert list(stream["answer"])
         late = model._session.launch(task_from_mapping(model._building, LATE))
-        model._session._pool.settle()
+        settle(model)
         slow[0].finish()
         late.result()
         model.close()

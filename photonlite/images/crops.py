@@ -25,8 +25,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from photonlite.errors import ConfigError, ImageShapeError
-from photonlite.images.parallel import SERIAL, ParallelTasks
-from photonlite.images.resize import ResizeTarget, resize
+from photonlite.images.resize import SERIAL, ParallelTasks, ResizeTarget, resize
 from photonlite.settings import make_plain
 
 Allocator = Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]
@@ -156,11 +155,11 @@ def cut_crops(
     rows, columns = tiling = select_tiling(image.height, image.width, spec)
     n_local = 0 if tiling == (1, 1) else rows * columns
     pixels = buffer((1 + n_local, size, size, 3))
-    targets = [ResizeTarget((size, size), partial(_store_whole, pixels[0]))]
+    targets: list[ResizeTarget] = [((size, size), partial(_store_whole, pixels[0]))]
     if n_local:
         local = pixels[1:].reshape(rows, columns, size, size, 3)
         sheet = (columns * spec.window + margins, rows * spec.window + margins)
-        targets.insert(0, ResizeTarget(sheet, partial(_store_local, local, spec.window)))
+        targets.insert(0, (sheet, partial(_store_local, local, spec.window)))
     resize(image, targets, parallel)
     return ImageCrops(pixels, tiling, image.size)
 

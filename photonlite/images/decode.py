@@ -37,7 +37,6 @@ from photonlite.images.source import (
     DecodedImage,
     ImageSource,
     check_bytes,
-    check_pixels,
     first_line,
     opened_source,
 )
@@ -205,11 +204,20 @@ def decode_opened(name: str, image: ImageFile.ImageFile) -> Image.Image:
         return _upright(rgb, orientation)
 
 
+def check_pixels(name: str, width: int, height: int, limits: ImageLimits) -> None:
+    """Raise `ImageTooLargeError` for an image over the limit of pixels."""
+    if width * height > limits.max_pixels:
+        raise ImageTooLargeError(
+            f"{name} is {width}x{height}, {width * height} pixels, over the limit of {limits.max_pixels}: "
+            "shrink it, or raise max_pixels (PHOTONLITE_MAX_PIXELS)"
+        )
+
+
 def _find_reader(name: str, head: bytes) -> tuple[str, type[ImageFile.ImageFile]]:
     for format_name, signature, reader in _FORMATS:
         if signature.match(head):
             return format_name, reader
-    raise ImageDecodeError(f"{name} is not an image of a known format: convert it to one of {_NAMES}")
+    raise ImageDecodeError(f"{name} is in no supported image format: convert it to one of {_NAMES}")
 
 
 def _from_pillow(image: Image.Image, limits: ImageLimits) -> Image.Image:

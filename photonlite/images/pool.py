@@ -20,9 +20,9 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -33,7 +33,7 @@ from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_ar
 from photonlite.images.decode import decoded_bytes, file_bytes, load_image
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.packing import pack_image
-from photonlite.images.parallel import SERIAL, ParallelTasks
+from photonlite.images.resize import SERIAL, ParallelTasks
 from photonlite.images.rgb import rgb_bytes
 from photonlite.images.source import DecodedImage, ImageSource
 from photonlite.sequence import UncutImage
@@ -67,7 +67,7 @@ class ImagePool:
         *,
         buffer: Allocator = allocate_array,
         packs: bool = False,
-        on_ready: Callable[[], None] | None = None,
+        on_ready: Callable[[], None] = lambda: None,
         decoder: DecodePool | None = None,
     ) -> None:
         self._spec = spec
@@ -75,15 +75,13 @@ class ImagePool:
         self._buffer = buffer
         self._packs = packs
         self._ahead = _ByteBudget(_PACKED_AHEAD)
-        self._on_ready = on_ready
+        self.on_ready = on_ready
         self._decoder = decoder
         # Threads that wait for a decoding process come on top: they do no work.
         waiting = 0 if decoder is None else decoder.most_running
         self._threads = ThreadPoolExecutor(threads + waiting, thread_name_prefix="photonlite-images")
         self._parallel = ParallelTasks(self._threads, min(threads, os.cpu_count() or 1) - 1)
-        self._jobs: set[Future[Any]] = set()
         self._urgent: deque[Callable[[], None]] = deque()
-        self._submitting = threading.Lock()
 
     def decoded_bytes(self, source: ImageSource) -> int:
         """Return how many bytes an image takes once it is decoded, from its header.
@@ -97,14 +95,13 @@ class ImagePool:
         self,
         source: ImageSource,
         *,
-        adapter: str = "",
         cache_salt: str = "",
-        checkpoint: Callable[[], None] | None = None,
+        checkpoint: Callable[[], None] = lambda: None,
     ) -> "PreparedImage":
         """Decode an image and hash its content, on the calling thread.
 
-        `adapter` and `cache_salt` enter the key: images with different ones share no cache entries. `checkpoint` is
-        called after decoding and after hashing; an exception that it raises ends the work.
+        Images with different cache salts share no cache entries. `checkpoint` is called after decoding and after
+        hashing; an exception that it raises ends the work.
 
         Raises:
             ImageError: It is not one image, cannot be read, or is over a limit.
@@ -114,13 +111,12 @@ class ImagePool:
                 f"a {type(source).__name__} of {len(source)} was handed in as the image, but a request takes one "
                 "image for now: ask about each by itself, or about all with batch(); pixels go into a numpy array"
             )
-        check = checkpoint or _nothing
         start = time.perf_counter()
         image = self._load(source)
-        check()
+        checkpoint()
         pixels = rgb_bytes(image)
-        key = image_key(image, pixels, adapter, cache_salt, parallel=self._parallel)
-        check()
+        key = image_key(image, pixels, cache_salt, parallel=self._parallel)
+        checkpoint()
         uncut = self._pack_ahead(pixels, image.size)
         return PreparedImage(self, image, key, cache_salt, time.perf_counter() - start, uncut)
 
@@ -130,14 +126,10 @@ class ImagePool:
         Raises:
             ModelError: The pool is closed.
         """
-        with self._submitting:  # `settle` waits for every job that runs
-            try:
-                future = self._threads.submit(self._work, job)
-            except RuntimeError as cause:
-                raise ModelError("the model is closed: load it again") from cause
-            self._jobs.add(future)
-        future.add_done_callback(self._jobs.discard)
-        return future
+        try:
+            return self._threads.submit(self._work, job)
+        except RuntimeError as cause:
+            raise ModelError("the model is closed: load it again") from cause
 
     def hurry(self, job: Callable[[], None]) -> None:
         """Run a job, for which the engine waits, before all that are queued.
@@ -147,13 +139,7 @@ class ImagePool:
         """
         self._urgent.append(job)
         # The first free thread runs it before its own job; this empty job makes sure that there is such a thread.
-        self.submit(_nothing)
-
-    def settle(self) -> None:
-        """Wait until all submitted jobs are done."""
-        with self._submitting:
-            jobs = list(self._jobs)
-        wait(jobs)
+        self.submit(lambda: None)
 
     def close(self) -> None:
         """Refuse further jobs, and wait until the submitted ones are done."""
@@ -168,11 +154,6 @@ class ImagePool:
             if packed is not None:
                 return packed
         return cut_crops(image, self._spec, parallel=self._parallel, buffer=self._buffer)
-
-    def announce(self) -> None:
-        """Call `on_ready`."""
-        if self._on_ready is not None:
-            self._on_ready()
 
     def _load(self, source: ImageSource) -> Image.Image:
         data = None if self._decoder is None else file_bytes(source, self._limits)
@@ -245,7 +226,7 @@ class PreparedImage:
             self.pool.hurry(self._cut)
         except ModelError as error:
             self.failure = error
-            self.pool.announce()
+            self.pool.on_ready()
 
     def drop_crops(self) -> None:
         """Release the crops, page-locked megabytes, once they are encoded; they can be requested again."""
@@ -264,18 +245,11 @@ class PreparedImage:
         except Exception as error:  # out of memory, above all; only the image's requests fail
             self.failure = error
         finally:
-            self.pool.announce()
+            self.pool.on_ready()
 
 
-def image_key(
-    image: Image.Image,
-    pixels: bytes,
-    adapter: str = "",
-    cache_salt: str = "",
-    *,
-    parallel: ParallelTasks = SERIAL,
-) -> str:
-    """Return the hex SHA-256 over size, mode and pixels of an image, adapter and cache salt.
+def image_key(image: Image.Image, pixels: bytes, cache_salt: str = "", *, parallel: ParallelTasks = SERIAL) -> str:
+    """Return the hex SHA-256 over size, mode and pixels of an image, and the cache salt.
 
     The length of each part precedes it, so that different lists of parts never read alike. Pixels enter as the SHA-256
     digests of pieces of 512 KiB, which several threads can compute.
@@ -289,16 +263,12 @@ def image_key(
 
     parallel.run_all([partial(hash_piece, index) for index in range(len(pieces))])
     parts = [f"{image.width}x{image.height}".encode(), image.mode.encode(), b"".join(digests)]
-    parts += [text.encode("utf-8", "surrogatepass") for text in (adapter, cache_salt)]
+    parts.append(cache_salt.encode("utf-8", "surrogatepass"))
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.hexdigest()
-
-
-def _nothing() -> None:
-    return
 
 
 class _ByteBudget:

@@ -15,8 +15,11 @@ the filter's windows by rounding, and would bring the other pass back.
 The order of the passes matters for the last bits: see `down_first`.
 """
 
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Executor
+from functools import partial
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -24,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from photonlite.images.parallel import SERIAL, ParallelTasks, Task
+Task: TypeAlias = Callable[[], None]
 
 Size: TypeAlias = tuple[int, int]
 """Width and height in pixels."""
@@ -35,12 +38,58 @@ StoreBlock: TypeAlias = Callable[[int, int, npt.NDArray[np.uint8]], None]
 _BANDS_PER_THREAD: Final = 2  # with two, a delayed thread keeps the others waiting for at most half of its share
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeTarget:
-    """A size, and a function that gets all pixels once, in any number of blocks, on any thread."""
+ResizeTarget: TypeAlias = tuple[Size, StoreBlock]
+"""A size, and a function that gets all pixels once, in any number of blocks, on any thread."""
 
-    size: Size
-    store: StoreBlock
+
+class ParallelTasks:
+    """Runs tasks on the calling thread and on up to `helpers` threads of an executor.
+
+    The caller runs every task that no helper has begun, so it may itself occupy the executor's last free thread.
+    `size` is the number of threads that may work at a time, the caller included.
+    """
+
+    def __init__(self, executor: Executor | None = None, helpers: int = 0) -> None:
+        self.size = 1 + (helpers if executor is not None else 0)
+        self._executor = executor
+
+    def run_all(self, tasks: Sequence[Task]) -> None:
+        """Run all tasks, in any order and at the same time, and wait until the last is done.
+
+        Raises:
+            BaseException: What the first task to fail raised. The other tasks are run nonetheless.
+        """
+        waiting = deque(tasks)
+        done = threading.Semaphore(0)
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            while waiting:
+                try:
+                    task = waiting.popleft()
+                except IndexError:
+                    return  # another thread has just taken the last one
+                try:
+                    task()
+                except BaseException as error:
+                    failures.append(error)
+                finally:
+                    done.release()
+
+        for _ in range(min(self.size, len(tasks)) - 1):
+            assert self._executor is not None  # size is 1 without one
+            try:
+                self._executor.submit(work)
+            except RuntimeError:
+                break  # the executor is shutting down: the caller runs all tasks
+        work()
+        for _ in tasks:
+            done.acquire()
+        if failures:
+            raise failures[0]
+
+
+SERIAL: Final = ParallelTasks()  # the calling thread alone
 
 
 def down_first(size: Size, new_size: Size) -> bool:
@@ -55,21 +104,21 @@ def down_first(size: Size, new_size: Size) -> bool:
 
 def resize(image: Image.Image, targets: Sequence[ResizeTarget], parallel: ParallelTasks = SERIAL) -> None:
     """Resize a decoded RGB image to several sizes at once; returns when everything has been stored."""
-    down = [down_first(image.size, target.size) for target in targets]
+    down = [down_first(image.size, size) for size, _ in targets]
     between = [
-        (image.width, target.size[1]) if first else (target.size[0], image.height)
-        for target, first in zip(targets, down, strict=True)
+        (image.width, size[1]) if first else (size[0], image.height)
+        for (size, _), first in zip(targets, down, strict=True)
     ]
     if parallel.size == 1:
-        for target, size in zip(targets, between, strict=True):
-            target.store(0, 0, np.asarray(_lanczos(_lanczos(image, size), target.size)))
+        for (size, store), half_size in zip(targets, between, strict=True):
+            store(0, 0, np.asarray(_lanczos(_lanczos(image, half_size), size)))
         return
     count = _BANDS_PER_THREAD * parallel.size
     halves = [Image.new("RGB", size) for size in between]
     first_pass, second_pass = [], []
-    for target, half, first in zip(targets, halves, down, strict=True):
-        first_pass += _bands(image, half.size, first, count, _paste_into(half))
-        second_pass += _bands(half, target.size, not first, count, _store_in(target))
+    for (size, store), half, first in zip(targets, halves, down, strict=True):
+        first_pass += _bands(image, half.size, first, count, partial(_paste, half))
+        second_pass += _bands(half, size, not first, count, partial(_store, store))
     parallel.run_all(first_pass)
     parallel.run_all(second_pass)
 
@@ -83,26 +132,23 @@ def _bands(
 ) -> list[Task]:
     """One pass, to `size`, as tasks of one band each: of columns down, of rows across."""
 
-    def make_task(start: int, end: int) -> Task:
-        def resize_band() -> None:
-            if down:
-                columns = image.crop((start, 0, end, image.height))
-                put(start, 0, _lanczos(columns, (end - start, size[1])))
-            else:
-                rows = image.crop((0, start, image.width, end))
-                put(0, start, _lanczos(rows, (size[0], end - start)))
-
-        return resize_band
+    def resize_band(start: int, end: int) -> None:
+        if down:
+            columns = image.crop((start, 0, end, image.height))
+            put(start, 0, _lanczos(columns, (end - start, size[1])))
+        else:
+            rows = image.crop((0, start, image.width, end))
+            put(0, start, _lanczos(rows, (size[0], end - start)))
 
     length = image.width if down else image.height
     count = min(count, length)
     edges = [length * index // count for index in range(count + 1)]
-    return [make_task(start, end) for start, end in pairwise(edges)]
+    return [partial(resize_band, start, end) for start, end in pairwise(edges)]
 
 
-def _paste_into(whole: Image.Image) -> Callable[[int, int, Image.Image], None]:
-    return lambda left, top, band: whole.paste(band, (left, top))
+def _paste(whole: Image.Image, left: int, top: int, band: Image.Image) -> None:
+    whole.paste(band, (left, top))
 
 
-def _store_in(target: ResizeTarget) -> Callable[[int, int, Image.Image], None]:
-    return lambda left, top, band: target.store(left, top, np.asarray(band))
+def _store(store: StoreBlock, left: int, top: int, band: Image.Image) -> None:
+    store(left, top, np.asarray(band))

@@ -128,15 +128,6 @@ def check_bytes(name: str, size: int, limits: ImageLimits) -> None:
         )
 
 
-def check_pixels(name: str, width: int, height: int, limits: ImageLimits) -> None:
-    """Raise `ImageTooLargeError` for an image over the limit of pixels."""
-    if width * height > limits.max_pixels:
-        raise ImageTooLargeError(
-            f"{name} is {width}x{height}, {width * height} pixels, over the limit of {limits.max_pixels}: "
-            "shrink it, or raise max_pixels (PHOTONLITE_MAX_PIXELS)"
-        )
-
-
 def first_line(error: BaseException) -> str:
     """Return an error's message as one line of at most 200 characters."""
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -7,7 +7,7 @@ pixels [H, W, 3] ── first pass ──> scratch: whole, sheet ── second p
 The first launch changes the width of both results (or the height, where the pass down comes first), the second launch
 does the rest and writes each pixel of each crop once: where crops overlap the sheet's pixel is computed again, which is
 cheaper than writing the sheet and copying from it. Channels are contiguous in memory, so a line of n pixels is treated
-as 3 n columns. All arithmetic is int32, which the sums never overflow (`photonlite.images.lanczos`).
+as 3 n columns. All arithmetic is int32, which the sums never overflow (`photonlite.images.packing`).
 
 No argument is specialised on its value: every image has its own lengths, and none may wait for a compiler.
 """

@@ -41,7 +41,7 @@ from photonlite.grammar.compiler.client import COUNTERS, GAUGES
 from photonlite.images import pool
 from photonlite.request import Request
 from photonlite.sequence import Sequence
-from tests.serving import GUARD, IMAGE, Gate, counters, make_image, network, on_thread, run, serve
+from tests.serving import GUARD, IMAGE, Gate, counters, make_image, network, on_thread, run, serve, settle
 
 
 def cancel_at(model: VisionModel, gate: Gate, ask: Callable[[], Coroutine[Any, Any, Any]]) -> None:
@@ -93,7 +93,7 @@ def test_cancelling_a_queued_request_leaves_others_running(model: VisionModel, m
         await gate.wait_async()
         queued = asyncio.ensure_future(model.adetect(make_image(2), "mug"))
         await asyncio.sleep(0)
-        await asyncio.to_thread(model._session._pool.settle)
+        await asyncio.to_thread(settle, model)
         queued.cancel()
         with pytest.raises(asyncio.CancelledError):
             await queued
@@ -708,7 +708,7 @@ def test_images_are_not_decoded_while_too_many_bytes_wait_for_the_engine(monkeyp
         async def main() -> list[Any]:
             asked = [asyncio.ensure_future(model.adetect(make_image(seed), "mug")) for seed in range(4)]
             await gate.wait_async()
-            await asyncio.to_thread(model._session._pool.settle)
+            await asyncio.to_thread(settle, model)
             gauges = model.metrics()["gauges"]
             assert (loads.calls, gauges["preparing"], gauges["prepared_bytes"]) == (1, 3, size)
             assert model.open_requests == 4
@@ -728,11 +728,11 @@ def test_a_realtime_call_does_not_wait_for_memory_of_bulk_calls(monkeypatch: pyt
         async def main() -> Any:
             asked = [asyncio.ensure_future(model.adetect(make_image(seed), "mug")) for seed in range(5)]
             await gate.wait_async()
-            await asyncio.to_thread(model._session._pool.settle)
+            await asyncio.to_thread(settle, model)
             assert memory.bulk.waiting == 2
             robot = asyncio.ensure_future(model.adetect(make_image(9), "mug", realtime=True))
             await asyncio.sleep(0)
-            await asyncio.to_thread(model._session._pool.settle)
+            await asyncio.to_thread(settle, model)
             assert (memory.bulk.waiting, memory.realtime.waiting, memory.realtime.held) == (2, 0, 3600)
             gate.open()
             return await asyncio.gather(robot, *asked)
@@ -749,7 +749,7 @@ def test_a_call_cancelled_while_it_waits_for_memory_leaves_nothing(monkeypatch: 
             await gate.wait_async()
             waits = asyncio.ensure_future(model.adetect(make_image(2), "mug"))
             await asyncio.sleep(0)
-            await asyncio.to_thread(model._session._pool.settle)
+            await asyncio.to_thread(settle, model)
             assert model.metrics()["gauges"]["preparing"] == 1
             waits.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -768,7 +768,7 @@ def test_closing_finishes_or_fails_calls_that_wait_for_memory(monkeypatch: pytes
     gate = Gate(monkeypatch, network(model).vision, "encode")
     asked = [model._session.launch(detect_task(model, make_image(seed))) for seed in range(3)]
     gate.wait()
-    model._session._pool.settle()
+    settle(model)
     wait = Gate(monkeypatch, model._session, "_drain")
     stop = Gate(monkeypatch, model._session.engine, "close")
     closing = on_thread(lambda: model.close(drain=drain))
@@ -798,7 +798,7 @@ def test_a_deadline_that_passes_while_an_image_is_decoded_skips_the_rest(
     with pytest.raises(DeadlineError):
         asked.result()
     load.open()
-    model._session._pool.settle()
+    settle(model)
 
     assert named.calls == 0
     assert counters(model)["dropped_preparing"] == 1

@@ -12,7 +12,7 @@ from photonlite.engine.handle import RequestHandle, TokenStream
 from photonlite.engine.loop import EngineLoop
 from photonlite.engine.memory_gate import GateLane
 from photonlite.errors import ModelError, RequestCancelledError
-from photonlite.images import parallel, pool
+from photonlite.images import pool, resize
 from photonlite.images.crops import CropSpec
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.sequence import Sequence, Sink
@@ -268,7 +268,7 @@ def test_room_is_never_given_twice_and_everybody_gets_in(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_crops_that_are_asked_for_come_and_are_announced_also_while_the_pool_closes(seed: int) -> None:
-    with Interleaving(seed, pool, parallel) as world:
+    with Interleaving(seed, pool, resize) as world:
         ready: list[None] = []
         image_pool = pool.ImagePool(CropSpec(20, 4, 1, 6), ImageLimits(), 2, on_ready=lambda: ready.append(None))
         images = [image_pool.prepare(Image.new("RGB", (6, 4), colour)) for colour in ("red", "blue")]
@@ -288,8 +288,7 @@ def test_crops_that_are_asked_for_come_and_are_announced_also_while_the_pool_clo
                     image_pool.submit(lambda number=number: done.append(number))  # type: ignore[misc]
                 except ModelError:
                     done.append(number)
-            image_pool.settle()
-            assert sorted(done) == [0, 1, 2]
+            world.until(lambda: sorted(done) == [0, 1, 2])
 
         for image in images:
             world.spawn(ask, image, name=image.key[:4])

@@ -13,7 +13,7 @@ from PIL import Image
 from photonlite.errors import ConfigError, ImageShapeError
 from photonlite.images.crops import CropSpec, ImageCrops, cut_crops, select_tiling
 from photonlite.images.decode import load_image
-from photonlite.images.parallel import ParallelTasks
+from photonlite.images.resize import ParallelTasks
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "moondream-tiny"
 CASES = json.loads((GOLDEN / "expected.json").read_text())["cases"]

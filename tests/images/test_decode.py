@@ -109,7 +109,7 @@ def test_the_common_formats_are_read(format: str) -> None:
 def test_uncommon_formats_never_reach_their_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     eps = encoded(gradient(), "EPS")
     monkeypatch.setattr("PIL.EpsImagePlugin.EpsImageFile._open", lambda self: pytest.fail("the EPS reader was called"))
-    with pytest.raises(ImageDecodeError, match="known format: convert it to one of JPEG, PNG"):
+    with pytest.raises(ImageDecodeError, match="no supported image format: convert it to one of JPEG, PNG"):
         load_image(eps)
 
 
@@ -266,7 +266,7 @@ def test_a_string_that_is_no_path_says_what_to_do(text: str, hint: str) -> None:
 def test_not_an_image(tmp_path: Path) -> None:
     path = tmp_path / "notes.png"
     path.write_text("a shopping list")
-    with pytest.raises(ImageDecodeError, match=r"notes\.png.* is not an image of a known format"):
+    with pytest.raises(ImageDecodeError, match=r"notes\.png.* is in no supported image format"):
         load_image(path)
 
 

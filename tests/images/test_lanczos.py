@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from photonlite.images.lanczos import FRACTION_BITS, LanczosTable, lanczos_table
+from photonlite.images.packing import FRACTION_BITS, LanczosTable, lanczos_table
 
 SIZES = st.one_of(st.integers(1, 40), st.integers(1, 1200))
 HALF = 1 << (FRACTION_BITS - 1)

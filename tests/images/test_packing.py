@@ -9,8 +9,7 @@ from PIL import Image
 
 from photonlite.images import packing
 from photonlite.images.crops import CropSpec, cut_crops
-from photonlite.images.lanczos import lanczos_table
-from photonlite.images.packing import MOST_BYTES, pack_image
+from photonlite.images.packing import MOST_BYTES, lanczos_table, pack_image
 from photonlite.images.resize import down_first
 from photonlite.images.rgb import rgb_bytes
 from photonlite.sequence import UncutImage

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from photonlite.images.parallel import SERIAL, ParallelTasks
+from photonlite.images.resize import SERIAL, ParallelTasks
 
 GUARD = 30.0
 

@@ -8,8 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from photonlite.images.parallel import SERIAL, ParallelTasks
-from photonlite.images.resize import ResizeTarget, down_first, resize
+from photonlite.images.resize import SERIAL, ParallelTasks, down_first, resize
 
 SIDES = st.integers(1, 24) | st.integers(1, 400)
 
@@ -26,7 +25,7 @@ class Canvas:
     def __init__(self, width: int, height: int) -> None:
         self.pixels = np.zeros((height, width, 3), np.uint8)
         self.times = np.zeros((height, width), np.int64)
-        self.target = ResizeTarget((width, height), self.place)
+        self.target = (width, height), self.place
 
     def place(self, left: int, top: int, block: npt.NDArray[np.uint8]) -> None:
         area = slice(top, top + block.shape[0]), slice(left, left + block.shape[1])
@@ -105,4 +104,4 @@ def test_what_a_target_raises_reaches_the_caller(executor: ThreadPoolExecutor) -
 
     for parallel in (SERIAL, ParallelTasks(executor, 2)):
         with pytest.raises(MemoryError, match="no room"):
-            resize(hard_image(40, 30), [ResizeTarget((20, 20), refuse)], parallel)
+            resize(hard_image(40, 30), [((20, 20), refuse)], parallel)

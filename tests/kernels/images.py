@@ -6,7 +6,7 @@ from PIL import Image
 from torch import Tensor
 
 from photonlite.images.crops import CropSpec, select_tiling
-from photonlite.images.lanczos import lanczos_table
+from photonlite.images.packing import lanczos_table
 from photonlite.images.resize import down_first
 from photonlite.kernels.reference.vision import Filters
 
