@@ -34,22 +34,12 @@ Allocator = Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]
 
 @dataclass(frozen=True, slots=True)
 class CropSpec:
-    """Lengths of a checkpoint's crops.
+    """Lengths of a checkpoint's crops; raises a ConfigError for values out of range, or that contradict each other."""
 
-    Attributes:
-        crop_size: Side of a crop, in pixels; a multiple of `patch_size`.
-        patch_size: Side of a patch, in pixels.
-        overlap_margin: Patches on each side of a crop that it shares with its neighbours.
-        max_crops: Most local crops of an image (with one exception, see `select_tiling`).
-
-    Raises:
-        ConfigError: A value is not a whole number in its range, or the values contradict each other.
-    """
-
-    crop_size: int
-    patch_size: int
-    overlap_margin: int
-    max_crops: int
+    crop_size: int  # side of a crop, in pixels; a multiple of `patch_size`
+    patch_size: int  # side of a patch, in pixels
+    overlap_margin: int  # patches on each side of a crop that it shares with its neighbours
+    max_crops: int  # most local crops of an image (with one exception, see `select_tiling`)
 
     def __post_init__(self) -> None:
         make_plain(self)

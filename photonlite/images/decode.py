@@ -17,7 +17,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile
@@ -40,7 +40,6 @@ from photonlite.images.source import (
     first_line,
     opened_source,
 )
-from photonlite.images.working_memory import working_bytes
 
 # Name, first bytes, reader. The list is closed: other files never reach a decoder.
 _FORMATS: Final[tuple[tuple[str, re.Pattern[bytes], type[ImageFile.ImageFile]], ...]] = (
@@ -56,6 +55,24 @@ _FORMATS: Final[tuple[tuple[str, re.Pattern[bytes], type[ImageFile.ImageFile]], 
 _NAMES: Final = ", ".join(name for name, _, _ in _FORMATS)
 _LONGEST_SIGNATURE: Final = 16
 _HEADER: Final = 1 << 20  # bytes of a file object that are read for its size
+
+# Bytes a pixel: upper bounds of measurements (`VmHWM` of a worker, by format, mode and size). The kernel refuses memory
+# to a worker that takes more.
+_RGB_BYTES: Final = 3
+_UPRIGHT_BYTES: Final = 4
+_STORED: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}
+"""In Pillow's memory; of all other modes 4."""
+
+_CONVERSION: Final = {"RGB": 0, "I": 10, "F": 10, "I;16": 8, "I;16L": 8, "I;16B": 8, "I;16N": 8}
+"""At the peak of `image_to_rgb`; for all other modes 4."""
+
+_UNTIL_CLOSED: Final = {"WEBP": 12, "AVIF": 16, "GIF": 4}
+"""Frames and planes that a codec holds as long as the image exists."""
+
+_UNTIL_DECODED: Final = {"TIFF": 8, "BMP": 4, "PPM": 8, "PNG": 1}
+"""Strips and rows that a codec holds until the image is decoded."""
+
+WEBP_HEADER: Final = 30  # bytes of a WebP file that `webp_size` reads
 
 # EXIF orientation, and what turns such an image upright.
 _UPRIGHT: Final = {
@@ -241,6 +258,52 @@ def _orientation(image: Image.Image) -> int:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # the pixels are sound, and viewers show such an image as it is stored
         return 1
+
+
+def working_bytes(image: ImageFile.ImageFile) -> int:
+    """Return the peak memory of decoding an opened image, without copies of the file.
+
+    It is the pixels in Pillow's memory, the RGB result, and the larger of what the codec holds beside them and what
+    conversion to RGB and turning upright need.
+    """
+    later = _CONVERSION.get(image.mode, 4) + _UPRIGHT_BYTES
+    if isinstance(image, JpegImageFile):
+        beside = max(_coefficient_bytes(image.layer), later)
+    elif image.format in _UNTIL_DECODED:
+        beside = max(_UNTIL_DECODED[image.format], later)
+    else:
+        beside = _UNTIL_CLOSED.get(image.format or "", 16) + later
+    return image.width * image.height * (_STORED.get(image.mode, 4) + beside + _RGB_BYTES)
+
+
+def webp_bytes(size: tuple[int, int]) -> int:
+    """Return the peak memory of opening and decoding a WebP of a size."""
+    return size[0] * size[1] * (4 + _UNTIL_CLOSED["WEBP"] + 4 + _UPRIGHT_BYTES + _RGB_BYTES)
+
+
+def webp_size(head: bytes) -> tuple[int, int] | None:
+    """Return width and height of a WebP, from its first bytes; None for other files and unknown kinds of WebP.
+
+    libwebp allocates the whole canvas when it opens a file, and this is its size. A file that libwebp reads
+    differently meets the memory limit.
+    """
+    if head[:4] != b"RIFF" or head[8:12] != b"WEBP":
+        return None
+    match head[12:16]:
+        case b"VP8X":
+            return 1 + int.from_bytes(head[24:27], "little"), 1 + int.from_bytes(head[27:30], "little")
+        case b"VP8L":
+            bits = int.from_bytes(head[21:25], "little")
+            return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+        case b"VP8 ":
+            return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
+    return None
+
+
+def _coefficient_bytes(layers: list[Any]) -> int:
+    """Coefficients of a JPEG with several scans, which libjpeg keeps for the whole image."""
+    areas = [max(1, across * down) for _, across, down, _ in layers]
+    return -(-2 * sum(areas) // max(areas, default=1)) if areas else 8
 
 
 @contextmanager

@@ -74,7 +74,8 @@ class ImagePool:
         self._limits = limits
         self._buffer = buffer
         self._packs = packs
-        self._ahead = _ByteBudget(_PACKED_AHEAD)
+        self._ahead = _PACKED_AHEAD
+        self._ahead_lock = threading.RLock()  # finalizers take bytes back whenever memory is collected
         self.on_ready = on_ready
         self._decoder = decoder
         # Threads that wait for a decoding process come on top: they do no work.
@@ -172,17 +173,25 @@ class ImagePool:
 
     def _pack_ahead(self, pixels: bytes, size: tuple[int, int]) -> UncutImage | None:
         """Pack an image before the engine requests it; None where the host cuts it, or too much is packed already."""
-        if not self._packs or not self._ahead.reserve(len(pixels)):
+        if not self._packs or not self._reserve_ahead(len(pixels)):
             return None
         try:
             packed = pack_image(pixels, size, self._spec, self._buffer)
         except (MemoryError, RuntimeError):  # page-locked memory has run out: the engine's request gets the error
             packed = None
         if packed is None:
-            self._ahead.release(len(pixels))
+            self._reserve_ahead(-len(pixels))
         else:
-            weakref.finalize(packed.packed, self._ahead.release, len(pixels)).atexit = False
+            weakref.finalize(packed.packed, self._reserve_ahead, -len(pixels)).atexit = False
         return packed
+
+    def _reserve_ahead(self, size: int) -> bool:
+        """Reserve bytes for packed images, or take some back; False where too few are left."""
+        with self._ahead_lock:
+            if size > self._ahead:
+                return False
+            self._ahead -= size
+            return True
 
 
 class PreparedImage:
@@ -269,25 +278,3 @@ def image_key(image: Image.Image, pixels: bytes, cache_salt: str = "", *, parall
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.hexdigest()
-
-
-class _ByteBudget:
-    """Bytes that are reserved and released."""
-
-    def __init__(self, size: int) -> None:
-        self._left = size
-        # Finalizers release whenever memory is collected, even while this thread reserves.
-        self._lock = threading.RLock()
-
-    def reserve(self, size: int) -> bool:
-        """Reserve bytes; False where there are too few left."""
-        with self._lock:
-            if size > self._left:
-                return False
-            self._left -= size
-            return True
-
-    def release(self, size: int) -> None:
-        """Release reserved bytes."""
-        with self._lock:
-            self._left += size
