@@ -9,7 +9,7 @@ scheduler.plan ──> ScheduledBatch(kind, rows) ──launch──> Step(plan,
 
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from photonlite.request import Allowed, Token
 from photonlite.sequence import CutImage, Sequence, UncutImage
@@ -53,8 +53,7 @@ class CropGroup:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class PageCopy:
+class PageCopy(NamedTuple):
     """A page to copy on the compute stream, all positions of it."""
 
     source: int

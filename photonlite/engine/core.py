@@ -110,10 +110,10 @@ class EngineCore:
             self._abandon(step, error)
             return None
         self._count_launch(step)
-        if step.kind == "encode":
+        if batch.kind == "encode":
             self.pipeline.finalize(step)  # nothing is sampled
             return step
-        if step.kind == "prefill":
+        if batch.kind == "prefill":
             self._free_images(batch)
         params = self._sampling_params(step, ahead=self.pipeline.oldest is not step)
         if params is not None:
@@ -169,7 +169,7 @@ class EngineCore:
             sequence.release()
             if sequence.finalized:
                 zombies += 1
-            elif not _starts_again(row):
+            elif row.job is None or not _starts_again(row):
                 if prefill_s:
                     sequence.times.prefill_s += prefill_s
                 if isinstance(outcome, Token):
@@ -280,12 +280,12 @@ class EngineCore:
 
     def _count_launch(self, step: Step) -> None:
         """Count a step by kind, size and how it ran."""
-        metrics = self.metrics
-        metrics.steps[step.kind] += 1
-        if step.kind == "decode":
+        metrics, kind = self.metrics, step.kind
+        metrics.steps[kind] += 1
+        if kind == "decode":
             metrics.batch_size.observe(len(step.rows))
             metrics.padding_rows += step.padded - len(step.rows)
-        elif step.kind == "encode":
+        elif kind == "encode":
             metrics.crops_encoded += step.plan.crops
         else:
             for row in step.rows:

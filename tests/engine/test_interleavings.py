@@ -7,9 +7,10 @@ from PIL import Image
 
 from photonlite.api import session
 from photonlite.config import ImageLimits
-from photonlite.engine import handle, loop, memory_gate
+from photonlite.engine import engine as engine_module
+from photonlite.engine import handle, memory_gate
+from photonlite.engine.engine import EngineLoop
 from photonlite.engine.handle import RequestHandle, TokenStream
-from photonlite.engine.loop import EngineLoop
 from photonlite.engine.memory_gate import GateLane
 from photonlite.errors import ModelError, RequestCancelledError
 from photonlite.images import pool, resize
@@ -70,7 +71,7 @@ def request(budget: int = LONG_ANSWER + 1) -> Request:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_request_is_refused_or_answered_once_and_no_wake_up_is_lost(seed: int) -> None:
     drain = seed % 2 == 0
-    with Interleaving(seed, loop) as world:
+    with Interleaving(seed, engine_module) as world:
         engine = Engine(world)
         taken: list[Sequence] = []
 
@@ -119,7 +120,7 @@ def test_each_request_is_refused_or_answered_once_and_no_wake_up_is_lost(seed: i
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_cancelled_request_ends_soon_also_while_the_engine_drains(seed: int) -> None:
-    with Interleaving(seed, loop) as world:
+    with Interleaving(seed, engine_module) as world:
         engine = Engine(world, tokens=LONG_ANSWER)
         sequence = engine.ask()
         assert sequence is not None
@@ -140,7 +141,7 @@ def test_a_cancelled_request_ends_soon_also_while_the_engine_drains(seed: int) -
 
 @pytest.mark.parametrize("seed", range(300))  # a request has to slip in between two lines of the closing thread
 def test_a_request_that_meets_the_closing_engine_is_refused_or_answered(seed: int) -> None:
-    with Interleaving(seed, loop) as world:
+    with Interleaving(seed, engine_module) as world:
         engine = Engine(world)
 
         def ask() -> None:
@@ -202,7 +203,7 @@ class Pool(Threads):
 @pytest.mark.parametrize("given_up", ["cancel", "drop"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_call_ends_once_gives_its_room_back_and_leaves_nothing_with_the_engine(seed: int, given_up: str) -> None:
-    with Interleaving(seed, loop, handle, memory_gate, session) as world:
+    with Interleaving(seed, engine_module, handle, memory_gate, session) as world:
         engine, short = Engine(world, tokens=LONG_ANSWER), Engine(world)
         long_session, short_session = make_session(engine, Pool(), ROOM), make_session(short, Pool(), ROOM)
         gate = long_session.gate = short_session.gate

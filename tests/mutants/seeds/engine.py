@@ -61,7 +61,7 @@ MUTANTS = [
     ),
     Mutant(
         "prompts are hashed by the engine's thread",
-        "engine/loop.py",
+        "engine/engine.py",
         """        self._core.scheduler.prepare(sequence)
         with self._gate:""",
         """        with self._gate:""",
@@ -97,8 +97,8 @@ MUTANTS = [
         "engine/core.py",
         """            if sequence.finalized:
                 zombies += 1
-            elif not _starts_again(row):""",
-        "            if not _starts_again(row):",
+            elif row.job is None or not _starts_again(row):""",
+        "            if row.job is None or not _starts_again(row):",
         CORE,
     ),
     Mutant(
@@ -146,7 +146,7 @@ MUTANTS = [
     ),
     Mutant(
         "a dead engine leaves requests waiting",
-        "engine/loop.py",
+        "engine/engine.py",
         """        self._core.requests.end_all_after_fault(error)
 """,
         "",
@@ -154,14 +154,14 @@ MUTANTS = [
     ),
     Mutant(
         "closing drops what is in flight",
-        "engine/loop.py",
+        "engine/engine.py",
         "if self._stopping and core.idle and not self._inbox:",
         "if self._stopping:",
         "tests/engine/test_loop.py",
     ),
     Mutant(
         "a forked process waits for a lock that nobody releases",
-        "engine/loop.py",
+        "engine/engine.py",
         "        self._gate = threading.RLock()\n        self._wake = queue.SimpleQueue()\n",
         "        self._wake = queue.SimpleQueue()\n",
         "tests/engine/test_loop.py",
@@ -198,14 +198,14 @@ MUTANTS = [
     ),
     Mutant(
         "all notes are read before a step",
-        "engine/loop.py",
+        "engine/engine.py",
         "min(_NOTES, len(self._inbox))",
         "len(self._inbox)",
         "tests/engine/test_loop.py",
     ),
     Mutant(
         "the engine sleeps over notes that it has not read",
-        "engine/loop.py",
+        "engine/engine.py",
         "if core.tick() or self._inbox:",
         "if core.tick():",
         "tests/engine/test_loop.py",
@@ -339,7 +339,7 @@ MUTANTS = [
     ),
     Mutant(
         "threads: wake-ups are forgotten after the inbox was read",
-        "engine/loop.py",
+        "engine/engine.py",
         """            while not self._wake.empty():
                 self._wake.get()
             for _ in range(min(_NOTES, len(self._inbox))):
@@ -354,14 +354,14 @@ MUTANTS = [
     ),
     Mutant(
         "threads: requests are submitted without the gate",
-        "engine/loop.py",
+        "engine/engine.py",
         "        with self._gate:  # a note is either refused here or read",
         "        with contextlib.nullcontext():  # a note is either refused here or read",
         "tests/engine/test_interleavings.py",
     ),
     Mutant(
         "threads: a cancel is dropped while the engine drains",
-        "engine/loop.py",
+        "engine/engine.py",
         "            if self._refusal is None or self._thread.is_alive():\n",
         "            if self._refusal is None:\n",
         "tests/engine/test_interleavings.py",
@@ -424,7 +424,7 @@ MUTANTS = [
     ),
     Mutant(
         "an idle engine gives no sign of life",
-        "engine/loop.py",
+        "engine/engine.py",
         "            self._last_tick = time.perf_counter()\n            while",
         "            while",
         "tests/engine/test_loop.py",
