@@ -6,6 +6,7 @@ Every part has its full width in every row; unused places hold NONE.
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +17,7 @@ BOS, SKILL, ARGUMENT, ANSWER, THINK, COORD, SIZE, GROUND, GROUND_END = 0, 1, 2, 
 NONE = -1
 
 
-@dataclass(frozen=True)
-class Questions:
+class Questions(NamedTuple):
     """A batch of questions of one length."""
 
     ids: Tensor  # Input and target ids, [B, L]; coordinate and size places hold their special ids
@@ -92,19 +92,13 @@ def join_parts(parts: Sequence[Part], length: int) -> Questions:
 
 def select_rows(first: Questions, second: Questions, choose_first: Tensor) -> Questions:
     """Take each row from one of two layouts of the same length; `choose_first` [B]."""
-    row = choose_first[:, None]
-    return Questions(
-        torch.where(row, first.ids, second.ids),
-        torch.where(row[..., None], first.values, second.values),
-        torch.where(row, first.weight, second.weight),
-        torch.where(row, first.outline, second.outline),
-    )
+    pairs = zip(first, second, strict=True)
+    return Questions(*(torch.where(choose_first.view(-1, *[1] * (one.ndim - 1)), one, two) for one, two in pairs))
 
 
 def slots(questions: Questions, lengths: Sequence[int]) -> list[Questions]:
     """Split rows [slots * B, L] into one batch a slot, each cut to its own length."""
-    columns = (questions.ids, questions.values, questions.weight, questions.outline)
-    chunks = zip(*(column.chunk(len(lengths)) for column in columns), strict=True)
+    chunks = zip(*(column.chunk(len(lengths)) for column in questions), strict=True)
     return [Questions(*(x[:, :length] for x in chunk)) for chunk, length in zip(chunks, lengths, strict=True)]
 
 

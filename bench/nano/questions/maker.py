@@ -82,7 +82,7 @@ class QuestionMaker:
         kinds, relations = self._kinds.asked(labels, _OBJECT_SLOTS + len(mix.QUERIES) + 1), relate(scenes)
         queries = self._queries(scenes, relations, kinds[_OBJECT_SLOTS:-1])
         spoken = len(_SHORT_SLOTS) * batch
-        reasoning = self._grounding.reasoning(scenes, queries.rows(spoken))
+        reasoning = self._grounding.reasoning(scenes, queries.rows(slice(spoken, None)))
         outline = select_rows(
             self._grounding.outline(scenes), reasoning, chance(mix.OUTLINE_SHARE, (batch,), labels.device)
         )
@@ -90,7 +90,7 @@ class QuestionMaker:
             *self._grounding.objects(scenes, kinds[:_OBJECT_SLOTS]),
             self._typed(scenes, relations, kinds[-1]),
             outline,
-            *self._short(queries.rows(0, spoken)),
+            *self._short(queries.rows(slice(spoken))),
             self._text(scenes),
         ]
 

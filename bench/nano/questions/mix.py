@@ -6,7 +6,6 @@ answers are in `questions.text`.
 
 from collections.abc import Mapping
 
-from bench.nano.questions.text.language import REASONING_SHARES
 from bench.nano.questions.text.typed import Role
 
 QUESTIONS = COUNT, EXISTENCE, TOTAL, RELATION, PLACE, COMPARISON, COLOUR, REFERENCE = (
@@ -36,7 +35,7 @@ QUERIES: dict[str, Mix] = {
     "existence": {EXISTENCE: 1.0},
     "spatial": {RELATION: 4.0, PLACE: 3.0, COMPARISON: 1.5, COLOUR: 1.5},
     "marked": {REFERENCE: 6.0, COUNT: 0.5, EXISTENCE: 0.5, RELATION: 1.5, PLACE: 1.0, COMPARISON: 0.5},
-    "reasoning": {name: share for name, share in REASONING_SHARES.items()},
+    "reasoning": {COUNT: 0.7, EXISTENCE: 0.2, TOTAL: 0.1},
 }
 """Odds of questions in the slots of words, and with reasoning."""
 

@@ -55,16 +55,11 @@ class Queries:
     question: Tensor  # Places in `QUESTIONS`
     kind: Tensor  # What it asks about, NONE for an unknown word
 
-    def rows(self, start: int, stop: int | None = None) -> "Queries":
-        mark, part = self.reference, slice(start, stop)
+    def rows(self, part: slice) -> "Queries":
+        mark = self.reference
         assert mark.values is not None
-        return Queries(
-            Part(mark.ids[part], mark.values[part]),
-            self.words[part],
-            self.answer[part],
-            self.question[part],
-            self.kind[part],
-        )
+        rest = (column[part] for column in (self.words, self.answer, self.question, self.kind))
+        return Queries(Part(mark.ids[part], mark.values[part]), *rest)
 
 
 @dataclass(frozen=True)

@@ -79,15 +79,16 @@ def corpus(rng: random.Random, rounds: int = 60) -> Iterator[str]:
     count, directions = len(load_objects()), tuple(relations.RELATION_QUESTIONS)
     for _ in range(rounds):
         for index in range(count):
-            yield from (_prompt(language.object_phrase(rng, index)) for _ in range(2))
+            yield from (_prompt(language.phrase(rng, language.name_pair(rng, index))) for _ in range(2))
             yield _prompt(language.count_question(rng, language.name_pair(rng, index)))
             yield _prompt(language.existence_question(rng, language.name_pair(rng, index)))
-            yield _prompt(relations.relation_question(rng, rng.choice(directions), language.name_pair(rng, index)))
+            templates = relations.RELATION_QUESTIONS[rng.choice(directions)]
+            yield _prompt(language.ask(rng, templates, language.name_pair(rng, index)[0]))
             kinds = [index, *(rng.randrange(count) for _ in range(rng.randrange(5)))]
             scene = [(rng.choice(kinds), rng.random(), rng.random()) for _ in range(rng.randint(1, 10))]
             yield language.caption(scene, rng.choice(("short", "normal", "long")))
         for _ in range(100):
-            yield _prompt(language.unknown_phrase(rng, "train"))
+            yield _prompt(language.phrase(rng, language.unknown_pair(rng, "train")))
 
 
 def _prompt(text: str) -> str:

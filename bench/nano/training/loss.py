@@ -225,14 +225,9 @@ def cut_sheet(pixels: Tensor, config: VisionConfig) -> tuple[Tensor, tuple[int, 
     return torch.cat((whole[None], local.permute(1, 2, 0, 4, 5, 3).flatten(0, 1))), (rows, columns)
 
 
-def pack(questions: Sequence[Questions]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Lay questions side by side: ids, values, weights and outline flags [B, L, ...]."""
-    return (
-        torch.cat([q.ids for q in questions], 1),
-        torch.cat([q.values for q in questions], 1),
-        torch.cat([q.weight for q in questions], 1),
-        torch.cat([q.outline for q in questions], 1),
-    )
+def pack(questions: Sequence[Questions]) -> Questions:
+    """Lay questions side by side in one row."""
+    return Questions(*(torch.cat(columns, 1) for columns in zip(*questions, strict=True)))
 
 
 def dense_targets(scenes: Scenes) -> tuple[Tensor, Tensor, Tensor]:

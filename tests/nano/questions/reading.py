@@ -141,3 +141,19 @@ def kind_of(name):
     """The class index of a name in any form, None for an unknown word."""
     bare = re.sub(r"^an? ", "", name)
     return index_of(name) if index_of(name) is not None else index_of(bare)
+
+
+# ---- what reasoning points at and says
+
+
+def grounded(scene, question, kind):
+    """Places in the scene that reasoning points at, in reading order; `kind` None is an unknown word."""
+    places = [i for i, instance in enumerate(scene) if question == "total" or instance[0] == kind]
+    return [places[i] for i in language.centre_order([scene[place][1:] for place in places])]
+
+
+def reasoning_text(question, kind, count):
+    """What reasoning says about `count` things found of a kind."""
+    if not count:
+        return "Nothing"
+    return language.EVERYTHING if question == "total" or kind is None else load_objects()[kind].plural

@@ -104,12 +104,16 @@ def test_words_of_all_questions_are_whole():
     for _ in range(300):
         direction, comparison = rng.choice(("left", "right", "above", "below")), rng.choice(("left", "higher", "lower"))
         for question in (
-            language.count_question(rng, pair), language.existence_question(rng, pair), language.list_question(rng),
-            language.total_question(rng), relations.relation_question(rng, direction, pair),
-            relations.place_question(rng, direction, pair, pair), colours.colour_question(rng, "dog"),
-            relations.comparison_question(rng, comparison, pair, pair),
-            language.reference_question(rng, rng.choice(("point", "box"))),
-        ):  # fmt: skip
+            language.count_question(rng, pair),
+            language.existence_question(rng, pair),
+            relations.place_question(rng, direction, pair, pair),
+            language.ask(rng, language.LIST_QUESTIONS),
+            language.ask(rng, language.TOTAL_QUESTIONS),
+            language.ask(rng, colours.COLOUR_QUESTIONS, "dog"),
+            language.ask(rng, relations.RELATION_QUESTIONS[direction], "dog"),
+            language.ask(rng, relations.COMPARISON_QUESTIONS[comparison], "dog", "dog"),
+            language.ask(rng, language.REFERENCE_QUESTIONS[rng.choice(("point", "box"))]),
+        ):
             words = re.findall(r"[^\W_]+|[^\w\s]", question.lower())
             plurals = sum(len(word) > 3 and word.endswith("s") and word != "this" for word in words)
             assert len(TOKENIZER.encode(question).ids) <= len(words) + plurals, question

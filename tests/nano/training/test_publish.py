@@ -4,7 +4,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bench.nano.questions.layout import COORD
 from bench.nano.training import publish
 
 
@@ -18,13 +17,11 @@ def run(tmp_path):
     return folder
 
 
-def test_margin_is_taken_from_the_coordinate_id_alone(run, tmp_path):
-    size = publish.publish(run, tmp_path / "out", margin=1.5)
+def test_weights_config_and_tokenizer_are_copied(run, tmp_path):
+    size = publish.publish(run, tmp_path / "out")
 
     written = load_file(tmp_path / "out" / "model.safetensors")
-    expected = torch.arange(8, dtype=torch.float16)
-    expected[COORD] -= 1.5
-    assert torch.equal(written["model.text.lm_head.bias"], expected)
+    assert torch.equal(written["model.text.lm_head.bias"], torch.arange(8, dtype=torch.float16))
     assert torch.equal(written["other"], torch.ones(3))
     assert size == (tmp_path / "out" / "model.safetensors").stat().st_size
     assert json.loads((tmp_path / "out" / "config.json").read_text()) == {"model_type": "photonlite_nano"}
@@ -35,4 +32,4 @@ def test_weights_over_the_limit_are_refused(run, tmp_path, monkeypatch):
     monkeypatch.setattr(publish, "LIMIT", 10)
 
     with pytest.raises(ValueError, match="limit of 10"):
-        publish.publish(run, tmp_path / "out", margin=0.0)
+        publish.publish(run, tmp_path / "out")

@@ -11,9 +11,10 @@ from bench.nano.evaluation.asking import subjects
 from bench.nano.evaluation.captions import zones_of
 from bench.nano.evaluation.records import CaptionRecord, Place, QueryRecord
 from bench.nano.questions.text import language, relations
-from bench.nano.questions.text.colours import COLOUR_NOUNS, colour_answer, colour_question
-from bench.nano.questions.text.language import reference_answer, reference_question
+from bench.nano.questions.text.colours import COLOUR_NOUNS, COLOUR_QUESTIONS, colour_answer
+from bench.nano.questions.text.language import REFERENCE_QUESTIONS, ask
 from bench.nano.scenes.held_out.scene import Scene
+from bench.nano.scenes.objects import load_objects
 
 About = Literal[
     "count", "existence", "total", "list", "relation", "place", "comparison", "colour",
@@ -43,7 +44,7 @@ def _read_caption(truth: dict[int, int], zones: dict[int, list[str]], length: st
 def query_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Ask about everything that `ABOUT` lists, as far as the scene has it."""
     yield from _presence(scene, rng)
-    yield _asked("list", None, language.list_question(rng), language.caption(subjects.instances(scene), "short"))
+    yield _asked("list", None, ask(rng, language.LIST_QUESTIONS), language.caption(subjects.instances(scene), "short"))
     yield from _relations(scene, rng)
     yield from _pairs(scene, rng)
     yield from _colours(scene, rng)
@@ -72,10 +73,10 @@ def _presence(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     for target in [rng.choice(wanted[:-2]), *wanted[-2:]]:
         count = len(subjects.places_of(scene, target.kind))
         question = language.count_question(rng, target.pair)
-        yield _asked("count", target.wanted, question, language.count_answer(count), target.kind)
+        yield _asked("count", target.wanted, question, str(count), target.kind)
         question = language.existence_question(rng, target.pair)
-        yield _asked("existence", target.wanted, question, language.existence_answer(count), target.kind)
-    yield _asked("total", None, language.total_question(rng), language.count_answer(len(scene.objects)))
+        yield _asked("existence", target.wanted, question, "Yes" if count else "No", target.kind)
+    yield _asked("total", None, ask(rng, language.TOTAL_QUESTIONS), str(len(scene.objects)))
 
 
 def _relations(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
@@ -97,7 +98,7 @@ def _relations(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
         yield _asked(
             "relation",
             case,
-            relations.relation_question(rng, direction, subjects.present_target(rng, kind).pair),
+            ask(rng, relations.RELATION_QUESTIONS[direction], subjects.present_target(rng, kind).pair[0]),
             answer,
             kind,
         )
@@ -117,7 +118,9 @@ def _pairs(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     for one, two in reversed(pairs):
         if answer := relations.comparison_answer(everything, one, two, comparison):
             first, second = (subjects.present_target(rng, everything[place][0]).pair for place in (one, two))
-            yield _asked("comparison", None, relations.comparison_question(rng, comparison, first, second), answer)
+            yield _asked(
+                "comparison", None, ask(rng, relations.COMPARISON_QUESTIONS[comparison], first[0], second[0]), answer
+            )
             break
 
 
@@ -125,22 +128,22 @@ def _colours(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     everything = subjects.instances(scene)
     if nouns := [noun for noun in COLOUR_NOUNS if colour_answer(everything, noun)]:
         noun = rng.choice(nouns)
-        yield _asked("colour", None, colour_question(rng, noun), colour_answer(everything, noun) or "")
+        yield _asked("colour", None, ask(rng, COLOUR_QUESTIONS, noun), colour_answer(everything, noun) or "")
 
 
 def _references(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
-    """Ask what a point on one thing marks, a box around one, and a point on none."""
+    """Ask what a point on one thing marks, a box around one, and a point on the background."""
     place = rng.randrange(len(scene.objects))
     kind = scene.objects[place].index
-    question = reference_question(rng, "point")
-    yield _asked("at_point", None, question, reference_answer(kind), kind, subjects.random_pixel(rng, scene, place))
+    question, name = ask(rng, REFERENCE_QUESTIONS["point"]), load_objects()[kind].name
+    yield _asked("at_point", None, question, name, kind, subjects.random_pixel(rng, scene, place))
     place = rng.randrange(len(scene.objects))
     kind = scene.objects[place].index
     box = subjects.shifted_box(rng, scene.objects[place].box)
-    yield _asked("at_box", None, reference_question(rng, "box"), reference_answer(kind), kind, box)
+    yield _asked("at_box", None, ask(rng, REFERENCE_QUESTIONS["box"]), load_objects()[kind].name, kind, box)
     if (scene.owner < 0).any():
-        question = reference_question(rng, "point")
-        yield _asked("at_nothing", None, question, reference_answer(None), None, subjects.random_pixel(rng, scene, -1))
+        question = ask(rng, REFERENCE_QUESTIONS["point"])
+        yield _asked("at_nothing", None, question, "Nothing", None, subjects.random_pixel(rng, scene, -1))
 
 
 def _reasoning(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
@@ -160,7 +163,7 @@ def _read_reasoning(scene: Scene, target: subjects.Target, question: str, result
         "reasoning",
         target.wanted,
         question,
-        language.count_answer(len(places)),
+        str(len(places)),
         str(result["answer"]),
         target.kind,
         points=points,

@@ -1,9 +1,8 @@
 """Questions about colours: which nouns have one, and what it is."""
 
-import random
 from collections.abc import Sequence
 
-from bench.nano.questions.text.language import Instance, vary_question
+from bench.nano.questions.text.language import Instance
 from bench.nano.scenes.objects import COLOURS, SceneObject, load_objects
 
 COLOUR_QUESTIONS = (
@@ -42,11 +41,6 @@ def _colour_nouns(objects: Sequence[SceneObject]) -> dict[str, dict[int, str]]:
 
 COLOUR_NOUNS: dict[str, dict[int, str]] = _colour_nouns(load_objects())
 """What has a colour, in the singular: noun to the class indices that it may mean and the colour of each."""
-
-
-def colour_question(rng: random.Random, noun: str) -> str:
-    """Ask for the colour of a noun of `COLOUR_NOUNS`; the answer is `colour_answer`."""
-    return vary_question(rng, rng.choice(COLOUR_QUESTIONS).format(noun))
 
 
 def colour_answer(scene: Sequence[Instance], noun: str) -> str | None:

@@ -144,47 +144,22 @@ def phrase(rng: random.Random, pair: tuple[str, str]) -> str:
     return vary_phrase(rng, fill_template(rng.choices(templates, weights)[0], pair))
 
 
-def object_phrase(rng: random.Random, index: int) -> str:
-    """Name an object of the vocabulary for detect or point."""
-    return phrase(rng, name_pair(rng, index))
-
-
-def unknown_phrase(rng: random.Random, split: Split) -> str:
-    """Name a thing that is in no scene, in the same forms as `object_phrase`."""
-    return phrase(rng, unknown_pair(rng, split))
+def ask(rng: random.Random, templates: Sequence[str], *names: str) -> str:
+    """Write a question from one of several templates, its gaps filled with names."""
+    return vary_question(rng, rng.choice(templates).format(*names))
 
 
 def count_question(rng: random.Random, pair: tuple[str, str]) -> str:
-    """Ask how many there are of a (singular, plural) pair; the answer is `count_answer`."""
+    """Ask how many there are of a (singular, plural) pair."""
     return vary_question(rng, fill_template(rng.choice(COUNT_QUESTIONS), pair))
 
 
 def existence_question(rng: random.Random, pair: tuple[str, str]) -> str:
-    """Ask whether there is one of a (singular, plural) pair; the answer is `existence_answer`."""
+    """Ask whether there is one of a (singular, plural) pair."""
     templates: tuple[str, ...] = EXISTENCE_QUESTIONS
     if has_no_singular(pair):
         templates = tuple(template for template in templates if "{1}" in template)
     return vary_question(rng, fill_template(rng.choice(templates), pair))
-
-
-def total_question(rng: random.Random) -> str:
-    """Ask how many objects there are in all; the answer is `count_answer` of the scene's size."""
-    return vary_question(rng, rng.choice(TOTAL_QUESTIONS))
-
-
-def list_question(rng: random.Random) -> str:
-    """Ask what there is; the answer is `caption(scene, "short")`."""
-    return vary_question(rng, rng.choice(LIST_QUESTIONS))
-
-
-def count_answer(count: int) -> str:
-    """Answer a count question: a bare number, "0" for none."""
-    return str(count)
-
-
-def existence_answer(count: int) -> str:
-    """Answer an existence question: "Yes" or "No"."""
-    return "Yes" if count else "No"
 
 
 def caption(scene: Sequence[Instance], length: Length) -> str:
@@ -232,7 +207,7 @@ def fill_template(template: str, pair: tuple[str, str]) -> str:
 
 
 def has_no_singular(pair: tuple[str, str]) -> bool:
-    """Tell "scissors" from "fish"."""
+    """Whether a word is a plural without a singular: "scissors", but not "fish"."""
     return pair[0] == pair[1] and pair[0].endswith("s")
 
 
@@ -283,33 +258,5 @@ REFERENCE_QUESTIONS: dict[Reference, tuple[str, ...]] = {
 }  # fmt: skip
 """Templates without a gap, by what the reference is."""
 
-
-def reference_question(rng: random.Random, kind: Reference) -> str:
-    return vary_question(rng, rng.choice(REFERENCE_QUESTIONS[kind]))
-
-
-def reference_answer(kind: int | None) -> str:
-    """Name the marked object by its class index; None where the reference marks none."""
-    return "Nothing" if kind is None else load_objects()[kind].name
-
-
-Question = Literal["count", "existence", "total"]
-
-REASONING_SHARES: dict[Question, float] = {"count": 0.7, "existence": 0.2, "total": 0.1}
-"""How often each question is put with reasoning."""
 EVERYTHING = "objects"
-
-
-def grounded(scene: Sequence[Instance], question: Question, kind: int | None) -> list[int]:
-    """Return the places in the scene that reasoning points at, in reading order; `kind` None is an unknown word."""
-    places = [i for i, instance in enumerate(scene) if question == "total" or instance[0] == kind]
-    return [places[i] for i in centre_order([scene[place][1:] for place in places])]
-
-
-def reasoning_text(question: Question, kind: int | None, count: int) -> str:
-    """Return the text of the reasoning about `count` things found of a kind (class index; None for an unknown word)."""
-    if not count:
-        return "Nothing"
-    if question == "total" or kind is None:
-        return EVERYTHING
-    return load_objects()[kind].plural
+"""What reasoning calls things of all kinds."""

@@ -81,24 +81,12 @@ COMPARISON_QUESTIONS: dict[Comparison, tuple[str, ...]] = {name: _comparison_tem
 """Templates by comparison: {0} and {1} are names in the singular."""
 
 
-def relation_question(rng: random.Random, direction: Direction, pair: tuple[str, str]) -> str:
-    """Ask what lies in a direction of a (singular, plural) pair; the answer is `relation_answer`."""
-    return vary_question(rng, rng.choice(RELATION_QUESTIONS[direction]).format(pair[0]))
-
-
 def place_question(rng: random.Random, direction: Direction, first: tuple[str, str], second: tuple[str, str]) -> str:
-    """Ask whether the first thing lies in a direction of the second; the answer is `place_answer`."""
+    """Ask whether the first thing lies in a direction of the second."""
     text = rng.choice(PLACE_QUESTIONS[direction]).format(first[0], second[0])
     if has_no_singular(first) and text.startswith("is "):
         text = "are " + text.removeprefix("is ")
     return vary_question(rng, text)
-
-
-def comparison_question(
-    rng: random.Random, comparison: Comparison, first: tuple[str, str], second: tuple[str, str]
-) -> str:
-    """Ask which of two things is further to one side; the answer is `comparison_answer`."""
-    return vary_question(rng, rng.choice(COMPARISON_QUESTIONS[comparison]).format(first[0], second[0]))
 
 
 def relation_answer(scene: Sequence[Instance], place: int, direction: Direction) -> str | None:

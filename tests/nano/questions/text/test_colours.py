@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.nano.questions.text import colours
+from bench.nano.questions.text.language import ask
 from bench.nano.scenes.objects import COLOURS, index_of, load_objects
 
 RED_APPLE, GREEN_APPLE, DOG, CAR, POLICE_CAR, TAXI = map(
@@ -66,6 +67,6 @@ def test_nouns_without_a_colour_of_their_own_are_not_asked_about(noun):
 
 def test_questions_ask_for_the_noun_in_both_spellings():
     rng = random.Random(1)
-    asked = {colours.colour_question(rng, "apple").lower() for _ in range(500)}
+    asked = {ask(rng, colours.COLOUR_QUESTIONS, "apple").lower() for _ in range(500)}
     assert {"what colour is the apple?", "what color is the apple?"} <= asked
     assert all("apple" in text and ("colour" in text or "color" in text) for text in asked)

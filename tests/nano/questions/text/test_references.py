@@ -5,18 +5,12 @@ import random
 import pytest
 
 from bench.nano.questions.text import language
-from bench.nano.scenes.objects import index_of
 
 
 @pytest.mark.parametrize(("kind", "other"), [("point", "box"), ("box", "point")])
 def test_questions_do_not_speak_of_the_other_kind_of_reference(kind, other):
     rng = random.Random(1)
-    asked = {language.reference_question(rng, kind).lower() for _ in range(500)}
+    asked = {language.ask(rng, language.REFERENCE_QUESTIONS[kind]).lower() for _ in range(500)}
     assert "what is this?" in asked
     assert any(kind in text for text in asked)
     assert not any(other in text or "{" in text for text in asked)
-
-
-def test_answers():
-    assert language.reference_answer(index_of("red apple")) == "red apple"
-    assert language.reference_answer(None) == "Nothing"

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bench.nano.questions.text import relations
+from bench.nano.questions.text.language import ask
 from bench.nano.scenes.objects import index_of, load_objects
 
 BANANA, DOG, KEY, SCISSORS = map(index_of, ("banana", "dog", "key", "scissors"))
@@ -137,9 +138,9 @@ def test_questions_name_what_they_are_about():
     for _ in range(300):
         direction = rng.choice(DIRECTIONS)
         comparison = rng.choice(("left", "right", "higher", "lower"))
-        one = relations.relation_question(rng, direction, dog).lower()
+        one = ask(rng, relations.RELATION_QUESTIONS[direction], "dog").lower()
         two = [relations.place_question(rng, direction, dog, key).lower(),
-               relations.comparison_question(rng, comparison, dog, key).lower()]  # fmt: skip
+               ask(rng, relations.COMPARISON_QUESTIONS[comparison], "dog", "key").lower()]  # fmt: skip
         assert re.search(r"\bdog\b", one)
         assert all(text.index("dog") < text.index("key") for text in two)
         assert not any(mark in text for text in (one, *two) for mark in "{}")

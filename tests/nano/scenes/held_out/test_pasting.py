@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bench.nano.scenes.pasting import Canvas, make_tile, visible_bounds
+from bench.nano.scenes.held_out.scene import Canvas, make_tile, visible_bounds
 
 
 def tile(width, height, alpha=255):
