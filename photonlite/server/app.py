@@ -18,12 +18,9 @@ from photonlite.server.transport.middleware import AccessLog, ErrorResponses
 
 
 def create_app(model: ServedModel, config: ServerConfig, images: RequestImages | None = None) -> Starlette:
-    """Build the ASGI application; `app.state.ingress` is its ingress, `app.state.http` counts its requests.
+    """Build the ASGI application; its `state` has the ingress, and `http`, which counts requests.
 
-    Args:
-        model: Answers calls; its owner closes it.
-        config: How to serve.
-        images: Decodes images; by default the model does it in this process.
+    The model stays its owner's to close, and decodes images in this process unless `images` does.
     """
     ingress = Ingress(config, model, images=images)
     http = HttpMetrics()

@@ -62,12 +62,7 @@ async def ask_model(model: ServedModel, call: Call) -> Mapping[str, Any]:
 
 
 def bounded(call: Call, config: ServerConfig, skills: tuple[str, ...]) -> Call:
-    """Check a call, and fill in the limits that it leaves out.
-
-    Raises:
-        HttpError: 422, a text or a setting is over the server's limit, or the model lacks the skill.
-        SettingsError: A setting is unknown or out of its range.
-    """
+    """Check a call, 422 if the server's limits or the model's skills refuse it, and fill in what it leaves out."""
     if call.skill not in skills:
         raise HttpError(422, f"this model cannot {call.skill}: it can {', '.join(skills)}", code="unsupported_skill")
     if call.image is None and call.skill != "query":

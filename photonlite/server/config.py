@@ -163,25 +163,24 @@ def fingerprint(key: str) -> str:
 
 
 def read_keys(path: Path) -> dict[str, float]:
-    """Read API keys and their weights from a file.
+    """Read API keys and their weights from a file; raises `InputError` for a file that cannot be used.
 
     A line is a key, and its weight if it is not 1: `3f1a9c0de5b74a6288d1c0b7e4f2a913 weight=2`. Empty lines and lines
-    that begin with # are skipped.
-
-    Raises:
-        InputError: The file cannot be read, other users may write it, it holds no key, a key is shorter than 16
-            characters, or a line has something other than a weight after the key.
+    that begin with # are skipped. The file must not be writable by other users, who could add a key.
     """
+    name = f"the key file {str(path)!r}"
     try:
         with path.open(encoding="utf-8") as file:
-            _check_writers(path, os.fstat(file.fileno()).st_mode)
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             lines = [line.strip() for line in file.read().splitlines()]
     except (OSError, UnicodeDecodeError) as cause:
         reason = getattr(cause, "strerror", None) or "no text"
-        raise InputError(f"the key file {str(path)!r} cannot be read ({reason}): give a text file") from cause
+        raise InputError(f"{name} cannot be read ({reason}): give a text file") from cause
+    if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):  # on Windows the mode does not tell
+        raise InputError(f"{name} can be written by other users (mode {mode:o}): chmod 600 it")
     entries = [line for line in lines if line and not line.startswith("#")]
     if not entries:
-        raise InputError(f"the key file {str(path)!r} holds no key: write one a line, from: openssl rand -hex 16")
+        raise InputError(f"{name} holds no key: write one a line, from: openssl rand -hex 16")
     return dict(_read_key(entry, f"key {number} of {str(path)!r}") for number, entry in enumerate(entries, 1))
 
 
@@ -195,14 +194,6 @@ def _read_key(line: str, where: str) -> tuple[str, float]:
         reason = f"has {length} characters, and {_SHORTEST_KEY} are the least"
         raise InputError(f"{where} {reason}: make one with: openssl rand -hex 16")
     return found["key"], weight
-
-
-def _check_writers(path: Path, mode: int) -> None:
-    """Refuse a file to which another user could add a key; on Windows the mode does not tell."""
-    if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise InputError(
-            f"the key file {str(path)!r} can be written by other users (mode {stat.S_IMODE(mode):o}): chmod 600 it"
-        )
 
 
 def _all_match(pattern: re.Pattern[str], values: object) -> bool:

@@ -23,12 +23,8 @@ UNFORESEEN = 500
 class HttpError(Exception):
     """A request that ends without its answer.
 
-    Args:
-        status: HTTP status.
-        message: What was wrong, which limit it met, what to do.
-        code: What exactly it was, as a word for programs.
-        headers: Of the response, such as Retry-After.
-        limit: Name of the `ServerConfig` limit that was met: the message then names the flag that raises it.
+    `message` says what was wrong, which limit it met and what to do, `code` the same as a word for programs. `limit`
+    names the setting of `ServerConfig` that was met: the message then names its flag.
     """
 
     def __init__(
@@ -50,7 +46,6 @@ class HttpError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What the client receives as JSON."""
         return {"error": {"message": self.message, "type": self.type, "code": self.code}}
 
     def response(self) -> JSONResponse:

@@ -44,11 +44,8 @@ class RequestImages:
     async def open(self, data: bytes, hold: Hold) -> bytes | DecodedImage:
         """Decode an image file; cancelling the task ends the work at once.
 
-        The hold is resized to what decoding needs before it starts, and to what remains after it.
-
-        Raises:
-            HttpError: 413 or 429, there is no room for the image.
-            ImageError: It cannot be decoded, or takes more CPU time or memory than its size allows.
+        The hold is resized to what decoding needs before it starts, and to what remains after it; raises 413 or 429 if
+        there is no room, and `ImageError`.
         """
         if self._pool is None:
             hold.resize(await asyncio.to_thread(needed_bytes, data))
@@ -84,16 +81,11 @@ def _call_on(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
 
 
 def is_remote(value: str) -> bool:
-    """Whether a URL must be fetched."""
     return re.match(r"https?://", value, re.IGNORECASE) is not None
 
 
 def from_data_uri(value: str) -> bytes:
-    """Decode `data:image/jpeg;base64,...`; the declared type is ignored, since the bytes tell what they are.
-
-    Raises:
-        HttpError: 400, it is no base64 data URI, or its base64 is damaged.
-    """
+    """Decode `data:image/jpeg;base64,...`; the declared type is ignored, since the bytes tell what they are."""
     head = _DATA_URI.match(value)
     if head is None or not head[0].lower().endswith(";base64,"):
         message = f"image_url {value[:_SHOWN]!r} is not a data URI in base64: send data:image/jpeg;base64,..."

@@ -38,10 +38,7 @@ _LEAST_S = 1e-6
 class Ingress:
     """Admits requests and asks the model; belongs to one event loop, whose `clock` returns seconds.
 
-    Attributes:
-        draining: Whether new requests are refused; set while the server stops.
-        limiter: Counts what is open.
-        images: Decodes images; by default the model decodes them in this process.
+    `draining` is set while the server stops: new requests are refused then.
     """
 
     def __init__(
@@ -63,9 +60,8 @@ class Ingress:
     async def admit(self, request: HTTPConnection) -> Permit:
         """Admit a request, or a WebSocket before it is accepted.
 
-        Raises:
-            HttpError: 401 without a good key; 403 from another site's page; 503 while the server drains or its engine
-                is dead; 429 over the rate limit, with the caller's share in use, or where no answer could be in time.
+        Raises 401 without a good key; 403 from another site's page; 503 while the server drains or its engine is dead;
+        429 over the rate limit, with the caller's share in use, or where no answer could be in time.
         """
         caller = callers.identify(request, self.config)
         callers.check_origin(request, self.config)
@@ -139,10 +135,8 @@ class Ingress:
         The request's body has been read. Only a `Request` is watched for a disconnect: callers that pass a WebSocket
         or None cancel the task themselves.
 
-        Raises:
-            HttpError: 422 over a limit, 413 or 429 for an image that takes too much memory, 429 if the answer would
-                be late, 499 for a client that went away, 503 with a dead engine.
-            PhotonliteError: Why there is no answer; see `to_http`.
+        Raises 422 over a limit, 413 or 429 for an image that takes too much memory, 429 if the answer would be late,
+        499 for a client that went away, 503 with a dead engine, and what the model raises.
         """
         call, watch, turn = self._begin(call, permit, request)
         answered = False

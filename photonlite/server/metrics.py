@@ -14,8 +14,6 @@ UNMATCHED = "(none)"
 
 
 class HttpMetrics:
-    """Counts requests, by route template and status, and by key."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter(

@@ -55,8 +55,6 @@ _RELOAD: Final = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # Windows
 
 
 class Hooks(TypedDict, total=False):
-    """Callbacks of a server."""
-
     on_start: Callable[[str, int], None] | None
     """Called with the address and the port as soon as requests are answered."""
 
@@ -75,14 +73,9 @@ def serve(
     image_limits: ImageLimits | None = None,
     **hooks: Unpack[Hooks],
 ) -> int:
-    """Answer requests until SIGTERM or SIGINT; log lines go to stdout.
+    """Answer requests until SIGTERM or SIGINT, then close the model; log lines go to stdout.
 
-    Args:
-        model: Answers; closed at the end.
-        config: How to serve.
-        listener: From `listen`; made now unless given.
-        image_limits: What images may take to decode; the model's limits unless given.
-        **hooks: Callbacks.
+    Images may take the model's limits to decode unless others are given.
 
     Returns:
         The exit code: 0 after an orderly stop, `ENGINE_DIED` when the engine died, 128 and the signal's number when a
@@ -157,7 +150,6 @@ class DrainingServer(uvicorn.Server):
             on_start(host, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the connections, and wait for cancelled requests."""
         await super().shutdown(sockets)
         if self.server_state.tasks:
             await asyncio.wait(self.server_state.tasks, timeout=_CLOSING_S)
@@ -165,14 +157,12 @@ class DrainingServer(uvicorn.Server):
         log("stopped", unfinished=self._ingress.limiter.open)
 
     async def on_tick(self, counter: int) -> bool:
-        """Begin to stop when the engine has died."""
         if self._engine_died() and self._draining is None:
             self._begin_to_drain(_TELLING_S)
         return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle the signals while serving, and restore their handlers afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -185,7 +175,6 @@ class DrainingServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def _refused(self, status: int, code: str) -> None:
-        """Log and count a connection that is refused before the application sees it."""
         log("refused", status=status, code=code)
         if self._http is not None:
             self._http.refused(status)
@@ -199,7 +188,6 @@ class DrainingServer(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._reload)
 
     def _reload(self) -> None:
-        """Read the keys again; keep the old ones if that fails."""
         read_keys = self._hooks.get("reload")
         if read_keys is None:
             log("keys not reloaded", reason="the server was started without a key file")
@@ -226,7 +214,6 @@ class DrainingServer(uvicorn.Server):
             self._abort(number)
 
     def _engine_died(self) -> bool:
-        """Whether the engine has died; sets the exit code."""
         if self._ingress.model.alive:
             return False
         if self.exit_code == 0:

@@ -85,11 +85,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 def validate(model: type[B], fields: Mapping[str, Any]) -> B:
-    """Check the fields of a body.
-
-    Raises:
-        HttpError: 422, a field is unknown, missing or of another type, or its value cannot be used.
-    """
+    """Check the fields of a body; raises 422 if one is unknown, missing, of another type or cannot be used."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
@@ -97,12 +93,10 @@ def validate(model: type[B], fields: Mapping[str, Any]) -> B:
 
 
 def unusable(message: str) -> HttpError:
-    """Return the error for a value of the right type that cannot be used."""
     return HttpError(422, message, code="invalid_input")
 
 
 def shown(value: object) -> str:
-    """Return the beginning of a value for an error message."""
     return repr(value[:60] if isinstance(value, str) else value)[:62]
 
 

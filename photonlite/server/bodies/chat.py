@@ -11,7 +11,6 @@ The parts of a message are joined by line ends. The image may stand in any of th
 it again with every turn is understood.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -32,21 +31,17 @@ from photonlite.server.bodies.skills import Seed, Temperature, TopP
 _MOST_STOPS: Final = 4
 _MOST_TURNS: Final = 1024
 """Messages of a conversation and parts of a message: more would hold up other requests while they are checked."""
-_SETTINGS: Final = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "seed": "seed",
-    "max_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
+_SETTINGS: Final = {name: name for name in ("temperature", "top_p", "seed", "max_tokens")} | {
+    "max_completion_tokens": "max_tokens"
 }
 _SPEAKERS: Final = {"user": "User", "assistant": "Assistant"}
 
 
-@dataclass(frozen=True, eq=False)  # equal annotations would be cached as one, and (0,) equals (False,)
 class Only:
     """Marks a parameter that is taken with the values that change nothing, and refused with any other."""
 
-    values: tuple[Any, ...]
+    def __init__(self, *values: Any) -> None:
+        self.values = values
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(self._check)
@@ -69,18 +64,18 @@ Ignored = Annotated[Any, Field(description="Ignored.")]
 Limit = SkipValidation[Annotated[int, Field(ge=1)]]
 
 
-class ImageUrl(Body):
-    """Where an image is; how detailed it is to be looked at is left to the model."""
-
+class Lenient(Body):
     model_config = ConfigDict(extra="ignore")
+
+
+class ImageUrl(Lenient):
+    """Where an image is; how detailed it is to be looked at is left to the model."""
 
     url: Text = Field(description="A data URI with base64, or a URL of a host that the server allows.")
 
 
-class ChatPart(Body):
+class ChatPart(Lenient):
     """A text, or, in a message of the user's, an image."""
-
-    model_config = ConfigDict(extra="ignore")
 
     type: Literal["text", "image_url"]
     text: Text | None = None
@@ -99,10 +94,8 @@ def _as_parts(content: object) -> object:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-class ChatMessage(Body):
+class ChatMessage(Lenient):
     """One turn. The last one must be the user's, and hold text."""
-
-    model_config = ConfigDict(extra="ignore")
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[
@@ -125,12 +118,10 @@ class ChatMessage(Body):
 
     @property
     def text(self) -> str:
-        """Its texts, one a line."""
         return "\n".join(part.text for part in self.content if part.type == "text" and part.text is not None).strip()
 
     @property
     def images(self) -> list[str]:
-        """Where its images are."""
         return [part.image_url.url for part in self.content if part.type == "image_url" and part.image_url is not None]
 
 
@@ -157,7 +148,7 @@ class ResponseFormat(Body):
 
     @property
     def arguments(self) -> Json:
-        """The same for `VisionModel.query`."""
+        """Arguments of `VisionModel.query`."""
         if self.json_schema is not None:
             return {"schema": self.json_schema.schema_}
         return {"schema": dict} if self.type == "json_object" else {}
@@ -173,7 +164,7 @@ class StructuredOutputs(Body):
 
     @property
     def arguments(self) -> Json:
-        """The same for `VisionModel.query`."""
+        """Arguments of `VisionModel.query`."""
         given = {name: value for name, value in self.given.items() if value is not False}
         if len(given) > 1:
             raise unusable(f"'structured_outputs' has {' and '.join(map(repr, given))}: give one of them")
@@ -213,19 +204,19 @@ class ChatCompletionRequest(Body):
     stop: Stops = Field([], description=f"Sequences before which the answer ends; at most {_MOST_STOPS}.")
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    n: Annotated[Any, Only((1,))] = None
-    frequency_penalty: Annotated[Any, Only((0,))] = None
-    presence_penalty: Annotated[Any, Only((0,))] = None
-    logit_bias: Annotated[Any, Only(({},))] = None
-    logprobs: Annotated[Any, Only((False,))] = None
-    top_logprobs: Annotated[Any, Only((0,))] = None
-    modalities: Annotated[Any, Only((["text"],))] = None
-    reasoning: Annotated[Any, Only((False,))] = None
-    reasoning_effort: Annotated[Any, Only(("none",))] = None
-    tools: Annotated[Any, Only(([],))] = None
-    tool_choice: Annotated[Any, Only(("none", "auto"))] = None
-    functions: Annotated[Any, Only(([],))] = None
-    function_call: Annotated[Any, Only(("none", "auto"))] = None
+    n: Annotated[Any, Only(1)] = None
+    frequency_penalty: Annotated[Any, Only(0)] = None
+    presence_penalty: Annotated[Any, Only(0)] = None
+    logit_bias: Annotated[Any, Only({})] = None
+    logprobs: Annotated[Any, Only(False)] = None
+    top_logprobs: Annotated[Any, Only(0)] = None
+    modalities: Annotated[Any, Only(["text"])] = None
+    reasoning: Annotated[Any, Only(False)] = None
+    reasoning_effort: Annotated[Any, Only("none")] = None
+    tools: Annotated[Any, Only([])] = None
+    tool_choice: Annotated[Any, Only("none", "auto")] = None
+    functions: Annotated[Any, Only([])] = None
+    function_call: Annotated[Any, Only("none", "auto")] = None
     user: Ignored = None
     metadata: Ignored = None
     store: Ignored = None
@@ -264,7 +255,6 @@ class ChatCompletionRequest(Body):
 
     @property
     def include_usage(self) -> bool:
-        """Whether a stream ends with the count of tokens."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property

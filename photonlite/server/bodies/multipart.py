@@ -13,20 +13,17 @@ _BOUNDARY: Final = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{1,70}")
 
 
 def read_form(content_type: str, body: bytes) -> tuple[list[bytes], dict[str, str]]:
-    """Take a form apart.
+    """Return the files in a form, whatever their fields are called, and the other fields by name.
 
-    Returns:
-        The files in it, whatever their fields are called, and the other fields by name.
-
-    Raises:
-        HttpError: 400, it is no form, is cut off, has too many parts, or a field twice.
+    Raises 400 for a form that is damaged or cut off, or has too many parts or a field twice.
     """
     form = _Form()
     try:
         boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
         if not _BOUNDARY.fullmatch(boundary):
             _refuse("Content-Type names no usable boundary")
-        MultipartParser(boundary, form.callbacks).write(_checked(body, b"\r\n--" + boundary))
+        callbacks: Any = {name: getattr(form, name) for name in dir(form) if name.startswith("on_")}
+        MultipartParser(boundary, callbacks).write(_checked(body, b"\r\n--" + boundary))
     except ValueError as cause:  # the parser's own errors among them
         _refuse(str(cause)[:100], cause)
     if not form.complete:
@@ -35,36 +32,28 @@ def read_form(content_type: str, body: bytes) -> tuple[list[bytes], dict[str, st
 
 
 class _Form:
-    """Collects the parts of a form."""
+    """Collects the parts of a form; the parser calls its methods."""
 
     def __init__(self) -> None:
         self.files: list[bytes] = []
         self.fields: dict[str, str] = {}
         self.complete = False
         self._headers: dict[bytes, bytes] = {}
-        self._name = self._value = self._data = b""
-        self.callbacks: Any = {
-            "on_part_begin": self._begin,
-            "on_header_field": self._read_name,
-            "on_header_value": self._read_value,
-            "on_part_data": self._read_data,
-            "on_part_end": self._end_part,
-            "on_end": self._end,
-        }
+        self._name = self._data = b""
 
-    def _begin(self) -> None:
+    def on_part_begin(self) -> None:
         self._headers, self._data = {}, b""
 
-    def _read_name(self, data: bytes, start: int, end: int) -> None:
+    def on_header_field(self, data: bytes, start: int, end: int) -> None:
         self._name = data[start:end].lower()
 
-    def _read_value(self, data: bytes, start: int, end: int) -> None:
+    def on_header_value(self, data: bytes, start: int, end: int) -> None:
         self._headers[self._name] = data[start:end]
 
-    def _read_data(self, data: bytes, start: int, end: int) -> None:
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
         self._data = data[start:end]  # all of it, because the whole body was written at once
 
-    def _end_part(self) -> None:
+    def on_part_end(self) -> None:
         header = self._headers.get(b"content-disposition", b"")
         kind, options = parse_options_header(header)
         if kind != b"form-data" or b"name" not in options:
@@ -75,9 +64,12 @@ class _Form:
         elif name in self.fields:
             _refuse(f"it has the field {name[:40]!r} twice")
         else:
-            self.fields[name] = _text(name, self._data)
+            try:
+                self.fields[name] = self._data.decode()
+            except UnicodeDecodeError:
+                _refuse(f"the field {name[:40]!r} is not UTF-8; an image needs a filename")
 
-    def _end(self) -> None:
+    def on_end(self) -> None:
         self.complete = True
 
 
@@ -93,13 +85,6 @@ def _checked(body: bytes, delimiter: bytes) -> bytes:
     if body.count(delimiter + b"\r\n") + body.count(delimiter + b"--") < count:
         _refuse("a delimiter in it is followed by something else than a line break")
     return body if whole else body[body.find(delimiter) + 2 :] if count else b""
-
-
-def _text(name: str, content: bytes) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        _refuse(f"the field {name[:40]!r} is not UTF-8; an image needs a filename")
 
 
 def _refuse(reason: str, cause: Exception | None = None) -> NoReturn:

@@ -32,9 +32,8 @@ _CLOSE: Final = {"Connection": "close"}
 async def read_body(request: Request, config: ServerConfig, hold: Callable[[int], None]) -> bytes:
     """Read the whole body; `hold` is called with the bytes so far, and raises if there is no memory for them.
 
-    Raises:
-        HttpError: 413 over the limit, 400 where it is shorter or longer than announced, 408 where it takes too long,
-            415 where it is compressed, 499 where the client goes away.
+    Raises 413 over the limit, 400 if it is shorter or longer than announced, 408 if it takes too long, 415 if it is
+    compressed, 499 if the client goes away.
     """
     limit = config.max_body_bytes
     declared = _declared(request, limit)
@@ -83,7 +82,6 @@ def read_json_object(body: bytes) -> Json:
 
 
 def media_type(request: Request) -> str:
-    """Return a request's Content-Type without its parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -118,7 +116,6 @@ def _read(model: type[Body], request: Request, body: bytes) -> tuple[list[bytes]
 
 
 def _from_texts(model: type[Body], texts: Mapping[str, str]) -> Json:
-    """Read fields that came as text."""
     flags, others = json_fields(model)
     fields: Json = {name: _FLAGS.get(text.lower(), text) if name in flags else text for name, text in texts.items()}
     for name in fields.keys() & set(others):

@@ -50,7 +50,6 @@ class _Untitled(GenerateJsonSchema):
 
 
 def body_schemas(config: ServerConfig) -> Json:
-    """Return the schemas of all bodies, with the limits of the server."""
     models: set[Any] = {model for bodies in SKILL_BODIES.values() for model in bodies if model is not None}
     models |= {ChatCompletionRequest, ChatCompletion, ChatCompletionChunk, ModelList, ModelEntry, Error, Status}
     _, generated = models_json_schema(

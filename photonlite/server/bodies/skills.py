@@ -135,14 +135,17 @@ class SkillResponse(BaseModel):
     truncated: bool | None = Field(description="Whether a limit cut the answer short.")
 
 
+class _Event(BaseModel):
+    request_id: str | None = None
+    metrics: Metrics | None = None
+    finish_reason: FinishReason | None = None
+    truncated: bool | None = None
+
+
 def outcome_of(result: Mapping[str, Any]) -> Json:
     """Return the metrics of an answer, and why it ended."""
-    metrics = getattr(result, "metrics", None)
-    return {
-        "metrics": None if metrics is None else metrics.to_dict(),
-        "finish_reason": getattr(result, "finish_reason", None),
-        "truncated": getattr(result, "truncated", None),
-    }
+    metrics, *rest = (getattr(result, name, None) for name in ("metrics", "finish_reason", "truncated"))
+    return {"metrics": metrics and metrics.to_dict(), "finish_reason": rest[0], "truncated": rest[1]}
 
 
 class Grounding(BaseModel):
@@ -200,20 +203,16 @@ class SegmentResponse(SkillResponse):
     bbox: BoxFields | None = Field(description="Of the first segment; null where there is none.")
 
 
-class TextEvent(BaseModel):
+class TextEvent(_Event):
     """A piece of text. The last event is completed, and says how the answer ended."""
 
     chunk: str
     completed: bool
     reasoning: Reasoning | None = None
     scores: dict[str, Unit] | None = None
-    request_id: str | None = None
-    metrics: Metrics | None = None
-    finish_reason: FinishReason | None = None
-    truncated: bool | None = None
 
 
-class OutlineEvent(BaseModel):
+class OutlineEvent(_Event):
     """The box, the path, and at the end the whole answer."""
 
     type: Literal["bbox", "path_delta", "final"]
@@ -222,10 +221,6 @@ class OutlineEvent(BaseModel):
     path: str | None = None
     completed: bool | None = None
     segments: list[FoundSegment] | None = None
-    request_id: str | None = None
-    metrics: Metrics | None = None
-    finish_reason: FinishReason | None = None
-    truncated: bool | None = None
 
 
 SKILL_BODIES: Final[dict[Skill, tuple[type[SkillRequest], type[SkillResponse], type[BaseModel] | None]]] = {

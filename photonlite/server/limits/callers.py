@@ -28,12 +28,9 @@ _HOST: Final = re.compile(r"(\[[0-9a-f:.%]+\]|[^\[\]:]*)(?::\d*)?", re.I)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One of those between whom the server is divided.
+    """One of those between whom the server is divided, relative to their weights from the key file.
 
-    Attributes:
-        id: The tenant, or the address where the server has no keys.
-        weight: Share relative to other callers, from the key file.
-        tenant: Hash of the key; None where the server has no keys.
+    `tenant` is the hash of the key, and the id as well; without keys it is None, and the id is the address.
     """
 
     id: str

@@ -58,7 +58,6 @@ class Shares:
         return may_hold(held + size, free, caller.weight / largest)
 
     def take(self, caller: Caller, size: int = 1, own: int = 0) -> bool:
-        """Take units if `has_room`; returns whether it took them."""
         if not self.has_room(caller, size, own):
             return False
         if size:
@@ -100,11 +99,8 @@ class RateLimit:
 class Permit:
     """An admitted request and the memory it holds; an async context manager.
 
-    Leaving the block closes the permit, unless `keep` was called: then a streamed response closes it.
-
-    Attributes:
-        id: Id of the request, for its response and the log.
-        admitted: Time of admission, by the ingress's clock.
+    Leaving the block closes the permit, unless `keep` was called: then a streamed response closes it. `admitted` is
+    the time of admission by the ingress's clock.
     """
 
     def __init__(self, limiter: "RequestLimiter", room: Shares, id: str, admitted: float, caller: Caller) -> None:
@@ -127,11 +123,16 @@ class Permit:
 
     def charge(self, size: int) -> None:
         """Hold so many more bytes until the request ends; raises 413 if they can never fit, 429 if not now."""
-        self._limiter.take_bytes(self.caller, size, self._bytes)
-        self._bytes += size
+        shared, wanted = self._limiter.bytes, self._bytes + size
+        if wanted > shared.capacity:
+            reason = f"the request takes {wanted} bytes once decoded, over the limit of {shared.capacity}: shrink it"
+            raise HttpError(413, reason, code="request_too_large", limit="max_open_bytes")
+        if not shared.take(self.caller, size, self._bytes):
+            held = f"{shared.used} of {shared.capacity} bytes, yours {shared.held(self.caller)} of them"
+            raise self._limiter.busy(f"open requests hold {held}", "memory_full", self.caller, "max_open_bytes")
+        self._bytes = wanted
 
     def release(self, size: int) -> None:
-        """Hold so many bytes less."""
         if not self._closed:
             self._bytes -= size
             self._limiter.bytes.give(self.caller, size)
@@ -188,14 +189,10 @@ class Hold:
 
 
 class RequestLimiter:
-    """Counts what is open; belongs to one event loop. `retry_s` returns when a refused caller should try again.
-
-    Attributes:
-        open: Requests and sockets that hold a permit.
-    """
+    """Counts what is open; belongs to one event loop. `retry_s` returns when a refused caller should try again."""
 
     def __init__(self, config: ServerConfig, retry_s: Callable[[Caller], int]) -> None:
-        self.open = 0
+        self.open = 0  # requests and sockets that hold a permit
         self.uploads = Shares("uploads", config.max_open)
         self.requests = Shares("requests", config.max_open)
         self.sockets = Shares("sockets", config.max_sockets)
@@ -206,9 +203,9 @@ class RequestLimiter:
 
     def admit(self, caller: Caller, id: str, now: float, *, socket: bool) -> Permit:
         """Admit a request whose body has not been read, or a WebSocket; raises 429 if the caller holds its share."""
+        room = self.sockets if socket else self.uploads
         if not socket and not self.requests.has_room(caller):
             raise self._no_place(self.requests, caller)
-        room = self.sockets if socket else self.uploads
         self.take_place(room, caller)
         self.open += 1
         self._empty.clear()
@@ -219,30 +216,18 @@ class RequestLimiter:
             raise self._no_place(room, caller)
 
     def leave(self) -> None:
-        """Count a permit that was closed."""
         self.open -= 1
         if not self.open:
             self._empty.set()
 
-    def take_bytes(self, caller: Caller, size: int, own: int) -> None:
-        """Take bytes for a request that holds `own` already; raises as `Permit.charge`."""
-        most = self.bytes.capacity
-        if own + size > most:
-            message = f"the request takes {own + size} bytes once decoded, over the limit of {most}: shrink it"
-            raise HttpError(413, message, code="request_too_large", limit="max_open_bytes")
-        if not self.bytes.take(caller, size, own):
-            reason = f"open requests hold {self.bytes.used} of {most} bytes, yours {self.bytes.held(caller)} of them"
-            raise self._busy(reason, "memory_full", caller, "max_open_bytes")
-
     async def settled(self) -> None:
-        """Wait until nothing is open."""
         await self._empty.wait()
 
     def _no_place(self, room: Shares, caller: Caller) -> HttpError:
         reason = f"{room.used} of {room.capacity} {room.name} are open, {room.held(caller)} of them yours"
-        return self._busy(reason, "queue_full", caller, "max_sockets" if room is self.sockets else "max_open")
+        return self.busy(reason, "queue_full", caller, "max_sockets" if room is self.sockets else "max_open")
 
-    def _busy(self, reason: str, code: str, caller: Caller, limit: str) -> HttpError:
+    def busy(self, reason: str, code: str, caller: Caller, limit: str) -> HttpError:
         return try_later(f"the server is busy ({reason})", code, self._retry_s(caller), limit)
 
 

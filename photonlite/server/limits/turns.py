@@ -59,7 +59,6 @@ class Kind(NamedTuple):
 
 
 def kind_of(call: Call) -> Kind:
-    """Return the kind of a call from `bounded`."""
     arguments = call.arguments
     settings: Any = arguments.get("settings") or {}
     limit = settings.get("max_tokens" if call.skill in ("caption", "query") else "max_objects", 0)

@@ -43,7 +43,6 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 
 
 def page(described: Json) -> str:
-    """Return the page of a document."""
     environment = Environment(autoescape=True)
     environment.filters |= {"json": _json, "prose": _prose, "by_name": _by_name, "by_schema": _by_schema}
     return environment.from_string(Path(__file__).with_name("docs.html").read_text("utf-8")).render(described)

@@ -84,13 +84,28 @@ def document(config: ServerConfig) -> Json:
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "security": [{name: []} for name in _SCHEMES] if config.api_keys else [],
-        "paths": {**_skills(schemas), **_openai(), **_service()},
+        "paths": _paths(schemas),
         "components": {"securitySchemes": _SCHEMES, "schemas": schemas},
     }
 
 
-def _skills(schemas: Json) -> Json:
-    return {f"/v1/{skill}": {"post": _skill(skill, schemas)} for skill in SKILL_BODIES}
+def _paths(schemas: Json) -> Json:
+    skills = {f"/v1/{skill}": {"post": _skill(skill, schemas)} for skill in SKILL_BODIES}
+    one = _operation("get_model", "OpenAI", "Describe the model that is served", _json(ModelEntry), (404, *_ADMISSION))
+    one["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}]
+    several = _operation("list_models", "OpenAI", "List the model that is served", _json(ModelList), _ADMISSION)
+    html, text = {"text/html": {"schema": _TEXT}}, {"text/plain": {"schema": _TEXT}}
+    document = {"application/json": {"schema": {"type": "object"}}}
+    service = {
+        "/health": _service("health", "Tell whether the engine lives", _json(Status), probe=True),
+        "/ready": _service("ready", "Tell whether the model answers", _json(Status), probe=True),
+        "/metrics": _operation("metrics", "Service", "Counters and histograms for Prometheus", text, (421, 401)),
+        "/openapi.json": _service("openapi", "Return this document", document),
+        "/docs": _service("docs", "Show this document as a page", html),
+        "/": _service("playground", "Show a page to try the model", html),
+    }
+    gets = {"/v1/models": several, "/v1/models/{model}": one, "/v1/realtime": _realtime(), **service}
+    return skills | {"/v1/chat/completions": {"post": _chat()}} | {path: {"get": one} for path, one in gets.items()}
 
 
 def _skill(skill: Skill, schemas: Json) -> Json:
@@ -119,7 +134,7 @@ def _skill(skill: Skill, schemas: Json) -> Json:
     }
 
 
-def _openai() -> Json:
+def _chat() -> Json:
     parts = [
         {"type": "text", "text": "How many bananas are there?"},
         {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,..."}},
@@ -127,59 +142,27 @@ def _openai() -> Json:
     summary = "Answer a conversation about at most one image"
     answer = _json(ChatCompletion) | _events(ChatCompletionChunk, end="[DONE]")
     body = _json(ChatCompletionRequest, {"messages": [{"role": "user", "content": parts}]})
-    name = {"name": "model", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
-    one = _operation("get_model", "OpenAI", "Describe the model that is served", _json(ModelEntry), (404, *_ADMISSION))
     return {
-        "/v1/chat/completions": {
-            "post": {
-                **_operation("create_chat_completion", "OpenAI", summary, answer, _ANSWERING),
-                "description": _CONVERSATION,
-                "requestBody": {"required": True, "content": body},
-            }
-        },
-        "/v1/models": {
-            "get": _operation("list_models", "OpenAI", "List the model that is served", _json(ModelList), _ADMISSION)
-        },
-        "/v1/models/{model}": {"get": {**one, "parameters": [name]}},
+        **_operation("create_chat_completion", "OpenAI", summary, answer, _ANSWERING),
+        "description": _CONVERSATION,
+        "requestBody": {"required": True, "content": body},
     }
 
 
-def _service() -> Json:
-    page, header = {"text/html": {"schema": _TEXT}}, {"in": "header", "required": True}
-    stopped = {"503": {"description": "It cannot be sent work.", "content": _json(Status)}}
-    realtime = _operation("realtime", "Real time", "Open a WebSocket for frames", {}, (404, *_ADMISSION))
-    realtime["responses"]["101"] = {"description": "The connection is a WebSocket from now on."}
-    del realtime["responses"]["200"]
-    tables: Json = {
-        "/health": ("health", "Tell whether the engine lives", _json(Status)),
-        "/ready": ("ready", "Tell whether the model answers", _json(Status)),
-        "/metrics": ("metrics", "Counters and histograms for Prometheus", {"text/plain": {"schema": _TEXT}}),
-        "/openapi.json": ("openapi", "Return this document", {"application/json": {"schema": {"type": "object"}}}),
-        "/docs": ("docs", "Show this document as a page", page),
-        "/": ("playground", "Show a page to try the model", page),
-    }
-    paths: Json = {
-        path: {"get": {**_operation(name, "Service", summary, content, (421,)), "security": [{}]}}
-        for path, (name, summary, content) in tables.items()
-    }
-    for path in ("/health", "/ready"):
-        paths[path]["get"]["responses"] |= stopped
-    metrics = paths["/metrics"]["get"]
-    del metrics["security"]  # it needs a key where there are some
-    metrics["responses"] |= _errors((401,))
-    return {
-        "/v1/realtime": {
-            "get": {
-                **realtime,
-                "description": _REALTIME,
-                "parameters": [
-                    {"name": "Upgrade", "schema": {"type": "string", "enum": ["websocket"]}, **header},
-                    {"name": "Sec-WebSocket-Key", "schema": _TEXT, **header},
-                ],
-            }
-        },
-        **paths,
-    }
+def _realtime() -> Json:
+    operation = _operation("realtime", "Real time", "Open a WebSocket for frames", {}, (404, *_ADMISSION))
+    operation["responses"]["101"] = {"description": "The connection is a WebSocket from now on."}
+    del operation["responses"]["200"]
+    headers = {"Upgrade": {"type": "string", "enum": ["websocket"]}, "Sec-WebSocket-Key": _TEXT}
+    parameters = [{"name": name, "schema": one, "in": "header", "required": True} for name, one in headers.items()]
+    return {**operation, "description": _REALTIME, "parameters": parameters}
+
+
+def _service(name: str, summary: str, content: Json, *, probe: bool = False) -> Json:
+    operation = {**_operation(name, "Service", summary, content, (421,)), "security": [{}]}
+    if probe:
+        operation["responses"]["503"] = {"description": "It cannot be sent work.", "content": _json(Status)}
+    return operation
 
 
 def _operation(name: str, tag: str, summary: str, content: Json, statuses: Sequence[int]) -> Json:

@@ -19,7 +19,6 @@ from photonlite.server.transport.disconnect import WatchedStream
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:
-    """Return a route for each skill."""
     return [Route(f"/v1/{skill}", partial(_handle, ingress, skill), methods=["POST"]) for skill in SKILLS]
 
 

@@ -68,7 +68,6 @@ class StopSequences:
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:
-    """Return the routes of the interface."""
     started = int(time.time())
 
     async def chat(request: Request) -> Response:

@@ -44,8 +44,6 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True)
 class Asset:
-    """A file of the page."""
-
     body: bytes
     packed: bytes | None
     """With gzip; None where that gains nothing."""

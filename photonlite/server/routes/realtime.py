@@ -66,8 +66,6 @@ _NO_TASK: Final = 'send a text message first that names a task: {"task": "detect
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:
-    """Return the route."""
-
     async def handle(websocket: WebSocket) -> None:
         async with await ingress.admit(websocket) as permit:
             await websocket.accept(subprotocol=chosen_protocol(websocket.scope.get("subprotocols") or ()))
@@ -77,11 +75,7 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 
 
 class Outbox:
-    """Messages to be sent: the newest result, and a limited number of others.
-
-    Attributes:
-        unsent: Messages that were dropped because the client reads too slowly.
-    """
+    """Messages to be sent: the newest result, and a limited number of others; `unsent` counts those dropped."""
 
     def __init__(self) -> None:
         self.unsent = 0
@@ -100,7 +94,6 @@ class Outbox:
         self._there.set()
 
     async def take(self) -> Mapping[str, Any]:
-        """Wait for the next message."""
         await self._there.wait()
         if self._others:
             message = self._others.popleft()

@@ -47,7 +47,6 @@ def routes(ingress: Ingress, http: HttpMetrics) -> list[BaseRoute]:
 
 
 def unfit(model: ServedModel) -> str | None:
-    """Return why a model cannot be sent work; None if it can."""
     if not model.alive:
         return _DEAD
     if not model.skills:
@@ -74,7 +73,6 @@ class EngineCollector(Collector):
 
 
 def engine_metrics(model: ServedModel) -> Iterator[Metric]:
-    """Convert the engine's metrics to Prometheus metric families."""
     yield GaugeMetricFamily(f"{_PREFIX}alive", "1 while the engine answers.", float(model.alive))
     yield GaugeMetricFamily(f"{_PREFIX}last_tick_seconds", "Since its last sign of life.", model.last_tick_s)
     snapshot = model.metrics()
@@ -88,7 +86,6 @@ def engine_metrics(model: ServedModel) -> Iterator[Metric]:
 
 
 def _family(kind: type[CounterMetricFamily] | type[GaugeMetricFamily], name: str, value: Any) -> Metric:
-    """One metric, or several by kind."""
     if not isinstance(value, Mapping):
         return kind(_named(name), _described(name), value)
     family = kind(_named(name), _described(name), labels=("kind",))
@@ -98,7 +95,6 @@ def _family(kind: type[CounterMetricFamily] | type[GaugeMetricFamily], name: str
 
 
 def _named(name: str) -> str:
-    """Prometheus writes units in full."""
     return _PREFIX + (f"{name[:-2]}_seconds" if name.endswith("_s") else name)
 
 

@@ -58,20 +58,15 @@ def join_reserve(reserve: dict[Any, None], connection: Any) -> None:
         silent.refuse_crowd()
 
 
-class ProbesOnly:
-    """Answers probes, and refuses everything else: 503."""
-
-    def __init__(self, app: ASGIApp, refusal: HttpError, refused: Callable[[int, str], None]) -> None:
-        self._app = app
-        self._refusal = refusal
-        self._refused = refused
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+def probes_only(app: ASGIApp, refusal: HttpError, refused: Callable[[int, str], None]) -> ASGIApp:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("path") in PROBES:
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
-        self._refused(self._refusal.status, self._refusal.code)
-        await self._refusal.response()(scope, receive, send)
+        refused(refusal.status, refusal.code)
+        await refusal.response()(scope, receive, send)
+
+    return answer
 
 
 def too_many(held: int, limit: int, mine: int) -> HttpError:
@@ -200,7 +195,6 @@ class HttpConnection(_SendDeadline, H11Protocol):
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept a connection, or add it to the reserve if there are too many."""
         super().connection_made(transport)
         limit = self.config.limits.max_connections
         mine = sum(other._network == self._network for other in self.connections)
@@ -208,7 +202,7 @@ class HttpConnection(_SendDeadline, H11Protocol):
         free = limit - held
         if free < 0 or not (mine == 1 or may_hold(mine, free)):
             self._crowd = too_many(held - 1, limit, mine - 1)
-            self.app = ProbesOnly(self.app, self._crowd, self.config.refused)
+            self.app = probes_only(self.app, self._crowd, self.config.refused)
         self._await("headers")
         if self._crowd is not None:
             join_reserve(self.config.reserve, self)
@@ -239,26 +233,25 @@ class HttpConnection(_SendDeadline, H11Protocol):
 
     def refuse_crowd(self) -> None:
         if self._crowd is not None:
-            self._refuse(self._crowd.status, self._crowd.message, self._crowd.code)
+            self._refuse(self._crowd)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP."""
         cause = sys.exception()
         if isinstance(cause, h11.RemoteProtocolError) and cause.error_status_hint == 431:
             limit = f"the headers are longer than {MAX_HEADER_BYTES // 1024} KiB"
-            self._refuse(431, f"{limit}: send text in the body", "headers_too_large")
+            self._refuse(HttpError(431, f"{limit}: send text in the body", "headers_too_large"))
         else:
-            self._refuse(400, msg.rstrip(".").lower().capitalize() + ": it is not HTTP/1.1", "invalid_http")
+            message = msg.rstrip(".").lower().capitalize() + ": it is not HTTP/1.1"
+            self._refuse(HttpError(400, message, "invalid_http"))
 
     def _update_deadline(self) -> None:
         """Set the deadline of what the connection waits for; uvicorn's keep-alive timer ends with the first byte."""
+        state = None if self.transport.is_closing() else self.conn.their_state
         answered = self.cycle is not None and self.cycle.response_complete
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+        if state is h11.IDLE:
             self._await("headers")
-        elif self.conn.their_state is h11.SEND_BODY and answered and not self.transport.is_closing():
-            self._await("rest of the body")
         else:
-            self._await(None)
+            self._await("rest of the body" if state is h11.SEND_BODY and answered else None)
 
     def _await(self, awaited: Literal["headers", "rest of the body"] | None) -> None:
         if awaited == self._awaited:
@@ -277,23 +270,23 @@ class HttpConnection(_SendDeadline, H11Protocol):
         elif self._awaited == "headers" and self.conn.trailing_data[0]:
             seconds = self.config.limits.header_timeout_s
             message = f"the headers took longer than {seconds:g} seconds: send them at once"
-            self._refuse(408, message, "header_timeout", limit="header_timeout_s")
+            self._refuse(HttpError(408, message, "header_timeout", limit="header_timeout_s"))
         elif self._awaited == "headers":
             self.transport.close()  # a browser's spare connection: nothing was sent
         else:
             self.transport.abort()
 
-    def _refuse(self, status: int, message: str, code: str, limit: str | None = None) -> None:
+    def _refuse(self, error: HttpError) -> None:
         """Answer in the place of the application, and close."""
         self._await(None)
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            refusal = HttpError(status, message, code=code, limit=limit).response()
-            headers = [*refusal.raw_headers, (b"connection", b"close")]
-            start = h11.Response(status_code=status, headers=headers)
-            self.config.refused(status, code)
+            error.headers["Connection"] = "close"
+            refusal = error.response()
+            start = h11.Response(status_code=error.status, headers=refusal.raw_headers)
+            self.config.refused(error.status, error.code)
             for event in (start, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()

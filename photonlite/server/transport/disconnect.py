@@ -39,7 +39,6 @@ class ClientWatch:
             await _cancel(task)
 
     async def close(self) -> None:
-        """Stop watching."""
         if self._gone is not None:
             await _cancel(self._gone)
 
@@ -91,7 +90,6 @@ class WatchedStream:
         return piece
 
     async def aclose(self) -> None:
-        """Cancel the rest, and stop watching the client."""
         await self._text.aclose()
         self._on_end(False)
         await self._watch.close()

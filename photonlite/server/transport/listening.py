@@ -23,11 +23,7 @@ class ListenError(PhotonliteError):
 
 
 def listen(config: ServerConfig) -> socket.socket:
-    """Bind a socket to the address; connections are refused until the server listens.
-
-    Raises:
-        ListenError: Another program has the port, or the address is none of this machine.
-    """
+    """Bind a socket to the address; connections are refused until the server listens. Raises `ListenError`."""
     try:
         found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as cause:

@@ -87,8 +87,6 @@ def json_lines(stream: IO[str]) -> Iterator[None]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One line of JSON for each record."""
-
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")}
         line["event"] = record.getMessage().strip()

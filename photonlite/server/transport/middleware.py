@@ -112,21 +112,14 @@ class ErrorResponses:
 
 
 class _Exchange:
-    """Messages of one request or WebSocket, as they pass.
-
-    Attributes:
-        status: Status of the response, 101 for an accepted WebSocket; None before it begins.
-        received: Bytes of the body or of frames that the client sent.
-        sent: Bytes of the body or of frames that the application sent.
-        read: Whether the request's body has been read.
-        gone: Whether the client disconnected before the answer was complete.
-        complete: Whether the whole answer was sent.
-    """
+    """Messages of one request or WebSocket, as they pass."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.status: int | None = None
-        self.received = self.sent = 0
-        self.read = self.gone = self.complete = False
+        self.status: int | None = None  # 101 for an accepted WebSocket
+        self.received = self.sent = 0  # bytes of bodies and frames
+        self.read = False  # whether the request's body has been read
+        self.gone = False  # whether the client disconnected before the answer was complete
+        self.complete = False  # whether the whole answer was sent
         self._id = request_id(scope)
         self._scope = scope
         self._receive = receive
