@@ -26,7 +26,7 @@ from photonlite.images.pool import ImagePool
 from photonlite.server.app import create_app
 from photonlite.server.calls import Call
 from photonlite.server.config import ServerConfig
-from photonlite.server.routes.document import document
+from photonlite.server.routes.docs import document
 from tests.server.asgi import Exchange, post
 from tests.server.broken_images import Broken, corpus
 from tests.server.fake import FakeModel

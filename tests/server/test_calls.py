@@ -8,7 +8,7 @@ import pytest
 from photonlite.api import VisionModel
 from photonlite.errors import ImageDecodeError
 from photonlite.server.calls import Call, ask_model
-from photonlite.server.transport.disconnect import ClientWatch, WatchedStream
+from photonlite.server.transport.streams import ClientWatch, WatchedStream
 from tests.serving import GUARD, arguments, counters, make_image, run, serve
 
 

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
 
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
-from photonlite.server.routes.document import MEDIA_TYPES
+from photonlite.server.routes.docs import MEDIA_TYPES
 from tests.server.fake import FakeModel
 from tests.server.parts import DATA_URI, PNG
 

@@ -1,4 +1,4 @@
-"""What `/v1/chat/completions` takes: what OpenAI's own clients send, and vLLM's parameters.
+"""What `/v1/chat/completions` takes, what OpenAI's own clients send and vLLM's parameters, and what it answers.
 
 A conversation becomes one question about one image, which is what the model was trained for. A single message of the
 user's is the question, as it is. Of several messages these blocks are, with an empty line between them:
@@ -14,6 +14,7 @@ it again with every turn is understood.
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -25,7 +26,20 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from photonlite.server.bodies.base import Body, Choices, Flag, Json, JsonSchema, Text, Texts, must_be, shown, unusable
+from photonlite.results import Metrics
+from photonlite.server.bodies.base import (
+    Body,
+    Choices,
+    Count,
+    Flag,
+    Json,
+    JsonSchema,
+    Text,
+    Texts,
+    must_be,
+    shown,
+    unusable,
+)
 from photonlite.server.bodies.skills import Seed, Temperature, TopP
 
 _MOST_STOPS: Final = 4
@@ -265,3 +279,66 @@ class ChatCompletionRequest(Body):
         if all(formats) and len(formats) > 1:
             raise unusable("'response_format' and 'structured_outputs' both constrain the answer: give one of them")
         return {"question": self.question, "settings": settings} | next(filter(None, formats), {})
+
+
+class Usage(BaseModel):
+    prompt_tokens: Count = Field(description="Those of the image among them.")
+    completion_tokens: Count
+    total_tokens: Count
+
+    @classmethod
+    def of(cls, metrics: Metrics | None) -> "Usage":
+        prompt, output = (metrics.prompt_tokens, metrics.output_tokens) if metrics else (0, 0)
+        return cls(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)
+
+
+class ChatAnswer(BaseModel):
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    index: Literal[0] = 0
+    message: ChatAnswer
+    logprobs: None = None
+    finish_reason: Literal["stop", "length"]
+
+
+class ChunkChoice(BaseModel):
+    index: Literal[0] = 0
+    delta: dict[str, str] = Field(description="What it adds to the message: `role` or `content`.")
+    logprobs: None = None
+    finish_reason: Literal["stop", "length"] | None
+
+
+class ChatCompletion(BaseModel):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: Count = Field(description="Seconds since 1970.")
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatCompletionChunk(BaseModel):
+    """A piece of a streamed answer. With `include_usage` the last one has no choices, but usage."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: Count = Field(description="Seconds since 1970.")
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | None = None
+
+
+class ModelEntry(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: Count
+    owned_by: str = "photonlite"
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelEntry]

@@ -7,9 +7,8 @@ from pydantic import BaseModel, Field
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from photonlite.results import Metrics
+from photonlite.server.bodies import chat
 from photonlite.server.bodies.base import Json
-from photonlite.server.bodies.chat import ChatCompletionRequest
-from photonlite.server.bodies.chat_answers import ChatCompletion, ChatCompletionChunk, ModelEntry, ModelList
 from photonlite.server.bodies.reading import json_fields
 from photonlite.server.bodies.skills import SKILL_BODIES
 from photonlite.server.config import ServerConfig
@@ -51,7 +50,15 @@ class _Untitled(GenerateJsonSchema):
 
 def body_schemas(config: ServerConfig) -> Json:
     models: set[Any] = {model for bodies in SKILL_BODIES.values() for model in bodies if model is not None}
-    models |= {ChatCompletionRequest, ChatCompletion, ChatCompletionChunk, ModelList, ModelEntry, Error, Status}
+    models |= {
+        chat.ChatCompletionRequest,
+        chat.ChatCompletion,
+        chat.ChatCompletionChunk,
+        chat.ModelList,
+        chat.ModelEntry,
+        Error,
+        Status,
+    }
     _, generated = models_json_schema(
         [(model, "validation") for model in sorted(models, key=lambda model: model.__name__)],
         ref_template="#/components/schemas/{model}",

@@ -142,9 +142,7 @@ class WrongKeyDelay:
     """Delays refusals of wrong keys by address, longer each time; requests with a right key are never delayed."""
 
     def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
         self._clock = clock
         self._sleep = sleep

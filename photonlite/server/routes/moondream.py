@@ -14,8 +14,7 @@ from photonlite.server.bodies.skills import outcome_of
 from photonlite.server.calls import SKILLS, Call, Skill
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.limiter import Permit
-from photonlite.server.routes.sse import EventResponse, event, failure_event
-from photonlite.server.transport.disconnect import WatchedStream
+from photonlite.server.transport.streams import EventResponse, WatchedStream, event, failure_event
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:

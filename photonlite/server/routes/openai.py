@@ -9,25 +9,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from photonlite.results import Metrics
+from photonlite.server.bodies import chat
 from photonlite.server.bodies.base import Json, validate
-from photonlite.server.bodies.chat import ChatCompletionRequest
-from photonlite.server.bodies.chat_answers import (
-    ChatAnswer,
-    ChatChoice,
-    ChatCompletion,
-    ChatCompletionChunk,
-    ChunkChoice,
-    ModelEntry,
-    ModelList,
-    Usage,
-)
 from photonlite.server.bodies.reading import media_type, read_json_object
 from photonlite.server.calls import Call
 from photonlite.server.errors import HttpError
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.limiter import Permit
-from photonlite.server.routes.sse import EventResponse, event, failure_event
-from photonlite.server.transport.disconnect import WatchedStream
+from photonlite.server.transport.streams import EventResponse, WatchedStream, event, failure_event
 
 
 class StopSequences:
@@ -70,37 +59,39 @@ class StopSequences:
 def routes(ingress: Ingress) -> list[BaseRoute]:
     started = int(time.time())
 
-    async def chat(request: Request) -> Response:
+    async def complete(request: Request) -> Response:
         async with await ingress.admit(request) as permit:
             if media_type(request) != "application/json":
                 message = f"Content-Type is {media_type(request)[:60]!r}: send application/json"
                 raise HttpError(415, message, code="unsupported_content_type")
             body = await ingress.body(request, permit)
             with ingress.parsing(request, body, permit):
-                asked = validate(ChatCompletionRequest, read_json_object(body))
+                asked = validate(chat.ChatCompletionRequest, read_json_object(body))
                 arguments = asked.arguments
             ingress.check_model(asked.model)
             return await _answer(ingress, request, permit, asked, arguments)
 
     async def models(request: Request) -> Response:
         async with await ingress.admit(request):
-            return JSONResponse(ModelList(data=[ModelEntry(id=ingress.model.name, created=started)]).model_dump())
+            return JSONResponse(
+                chat.ModelList(data=[chat.ModelEntry(id=ingress.model.name, created=started)]).model_dump()
+            )
 
     async def model(request: Request) -> Response:
         async with await ingress.admit(request):
             name = request.path_params["model"]
             ingress.check_model(name)
-            return JSONResponse(ModelEntry(id=name, created=started).model_dump())
+            return JSONResponse(chat.ModelEntry(id=name, created=started).model_dump())
 
     return [
-        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/chat/completions", complete, methods=["POST"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{model:path}", model, methods=["GET"]),  # names of the Hub have a slash
     ]
 
 
 async def _answer(
-    ingress: Ingress, request: Request, permit: Permit, asked: ChatCompletionRequest, arguments: Json
+    ingress: Ingress, request: Request, permit: Permit, asked: chat.ChatCompletionRequest, arguments: Json
 ) -> Response:
     images = asked.images
     ingress.check_images(len(images))
@@ -113,18 +104,20 @@ async def _answer(
     result = await ingress.answer(call, permit, request)
     stop = StopSequences(asked.stop)
     text = stop.feed(result.get("text", result["answer"])) + stop.flush()  # of an object, the JSON
-    choice = ChatChoice(message=ChatAnswer(content=text), finish_reason=_reason(stop, result))
-    return JSONResponse(ChatCompletion(**head, choices=[choice], usage=Usage.of(_metrics(result))).model_dump())
+    choice = chat.ChatChoice(message=chat.ChatAnswer(content=text), finish_reason=_reason(stop, result))
+    return JSONResponse(
+        chat.ChatCompletion(**head, choices=[choice], usage=chat.Usage.of(_metrics(result))).model_dump()
+    )
 
 
-async def _events(stream: WatchedStream, asked: ChatCompletionRequest, head: Json) -> AsyncGenerator[bytes, None]:
+async def _events(stream: WatchedStream, asked: chat.ChatCompletionRequest, head: Json) -> AsyncGenerator[bytes, None]:
     left_out = None if asked.include_usage else {"usage"}
 
-    def chunk(choices: list[ChunkChoice], usage: Usage | None = None) -> bytes:
-        return event(ChatCompletionChunk(**head, choices=choices, usage=usage).model_dump(exclude=left_out))
+    def chunk(choices: list[chat.ChunkChoice], usage: chat.Usage | None = None) -> bytes:
+        return event(chat.ChatCompletionChunk(**head, choices=choices, usage=usage).model_dump(exclude=left_out))
 
     def piece(text: str, **more: str) -> bytes:
-        return chunk([ChunkChoice(delta={**more, "content": text}, finish_reason=None)])
+        return chunk([chat.ChunkChoice(delta={**more, "content": text}, finish_reason=None)])
 
     yield piece("", role="assistant")
     stop = StopSequences(asked.stop)
@@ -139,9 +132,9 @@ async def _events(stream: WatchedStream, asked: ChatCompletionRequest, head: Jso
         return
     if rest := stop.flush():
         yield piece(rest)
-    yield chunk([ChunkChoice(delta={}, finish_reason=_reason(stop, stream.result))])
+    yield chunk([chat.ChunkChoice(delta={}, finish_reason=_reason(stop, stream.result))])
     if asked.include_usage:
-        yield chunk([], Usage.of(_metrics(stream.result)))
+        yield chunk([], chat.Usage.of(_metrics(stream.result)))
     yield event("[DONE]")
 
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from photonlite.errors import DeadlineError
 from photonlite.server.calls import Call, ask_model
 from photonlite.server.errors import CLIENT_CLOSED, HttpError
-from photonlite.server.transport.disconnect import ClientWatch, WatchedStream
+from photonlite.server.transport.streams import ClientWatch, WatchedStream
 from tests.server.fake import FakeModel
 from tests.serving import run
 

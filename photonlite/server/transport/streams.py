@@ -1,13 +1,18 @@
-"""Work that ends when its client disconnects or its deadline passes, and never outlives the request."""
+"""Answers that end when their client disconnects or their deadline passes, and their server-sent events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from photonlite.errors import DeadlineError
-from photonlite.server.errors import client_left
+from photonlite.server.errors import client_left, to_http
+from photonlite.server.limits.limiter import Permit
+from photonlite.server.transport.logs import log_unforeseen
 
 R = TypeVar("R")
 
@@ -93,6 +98,45 @@ class WatchedStream:
         await self._text.aclose()
         self._on_end(False)
         await self._watch.close()
+
+
+class EventResponse(StreamingResponse):
+    """Sends events as they come, and closes their stream and the request's permit however that ends.
+
+    `events` are made from the stream and handle what it raises; closing an unfinished stream cancels its request.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None], stream: WatchedStream, permit: Permit) -> None:
+        # A proxy must not gather events before it passes them on.
+        super().__init__(events, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._events = events
+        self._stream = stream
+        self._permit = permit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self.stream_response(send)  # the stream itself watches for a disconnect
+        finally:
+            try:
+                await self._events.aclose()
+                await self._stream.aclose()
+            finally:
+                self._permit.close()
+
+
+def event(data: Mapping[str, Any] | str) -> bytes:
+    """Return one event; a mapping becomes one line of JSON."""
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, allow_nan=False)
+    return f"data: {text}\n\n".encode()
+
+
+def failure_event(error: Exception) -> bytes:
+    """Return the event for an error that ends a stream after its response has begun; an unforeseen one is logged."""
+    failure = to_http(error)
+    log_unforeseen("a stream failed", error, failure)
+    return event(failure.body)
 
 
 async def _next_piece(text: AsyncIterator[str]) -> str | None:

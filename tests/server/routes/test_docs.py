@@ -15,8 +15,7 @@ from photonlite.request import SamplingSettings
 from photonlite.results import Metrics
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
-from photonlite.server.routes.docs import page
-from photonlite.server.routes.document import document
+from photonlite.server.routes.docs import document, page
 from tests.server.asgi import Exchange, post
 from tests.server.fake import FakeModel
 from tests.serving import run
