@@ -37,7 +37,7 @@ from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.observe.metrics import format_seconds
 from photonlite.realtime.loop import RealtimeLoop
 from photonlite.realtime.sources import Feed, Frames, open_source
-from photonlite.realtime.stats import LoopStats
+from photonlite.realtime.state import LoopStats
 
 CLIP = Path(__file__).resolve().parents[1] / "assets" / "clip"
 BULK_SIZE = (850, 600)

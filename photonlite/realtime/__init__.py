@@ -3,6 +3,6 @@
 from photonlite.realtime.frames import FrameFailure, FrameResult
 from photonlite.realtime.latest import Results
 from photonlite.realtime.loop import RealtimeLoop
-from photonlite.realtime.stats import LoopStats, Percentiles
+from photonlite.realtime.state import LoopStats, Percentiles
 
 __all__ = ["FrameFailure", "FrameResult", "LoopStats", "Percentiles", "RealtimeLoop", "Results"]

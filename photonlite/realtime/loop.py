@@ -23,8 +23,7 @@ import numpy as np
 from photonlite.errors import RequestCancelledError, UnsupportedSkillError
 from photonlite.realtime.frames import FrameFailure, FrameJob, FrameOutcome, FrameResult, Question
 from photonlite.realtime.latest import LatestResult, Results
-from photonlite.realtime.state import LoopState
-from photonlite.realtime.stats import LoopStats
+from photonlite.realtime.state import LoopState, LoopStats
 
 if TYPE_CHECKING:
     from photonlite.api import VisionModel

@@ -142,29 +142,28 @@ class _Pen:
         self.drawing = False
 
     def draw(self, command: Command) -> None:
-        kind = command.letter.upper()
-        numbers = self._absolute(command)
-        points = list(zip(numbers[0::2], numbers[1::2], strict=True)) if kind in "MLCSQT" else []
+        kind, numbers = command.letter.upper(), command.arguments
+        x, y = self.at if command.letter.islower() else (0.0, 0.0)
+        pairs = numbers[-2:] if kind == "A" else numbers
+        if kind == "H":
+            points = [(x + numbers[0], self.at[1])]
+        elif kind == "V":
+            points = [(self.at[0], y + numbers[0])]
+        else:
+            points = [(x + right, y + down) for right, down in zip(pairs[0::2], pairs[1::2], strict=True)]
         if kind in "MZ":
             self.at = self.start = points[0] if points else self.start
             self.drawing = False
-        elif kind == "H":
-            self._extend([(numbers[0], self.at[1])])
-        elif kind == "V":
-            self._extend([(self.at[0], numbers[0])])
-        elif kind == "L":
+        elif kind in "LHV":
             self._extend(points)
         elif kind == "A":
-            self._extend(arc_points(self.at, numbers, self.tolerance))
+            self._extend(arc_points(self.at, (*numbers[:5], *points[0]), self.tolerance))
         else:
-            self._curve(kind, points)
+            if kind in "ST":
+                points = [self._reflected("CS" if kind == "S" else "QT"), *points]
+            self.control = points[-2]
+            self._extend(bezier_points([self.at, *points], self.tolerance))
         self.previous = kind
-
-    def _curve(self, kind: str, points: list[XY]) -> None:
-        if kind in "ST":
-            points = [self._reflected("CS" if kind == "S" else "QT"), *points]
-        self.control = points[-2]
-        self._extend(bezier_points([self.at, *points], self.tolerance))
 
     def _reflected(self, family: str) -> XY:
         # S reflects the control point of a preceding C or S, T that of Q or T; after others it is the current point.
@@ -178,19 +177,6 @@ class _Pen:
             self.drawing = True
         self.rings[-1].extend(points)
         self.at = self.rings[-1][-1]
-
-    def _absolute(self, command: Command) -> list[float]:
-        numbers, (x, y) = list(command.arguments), self.at
-        match command.letter:
-            case "h":
-                return [numbers[0] + x]
-            case "v":
-                return [numbers[0] + y]
-            case "a":
-                return [*numbers[:5], numbers[5] + x, numbers[6] + y]
-            case letter if letter.islower():
-                return [number + (y if index % 2 else x) for index, number in enumerate(numbers)]
-        return numbers
 
 
 def bezier_points(controls: Sequence[XY], tolerance: float) -> list[XY]:

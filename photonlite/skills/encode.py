@@ -3,17 +3,30 @@
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 
 
-class EmptyGrammar:
-    """The grammar of an answer that has no tokens."""
+class FixedGrammar:
+    """The grammar of an answer whose tokens are chosen in a fixed order of steps; without steps it has no tokens."""
 
-    allowed = Allowed()
-    ahead: Allowed | None = None
-    finish_reason: str | None = "stop"
+    def __init__(self, *steps: Allowed) -> None:
+        self._left = list(steps)
+
+    @property
+    def allowed(self) -> Allowed:
+        return self._left[0] if self._left else Allowed()
+
+    @property
+    def ahead(self) -> Allowed | None:
+        return self._left[1] if len(self._left) > 1 else None
+
+    @property
+    def finish_reason(self) -> str | None:
+        return None if self._left else "stop"
 
     def accept(self, token: Token) -> None:
-        raise ValueError(f"the request asks for no tokens, but was given {token}")
+        if not self._left:
+            raise ValueError(f"the request asks for no tokens after the end, but was given {token}")
+        del self._left[0]
 
 
 def build() -> Request:
     """Make the request: no prompt, and a budget of no tokens."""
-    return Request("encode", (), EmptyGrammar(), 0, SamplingSettings())
+    return Request("encode", (), FixedGrammar(), 0, SamplingSettings())

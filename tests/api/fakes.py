@@ -17,7 +17,7 @@ from photonlite.images.crops import CropSpec
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.sequence import Sequence
-from photonlite.skills.encode import EmptyGrammar
+from photonlite.skills.encode import FixedGrammar
 
 GUARD = 30.0
 POOL = ImagePool(CropSpec(20, 4, 1, 6), ImageLimits(), 1)
@@ -27,7 +27,7 @@ ROOM = EngineConfig(max_prepared_bytes=100 + 33)
 
 
 def request(budget: int = 8, **options: Any) -> Request:
-    return Request("caption", (Token(9),) * 4, EmptyGrammar(), budget, SamplingSettings(), **options)
+    return Request("caption", (Token(9),) * 4, FixedGrammar(), budget, SamplingSettings(), **options)
 
 
 def prepared_image() -> PreparedImage:

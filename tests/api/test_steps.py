@@ -12,7 +12,7 @@ from photonlite.engine.handle import RequestHandle, TokenStream
 from photonlite.errors import DeadlineError, EngineDiedError, ModelError, RequestCancelledError, SchemaError
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, SamplingSettings, Token
-from photonlite.skills.encode import EmptyGrammar
+from photonlite.skills.encode import FixedGrammar
 from tests.api.fakes import (
     BYTES,
     GUARD,
@@ -174,7 +174,7 @@ def test_preparing_for_an_ended_request_stops_at_the_next_checkpoint() -> None:
 # ---- grammars
 
 
-WHOLE = Request("query", (Token(9), Token(8)), EmptyGrammar(), 5, SamplingSettings())
+WHOLE = Request("query", (Token(9), Token(8)), FixedGrammar(), 5, SamplingSettings())
 
 
 @dataclass

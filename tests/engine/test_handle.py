@@ -12,7 +12,7 @@ from photonlite.engine.handle import RequestHandle, TokenStream, _bell
 from photonlite.errors import DeadlineError, EngineDiedError, ImageError, RequestCancelledError
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, SamplingSettings, Token
-from photonlite.skills.encode import EmptyGrammar
+from photonlite.skills.encode import FixedGrammar
 from tests.api.fakes import (
     GUARD,
     FakeEngine,
@@ -207,7 +207,7 @@ def test_one_error_that_ends_many_requests_is_raised_as_copies() -> None:
 
 
 def test_a_fault_of_a_plug_in_reaches_the_caller_as_it_is_and_not_the_engine() -> None:
-    class Broken(EmptyGrammar):
+    class Broken(FixedGrammar):
         @property
         def finish_reason(self) -> str:  # type: ignore[override]
             raise ZeroDivisionError

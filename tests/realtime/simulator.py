@@ -7,8 +7,7 @@ import random
 
 from photonlite.errors import DeadlineError, RequestCancelledError
 from photonlite.realtime.frames import FrameFailure, FrameJob, FrameResult, Question
-from photonlite.realtime.state import LoopState
-from photonlite.realtime.stats import CAUSES
+from photonlite.realtime.state import CAUSES, LoopState
 
 
 class Simulation:

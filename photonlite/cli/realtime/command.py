@@ -15,7 +15,7 @@ from photonlite.observe.metrics import format_seconds
 from photonlite.realtime.frames import FrameFailure, FrameOutcome, FrameResult, Question
 from photonlite.realtime.loop import RealtimeLoop
 from photonlite.realtime.sources import Feed, open_source
-from photonlite.realtime.stats import LoopStats
+from photonlite.realtime.state import LoopStats
 
 
 class Reporter:

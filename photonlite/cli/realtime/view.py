@@ -13,7 +13,7 @@ from photonlite.cli.realtime.canvas import draw_canvas, items_of
 from photonlite.errors import ImageError
 from photonlite.observe.metrics import format_seconds
 from photonlite.realtime.frames import FrameFailure, FrameOutcome, FrameResult, Question
-from photonlite.realtime.stats import LoopStats
+from photonlite.realtime.state import LoopStats
 from photonlite.results.drawing.style import open_image
 
 _FIGURES = 40  # columns of the figures

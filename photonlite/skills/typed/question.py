@@ -25,7 +25,7 @@ from photonlite.request import Completion, Request, Token
 from photonlite.results import Answer
 from photonlite.results.text import TextInfo, TokenReader
 from photonlite.skills.base import Prompts, box, clamp, read_text, score
-from photonlite.skills.encode import EmptyGrammar
+from photonlite.skills.encode import FixedGrammar
 from photonlite.skills.query import CheckedQuestion, with_reasoning
 from photonlite.skills.typed.forms import TextForm
 
@@ -39,7 +39,7 @@ class DeferredRequest(ABC):
     spec: GrammarSpec | None = None  # what has to be compiled for it
 
     def __init__(self, prompts: Prompts, question: CheckedQuestion) -> None:
-        self.draft = question.request(EmptyGrammar(), 0)
+        self.draft = question.request(FixedGrammar(), 0)
         self._prompts = prompts
         self._question = question
 
