@@ -1,4 +1,4 @@
-"""Grammars compiled in the process of a test, and a compiler that is as slow as a test wants it to be."""
+"""Grammars compiled in the process of a test, and a compiler whose futures the test settles."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -32,7 +32,7 @@ class Workshop:
 
 
 class FakeCompiler:
-    """Takes the place of a `GrammarCompiler`.
+    """Replaces a `GrammarCompiler`.
 
     Attributes:
         asked: The specs so far, and their futures.
@@ -76,7 +76,7 @@ class FakeCompiler:
 
 
 def fake_compilers(monkeypatch: pytest.MonkeyPatch, *, slow: bool = False) -> list[FakeCompiler]:
-    """Let sessions make fake compilers; gives the list that collects them."""
+    """Let sessions make fake compilers; returns the list that collects them."""
     made: list[FakeCompiler] = []
 
     def make(*arguments: Any, **options: Any) -> FakeCompiler:

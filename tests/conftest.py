@@ -1,4 +1,4 @@
-"""Fixtures of all tests: programs that a test runs to its end."""
+"""Fixtures of all tests: programs run in a process of their own."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 1800
-"""A program that runs longer hangs, however busy the machine is."""
+"""Seconds after which a program counts as hanging, also on a busy machine."""
 
 Ended = subprocess.CompletedProcess[str]
 
@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def ended(request: pytest.FixtureRequest) -> Ended:
-    """Run the program of the test's marker to its end."""
+    """Run the program of the test's marker and wait for it."""
     marker = request.node.get_closest_marker("program")
     assert marker is not None, "mark the test with the program that it runs"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

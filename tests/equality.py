@@ -1,4 +1,4 @@
-"""Random requests on real arithmetic: what the engine answers at any depth is what the plain oracle answers.
+"""Random requests on real arithmetic: the engine answers as the oracle at any depth.
 
 The model has a grid of 4 x 4 patches, random weights, and float64 numbers, in which the order of sums does not turn a
 choice. Everything else is drawn from the seed of a scene: images, skills, settings, grammars in which each token
@@ -47,11 +47,11 @@ _SCHEMA = {
     "required": ["n"],
 }
 LONG = 60.0
-"""Seconds after which an answer is taken for lost: a guard, never waited for."""
+"""Seconds after which an answer counts as lost; a guard against hanging."""
 
 
 class Chance:
-    """A grammar in which every token, its numbers included, decides what may follow it.
+    """A grammar in which every token and its numbers decide what may follow.
 
     Args:
         seed: Of the decisions.
@@ -128,7 +128,7 @@ class CutImage:
 
 @dataclass(eq=False)
 class Collector:
-    """Takes what the engine gives; `cancel_at` tokens make it cancel."""
+    """Collects tokens and the end of a request; cancels it after `cancel_at` tokens."""
 
     engine: Engine
     cancel_at: int | None
@@ -150,7 +150,7 @@ class Collector:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request that can be made again and again: its grammar moves, so each run needs a new one."""
+    """Makes equal requests: a grammar has state, so each run needs a new one."""
 
     kind: str
     settings: SamplingSettings
@@ -219,7 +219,7 @@ class Asked:
 
 @functools.cache
 def _automaton(spec: GrammarSpec) -> Automaton:
-    """Compile for the vocabulary that all scenes share."""
+    """Return the compiler of the vocabulary that all scenes share."""
     prompts = tiny_prompts(tiny_config())
     return Workshop(prompts.pieces(), SpecialIds(_END, _COORDINATE, _SIZE, _VOCABULARY)).automaton(spec)
 
@@ -256,7 +256,7 @@ class Scene:
         }
 
     def expected(self) -> list[tuple[Token, ...]]:
-        """Give what the plain oracle answers, one request after the other."""
+        """Return the answers of the oracle, one request after another."""
         oracle = PlainEngine(self.model, CPU, torch.float64, self.kv if self.kv.scales else None)
         return [
             oracle.generate(
@@ -266,7 +266,7 @@ class Scene:
         ]  # fmt: skip
 
     def answers(self, depth: int) -> Iterator[tuple[Asked, Collector]]:
-        """Run everything on the engine at once, and give each request with what came of it."""
+        """Run all requests on the engine at once; returns each with its outcome."""
         config = EngineConfig(depth=depth, kv_cache_bytes=self._cache_bytes(), **self.options)
         engine = Engine(self.model, CPU, torch.float64, config)
         collectors = []
@@ -284,7 +284,7 @@ class Scene:
         engine.close()
 
     def _cache_bytes(self) -> int | None:
-        """Give a cache for so many longest requests, and the few pages that belong to none."""
+        """Return a cache for so many longest requests, plus a few pages."""
         if self.pages is None:
             return None
         size = int(self.options["page_size"])
@@ -314,7 +314,7 @@ class Scene:
 
 
 def check_scene(seed: int, count: int, kv_dtype: KvDtype = "auto") -> dict[str, int]:
-    """Compare both depths with the oracle, request by request; returns what the scene has exercised."""
+    """Compare both depths with the oracle, request by request; returns counts of exercised events."""
     scene = Scene(seed, count, kv_dtype)
     expected = scene.expected()
     seen = {"tokens": 0, "cancelled": 0, "preemptions": 0, "zombies": 0, "hits": 0, "encodes": 0}

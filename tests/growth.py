@@ -1,4 +1,4 @@
-"""Sizes of all tables behind an object: what must not grow with the number of requests that have ended."""
+"""Sizes of all tables behind an object, which must not grow with the number of ended requests."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ _TABLES = (dict, list, set, frozenset, tuple, deque)
 
 
 def table_sizes(root: object) -> dict[str, int]:
-    """Measure every list, set, dictionary and queue that photonlite's objects hold.
+    """Return the size of every list, set, dictionary and queue of photonlite's objects.
 
     Args:
         root: Where to begin; its attributes are followed, and the entries of its tables, as far as their classes are
@@ -36,10 +36,8 @@ def table_sizes(root: object) -> dict[str, int]:
 
 
 def grown(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """List the tables with more entries than before, or that are new and not empty, with both sizes."""
-    return {
-        path: (before.get(path, 0), size) for path, size in after.items() if size > before.get(path, 0)
-    }
+    """Return tables that have grown, or are new and not empty, with both sizes."""
+    return {path: (before.get(path, 0), size) for path, size in after.items() if size > before.get(path, 0)}
 
 
 def _attributes(value: object) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""The plain oracle: the simplest code that answers a request, one at a time, with which the engine must agree.
+"""The oracle: the simplest code that answers one request at a time; the engine must give equal answers.
 
 ```
 encode ─ prefill_image ─ extend(prompt) ─┬─ next_token ─ grammar ─ extend(token) ─┐
@@ -33,7 +33,7 @@ ID_LANE, VALUE_LANE = 0, 1
 
 
 class PlainEngine:
-    """Runs requests on one model; nothing is computed before it is asked for.
+    """Runs requests on one model, lazily.
 
     Args:
         model: In evaluation mode, on the device.
@@ -70,7 +70,7 @@ class PlainEngine:
 
 
 class PlainGeneration(Iterator[Token]):
-    """A request on its way: an iterator of tokens that computes them as they are asked for."""
+    """A running request: an iterator that computes tokens on demand."""
 
     def __init__(self, engine: PlainEngine, request: Request, crops: ImageCrops | None) -> None:
         self._request = request
@@ -84,7 +84,7 @@ class PlainGeneration(Iterator[Token]):
         return self._tokens[-1]
 
     def complete(self) -> Completion:
-        """Compute what is left and give everything; no times are measured."""
+        """Compute the remaining tokens and return the completion, without measured times."""
         for _ in self:
             pass
         metrics = Metrics(prompt_tokens=self._prompt_tokens, output_tokens=len(self._tokens))
@@ -120,7 +120,7 @@ class DenseCache:
         self._mask: Tensor | None = None
 
     def reserve(self, count: int, *, bidirectional: bool = False) -> Tensor:
-        """Make room for the positions of the next forward pass.
+        """Reserve the positions of the next forward pass.
 
         Args:
             count: How many.
@@ -139,7 +139,7 @@ class DenseCache:
         return torch.arange(self._start, self.num_computed_tokens, device=device)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the reserved positions of one layer and attend to all so far; see `models.layers.Attention`."""
+        """Store the reserved positions of one layer and attend to all positions; see `models.layers.Attention`."""
         keys, values = self.keys[layer], self.values[layer]
         if self._kv is not None:
             k_scale, v_scale = self._kv.scales[layer]
@@ -150,7 +150,7 @@ class DenseCache:
         return attend(q, keys[:, : self.num_computed_tokens], values[:, : self.num_computed_tokens], self._mask)
 
     def copy_from(self, other: "DenseCache") -> None:
-        """Begin with all positions of another cache."""
+        """Copy all positions of another cache."""
         for mine, theirs in zip((*self.keys, *self.values), (*other.keys, *other.values), strict=True):
             mine[:, : other.num_computed_tokens] = theirs[:, : other.num_computed_tokens]
         self.num_computed_tokens = other.num_computed_tokens
@@ -190,7 +190,7 @@ class PlainRunner:
 
     @torch.inference_mode()
     def copy(self, source: DenseCache, target: DenseCache) -> None:
-        """Begin a cache with all that another one holds."""
+        """Return a copy of a cache."""
         target.copy_from(source)
 
     @torch.inference_mode()
@@ -201,7 +201,7 @@ class PlainRunner:
 
     @torch.inference_mode()
     def next_token(self, hidden: Tensor, allowed: Allowed, sampler: "Sampler") -> Token:
-        """Choose what follows a raw hidden state ``[dim]``; heads that the choice does not need are not computed.
+        """Sample the token after a raw hidden state ``[dim]``; computes only the heads it needs.
 
         Raises:
             NumericalError: Logits are not finite.
@@ -231,7 +231,7 @@ class PlainRunner:
         return self._model.embed(torch.tensor([[self._shape.bos_id]], device=self._device))
 
     def _embed(self, tokens: Sequence[Token]) -> Tensor:
-        """Embed tokens as ``[T, dim]``: words by their ids, coordinates and sizes by their values."""
+        """Embed tokens as ``[T, dim]``: text by ids, coordinates and sizes by values."""
         x = self._model.embed(torch.tensor([token.id for token in tokens], device=self._device))
         for count, embed in ((1, self._embed_coordinates), (2, self._model.embed_sizes)):
             rows = [row for row, token in enumerate(tokens) if len(token.values) == count]
@@ -257,7 +257,7 @@ class Sampler:
     index: int = 0
 
     def next(self) -> "Sampler":
-        """Give the sampler of the token after this one."""
+        """Return the sampler of the next token."""
         return dataclasses.replace(self, index=self.index + 1)
 
     def pick(self, logits: Tensor, lane: int) -> Tensor:
@@ -325,7 +325,7 @@ def choose_id(logits: Tensor, allowed: Allowed, sampler: Sampler) -> tuple[int, 
 
 
 def listed(allowed: Allowed, vocab_size: int) -> Allowed:
-    """Spell a mask out as a list, in ascending order."""
+    """Return the ids of a mask in ascending order."""
     if allowed.mask is None:
         return allowed
     ids = tuple(index for index in range(vocab_size) if allowed.permits(index))
@@ -333,7 +333,7 @@ def listed(allowed: Allowed, vocab_size: int) -> Allowed:
 
 
 def score_ids(logits: Tensor, allowed: Allowed) -> tuple[float, ...]:
-    """Give the probabilities of the scored ids among those that may stand.
+    """Return the probabilities of the scored ids among the allowed ones.
 
     Args:
         logits: ``[vocab]``, any floating type.

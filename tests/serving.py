@@ -1,4 +1,4 @@
-"""A tiny model at work, gates that stop it where a test wants, and questions for every skill."""
+"""A tiny model behind `VisionModel`, gates that block it at a call, and arguments for every skill."""
 
 import asyncio
 import threading
@@ -33,7 +33,7 @@ IMAGE = make_image(0)
 
 
 def double(config: MoondreamConfig | None = None) -> LoadedModel:
-    """In double precision a result does not depend on what else was in the batch, or came from the cache."""
+    """Return a model in double precision, whose results do not depend on batch or cache."""
     loaded = tiny_loaded(config or tiny_config())
     loaded.model.text.lm_head.bias[COORD] += 3  # lists of several objects
     loaded.model.to(torch.float64)
@@ -51,7 +51,7 @@ def serve(loaded: LoadedModel | None = None, **engine: Any) -> VisionModel:
 
 
 def network(model: VisionModel) -> Any:
-    """What computes, so that a test can stop it or count its calls."""
+    """Return the network of a model, to block it or to count its calls."""
     return NETWORKS[model]
 
 
@@ -65,7 +65,7 @@ def settle(model: VisionModel) -> None:
 
 
 class Gate:
-    """Stops whoever calls a method for the n-th time, until it is opened."""
+    """Blocks the n-th call of a method until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, at: int = 1) -> None:
         self._work = getattr(owner, name)

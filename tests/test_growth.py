@@ -1,4 +1,4 @@
-"""No table of a model at work grows with the number of requests that have ended, however they end."""
+"""No table of a model grows with the number of ended requests, however they end."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ BOUNDED = ("_rows", "_deadlines", "_bins", "_buckets")
 
 
 class Held:
-    """Something that is not photonlite's."""
+    """A class outside photonlite."""
 
 
 class Table:
@@ -41,7 +41,7 @@ def test_tables_are_found_by_reference_and_growth_is_named() -> None:
 
 
 def ask_everything(model: VisionModel) -> None:
-    """Ask in every way: answered, refused, late, cancelled, streamed, left early, typed, scored, in batches."""
+    """Send requests of every kind: answered, refused, late, cancelled, streamed, dropped, typed, scored, batched."""
     model.detect(IMAGE, "mug", settings={"max_objects": 2}, cache_salt="one")
     model.query(None, "why?" * 9, settings=SETTINGS, cache_salt="other", realtime=True)
     model.query(IMAGE, "why?", choices=["ab", "ac", "b", "ba", "bab"])

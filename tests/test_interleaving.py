@@ -1,4 +1,4 @@
-"""The scheduler of interleavings finds what it is for: lost updates, lost wake-ups, deadlocks; and replays them."""
+"""The interleaving scheduler finds lost updates, lost wake-ups and deadlocks, and replays them."""
 
 import queue
 import sys

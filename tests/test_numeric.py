@@ -1,4 +1,4 @@
-"""NumPy's numbers are as good as Python's wherever a number is taken, and overflow nowhere."""
+"""NumPy numbers are accepted wherever Python numbers are, and never overflow."""
 
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""The sdist builds a wheel, and that wheel works where the repository is not."""
+"""The sdist builds a wheel, which works outside the repository."""
 
 import json
 import os
@@ -27,7 +27,7 @@ print(json.dumps({"module": photonlite.__file__, "checkpoint": str(shipped_check
 
 
 def build(source: Path, kind: str, out: Path) -> Path:
-    """Build with the backend that is installed here, so that no network is needed."""
+    """Build with the installed backend, without a network."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", str(out)]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
     [built] = out.iterdir()

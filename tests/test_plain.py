@@ -26,7 +26,7 @@ def engine(config: MoondreamConfig, seed: int = 0) -> PlainEngine:
 
 
 class Loops:
-    """The reference's loops in the plainest form: no cache, no grammar, the whole sequence at every step."""
+    """The loops of the reference without cache and grammar: the whole sequence at every step."""
 
     def __init__(self, config: MoondreamConfig, seed: int, request: Request, image: ImageCrops) -> None:
         self.config, self.model = config, tiny_model(config, seed)

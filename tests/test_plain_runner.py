@@ -131,7 +131,7 @@ def test_a_full_cache_refuses_tokens() -> None:
 
 
 class Heads:
-    """Logits instead of a network; counts which heads are asked."""
+    """Logits instead of a network; counts calls of each head."""
 
     def __init__(self, **logits: list[float]) -> None:
         self.shape = tiny_model(tiny_config()).shape

@@ -1,4 +1,4 @@
-"""Answers that a limit cuts short say so, on every way to an answer."""
+"""Truncated answers are reported by every method."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def model(compilers: list[FakeCompiler]) -> Iterator[VisionModel]:
 
 
 def ways(model: VisionModel, skill: str) -> list[Callable[..., Any]]:
-    """Ask and give the result: waited for, awaited, and of a batch."""
+    """Return the results of the blocking method, its async twin, and a batch."""
 
     def batched(**arguments: Any) -> Any:
         [result] = model.batch([{"skill": skill, **arguments}], errors="raise")

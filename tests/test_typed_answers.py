@@ -85,7 +85,7 @@ def asked(form: dict[str, Any]) -> dict[str, Any]:
 
 
 def near(value: Any) -> Any:
-    """Numbers that depend on the order of single-precision sums agree to five decimals, everything else altogether."""
+    """Round numbers that depend on the order of single-precision sums to five decimals."""
     if isinstance(value, dict):
         return {key: near(item) for key, item in value.items() if key != "text"}
     if isinstance(value, list):
@@ -163,7 +163,7 @@ def test_scores_are_the_products_of_the_probabilities_along_each_spelling(
 
 
 def brute(choices: list[str]) -> dict[str, float]:
-    """Put every spelling through the plain model, position by position."""
+    """Score every spelling with the oracle, position by position."""
     loaded = double()
     prompts, runner = loaded.prompts, PlainEngine(loaded.model, CPU, torch.float64).runner
     crops = cut_crops(load_image(IMAGE), loaded.model.crop_spec)

@@ -1,4 +1,4 @@
-"""PyTorch for the CPU brings no Triton: everything can be imported without it, and answers."""
+"""PyTorch for the CPU has no Triton: everything imports and answers without it."""
 
 import subprocess
 import sys

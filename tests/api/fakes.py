@@ -1,4 +1,4 @@
-"""A session on an engine and on threads that do what a test says."""
+"""A session on a fake engine, a fake compiler and fake pool threads that tests control."""
 
 import threading
 from collections.abc import Callable
@@ -23,7 +23,7 @@ GUARD = 30.0
 POOL = ImagePool(CropSpec(20, 4, 1, 6), ImageLimits(), 1)
 BYTES = 3 * 6 * 4
 ROOM = EngineConfig(max_prepared_bytes=100 + 33)
-"""Room for one image of 72 bytes at a time: 100 bytes for bulk calls."""
+"""Memory for one image of 72 bytes at a time: 100 bytes for bulk calls."""
 
 
 def request(budget: int = 8, **options: Any) -> Request:
@@ -36,7 +36,7 @@ def prepared_image() -> PreparedImage:
 
 @dataclass(eq=False)
 class FakeEngine:
-    """Takes requests, and does what the test says."""
+    """Collects requests; the test sends tokens and results."""
 
     sequences: list[Sequence] = field(default_factory=list)
     cancelled: list[Sequence] = field(default_factory=list)
@@ -75,7 +75,7 @@ class FakeEngine:
 
 
 class Threads:
-    """An image pool whose jobs a test does when it wants to."""
+    """An image pool whose jobs run when the test calls `work`."""
 
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []
@@ -117,7 +117,7 @@ class Source:
 
 
 class FakeCompiler:
-    """Gives one future, which the test settles."""
+    """Returns one future, which the test settles."""
 
     def __init__(self) -> None:
         self.future: Future[Any] = Future()
@@ -143,7 +143,7 @@ def begun(
     deadline_s: float | None = None,
     asked: Request | None = None,
 ) -> RequestHandle:
-    """Bring a request to the engine on this thread."""
+    """Submit a request on this thread; returns its handle."""
     image = None if prepare is None else Source(prepare)
     return make_session(engine)._start(task(asked, image, deadline_s=deadline_s))
 
@@ -154,7 +154,7 @@ async def completed(handle: RequestHandle) -> Completion:
 
 
 def on_thread(work: Callable[[], Any]) -> "Future[Any]":
-    """Run what waits on a thread of its own; the result has a guard against hanging."""
+    """Run a blocking function on a thread of its own."""
     future: Future[Any] = Future()
 
     def run() -> None:

@@ -59,7 +59,7 @@ def expected(loaded: LoadedModel, skill: str, image: Image.Image | None, setting
 
 
 def near(value: Any) -> Any:
-    """Scores are single-precision sums in another order: they agree to five decimals, everything else altogether."""
+    """Round scores to five decimals: they are single-precision sums in another order."""
     if isinstance(value, dict):
         return {key: round(item, 5) if key == "score" else near(item) for key, item in value.items()}
     return [near(item) for item in value] if isinstance(value, list) else value

@@ -642,7 +642,7 @@ WAYS: list[Callable[..., Any]] = [
     ),
 ]
 LONG = {"question": "why? " * 20, "settings": {"max_tokens": 1}}
-"""A prompt of several pages, without an image: its keys begin with the cache_salt's."""
+"""A prompt of several pages, without an image: its keys begin with the cache salt."""
 
 
 @pytest.mark.parametrize("ask", [*WAYS, lambda model, **options: model.query(None, **LONG, **options)])

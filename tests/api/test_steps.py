@@ -1,4 +1,4 @@
-"""The way of a request to the engine: room, image, grammar, follow-ups; on a caller's thread and on the pool's."""
+"""Steps of a request up to the engine: permit, image, grammar, follow-ups; on the caller's thread and on the pool."""
 
 import threading
 from collections.abc import Iterable
@@ -179,7 +179,7 @@ WHOLE = Request("query", (Token(9), Token(8)), FixedGrammar(), 5, SamplingSettin
 
 @dataclass
 class Typed:
-    """A question that needs a grammar, and what it was bound to."""
+    """A question that needs a grammar; records the automata it was bound to."""
 
     spec: Any = "spec"
     told: list[Any] = field(default_factory=list)
@@ -333,7 +333,7 @@ def test_a_grammar_that_arrives_after_the_pool_closed_raises_nothing() -> None:
 
 
 class Scored:
-    """A request whose answer takes others; `plan` names those that follow each."""
+    """A request with follow-up requests; `plan` names those that follow each."""
 
     def __init__(self, plan: dict[Any, list[str]], **options: Any) -> None:
         self.plan = plan

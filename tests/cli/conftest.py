@@ -1,4 +1,4 @@
-"""A model that answers at once, in the place of `photonlite.load`."""
+"""A fake model in place of the one that `photonlite.load` returns."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -14,7 +14,7 @@ BOX = {"x_min": 0.25, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75}
 
 
 class FakeModel:
-    """Finds one object in the middle of every image, and writes down what it was asked."""
+    """Finds one object in the middle of every image and records its calls."""
 
     def __init__(self) -> None:
         self.loaded: list[dict[str, Any]] = []
@@ -92,7 +92,7 @@ def image(tmp_path: Path) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two images, b.jpg and a.png, a broken one, c.png, and things that are no images."""
+    """Two images, b.jpg and a.png, a broken one, c.png, and other files."""
     path = tmp_path / "photos"
     (path / "inside").mkdir(parents=True)
     Image.new("RGB", (32, 32), "green").save(path / "b.jpg")

@@ -1,4 +1,4 @@
-"""What a typed answer has to be, from the command line."""
+"""Forms of typed answers on the command line."""
 
 from argparse import Namespace
 from pathlib import Path

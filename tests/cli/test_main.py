@@ -1,4 +1,4 @@
-"""Exit codes, the one line of error, and what must not be imported."""
+"""Exit codes, one-line errors, and modules that must not be imported."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Where the settings of `photonlite serve` come from, and which source goes before which."""
+"""Sources of the settings of `photonlite serve` and their precedence."""
 
 from pathlib import Path
 from typing import Any

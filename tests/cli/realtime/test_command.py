@@ -26,7 +26,7 @@ def fail(image: Any) -> Detections:
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeModel]:
-    """Puts a model in the place of the one that is loaded."""
+    """Replaces the model that is loaded."""
 
     def put(replies: Callable[[Any], Any] = find) -> FakeModel:
         model = FakeModel(replies)
