@@ -1,4 +1,4 @@
-"""Sequences that ask for nothing in particular, for tests of the cache's bookkeeping."""
+"""Plain sequences, and checks of the page pool, for tests of the cache."""
 
 import itertools
 from collections import Counter
@@ -12,7 +12,7 @@ from photonlite.request import Request, SamplingSettings, Token
 from photonlite.sequence import Sequence
 
 _numbers = itertools.count()
-# Neither is looked at here.
+# For arguments that the cache does not read.
 _NOTHING: Any = None
 
 
@@ -55,7 +55,7 @@ def admitted(manager: CacheManager, sequence: Sequence) -> Admission:
 
 
 def served(manager: CacheManager, sequence: Sequence) -> Admission:
-    """Let a sequence come, compute its prompt and go."""
+    """Admit a sequence, compute its prompt, and release it."""
     admission = admitted(manager, sequence)
     manager.confirm(sequence)
     manager.release(sequence)
@@ -85,5 +85,5 @@ def check_pool(pool: PagePool, owners: Mapping[int, int]) -> None:
 
 
 def check(manager: CacheManager, sequences: Iterable[Sequence]) -> None:
-    """Compare the counts of all pages with all owners there are."""
+    """Compare the counts of all pages with their owners."""
     check_pool(manager.pages, manager.prefix.owners() + Counter(page for each in sequences for page in each.pages))

@@ -1,4 +1,4 @@
-"""Random histories of admissions, steps and failures, with few pages and a memory whose contents can be told apart."""
+"""Random histories of admissions, steps and failures, with few pages and a memory of distinct contents."""
 
 import random
 from collections import Counter
@@ -13,7 +13,7 @@ from photonlite.sequence import Sequence
 from tests.cache.sequences import admit, check, forget, sequence
 
 BUDGET = 6
-# Some are beginnings of others, so that chains of many lengths are met again; one has a coordinate in it.
+# Some are prefixes of others, so that chains of many lengths are reused; two contain a coordinate.
 PROMPTS = [
     (1,),
     (2, 1),
@@ -27,7 +27,7 @@ LONGEST = max(len(prompt) for prompt in PROMPTS) + BUDGET - 1
 
 
 class World:
-    """A manager, the sequences it serves, and what stands at each position of each page.
+    """A manager, its sequences, and the contents of each position of each page.
 
     A position's content is a number for everything it depends on: the image and all inputs up to it.
     """
@@ -51,7 +51,7 @@ class World:
         self.check()
 
     def admit(self) -> None:
-        """A new request, or one that was pre-empted after a few tokens, gets its pages and is launched."""
+        """Admit and launch a new request, or one that was pre-empted after a few tokens."""
         image = self.random.choice((None, "a", "b", "c"))
         if image and self.manager.image_state(image) == "building":
             return
@@ -85,7 +85,7 @@ class World:
             self.memory[copy.target] = list(self.memory[copy.source])
 
     def commit(self) -> None:
-        """The oldest launch commits; where it failed its sequence ends."""
+        """Commit the oldest launch; if it failed, its sequence ends."""
         if not self.pending:
             return
         first = self.pending.pop(0)
@@ -98,7 +98,7 @@ class World:
             self.manager.release(first)
 
     def decode(self) -> None:
-        """One running sequence gets a token, or, where pages are short, is pre-empted."""
+        """Give one running sequence a token, or pre-empt it where pages are short."""
         able = [one for one in self.running if one.num_tokens < one.longest]
         if not able:
             return
@@ -121,7 +121,7 @@ class World:
         assert self.manager.prefix.idle_pages == 0
 
     def contents(self, one: Sequence) -> list[int]:
-        """What must stand at each position of a sequence."""
+        """Return the expected contents of each position of a sequence."""
         name = 0 if one.image is None else self.name(("image", one.image.key))
         names = [name] * one.prefix_len
         for token in (*one.request.prompt, *one.tokens):
@@ -139,7 +139,7 @@ class World:
             self.memory[page][position % self.size] = contents[position] if one.error is None else -1
 
     def check(self) -> None:
-        """Every page has its owners, and every position of a good sequence holds what it would have computed."""
+        """Check the owners of pages, and the contents of all sequences without an error."""
         everyone = self.pending + self.running
         check(self.manager, everyone)
         for one in everyone:
@@ -155,7 +155,7 @@ class World:
         self.check()
 
     def serve_longest(self) -> None:
-        """The longest request there is comes alone, after whatever is cached now."""
+        """Serve the longest request alone, with the current cache."""
         image = self.random.choice("abcd")
         one = sequence(max(PROMPTS, key=len), image, prefix=self.prefix, budget=BUDGET)
         assert admit(self.manager, one) is not None

@@ -247,7 +247,7 @@ def test_short_pages_refuse_an_admission_and_change_nothing():
     assert admit(manager, waiting) is None
     assert waiting.pages == []
     assert state() == before
-    # Nor has the image become more recently used than the text.
+    # The refused admission has not made the image more recently used than the text.
     assert manager.grow(running, 24)
     assert (manager.image_state("a"), manager.prefix.evictions) == ("missing", 2)
     check(manager, [running])

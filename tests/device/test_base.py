@@ -1,4 +1,4 @@
-"""What all bodies of a device have in common."""
+"""Behaviour that all devices share."""
 
 import functools
 import random
@@ -22,19 +22,19 @@ NEEDS_CARD = (
     pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
 )
 STREAMS = ("compute", "upload", "download")
-# Seeds enough to draw each temper.
+# Enough seeds to draw each temper.
 SEEDS = range(16)
 TIMEOUT = 60.0
 
 Open = Callable[[], Device]
-BODIES = [
+DEVICES = [
     pytest.param(CpuDevice, id="cpu"),
     *(pytest.param(functools.partial(SimulatedDevice, seed), id=f"simulated-{seed}") for seed in SEEDS),
     pytest.param(lambda: CudaDevice(torch.device("cuda", 0)), id="cuda", marks=NEEDS_CARD),
 ]
 
 
-@pytest.fixture(params=BODIES)
+@pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     opened = request.param()
     yield opened
@@ -43,7 +43,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
 
 @pytest.fixture
 def hold(device: Device) -> Iterator[Callable[[Stream], Callable[[], None]]]:
-    """Keep a stream of the CPU busy until told otherwise; a simulated one is late if its seed wants it."""
+    """Block a CPU stream until the returned function is called; the seed decides when a simulated one is late."""
     gates: list[threading.Event] = []
 
     def hold_stream(stream: Stream) -> Callable[[], None]:
@@ -103,7 +103,7 @@ def test_a_wait_refers_to_the_mark_at_the_time_of_the_call(
     device.upload.wait(event)
     device.upload.run(lambda: log.append("upload"))
     device.upload.record(seen)
-    # If the upload waited for this mark, the CPU would stand still at `seen.wait`.
+    # If the upload waited for this mark, `seen.wait` would block for ever on the CPU.
     hold(device.compute)
     device.compute.record(event)
     release_first()
@@ -148,7 +148,7 @@ def test_times_do_not_go_back_along_a_stream(device: Device) -> None:
     times = [device.time_of(event) for event in events]
 
     assert times == sorted(times)
-    # CUDA tells times in float32 milliseconds from a base.
+    # CUDA measures float32 milliseconds from a base.
     assert device.elapsed(events[0], events[-1]) == pytest.approx(times[-1] - times[0], abs=1e-4)
 
 
@@ -212,7 +212,7 @@ def test_events_of_another_device_are_refused(device: Device) -> None:
 
 @dataclass
 class Program:
-    """Runs a random program on a device and knows what must have happened before what."""
+    """Runs a random program on a device and records which work must precede which."""
 
     device: Device
     log: list[int] = field(default_factory=list)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Machine:
-    """Cores on which time passes when told."""
+    """Cores with a clock that the test advances."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -35,7 +35,7 @@ class Machine:
         self.spare = SpareCores(lambda: self.idle, lambda: self.own, lambda: self.clock)
 
     def run(self, seconds: float, *, own: float = 0.0, others: float = 0.0) -> None:
-        """Let time pass in which this process and others use so many cores."""
+        """Advance the clock while this process and others use so many cores."""
         self.clock += seconds
         self.own += seconds * own
         if self.idle is not None:
@@ -43,7 +43,7 @@ class Machine:
 
 
 def elsewhere(work: Callable[[], Any]) -> Any:
-    """What work gives on a new thread."""
+    """Run work on a new thread and return its result."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(work()))
     thread.start()

@@ -181,7 +181,7 @@ def test_the_memory_of_a_host_array_stays_as_long_as_a_view_of_it() -> None:
     device.close()
     del device
     gc.collect()
-    # Would get the memory if it had been given back.
+    # Would reuse the memory if it had been freed.
     others = [torch.full((64, 1024), -1, dtype=torch.int32, pin_memory=True) for _ in range(16)]
 
     assert [int(view.min()) for view in views] == [int(view.max()) for view in views] == list(range(8))

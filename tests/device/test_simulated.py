@@ -60,7 +60,7 @@ def test_seeds_cover_all_degrees_of_running_ahead() -> None:
     for seed in SEEDS:
         device, log = SimulatedDevice(seed), []
         streams = {stream.name for stream in (device.compute, device.upload, device.download)}
-        # Streams that have done all they were given, whenever the host looks.
+        # Streams that had run all their work whenever the host checked.
         prompt = set(streams)
         for number in range(60):
             for stream in (device.compute, device.upload, device.download):
@@ -129,7 +129,7 @@ def test_waiting_for_a_later_mark_of_the_same_stream_is_a_deadlock(seed: int) ->
     own, other = device.event(), device.event()
 
     def work() -> None:
-        # Given here, so that the marks are there at whatever moment this runs.
+        # Recorded here, so that the marks exist whenever this runs.
         device.compute.record(own)
         device.upload.wait(own)
         device.upload.record(other)
@@ -144,7 +144,7 @@ def test_waiting_for_a_later_mark_of_the_same_stream_is_a_deadlock(seed: int) ->
 
 
 def test_waiting_for_an_idle_device_is_a_deadlock() -> None:
-    # Both are late, so that nothing runs before it is asked for.
+    # Both are late, so that nothing runs before the host waits for it.
     late = next(seed for seed in SEEDS if not _runs_ahead(seed))
     here, there = SimulatedDevice(late), SimulatedDevice(late)
     event = there.event()

@@ -1,4 +1,4 @@
-"""Checkpoints that the tests make: parts of the golden one renamed, cut, sharded or put into a Hub cache."""
+"""Checkpoints for tests: the golden one with renamed, missing or sharded tensors, or in a Hub cache."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def golden_tensors() -> dict[str, Tensor]:
 
 
 def make_folder(folder: Path, tensors: Mapping[str, Tensor] | None = None, *, tokenizer: bool = True) -> Path:
-    """The golden checkpoint in a folder of its own, with other tensors if given."""
+    """Copy the golden checkpoint into a folder, with other tensors if given."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(GOLDEN / "config.json", folder)
     if tokenizer:
@@ -39,7 +39,7 @@ def make_folder(folder: Path, tensors: Mapping[str, Tensor] | None = None, *, to
 
 
 def shard(folder: Path, tensors: Mapping[str, Tensor], count: int = 3) -> dict[str, str]:
-    """Write tensors as shards with an index, in place of model.safetensors; gives the weight map."""
+    """Write tensors as shards with an index, in place of model.safetensors; return the weight map."""
     (folder / "model.safetensors").unlink(missing_ok=True)
     weight_map: dict[str, str] = {}
     for n in range(count):
@@ -55,7 +55,7 @@ def write_index(folder: Path, weight_map: Mapping[str, object]) -> None:
 
 
 def in_hub_cache(hub: Path, repo: str, files: Path, commit: str = "c" * 40, ref: str = "main") -> Path:
-    """Put the files of a folder into a Hub cache as one commit of a repository; gives the snapshot folder."""
+    """Put the files of a folder into a Hub cache as one commit of a repository; return the snapshot folder."""
     root = hub / f"models--{repo.replace('/', '--')}"
     snapshot = root / "snapshots" / commit
     for place in (root / "blobs", root / "refs", snapshot):

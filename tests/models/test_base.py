@@ -15,7 +15,7 @@ FUSED = {"heads": None, "input_weights": None, "prompt_decoder": None, "step_dec
 
 
 class Spy:
-    """Answers everything it is asked with who was asked for what."""
+    """Returns the name and the arguments of every member that is used."""
 
     def __init__(self) -> None:
         for name in PROPERTIES:
@@ -26,7 +26,7 @@ class Spy:
 
 
 def call(view: object, name: str) -> tuple[Any, Any]:
-    """Call a method with an argument of its own for each of its parameters; gives the result and what it should be."""
+    """Call a method with distinct arguments; return the result and the expected one."""
     hints = [hint for hint in get_type_hints(vars(Model)[name]) if hint != "return"]
     options = {hint: f"{name} {hint}" for hint in hints if hint == "fp8"}
     arguments = tuple(f"{name} {hint}" for hint in hints if hint not in options)
@@ -61,7 +61,7 @@ def test_an_unfused_model_computes_the_same_as_the_model() -> None:
     assert torch.equal(view.forward(x, positions, mask), model(x, positions, mask))
     assert torch.equal(view.size_logits(x), model.size_logits(x))
     assert view.crop_encoder() is view.vision is model.vision
-    # What the model itself would do where it is asked for eight bits.
+    # The model itself returns fused parts for FP8.
     assert isinstance(model.prompt_decoder(fp8=True), FusedPrefill)
     assert view.prompt_decoder(fp8=True) is None
 

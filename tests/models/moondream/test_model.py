@@ -12,7 +12,7 @@ PREFIX = 730
 
 
 class PrefixAttention:
-    """Whole sequences: the first positions see each other, the others what came before. Keeps layer 0's keys."""
+    """Attention over whole sequences: bidirectional in the prefix, causal behind it. Keeps layer 0's keys."""
 
     def __init__(self, prefix: int) -> None:
         self.prefix = prefix
@@ -49,7 +49,7 @@ def test_a_prompt_gives_the_logits_of_the_reference(case: dict[str, Any], skill:
 
 
 def interleave(keys: Tensor) -> Tensor:
-    """From the half-split layout of the rotated dimensions to the reference's, in which pairs are neighbours."""
+    """Convert the half-split layout of the rotated dimensions to the reference's interleaved one."""
     half = keys.shape[-1] // 2
     order = [j // 2 + half // 2 * (j % 2) for j in range(half)]
     return torch.cat((keys[..., order], keys[..., half:]), dim=-1)

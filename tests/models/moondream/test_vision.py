@@ -41,7 +41,7 @@ def encoder(grid: int, margin: int, depth: int = 3) -> VisionEncoder:
 
 
 def paste(features: Tensor, tiling: tuple[int, int], margin: int) -> Tensor:
-    """Stitch as the sheet tells it: every crop goes to its offset without its inner margins; each cell once."""
+    """Stitch by definition: paste every crop at its offset without its inner margins; each cell is written once."""
     rows, columns = tiling
     grid, window = features.shape[1], features.shape[1] - 2 * margin
     out = torch.full((rows * window + 2 * margin, columns * window + 2 * margin, features.shape[-1]), math.nan)

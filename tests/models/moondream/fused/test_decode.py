@@ -160,7 +160,7 @@ def test_every_count_that_is_awaited_is_cleared_later_in_the_same_step(
         cleared.clear()
         context.fused(decoder, embeddings(2, 24))
         assert awaited == list(range(layers - 1))
-        # Never by the next step, parts of which may have started before anything has been cleared.
+        # Not in the next step, some programs of which may start before the count is cleared.
         assert set(awaited) <= set(cleared[1:])
 
 
@@ -172,7 +172,7 @@ def test_on_the_cpu_the_plain_model_serves() -> None:
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
 BATCHES = (1, 2, 8, 32, 64)
 EXCESS = 1.2
-"""Times the plain model's error that the fused one's may be: both round to bfloat16 about as often."""
+"""Bound of the fused error in multiples of the unfused one: both round to bfloat16 about as often."""
 
 
 def config_of(dim: int, ff: int, heads: int, kv_heads: int, layers: int, context: int = 2048) -> MoondreamConfig:
@@ -185,7 +185,7 @@ SHAPES = {
     "moondream2": config_of(2048, 8192, 32, 32, 4),
     "dim-224": config_of(224, 896, 7, 7, 6, 1024),
     "odd": config_of(40, 42, 5, 1, 2, 1024),
-    # Its kernels are so small that all of a step's may be on the card before the first of them has done anything.
+    # Its kernels are so small that a whole step may be queued before the first kernel runs.
     "tiny": config_of(64, 128, 2, 2, 2, 1024),
 }
 
@@ -267,7 +267,7 @@ def test_a_graph_gives_the_same_bits_again_and_again_after_any_other_step(name: 
     replay, out = replayed(lambda: context.fused(decoder, x))
     first = []
     for given in inputs:
-        # What programs that began too soon would find is another step's: kept apart, the results are the truth's.
+        # Programs that start too early would read another step's values: the results then differ from the reference.
         x.copy_(given)
         torch.cuda.synchronize()
         replay()
@@ -285,8 +285,8 @@ def test_a_graph_gives_the_same_bits_again_and_again_after_any_other_step(name: 
 @gpu
 @pytest.mark.parametrize("name", ["moondream2", "dim-224"])
 def test_batch_size_changes_a_row_by_less_than_rounding(name: str) -> None:
-    # Kernels are chosen by the number of rows, and add up in another order. Each row's state may move by less than the
-    # plain model's distance from the truth, which is what bfloat16 costs anyway.
+    # Kernels are chosen by the number of rows and sum in another order. The difference must stay below the unfused
+    # model's distance from the float32 reference, which is the cost of bfloat16.
     model, exact = rounded(name)
     decoder = decoder_of(model)
     lengths = lengths_of(64, 850)

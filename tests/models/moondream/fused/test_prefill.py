@@ -20,7 +20,7 @@ LATER = [Span(31, 4), Span(9, 20), Span(26, 1), Span(1, 2)]
 
 
 class Case:
-    """Random inputs of some rows, and a cache of their own for each way to run them."""
+    """Random inputs of some rows, with a separate cache for each way to run them."""
 
     def __init__(self, model: MoondreamModel, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
         self.model, self.dtype = model, dtype
@@ -43,7 +43,7 @@ class Case:
         return positions, self.table[row, positions // PAGE] * PAGE + positions % PAGE
 
     def prompts(self, spans: list[Span], padding: int) -> PackedPrompts:
-        """The spans on one axis, and an unused row."""
+        """Pack the spans on one axis, with an unused row."""
         device = self.table.device
         places = [self.slots(row, span) for row, span in enumerate(spans)]
         positions, slots = (
@@ -76,7 +76,7 @@ class Case:
 
 
 def stored(cache: PagedCache) -> Tensor:
-    """What was written behind the scratch page; -1 where nothing was."""
+    """Return what was written behind the scratch page, and -1 elsewhere."""
     both = torch.stack((cache.keys[:, 1:].double(), cache.values[:, 1:].double()))
     return both.nan_to_num(-1.0)
 

@@ -114,7 +114,7 @@ REAL = dataclasses.replace(VisionConfig(), enc_n_layers=2)
 
 
 def real_encoder(seed: int = 0) -> VisionEncoder:
-    """Moondream 2's shape, two blocks of it, with the numbers that a layer keeps its scale with."""
+    """Two blocks of Moondream 2's shape, with weights that keep the scale of activations."""
     encoder = VisionEncoder(REAL)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
