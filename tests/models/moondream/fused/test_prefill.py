@@ -11,6 +11,7 @@ from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.runner.attention import PagedCache, PrefillAttention
+from photonlite.runner.slot import PromptRow
 from tests.kernels.prompts import Span, tiled
 from tests.tiny import CPU, tiny_config, tiny_model
 
@@ -68,9 +69,8 @@ class Case:
         states = []
         for row, (span, x) in enumerate(zip(spans, rows, strict=True)):
             positions, slots = self.slots(row, span)
-            cached = self.table[row : row + 1, : -(-span.start // PAGE)].long()
-            start = torch.tensor([span.start], device=self.table.device)
-            attention = PrefillAttention(self.caches[1], slots[None].long(), span.block, cached, start)
+            prompt = PromptRow(row, span.start, span.count, first=0, leading=0, block=span.block, job=None)
+            attention = PrefillAttention(self.caches[1], [prompt], slots, self.table)
             states.append(self.model.forward(x[None], positions[None], attention)[0, -1])
         return torch.stack(states)
 
