@@ -140,11 +140,11 @@ class WorkerPool(ABC, Generic[Process, Work, Result]):
         """Fail a job for which no process starts, and those that wait where no other process is left for them."""
         if not self.jobs.ended:
             LOGGER.error("a worker process does not start", exc_info=error)
-        self.jobs.finish(job, error)
         with self._lock:
             alone = not self._processes
         if alone:
             self.jobs.fail_waiting(error)
+        self.jobs.finish(job, error)  # last: who asks again because of it gets a new attempt
 
     def _serve(self, process: Process, job: Job[Work, Result]) -> None:
         with self._lock:

@@ -34,6 +34,14 @@ def module_command(module: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable or "python3", "-P", "-m", module, *arguments)
 
 
+class WorkerLostError(Exception):
+    """The worker ended instead of answering, or was killed: for `reason`."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class WorkerProcess:
     """A child process with a socket. One thread uses it; any thread may kill it.
 

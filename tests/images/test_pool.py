@@ -113,7 +113,9 @@ def test_crops_lie_in_the_buffer_they_were_given(bell: Bell) -> None:
     assert np.array_equal(given[0], cut_crops(make_image(), SPEC).pixels)
 
 
-def test_an_image_that_cannot_be_cut_says_so(pool: ImagePool, bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_to_cut_is_recorded_on_the_image(
+    pool: ImagePool, bell: Bell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
@@ -181,7 +183,7 @@ def test_several_images_are_refused_for_now(pool: ImagePool, source: Any) -> Non
         pool.prepare(source)
 
 
-def test_what_cannot_be_read_is_a_typed_error(pool: ImagePool) -> None:
+def test_unreadable_images_raise_typed_errors(pool: ImagePool) -> None:
     with pytest.raises(ImageNotFoundError):
         pool.prepare("nowhere.png")
     with pytest.raises(ImageTooLargeError):
@@ -249,7 +251,7 @@ def test_a_dropped_image_is_packed_again_when_asked_for(bell: Bell) -> None:
     assert np.array_equal(pixels_of(prepared.crops), np.asarray(make_image()))
 
 
-def test_images_too_large_for_the_device_are_cut_here(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_too_large_for_the_device_are_cut_on_the_host(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("photonlite.images.packing.MOST_BYTES", 3000)
     pool = packing(bell)
     small, large = pool.prepare(make_image(10, 10)), pool.prepare(make_image())
@@ -264,9 +266,7 @@ def test_images_too_large_for_the_device_are_cut_here(bell: Bell, monkeypatch: p
     assert np.array_equal(large.crops.pixels, cut_crops(make_image(), SPEC).pixels)
 
 
-def test_only_so_much_is_packed_ahead_and_what_is_let_go_of_makes_room(
-    bell: Bell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packing_ahead_is_bounded_and_released_images_make_room(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PACKED_AHEAD", 2 * 3 * 40 * 30)
     pool = packing(bell)
     first, second, third = (pool.prepare(make_image(seed=seed)) for seed in range(3))
@@ -312,7 +312,7 @@ def test_work_ends_at_a_checkpoint_that_raises(pool: ImagePool, monkeypatch: pyt
         pool.prepare(make_image(), checkpoint=late)
 
 
-def test_an_image_that_is_named_in_time_passes_both_checkpoints(pool: ImagePool) -> None:
+def test_an_image_in_time_passes_both_checkpoints(pool: ImagePool) -> None:
     passed: list[int] = []
     pool.prepare(make_image(), checkpoint=lambda: passed.append(1))
 
@@ -320,7 +320,7 @@ def test_an_image_that_is_named_in_time_passes_both_checkpoints(pool: ImagePool)
     assert pool.decoded_bytes(make_image()) == 3 * 40 * 30
 
 
-def test_files_are_decoded_elsewhere_where_they_are_isolated_and_images_here(
+def test_isolated_files_are_decoded_in_workers_and_images_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image, path = make_image(), tmp_path / "image.png"

@@ -61,7 +61,7 @@ def made(mode: str, size: tuple[int, int]) -> Image.Image:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_decoder_takes_more_than_is_told_from_the_header(kind: str, tmp_path: Path) -> None:
+def test_no_decoder_takes_more_memory_than_its_header_announces(kind: str, tmp_path: Path) -> None:
     format, mode, options = KINDS[kind]
     peaks, told = [], []
     for size in ((800, 800), (3200, 3200)):

@@ -132,7 +132,7 @@ def taken(queue: JobQueue[Any, Any]) -> Job[Any, Any]:
     return job
 
 
-def test_jobs_are_taken_in_order_and_all_who_asked_get_the_result() -> None:
+def test_jobs_are_taken_in_order_and_every_future_gets_the_result() -> None:
     queue = make_queue(9)
     futures = [queue.add(one, one) for one in (A, B, A, C, B)]
 
@@ -186,7 +186,7 @@ def test_a_cancelled_future_gives_up_its_own_place_only() -> None:
         one.result()
 
 
-def test_what_runs_can_be_cancelled_and_joined_again() -> None:
+def test_a_running_job_can_be_abandoned_and_joined_again() -> None:
     queue = make_queue(2)
     first = queue.add(A, A)
     job = taken(queue)
@@ -212,7 +212,7 @@ def test_a_job_that_was_put_back_is_the_next_one_unless_all_its_futures_are_canc
     assert taken(queue).work == A
 
 
-def test_what_waits_can_fail_alone() -> None:
+def test_waiting_jobs_fail_without_running_ones() -> None:
     queue = make_queue(9)
     runs, waits = queue.add(A, A), queue.add(B, B)
     job = taken(queue)
@@ -225,7 +225,7 @@ def test_what_waits_can_fail_alone() -> None:
     assert not queue.add(B, B).done()
 
 
-def test_after_the_end_everything_fails_and_the_first_reason_stands() -> None:
+def test_an_ended_queue_fails_all_jobs_with_the_first_error() -> None:
     queue = make_queue(9)
     runs, waits = queue.add(A, A), queue.add(B, B)
     job = taken(queue)
@@ -255,7 +255,7 @@ def test_ending_in_the_middle_of_taking_leaves_nothing_to_take(monkeypatch: pyte
     assert str(outcome(waits)) == "closed"
 
 
-def test_each_who_waits_gets_an_error_of_its_own() -> None:
+def test_each_future_gets_its_own_error() -> None:
     queue = make_queue(9)
     futures = [queue.add(A, A), queue.add(A, A)]
     try:
@@ -269,7 +269,7 @@ def test_each_who_waits_gets_an_error_of_its_own() -> None:
     assert errors[1].__traceback__ is None
 
 
-def test_a_future_may_ask_for_more_when_it_is_done() -> None:
+def test_a_done_callback_may_add_a_job() -> None:
     queue = make_queue(9)
     more: list[Future[Any]] = []
     queue.add(A, A).add_done_callback(lambda _: more.append(queue.add(B, B)))

@@ -62,7 +62,9 @@ class AutomatonCache:
         with self._lock:
             self._refusals.pop((cache_salt, spec), None)
             self._refusals[cache_salt, spec] = error, time.monotonic() + REFUSED_S
-            while len(self._refusals) > _REFUSALS or self._refused_letters() > _REFUSED_LETTERS:
+            while (
+                len(self._refusals) > _REFUSALS or sum(len(one.source) for _, one in self._refusals) > _REFUSED_LETTERS
+            ):
                 self._refusals.popitem(last=False)
 
     def _drop(self) -> None:
@@ -71,6 +73,3 @@ class AutomatonCache:
         self._held[cache_salt] -= size
         if not self._automata[cache_salt]:
             del self._automata[cache_salt], self._held[cache_salt]
-
-    def _refused_letters(self) -> int:
-        return sum(len(spec.source) for _, spec in self._refusals)

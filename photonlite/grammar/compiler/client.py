@@ -18,7 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Final, Literal
+from typing import Final
 
 from photonlite.errors import (
     EngineError,
@@ -35,7 +35,7 @@ from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.processes.jobs import Job, JobQueue, copied, settle_future
 from photonlite.processes.pool import WorkerPool
-from photonlite.processes.worker import KILLED_FROM_OUTSIDE, WorkerProcess, module_command
+from photonlite.processes.worker import KILLED_FROM_OUTSIDE, WorkerLostError, WorkerProcess, module_command
 
 LOGGER = logging.getLogger(__name__)
 
@@ -134,18 +134,6 @@ class GrammarCompiler:
         self._pool.close()
 
 
-class GrammarWorkerLostError(Exception):
-    """A worker ended instead of answering.
-
-    "not taken": before it had read the job. "crashed": of what it computed, or of its memory limit. "killed": from
-    outside, as by the kernel for want of memory. "late": it took too long, and was killed for that.
-    """
-
-    def __init__(self, reason: Literal["not taken", "crashed", "killed", "late"]) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
 class CompileProcess(WorkerProcess):
     """A process that compiles one spec after the other. One thread uses it; any thread may kill it."""
 
@@ -156,7 +144,8 @@ class CompileProcess(WorkerProcess):
         """Return the automaton of a spec or the error that the worker met, and its bytes.
 
         Raises:
-            GrammarWorkerLostError: The process ended, or was killed because it took more than `limit_s` seconds.
+            WorkerLostError: The process ended before it had read the job ("not taken"), because of the job ("crashed"),
+                by a signal from outside ("killed"), or was killed after `limit_s` seconds ("late").
         """
         deadline, taken = time.monotonic() + limit_s, False
         try:
@@ -166,10 +155,10 @@ class CompileProcess(WorkerProcess):
             data = self.receive(deadline)
         except TimeoutError as cause:
             self.close()
-            raise GrammarWorkerLostError("late") from cause
+            raise WorkerLostError("late") from cause
         except (OSError, EOFError) as cause:
             killed = self.wait_exit() in KILLED_FROM_OUTSIDE
-            raise GrammarWorkerLostError("not taken" if not taken else "killed" if killed else "crashed") from cause
+            raise WorkerLostError("not taken" if not taken else "killed" if killed else "crashed") from cause
         # Only this program's own processes are trusted with this: a pickle from elsewhere could run anything.
         return pickle.loads(data), len(data)
 
@@ -236,7 +225,7 @@ class _CompilePool(WorkerPool[CompileProcess, _Work, Automaton]):
         spec, cache_salt = job.work
         try:
             reply, size = process.ask(spec, self._limit_s)
-        except GrammarWorkerLostError as lost:
+        except WorkerLostError as lost:
             return self._after_loss(process, job, lost.reason)
         with self._lock:
             self.finished += 1

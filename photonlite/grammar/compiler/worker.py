@@ -14,6 +14,7 @@ import contextlib
 import gc
 import json
 import pickle
+import resource
 import signal
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,11 +27,6 @@ from photonlite.grammar.automata.trie import TokenTrie
 from photonlite.grammar.json_schema.reader import ANY_OBJECT, read_schema
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.processes.messages import connect_to_parent, receive_message, send_message, send_ready
-
-try:
-    import resource
-except ImportError:  # there is none on Windows
-    resource = None  # type: ignore[assignment]
 
 Build = Callable[[GrammarSpec], Any]
 
@@ -64,9 +60,9 @@ def serve(prepare: Callable[[Sequence[bytes], SpecialIds], Build]) -> None:
         while True:
             spec = pickle.loads(receive_message(connection))
             send_message(connection, b"taken")  # if the process ends from here on, the job may be the cause
-            _alarm(2 * limit_s + 5)
+            signal.setitimer(signal.ITIMER_REAL, 2 * limit_s + 5)  # kills the process, even inside a library
             send_message(connection, _outcome(build, spec, memory))
-            _alarm(0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
             gc.collect()
 
 
@@ -92,18 +88,10 @@ def _typed(error: BaseException, spec: GrammarSpec, memory: int) -> GrammarError
 
 def _limit_memory(size: int) -> None:
     """Limit the address space, where the system knows such limits and none that is lower has been set."""
-    if resource is None:
-        return
     with contextlib.suppress(OSError, ValueError):
         now, most = resource.getrlimit(resource.RLIMIT_AS)
         if now == resource.RLIM_INFINITY or now > size:
             resource.setrlimit(resource.RLIMIT_AS, (size, most))
-
-
-def _alarm(seconds: float) -> None:
-    """Have the process killed after some seconds, even inside a library; 0 takes that back."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 if __name__ == "__main__":

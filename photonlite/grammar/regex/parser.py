@@ -61,7 +61,7 @@ def parse_regex(pattern: str) -> Node:
     reader = _Reader(pattern)
     node = reader.either()
     if reader.rest:
-        reader.refuse("a ) without its (")
+        reader.refuse("this ) closes no group")
     return node
 
 
@@ -76,9 +76,8 @@ class _Reader:
         return self._at < len(self._pattern)
 
     def refuse(self, what: str) -> NoReturn:
-        raise GrammarError(
-            f"the pattern has {what} at character {self._at}: {self._pattern[self._at : self._at + 20]!r}"
-        )
+        place = f"character {self._at} ({self._pattern[self._at : self._at + 20]!r})" if self.rest else "its end"
+        raise GrammarError(f"the pattern is not accepted at {place}: {what}")
 
     def _next(self, text: str) -> bool:
         found = self._pattern.startswith(text, self._at)
@@ -109,10 +108,10 @@ class _Reader:
             return part
         if isinstance(part, Anchor):
             self._at = begin
-            self.refuse("a repetition of ^ or $")
+            self.refuse("^ and $ cannot be repeated")
         self._next("?")  # lazy or greedy, the texts are the same
         if self.rest and (self._pattern[self._at] in "*+?" or _COUNT.match(self._pattern, self._at)):
-            self.refuse("a repetition of a repetition (or a possessive one), which needs a group around the first")
+            self.refuse("to repeat a repetition, put a group around it (possessive ones are not supported)")
         return Repetition(part, *counts)
 
     def _counts(self) -> tuple[int, int | None] | None:
@@ -120,7 +119,7 @@ class _Reader:
             if self._next(sign):
                 return counts
         if re.compile(r"\{,[0-9]*\}").match(self._pattern, self._at):
-            self.refuse("a repetition without its least number, such as {0,3}")
+            self.refuse("a repetition needs a lower bound, such as {0,3}")
         found = self._take(_COUNT)
         if found is None:
             return None
@@ -129,7 +128,7 @@ class _Reader:
             raise GrammarTooLargeError(f"the pattern repeats something {found.group()}, over the limit of {MAX_COUNT}")
         if len(numbers) == 2 and numbers[0] > numbers[1]:
             self._at = found.start()
-            self.refuse("a repetition whose numbers are the wrong way round")
+            self.refuse("the bounds of this repetition are in the wrong order")
         if not found.group(2):
             return numbers[0], numbers[0]
         return numbers[0], numbers[1] if len(numbers) == 2 else None
@@ -141,7 +140,7 @@ class _Reader:
         if letter == "[":
             return self._set()
         if letter in "*+?" or _COUNT.match(self._pattern, self._at):
-            self.refuse("a repetition of nothing")
+            self.refuse("there is nothing to repeat")
         if letter == "\\":
             return self._escape()
         self._at += 1
@@ -152,20 +151,20 @@ class _Reader:
     def _literal(self, letter: str) -> Item:
         number = ord(letter)
         if unicodedata.category(letter) == "Cs":
-            self.refuse("half a character (a surrogate), which is not text")
+            self.refuse("a surrogate is half a character and no text")
         return span(number, number)
 
     def _group(self) -> Node:
         if not self._take(_OPENING):
             if _FLAGS.match(self._pattern, self._at):
-                self.refuse("flags, which cannot be enforced (write out both cases, such as [aA]),")
-            self.refuse("a kind of group that is not supported (look-around, conditions)")
+                self.refuse("flags are not supported: write out both cases, such as [aA]")
+            self.refuse("this kind of group is not supported (look-around, conditions)")
         self._depth += 1
         if self._depth > MAX_GROUPS:
             raise GrammarTooLargeError(f"the pattern has groups more than {MAX_GROUPS} deep: make it flatter")
         node = self.either()
         if not self._next(")"):
-            self.refuse("an end before the ) of a group")
+            self.refuse("a group is not closed: add its )")
         self._depth -= 1
         return node
 
@@ -181,7 +180,7 @@ class _Reader:
         if found := self._take(_CODE):
             number = int(next(group for group in found.groups() if group), 16)
             if number > 0x10FFFF:
-                self.refuse("a number before this that is no character's")
+                self.refuse("the code before this belongs to no character")
             return self._literal(chr(number))
         if found := self._take(_CATEGORY):
             return Item("\\" + found.group(), None)
@@ -194,7 +193,7 @@ class _Reader:
             return span(8, 8)
         if not letter or letter.isalnum():
             self._at -= 2
-            self.refuse("an escape that is not supported (boundaries and back-references are none of an automaton)")
+            self.refuse("this escape is not supported (nor are boundaries and back-references)")
         return self._literal(letter)
 
     def _set(self) -> Characters:
@@ -205,11 +204,11 @@ class _Reader:
         while not self._next("]"):
             if not self.rest:
                 self._at = begin
-                self.refuse("a [ without its ]")
+                self.refuse("this set is not closed: add its ]")
             items.append(self._range(negated))
         if not items:
             self._at = begin
-            self.refuse(r"an empty set (a ] in a set is written \])")
+            self.refuse(r"this set is empty (write a ] in a set as \])")
         return Characters(tuple(items), negated)
 
     def _range(self, negated: bool) -> Item:
@@ -220,7 +219,7 @@ class _Reader:
         high = self._member(negated)
         if low.single is None or high.single is None or low.single > high.single:
             self._at = begin
-            self.refuse("a range of characters without two ends in order")
+            self.refuse("a range needs two characters in order")
         return span(low.single, high.single)
 
     def _member(self, negated: bool) -> Item:
@@ -228,6 +227,6 @@ class _Reader:
         if letter == "\\":
             return self._escaped(negated=negated, inside=True)
         if self._pattern.startswith(("[:", "[.", "[="), self._at):
-            self.refuse(r"a named set inside a set (a [ in a set is written \[)")
+            self.refuse(r"named sets are not supported (write a [ in a set as \[)")
         self._at += 1
         return self._literal(letter)

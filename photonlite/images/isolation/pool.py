@@ -20,10 +20,11 @@ from typing import Final
 
 from photonlite.config import ImageLimits
 from photonlite.errors import EngineError, ImageBusyError, ImageTooLargeError, SettingsError
-from photonlite.images.isolation.process import Admit, DecodeProcess, DecoderLostError
+from photonlite.images.isolation.process import Admit, DecodeProcess
 from photonlite.images.source import DecodedImage
 from photonlite.processes.jobs import Job, JobQueue
 from photonlite.processes.pool import WorkerPool
+from photonlite.processes.worker import WorkerLostError
 
 MOST_SLOW: Final = 4  # slow images for which an additional process is started; further ones occupy the pool's own
 MOST_WAITING: Final = 1024  # images that may wait for a worker
@@ -112,7 +113,7 @@ class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
         """Decode an image, with a second attempt where its worker is killed from outside."""
         try:
             return process.decode(work[0], self.limits, work[1])
-        except DecoderLostError as lost:
+        except WorkerLostError as lost:
             job.lost["killed"] += 1
             if job.lost["killed"] == 1:
                 return None

@@ -15,7 +15,7 @@ from PIL import Image
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageShapeError, ImageTimeoutError, ImageTooLargeError
 from photonlite.images.source import DecodedImage
-from photonlite.processes.worker import KILLED_FROM_OUTSIDE, WorkerProcess, module_command
+from photonlite.processes.worker import KILLED_FROM_OUTSIDE, WorkerLostError, WorkerProcess, module_command
 
 Admit: TypeAlias = Callable[[int], None]
 """Called with the bytes that decoding needs before they are allocated; an exception ends the job and is raised."""
@@ -30,10 +30,6 @@ _ERRORS: Final[dict[str, type[ImageError]]] = {
     kind.__name__: kind for kind in (ImageDecodeError, ImageShapeError, ImageTooLargeError)
 }
 """Errors that a worker may answer with."""
-
-
-class DecoderLostError(Exception):
-    """The worker was killed for a reason other than its image."""
 
 
 class DecodeProcess(WorkerProcess):
@@ -72,7 +68,7 @@ class DecodeProcess(WorkerProcess):
 
         Raises:
             ImageError: What `load_image` raises, or the image takes more CPU time or memory than its size allows.
-            DecoderLostError: The worker was killed from outside.
+            WorkerLostError: The worker was killed from outside.
             BaseException: What `admit` raised.
         """
         self._begun = self._cpu_clock()
@@ -156,7 +152,7 @@ class DecodeProcess(WorkerProcess):
                 "save it again as a plain JPEG or PNG, or raise decode_cpu_s (PHOTONLITE_DECODE_CPU_S)"
             )
         if code in KILLED_FROM_OUTSIDE:
-            return DecoderLostError(f"signal {-code}")
+            return WorkerLostError(f"signal {-code}")
         return ImageDecodeError(f"the decoder crashed at the image (exit code {code}): save it again as JPEG or PNG")
 
     def _close_files(self) -> None:

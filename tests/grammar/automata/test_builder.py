@@ -125,7 +125,7 @@ def test_a_vocabulary_without_some_bytes_leaves_out_what_it_cannot_finish() -> N
         built("ax", few)
 
 
-def test_an_answer_is_over_where_what_might_follow_cannot_be_spelled() -> None:
+def test_an_answer_ends_where_no_continuation_can_be_spelled() -> None:
     few = Vocabulary((b"a", b"ax"))
 
     automaton = built("a|ax", few)
@@ -134,7 +134,7 @@ def test_an_answer_is_over_where_what_might_follow_cannot_be_spelled() -> None:
     assert built("a|axx", few).shortest == 1
 
 
-def test_ids_that_are_no_text_never_stand_for_their_bytes() -> None:
+def test_special_ids_never_stand_for_their_bytes() -> None:
     pieces = (b"a", b"b", b"c", *SINGLES)
     vocabulary = Vocabulary(SINGLES)
     vocabulary.trie = type(vocabulary.trie)(pieces)
@@ -156,7 +156,7 @@ def test_boxes_need_the_ids_that_carry_them() -> None:
     assert build_automaton(compile_dfa("a", native=True), EVERYTHING.trie, bare).distance.max() == 1
 
 
-def test_numbers_are_named_where_they_may_stand_and_only_there() -> None:
+def test_coordinate_and_size_ids_are_given_only_where_allowed() -> None:
     automaton = built(f"(?:{BOX}|[ab]{{40}})")
     first = automaton.allowed(automaton.start, PLENTY)
     second = automaton.allowed(automaton.after(automaton.start, COORDINATE), PLENTY)
@@ -169,7 +169,7 @@ def test_numbers_are_named_where_they_may_stand_and_only_there() -> None:
     assert (text_only.coordinate, text_only.size) == (None, None)
 
 
-def test_what_is_allowed_is_made_once() -> None:
+def test_allowed_objects_are_shared() -> None:
     automaton = built('"[^"]*"')
     state = automaton.after(automaton.start, EVERYTHING.pieces.index(b'"'))
 
@@ -177,7 +177,7 @@ def test_what_is_allowed_is_made_once() -> None:
     assert automaton.allowed(state, PLENTY).mask is not None
 
 
-def test_an_automaton_comes_back_from_a_pipe_as_it_was() -> None:
+def test_an_automaton_survives_pickling() -> None:
     automaton = built(NATIVE)
     first = automaton.allowed(automaton.start, PLENTY)
 
@@ -205,7 +205,7 @@ def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         built('"[^"]{0,90}"')
 
 
-def test_sets_are_kept_once_as_lists_or_as_bits() -> None:
+def test_token_sets_are_stored_once_as_lists_or_bits() -> None:
     writer = TokenSetWriter(100)
     many = np.arange(0, 2 * FEW + 2, 2, dtype=np.int32)
     kinds = np.full(len(many), OPENING, np.uint8)

@@ -49,7 +49,7 @@ def test_a_pattern_cannot_leave_the_group_around_it(pattern: str) -> None:
         compile_dfa(pattern, native=False)
 
 
-def test_what_matches_nothing_is_refused() -> None:
+def test_a_pattern_that_matches_nothing_is_refused() -> None:
     for pattern in (r"[^\x00-\U0010ffff]", r"a[^\x00-\U0010ffff]b"):
         with pytest.raises(GrammarError, match="matches no text"):
             compile_dfa(pattern, native=False)
@@ -115,7 +115,7 @@ def behaviour(targets: np.ndarray, gains: np.ndarray, state: int, depth: int) ->
 
 @settings(deadline=None)
 @given(TARGETS, GAINS, st.integers(0, 5))
-def test_rounds_tell_apart_what_can_be_seen_in_as_many_steps(
+def test_k_rounds_of_refinement_separate_states_that_differ_within_k_steps(
     targets: np.ndarray, gains: np.ndarray, rounds: int
 ) -> None:
     classes = np.zeros(6, np.int64)

@@ -21,7 +21,7 @@ def test_the_least_recently_used_is_forgotten_first() -> None:
     assert compiled.held == 9
 
 
-def test_what_is_too_large_by_itself_is_not_kept_and_drives_nothing_out() -> None:
+def test_an_automaton_over_the_limit_is_not_kept_and_evicts_nothing() -> None:
     compiled: Any = AutomatonCache(10)
     compiled.keep(A, "a", 9)
     compiled.keep(B, "b", 10)
@@ -29,7 +29,7 @@ def test_what_is_too_large_by_itself_is_not_kept_and_drives_nothing_out() -> Non
     assert (compiled.get(A), compiled.get(B), compiled.held) == ("a", None, 10)
 
 
-def test_what_is_kept_twice_counts_once() -> None:
+def test_an_automaton_kept_twice_counts_once() -> None:
     compiled: Any = AutomatonCache(10)
     compiled.keep(A, "a", 6)
     compiled.keep(A, "other", 6)
@@ -64,7 +64,7 @@ def test_only_so_many_refusals_are_remembered(monkeypatch: pytest.MonkeyPatch) -
     assert [compiled.get(one) for one in (A, B, C)] == [error, None, error]
 
 
-def test_long_refusals_drive_out_older_ones_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_specs_evict_refusals_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REFUSED_LETTERS", 10)
     compiled = AutomatonCache(10)
     error = GrammarTimeoutError("late")
@@ -78,7 +78,7 @@ def test_long_refusals_drive_out_older_ones_sooner(monkeypatch: pytest.MonkeyPat
     assert compiled.get(longer) is None
 
 
-def test_each_salt_has_its_own() -> None:
+def test_salts_share_nothing() -> None:
     compiled: Any = AutomatonCache(100)
     compiled.keep(A, "a", 3, "one")
     compiled.refuse(B, GrammarTimeoutError("late"), "one")
@@ -87,7 +87,7 @@ def test_each_salt_has_its_own() -> None:
     assert [compiled.get(one, cache_salt) for one in (A, B) for cache_salt in ("two", "")] == [None] * 4
 
 
-def test_the_salt_with_most_bytes_makes_room() -> None:
+def test_the_salt_with_the_most_bytes_is_evicted_first() -> None:
     compiled: Any = AutomatonCache(20)
     compiled.keep(A, "mine", 3, "one")
     for one in (A, B, C):

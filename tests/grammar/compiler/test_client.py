@@ -92,7 +92,7 @@ def test_workers_learn_the_vocabulary_once_and_all_automata_share_it() -> None:
     assert [automata[0].pieces[index] for index in range(len(PIECES))] == list(PIECES)
 
 
-def test_the_same_spec_is_compiled_once_for_all_who_ask_meanwhile(tmp_path: Path) -> None:
+def test_equal_specs_share_one_compilation(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     with compiling() as compiler:
         futures = [compiler.compile(gate.job) for _ in range(3)]
@@ -131,7 +131,7 @@ def test_several_workers_compile_at_once(tmp_path: Path) -> None:
         assert [answer(future) for future in futures] == ["both", "both"]
 
 
-def test_too_many_that_wait_are_refused(tmp_path: Path) -> None:
+def test_a_full_queue_refuses_specs(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     with compiling(max_waiting=1) as compiler:
         runs = compiler.compile(gate.job)
@@ -189,7 +189,7 @@ def test_time_counts_from_when_a_ready_worker_has_the_job(tmp_path: Path, monkey
 
 @pytest.mark.long
 @pytest.mark.parametrize("source", [f"die {signal.SIGABRT}", f"die {signal.SIGSEGV}", "ever"])
-def test_what_cost_a_worker_is_refused_at_once_for_a_while(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spec_that_cost_a_worker_is_refused_at_once_for_a_while(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with compiling(limit_s=0.2 if source == "ever" else LONG) as compiler:
         first = compiler.compile(spec(source)).exception(LONG)
         again = compiler.compile(spec(source))
@@ -232,7 +232,7 @@ def test_a_job_whose_workers_are_killed_from_outside_is_not_blamed_for_it() -> N
         assert ask(compiler, "give x") == "x"
 
 
-def test_memory_beyond_the_limit_of_a_job_is_the_jobs_own_fault() -> None:
+def test_exceeding_the_memory_limit_is_an_error_of_the_job() -> None:
     with compiling() as compiler:
         error = ask(compiler, "starve")
 
@@ -281,7 +281,7 @@ def test_a_caller_with_many_slow_jobs_leaves_a_worker_to_the_others(tmp_path: Pa
         assert [answer(future) for future in (slow, *more)] == ["", *map(str, range(9))]
 
 
-def test_what_one_salt_has_compiled_neither_serves_nor_tells_another(tmp_path: Path) -> None:
+def test_salts_share_neither_automata_nor_timing(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     with compiling() as compiler:
         mine = compiler.compile(spec("process"), cache_salt="a").result(LONG)
@@ -329,7 +329,7 @@ def test_a_job_that_was_not_taken_is_given_to_another_worker(times: int, monkeyp
         assert asked == ["give 0"] * min(3, times + 1) + ["give 1"]
 
 
-def test_quick_refusals_are_found_out_again_and_slow_ones_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_slow_refusals_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     with compiling() as compiler:
         errors = [ask(compiler, "refuse it") for _ in range(2)]
         assert [(type(error), str(error)) for error in errors] == [(GrammarTooLargeError, "it")] * 2
@@ -340,7 +340,7 @@ def test_quick_refusals_are_found_out_again_and_slow_ones_remembered(monkeypatch
         assert compiler.compile(spec("refuse it")).done()
 
 
-def test_automata_are_forgotten_when_they_take_too_much() -> None:
+def test_the_least_recently_used_automata_are_evicted_over_the_limit() -> None:
     with compiling(cache_bytes=25_000) as compiler:
         for size in (10_000, 10_001, 10_002):
             ask(compiler, f"large {size}")
@@ -433,7 +433,7 @@ def test_a_bug_fails_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ask(compiler, "give y") == "y"
 
 
-def test_closing_fails_what_is_open_ends_the_workers_and_refuses_the_rest(tmp_path: Path) -> None:
+def test_closing_fails_open_jobs_ends_the_workers_and_refuses_later_jobs(tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     with compiling(workers=2) as compiler:
         pid = ask(compiler, "process")

@@ -67,7 +67,7 @@ def test_any_object_needs_no_source(build: Any) -> None:
     assert not permits(automaton, *b"[1]")
 
 
-def test_what_cannot_be_compiled_is_a_typed_error(build: Any) -> None:
+def test_compile_errors_are_typed(build: Any) -> None:
     with pytest.raises(SchemaError) as caught:
         build(GrammarSpec("schema", '{"type": "integer", "multipleOf": 3}'))
     assert caught.value.keyword == "multipleOf"

@@ -1,4 +1,4 @@
-"""The worker process itself, spoken to over its socket; and what the package's own one imports."""
+"""The worker process over its socket, and what the real one imports."""
 
 import os
 import pickle
@@ -112,7 +112,7 @@ def test_memory_is_limited_and_running_out_of_it_is_a_typed_error(worker: Worker
 
 
 @pytest.mark.parametrize("most", [1 << 30, resource.RLIM_INFINITY])
-def test_a_lower_limit_of_whoever_started_it_stays(most: int) -> None:
+def test_a_lower_memory_limit_of_the_parent_is_kept(most: int) -> None:
     lower = f"import resource as r, runpy; r.setrlimit(r.RLIMIT_AS, ({1 << 30}, {most})); "
     command = (sys.executable, "-c", f"{lower}runpy.run_path({COMMAND[1]!r}, run_name='__main__')")
     with running(command) as worker:

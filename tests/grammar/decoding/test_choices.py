@@ -35,12 +35,12 @@ def test_a_choice_that_others_go_on_from_is_ended_by_the_end_id() -> None:
     assert feed(ChoiceGrammar(TRIE, 9), 12, 7).finish_reason == "stop"
 
 
-def test_what_is_no_choice_is_refused() -> None:
+def test_tokens_outside_the_choices_are_refused() -> None:
     with pytest.raises(ValueError, match="not allowed"):
         feed(ChoiceGrammar(TRIE, 9), 12, 31)
 
 
-def test_the_tree_tells_what_it_holds() -> None:
+def test_the_tree_lists_children_and_choices() -> None:
     assert (TRIE.shortest, TRIE.longest) == (2, 3)
     assert TRIE.children() == (9, 12, 31)
     assert TRIE.children((31,)) == (END, 4)
@@ -99,7 +99,7 @@ def test_what_is_allowed_at_a_place_is_made_once() -> None:
         ([((3, 4), 0), ((3, 4), 1)], "spelled alike"),
     ],
 )
-def test_what_cannot_be_told_apart_is_refused(spellings: list[tuple[tuple[int, ...], int]], message: str) -> None:
+def test_overlapping_branches_of_one_of_are_refused(spellings: list[tuple[tuple[int, ...], int]], message: str) -> None:
     with pytest.raises(GrammarError, match=message):
         ChoiceTrie(spellings, END)
 

@@ -102,12 +102,12 @@ def test_nothing_follows_the_end() -> None:
 
 
 @pytest.mark.parametrize("tokens", [[size], [x, end], [x, y, x]])
-def test_what_is_not_allowed_is_refused(tokens: list[Token]) -> None:
+def test_a_token_that_is_not_allowed_is_refused(tokens: list[Token]) -> None:
     with pytest.raises(ValueError, match="not allowed"):
         feed(DetectGrammar(PAIR, 10, 5), tokens)
 
 
-def test_a_budget_of_nothing_is_refused() -> None:
+def test_a_budget_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         TextGrammar(PAIR, 0)
 

@@ -42,7 +42,7 @@ def test_a_row_that_is_kept_cannot_be_changed_through_what_was_filled() -> None:
     assert bits(masks, allowed, 40) == [i == 3 for i in range(64)]
 
 
-def test_an_object_made_where_another_was_freed_gets_a_mask_of_its_own() -> None:
+def test_a_new_object_at_a_freed_address_gets_its_own_mask() -> None:
     masks = MaskCache(64)
 
     for number in range(4 * CACHED_ROWS):

@@ -77,7 +77,7 @@ def test_a_budget_closes_an_answer_in_time() -> None:
     assert write(grammar, "]").finish_reason == write(wider, "]").finish_reason == "length"
 
 
-def test_what_makes_the_way_no_longer_may_stand_while_a_token_is_left_over() -> None:
+def test_steady_tokens_are_allowed_while_a_token_is_left_over() -> None:
     grammar = write(typed('"[ab]*"!{3}', 7), '"')  # 6 left, 4 to the end
 
     assert grammar.allowed.permits(token("ab"))
@@ -107,7 +107,7 @@ def test_an_answer_that_ends_with_its_last_token_is_cut_only_if_it_might_have_go
 @pytest.mark.long
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(PATTERNS, st.integers(0, 12), st.integers(0, 2**32))
-def test_an_answer_that_says_stop_is_the_one_that_any_larger_budget_gives(pattern: Any, over: int, seed: int) -> None:
+def test_an_answer_that_stopped_does_not_change_with_a_larger_budget(pattern: Any, over: int, seed: int) -> None:
     automaton = EVERYTHING.automaton(compile_dfa(text(pattern), native=False))
 
     def greedy(budget: int) -> tuple[list[int], str | None]:

@@ -132,7 +132,7 @@ def repeats(text: bytes) -> bool:
     return False
 
 
-def test_a_name_that_was_begun_like_another_goes_on() -> None:
+def test_a_name_may_share_its_beginning_with_another() -> None:
     grammar = UniqueNamesGrammar(compiled("map"), 100)
     for text in ('{"', "a", '":', "1", ","):
         grammar.accept(token(text))
@@ -195,7 +195,7 @@ def test_an_answer_with_room_to_spare_is_not_cut() -> None:
     assert grammar.finish_reason == "stop"
 
 
-def test_a_budget_without_a_name_that_is_new_is_told() -> None:
+def test_a_budget_without_room_for_a_new_name_is_an_error() -> None:
     grammar = UniqueNamesGrammar(compiled("map"), 100)
     every = frozenset(bytes((letter,)) for letter in range(256))
     grammar._position = JsonPosition((every | {b""},), b"", quoted=True)

@@ -308,7 +308,7 @@ def lists(count: int) -> Any:
         ({"properties": {"a": {"$id": "y"}}}, "$id", "/properties/a"),
     ],
 )
-def test_what_would_not_be_enforced_is_refused_by_keyword_and_place(schema: Any, keyword: str, where: str) -> None:
+def test_unenforceable_keywords_are_refused_by_keyword_and_place(schema: Any, keyword: str, where: str) -> None:
     with pytest.raises(SchemaError) as caught:
         read_schema(schema)[0]
 
@@ -384,12 +384,12 @@ JUNK = st.recursive(
 @pytest.mark.long
 @settings(CASES, max_examples=400)
 @given(JUNK)
-def test_whatever_comes_is_read_or_refused_by_type(schema: Any) -> None:
+def test_any_json_is_read_or_refused_with_a_typed_error(schema: Any) -> None:
     with contextlib.suppress(GrammarError):
         read_schema(schema)[0]
 
 
-def test_an_end_is_never_asked_for_behind_an_object() -> None:
+def test_no_end_id_is_needed_after_an_object() -> None:
     automaton = EVERYTHING.automaton(compiled({"properties": {}}))
     tables = automaton.tables
 

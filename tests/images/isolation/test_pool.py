@@ -140,7 +140,7 @@ def test_cancelling_a_task_frees_its_worker_at_once() -> None:
         asyncio.run(main(pool))
 
 
-def test_closing_ends_what_runs_and_waits_and_every_process() -> None:
+def test_closing_fails_running_and_waiting_images_and_ends_every_process() -> None:
     gate = Gate()
     with opened(SLOW) as pool, ThreadPoolExecutor(2) as executor:
         running = executor.submit(pool.decode, BOMBS["jpeg_empty_scans"](), lambda _: gate.reached.set())

@@ -17,8 +17,9 @@ from photonlite.config import ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageTimeoutError, ImageTooLargeError
 from photonlite.images.decode import load_image
 from photonlite.images.isolation import process as module
-from photonlite.images.isolation.process import DecodeProcess, DecoderLostError
+from photonlite.images.isolation.process import DecodeProcess
 from photonlite.processes.messages import send_message
+from photonlite.processes.worker import WorkerLostError
 from tests.images.bombs import BOMBS, noise, png, saved
 
 LIMITS = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)
@@ -129,7 +130,7 @@ def test_a_worker_killed_from_outside_is_lost_and_ignores_signals_of_the_termina
             os.kill(process.pid, number)
 
         if number == signal.SIGKILL:
-            with pytest.raises(DecoderLostError):
+            with pytest.raises(WorkerLostError):
                 process.decode(data, ImageLimits(), send)
             assert process.exit_code == -signal.SIGKILL
         else:
@@ -177,7 +178,7 @@ def test_answers_of_a_worker_are_json_and_validated() -> None:
                     process.decode(b"data", ImageLimits())
                 theirs.sendall((2**60).to_bytes(8, "big"))
                 process.kill()
-                with pytest.raises(DecoderLostError):
+                with pytest.raises(WorkerLostError):
                     process.decode(b"data", ImageLimits())
             finally:
                 process._socket = real
