@@ -135,9 +135,6 @@ def cut_crops(
     """Cut an RGB image into the crop of the whole and the local crops of its tiling, in memory from `buffer`.
 
     Both are resized from the original by Pillow's Lanczos filter, and equal to its pixels to the last bit.
-
-    Raises:
-        ImageShapeError: The image is not RGB.
     """
     if image.mode != "RGB":
         raise ImageShapeError(f"crops are cut from RGB, not from mode {image.mode}: open the image with load_image")

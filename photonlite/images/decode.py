@@ -123,11 +123,7 @@ def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
 
 
 def file_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> bytes | None:
-    """Read the bytes of an image file without parsing them; None for a source that holds pixels.
-
-    Raises:
-        ImageError: As `load_image` raises for a source that cannot be read, or is over the limit of bytes.
-    """
+    """Read the bytes of an image file without parsing them; None for a source that holds pixels."""
     if isinstance(source, (Image.Image, DecodedImage, np.ndarray)):
         return None
     if isinstance(source, bytes):
@@ -187,10 +183,6 @@ def open_image(name: str, stream: IO[bytes], limits: ImageLimits) -> ImageFile.I
     """Read the header of an image file and check its size, without decoding pixels.
 
     `name` stands for the image in messages; the stream is at its start and can seek.
-
-    Raises:
-        ImageDecodeError: Empty, of an unknown format, or damaged.
-        ImageTooLargeError: Over the limit of pixels.
     """
     with decoder_errors(name, "an image"):
         head = stream.read(_LONGEST_SIGNATURE)
@@ -205,12 +197,7 @@ def open_image(name: str, stream: IO[bytes], limits: ImageLimits) -> ImageFile.I
 
 
 def decode_opened(name: str, image: ImageFile.ImageFile) -> Image.Image:
-    """Decode the pixels of an image from `open_image`, of which this holds the only reference, into upright RGB.
-
-    Raises:
-        ImageDecodeError: Truncated or damaged.
-        ImageShapeError: Float pixels outside the ranges of `photonlite.images.rgb`.
-    """
+    """Decode the pixels of an image from `open_image`, of which this holds the only reference, into upright RGB."""
     with decoder_errors(name, image.format or "an image"):
         image.load()
         orientation = _orientation(image)

@@ -133,11 +133,7 @@ class ImagePool:
             raise ModelError("the model is closed: load it again") from cause
 
     def hurry(self, job: Callable[[], None]) -> None:
-        """Run a job, for which the engine waits, before all that are queued.
-
-        Raises:
-            ModelError: The pool is closed.
-        """
+        """Run a job, for which the engine waits, before all that are queued."""
         self._urgent.append(job)
         # The first free thread runs it before its own job; this empty job makes sure that there is such a thread.
         self.submit(lambda: None)

@@ -54,11 +54,7 @@ class ParallelTasks:
         self._executor = executor
 
     def run_all(self, tasks: Sequence[Task]) -> None:
-        """Run all tasks, in any order and at the same time, and wait until the last is done.
-
-        Raises:
-            BaseException: What the first task to fail raised. The other tasks are run nonetheless.
-        """
+        """Run all tasks, in any order and at the same time, wait until the last is done, and raise the first error."""
         waiting = deque(tasks)
         done = threading.Semaphore(0)
         failures: list[BaseException] = []

@@ -30,12 +30,7 @@ _BLOCK: Final = 2**18  # values that are scaled at a time
 
 
 def image_to_rgb(image: Image.Image) -> Image.Image:
-    """Convert a loaded image of any Pillow mode to a new RGB image without metadata or shared memory.
-
-    Raises:
-        ImageShapeError: Values of mode I or F fit no scale of the module's table.
-        ValueError: Pillow cannot convert this mode to RGB.
-    """
+    """Convert a loaded image of any Pillow mode to a new RGB image without metadata or shared memory."""
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         values = np.asarray(image)
         rgb = Image.fromarray(_to_uint8(values, _full_scale(image, values), f"mode {image.mode}")).convert("RGB")
@@ -56,9 +51,6 @@ def array_to_rgb(array: npt.NDArray[Any]) -> Image.Image:
     Args:
         array: [H, W, 3], [H, W, 4] (alpha is dropped), [H, W, 1] or [H, W] (grey); uint8, or float in [0, 1].
             Any strides.
-
-    Raises:
-        ImageShapeError: Another shape or dtype, no pixels, NaN, or floats out of range.
     """
     _check_array(array)
     if array.ndim == 3:

@@ -42,14 +42,7 @@ ImageSource: TypeAlias = (
 
 @contextmanager
 def opened_source(source: ImageSource, limits: ImageLimits) -> Iterator[tuple[str, IO[bytes]]]:
-    """Open a source that is a file; yield its name for messages, and a seekable stream at its start.
-
-    Raises:
-        ImageNotFoundError: No file is at the path.
-        ImageDecodeError: It cannot be read.
-        ImageTooLargeError: Over the limit of bytes.
-        ImageError: `source` has an unsupported type.
-    """
+    """Open a source that is a file; yield its name for messages, and a seekable stream at its start."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = source.tobytes() if isinstance(source, memoryview) else source
         check_bytes("the image", len(data), limits)

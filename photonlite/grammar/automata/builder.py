@@ -35,12 +35,7 @@ _Reached = tuple[Effects, Int64Array]
 
 
 def build_automaton(dfa: Dfa, trie: TokenTrie, ids: SpecialIds, *, free_names: bool = False) -> AutomatonTables:
-    """Work out which tokens may stand in which state; special ids never stand for their bytes.
-
-    Raises:
-        GrammarError: The vocabulary cannot spell any answer.
-        GrammarTooLargeError: The sets of tokens are over a limit.
-    """
+    """Work out which tokens may stand in which state; special ids never stand for their bytes."""
     dfa, distance = _spellable(dfa, _usable_bytes(dfa, trie, ids))
     targets, column = columns_of(dfa.delta)
     steps = Steps(targets, column, distance)

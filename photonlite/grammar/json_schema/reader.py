@@ -46,12 +46,7 @@ ANY_OBJECT = mapping(anything(3)).text
 
 
 def read_schema(schema: Schema) -> tuple[str, bool]:
-    """Return the pattern of a schema, for a native `compile_dfa`, and whether objects may have names of any kind.
-
-    Raises:
-        SchemaError: It is malformed, or holds something that would not be enforced.
-        GrammarTooLargeError: It is nested too deeply, has too many values, or allows answers that are too long.
-    """
+    """Return the pattern of a schema, for a native `compile_dfa`, and whether objects may have names of any kind."""
     reader = _Reader(schema)
     return reader.read(schema, "", 0).text, reader.free_names
 
