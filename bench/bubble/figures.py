@@ -14,8 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from photonlite.observe.idle import busy_share, idle_intervals, step_starts
-from photonlite.observe.trace import Span
+from photonlite.observe.trace import Span, busy_share, idle_intervals, step_starts
 
 CYCLE = 3
 """Steps of a box: x, y and size, each with other heads. Periods are averaged over so many steps."""

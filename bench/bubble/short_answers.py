@@ -10,7 +10,7 @@ from bench.bubble.report import percent, table
 from bench.bubble.rounds import Rig, Round
 from bench.bubble.subjects import Subject, ending_at, engine_config, requests
 from photonlite.config import EngineConfig
-from photonlite.observe.idle import busy_share
+from photonlite.observe.trace import busy_share
 
 LENGTH = 3
 """Tokens of an answer, the end included."""

@@ -6,8 +6,8 @@ from PIL import Image
 
 from bench.bubble.comparison import Comparison, DepthFigures
 from bench.bubble.report import many
-from photonlite.observe.idle import step_starts
 from photonlite.observe.timeline import draw_timeline
+from photonlite.observe.trace import step_starts
 
 PERIODS = 4
 """Periods of blocking decoding that an image shows."""

@@ -12,7 +12,7 @@ from bench.bubble.figures import host_ticks, mean
 from bench.bubble.report import percent, table
 from bench.bubble.rounds import Rig, Round
 from bench.bubble.subjects import Subject, ending_at, engine_config, requests
-from photonlite.observe.idle import busy_intervals, busy_share, step_starts
+from photonlite.observe.trace import busy_intervals, busy_share, step_starts
 
 PROMPT, LENGTH = 100, 8000
 """Tokens of a prompt and of an answer on average; prompts differ by a fifth, and shrink with a small context."""

@@ -12,8 +12,7 @@ from PIL import Image
 from bench.bubble.report import table
 from bench.gpu.samples import median_of
 from photonlite.api import VisionModel
-from photonlite.observe.idle import busy_share
-from photonlite.observe.trace import Span
+from photonlite.observe.trace import Span, busy_share
 from photonlite.results import Metrics
 
 Ask = Callable[[VisionModel, Image.Image], Metrics]

@@ -1,9 +1,8 @@
 """Observability of the engine: metrics, a trace of every phase, and a drawing of it."""
 
-from photonlite.observe.idle import busy_share, idle_gaps, idle_per_period, step_starts
 from photonlite.observe.metrics import EngineMetrics, Histogram
 from photonlite.observe.timeline import Recording, draw_timeline
-from photonlite.observe.trace import Span, Tracer
+from photonlite.observe.trace import Span, Tracer, busy_share, idle_per_period, step_starts
 
 __all__ = [
     "EngineMetrics",
@@ -13,7 +12,6 @@ __all__ = [
     "Tracer",
     "busy_share",
     "draw_timeline",
-    "idle_gaps",
     "idle_per_period",
     "step_starts",
 ]

@@ -23,10 +23,20 @@ from typing import Any, Self
 from PIL import Image, ImageDraw
 
 from photonlite.errors import SettingsError
-from photonlite.observe.idle import Interval, busy_share, idle_intervals, idle_per_period, step_starts
 from photonlite.observe.lanes import Axis, Bars, Piece, visible_pieces
 from photonlite.observe.metrics import format_seconds
-from photonlite.observe.trace import TRACKS, Span, Tracer, Track, save_trace
+from photonlite.observe.trace import (
+    TRACKS,
+    Interval,
+    Span,
+    Tracer,
+    Track,
+    busy_share,
+    idle_intervals,
+    idle_per_period,
+    save_trace,
+    step_starts,
+)
 from photonlite.results.drawing.style import Color, load_font, text_color
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP")

@@ -116,11 +116,7 @@ def _numbers(entry: Any) -> Sequence[float]:
 
 
 def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool) -> int:
-    """Return how many tokens may follow a prompt: the last one needs no position, as nothing is computed from it.
-
-    Raises:
-        CapacityError: The prompt alone exceeds the context.
-    """
+    """Return how many tokens may follow a prompt: the last one needs no position, as nothing is computed from it."""
     before = prompts.prefix_length if with_image else 1
     needed = before + len(prompt)
     if needed > prompts.max_context:

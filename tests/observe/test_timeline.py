@@ -109,7 +109,7 @@ def test_a_window_shows_its_part_and_the_gap_it_cuts_through():
     assert len(columns_of(pixels, rows["upload"], LANE)) > PIXELS - 40
 
 
-def test_before_the_first_and_after_the_last_compute_span_nothing_is_red():
+def test_only_gaps_between_compute_spans_are_red():
     spans = [span("host", "plan", 0.0, 0.01), span("compute", "forward", 0.004, 0.006)]
     pixels = np.asarray(draw_timeline(spans))
     rows = rows_of(pixels)
@@ -141,14 +141,14 @@ def test_the_image_says_what_it_shows(monkeypatch):
     assert "encode" not in written
 
 
-def test_what_lies_outside_the_window_counts_for_nothing(monkeypatch):
+def test_spans_outside_the_window_are_ignored(monkeypatch):
     written = texts_of(monkeypatch, SPANS, start=1000.0, end=1000.0058)
     assert "100.0%" in written
     assert "prefill" not in written
     assert "launch" not in texts_of(monkeypatch, SPANS, start=1000.002)
 
 
-def test_a_gap_too_narrow_for_a_line_of_text_gets_its_time_upright(monkeypatch):
+def test_labels_of_narrow_gaps_are_upright(monkeypatch):
     spans = [span("compute", "forward", 0.0, 4e-3), span("compute", "forward", 4.3e-3, 10e-3)]
     assert "300 us" in texts_of(monkeypatch, [*spans, span("compute", "forward", 11e-3, 12e-3)])
 

@@ -17,7 +17,7 @@ def test_spans_come_back_in_the_order_in_which_they_were_recorded():
     ]
 
 
-def test_the_oldest_spans_go_when_the_ring_is_full_and_are_counted():
+def test_a_full_ring_drops_and_counts_the_oldest_spans():
     tracer = Tracer(capacity=3)
     for step in range(5):
         tracer.span("host", "plan", float(step), step + 0.5, step=step)

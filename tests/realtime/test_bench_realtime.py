@@ -44,7 +44,7 @@ def test_frames_of_the_clip_never_repeat() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--bulk", "-1"], ["--only", "caption"]])
-def test_senseless_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         realtime.main(arguments)
     assert "error: " in capsys.readouterr().err

@@ -31,7 +31,7 @@ def times(time: Time, frames: Iterator[int], rate: float | None) -> list[float]:
     return [time.now for _ in paced(frames, rate, time.clock, time.wait)]
 
 
-def test_frames_come_at_the_rate_whatever_each_of_them_costs() -> None:
+def test_frames_come_at_the_rate_however_long_each_takes() -> None:
     time = Time()
 
     assert times(time, time.source(0, 0.05, 0.09, 0, 0.02), 10) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
@@ -43,14 +43,14 @@ def test_a_source_that_falls_behind_does_not_catch_up_in_a_burst() -> None:
     assert times(time, time.source(0, 0.5, 0, 0), 10) == pytest.approx([0, 0.5, 0.6, 0.7])
 
 
-def test_without_a_rate_frames_come_as_they_are() -> None:
+def test_without_a_rate_frames_are_not_delayed() -> None:
     time = Time()
 
     assert times(time, time.source(0, 0.5, 0.01), None) == pytest.approx([0, 0.5, 0.51])
 
 
 @pytest.mark.parametrize("rate", [None, 10.0])
-def test_a_stopped_source_gives_no_more(rate: float | None) -> None:
+def test_a_stopped_feed_submits_no_more_frames(rate: float | None) -> None:
     time = Time()
 
     assert len(list(paced(time.source(0, 0, 0), rate, time.clock, lambda seconds: True))) == (0 if rate is None else 1)
@@ -86,14 +86,14 @@ def test_an_empty_source_is_not_repeated(loop: RealtimeLoop) -> None:
     assert feed.ended
 
 
-def test_a_duration_ends_it(loop: RealtimeLoop) -> None:
+def test_a_feed_ends_after_its_duration(loop: RealtimeLoop) -> None:
     with Feed(loop, open_source(["a"]), rate=1000, duration_s=0.01, repeat=True) as feed:
         feed.join(GUARD)
 
     assert feed.ended
 
 
-def test_what_a_source_raises_is_told_to_who_waits(loop: RealtimeLoop) -> None:
+def test_errors_of_a_source_are_raised_by_join(loop: RealtimeLoop) -> None:
     def broken() -> Iterator[str]:
         yield "a"
         raise OSError("unplugged")
@@ -102,7 +102,7 @@ def test_what_a_source_raises_is_told_to_who_waits(loop: RealtimeLoop) -> None:
         feed.join(GUARD)
 
 
-def test_a_closed_loop_ends_it(loop: RealtimeLoop) -> None:
+def test_a_feed_ends_when_its_loop_is_closed(loop: RealtimeLoop) -> None:
     with Feed(loop, open_source(["a"]), rate=1000, repeat=True) as feed:
         next(iter(loop))
         loop.close()
@@ -112,6 +112,6 @@ def test_a_closed_loop_ends_it(loop: RealtimeLoop) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"rate": 0}, {"rate": float("inf")}, {"duration_s": -1}])
-def test_senseless_limits_are_refused(loop: RealtimeLoop, limits: dict[str, float]) -> None:
+def test_impossible_limits_are_refused(loop: RealtimeLoop, limits: dict[str, float]) -> None:
     with pytest.raises(SettingsError):
         Feed(loop, open_source(["a"]), **limits)

@@ -6,7 +6,7 @@ from photonlite.errors import InputError, PromptError, SettingsError, SpatialRef
 from photonlite.realtime.frames import Question
 
 
-def test_what_is_left_out_stays() -> None:
+def test_arguments_left_out_of_a_change_are_kept() -> None:
     question = Question.of("point", object=" mug ", deadline_ms=33, settings={"max_objects": 3})
 
     changed = question.changed({"object": "key"})
@@ -15,11 +15,11 @@ def test_what_is_left_out_stays() -> None:
     assert question.arguments["object"] == "mug"
 
 
-def test_a_deadline_can_be_lifted() -> None:
+def test_a_deadline_can_be_removed() -> None:
     assert Question.of("caption", deadline_ms=33).changed({"deadline_ms": None}).deadline_s is None
 
 
-def test_naming_a_task_begins_anew_but_for_the_deadline() -> None:
+def test_naming_a_task_resets_all_but_the_deadline() -> None:
     point = Question.of("point", object="mug", spatial_refs=[(0.5, 0.5)], deadline_ms=33)
 
     assert point.changed({"task": "point", "object": "key"}) == Question("point", {"object": "key"}, 0.033)
@@ -49,7 +49,7 @@ def test_naming_a_task_begins_anew_but_for_the_deadline() -> None:
         ({"deadline_ms": 10**400}, SettingsError, "deadline_ms is 1000"),
     ],
 )
-def test_what_cannot_be_asked_is_told_before_any_frame(
+def test_unusable_questions_are_refused_before_any_frame(
     changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):

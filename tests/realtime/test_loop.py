@@ -63,7 +63,7 @@ def test_the_newest_waiting_frame_is_asked_about_next(loop: RealtimeLoop, model:
     assert loop.stats.dropped["superseded"] == 2
 
 
-def test_the_model_is_asked_with_what_is_left_of_the_deadline_and_before_bulk_work(model: FakeModel) -> None:
+def test_requests_carry_the_remaining_deadline_and_realtime_priority(model: FakeModel) -> None:
     with RealtimeLoop(model, object="mug", deadline_ms=5000, settings={"max_objects": 2}) as loop:  # type: ignore[arg-type]
         loop.submit("a")
         ask = model.next()
@@ -91,7 +91,7 @@ def test_latest_gives_the_newest_result_and_its_age(model: FakeModel) -> None:
         assert (latest.latency_s, latest.age_s) == (0.5, 2.0)
 
 
-def test_a_failing_frame_is_told_and_the_next_one_is_answered(
+def test_a_failing_frame_is_reported_and_the_next_one_is_answered(
     loop: RealtimeLoop, model: FakeModel, heard: Heard, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "photonlite")
@@ -109,7 +109,7 @@ def test_a_failing_frame_is_told_and_the_next_one_is_answered(
     assert caplog.text.count("no image at all") == 1
 
 
-def test_a_missed_deadline_is_no_failure(model: FakeModel, heard: Heard) -> None:
+def test_a_missed_deadline_is_not_a_failure(model: FakeModel, heard: Heard) -> None:
     with RealtimeLoop(model, object="mug", deadline_ms=1000, on_error=heard.on_error) as loop:  # type: ignore[arg-type]
         loop.submit("a")
         model.next().fail(DeadlineError("too late"))
@@ -117,7 +117,7 @@ def test_a_missed_deadline_is_no_failure(model: FakeModel, heard: Heard) -> None
     assert (loop.stats.missed, loop.stats.failed, heard.failures) == (1, 0, [])
 
 
-def test_a_changed_prompt_holds_from_the_next_frame(loop: RealtimeLoop, model: FakeModel, heard: Heard) -> None:
+def test_a_changed_prompt_takes_effect_with_the_next_frame(loop: RealtimeLoop, model: FakeModel, heard: Heard) -> None:
     loop.submit("a")
     first = model.next()
     loop.submit("b")
@@ -135,7 +135,7 @@ def test_a_changed_prompt_holds_from_the_next_frame(loop: RealtimeLoop, model: F
     ]
 
 
-def test_what_the_model_cannot_do_is_refused_at_once(loop: RealtimeLoop, model: FakeModel) -> None:
+def test_unsupported_tasks_are_refused_at_once(loop: RealtimeLoop, model: FakeModel) -> None:
     with pytest.raises(UnsupportedSkillError, match="not trained for segment"):
         loop.change(task="segment", object="mug")
     with pytest.raises(UnsupportedSkillError):
@@ -143,7 +143,7 @@ def test_what_the_model_cannot_do_is_refused_at_once(loop: RealtimeLoop, model: 
     assert loop.question.task == "detect"
 
 
-def test_a_callback_that_raises_is_counted_and_stops_nothing(
+def test_a_raising_callback_is_counted_and_the_loop_goes_on(
     model: FakeModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(result: FrameResult) -> None:
@@ -172,7 +172,7 @@ def test_the_next_frame_is_asked_about_while_a_callback_runs(model: FakeModel) -
     assert (loop.stats.answered, loop.stats.callback_errors) == (2, 0)
 
 
-def test_arrays_are_copied_so_that_the_camera_may_go_on(loop: RealtimeLoop, model: FakeModel) -> None:
+def test_arrays_are_copied_so_that_the_camera_can_reuse_its_buffer(loop: RealtimeLoop, model: FakeModel) -> None:
     frame = np.zeros((4, 4, 3), np.uint8)
     loop.submit(frame)
     frame[:] = 255
@@ -232,7 +232,7 @@ def test_a_coroutine_that_waits_can_be_cancelled(loop: RealtimeLoop) -> None:
     loop.close()
 
 
-def test_closing_finishes_what_is_there(model: FakeModel, heard: Heard) -> None:
+def test_closing_answers_the_frames_already_submitted(model: FakeModel, heard: Heard) -> None:
     loop = RealtimeLoop(model, object="mug", on_result=heard.on_result)  # type: ignore[arg-type]
     loop.submit("a")
     first = model.next()

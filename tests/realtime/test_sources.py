@@ -80,7 +80,7 @@ def test_an_iterable_gives_its_items_and_a_list_gives_them_again() -> None:
 
 
 @pytest.mark.parametrize(("source", "number"), [(1, 1), ("0", 0), ("camera:2", 2), ("/dev/video3", 3)])
-def test_cameras_come_at_their_own_pace(monkeypatch: pytest.MonkeyPatch, source: str | int, number: int) -> None:
+def test_cameras_have_no_rate(monkeypatch: pytest.MonkeyPatch, source: str | int, number: int) -> None:
     monkeypatch.setattr(sources, "camera_frames", lambda asked: iter([asked]))
     frames = open_source(source)
 
@@ -98,12 +98,12 @@ def test_cameras_come_at_their_own_pace(monkeypatch: pytest.MonkeyPatch, source:
         (lambda folder: True, InputError, "an object of type bool is not a source"),
     ],
 )
-def test_what_is_no_source_is_told_at_once(tmp_path: Path, make: Any, error: type[Exception], message: str) -> None:
+def test_unknown_sources_are_refused(tmp_path: Path, make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         open_source(make(tmp_path))
 
 
-def test_a_broken_file_is_told_at_once(tmp_path: Path) -> None:
+def test_broken_files_are_refused_when_opened(tmp_path: Path) -> None:
     (tmp_path / "clip.webp").write_bytes(b"RIFF")
 
     with pytest.raises(ImageDecodeError, match=r"clip\.webp"):

@@ -36,7 +36,7 @@ def answered(state: LoopState, clock: Clock, seconds: float) -> FrameResult:
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, 400, 40))
-def test_every_history_keeps_the_books(first: int) -> None:
+def test_every_frame_is_counted_once_in_random_histories(first: int) -> None:
     for seed in range(first, first + 40):
         Simulation(seed).run(200)
 
@@ -69,7 +69,7 @@ def test_the_newest_frame_wins_and_the_older_one_is_counted(clock: Clock) -> Non
     assert state.stats().dropped["superseded"] == 2
 
 
-def test_a_waiting_frame_is_asked_what_holds_when_it_begins(clock: Clock) -> None:
+def test_a_waiting_frame_is_asked_the_question_valid_when_it_begins(clock: Clock) -> None:
     state = loop_state(clock)
     state.submit("a")
     state.change({"object": "key"})
@@ -108,7 +108,7 @@ def test_a_late_result_is_handed_out_and_counted_as_missed(clock: Clock) -> None
     assert (stats.answered, stats.late, stats.missed) == (2, 1, 1)
 
 
-def test_what_the_engine_gave_up_at_its_deadline_is_a_drop(clock: Clock) -> None:
+def test_a_frame_given_up_at_its_deadline_is_counted_as_dropped(clock: Clock) -> None:
     state = loop_state(clock, deadline_ms=33)
     state.submit("a")
     job = state.begin()
@@ -119,7 +119,7 @@ def test_what_the_engine_gave_up_at_its_deadline_is_a_drop(clock: Clock) -> None
     assert (stats.failed, stats.dropped["deadline"], stats.missed) == (0, 1, 1)
 
 
-def test_failures_are_counted_by_their_names(clock: Clock) -> None:
+def test_failures_are_counted_by_error_name(clock: Clock) -> None:
     state = loop_state(clock)
     for error in (ValueError("a"), ValueError("b"), OSError("c")):
         state.submit("a")
@@ -131,7 +131,7 @@ def test_failures_are_counted_by_their_names(clock: Clock) -> None:
     assert state.stats().failures == {"ValueError": 2, "OSError": 1}
 
 
-def test_a_request_that_somebody_else_cancelled_is_a_failure_while_the_loop_is_open(clock: Clock) -> None:
+def test_a_cancelled_request_is_a_failure_while_the_loop_is_open(clock: Clock) -> None:
     state = loop_state(clock)
     state.submit("a")
     job = state.begin()
@@ -153,7 +153,7 @@ def test_times_and_rates_are_those_of_the_clock(clock: Clock) -> None:
     assert stats.jitter_s == pytest.approx(0, abs=1e-9)
 
 
-def test_the_rate_forgets_and_the_mean_does_not(clock: Clock) -> None:
+def test_the_rate_covers_recent_results_and_the_mean_rate_all(clock: Clock) -> None:
     state = loop_state(clock)
     for _ in range(10):
         answered(state, clock, 0.1)
@@ -175,7 +175,7 @@ def test_time_stops_with_the_loop(clock: Clock) -> None:
     assert (state.stats().elapsed_s, state.stats().rate) == pytest.approx((0.5, 2.0))
 
 
-def test_what_was_not_measured_is_none_in_json(clock: Clock) -> None:
+def test_unmeasured_values_are_none_in_json(clock: Clock) -> None:
     stats = loop_state(clock).stats()
 
     assert math.isnan(stats.latency.p50)
@@ -192,6 +192,6 @@ def test_a_closed_loop_refuses_frames(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("in_flight", 0), ("in_flight", 1.5), ("window", 1)])
-def test_senseless_sizes_are_refused(clock: Clock, name: str, value: object) -> None:
+def test_impossible_sizes_are_refused(clock: Clock, name: str, value: object) -> None:
     with pytest.raises(SettingsError, match=name):
         LoopState(Question.of("detect", object="mug"), clock, **{name: value})

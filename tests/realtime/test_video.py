@@ -26,7 +26,7 @@ def test_a_video_plays_in_rgb_at_its_own_rate(tmp_path: Path) -> None:
     assert max(int(frame[0, 0, 2]) for frame in played) < 16
 
 
-def test_what_is_no_video_is_told_at_once(tmp_path: Path) -> None:
+def test_broken_videos_are_refused_when_opened(tmp_path: Path) -> None:
     pytest.importorskip("cv2")
     path = tmp_path / "clip.mp4"
     path.write_bytes(b"no video at all")
@@ -61,7 +61,7 @@ class FakeCamera:
         self.released += 1
 
 
-def test_a_camera_gives_frames_until_it_gives_none_and_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_camera_is_read_until_it_has_no_frame_and_then_released(monkeypatch: pytest.MonkeyPatch) -> None:
     camera = FakeCamera()
     monkeypatch.setitem(sys.modules, "cv2", camera)  # type: ignore[arg-type]
 

@@ -58,7 +58,7 @@ def test_copies_keep_type_and_attributes(result, plain, duplicate):
 
 
 @all_results
-def test_attributes_are_no_keys_and_do_not_count_in_comparisons(result, plain):
+def test_attributes_are_not_keys_and_are_ignored_in_comparisons(result, plain):
     assert "metrics" not in result
     assert type(result)(**plain).metrics is None
     assert type(result)(**plain) == result

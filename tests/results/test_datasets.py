@@ -46,7 +46,7 @@ def test_category_ids_may_be_given() -> None:
         to_coco([PENS], category_ids={"mug": 1})
 
 
-def test_what_is_no_list_of_results_is_refused() -> None:
+def test_values_other_than_lists_of_results_are_refused() -> None:
     with pytest.raises(InputError, match="One result was given"):
         to_coco(MUGS)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="Result 1 is of type Caption"):

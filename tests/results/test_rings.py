@@ -69,7 +69,7 @@ def test_joined_rings_fill_the_same_pixels():
     assert np.array_equal(fill_mask([join_rings(rings)], 32, 16), fill_mask(rings, 32, 16))
 
 
-def test_groups_put_holes_to_their_rings_and_leave_islands_and_pieces_alone():
+def test_groups_join_holes_to_their_rings_and_keep_islands_separate():
     outer, hole, island, apart = square(0, 30), square(5, 25, False), square(10, 20), square(40, 50)
     rings = [island, hole, apart, outer]
     groups = group_rings(rings)

@@ -158,7 +158,7 @@ def test_tolerance_bounds_the_distance_from_the_curve():
         assert max(0.5 - math.dist(p, (0.5, 0.5)) for p in middles) <= tolerance
 
 
-def test_what_reaches_over_the_image_is_cut_off():
+def test_rings_are_clipped_to_the_image():
     bbox = {"x_min": 0.5, "y_min": 0.5, "x_max": 1.5, "y_max": 1.5}
     assert area(CIRCLE, bbox) == pytest.approx(math.pi / 16, abs=1e-3)
     assert path_to_polygon("M 2 2 L 3 2 L 3 3 Z", UNIT) == []
@@ -197,7 +197,7 @@ def test_an_arc_stays_on_its_turned_ellipse():
 
 
 @pytest.mark.parametrize(("start", "end"), [((0.5, 0.5), (0.5, 0.5)), ((0.0, 0.0), (1e-200, 0.0))])
-def test_an_arc_to_where_it_is_goes_nowhere(start, end):
+def test_an_arc_to_its_own_start_is_one_point(start, end):
     assert arc_points(start, (1.0, 1.0, 0.0, 1, 1, *end), 1e-3) == [end]
 
 

@@ -19,7 +19,7 @@ def test_stream_yields_the_pieces_once_in_order():
     assert list(result["caption"]) == []
 
 
-def test_outcome_of_a_stream_comes_when_it_ends():
+def test_metrics_of_a_stream_are_set_when_it_ends():
     calls = []
 
     def on_end():
@@ -46,7 +46,7 @@ def test_text_is_whole_after_some_pieces_were_taken():
     assert Caption("A mug.").text == "A mug."
 
 
-def test_failure_of_the_source_reaches_the_reader_and_leaves_the_outcome_unknown():
+def test_an_error_of_the_source_is_raised_and_leaves_the_metrics_unset():
     def source():
         yield "A "
         raise RuntimeError("the device went away")
@@ -77,7 +77,7 @@ def test_an_abandoned_stream_closes_its_source_at_once():
         gc.enable()
 
 
-def test_a_closed_stream_gives_nothing_more():
+def test_a_closed_stream_yields_nothing():
     result = Caption(iter(["A ", "mug"]), on_end=lambda: (METRICS, "stop"))
     result["caption"].close()
     assert list(result["caption"]) == []
@@ -122,7 +122,7 @@ async def awaited(*pieces):
         yield piece
 
 
-def test_an_async_stream_gives_the_pieces_once_and_then_the_outcome():
+def test_an_async_stream_yields_the_pieces_once_and_then_sets_the_metrics():
     async def main():
         result = Caption(awaited("A ", "mug"), on_end=lambda: (METRICS, "stop"))
         assert repr(result) == "Caption(<stream>)"
@@ -149,7 +149,7 @@ def test_the_text_of_an_async_stream_must_be_awaited():
     assert asyncio.run(main()) == ("A mug", "Two.", "AB")
 
 
-def test_a_closed_async_stream_lets_go_of_its_source_and_gives_nothing_more():
+def test_a_closed_async_stream_releases_its_source_and_yields_nothing():
     async def main():
         source = awaited("A ", "mug")
         result = Caption(source, on_end=lambda: (METRICS, "stop"))
@@ -170,19 +170,19 @@ def test_a_typed_answer_is_its_object_and_its_text_is_the_json():
     assert pickle.loads(pickle.dumps(result)) == result
 
 
-def test_a_typed_answer_may_be_an_iterator_and_is_no_stream_for_that():
+def test_a_typed_answer_that_is_an_iterator_is_not_a_stream():
     result = Answer(iter([1, 2]), text="[1,2]")
     assert result.text == "[1,2]"
     assert list(result.value) == [1, 2]
 
 
-def test_scores_stand_beside_the_choice():
+def test_scores_are_returned_beside_the_choice():
     result = Answer("yes", scores={"yes": 0.75, "no": 0.25})
     assert result == {"answer": "yes", "scores": {"yes": 0.75, "no": 0.25}}
     assert (result.text, result.value) == ("yes", "yes")
 
 
-def test_value_of_a_stream_is_what_the_whole_text_means():
+def test_value_of_a_stream_is_read_from_its_whole_text():
     result = Answer(iter(["[1,", "2]"]), read=json.loads)
     assert next(result["answer"]) == "[1,"
     assert result.value == [1, 2]

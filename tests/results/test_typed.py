@@ -15,7 +15,7 @@ class Fruit(pydantic.BaseModel):
     at: Point | None = None
 
 
-def test_places_are_fields_of_models_and_come_from_objects() -> None:
+def test_boxes_and_points_are_model_fields_validated_from_objects() -> None:
     fruit = Fruit.model_validate_json(json.dumps({"box": BOX | {"score": 0.25}, "at": {"x": 0, "y": 1}}))
 
     assert fruit.box == Box(0.1, 0.2, 0.5, 1.0, 0.25)
@@ -36,12 +36,12 @@ def test_places_are_fields_of_models_and_come_from_objects() -> None:
         Point(0.1, 0.2),
     ],
 )
-def test_what_is_no_place_in_the_image_is_refused(box: Any) -> None:
+def test_boxes_and_points_outside_the_image_are_refused(box: Any) -> None:
     with pytest.raises(pydantic.ValidationError):
         pydantic.TypeAdapter(Box).validate_python(box)
 
 
-def test_a_schema_names_the_format_by_which_grammars_know_a_place() -> None:
+def test_json_schemas_of_boxes_and_points_name_their_format() -> None:
     properties = pydantic.TypeAdapter(Fruit).json_schema()["properties"]
 
     assert (properties["box"]["type"], properties["box"]["format"]) == ("object", "box")
@@ -50,7 +50,7 @@ def test_a_schema_names_the_format_by_which_grammars_know_a_place() -> None:
     assert properties["at"]["anyOf"][0]["format"] == "point"
 
 
-def test_places_are_values() -> None:
+def test_boxes_and_points_compare_by_value() -> None:
     box = Box(**BOX)
 
     assert {box: 1}[Box(**BOX)] == 1

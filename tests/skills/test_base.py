@@ -22,7 +22,7 @@ def test_empty_text_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [None, 5, b"mug", ["mug"]])
-def test_what_is_no_text_is_refused(text: Any) -> None:
+def test_values_other_than_text_are_refused(text: Any) -> None:
     with pytest.raises(PromptError, match=r"the question is .*: give text"):
         clean_text(text, "question", 10)
 
@@ -110,7 +110,7 @@ def test_an_unfinished_object_is_dropped() -> None:
     assert groups([Token(0)], 3) == []
 
 
-def test_a_score_is_going_on_times_the_geometric_mean_of_the_masses() -> None:
+def test_a_score_is_the_probability_of_presence_times_the_mean_mass() -> None:
     found = (coordinate(0.1, 0.5, probability=0.9), coordinate(0.2, 0.8), size(0.1, 0.1, (0.4, 0.1)))
 
     assert score(found) == pytest.approx(0.9 * (0.5 * 0.8 * 0.4 * 0.1) ** 0.25)

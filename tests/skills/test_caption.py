@@ -5,7 +5,7 @@ from photonlite.skills import caption
 from tests.skills.fake import METRICS, FakePrompts, awaited, completion
 
 
-def test_a_caption_asks_for_its_length_and_stops_at_the_limits() -> None:
+def test_a_caption_request_has_its_length_and_budget() -> None:
     prompts = FakePrompts(max_context=40)
     request = caption.build(prompts, "short", settings=SamplingSettings(max_tokens=8))
 
@@ -14,14 +14,14 @@ def test_a_caption_asks_for_its_length_and_stops_at_the_limits() -> None:
     assert caption.build(prompts, "short", settings=SamplingSettings()).budget == 40 - 26 - 1 + 1
 
 
-def test_a_caption_is_its_text_and_how_it_came_to_be() -> None:
+def test_a_caption_has_text_metrics_and_finish_reason() -> None:
     result = caption.finish(FakePrompts(), completion(21, 22, 0))
 
     assert result == {"caption": "<21><22>"}
     assert (result.metrics, result.finish_reason) == (METRICS, "stop")
 
 
-def test_a_stream_gives_pieces_and_then_the_outcome() -> None:
+def test_a_stream_yields_pieces_and_then_sets_the_metrics() -> None:
     result = caption.stream(FakePrompts(), iter([Token(21), Token(22), Token(0)]), on_end=lambda: (METRICS, "stop"))
 
     assert result.metrics is None
@@ -29,7 +29,7 @@ def test_a_stream_gives_pieces_and_then_the_outcome() -> None:
     assert (result.metrics, result.finish_reason) == (METRICS, "stop")
 
 
-def test_an_awaited_stream_gives_the_same_pieces_and_then_the_outcome() -> None:
+def test_an_async_stream_yields_the_same_pieces_and_sets_the_metrics() -> None:
     async def main() -> None:
         result = caption.stream(FakePrompts(), awaited(21, 22, 0), on_end=lambda: (METRICS, "stop"))
         assert [piece async for piece in result["caption"]] == ["<21>", "<22>"]

@@ -81,7 +81,7 @@ def test_reasoning_that_never_ended_leaves_an_empty_answer() -> None:
     assert result == {"answer": "", "reasoning": {"text": "<21><22>", "grounding": []}}
 
 
-def test_an_answer_id_in_the_answer_is_only_a_word_that_vanishes() -> None:
+def test_an_answer_id_inside_the_answer_is_skipped() -> None:
     prompts = FakePrompts()
     result = query.finish(build(prompts, reasoning=True), prompts, completion(21, 3, 3, 22, 0))
 

@@ -63,7 +63,7 @@ def test_chips_stay_inside_the_image(monkeypatch, place, beside):
     assert chip[3] <= 480
 
 
-def test_chips_of_equal_places_move_apart(monkeypatch):
+def test_chips_of_the_same_target_do_not_overlap(monkeypatch):
     _, chips = drawn([Label(("mug 0.90",), (200, 100, 400, 300), RED)] * 6, monkeypatch=monkeypatch)
     boxes = [box for box, _ in chips]
     assert len(boxes) == 6
@@ -107,7 +107,7 @@ def test_a_long_name_is_cut_with_an_ellipsis(monkeypatch):
     assert chip[2] - chip[0] < 400
 
 
-def test_where_there_is_little_room_labels_get_shorter_or_go(monkeypatch):
+def test_labels_without_room_are_shortened_or_left_out(monkeypatch):
     wanted = [Label(("banana 0.90", "banana", "0.90"), (10, 10, 50, 40), RED)]
     assert drawn(wanted, (100, 80), monkeypatch=monkeypatch)[1][0][1] == "banana 0.90"
     assert drawn(wanted, (64, 48), monkeypatch=monkeypatch)[1][0][1] == "banana"

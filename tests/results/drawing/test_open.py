@@ -61,7 +61,7 @@ def test_orientation_is_applied(tmp_path):
         (Image.new("CMYK", (2, 2), (0, 0, 0, 0)), (255, 255, 255)),
     ],
 )
-def test_modes_look_as_they_should(image, expected):
+def test_pillow_modes_are_converted_as_for_the_model(image, expected):
     assert open_image(image).getpixel((0, 0)) == expected
 
 

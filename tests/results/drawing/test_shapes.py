@@ -119,7 +119,7 @@ def test_lines_and_labels_grow_with_the_image(result):
     assert large > 6 * small
 
 
-def test_a_dot_is_ringed_and_on_its_point():
+def test_a_dot_has_a_ring_and_is_centred_on_its_point():
     plotted = np.asarray(Points([point(0.25, 0.5)]).plot(gray(400, 300), labels=False)).astype(int)
     rows, columns = np.nonzero((plotted == COLOR).all(axis=2))
     assert (columns.mean() + 0.5, rows.mean() + 0.5) == pytest.approx((100, 150), abs=0.6)

@@ -68,7 +68,7 @@ def test_two_words_are_scored_by_one_request() -> None:
     assert (count, answer.metrics, answer.finish_reason) == (1, METRICS, "stop")
 
 
-def test_the_most_probable_choice_is_the_answer_though_the_way_led_elsewhere() -> None:
+def test_the_most_probable_choice_is_the_answer_even_if_greedy_decoding_spelled_another() -> None:
     weights = {ord("y"): 0.4, ord("n"): 0.35, ord("n") + SPACED: 0.25}
     answer, _ = asked(question("y", "n"), lambda way: weights)
     assert answer["answer"] == "n"
@@ -76,7 +76,7 @@ def test_the_most_probable_choice_is_the_answer_though_the_way_led_elsewhere() -
     assert asked(drawn, lambda way: weights)[0]["answer"] == "y"  # what was drawn is drawn
 
 
-def test_a_branch_that_was_left_aside_is_looked_into() -> None:
+def test_a_branch_that_was_not_taken_is_scored() -> None:
     def odds(way: tuple[int, ...]) -> dict[int, float]:
         if not way:
             return {ord("a"): 0.6, ord("b"): 0.4}
@@ -112,7 +112,7 @@ def brute(choices: tuple[str, ...]) -> dict[str, float]:
     return shares
 
 
-def test_what_is_drawn_is_answered_and_the_scores_are_the_same() -> None:
+def test_a_sampled_choice_is_returned_with_the_same_scores() -> None:
     sampled = SamplingSettings(temperature=1.0)
     wanted = brute(("a", "ab", "b"))
     seen = set()
@@ -123,7 +123,7 @@ def test_what_is_drawn_is_answered_and_the_scores_are_the_same() -> None:
     assert seen == {"a", "ab", "b"}
 
 
-def test_branches_of_next_to_no_probability_are_not_looked_into() -> None:
+def test_branches_of_negligible_probability_are_not_scored() -> None:
     answer, count = asked(question("a", "bx", "by"), lambda way: even(way) | {ord("b"): 1e-9, ord("b") + SPACED: 1e-9})
 
     assert count == 1
@@ -147,7 +147,7 @@ def test_choices_that_differ_by_a_space_are_different() -> None:
     assert answer["scores"] == {"a": 0.25, " a": 0.75}
 
 
-def test_a_choice_is_as_long_as_it_is_and_must_fit_the_context() -> None:
+def test_a_choice_ignores_max_tokens_and_must_fit_the_context() -> None:
     prompts = FakePrompts()
     room = 100 - 26 - 2 + 1
     fits = question("x" * room, prompts=prompts, settings=SamplingSettings(max_tokens=1))
@@ -159,7 +159,7 @@ def test_a_choice_is_as_long_as_it_is_and_must_fit_the_context() -> None:
 THOUGHT = (Token(21), Token(5, (0.5,), 0.9, (0.3,)), Token(ANSWER))
 
 
-def test_reasoning_comes_first_and_further_requests_know_it() -> None:
+def test_follow_up_requests_repeat_the_reasoning() -> None:
     one = question("a", "bx", "by", reasoning=True, settings=SamplingSettings(max_tokens=8))
     request = one.bind(None)
     assert request.budget == 8 + 1 + 2
@@ -206,7 +206,7 @@ def test_an_awaited_stream_is_the_same() -> None:
     assert asyncio.run(main()) == ("a", {"a": 0.5, "b": 0.5})
 
 
-def test_shares_are_whole_though_rounding_took_something() -> None:
+def test_scores_sum_to_one_despite_rounding() -> None:
     tree = ChoiceTrie([((1,), 0), ((2,), 1)], end=END)
     scoring = Scoring(tree, 2)
     assert scoring.take((), [Token(1, scores=(0.5999, 0.4))]) == []

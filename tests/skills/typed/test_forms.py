@@ -57,7 +57,7 @@ def written(schema: Any) -> TextForm:
     return form
 
 
-def test_words_have_no_form() -> None:
+def test_plain_text_answers_have_no_form() -> None:
     assert form_of(None, None, None) is None
 
 
@@ -125,12 +125,12 @@ def test_equal_questions_have_equal_languages() -> None:
         ("nonsense", "not JSON"),
     ],
 )
-def test_what_has_no_schema_is_refused(schema: Any, complaint: str) -> None:
+def test_types_without_a_schema_are_refused(schema: Any, complaint: str) -> None:
     with pytest.raises(SchemaError, match=complaint):
         form_of(schema, None, None)
 
 
-def test_schemas_without_end_are_refused() -> None:
+def test_recursive_schema_dicts_are_refused() -> None:
     deep: dict[str, Any] = {}
     deep["items"] = deep
     with pytest.raises(GrammarError):
@@ -166,7 +166,7 @@ def test_a_pattern_reads_as_text(regex: Any) -> None:
 
 
 @pytest.mark.parametrize("regex", [3, b"a", re.compile(b"a"), re.compile("a", re.IGNORECASE)])
-def test_what_is_no_pattern_is_refused(regex: Any) -> None:
+def test_values_other_than_patterns_are_refused(regex: Any) -> None:
     with pytest.raises(GrammarError, match="regex"):
         form_of(None, None, regex)
 
@@ -207,7 +207,7 @@ def test_choices_are_texts_in_their_order() -> None:
         ([f"{n:1000}" for n in range(201)], GrammarTooLargeError, "201000 characters together, over the limit"),
     ],
 )
-def test_what_cannot_be_chosen_from_is_refused(choices: Any, error: type[Exception], complaint: str) -> None:
+def test_unusable_choices_are_refused(choices: Any, error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
         form_of(None, choices, None)
 
@@ -257,6 +257,6 @@ def test_outlines_own_terms() -> None:
     assert written(dsl.either("a", "b")).spec.kind == "regex"
 
 
-def test_a_schema_in_which_a_name_stands_twice_is_refused() -> None:
+def test_a_schema_with_a_duplicate_name_is_refused() -> None:
     with pytest.raises(SchemaError, match="the name 'type' stands twice"):
         form_of('{"type": "object", "properties": {"a": {"type": "string", "type": "integer"}}}', None, None)

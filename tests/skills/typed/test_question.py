@@ -70,7 +70,7 @@ def told(request: Request, tokens: list[Token], reason: str = "stop") -> Complet
     return Completion(tuple(tokens), reason, METRICS)
 
 
-def test_an_answer_is_read_from_its_text_in_which_places_are_spelled_out() -> None:
+def test_boxes_and_points_are_written_into_the_text_of_an_answer() -> None:
     one = question()
     answer = one.finish(told(bound(one), spell('{"at":xy}')))
 
@@ -97,7 +97,7 @@ def test_the_budget_is_that_of_the_settings_and_the_context() -> None:
     assert bound(question(prompts=SpellingPrompts(max_context=100))).budget == 100 - 26 - 1 + 1
 
 
-def test_a_budget_for_which_every_answer_is_too_long_is_refused() -> None:
+def test_a_budget_too_small_for_any_answer_is_refused() -> None:
     shortest = len('{"at":xy}')
     assert bound(question(settings=SamplingSettings(max_tokens=shortest))).grammar.finish_reason is None
     with pytest.raises(GrammarError, match=f"takes {shortest} tokens, and {shortest - 1} are left"):
@@ -115,7 +115,7 @@ def test_a_budget_for_which_every_answer_is_too_long_is_refused() -> None:
         (("query",), {"type": "boolean"}, None),
     ],
 )
-def test_places_need_a_checkpoint_that_draws_them(skills: tuple[str, ...], schema: Any, missing: str | None) -> None:
+def test_places_need_a_checkpoint_trained_for_them(skills: tuple[str, ...], schema: Any, missing: str | None) -> None:
     prompts = SpellingPrompts(max_context=1000)
     prompts.skills = skills
     one = question(schema, prompts=prompts)
@@ -126,7 +126,7 @@ def test_places_need_a_checkpoint_that_draws_them(skills: tuple[str, ...], schem
         bound(one)
 
 
-def test_an_answer_that_must_be_empty_is_asked_for_nothing() -> None:
+def test_an_answer_that_must_be_empty_generates_no_tokens() -> None:
     one = question(regex="")
     request = bound(one)
     assert (request.prompt, request.budget, request.grammar.finish_reason) == ((), 0, "stop")
@@ -158,7 +158,7 @@ def test_reasoning_ends_in_time_for_an_answer() -> None:
     assert thinking == room - 1 - (room - 1) // 2
 
 
-def test_a_stream_gives_the_text_and_then_what_it_means() -> None:
+def test_a_stream_yields_the_text_and_then_has_its_value() -> None:
     one = question()
     tokens = told(bound(one), spell('{"at":xy}')).tokens
     answer = one.stream(iter(tokens), on_end=lambda: (METRICS, "stop"))
