@@ -15,7 +15,7 @@ def table_sizes(root: object) -> dict[str, int]:
             photonlite's.
 
     Returns:
-        Entries of each table by its path, such as "scheduler.waiting._sequences".
+        Entries of each table by its path, such as "scheduler.policy.bulk._ordered".
     """
     sizes: dict[str, int] = {}
     seen: set[int] = set()

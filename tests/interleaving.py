@@ -1,4 +1,4 @@
-"""Run threads one at a time and switch between any two lines of them as a seed says: races replay from their seed.
+"""Run threads one at a time and switch between any two lines as a seed decides: races replay from their seed.
 
 ```python
 world = Interleaving(seed, loop_module, window_module)  # lines of these modules are where threads may switch
@@ -29,22 +29,22 @@ from random import Random
 from typing import Any
 
 _LONG = 60.0
-"""Seconds after which a real thread is taken for hung: a guard, never waited for."""
+"""Seconds after which a real thread counts as hung; never waited for otherwise."""
 
 _PATIENCE = 100.0
-"""Seconds of the world's own time after which those that wake up only to sleep again are taken for deadlocked."""
+"""Simulated seconds after which threads that wake up only to sleep again count as deadlocked."""
 
 
 class Deadlock(BaseException):
-    """Nobody can go on, and no timeout ends that. No `Exception`: what guards against failures must not swallow it."""
+    """No thread can continue, and no timeout ends that. Not an `Exception`, so that no error handler swallows it."""
 
 
 class _Aborted(BaseException):
-    """Unwinds the threads that are left when one has failed."""
+    """Unwinds the remaining threads when one has failed."""
 
 
 class Actor:
-    """One thread of a world: what is used of a `threading.Thread`."""
+    """One thread of a world: the members of a `threading.Thread` that are used."""
 
     def __init__(
         self, world: "Interleaving", target: Callable[..., Any], args: tuple[Any, ...] = (), name: str | None = None
@@ -99,7 +99,7 @@ class Actor:
 
 
 class Interleaving:
-    """A world of threads in which a seed decides who runs.
+    """A world of threads in which a seed decides which one runs.
 
     Args:
         seed: Of all decisions.
@@ -165,7 +165,7 @@ class Interleaving:
             raise self._failure
 
     def switch(self) -> None:
-        """Let another thread run, if the seed says so; the calling thread stays ready."""
+        """Let another thread run, if the seed decides so; the calling thread stays ready."""
         me = self._current
         if me is None or threading.current_thread() is not me._thread:
             return
@@ -206,7 +206,7 @@ class Interleaving:
         self.aborted = True
 
     def hand_over(self) -> None:
-        """Give the baton to somebody, or end the world: the caller does not go on."""
+        """Pass control to another thread, or end the world: the caller does not continue."""
         following = self._next()
         self._current = following
         if following is None:
@@ -301,7 +301,7 @@ class Interleaving:
 
 
 class _Namespace:
-    """A module in which some names mean something else."""
+    """A module with some names replaced."""
 
     def __init__(self, module: types.ModuleType, names: dict[str, Any]) -> None:
         self._module = module
@@ -427,7 +427,7 @@ class _Queue:
 
 
 class _Executor(Executor):
-    """What is used of a `ThreadPoolExecutor`."""
+    """The members of a `ThreadPoolExecutor` that are used."""
 
     def __init__(self, world: Interleaving, threads: int, name: str) -> None:
         self._world = world

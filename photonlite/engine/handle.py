@@ -152,7 +152,7 @@ class RequestHandle:
         """End the request with an error of this thread."""
         error = told(error)
         if isinstance(error, PhotonliteError):
-            # Tracebacks, its causes' too, would keep the engine alive for as long as somebody has the error.
+            # Tracebacks, its causes' too, would keep the engine alive as long as the error.
             if error.__cause__ is not None:
                 without_frames(error.__cause__)
             error = error.with_traceback(None)

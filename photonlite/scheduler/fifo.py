@@ -64,7 +64,7 @@ class FifoPolicy:
         self.running = RunningSet(cache, limits, self.rank, self.requeue)
         self.queues = (WaitingQueue(limits.max_jobs),)
         self.ended: list[Ended] = []  # found while planning, and no longer waiting
-        self.kept_free_until: float | None = None  # idle, for a request that is about to come
+        self.kept_idle_until: float | None = None  # idle, for a request that is about to come
         self._enough_crops = max(1, limits.max_crops // 2)  # a larger launch makes them no cheaper
         self._held_s = 0.0  # how long encode and prefill launches have held up the sequences that decode
 

@@ -237,7 +237,7 @@ class RealtimePolicy(FifoPolicy):
         decoding = self.running.decoding()
         urgent_decodes = bool(decoding) and decoding[0].realtime  # they are in the order of ranks
         waits = len(self.urgent) > 0
-        self.kept_free_until = self.arrivals.idle_until(now, waiting=waits, bulk_waits=self.bulk_waits)
+        self.kept_idle_until = self.arrivals.idle_until(now, waiting=waits, bulk_waits=self.bulk_waits)
         self.bulk.lacks_pages = False
 
         if admit and (waits or len(self.bulk)):
@@ -248,7 +248,7 @@ class RealtimePolicy(FifoPolicy):
             overtakes = urgent_decodes and len(self.bulk) > 0
             self._overtaking_steps = self._overtaking_steps + 1 if overtakes else 0
         # Time in which the device is kept idle counts as one launch, which is still to come.
-        idle = batch is None and self.kept_free_until is not None and self.bulk_waits
+        idle = batch is None and self.kept_idle_until is not None and self.bulk_waits
         self._overtaking_launches += idle and not self._was_idle
         self._was_idle = idle
         return batch
@@ -281,7 +281,7 @@ class RealtimePolicy(FifoPolicy):
         """Return what there is time for on behalf of bulk and of real-time requests: the table of this module."""
         limits, near = self.limits, self.is_near(now)
         short = limits.launch_budget_s
-        soon = self.kept_free_until is not None
+        soon = self.kept_idle_until is not None
         if not decoding:
             return _NOTHING if soon else PauseBudget(short if near else math.inf), PauseBudget()
         if soon:

@@ -195,8 +195,8 @@ class Scheduler:
 
     def _wake_at(self) -> float | None:
         wake_at = self._next_deadline
-        if self.policy.kept_free_until is not None and (self.num_waiting or len(self.running)):
-            wake_at = min(wake_at, self.policy.kept_free_until)
+        if self.policy.kept_idle_until is not None and (self.num_waiting or len(self.running)):
+            wake_at = min(wake_at, self.policy.kept_idle_until)
         return wake_at if wake_at < math.inf else None
 
 

@@ -1,4 +1,4 @@
-"""How often sequences are looked at: a measure of work that no busy machine changes."""
+"""How often sequences are read: a measure of work that does not depend on the machine's load."""
 
 from typing import Any, ClassVar
 
@@ -8,7 +8,7 @@ from tests.engine.fakes import PREFIX, Bench, FakeImage, FakeSink, Words
 
 
 class Counted(Sequence):
-    """A sequence that counts each comparison with another one and each reading of an attribute, of all such ones."""
+    """A sequence that counts comparisons and attribute reads of all such sequences."""
 
     looks: ClassVar[int] = 0
 
@@ -26,7 +26,7 @@ class Counted(Sequence):
 def crowd(
     bench: Bench, count: int, *, realtime: bool = False, deadline: float | None = None, image: str | None = None
 ) -> list[Sequence]:
-    """Submit requests: for text alone, or about images that are never cut, a `{}` in whose names is a number."""
+    """Submit requests: for text, or about images that are never cut; a `{}` in their names becomes a number."""
     made: list[Sequence] = []
     for number in range(len(bench.sequences), len(bench.sequences) + count):
         request = Request("query", (Token(1),), Words(90), 90, SamplingSettings(), realtime=realtime)

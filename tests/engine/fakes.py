@@ -1,4 +1,4 @@
-"""An engine core on a runner of twenty lines: tokens come from a script, and every call is noted."""
+"""An engine core on a fake executor: tokens come from a script, and every call is recorded."""
 
 import sys
 import time
@@ -88,7 +88,7 @@ Script = Callable[[EngineSequence, int], Token | Exception]
 
 
 class FakeRunner:
-    """Gives scripted tokens; what nobody wants comes back as garbage."""
+    """Returns scripted tokens, and garbage where no token is wanted."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -136,7 +136,7 @@ class FakeRunner:
 
 
 class Bench:
-    """A core with everything around it."""
+    """An engine core with scheduler, cache and fake executor."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Plans of one run, recorded as the runner got them, and played again on another runner at any depth."""
+"""Batches of one run, recorded as the executor received them, and replayed on another one at any depth."""
 
 import copy
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Recorded:
 
 
 class Recorder:
-    """Passes everything on to a runner, and keeps the order of launches and of images that were let go of."""
+    """Passes all calls on to an executor, and records the order of launches and of freed images."""
 
     def __init__(self, runner: Executor) -> None:
         self._runner = runner
@@ -64,7 +64,7 @@ class Recorder:
 
 
 def play(deeds: Sequence[Recorded | EncodeJob], runner: Executor, depth: int) -> list[Outcomes]:
-    """Play what was recorded; at depth 2 a step is launched before the one in front of it has been read."""
+    """Replay a record; at depth 2 a step is launched before the previous one has been collected."""
     pipeline = Pipeline(depth)
     found: list[Outcomes] = []
 
@@ -98,7 +98,7 @@ def play(deeds: Sequence[Recorded | EncodeJob], runner: Executor, depth: int) ->
 
 
 def _frozen(row: BatchItem) -> BatchItem:
-    """Keep what the sequence is now: it grows with every commit."""
+    """Copy the sequence's present state: it grows with every commit."""
     sequence = copy.copy(row.sequence)
     sequence.pages, sequence.tokens = list(sequence.pages), list(sequence.tokens)
     return replace(row, sequence=sequence)

@@ -35,7 +35,7 @@ def test_without_fused_kernels_the_models_own_methods_answer(monkeypatch: pytest
         wanted = model.detect(IMAGE, "mug"), model.caption(IMAGE, "short")
 
     def asked(*_: object, **__: object) -> None:
-        raise AssertionError("nobody wants fused kernels")
+        raise AssertionError("no fused kernels are wanted")
 
     for name in ("crop_encoder", "prompt_decoder", "step_decoder"):
         monkeypatch.setattr(MoondreamModel, name, asked)

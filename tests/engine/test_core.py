@@ -1,4 +1,4 @@
-"""One test for each of the moments at which a pipelined engine may go wrong."""
+"""One test for each moment at which a pipelined engine may go wrong."""
 
 import errno
 import time
@@ -178,7 +178,7 @@ def test_three_failures_in_a_row_kill_the_engine() -> None:
     assert "launch 2 fails" in repr(death.value.__cause__)
 
 
-def test_a_failed_step_is_logged_with_its_traceback_and_callers_are_not_told_the_words_of_what_lies_below(
+def test_a_failed_step_is_logged_with_its_traceback_and_callers_get_no_internal_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = Bench(ends_at(5))
@@ -196,7 +196,7 @@ def test_a_failed_step_is_logged_with_its_traceback_and_callers_are_not_told_the
     assert "launch 0 fails" in caplog.text
 
 
-def test_what_nobody_foresaw_in_one_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_of_one_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(ends_at(5))
 
     class Broken(Words):
@@ -222,7 +222,7 @@ SHORTAGES = [
 
 @pytest.mark.parametrize("shortage", SHORTAGES, ids=["host", "allocator", "card", "system"])
 @pytest.mark.parametrize("call", ["launch", "collect"])
-def test_a_shortage_of_memory_ends_its_request_alone_and_is_no_strike(shortage: Exception, call: str) -> None:
+def test_running_out_of_memory_fails_its_request_alone_and_is_no_strike(shortage: Exception, call: str) -> None:
     bench = Bench(ends_at(5), max_batch=1)
     poor = [bench.ask() for _ in range(5)]
     healthy = getattr(bench.runner, call)
@@ -248,7 +248,7 @@ def test_a_shortage_of_memory_ends_its_request_alone_and_is_no_strike(shortage: 
 
 
 @pytest.mark.parametrize("call", ["launch", "collect"])
-def test_images_and_prompts_for_which_memory_was_short_together_are_tried_a_few_at_a_time(call: str) -> None:
+def test_launches_that_ran_out_of_memory_are_retried_in_smaller_batches(call: str) -> None:
     bench = Bench(ends_at(3))
     sinks = [bench.ask(image=FakeImage(f"image {number}")) for number in range(4)]
     texts = [bench.ask() for _ in range(4)]
@@ -268,7 +268,7 @@ def test_images_and_prompts_for_which_memory_was_short_together_are_tried_a_few_
     assert bench.everything_is_free()
 
 
-def test_a_prompt_that_was_launched_over_crops_for_which_memory_was_short_says_nothing_and_starts_again() -> None:
+def test_a_prompt_over_crops_that_ran_out_of_memory_gives_no_token_and_starts_again() -> None:
     spoilt = 0
 
     def script(sequence: Sequence, index: int) -> Token | Exception:
@@ -298,7 +298,7 @@ def test_a_prompt_that_was_launched_over_crops_for_which_memory_was_short_says_n
     assert bench.everything_is_free()
 
 
-def test_an_image_that_memory_never_suffices_for_fails_alone() -> None:
+def test_an_image_that_always_runs_out_of_memory_fails_alone() -> None:
     bench = Bench(ends_at(3))
     good = [bench.ask(image=FakeImage("a")), bench.ask()]
     huge = bench.ask(image=FakeImage("huge"))
@@ -319,7 +319,7 @@ def test_an_image_that_memory_never_suffices_for_fails_alone() -> None:
 
 
 @pytest.mark.parametrize("call", ["launch", "collect"])
-def test_an_image_that_cannot_be_encoded_fails_its_requests_and_nobody_else(call: str) -> None:
+def test_an_image_that_cannot_be_encoded_fails_its_own_requests_alone(call: str) -> None:
     bench = Bench(ends_at(5))
     sinks = [bench.ask(image=FakeImage("poison")) for _ in range(5)]
     healthy = getattr(bench.runner, call)
@@ -380,7 +380,7 @@ def test_the_length_cap_is_known_and_launches_nothing_beyond_it() -> None:
     assert bench.core.metrics.zombie_rows == 0
 
 
-def test_a_zombie_may_ride_in_the_step_of_its_length_cap() -> None:
+def test_a_zombie_may_be_in_the_step_of_its_length_cap() -> None:
     bench = Bench(ends_at(2))
     sink = bench.ask(budget=3)
     bench.run()
@@ -405,7 +405,7 @@ def test_max_objects_is_reached_while_the_next_box_has_begun() -> None:
     assert bench.core.metrics.zombie_rows == 1
 
 
-def test_a_budget_that_ends_inside_a_box_ends_there() -> None:
+def test_a_budget_that_ends_inside_a_box_ends_the_answer_there() -> None:
     bench = Bench(box)
     sink = bench.ask(DetectGrammar(VOCABULARY, 5, max_objects=9), budget=5)
     bench.run()
@@ -446,7 +446,7 @@ def test_two_requests_for_one_image_at_once_encode_it_once() -> None:
     assert [len(sink.tokens) for sink in sinks] == [3, 3]
 
 
-def test_followers_of_an_image_whose_step_failed_encode_it_again() -> None:
+def test_other_requests_for_an_image_whose_step_failed_encode_it_again() -> None:
     bench = Bench(ends_at(3))
     leader, follower = (bench.ask(image=FakeImage("same")) for _ in range(2))
     bench.runner.fails.add(("collect", 0))
@@ -459,7 +459,7 @@ def test_followers_of_an_image_whose_step_failed_encode_it_again() -> None:
     assert bench.everything_is_free()
 
 
-def test_a_prefix_whose_prompt_failed_is_not_used_by_followers() -> None:
+def test_a_prefix_whose_prompt_failed_is_not_reused() -> None:
     bench = Bench(lambda sequence, index: RuntimeError("NaN") if sequence.number == 0 else ends_at(3)(sequence, index))
     leader, follower = (bench.ask(image=FakeImage("same")) for _ in range(2))
     bench.run()
@@ -479,7 +479,7 @@ def test_a_tick_with_nothing_to_do_does_nothing() -> None:
     assert bench.core.idle
 
 
-def test_an_image_that_is_not_cut_yet_holds_up_nobody_else() -> None:
+def test_an_image_that_is_not_cut_yet_holds_up_no_other_request() -> None:
     bench = Bench(ends_at(3))
     slow = FakeImage("slow", cut=False)
     late, other = bench.ask(image=slow), bench.ask()
@@ -537,7 +537,7 @@ def test_a_grammar_that_raises_fails_its_request_alone() -> None:
     assert bench.everything_is_free()
 
 
-def test_pages_run_out_and_the_youngest_gives_its_own_back() -> None:
+def test_the_youngest_sequence_is_pre_empted_when_pages_run_out() -> None:
     # Ten usable pages of 4: two sequences of 30 positions need 16.
     bench = Bench(ends_at(27), pages=11, prefix_caching=False)
     first, second = bench.ask(budget=30), bench.ask(budget=30)
@@ -560,7 +560,7 @@ def test_a_grammar_that_goes_on_after_its_budget_fails_instead_of_hanging() -> N
 
 
 class Deaf(FakeSink):
-    """A sink that raises whatever it is told."""
+    """A sink that raises on every call."""
 
     def on_token(self, token: Token) -> None:
         super().on_token(token)

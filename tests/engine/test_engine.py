@@ -1,4 +1,4 @@
-"""The engine's face: what it makes of a request that is handed in."""
+"""`Engine.submit`: the sequence that it makes of a request."""
 
 import time
 
@@ -18,7 +18,7 @@ def engine() -> Engine:
 
 
 @pytest.mark.parametrize("seconds_ago", [0.0, 40.0])
-def test_a_deadline_counts_from_the_call_and_not_from_the_hand_in(engine: Engine, seconds_ago: float) -> None:
+def test_a_deadline_counts_from_the_call_not_from_the_submission(engine: Engine, seconds_ago: float) -> None:
     request = Request("query", (Token(1),), Words(2), 2, SamplingSettings())
     asked = time.perf_counter() - seconds_ago
     sequence = engine.submit(request, FakeSink(), deadline_s=60.0, submitted=asked)

@@ -22,7 +22,7 @@ def fail(held: list["weakref.ref[Weights]"]) -> None:
         raise RuntimeError("third") from cause
 
 
-def test_an_error_keeps_no_frame_of_its_causes_and_tells_where_they_were() -> None:
+def test_an_error_keeps_no_frames_of_its_causes_but_notes_their_tracebacks() -> None:
     held: list[weakref.ref[Weights]] = []
     with pytest.raises(RuntimeError) as caught:
         fail(held)
@@ -36,7 +36,7 @@ def test_an_error_keeps_no_frame_of_its_causes_and_tells_where_they_were() -> No
     assert "second" in text
 
 
-def test_an_error_that_is_its_own_cause_is_no_trap() -> None:
+def test_an_error_that_is_its_own_cause_is_handled() -> None:
     error = ValueError("round")
     error.__cause__ = other = KeyError()
     other.__cause__ = error

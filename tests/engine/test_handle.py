@@ -76,7 +76,7 @@ def test_preprocessing_counts_what_this_request_waited_for() -> None:
     assert handle.image is image
 
 
-def test_an_answer_without_tokens_has_no_times_of_tokens() -> None:
+def test_an_answer_without_tokens_has_no_token_times() -> None:
     engine = FakeEngine()
     handle = begun(engine)
     engine.finish()
@@ -86,7 +86,7 @@ def test_an_answer_without_tokens_has_no_times_of_tokens() -> None:
     assert (metrics.decode_s, metrics.time_to_first_token_s, metrics.queue_s) == (0, 0, 0)
 
 
-def test_a_thread_waits_until_the_engine_has_finished() -> None:
+def test_a_thread_waits_for_the_result() -> None:
     engine = FakeEngine()
     handle = begun(engine)
     waiting = on_thread(handle.result)
@@ -97,7 +97,7 @@ def test_a_thread_waits_until_the_engine_has_finished() -> None:
     assert waiting.result(GUARD).tokens == tuple(TOKENS)
 
 
-def test_a_coroutine_waits_until_the_engine_has_finished() -> None:
+def test_a_coroutine_waits_for_the_result() -> None:
     async def main() -> Completion:
         engine = FakeEngine()
         handle = begun(engine)
@@ -157,7 +157,7 @@ def test_no_token_is_missed_while_a_coroutine_goes_to_sleep() -> None:
     assert [token.id for token in run(main())] == list(range(2000))
 
 
-def test_a_token_that_comes_just_before_a_coroutine_listens_wakes_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_arrives_just_before_a_coroutine_waits_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine()
 
     def late() -> Any:
@@ -173,7 +173,7 @@ def test_a_token_that_comes_just_before_a_coroutine_listens_wakes_it_too(monkeyp
     assert run(main()) == TOKENS[0]
 
 
-def test_an_error_comes_after_the_tokens_before_it_every_time() -> None:
+def test_an_error_comes_after_the_tokens_before_it_for_every_reader() -> None:
     engine = FakeEngine()
     handle = begun(engine)
     stream = TokenStream(handle)
@@ -206,7 +206,7 @@ def test_one_error_that_ends_many_requests_is_raised_as_copies() -> None:
     assert raised[0].__cause__ is cause
 
 
-def test_a_fault_of_a_plug_in_reaches_the_caller_as_it_is_and_not_the_engine() -> None:
+def test_an_error_of_a_plug_in_reaches_the_caller_unchanged_and_spares_the_engine() -> None:
     class Broken(FixedGrammar):
         @property
         def finish_reason(self) -> str:  # type: ignore[override]
@@ -241,7 +241,7 @@ def test_two_coroutines_that_read_one_stream_share_its_tokens_and_both_end() -> 
 # ---- preparation
 
 
-def test_what_is_wrong_with_the_image_ends_the_request_before_it_is_submitted() -> None:
+def test_a_broken_image_fails_the_request_before_it_is_submitted() -> None:
     def prepare() -> PreparedImage:
         raise ImageError("no image")
 
@@ -253,7 +253,7 @@ def test_what_is_wrong_with_the_image_ends_the_request_before_it_is_submitted() 
     assert engine.sequences == []
 
 
-def test_whatever_a_callers_file_raises_reaches_whoever_waits() -> None:
+def test_an_error_of_a_callers_file_reaches_the_caller() -> None:
     class Panic(BaseException):
         pass
 
@@ -270,7 +270,7 @@ def test_whatever_a_callers_file_raises_reaches_whoever_waits() -> None:
         run(completed(handle))
 
 
-def test_an_error_that_is_kept_keeps_nothing_of_what_a_decoder_had_in_hand() -> None:
+def test_a_kept_error_keeps_no_local_variables_of_a_decoder_alive() -> None:
     class Pixels:
         pass
 
@@ -339,7 +339,7 @@ def test_a_request_cancelled_while_it_is_submitted_is_cancelled_in_the_engine() 
     assert engine.cancelled == engine.sequences != []
 
 
-def test_a_deadline_counts_from_the_call_whatever_preparing_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_includes_the_time_of_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, now = FakeEngine(), 100.0
     monkeypatch.setattr(handle_module.time, "perf_counter", lambda: now)
 
@@ -357,7 +357,7 @@ def test_a_deadline_counts_from_the_call_whatever_preparing_takes(monkeypatch: p
 # ---- giving up
 
 
-def test_a_cancelled_request_ends_at_once_and_what_the_engine_says_later_does_not_count() -> None:
+def test_a_cancelled_request_ends_at_once_and_ignores_later_results() -> None:
     engine = FakeEngine()
     handle = begun(engine)
     engine.give(TOKENS[0])
@@ -383,7 +383,7 @@ def test_dropping_a_stream_cancels_its_request_though_the_engine_still_has_the_h
         gc.enable()
 
 
-def test_a_finished_request_is_not_cancelled_and_lets_go_of_the_engine() -> None:
+def test_a_finished_request_is_not_cancelled_and_keeps_no_reference_to_the_engine() -> None:
     engine = FakeEngine()
     handle = begun(engine)
     engine.finish()
@@ -395,7 +395,7 @@ def test_a_finished_request_is_not_cancelled_and_lets_go_of_the_engine() -> None
     assert seen() is None
 
 
-def test_a_failed_request_lets_go_of_the_engine() -> None:
+def test_a_failed_request_keeps_no_reference_to_the_engine() -> None:
     engine = FakeEngine(refusal=EngineDiedError("it stopped"))
     handle = begun(engine)
     with pytest.raises(EngineDiedError):
@@ -456,7 +456,7 @@ def test_an_interrupted_reader_of_a_stream_cancels_it_too() -> None:
     assert engine.cancelled == engine.sequences != []
 
 
-def test_a_loop_that_has_been_closed_does_not_disturb_the_engine() -> None:
+def test_a_closed_event_loop_does_not_disturb_the_engine() -> None:
     handle = RequestHandle(request())
 
     async def wait_and_leave() -> None:
@@ -483,7 +483,7 @@ def test_waiting_ends_at_the_deadline_whatever_the_engine_does(wait: Callable[[R
 
 @pytest.mark.parametrize("deadline_s", [1e10, 1e300])
 @pytest.mark.parametrize("wait", [RequestHandle.result, lambda handle: list(TokenStream(handle))])
-def test_a_deadline_may_lie_further_off_than_a_lock_can_wait(wait: Callable[[Any], Any], deadline_s: float) -> None:
+def test_a_deadline_may_exceed_the_longest_lock_timeout(wait: Callable[[Any], Any], deadline_s: float) -> None:
     engine = FakeEngine()
     handle = begun(engine, deadline_s=deadline_s)
     waiting = on_thread(lambda: wait(handle))
@@ -502,7 +502,7 @@ def test_awaiting_ends_at_the_deadline_too(wait: Callable[[RequestHandle], Any])
         run(main())
 
 
-def test_a_deadline_that_passes_during_preparation_saves_the_engine_the_work() -> None:
+def test_a_request_whose_deadline_passes_during_preparation_is_not_submitted() -> None:
     engine = FakeEngine()
     handle = begun(engine, deadline_s=0.0)
 
@@ -511,14 +511,14 @@ def test_a_deadline_that_passes_during_preparation_saves_the_engine_the_work() -
         handle.raise_error()
 
 
-def test_an_image_is_not_prepared_after_the_deadline_though_nobody_waits_for_it() -> None:
+def test_an_image_is_not_prepared_after_the_deadline_of_an_async_call() -> None:
     image = Source()
     make_session(FakeEngine())._start(task(image=image, deadline_s=0.0))
 
     assert (image.measured, image.prepared) == (0, 0)
 
 
-def test_an_answer_that_is_there_counts_though_the_deadline_has_passed_since() -> None:
+def test_a_complete_answer_is_returned_although_the_deadline_has_passed_since() -> None:
     engine = FakeEngine()
     handle = begun(engine, deadline_s=100.0)
     stream = TokenStream(handle)

@@ -23,7 +23,7 @@ from tests.interleaving import Interleaving
 
 SEEDS = range(60)
 LONG_ANSWER = 400
-"""Tokens of an answer that nobody waits for to its end: who cancels it is heard long before."""
+"""Tokens of an answer that is always cancelled before its end."""
 
 
 class Engine:
@@ -51,7 +51,7 @@ class Engine:
         self.loop.close(drain=drain)
 
     def ask(self, image: FakeImage | None = None) -> Sequence | None:
-        """Hand a request in; None where the engine is closed."""
+        """Submit a request; None where the engine is closed."""
         try:
             return self.submit(request(), FakeSink(), image)
         except ModelError:
@@ -140,7 +140,7 @@ def test_a_cancelled_request_ends_soon_also_while_the_engine_drains(seed: int) -
 
 
 @pytest.mark.parametrize("seed", range(300))  # a request has to slip in between two lines of the closing thread
-def test_a_request_that_meets_the_closing_engine_is_refused_or_answered(seed: int) -> None:
+def test_a_request_submitted_while_the_engine_closes_is_refused_or_answered(seed: int) -> None:
     with Interleaving(seed, engine_module) as world:
         engine = Engine(world)
 
@@ -155,7 +155,7 @@ def test_a_request_that_meets_the_closing_engine_is_refused_or_answered(seed: in
 
 
 class Prepared(FakeImage):
-    """What is used of a `PreparedImage`."""
+    """The members of a `PreparedImage` that are used."""
 
     preprocess_s = 0.0
 
@@ -202,7 +202,7 @@ class Pool(Threads):
 
 @pytest.mark.parametrize("given_up", ["cancel", "drop"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_call_ends_once_gives_its_room_back_and_leaves_nothing_with_the_engine(seed: int, given_up: str) -> None:
+def test_a_call_ends_once_releases_its_permit_and_leaves_nothing_in_the_engine(seed: int, given_up: str) -> None:
     with Interleaving(seed, engine_module, handle, memory_gate, session) as world:
         engine, short = Engine(world, tokens=LONG_ANSWER), Engine(world)
         long_session, short_session = make_session(engine, Pool(), ROOM), make_session(short, Pool(), ROOM)
@@ -241,7 +241,7 @@ def test_a_call_ends_once_gives_its_room_back_and_leaves_nothing_with_the_engine
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_room_is_never_given_twice_and_everybody_gets_in(seed: int) -> None:
+def test_room_is_never_granted_twice_and_every_call_is_admitted(seed: int) -> None:
     with Interleaving(seed, memory_gate) as world:
         lane = GateLane(100)
         inside: dict[int, int] = {}
@@ -268,7 +268,7 @@ def test_room_is_never_given_twice_and_everybody_gets_in(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_crops_that_are_asked_for_come_and_are_announced_also_while_the_pool_closes(seed: int) -> None:
+def test_requested_crops_arrive_and_are_announced_while_the_pool_closes(seed: int) -> None:
     with Interleaving(seed, pool, resize) as world:
         ready: list[None] = []
         image_pool = pool.ImagePool(CropSpec(20, 4, 1, 6), ImageLimits(), 2, on_ready=lambda: ready.append(None))

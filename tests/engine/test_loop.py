@@ -25,7 +25,7 @@ from photonlite.sequence import Sequence
 from tests.engine.fakes import PREFIX, Bench, FakeImage, FakeSink, Words, ends_at
 
 LONG = 30.0
-"""Seconds after which a test is taken for hung: a guard, never waited for."""
+"""Seconds after which a test counts as hung; never waited for otherwise."""
 
 
 class Ended(FakeSink):
@@ -196,7 +196,7 @@ def test_cancelling_from_another_thread_ends_a_request_at_once() -> None:
     loop.close(drain=True)
 
 
-def test_those_that_run_are_decoded_while_thousands_of_notes_wait() -> None:
+def test_running_requests_are_decoded_while_thousands_of_notes_wait() -> None:
     bench = Bench(ends_at(10**6), pages=2000)
     gate = Gate(bench, 2)
     loop = EngineLoop(bench.core)
@@ -246,7 +246,7 @@ def test_a_deadline_wakes_a_sleeping_engine() -> None:
     loop.close(drain=True)
 
 
-def test_a_request_that_can_never_fit_is_refused_on_the_thread_that_asks() -> None:
+def test_a_request_that_can_never_fit_is_refused_on_the_calling_thread() -> None:
     loop = EngineLoop(Bench(ends_at(3), pages=5).core)
     with pytest.raises(CapacityError, match="101 positions, which takes 26 pages of 4, but the KV cache has 4"):
         loop.submit(sequence(0, budget=100))
@@ -254,7 +254,7 @@ def test_a_request_that_can_never_fit_is_refused_on_the_thread_that_asks() -> No
 
 
 def test_waking_may_happen_in_the_middle_of_waking() -> None:
-    """A collection of garbage may begin on any line, and drop a request, which is cancelled then and there."""
+    """Garbage collection may drop, and so cancel, a request on any line."""
     loop = EngineLoop(Bench(ends_at(3)).core)
     done, inside = threading.Event(), False
 
@@ -278,7 +278,7 @@ def test_waking_may_happen_in_the_middle_of_waking() -> None:
     loop.close(drain=True)
 
 
-def test_a_sink_that_raises_when_its_request_is_refused_harms_nobody_else() -> None:
+def test_a_sink_that_raises_when_its_request_is_refused_affects_no_other_request() -> None:
     core = Bench(ends_at(3)).core
     prepare = core.scheduler.prepare
     core.scheduler.prepare = lambda one: prepare(one) if one is good else None  # type: ignore[method-assign]
@@ -308,7 +308,7 @@ def test_closing_twice_is_fine_and_ends_the_thread() -> None:
     assert threading.active_count() == before
 
 
-def test_a_deadline_further_off_than_a_lock_can_wait_is_fine() -> None:
+def test_a_deadline_beyond_the_longest_lock_timeout_is_allowed() -> None:
     bench = Bench(ends_at(3))
     slow = FakeImage("slow", cut=False)
     asked = threading.Event()
@@ -327,7 +327,7 @@ def test_a_deadline_further_off_than_a_lock_can_wait_is_fine() -> None:
     loop.close(drain=True)
 
 
-def test_a_death_reaches_everybody_though_the_books_are_wrong() -> None:
+def test_a_dying_engine_fails_all_requests_without_trusting_scheduler_state() -> None:
     bench = Bench(ends_at(50))
     loop = EngineLoop(bench.core)
 
@@ -344,7 +344,7 @@ def test_a_death_reaches_everybody_though_the_books_are_wrong() -> None:
     assert [isinstance(ended(one).ends[0].error, EngineDiedError) for one in sequences] == [True, True, True]
 
 
-def test_the_error_of_a_closed_engine_does_not_collect_the_frames_of_those_it_was_raised_for() -> None:
+def test_the_error_of_a_closed_engine_collects_no_frames_of_its_callers() -> None:
     loop = EngineLoop(Bench(ends_at(3)).core)
     loop.close(drain=True)
     for number in range(20):
@@ -354,7 +354,7 @@ def test_the_error_of_a_closed_engine_does_not_collect_the_frames_of_those_it_wa
     assert len(raised.traceback) < 5
 
 
-def test_the_error_of_a_dead_engine_knows_no_frames_but_tells_where_it_was() -> None:
+def test_the_error_of_a_dead_engine_keeps_no_frames_but_notes_its_traceback() -> None:
     bench = Bench(ends_at(3))
 
     def fail(now: float) -> Decision:
@@ -376,7 +376,7 @@ def test_the_error_of_a_dead_engine_knows_no_frames_but_tells_where_it_was() -> 
 
 
 @pytest.mark.long
-def test_an_idle_engine_gives_a_sign_of_life_again_and_again() -> None:
+def test_an_idle_engine_ticks_regularly() -> None:
     bench = Bench(ends_at(3))
     ticks = threading.Semaphore(0)
     tick = bench.core.tick
@@ -409,7 +409,7 @@ def test_a_step_that_hangs_on_the_device_shows_in_the_last_tick() -> None:
 
 
 @pytest.mark.long
-def test_a_program_ends_after_the_thread_has_given_the_model_s_memory_back() -> None:
+def test_a_program_exits_after_the_thread_has_freed_the_models_memory() -> None:
     script = """
 import time
 import types
@@ -443,7 +443,7 @@ while known() is not None:  # the thread drops it last of all
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_process_ends_though_another_thread_held_every_lock_at_the_fork() -> None:
+def test_a_forked_process_exits_although_another_thread_held_every_lock_at_the_fork() -> None:
     script = """
 import gc
 import os

@@ -47,7 +47,7 @@ def lane() -> Iterator[GateLane]:
     ended()
 
 
-def test_calls_enter_at_once_while_there_is_room(lane: GateLane) -> None:
+def test_calls_are_admitted_at_once_while_there_is_room(lane: GateLane) -> None:
     callers = [Caller(lane, 40) for _ in range(3)]
 
     assert [caller.inside for caller in callers] == [True, True, False]
@@ -55,7 +55,7 @@ def test_calls_enter_at_once_while_there_is_room(lane: GateLane) -> None:
     assert (lane.held, lane.waiting) == (80, 1)
 
 
-def test_who_waits_enters_in_turn_and_nobody_overtakes(lane: GateLane) -> None:
+def test_waiting_calls_are_admitted_in_order(lane: GateLane) -> None:
     first, large, small = Caller(lane, 60), Caller(lane, 90), Caller(lane, 10)
     assert not small.inside
     first.permit.release()
@@ -65,7 +65,7 @@ def test_who_waits_enters_in_turn_and_nobody_overtakes(lane: GateLane) -> None:
     assert lane.held == 100
 
 
-def test_leaving_twice_gives_back_once_and_who_leaves_the_queue_is_never_told(lane: GateLane) -> None:
+def test_releasing_twice_counts_once_and_a_released_permit_is_never_granted(lane: GateLane) -> None:
     first, second, third = (Caller(lane, 90) for _ in range(3))
     second.permit.release()
     for _ in range(2):
@@ -78,7 +78,7 @@ def test_leaving_twice_gives_back_once_and_who_leaves_the_queue_is_never_told(la
     assert lane.held == 0
 
 
-def test_an_image_larger_than_the_room_enters_alone(lane: GateLane) -> None:
+def test_an_image_larger_than_the_limit_enters_alone(lane: GateLane) -> None:
     first, large, after = Caller(lane, 10), Caller(lane, 1000), Caller(lane, 1)
     first.permit.release()
     large.wait()
@@ -89,7 +89,7 @@ def test_an_image_larger_than_the_room_enters_alone(lane: GateLane) -> None:
     assert lane.held == 1
 
 
-def test_a_size_that_turns_out_smaller_lets_others_in(lane: GateLane) -> None:
+def test_a_smaller_size_admits_waiting_calls(lane: GateLane) -> None:
     first, second = Caller(lane, 80), Caller(lane, 40)
     first.permit.resize(50)
     second.wait()
@@ -99,7 +99,7 @@ def test_a_size_that_turns_out_smaller_lets_others_in(lane: GateLane) -> None:
     assert lane.held == 40
 
 
-def test_the_thread_that_lets_calls_in_ends_when_nobody_waits(lane: GateLane) -> None:
+def test_the_granting_thread_ends_when_no_call_waits(lane: GateLane) -> None:
     before = set(threading.enumerate())
     first, second = Caller(lane, 90), Caller(lane, 90)
     begun = set(threading.enumerate()) - before
@@ -112,7 +112,7 @@ def test_the_thread_that_lets_calls_in_ends_when_nobody_waits(lane: GateLane) ->
     assert not any(thread.is_alive() for thread in begun)
 
 
-def test_no_call_is_lost_or_let_in_beyond_the_limit_when_many_come_and_go() -> None:
+def test_no_call_is_lost_or_admitted_beyond_the_limit_under_load() -> None:
     count = 200
     lane, most, lock, inside = GateLane(30), 0, threading.Lock(), 0
     done = [threading.Event() for _ in range(count)]
@@ -144,7 +144,7 @@ def test_no_call_is_lost_or_let_in_beyond_the_limit_when_many_come_and_go() -> N
     assert lane.held == 0
 
 
-def test_a_collection_of_garbage_may_drop_a_call_on_any_line(lane: GateLane) -> None:
+def test_garbage_collection_may_release_a_permit_on_any_line(lane: GateLane) -> None:
     """Permits leave in finalizers, on threads that may hold the lane's lock."""
 
     class Cycle:
@@ -167,7 +167,7 @@ def test_a_collection_of_garbage_may_drop_a_call_on_any_line(lane: GateLane) -> 
     assert (lane.held, lane.waiting) == (0, 0)
 
 
-def test_a_quarter_of_the_gate_is_for_realtime_calls_and_neither_class_takes_the_others_room() -> None:
+def test_a_quarter_of_the_gate_is_reserved_for_realtime_calls_and_the_rest_for_bulk() -> None:
     gate = MemoryGate(1000)
     bulk = [Caller(gate.bulk, 250) for _ in range(4)]
     realtime = [Caller(gate.realtime, 125) for _ in range(3)]
@@ -181,7 +181,7 @@ def test_a_quarter_of_the_gate_is_for_realtime_calls_and_neither_class_takes_the
     assert gate.waiting == 0
 
 
-def test_a_call_that_stops_waiting_is_forgotten_though_its_permit_is_still_in_the_queue() -> None:
+def test_a_released_permit_drops_its_callbacks_while_it_is_still_queued() -> None:
     class Call:
         def go(self, granted: object) -> None:
             raise AssertionError("it was released")

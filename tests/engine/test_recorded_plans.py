@@ -62,7 +62,7 @@ def sequences(config: MoondreamConfig, before: int) -> list[Sequence]:
 
 
 def record(model: MoondreamModel, device: torch.device, dtype: torch.dtype, config: EngineConfig) -> Recorder:
-    """Answer requests that come one after the other, so that batches are of all sizes."""
+    """Answer requests that arrive one after the other, so that batches have all sizes."""
     core = build(model, device, dtype, config).core
     core.runner = recorder = Recorder(core.runner)
     for sequence in sequences(model.config, model.shape.prefix_length):

@@ -1,4 +1,4 @@
-"""Deadlines, and what real-time requests leave behind, on a virtual clock."""
+"""Deadlines, real-time requests and large queues, on a virtual clock."""
 
 import dataclasses
 import gc
@@ -35,7 +35,7 @@ def drops(core: EngineCore) -> tuple[int, int, int]:
 
 
 def slow(clock: Clock) -> Bench:
-    """An engine that has measured: a crop takes 0.1 s, a position 0.01 s."""
+    """An engine with measurements: a crop takes 0.1 s, a position 0.01 s."""
     bench = Bench(ends_at(3), clock=clock)
     bench.scheduler.policy.crops.observe(10, 1.0)
     bench.scheduler.policy.prompts.observe(10, 0.1)
@@ -54,7 +54,7 @@ def test_nothing_is_launched_for_a_request_whose_deadline_has_passed(clock: Cloc
     assert image is None or image.asked == 0
 
 
-def test_a_deadline_that_passes_while_a_request_is_answered_is_counted_apart(clock: Clock) -> None:
+def test_a_deadline_that_passes_while_a_request_runs_is_counted_separately(clock: Clock) -> None:
     bench = Bench(ends_at(50), clock=clock)
     bench.ask(deadline=101.0)
     for _ in range(4):
@@ -89,7 +89,7 @@ def test_a_bulk_request_is_not_given_up_before_its_deadline(clock: Clock) -> Non
     assert not sink.ends
 
 
-def test_a_cached_image_costs_a_hopeful_request_nothing(clock: Clock) -> None:
+def test_a_cached_image_is_not_counted_towards_a_deadline(clock: Clock) -> None:
     bench = slow(clock)
     bench.ask(image=FakeImage("a"))
     bench.run()
@@ -99,7 +99,7 @@ def test_a_cached_image_costs_a_hopeful_request_nothing(clock: Clock) -> None:
     assert sink.ends[0].error is None
 
 
-def test_a_request_on_which_work_has_been_spent_is_not_given_up(clock: Clock) -> None:
+def test_a_request_that_has_begun_is_not_given_up(clock: Clock) -> None:
     bench = slow(clock)
     sink = bench.ask(image=FakeImage("a"), deadline=100.5, realtime=True)
     bench.core.tick()
@@ -109,7 +109,7 @@ def test_a_request_on_which_work_has_been_spent_is_not_given_up(clock: Clock) ->
     assert sink.ends[0].error is None
 
 
-def test_when_only_old_measurements_say_so_one_hopeless_request_in_four_is_tried(clock: Clock) -> None:
+def test_one_of_four_hopeless_requests_is_tried_while_measurements_are_old(clock: Clock) -> None:
     bench = slow(clock)
     sinks = [bench.ask(image=FakeImage(str(n)), deadline=100.2, realtime=True) for n in range(4)]
     bench.run()
@@ -117,7 +117,7 @@ def test_when_only_old_measurements_say_so_one_hopeless_request_in_four_is_tried
     assert [isinstance(sink.ends[0].error, DeadlineError) for sink in sinks] == [True, True, True, False]
 
 
-def test_measurements_are_trusted_again_when_all_that_count_are_new(clock: Clock) -> None:
+def test_measurements_are_trusted_again_once_renewed(clock: Clock) -> None:
     policy = Bench(ends_at(3), clock=clock).scheduler.policy
     assert isinstance(policy, RealtimePolicy)
 
@@ -151,7 +151,7 @@ def test_realtime_requests_are_near_for_a_second_after_the_last_one(clock: Clock
 
 
 def beating(clock: Clock, *, decoded: bool) -> Bench:
-    """An engine that a real-time loop asks every 0.1 s, the next time at 100.4; bulk work waits."""
+    """An engine with a real-time loop of 0.1 s, the next request expected at 100.4, and waiting bulk work."""
     bench = Bench(ends_at(40), clock=clock)
     if decoded:
         bench.ask()
@@ -174,7 +174,7 @@ def test_no_bulk_image_is_launched_when_a_real_time_request_is_about_to_come(clo
     assert {step.kind for step in bench.runner.steps} == ({"decode"} if decoded else set())
     assert bench.core.wake_at == pytest.approx(100.402)
 
-    clock.now = 100.4021  # it has not come: whoever asks only now looks again at once
+    clock.now = 100.4021  # it has not come: the time to look again has passed
     assert bench.core.wake_at == pytest.approx(100.402)
     bench.core.tick()
     assert "encode" in {step.kind for step in bench.runner.steps}
@@ -222,7 +222,7 @@ class Broken(FakeImage):
         raise KeyError("crops")
 
 
-def test_an_image_that_raises_when_its_deadline_is_reckoned_ends_its_request_alone(clock: Clock) -> None:
+def test_an_image_that_raises_while_its_deadline_is_estimated_fails_its_request_alone(clock: Clock) -> None:
     bench = slow(clock)
     broken = bench.ask(image=Broken("a"), deadline=clock.now + 1000, realtime=True)
     good = bench.ask(image=FakeImage("b"), deadline=clock.now + 1000, realtime=True)
@@ -239,7 +239,7 @@ def test_an_image_that_raises_when_its_deadline_is_reckoned_ends_its_request_alo
     [Token(-1), Token(100), Token("a"), Token(1, (0.5, 0.5, 0.5)), Token(1, ("a",))],  # type: ignore[arg-type]
     ids=["negative", "unknown", "text", "three", "words"],
 )
-def test_a_prompt_that_would_fail_everybodys_step_is_refused(token: Token) -> None:
+def test_a_prompt_that_would_fail_a_whole_step_is_refused(token: Token) -> None:
     bench = Bench(ends_at(3))
     bench.scheduler.limits = dataclasses.replace(bench.scheduler.limits, vocab_size=100)
     request = Request("query", (Token(1), token), Words(3), 3, SamplingSettings())
@@ -253,7 +253,7 @@ def test_a_prompt_that_would_fail_everybodys_step_is_refused(token: Token) -> No
 
 
 def busy(clock: Clock, rows: int = 1, places: int = 0) -> Bench:
-    """An engine that decodes some requests for long, and has room for more if there are more places."""
+    """An engine that decodes some long requests, with room for more if there are more places."""
     bench = Bench(ends_at(10**6), clock=clock, pages=20_000, max_batch=places or rows)
     for _ in range(rows):
         bench.ask(budget=10_000)
@@ -263,7 +263,7 @@ def busy(clock: Clock, rows: int = 1, places: int = 0) -> Bench:
 
 
 def looks_at_each(count: int, image: str | None, end: Callable[[Bench, Clock, list[Sequence]], None]) -> float:
-    """Tell how often each of a crowd was looked at from the moment that it was given up to its end."""
+    """Return how often each of many requests was read while they ended."""
     clock = Clock()
     bench = busy(clock)
     gone = crowd(bench, count, deadline=200.0, image=image)
@@ -298,7 +298,7 @@ def expire(bench: Bench, clock: Clock, gone: list[Sequence]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("end", [cancel_oldest_first, cancel_newest_first, expire])
 @pytest.mark.parametrize("image", [None, "same", "image {}"])
-def test_ending_each_of_thousands_costs_no_more_than_ending_each_of_hundreds(
+def test_ending_a_request_costs_as_much_among_thousands_as_among_hundreds(
     image: str | None, end: Callable[[Bench, Clock, list[Sequence]], None]
 ) -> None:
     few, many = (looks_at_each(count, image, end) for count in (200, 3_200))
@@ -306,7 +306,7 @@ def test_ending_each_of_thousands_costs_no_more_than_ending_each_of_hundreds(
     assert many < 1.5 * few  # comparisons in sorted lists: four more for sixteen times as many
 
 
-def test_a_leader_that_ends_again_and_again_is_followed_without_a_look_at_the_queue(clock: Clock) -> None:
+def test_finding_the_next_leader_of_an_image_does_not_scan_the_queue(clock: Clock) -> None:
     def looks(count: int) -> int:
         bench = busy(clock)
         gone = crowd(bench, count, image="same")
@@ -323,7 +323,7 @@ def test_a_leader_that_ends_again_and_again_is_followed_without_a_look_at_the_qu
     assert looks(3_200) < 1.5 * looks(200)
 
 
-def test_while_thousands_expire_those_that_run_are_decoded_and_nothing_is_launched_for_the_others(clock: Clock) -> None:
+def test_running_requests_are_decoded_while_thousands_expire_unlaunched(clock: Clock) -> None:
     bench = busy(clock, places=4)
     crowd(bench, 1_000, deadline=200.0)
     bench.runner.steps.clear()
@@ -346,7 +346,7 @@ def test_while_thousands_expire_those_that_run_are_decoded_and_nothing_is_launch
 @pytest.mark.long
 @pytest.mark.parametrize("image", [None, "same", "image {}"])
 @pytest.mark.parametrize("realtime", [True, False])
-def test_a_tick_looks_at_no_more_of_thousands_that_wait_than_of_a_few(
+def test_a_tick_examines_no_more_of_thousands_of_waiting_requests_than_of_a_few(
     clock: Clock, image: str | None, realtime: bool
 ) -> None:
     def looks(count: int) -> int:

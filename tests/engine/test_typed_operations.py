@@ -1,4 +1,4 @@
-"""What a typed answer costs the engine thread: operations, which no machine's load can change."""
+"""Cost of a typed answer on the engine thread, in operations, which do not depend on the machine's load."""
 
 import random
 import sys
@@ -63,7 +63,7 @@ def automaton(vocab_size: int, length: int) -> tuple[Automaton, list[bytes]]:
 
 
 def operations(vocab_size: int, length: int, told: bytes) -> int:
-    """Write an answer letter by letter; gives the most operations that one token took."""
+    """Write an answer letter by letter; returns the most operations that one token took."""
     made, _ = automaton(vocab_size, length)
     grammar = TypedGrammar(made, 5000)
     masks, row = MaskCache(vocab_size), np.zeros(PARAM_COLUMNS, np.int32)
@@ -89,7 +89,7 @@ def test_a_token_takes_as_many_operations_in_a_large_vocabulary_and_a_large_gram
     assert operations(300, 400, told) <= small
 
 
-def test_a_long_token_takes_a_few_operations_for_each_of_its_bytes() -> None:
+def test_a_long_token_takes_few_operations_per_byte() -> None:
     pieces = [b""] * 3 + [bytes([byte]) for byte in range(256)] + [b"a" * 10, b"a" * 100]
     workshop = Workshop(pieces, SpecialIds(END, COORDINATE, SIZE, len(pieces)))
     made = workshop.automaton(GrammarSpec("regex", "a*"))
@@ -107,7 +107,7 @@ def test_a_long_token_takes_a_few_operations_for_each_of_its_bytes() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_tick_with_typed_rows_takes_as_many_operations_whatever_they_are_written_in(depth: int) -> None:
+def test_a_tick_with_typed_rows_takes_as_many_operations_for_every_kind_of_grammar(depth: int) -> None:
     def ticks(vocab_size: int, length: int) -> int:
         made, _ = automaton(vocab_size, length)
         told = b'["abc","defgh"]'

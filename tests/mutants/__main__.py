@@ -1,4 +1,4 @@
-"""Seeds one bug at a time into each mechanism of the engine and shows which test turns red.
+"""Seed one bug at a time into each mechanism of the package and show which test fails.
 
 ```sh
 python -m tests.mutants                # all, some minutes on two cores
@@ -35,7 +35,7 @@ MUTANTS: list[Mutant] = [
 
 
 def seeded(mutant: Mutant) -> str:
-    """Give the module's text with the bug in it."""
+    """Return the module's text with the bug in it."""
     text = (ROOT / "photonlite" / mutant.path).read_text()
     if text.count(mutant.old) != 1:
         raise ValueError(
@@ -66,7 +66,7 @@ def killers(mutant: Mutant) -> list[str]:
 
 
 def main() -> int:
-    """Run the mutants that were asked for and print a line for each."""
+    """Run the chosen mutants and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="run only mutants with one of these words in their name")
     words = parser.parse_args().words

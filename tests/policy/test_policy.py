@@ -15,13 +15,13 @@ def after(*groups: Group, seconds: float = 4.0, **limits: float) -> list[Waits]:
     return world.waits
 
 
-def test_a_curve_is_read_between_and_beyond_its_points() -> None:
+def test_a_curve_interpolates_and_extrapolates() -> None:
     curve = ((1, 2.0), (3, 4.0), (5, 8.0))
 
     assert [at(curve, size) for size in (1, 2, 3, 4, 5, 6)] == pytest.approx([2.0, 3.0, 4.0, 6.0, 8.0, 10.0])
 
 
-def test_what_a_request_needs_at_least_is_what_its_share_of_the_cheapest_launches_costs() -> None:
+def test_the_least_cost_of_a_request_is_its_share_of_the_cheapest_launches() -> None:
     encode, prefill = 9 * 11.7 / 9, 740 * 6.9 / 1480
     decode = 2 * (at(H200.decode, 64) + at(H200.finalize, 64)) / 64
 
@@ -35,14 +35,14 @@ def test_many_clients_get_nearly_all_that_the_device_can_do() -> None:
     assert len(waits.answers) * group.best_s(H200) / 4.0 > 0.965
 
 
-def test_one_client_waits_for_nothing_but_its_own_work() -> None:
+def test_a_single_client_waits_only_for_its_own_work() -> None:
     (waits,) = after(Group("answers"))
     device_s = (11.7 + 3.7 + 2 * 0.82 + 3 * 0.06) / 1e3
 
     assert max(waits.answers) < device_s + 2e-3  # what the host does before the first launch and for the last result
 
 
-def test_whoever_is_decoded_waits_no_longer_than_a_pause_and_a_step() -> None:
+def test_a_decoded_sequence_waits_at_most_a_pause_and_a_step() -> None:
     config = EngineConfig()
     caption, _ = after(Group("captions", tokens=100), Group("answers", 64))
 
@@ -51,7 +51,7 @@ def test_whoever_is_decoded_waits_no_longer_than_a_pause_and_a_step() -> None:
     assert max(caption.gaps) > 5 * config.launch_budget_s
 
 
-def test_where_as_many_are_decoded_as_wait_tokens_come_quickly() -> None:
+def test_tokens_come_quickly_while_as_many_requests_run_as_wait() -> None:
     captions, answers = after(Group("captions", 8, tokens=100), Group("answers", 8))
 
     assert sorted(captions.gaps)[len(captions.gaps) * 99 // 100] < 0.012
@@ -81,7 +81,7 @@ def test_bulk_keeps_a_share_however_many_realtime_clients_there_are() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("rate", [100, 300, 1_000, 3_000])
-def test_bulk_keeps_its_share_however_many_requests_come_that_are_never_ready(rate: float) -> None:
+def test_bulk_keeps_its_share_beside_requests_that_are_never_ready(rate: float) -> None:
     def answered(*others: Group) -> int:
         *_, clients = after(*others, Group("clients", 8), seconds=1.0)
         return len(clients.answers)
@@ -90,7 +90,7 @@ def test_bulk_keeps_its_share_however_many_requests_come_that_are_never_ready(ra
     assert answered(never_ready(rate)) > 0.6 * answered()
 
 
-def test_a_loop_that_meets_its_deadlines_leaves_bulk_its_share_beside_requests_that_are_never_ready() -> None:
+def test_a_loop_meets_its_deadlines_and_bulk_keeps_its_share_beside_requests_that_are_never_ready() -> None:
     robot = Group("robot", crops=1, period_s=FRAME_S, deadline_s=FRAME_S, realtime=True)
     loop, _, clients = after(robot, never_ready(100), Group("clients", 8), seconds=2.0)
 
@@ -129,7 +129,7 @@ def test_the_command_about_crowds_writes_a_row_for_each_size(capsys) -> None:
 
 
 @pytest.mark.parametrize("images", [True, False])
-def test_a_crowd_waits_beside_those_that_are_decoded(images: bool) -> None:
+def test_thousands_of_requests_wait_while_others_are_decoded(images: bool) -> None:
     crowd = crowds.Crowd(100, images=images)
     scheduler = crowd.core.scheduler
 

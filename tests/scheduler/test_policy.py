@@ -28,7 +28,7 @@ def test_estimates_follow_the_device() -> None:
     assert crops.within(0.009) == 3
 
 
-def test_what_a_launch_costs_before_its_first_unit_is_not_charged_to_units() -> None:
+def test_the_fixed_cost_of_a_launch_is_not_charged_to_units() -> None:
     slope = LaunchModel(16)
     for size in (750, 10, 10, 750, 10, 30, 10, 10, 10):
         slope.observe(size, 0.010 + 4e-6 * size)
@@ -37,7 +37,7 @@ def test_what_a_launch_costs_before_its_first_unit_is_not_charged_to_units() -> 
     assert slope.within(0.004) == 1000
 
 
-def test_noise_never_makes_units_free_or_dearer_than_their_share() -> None:
+def test_noise_keeps_the_cost_of_a_unit_between_zero_and_its_share() -> None:
     slope = LaunchModel(16)
     slope.observe(100, 0.010)
     slope.observe(200, 0.005)  # less time for more: no line to follow
@@ -46,7 +46,7 @@ def test_noise_never_makes_units_free_or_dearer_than_their_share() -> None:
     assert 0.005 / 200 <= slope.per_unit <= 0.010 / 100
 
 
-def test_what_a_launch_costs_holds_what_comes_before_its_first_unit() -> None:
+def test_the_cost_of_a_launch_includes_its_fixed_cost() -> None:
     slope = LaunchModel(16)
     assert slope.cost(100) == math.inf
     assert slope.least(100) == 0
@@ -62,7 +62,7 @@ def test_what_a_launch_costs_holds_what_comes_before_its_first_unit() -> None:
 @pytest.mark.parametrize(
     ("waiting", "decoding", "pause_s"), [(0, 1, 0.004), (8, 8, 0.004), (8, 2, 0.016), (60, 3, 0.03), (1000, 1, 0.03)]
 )
-def test_a_pause_grows_with_those_that_wait_for_each_that_is_decoded(
+def test_a_pause_grows_with_the_ratio_of_waiting_to_decoding_sequences(
     waiting: int, decoding: int, pause_s: float
 ) -> None:
     limits = Limits(64, 128, 4096, 16, launch_budget_s=0.004, max_pause_s=0.03)
@@ -74,7 +74,7 @@ def test_the_budget_of_a_launch_holds_where_the_longest_pause_is_shorter() -> No
     assert Limits(64, 128, 4096, 16, launch_budget_s=0.004, max_pause_s=0.0).pause_s(60, 1) == 0.004
 
 
-def test_what_a_launch_may_hold_is_halved_at_once_and_grows_slowly() -> None:
+def test_the_size_of_a_launch_is_halved_at_once_and_grows_slowly() -> None:
     crops = LaunchModel(16)
     crops.shrink(12)
     assert crops.most == 6

@@ -28,7 +28,7 @@ def policy_of(bench: Bench) -> RealtimePolicy:
 
 
 def decoding(bench: Bench, count: int = 1, ticks: int = 3) -> Bench:
-    """Let bulk requests run that go on for long."""
+    """Let long bulk requests run."""
     for _ in range(count):
         bench.ask()
     for _ in range(ticks):
@@ -48,7 +48,7 @@ def test_a_realtime_request_is_admitted_before_bulk_ones_that_came_earlier() -> 
     assert numbers(bench, "prefill") == [[2], [3], [0], [1]]
 
 
-def test_realtime_crops_and_prompts_go_in_launches_of_their_own() -> None:
+def test_realtime_crops_and_prompts_have_separate_launches() -> None:
     bench = Bench(ends_at(2))
     bench.ask(image=FakeImage("bulk"))
     bench.ask(image=FakeImage("robot"), realtime=True)
@@ -98,7 +98,7 @@ def test_a_realtime_request_about_an_image_that_bulk_waits_for_takes_the_lead() 
     assert [job.leader is not None and job.leader.number for job in bench.scheduler.encoder.jobs.values()] == [3, 2]
 
 
-def test_images_of_realtime_requests_have_places_when_bulk_has_taken_all_of_its_own() -> None:
+def test_realtime_images_have_encoder_slots_beside_those_of_bulk() -> None:
     bench = Bench(ends_at(60))
     bench.scheduler.policy.crops.per_unit = bench.runner.per_crop = 0.01  # one crop a launch
     decoding(bench)
@@ -117,7 +117,7 @@ def test_images_of_realtime_requests_have_places_when_bulk_has_taken_all_of_its_
     assert most == 8 + REALTIME_JOBS
 
 
-def test_pages_that_come_free_are_a_realtime_requests_before_anybody_elses() -> None:
+def test_released_pages_go_to_a_realtime_request_first() -> None:
     # Six usable pages of four: the running one takes four, the real-time one needs three, the bulk one would fit.
     bench = Bench(ends_at(40), pages=7, prefix_caching=False)
     for number, (prompt, realtime) in enumerate(((13, False), (1, False), (9, True))):
@@ -132,7 +132,7 @@ def test_pages_that_come_free_are_a_realtime_requests_before_anybody_elses() -> 
 
 
 def starved(realtime_runs: bool) -> Bench:
-    """A bulk request whose turn it is, which lacks pages that another one has; a real-time one that would fit."""
+    """A bulk request at its turn that lacks pages held by another one, and a real-time one that would fit."""
     bench = Bench(ends_at(40), pages=11, prefix_caching=False)
     plans = [sequence(0, realtime_runs, 13, 2), sequence(1, False, 25, 2), sequence(2, True, 5, 2)]
     bench.sequences += plans
@@ -156,7 +156,7 @@ def test_bulk_that_lacks_pages_at_its_turn_holds_realtime_up_only_while_some_of_
 # ---- running
 
 
-def test_a_realtime_request_is_decoded_alone_but_for_bulks_turns() -> None:
+def test_a_realtime_request_is_decoded_alone_except_at_bulk_turns() -> None:
     bench = decoding(Bench(ends_at(90), max_batch=3), count=2)
     bench.ask(realtime=True)
     bench.run()
@@ -175,7 +175,7 @@ def test_at_bulks_turn_a_full_batch_takes_the_oldest_bulk_ones() -> None:
     assert max(map(len, rows)) == 2
 
 
-def test_bulk_images_wait_while_a_realtime_request_is_decoded_but_for_their_turns() -> None:
+def test_bulk_images_wait_while_a_realtime_request_is_decoded_except_at_their_turns() -> None:
     bench = measured(Bench(ends_at(90)))
     bench.ask(realtime=True)
     for _ in range(3):
@@ -190,7 +190,7 @@ def test_bulk_images_wait_while_a_realtime_request_is_decoded_but_for_their_turn
     assert kinds.index("encode") <= BULK_STEP + 3
 
 
-def test_a_decode_step_that_leaves_somebody_out_passes_a_bulk_sequence_by_only_so_often() -> None:
+def test_decode_steps_leave_a_bulk_sequence_out_only_so_often_in_a_row() -> None:
     bench = decoding(Bench(ends_at(50), max_batch=1))
     first = len(bench.sequences[0].tokens)
     for _ in range(180):
@@ -204,7 +204,7 @@ def test_a_decode_step_that_leaves_somebody_out_passes_a_bulk_sequence_by_only_s
     assert len(bench.sequences[0].tokens) > first + 3
 
 
-def test_bulk_gives_its_pages_back_before_a_realtime_sequence_that_is_younger() -> None:
+def test_bulk_is_pre_empted_before_a_younger_realtime_sequence() -> None:
     bench = Bench(ends_at(27), pages=11, prefix_caching=False)
     bench.ask(budget=30)
     for _ in range(20):
@@ -236,7 +236,7 @@ def measured(bench: Bench) -> Bench:
     return bench
 
 
-def test_a_realtime_image_is_encoded_and_read_in_one_pause_however_short_those_of_bulk_are() -> None:
+def test_a_realtime_image_is_encoded_and_prefilled_in_one_pause_however_short_bulk_pauses_are() -> None:
     bench = decoding(measured(Bench(ends_at(60), max_pause_s=0.035)))
     bench.ask(image=FakeImage("bulk"))
     bench.ask(image=FakeImage("robot"), realtime=True)
@@ -273,7 +273,7 @@ def test_pauses_of_bulk_do_not_grow_while_realtime_requests_are_near(near: bool)
     assert longest <= 0.006 + 1e-9 if near else longest > 0.02
 
 
-def test_bulk_launches_are_short_while_realtime_requests_are_near_though_nobody_is_decoded() -> None:
+def test_bulk_launches_are_short_while_realtime_requests_are_near_though_nothing_is_decoded() -> None:
     bench = measured(Bench(ends_at(2)))
     policy_of(bench).is_near = lambda now: True  # type: ignore[method-assign]
     for number in range(4):
@@ -283,7 +283,7 @@ def test_bulk_launches_are_short_while_realtime_requests_are_near_though_nobody_
     assert bench.runner.steps[0].plan.crops == 2  # of 2 ms each, and 4 ms are allowed
 
 
-def test_realtime_work_keeps_to_the_launch_budget_while_others_of_its_kind_are_decoded() -> None:
+def test_realtime_work_keeps_to_the_launch_budget_while_realtime_sequences_are_decoded() -> None:
     bench = measured(Bench(ends_at(60), max_pause_s=0.035))
     bench.ask(realtime=True)
     for _ in range(3):
@@ -295,7 +295,7 @@ def test_realtime_work_keeps_to_the_launch_budget_while_others_of_its_kind_are_d
     assert max(lengths) <= 0.006 + 1e-9  # the prompt alone
 
 
-def test_time_in_which_the_device_is_kept_free_counts_as_one_launch_that_overtakes_bulk() -> None:
+def test_keeping_the_device_idle_counts_as_one_launch_that_overtakes_bulk() -> None:
     now = 100.0
     bench = Bench(ends_at(3), clock=lambda: now)
     bench.ask(image=FakeImage("bulk"))

@@ -40,7 +40,7 @@ def test_prompts_that_fit_are_prefilled_together() -> None:
     assert launched(bench)[0] == "prefill 0 1 2"
 
 
-def test_nobody_overtakes_a_request_that_waits_for_pages() -> None:
+def test_no_request_overtakes_one_that_waits_for_pages() -> None:
     # Six usable pages: the first takes four, the second needs three, the third would fit.
     bench = Bench(ends_at(40), pages=7, prefix_caching=False)
     lengths = (13, 9, 1)
@@ -56,7 +56,7 @@ def test_nobody_overtakes_a_request_that_waits_for_pages() -> None:
     assert [sequence.number for sequence in bench.scheduler.waiting] == [1, 2]
 
 
-def test_a_request_that_could_not_run_alone_is_refused_with_the_numbers() -> None:
+def test_a_request_that_could_not_run_alone_is_refused_with_numbers() -> None:
     bench = Bench(ends_at(2), pages=5)
     with pytest.raises(CapacityError, match=r"19 positions, which takes 5 pages of 4, but the KV cache has 4.*lower"):
         bench.ask(budget=17)
@@ -90,7 +90,7 @@ def test_encoding_keeps_to_the_time_budget_while_others_are_decoded() -> None:
     groups = [[group.count for group in step.plan.groups] for step in bench.runner.steps if step.kind == "encode"]
     assert groups == [[2], [1]]
 
-    bench.ask(image=FakeImage("b"))  # nobody is decoded: all at once
+    bench.ask(image=FakeImage("b"))  # nothing is decoded: all at once
     bench.run()
     last = [step for step in bench.runner.steps if step.kind == "encode"][-1]
     assert [group.count for group in last.plan.groups] == [3]
@@ -117,7 +117,7 @@ def parts(encodings: EncoderQueue, room: int, enough: int) -> list[tuple[int, in
     return [(group.job.number, group.first, group.count) for group in groups]
 
 
-def test_a_launch_begins_as_many_uncut_images_as_there_is_room_for_and_nobody_overtakes() -> None:
+def test_a_launch_begins_as_many_uncut_images_as_fit_in_order() -> None:
     encodings = uncut(40, 70, 10, 20, 500, 10, room=100)
 
     found = [[group.job.number for group in next_groups(encodings, 16, 8)] for _ in range(5)]
@@ -125,7 +125,7 @@ def test_a_launch_begins_as_many_uncut_images_as_there_is_room_for_and_nobody_ov
     assert found == [[0], [1, 2, 3], [4], [5], []]
 
 
-def test_images_that_have_begun_need_no_more_room() -> None:
+def test_images_that_have_begun_need_no_further_upload() -> None:
     encodings = uncut(40, 60, 70, room=60, tiling=(1, 2))
 
     found = [parts(encodings, 2, 8) for _ in range(6)]
@@ -143,7 +143,7 @@ def test_crops_of_several_images_share_a_launch_that_splits_none_once_it_is_half
     assert [(group.job.key, group.first, group.count) for group in first.plan.groups] == [("a", 0, 3), ("b", 0, 3)]
 
 
-def test_a_launch_that_is_not_half_full_takes_what_there_is_room_for_of_the_next_image() -> None:
+def test_a_launch_that_is_less_than_half_full_takes_part_of_the_next_image() -> None:
     encodings = uncut(1, 1, 1, room=100, tiling=(1, 4))  # five crops each
 
     found = [parts(encodings, 8, 6) for _ in range(3)]
@@ -176,7 +176,7 @@ def loaded(max_pause_s: float) -> Bench:
     return bench
 
 
-def test_where_many_wait_launches_are_large_and_prompts_run_together() -> None:
+def test_launches_are_large_and_prompts_run_together_while_many_requests_wait() -> None:
     first = next(steps for steps in pauses(loaded(0.035)) if steps)
 
     assert [step.kind for step in first] == ["encode", "encode", "encode", "prefill"]
@@ -185,7 +185,7 @@ def test_where_many_wait_launches_are_large_and_prompts_run_together() -> None:
 
 
 @pytest.mark.parametrize("max_pause_s", [0.0, 0.01, 0.02, 0.035])
-def test_however_many_wait_a_decode_step_comes_when_the_longest_pause_is_over(max_pause_s: float) -> None:
+def test_a_decode_step_follows_the_longest_pause_however_many_requests_wait(max_pause_s: float) -> None:
     lengths = [sum(step.device_s for step in steps) for steps in pauses(loaded(max_pause_s))]
 
     assert max(lengths) <= max(0.004, max_pause_s) + 1e-9
@@ -207,7 +207,7 @@ def test_the_budget_bounds_prompts_that_are_prefilled_while_others_are_decoded()
     ]  # fmt: skip
 
 
-def test_a_victim_keeps_its_pages_until_its_step_has_committed() -> None:
+def test_a_pre_empted_sequence_keeps_its_pages_until_its_step_has_committed() -> None:
     bench = Bench(ends_at(27), pages=11, prefix_caching=False)
     bench.ask(budget=30)
     bench.ask(budget=30)
@@ -230,7 +230,7 @@ def test_a_victim_keeps_its_pages_until_its_step_has_committed() -> None:
     assert len(victim.tokens) == 27
 
 
-def test_who_was_preempted_comes_back_first_and_is_recomputed_from_its_tokens() -> None:
+def test_a_pre_empted_sequence_resumes_first_and_is_recomputed_from_its_tokens() -> None:
     bench = Bench(ends_at(27), pages=11, prefix_caching=False)
     bench.ask(budget=30)
     bench.ask(budget=30)
@@ -243,7 +243,7 @@ def test_who_was_preempted_comes_back_first_and_is_recomputed_from_its_tokens() 
     assert bench.sequences[1].sink.tokens == bench.sequences[1].tokens  # type: ignore[attr-defined]
 
 
-def test_an_encoding_that_nobody_waits_for_any_more_is_forgotten() -> None:
+def test_the_features_of_an_image_without_requests_are_freed() -> None:
     bench = Bench(ends_at(60))
     bench.scheduler.policy.crops.per_unit = bench.runner.per_crop = 0.003
     bench.ask()
@@ -259,7 +259,7 @@ def test_an_encoding_that_nobody_waits_for_any_more_is_forgotten() -> None:
     assert bench.everything_is_free()
 
 
-def test_an_image_that_is_dropped_while_the_engine_looks_at_it_is_encoded_all_the_same() -> None:
+def test_an_image_whose_crops_are_dropped_while_the_engine_reads_them_is_encoded() -> None:
     class Dropping(FakeImage):
         looks = 0
 
@@ -294,7 +294,7 @@ def test_a_stream_of_prompts_does_not_keep_an_image_from_being_encoded() -> None
     assert len(seen.tokens) == 2
 
 
-def test_the_oldest_submission_is_the_one_that_was_asked_for_first_whenever_it_was_handed_in() -> None:
+def test_the_oldest_submission_is_the_earliest_call_in_whatever_order_requests_arrive() -> None:
     bench = Bench(ends_at(2))
     for realtime, submitted in ((False, 7.0), (False, 3.0), (True, 5.0), (False, 4.0)):
         bench.ask(realtime=realtime)

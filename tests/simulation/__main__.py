@@ -21,7 +21,7 @@ from tests.simulation.simulator import Simulation
 def run_many(
     first: int, stride: int, ticks: int, policy: type[FifoPolicy] | None = None
 ) -> tuple[Counter[str], str | None]:
-    """Run seeds until so many ticks are done.
+    """Run seeds until `ticks` ticks are done.
 
     Returns:
         How often what happened, and what to say about the first seed that failed; None where all is well.
@@ -48,7 +48,7 @@ def run_many(
 
 
 def main() -> int:
-    """Do what the command line says; returns the exit code."""
+    """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("--trace", action="store_true", help="print what happens")

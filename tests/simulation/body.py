@@ -1,4 +1,4 @@
-"""The body of the simulator: pages hold symbols, copies happen when they run, nothing is taken on the host's word.
+"""The simulator's model runner: pages hold symbols, copies happen when they run, no host state is trusted.
 
 What a step reads, it reads as a device would: page tables and tokens from the slot's uploaded copies, inputs from the
 pending table, earlier positions through the page table.
@@ -38,7 +38,7 @@ _CHOICE = struct.Struct("=5i5f")
 _RESULTS = [struct.Struct("=" + count * "4i3f") for count in range(65)]
 _IDS: dict[tuple[int, ...], tuple[int, ...]] = {}
 _STALE = 9_999_991
-"""What is in memory before anybody has written to it."""
+"""Content of uninitialised memory."""
 
 Rows = list[list[int]]
 Crops = list[tuple[int, ...]]
@@ -46,11 +46,11 @@ Crops = list[tuple[int, ...]]
 
 
 class Violation(BaseException):
-    """An invariant is broken. No `Exception`: what guards against failures must not swallow it."""
+    """An invariant is broken. Not an `Exception`, so that no error handler swallows it."""
 
 
 class Twin:
-    """What a slot has on the device."""
+    """A slot's buffers on the device."""
 
     __slots__ = ("choices", "crops", "hidden", "masks", "prefill", "results", "rows", "scored", "scores", "tokens")
 
@@ -68,7 +68,7 @@ class Twin:
 
 
 class SymbolicBody:
-    """Does the work of steps with symbols.
+    """Runs steps with symbols.
 
     Args:
         shape: Of the slots.
@@ -250,7 +250,7 @@ class SymbolicBody:
         self.embeddings.pop(job.number, None)
 
     def free_memory(self) -> None:
-        """Nothing is kept but features and embeddings, which `forget` lets go of."""
+        """Nothing is kept but features and embeddings, which `forget` frees."""
 
     def close(self) -> None:
         self.closed = True
@@ -266,7 +266,7 @@ class SymbolicBody:
         return crops
 
     def _leading(self, row: BatchItem) -> list[int]:
-        """Give the cells of BOS and image; NaNs where crops of it are missing."""
+        """Return the cells of BOS and image; NaNs where crops of it are missing."""
         if row.job is None:
             return [BOS_CELL]
         image = self.embeddings.get(row.job.number, NAN)
@@ -305,7 +305,7 @@ def _place(table: list[int], position: int, size: int) -> int:
 
 
 def _look(cells: list[int], table: list[int], cell: int, position: int, size: int) -> int:
-    """Give the hidden state of a position: its cell, and an earlier one."""
+    """Return the hidden state of a position: its cell, and an earlier one."""
     if cell == NAN:
         return NAN
     earlier = cell % (position + 1)

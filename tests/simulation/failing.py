@@ -1,4 +1,4 @@
-"""A device whose calls fail: when, and the body that does it."""
+"""A device whose calls fail: when they fail, and the model runner that raises."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ class InjectedFailure(Exception):  # noqa: N818 - what a broken device raises
 
 
 class InjectedShortage(MemoryError):  # noqa: N818 - the same
-    """The same of a call for which memory is short."""
+    """The same for a call that runs out of memory."""
 
 
 class Failures:
-    """Says which calls fail: never three steps in a row, unless the device is to die.
+    """Decides which calls fail: never three steps in a row, unless the device is to die.
 
     Two may: a second step fails while the first failure is still on its way, or right behind it.
 
@@ -39,7 +39,7 @@ class Failures:
         self._calls: Counter[str] = Counter()
 
     def due(self, kind: str) -> bool:
-        """Count a call, and tell whether it fails."""
+        """Count a call; returns whether it fails."""
         number = self._calls[kind]
         self._calls[kind] = number + 1
         if kind == "launch" and self._deadly is not None and number >= self._deadly:
@@ -51,7 +51,7 @@ class Failures:
 
 
 class FailingBody(SymbolicBody):
-    """A body whose calls fail when they run, before or after they have done something.
+    """A model runner whose calls fail when they run, before or after they have done something.
 
     Args:
         shape: See `SymbolicBody`, as for the next four.

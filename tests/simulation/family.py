@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Family:
-    """Asks what follows a request when that has ended, and takes the end of the whole.
+    """Submits follow-ups when a request has ended, and receives the end of the whole.
 
     Args:
         simulation: Whose.
@@ -36,7 +36,7 @@ class Family:
         self._running: set[Sequence] = set()
 
     def first_ended(self, sequence: Sequence) -> None:
-        """Take the end of the first request, and ask what follows unless it failed."""
+        """Receive the end of the first request, and submit follow-ups unless it failed."""
         if sequence.error is not None or self.given_up:
             self.ends.append(sequence.error or AssertionError("given up"))
             return
@@ -50,7 +50,7 @@ class Family:
             self._cancel_all()
 
     def check(self) -> None:
-        """Check how the whole has ended, when everything has.
+        """Check how the whole has ended.
 
         Raises:
             Violation: It has not ended, has a result though one of its requests failed, or the reverse.
@@ -81,7 +81,7 @@ class Family:
             self.ends.append(self._first)
 
     def ended(self, ask: Ask, sequence: Sequence) -> None:
-        """Take the end of a follow-up."""
+        """Receive the end of a follow-up."""
         self._running.discard(sequence)
         if sequence.error is not None:
             self._fail(sequence.error)
@@ -105,7 +105,7 @@ class _Follower:
         self._ask = ask
 
     def on_token(self, token: Token) -> None:
-        """Nothing: the sequence has it."""
+        """Do nothing: the sequence has the token."""
 
     def on_finish(self, sequence: Sequence) -> None:
         self._family.ended(self._ask, sequence)

@@ -1,4 +1,4 @@
-"""Grammars that nothing can guess: what is allowed next hangs on a hash of all that was said.
+"""Unpredictable grammars: what is allowed next depends on a hash of all earlier tokens.
 
 Each is built from plain numbers, so that the oracle gets one of its own.
 """
@@ -16,7 +16,7 @@ from tests.simulation.model import COORDINATE, END, SIZE, VOCAB_SIZE, VOCABULARY
 
 
 def _bits(*ids: int) -> npt.NDArray[np.int32]:
-    """Spell ids as a grammar of its own does: in Python's numbers, not by the code under test."""
+    """Encode ids as a mask in plain Python, not by the code under test."""
     numbers = [sum(1 << one % 32 for one in ids if one // 32 == word) for word in range(-(-VOCAB_SIZE // 32))]
     return np.array(numbers, np.uint32).view(np.int32)
 
@@ -54,7 +54,7 @@ _TEXTS, _MENU = _menu()
 
 
 class GrammarFault(Exception):  # noqa: N818 - what a broken plug-in raises
-    """A grammar breaks."""
+    """Raised by a broken grammar."""
 
 
 class HistoryGrammar:
@@ -118,14 +118,14 @@ class PlaceGrammar(HistoryGrammar):
 
 
 class WordsGrammar(PlaceGrammar):
-    """Words, some of them suppressed at each place: no state at all."""
+    """Words, some of them suppressed at each place: a grammar without state."""
 
     _menu = _TEXTS
     _surprises = 10**18
 
 
 class FreshGrammar(HistoryGrammar):
-    """Gives a new object each time it is asked, as plug-ins may."""
+    """Returns a new object each time, as plug-ins may."""
 
     def _turn(self) -> None:
         allowed = _MENU[self._state % len(_MENU)]
@@ -183,7 +183,7 @@ MakeGrammar = Callable[[], Grammar]
 
 
 def draw_grammar(random: Random, budget: int) -> MakeGrammar:
-    """Draw a grammar of at most so many tokens; what comes back builds it, any number of times."""
+    """Draw a grammar of at most `budget` tokens; returns a factory for it."""
     seed, ends = random.getrandbits(40), random.choice((4, 10, 30, 1000))
     objects = random.randrange(1, 6)
     vocabulary = VOCABULARY if random.random() < 0.5 else VOCABULARY_ANY
@@ -201,7 +201,7 @@ def draw_grammar(random: Random, budget: int) -> MakeGrammar:
 
 
 def with_fault(random: Random, make: MakeGrammar, budget: int) -> MakeGrammar:
-    """Break a grammar somewhere."""
+    """Draw where a grammar breaks."""
     fault = random.choice(("accept", "allowed", "finish_reason", "ahead", "vocabulary"))
     at = random.randrange(min(budget, 4))
     return lambda: FaultyGrammar(make(), fault, at)

@@ -1,4 +1,4 @@
-"""A request all of whose own objects may raise: at the n-th time that the engine touches one of their members.
+"""A request whose own objects may raise: at the n-th time that the engine touches one of their members.
 
 What the simulation itself touches does not count.
 """
@@ -29,7 +29,7 @@ methods.
 
 
 class HostileFault(RuntimeError):  # noqa: N818 - what a broken plug-in raises
-    """Raised by a member; whoever tries to print it fails as well."""
+    """Raised by a member; printing it raises as well."""
 
     def __str__(self) -> str:
         raise ZeroDivisionError("not even this can be printed")
@@ -39,7 +39,7 @@ class HostileFault(RuntimeError):  # noqa: N818 - what a broken plug-in raises
 
 @dataclass(frozen=True, slots=True)
 class Hostility:
-    """What a request does to the engine.
+    """How a request misbehaves.
 
     Attributes:
         member: Which of `MEMBERS` raises.
@@ -70,7 +70,7 @@ class Trap:
         self._touches = 0
 
     def touch(self, member: str) -> None:
-        """Raise if it is time."""
+        """Count a touch; raise if it is the chosen one."""
         hostility = self._hostility
         caller = sys._getframe(2).f_code
         if not Path(caller.co_filename).is_relative_to(_PACKAGE):
@@ -102,7 +102,7 @@ class HostileRequest:
 
 
 class HostileCrops:
-    """Crops that raise when they are looked at."""
+    """Crops that raise when they are read."""
 
     def __init__(self, inner: CropsLike, trap: Trap) -> None:
         self._inner = inner
@@ -120,7 +120,7 @@ class HostileCrops:
 
 
 class HostileImage:
-    """An image that raises when it is asked for something."""
+    """An image that raises when it is used."""
 
     size = None
 
@@ -154,7 +154,7 @@ class HostileImage:
 
 
 class HostileAllowed(Allowed):
-    """An `Allowed` that raises when it is looked at."""
+    """An `Allowed` that raises when it is read."""
 
     __slots__ = ("trap",)
     trap: Trap
@@ -170,7 +170,7 @@ class HostileAllowed(Allowed):
 
 
 class HostileGrammar:
-    """A grammar that raises; what it allows does, too."""
+    """A grammar that raises, as does what it allows."""
 
     def __init__(self, inner: Grammar, trap: Trap) -> None:
         self._inner = inner
@@ -204,7 +204,7 @@ class HostileGrammar:
 
 
 class HostileSink:
-    """A sink that raises when it has taken what it was given."""
+    """A sink that raises after it has received a token or the end."""
 
     def __init__(self, inner: Sink, trap: Trap) -> None:
         self._inner = inner
@@ -224,5 +224,5 @@ class HostileSink:
 
 
 def draw_hostility(random: Random) -> Hostility:
-    """Draw what a request does."""
+    """Draw how a request misbehaves."""
     return Hostility(random.choice(MEMBERS), 1 + int(random.expovariate(0.5)), random.random() < 0.5)

@@ -1,7 +1,7 @@
 """What must hold after every tick, and at the end.
 
 Tokens and ends are compared where they come out (`simulator.Watch`), launches and commits where they happen
-(`simulator.WatchedRunner`); here is what can be seen by looking.
+(`simulator.WatchedRunner`); this module checks the state between ticks.
 """
 
 from typing import TYPE_CHECKING
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from tests.simulation.simulator import Simulation
 
 _BOUNDED = {"_rows": CACHED_ROWS, "_hashed[]": 64, "_deadlines": 64}
-"""Tables that keep something of what has ended, and how much at most."""
+"""Tables that may keep entries of ended requests, and how many at most."""
 
 _THOROUGH = 8
-"""Every so many ticks all owners of all pages are counted, and all that may be admitted are listed."""
+"""Ticks between counts of all page owners and of all sequences that may be admitted."""
 
 
 def check(simulation: "Simulation") -> None:
-    """Look at everything between two ticks.
+    """Check all state between two ticks.
 
     Raises:
         Violation: An invariant is broken.
@@ -80,7 +80,7 @@ def check(simulation: "Simulation") -> None:
 
 
 def _check_candidates(simulation: "Simulation") -> None:
-    """Check that whoever could run is found, in the order of ranks."""
+    """Check that every sequence that could run is a candidate, in the order of numbers."""
     scheduler = simulation.scheduler
     for queue in scheduler.policy.queues:
         found = list(queue.candidates())
@@ -88,11 +88,11 @@ def _check_candidates(simulation: "Simulation") -> None:
             raise Violation(f"candidates come in the order {[one.number for one in found]}")
         missed = {one for one in queue if scheduler.policy.is_ready(one)} - set(found)
         if missed or not set(found) <= set(queue):
-            raise Violation(f"{[one.number for one in missed]} could run, and nobody looks at them")
+            raise Violation(f"{[one.number for one in missed]} could run, and are no candidates")
 
 
 def _check_step(simulation: "Simulation", step: Step, carried: dict[Sequence, int]) -> None:
-    """Count whom a step carries, and check that what it writes to belongs to nobody else."""
+    """Count the sequences that a step carries, and check that no other sequence owns the pages that it writes."""
     size, counts = simulation.scenario.page_size, simulation.pages
     for row in step.rows:
         sequence = row.sequence
@@ -140,7 +140,7 @@ def check_pages(simulation: "Simulation") -> None:
 
 
 def check_end(simulation: "Simulation") -> None:
-    """Look at what is left when everything has ended."""
+    """Check what is left when everything has ended."""
     core, scheduler, body = simulation.core, simulation.scheduler, simulation.body
     for family in simulation.families:
         family.check()
@@ -175,7 +175,7 @@ def check_end(simulation: "Simulation") -> None:
 
 
 def _check_tables(simulation: "Simulation") -> None:
-    """Check that no table of the engine remembers requests that have ended."""
+    """Check that no table of the engine keeps requests that have ended."""
     tables = grown(simulation.tables, simulation.table_sizes())
     tables = {path: sizes for path, sizes in tables.items() if sizes[1] > _BOUNDED.get(path.rpartition(".")[2], 0)}
     if tables:
@@ -183,7 +183,7 @@ def _check_tables(simulation: "Simulation") -> None:
 
 
 def _check_waste(simulation: "Simulation") -> None:
-    """Check that each image was encoded once, if nothing happened that makes its prefix get lost."""
+    """Check that each image was encoded once, if nothing happened that loses its prefix."""
     seen, scenario = simulation.seen, simulation.scenario
     troubles = ("RequestCancelledError", "DeadlineError", "NumericalError", "StepError", "ValueError", "HostileFault")
     short = seen["launches without a free page"] or seen["memory was short"]

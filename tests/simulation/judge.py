@@ -1,4 +1,4 @@
-"""Who may end how: every error has a cause that the simulation knows of, and every result is whole."""
+"""How requests may end: every error has a cause known to the simulation, and every result is complete."""
 
 from collections import Counter
 
@@ -22,7 +22,7 @@ class ImageFailure(Exception):  # noqa: N818 - what comes of a broken file
 
 
 class Judge:
-    """Remembers what was done to whom, and compares it with how they end.
+    """Records what was done to sequences, and compares it with how they end.
 
     Attributes:
         cancelled: Numbers of sequences that were cancelled before their ends.
@@ -89,7 +89,7 @@ class Judge:
         return False
 
     def _pays(self, key: str) -> bool:
-        """Tell whether an encode step of an image has failed for which nobody has paid: one sequence does."""
+        """Whether an encode step of an image has failed that has not yet ended a sequence: it ends one."""
         self._struck_keys[key] -= 1
         return self._struck_keys[key] >= 0
 

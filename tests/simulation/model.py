@@ -1,4 +1,4 @@
-"""The fake model: a cell of its KV cache hashes all that came before, and its heads choose by such hashes.
+"""The fake model: a cell of its KV cache hashes all earlier positions, and its heads choose by such hashes.
 
 ```
 cell p     hash of (cell p - 1, what stands at p)            of BOS and image: a function of the image, all at once
@@ -30,7 +30,7 @@ VOCABULARY_ANY = Vocabulary(
 )
 COORDINATES = tuple(place / 16 for place in range(16))
 SIZES = tuple((place + 0.5) / 8 for place in range(8))
-"""Of no bin is the size another bin's coordinate."""
+"""No bin's size is another bin's coordinate."""
 
 NAN = 0
 """A cell or hidden state that is no number; whatever depends on it is none either."""
@@ -48,7 +48,7 @@ BOS_CELL = hash((17, 4))
 
 
 class Choice(NamedTuple):
-    """What the heads choose; bins are -1 where there is none."""
+    """What the heads choose; a bin is -1 where there is none."""
 
     id: int
     bin0: int = -1
@@ -60,7 +60,7 @@ class Choice(NamedTuple):
 
 
 def embed(token: Token) -> Input:
-    """Give what stands at a token's position."""
+    """Return what stands at a token's position."""
     if not token.values:
         return token.id, NO_NUMBER, NO_NUMBER
     bits = [_BITS[value] for value in token.values]
@@ -68,12 +68,12 @@ def embed(token: Token) -> Input:
 
 
 def embed_image(crops: Iterable[int]) -> int:
-    """Give what an image's crops make, in their order."""
+    """Return the features of an image's crops, in their order."""
     return hash(tuple(crops))
 
 
 def image_cell(image: int, position: int) -> int:
-    """Give a cell of BOS and image tokens: they see one another in both directions."""
+    """Return a cell of BOS and image tokens, which attend in both directions."""
     return hash((image, position))
 
 
@@ -83,23 +83,23 @@ def choose_id(hidden: int, permitted: Sequence[int], draw: float) -> int:
 
 
 def goes_on(hidden: int) -> float:
-    """Give the probability of another object, where that is decided; float32 holds it."""
+    """Return the probability of another object, exact in float32."""
     return (hidden >> 9 & 63) / 64
 
 
 def probability_of(hidden: int, token_id: int) -> float:
-    """Give the probability of an id, where it is wanted; float32 holds it."""
+    """Return the probability of an id, exact in float32."""
     return (hash((hidden, token_id)) >> 9 & 63) / 64
 
 
 def choose_coordinate(hidden: int, draw: float) -> tuple[int, float]:
-    """Choose a bin, and say how sure it is."""
+    """Choose a bin and its probability mass."""
     place = hash((hidden, 1, draw))
     return place % len(COORDINATES), (place >> 9 & 63) / 64
 
 
 def choose_size(hidden: int, draws: tuple[float, float]) -> tuple[int, int, float, float]:
-    """Choose bins of width and height, and say how sure they are."""
+    """Choose bins of width and height and their probability masses."""
     width, height = hash((hidden, 2, draws[0])), hash((hidden, 3, draws[1]))
     return width % len(SIZES), height % len(SIZES), (width >> 9 & 63) / 64, (height >> 9 & 63) / 64
 
@@ -120,12 +120,12 @@ def permitted_ids(ids: tuple[int, ...] | None, suppressed: tuple[int, ...]) -> t
 
 
 def nucleus(permitted: Sequence[int], top_p: float) -> Sequence[int]:
-    """List the ids that top-p sampling leaves over: as many as the share says, at least one."""
+    """List the ids that top-p sampling keeps: that share of them, at least one."""
     return permitted[: max(1, int(len(permitted) * top_p))] if top_p < 1 else permitted
 
 
 def choose(hidden: int, allowed: Allowed, draws: tuple[float, float, float], top_p: float = 1.0) -> Token:
-    """Choose a token as a machine of one row would: the reading of `Allowed` that the oracle goes by."""
+    """Choose a token for one row: how the oracle reads an `Allowed`."""
     ids, coordinate, size, end = allowed.ids, allowed.coordinate, allowed.size, allowed.end
     if allowed.mask is not None:
         permitted: tuple[int, ...] = tuple(one for one in range(VOCAB_SIZE) if allowed.permits(one))

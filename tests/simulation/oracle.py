@@ -1,4 +1,4 @@
-"""One request alone, in plain Python: what the engine must say, whatever else it does at the same time."""
+"""One request alone, in plain Python: the tokens that the engine must produce, whatever else it does."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,13 @@ from tests.simulation.model import BOS_CELL, choose, embed, embed_image, image_c
 
 
 class Oracle:
-    """Says a request's tokens one by one.
+    """Produces a request's tokens one by one.
 
     Args:
         image: Crops of the image it is about, as numbers; None for text alone.
         prefix_length: Positions of BOS and image.
         prompt: What follows them.
-        grammar: Its own: nobody else moves it.
+        grammar: The oracle's own.
         temperature: Above 0, random numbers of `seed` take part in every choice.
         top_p: Share of the allowed ids that sampling considers; of no effect at temperature 0.
         seed: Of the sequence.
@@ -43,7 +43,7 @@ class Oracle:
         self._top_p = top_p if temperature > 0 else 1.0
 
     def next(self) -> Token:
-        """Say the next token; raises what the grammar raises, or ValueError where it asks for the impossible."""
+        """Return the next token; raises what the grammar raises, or ValueError where it allows nothing possible."""
         cells, seed = self._cells, self._seed
         newest = cells[-1]
         hidden = hash((newest, cells[newest % len(cells)]))

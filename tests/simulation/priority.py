@@ -1,4 +1,4 @@
-"""Who may go before whom, reckoned apart from the scheduler: real-time first, and bulk work never starves."""
+"""Order of launches, checked independently of the scheduler: real-time first, and bulk work never starves."""
 
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,12 @@ _TURN = 8
 """Launches that may overtake bulk work in a row."""
 
 _STEP = 32
-"""Decode steps for real-time requests that may pass a bulk one by."""
+"""Decode steps in a row that may leave a bulk sequence out."""
 
 _LOOKED_AT = 64
 
-_KEPT_FREE = 9
-"""Milliseconds, of a tick each, for which the device may be kept free while bulk work waits for its next launch."""
+_KEPT_IDLE = 9
+"""Milliseconds, of a tick each, for which the device may be kept idle while bulk work waits for its next launch."""
 
 
 class Priority:
@@ -31,7 +31,7 @@ class Priority:
     def __init__(self, simulation: "Simulation") -> None:
         self._simulation = simulation
         self._overtaken = 0
-        self._kept_free = 0
+        self._kept_idle = 0
         self._bulk_waited = False  # when this tick was planned, and has not been launched since
         self._left_out: dict[Sequence, int] = {}
         self._gave: set[Sequence] = set()
@@ -58,18 +58,18 @@ class Priority:
         if realtime and self._overtaken >= _TURN:
             self._check_no_bulk(step)
         if not realtime:
-            if self._overtaken + self._kept_free < _TURN:
+            if self._overtaken + self._kept_idle < _TURN:
                 self._check_no_realtime(step)
-            self._kept_free, self._bulk_waited = 0, False
+            self._kept_idle, self._bulk_waited = 0, False
         seen["bulk's turns"] += not realtime and self._overtaken >= _TURN
         waits = any(not one.realtime for one in scheduler.waiting)
         self._overtaken = self._overtaken + 1 if realtime and waits else 0
         seen["launches that overtook bulk work"] += realtime and waits
 
     def check(self) -> None:
-        """Look at who runs between two ticks."""
+        """Check the running sequences between two ticks."""
         scheduler, limit = self._simulation.scheduler, self._simulation.scenario.max_batch
-        self._check_kept_free()
+        self._check_kept_idle()
         for realtime in (True, False):
             running = [one for one in scheduler.running if one.realtime == realtime]
             if len(running) > limit:
@@ -82,14 +82,14 @@ class Priority:
                 raise Violation(f"real-time sequence {one.number} gives its pages back before a bulk one")
         self._gave = gave
 
-    def _check_kept_free(self) -> None:
-        """Check that bulk work is not held back for ever by requests that are about to come, or to be ready."""
-        kept_until = self._simulation.scheduler.policy.kept_free_until
+    def _check_kept_idle(self) -> None:
+        """Check that bulk work is not held back for ever by requests that are expected, or not ready."""
+        kept_until = self._simulation.scheduler.policy.kept_idle_until
         if kept_until is None or kept_until <= self._simulation.now or not self._bulk_waited:
             return
-        self._kept_free += 1
-        if self._kept_free > _KEPT_FREE:
-            raise Violation(f"bulk work waits, and the device has been kept free for {self._kept_free} ticks")
+        self._kept_idle += 1
+        if self._kept_idle > _KEPT_IDLE:
+            raise Violation(f"bulk work waits, and the device has been kept idle for {self._kept_idle} ticks")
 
     def _check_no_realtime(self, step: Step) -> None:
         for sequence in scheduler_waiting(self._simulation, realtime=True):
@@ -101,19 +101,19 @@ class Priority:
                 raise Violation(f"bulk crops overtake those of real-time image {job.key}")
 
     def _check_no_bulk(self, step: Step) -> None:
-        """Check that it was for a reason that bulk work has not got its turn."""
+        """Check that bulk work had a reason to miss its turn."""
         simulation, scheduler = self._simulation, self._simulation.scheduler
         for job in scheduler.encoder.jobs.values():
             led = job.leader is not None and not job.leader.realtime and not job.leader.finalized
             if led and job.launched < job.total:
                 raise Violation(f"bulk image {job.key} starves: {self._overtaken} launches have overtaken it")
         if any(one.times.preemptions for one in scheduler.waiting):
-            return  # pages are so short that who has given some back waits until somebody finishes
+            return  # a pre-empted sequence waits until another one finishes
         if len(scheduler.running) >= simulation.scenario.max_batch or not scheduler.running.free_rows:
             return
         free = simulation.pages.free + simulation.cache.prefix.idle_pages
         ready = [one for one in scheduler_waiting(simulation, realtime=False) if self._could_run(one, step)]
-        for sequence in ready[:1]:  # nobody behind it may take the pages that it lacks
+        for sequence in ready[:1]:  # none behind it may take the pages that it lacks
             if simulation.cache.pages_needed(sequence.longest, sequence.image is not None) <= free:
                 raise Violation(f"bulk sequence {sequence.number} starves: {self._overtaken} launches went first")
 
@@ -124,7 +124,7 @@ class Priority:
         full = len(carried) == simulation.scenario.max_batch
         able = [one for one in simulation.scheduler.running if _could_decode(one, simulation.scenario.page_size)]
         out = [one for one in able if one not in carried]
-        simulation.seen["decode steps that left somebody out"] += full and bool(out)
+        simulation.seen["decode steps that left sequences out"] += full and bool(out)
         simulation.seen["decode steps of real-time requests alone"] += realtime and not bulk and bool(out)
         for one in out:
             if (one.realtime and not (full and bulk)) or not (full or realtime):
@@ -136,7 +136,7 @@ class Priority:
             self._left_out.pop(one, None)
 
     def _could_run(self, sequence: Sequence, step: Step) -> bool:
-        """Tell whether a waiting sequence lacked nothing but a row and pages when a step was planned."""
+        """Whether a waiting sequence lacked nothing but a row and pages when a step was planned."""
         scheduler, image = self._simulation.scheduler, sequence.image
         if image is None:
             return True
@@ -149,11 +149,11 @@ class Priority:
 
 
 def scheduler_waiting(simulation: "Simulation", *, realtime: bool) -> list[Sequence]:
-    """Give those of a class that a scheduler looks at."""
+    """Return the waiting sequences of a class that the scheduler considers."""
     return [one for one in simulation.scheduler.waiting if one.realtime == realtime][:_LOOKED_AT]
 
 
 def _could_decode(sequence: Sequence, page_size: int) -> bool:
-    """Tell whether a running sequence has a position to fill and room for it."""
+    """Whether a running sequence has a position to fill and room for it."""
     more = sequence.samples and len(sequence.tokens) + sequence.inflight_refs < sequence.budget
     return more and not sequence.preempting and sequence.num_computed_tokens < len(sequence.pages) * page_size

@@ -1,4 +1,4 @@
-"""What launches share: pages only among requests of one tenant, and the room that uncut images are copied to."""
+"""What launches share: pages only among requests of one tenant, and the buffer that uncut images are copied to."""
 
 from typing import TYPE_CHECKING
 

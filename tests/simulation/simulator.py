@@ -1,8 +1,8 @@
-"""The engine on a simulated device with a fake model, tick by tick, through all that may befall it.
+"""The engine on a simulated device with a fake model, tick by tick, with cancellations, failures and shortages.
 
 ```
 draw scenario and requests ──> tick, tick, tick ... ──> everything has ended, everything is free
-                                 │  at several moments of each: requests and crops arrive, somebody cancels,
+                                 │  at several moments of each: requests and crops arrive or are cancelled,
                                  │  the device runs ahead
                                  └─ after each: `invariants.check`
 ```
@@ -55,7 +55,7 @@ from tests.simulation.workload import Ask, CutCrops, LateImage, Scenario, draw_s
 _SECOND = 1000.0
 """Ticks that pass for a second where it is a matter of milliseconds: when the next real-time request is expected."""
 _PATIENCE = 60
-"""Ticks that the engine may take for each token and image of a workload before it counts as going in circles."""
+"""Ticks that the engine may take for each token and image of a workload before it counts as stuck."""
 
 
 class Simulation:
@@ -64,7 +64,7 @@ class Simulation:
     Args:
         seed: Decides everything.
         trace: Takes a line for each thing that happens; None for silence.
-        calm: Whether nothing fails and nobody cancels.
+        calm: Whether nothing fails or is cancelled.
         policy: Schedules requests that are all bulk ones; None has real-time ones among them.
 
     Attributes:
@@ -130,13 +130,13 @@ class Simulation:
         self.tables = self.table_sizes()
 
     def make_hostile(self, index: int, hostility: Hostility) -> None:
-        """Have one request of the workload raise, by its place in the order of arrival, and have all others do well."""
+        """Make one request of the workload raise, by its place in the order of arrival, and no other one."""
         asks = [dataclasses.replace(ask, hostility=None, fails=False, deadline=None) for ask in self.asks]
         asks[-1 - index] = dataclasses.replace(asks[-1 - index], hostility=hostility)
         self.asks = asks
 
     def run(self) -> None:
-        """Go through it all.
+        """Run to the end.
 
         Raises:
             Violation: An invariant is broken.
@@ -161,10 +161,10 @@ class Simulation:
         self.seen["padding rows"] += self.core.metrics.padding_rows
 
     def moment(self) -> None:
-        """Let the world go on: this is called between any two things that the engine does."""
+        """Let requests, crops and the device progress: called between any two actions of the engine."""
         drawn, scenario = self._random(), self.scenario
         if drawn < scenario.cancels:
-            self._cancel_somebody()
+            self._cancel_random()
         elif drawn > 1 - scenario.pushes:
             self.device.step()
         if self._cutting and drawn > 0.5:
@@ -215,7 +215,7 @@ class Simulation:
             self.seen["rows of the pre-empted"] += row.sequence.preempting
 
     def doom(self, step: Step, error: Exception) -> None:
-        """Note who must end now: those whom a failed step carries, and those whose images it encodes.
+        """Note which sequences must end now: those that a failed step carries, and those whose images it encodes.
 
         Where memory was short for several crops or prompts, they may be tried again, a few at a time. So may a prompt
         whose image was among these, whatever became of its own step.
@@ -228,7 +228,7 @@ class Simulation:
         self.doomed += [leader for leader in leaders if leader is not None]
 
     def ended(self, sequence: Sequence, oracle: Oracle) -> None:
-        """Take a sequence's end."""
+        """Receive a sequence's end."""
         if self._trace is not None:
             self._say(f"end {name(sequence)}: {type(sequence.error).__name__}")
         self.seen[f"ended by {type(sequence.error).__name__}" if sequence.error else "answered"] += 1
@@ -284,8 +284,8 @@ class Simulation:
         invariants.check(self)
         if busy:
             return True
-        if self.core.open and self.scheduler.policy.kept_free_until is not None:
-            self.seen["ticks in which the device was kept free"] += 1
+        if self.core.open and self.scheduler.policy.kept_idle_until is not None:
+            self.seen["ticks in which the device was kept idle"] += 1
             return True
         if self._inbox:
             return True
@@ -298,7 +298,7 @@ class Simulation:
         return False
 
     def _skip(self) -> None:
-        """Jump to the next thing that happens."""
+        """Jump to the next event."""
         times = [at for at, _ in self._cutting] + [ask.at for ask in self.asks[-1:]]
         self.now = max(self.now, min(times))
         self._deliver_crops()
@@ -321,7 +321,7 @@ class Simulation:
         )
 
     def follow(self, request: Request, sink: Sink, ask: Ask) -> Sequence:
-        """Hand a further request in: it is read before the next tick."""
+        """Submit a follow-up: it is read before the next tick."""
         sequence = self._sequence(request, ask, sink)
         self._prepare(sequence)
         self._inbox.append(lambda: self._hand_in(sequence))
@@ -374,7 +374,7 @@ class Simulation:
         return Sequence(number, hostile, sink, before, image, deadline, ask.seed)
 
     def _cut(self, ask: Ask) -> CutCrops | UncutImage:
-        """Give an image's crops, or for every other image that of which the device makes them."""
+        """Return an image's crops, or for every other image one that the device cuts."""
         assert ask.image is not None
         cut = self.images[ask.image]
         # A whole image of two crops cannot be written down.
@@ -412,8 +412,8 @@ class Simulation:
             self._cutting.remove(entry)
             entry[1].arrive()
 
-    def _cancel_somebody(self) -> None:
-        """Cancel a sequence, wherever it is: each queue has its chance."""
+    def _cancel_random(self) -> None:
+        """Cancel a sequence of a random queue."""
         scheduler = self.scheduler
         queues = [queue for queue in (scheduler.waiting, scheduler.running, scheduler.running.zombies) if queue]
         if not queues or self._random() < 0.05:
@@ -452,7 +452,7 @@ class Simulation:
         return True
 
     def _die(self, death: EngineDiedError) -> None:
-        """Do what the engine's thread does when it dies."""
+        """Fail all requests, as the engine's thread does when it dies."""
         if not self.failures.dying:
             raise Violation("the engine died of fewer failures than it can bear") from death
         self.dead = True

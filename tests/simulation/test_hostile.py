@@ -1,4 +1,4 @@
-"""A request whose own objects raise, at every touch of every member in turn: it ends, and nobody else notices."""
+"""A request whose own objects raise, at every touch of every member in turn: it ends, and no other one does."""
 
 import itertools
 from functools import cache
@@ -32,12 +32,12 @@ TOUCHED = {
 it raises, then add it here."""
 
 IN_CALLERS = {"request", "key"}
-"""Read on the thread that asks: a request that raises there is refused, and the engine never hears of it."""
+"""Read on the calling thread: a request that raises there is refused, and never reaches the engine."""
 
 
 @cache
 def victims() -> tuple[tuple[int, int], ...]:
-    """Find simulations in which every request is answered; gives each seed, and a request that has it all touched."""
+    """Find simulations in which every request is answered; returns seeds, and a request with all members touched."""
     found = []
     for seed in itertools.count():
         simulation = Simulation(seed, calm=True)

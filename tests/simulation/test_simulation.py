@@ -25,7 +25,7 @@ AT_LEAST = {
     "cancelled while prefilling": 200,
     "cancelled while waiting": 1_000,
     "decode steps of real-time requests alone": 10_000,
-    "decode steps that left somebody out": 3_000,
+    "decode steps that left sequences out": 3_000,
     "decode in depth 1": 20_000,
     "decode in depth 2": 100_000,
     "died": 50,
@@ -75,13 +75,13 @@ AT_LEAST = {
     "rows of the pre-empted": 500,
     "sampled after it": 50_000,
     "sampled before the last commit": 50_000,
-    "ticks in which the device was kept free": 2_000,
+    "ticks in which the device was kept idle": 2_000,
     "two steps failed in a row": 50,
     "uncut images": 10_000,
     "uncut images together in a launch": 50,
     "zombie rows": 10_000,
 }
-"""What a million ticks must see, so that the simulation does not go blind: a fraction of what they see today."""
+"""Events that a million ticks must contain, so that the simulation keeps its coverage: a fraction of today's."""
 
 
 def test_five_thousand_ticks_keep_every_invariant() -> None:

@@ -1,4 +1,4 @@
-"""What a trace says, and under which names states are counted."""
+"""Lines of a trace, and names of states."""
 
 from photonlite.batch import Step
 from photonlite.scheduler.scheduler import Scheduler
@@ -6,14 +6,14 @@ from photonlite.sequence import Sequence
 
 
 def name(sequence: Sequence) -> str:
-    """Name a sequence and where it stands."""
+    """Name a sequence and its position."""
     return (
         f"{sequence.number} (row {sequence.row}, {len(sequence.tokens)} tokens, filled {sequence.num_computed_tokens})"
     )
 
 
 def describe(step: Step) -> str:
-    """Say what a step does."""
+    """Describe a step."""
     plan = step.plan
     rows = [f"{row.sequence.number}[{row.start}:{row.start + row.count}]" for row in plan.rows]
     groups = [f"{group.job.number}({group.job.key})[{group.first}:+{group.count}]" for group in plan.groups]
@@ -23,14 +23,14 @@ def describe(step: Step) -> str:
 
 
 def standing(scheduler: Scheduler) -> str:
-    """Say who waits, runs and lingers."""
+    """List waiting and running sequences and zombies."""
     queues = {"waiting": scheduler.waiting, "running": scheduler.running, "zombies": scheduler.running.zombies}
     shown = [f"{title} {sorted(one.number for one in queue)}" for title, queue in queues.items()]
     return " ".join((*shown, f"jobs {list(scheduler.encoder.jobs)}", f"free pages {scheduler.cache.pages.free}"))
 
 
 def state(sequence: Sequence, scheduler: Scheduler) -> str:
-    """Name the moment in a sequence's life."""
+    """Name a sequence's state."""
     if sequence.finalized:
         return "as a zombie" if sequence.inflight_refs else "after its end"
     if sequence in scheduler.running:

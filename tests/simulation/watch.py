@@ -1,4 +1,4 @@
-"""Where the simulation looks over the engine's shoulder: at what comes out, and between the phases of a tick."""
+"""Where the simulation observes the engine: at its output, and between the phases of a tick."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """A sequence's sink: knows what must come.
+    """A sequence's sink: compares tokens with the oracle's.
 
     Args:
         simulation: Whose.
@@ -58,7 +58,7 @@ class Watch:
 
 
 class WatchedRunner:
-    """A runner between whose phases the world goes on; some of its calls fail.
+    """An executor between whose phases the simulation progresses; some of its calls fail.
 
     Args:
         inner: Does the work.

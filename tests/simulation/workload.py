@@ -1,4 +1,4 @@
-"""What a seed makes of a simulation: a configuration, and requests with all that will happen to them."""
+"""What a seed draws: a configuration, and requests with all that will happen to them."""
 
 import dataclasses
 import sys
@@ -34,7 +34,7 @@ _CALLS = {
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """How the engine is set up and what it has to bear.
+    """How the engine is configured, and what fails.
 
     Attributes:
         depth: Of the pipeline.
@@ -81,7 +81,7 @@ class Scenario:
     deadly: int | None
 
     def limits(self) -> Limits:
-        """Give what the scheduler is told."""
+        """Return the scheduler's limits."""
         return Limits(
             self.max_batch,
             self.pending_rows,
@@ -94,7 +94,7 @@ class Scenario:
         )
 
     def slots(self, longest: int) -> SlotShape:
-        """Give what the runner is told, for requests of at most so many positions."""
+        """Return the runner's shape, for requests of at most so many positions."""
         return SlotShape(
             max_rows=self.max_batch,
             max_tokens=max(longest, self.max_prefill_tokens),
@@ -105,7 +105,7 @@ class Scenario:
         )
 
     def fits(self, positions: int, *, with_image: bool) -> bool:
-        """Tell whether a request of so many positions can run when it is alone."""
+        """Whether a request of so many positions can run alone."""
         keeps_tail = with_image and self.prefix_caching and self.prefix_length % self.page_size != 0
         return -(-positions // self.page_size) + keeps_tail < self.pages
 
@@ -129,7 +129,7 @@ class CutCrops:
 
 
 class LateImage:
-    """An image that is cut when somebody asks for it, and later than that.
+    """An image that is cut some time after its crops are requested.
 
     Args:
         key: Of its content.
@@ -164,12 +164,12 @@ class LateImage:
             ask(self)
 
     def drop_crops(self) -> None:
-        """They are encoded; they come again when asked for, as late as the first time."""
+        """Drop the crops; they arrive again when requested, as late as the first time."""
         if self.crops is not None:
             self.crops, self._ask = None, self._asked
 
     def arrive(self) -> None:
-        """Let the crops be there, or the failure."""
+        """Deliver the crops, or the failure."""
         self.failure = self._failure
         if self._failure is None:
             self.crops = self._cut
@@ -266,7 +266,7 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
 
 
 def draw_workload(random: Random) -> tuple[Workload, int, int]:
-    """Draw requests; gives the longest one's positions and the length of images' prefixes too."""
+    """Draw requests; returns the longest one's positions and the length of images' prefixes too."""
     prefix_length = random.randrange(2, 14)
     images = [_draw_crops(random) for _ in range(random.randrange(1, 6))]
     longest_prompt, longest_answer = random.choice((2, 6, 12)), random.choice((3, 8, 16, 40))

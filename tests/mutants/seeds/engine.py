@@ -213,7 +213,7 @@ MUTANTS = [
     Mutant(
         "priority: the device is not kept free for the next frame",
         "scheduler/realtime.py",
-        """soon = self.kept_free_until is not None
+        """soon = self.kept_idle_until is not None
 """,
         """soon = False
 """,
@@ -222,7 +222,7 @@ MUTANTS = [
     Mutant(
         "priority: nobody looks again when the frame did not come",
         "scheduler/scheduler.py",
-        """            wake_at = min(wake_at, self.policy.kept_free_until)
+        """            wake_at = min(wake_at, self.policy.kept_idle_until)
 """,
         """            pass
 """,
