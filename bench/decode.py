@@ -37,7 +37,7 @@ NOTES = """\
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """An engine and what is asked of it.
+    """An engine and its workload.
 
     Attributes:
         what: How rows call it.
@@ -116,7 +116,7 @@ class Decoding:
         return rig.run(requests(self._subject, variant.workload, streams, seed, bounded=True), traced=traced)
 
     def _floor(self, variant: Variant, streams: int) -> float | None:
-        """Give the floor of words; boxes need other heads in every step."""
+        """Return the time floor of text tokens; boxes need other heads in every step."""
         if variant.workload != "text":
             return None
         longest = max(prompt_lengths(self._subject, streams, 0))

@@ -72,11 +72,11 @@ class Launches:
             self._encoder = network.crop_encoder(fp8=fp8)
 
     def close(self) -> None:
-        """Let go of the engine."""
+        """Free the engine."""
         self._model.close()
 
     def encoder(self, crops: int, reference: Mapping[str, float]) -> None:
-        """Time encode launches of one image that is cut into so many crops."""
+        """Time encode launches of one image with this number of crops."""
         bench = self._bench
         source = make_images(*size_with_crops(self._network.crop_spec, crops))
         sample = self._timed(source, lambda model, image: model.encode_image(image).metrics.encode_s)

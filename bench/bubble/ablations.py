@@ -1,4 +1,4 @@
-"""Ablations: the period of a decode step with one part of the pipeline left out or done in another way.
+"""Ablations: the period of a decode step with one part of the pipeline disabled or replaced.
 
 Engines that differ in one setting run the same rounds by turns.
 """
@@ -98,7 +98,7 @@ class Measured:
 
     @classmethod
     def of(cls, variant: Variant, plain: Sequence[Round], traced: Sequence[Round]) -> "Measured":
-        """Take the figures of rounds."""
+        """Compute the figures of rounds."""
         found = together([steady(one.steady_spans) for one in traced])
         forward = statistics.fmean(found.forward_s)
         return cls(variant, [one.period for one in plain], forward, middle(found.tick_s), found.busy)
@@ -111,7 +111,7 @@ def measure(
     rounds: int,
     room: int | None = None,
 ) -> dict[tuple[Workload, int], list[Measured]]:
-    """Measure all variants by turns in each case.
+    """Measure all variants in each case, alternating between them.
 
     Args:
         variants: Engines.

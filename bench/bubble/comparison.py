@@ -45,7 +45,7 @@ class DepthFigures:
 
     @classmethod
     def of(cls, plain: Sequence[Round], traced: Sequence[Round]) -> "DepthFigures":
-        """Take the figures of rounds."""
+        """Compute the figures of rounds."""
         return cls(
             periods=[one.period for one in plain],
             steady=together([steady(one.steady_spans) for one in traced]),
@@ -71,13 +71,13 @@ class DepthFigures:
 
     @property
     def zombie_share(self) -> float:
-        """Rows that carried sequences which had ended, as a share of all rows."""
+        """Share of all rows that carried finished sequences."""
         return self.zombies / self.rows if self.rows else math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far the answers of both depths are the same.
+    """Agreement of the answers of both depths.
 
     Attributes:
         same: Sequences that agree in every token.
@@ -189,7 +189,7 @@ def streams_predicted(one: Comparison, found: Iterable[Comparison]) -> float:
 
 
 def compare(rigs: tuple[Rig, Rig], subject: Subject, workload: Workload, streams: int, rounds: int) -> Comparison:
-    """Run rounds on engines of depth 1 and 2 by turns, so that whatever drifts meets all of them.
+    """Run rounds on engines of depth 1 and 2 alternately, so that drift affects both.
 
     Args:
         rigs: Of depth 1 and 2.
@@ -225,7 +225,7 @@ def compare(rigs: tuple[Rig, Rig], subject: Subject, workload: Workload, streams
 
 
 def _turn(kinds: range, number: int) -> list[int]:
-    """Return the kinds beginning with another one each time."""
+    """Return the kinds, rotated by one each time."""
     first = number % len(kinds)
     return [*kinds[first:], *kinds[:first]]
 

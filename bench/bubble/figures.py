@@ -17,10 +17,10 @@ from itertools import pairwise
 from photonlite.observe.trace import Span, busy_share, idle_intervals, step_starts
 
 CYCLE = 3
-"""Steps of a box: x, y and size, each with other heads. Periods are averaged over so many steps."""
+"""Steps of a box: x, y and size, each with other heads. Periods are averaged over this number of steps."""
 
 PHASES = ("plan", "launch", "commit", "finalize")
-"""What the host does in a tick, the waiting left out."""
+"""Host work of a tick, without waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Take them from values."""
+        """Compute them from values."""
         if len(values) < 2:
             only = values[0] if values else math.nan
             return cls(only, only, only)
@@ -51,7 +51,7 @@ class Quartiles:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Quartiles":
-        """Take them from values; of fewer than two, all three are the only value."""
+        """Compute them from values; a single value is all three."""
         if len(values) < 2:
             only = values[0] if values else math.nan
             return cls(only, only, only)
@@ -82,7 +82,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """What the spans of steady decoding tell, in seconds.
+    """Figures of steady decoding from its spans, in seconds.
 
     Attributes:
         forward_s: Of each forward pass on the device.
@@ -104,17 +104,17 @@ class Steady:
 
 
 def middle(values: Sequence[float]) -> float:
-    """Give the median; NaN where there are no values."""
+    """Return the median; NaN where there are no values."""
     return statistics.median(values) if values else math.nan
 
 
 def mean(values: Sequence[float]) -> float:
-    """Give the mean; NaN where there are no values."""
+    """Return the mean; NaN where there are no values."""
     return statistics.fmean(values) if values else math.nan
 
 
 def typical(periods: Sequence[float]) -> float:
-    """Give the median of the means of `CYCLE` successive periods; of all of them where there are fewer."""
+    """Return the median of the means of `CYCLE` successive periods; of all of them where there are fewer."""
     if len(periods) <= CYCLE:
         return mean(periods)
     return statistics.median(statistics.fmean(periods[i : i + CYCLE]) for i in range(len(periods) - CYCLE + 1))
@@ -137,7 +137,7 @@ def steady(spans: Sequence[Span]) -> Steady:
 
 
 def together(rounds: Sequence[Steady]) -> Steady:
-    """Put several rounds together; shares and means are those of the rounds, averaged."""
+    """Combine rounds: shares and means are averaged over them."""
     return Steady(
         forward_s=[value for one in rounds for value in one.forward_s],
         finalize_s=[value for one in rounds for value in one.finalize_s],
@@ -150,7 +150,7 @@ def together(rounds: Sequence[Steady]) -> Steady:
 
 
 def idle_by_period(spans: Sequence[Span]) -> list[float]:
-    """Give the seconds in which the compute stream did nothing, from each step's start to the next one's."""
+    """Return the seconds in which the compute stream did nothing, from each step's start to the next one's."""
     gaps = idle_intervals(spans)
     return [
         sum(end - start for start, end in gaps if begin <= start < until)
@@ -159,7 +159,7 @@ def idle_by_period(spans: Sequence[Span]) -> list[float]:
 
 
 def host_ticks(spans: Iterable[Span]) -> list[float]:
-    """Give the seconds that the host worked from the end of each wait to the end of the next.
+    """Return the seconds that the host worked from the end of each wait to the end of the next.
 
     Of a wait only the time until the results had arrived counts as waiting: reading them is work.
     """

@@ -43,7 +43,7 @@ class PooledCapturer:
         return self._capturer(work).capture(work)
 
     def used_bytes(self) -> int:
-        """Return the device memory that is taken, by whomever."""
+        """Return the device memory in use, by any process."""
         if not self.capturers:
             self._by_slot[0] = self._new()
         return self.capturers[0].used_bytes()

@@ -1,4 +1,4 @@
-"""The parts of the bench, each of which may fail alone, and the report that they fill."""
+"""The parts of the bench, which fail independently, and the report that they fill."""
 
 import argparse
 import dataclasses
@@ -45,7 +45,7 @@ class BubbleBench:
 
     Args:
         options: The command line.
-        command: As it was typed.
+        command: The command line.
     """
 
     def __init__(self, options: argparse.Namespace, command: str) -> None:
@@ -61,7 +61,7 @@ class BubbleBench:
         _say(str(self._page))
 
     def run(self) -> int:
-        """Run the parts that were asked for, in the order of `PARTS`; returns the exit code."""
+        """Run the selected parts in the order of `PARTS`; returns the exit code."""
         parts: dict[str, Callable[[], None]] = {
             "rounds": self._rounds,
             "host": self._host,
@@ -82,7 +82,7 @@ class BubbleBench:
         return 1 if self._failures else 0
 
     def _attempt(self, name: str, part: Callable[[], None]) -> None:
-        """Run a part; its failure is told, and costs nothing else."""
+        """Run a part; report its failure and go on."""
         begun = time.perf_counter()
         try:
             part()

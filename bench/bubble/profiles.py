@@ -74,12 +74,12 @@ class StepProfile:
         return self._profile(lambda: self._runner.finalize(self._slot, self._streams, variant, sampled=False))
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Free the memory."""
         self._device.close()
         self._runner.close()
 
     def _fill(self, position: int, used: int, vocab_size: int, end: int, coordinate: int) -> None:
-        """Give every row a sequence of its own, and the choice that the first place of a box has."""
+        """Fill every row with its own sequence and the sampling params of the first coordinate of a box."""
         rows, slot = self._streams, self._slot
         choice = SamplingParams(Allowed((coordinate, end), coordinate=coordinate, end=end), 0.0, 1.0, 0, 0)
         masks = MaskCache(vocab_size)
@@ -108,7 +108,7 @@ class StepProfile:
         return self._table(recorded.key_averages()) + elapsed
 
     def _elapsed_us(self, work: Callable[[], None]) -> str:
-        """Say how long the work takes on a card without the profiler: the time to compare with that of a step."""
+        """Report the time of the work on a card without the profiler, to compare with that of a step."""
         if not self._cuda:
             return ""
         times = []
@@ -152,7 +152,7 @@ class StepProfile:
 
 
 def profile_host(rig: Rig, subject: Subject, workload: Workload, streams: int, rounds: int = 2) -> str:
-    """Profile the engine thread over some rounds: the functions that took most time themselves, waiting left out.
+    """Profile the engine thread over some rounds: the functions with most own time, except waiting.
 
     Profiling makes calls of Python functions several times as slow: compare, do not add up.
     """
@@ -175,7 +175,7 @@ def _functions(recorder: cProfile.Profile, steps: int, *, absolute: bool) -> str
 
 
 def _waits(where: tuple[str, int, str]) -> bool:
-    """Tell whether a function does nothing but wait for the device."""
+    """Return whether a function does nothing but wait for the device."""
     return where[2] == "wait" or "synchronize" in where[2] or "acquire" in where[2]
 
 

@@ -1,4 +1,4 @@
-"""Tables and aims, as markdown. Times of a CPU mean little elsewhere: there they are given as shares of T_block."""
+"""Tables and aims, as markdown. Times of a CPU do not transfer: they are given as shares of T_block."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +36,7 @@ NOTES = """\
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What was aimed at.
+    """An aim and its result.
 
     Attributes:
         text: What.
@@ -75,7 +75,7 @@ class Writer:
         return table(head, rows, left=2)
 
     def model(self, found: Sequence[Comparison]) -> str:
-        """Write the second: the cost of zombies, and the predictions against what was seen."""
+        """Write the second: the cost of zombies, and predictions against measurements."""
         head = ["workload", "streams", "L", "z, streams", "z, batch", "z, measured", "95%"]
         head += ["predicted, streams", "predicted, batch", "observed", "95%", "to the last token"]
         rows = []
@@ -144,13 +144,13 @@ class Writer:
         return table(head, rows)
 
     def aims(self, found: Sequence[Comparison]) -> str:
-        """Write the aims beside what came out; on a CPU only those that are ratios."""
+        """Write the aims beside the results; on a CPU only those that are ratios."""
         head = ["aim", "measured", ""]
         rows = [[aim.text, aim.value, "reached" if aim.reached else "MISSED"] for aim in self._aims(found)]
         return table(head, rows, left=3)
 
     def line(self, one: Comparison) -> str:
-        """Write the gist, for somebody who waits."""
+        """Write a short summary for the terminal."""
         return (
             f"{one.workload}, {many(one.streams)}: T_block {self._ms(one.block.period, one)}, "
             f"T_pipe {self._ms(one.pipe.period, one)}, predicted {percent(one.batch_predicted)}, "
@@ -231,7 +231,7 @@ def published() -> str:
 
 
 def many(streams: int) -> str:
-    """Write how many streams there are."""
+    """Format the number of streams."""
     return "1 stream" if streams == 1 else f"{streams} streams"
 
 
@@ -266,5 +266,5 @@ def _both(one: Comparison) -> tuple[tuple[int, DepthFigures], tuple[int, DepthFi
 
 
 def percent(factor: float) -> str:
-    """Write a factor as what it adds."""
+    """Format a factor as a relative change."""
     return f"{factor - 1:+.1%}"

@@ -1,4 +1,4 @@
-"""Rounds: requests handed in together, prefilled together, decoded to their ends; and what was seen of it."""
+"""Rounds: requests submitted together, prefilled together and decoded to their ends, with their measurements."""
 
 import contextlib
 import cProfile
@@ -29,7 +29,7 @@ _GLANCE_S = 5e-5
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round was like; times in seconds of `time.perf_counter`.
+    """Measurements of one round; times in seconds of `time.perf_counter`.
 
     Attributes:
         tokens: Of each sequence, the end id included.
@@ -43,7 +43,7 @@ class Round:
         steps: Decode steps.
         rows: Of decode steps, without padding.
         zombies: Of these, rows of sequences that had ended.
-        spans: Of the round; empty where it was not traced.
+        spans: Trace spans of the round; empty without tracing.
     """
 
     tokens: list[list[Chosen]]
@@ -61,7 +61,7 @@ class Round:
 
     @property
     def steady_spans(self) -> list[Span]:
-        """Those of steady decoding at full batch, whole spans only."""
+        """Spans of steady decoding at full batch, complete ones only."""
         return [span for span in self.spans if span.start_s >= self.prefilled and span.end_s <= self.first_end]
 
     @property
@@ -73,7 +73,7 @@ class Round:
 
 @dataclass(eq=False, slots=True)
 class Collector:
-    """Takes what a sequence produces, on the engine thread.
+    """Receives the tokens of a sequence on the engine thread.
 
     Attributes:
         ended: Is released at the end.
@@ -84,11 +84,11 @@ class Collector:
     times: list[float] = field(default_factory=list)
 
     def on_token(self, token: Token) -> None:
-        """Note the time."""
+        """Record the time of a token."""
         self.times.append(time.perf_counter())
 
     def on_finish(self, sequence: Sequence) -> None:
-        """Tell that it is over."""
+        """Mark the request as finished."""
         self.ended.release()
 
 
@@ -130,7 +130,7 @@ class Rig:
         return self._core.tracer
 
     def run(self, requests: ListLike[Request], *, traced: bool) -> Round:
-        """Run a round to its end. The garbage collector rests meanwhile: its pauses are longer than a step.
+        """Run a round to its end. The garbage collector is off: its pauses are longer than a step.
 
         Args:
             requests: Handed in before the engine plans again, so that one launch prefills all that it has room for.
@@ -201,7 +201,7 @@ class Rig:
         return self._core.metrics.steps["decode"] - steps
 
     def close(self) -> None:
-        """End the thread and let go of the device's memory."""
+        """End the thread and free the device's memory."""
         self.loop.close(drain=False)
 
     def _counts(self) -> tuple[float, float, float, float]:

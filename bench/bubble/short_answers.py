@@ -1,4 +1,4 @@
-"""Answers of three tokens: a queue of prompts, with a few decode steps between them that prefills ride along with."""
+"""Answers of three tokens: a queue of prompts, with a few decode steps between their prefills."""
 
 import dataclasses
 import statistics
@@ -25,7 +25,7 @@ KINDS = {
 
 @dataclass
 class ShortAnswers:
-    """What one kind of engine did with the queue.
+    """Measurements of one kind of engine.
 
     Attributes:
         rates: Answers per second, of each round that was not traced.
@@ -56,7 +56,7 @@ def short_config(subject: Subject, streams: int, depth: int) -> EngineConfig:
 
 
 def measure_short_answers(subject: Subject, streams: int, queued: int, rounds: int) -> dict[str, ShortAnswers]:
-    """Put a queue of prompts to each engine by turns.
+    """Submit a queue of prompts to each engine, alternating between them.
 
     Args:
         subject: Whose model answers; its prompts keep their mean length, and all have it.

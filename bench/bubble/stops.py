@@ -1,4 +1,4 @@
-"""Stops that only the device knows: a model whose sequences all end at one position, so that no host can foresee it.
+"""Stops that only the device knows: a model whose sequences all end at one position, which the host cannot predict.
 
 ```
 forward   hidden state ── + mark where the position has reached the stop ──> hidden state
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from photonlite.models.base import KvPages, Model, ModelView, NextPositions, PackedPrompts, PromptDecoder, StepDecoder
 from photonlite.models.layers import Attention
-from photonlite.runner import tokens
+from photonlite.runner.tokens import head_logits
 
 _LIMIT = 2.0**14
 """Far above what the first number of a hidden state or a logit ever is; twice as much still fits float16."""
 
 
 class StopModel(ModelView):
-    """A model that goes on up to a position and ends there, whatever the inner one would say.
+    """A model whose sequences end at one position, whatever the inner model samples.
 
     A text ends with the first token chosen at the position or behind it; a list of objects where it may end. All of it
     is tensor code of fixed shapes, so that CUDA graphs can hold it: four or five small kernels a step.
@@ -49,18 +49,18 @@ class StopModel(ModelView):
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Give the model's logits, those of the end id aside."""
-        logits = tokens.text_logits(self._model, hidden)
+        """Return the model's logits with that of the end id replaced."""
+        logits = head_logits(self._model, "text", hidden)
         logits[..., self._end] = hidden[..., 0] - _LIMIT
         return logits
 
     def prompt_decoder(self, *, fp8: bool = False) -> PromptDecoder | None:
-        """The model's, and marks."""
+        """Return the model's decoder, wrapped to mark hidden states."""
         inner = self._model.prompt_decoder(fp8=fp8)
         return None if inner is None else _MarkedPrompts(inner, self._marks)
 
     def step_decoder(self) -> StepDecoder | None:
-        """The model's, and marks."""
+        """Return the model's decoder, wrapped to mark hidden states."""
         inner = self._model.step_decoder()
         return None if inner is None else _MarkedSteps(inner, self._marks)
 
@@ -69,16 +69,16 @@ class StopModel(ModelView):
         """None: the logits of the end id are not those of the model's head."""
 
     def coordinate_logits(self, hidden: Tensor) -> Tensor:
-        """As the engine does with the model."""
-        return tokens.coordinate_logits(self._model, hidden)
+        """Return what the engine computes with the inner model."""
+        return head_logits(self._model, "coordinate", hidden)
 
     def size_logits(self, hidden: Tensor) -> Tensor:
-        """As the engine does with the model."""
-        return tokens.size_logits(self._model, hidden)
+        """Return what the engine computes with the inner model."""
+        return head_logits(self._model, "size", hidden)
 
 
 class _MarkedPrompts:
-    """Marks the hidden states that a decoder of prompts gives."""
+    """A prompt decoder that marks hidden states."""
 
     def __init__(self, inner: PromptDecoder, marks: Tensor) -> None:
         self._inner = inner
@@ -91,12 +91,12 @@ class _MarkedPrompts:
         return hidden
 
     def activation_bytes(self, positions: int) -> int:
-        """The decoder's."""
+        """Return the upper bound of the inner decoder."""
         return self._inner.activation_bytes(positions)
 
 
 class _MarkedSteps:
-    """Marks the hidden states that a decoder of steps gives."""
+    """A step decoder that marks hidden states."""
 
     def __init__(self, inner: StepDecoder, marks: Tensor) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""What is measured: a model, the requests put to it, and where they end."""
+"""Subjects of measurements: a model, its requests, and where they end."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -159,7 +159,7 @@ def answer_length(subject: Subject, workload: Workload, prompt: int) -> int:
 
 
 def ending_at(subject: Subject, stop: int, prompt: int, spread: int) -> Subject:
-    """Return the subject with another position where sequences end, and other prompts.
+    """Return the subject with another end position and other prompts.
 
     Raises:
         TypeError: Its model does not end sequences at a position.

@@ -1,4 +1,4 @@
-"""A whole run: one batch from its prompts to the last token of long answers, and how busy the device was meanwhile."""
+"""A whole run: device use of one batch from its prompts to the last token of long answers."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ CONTEXT = 8192
 """Positions of the model on a card: answers of `LENGTH` tokens fit, longer than the published checkpoint's 2,048."""
 
 STRETCHES = 160
-"""Stretches of equally many steps into which a run is divided."""
+"""Parts with equal numbers of steps into which a run is divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class WholeRun:
 
     @classmethod
     def of(cls, depth: int, one: Round, stretches: int = STRETCHES) -> "WholeRun":
-        """Take the figures of a traced round."""
+        """Compute the figures of a traced round."""
         return cls(
             depth,
             len(one.tokens),
@@ -77,7 +77,7 @@ class WholeRun:
 
 
 def divide(one: Round, stretches: int) -> list[Stretch]:
-    """Divide the decode steps of a traced round into stretches of equally many steps; a rest at the end is left out."""
+    """Divide the decode steps of a traced round into parts with equal numbers of steps; drop a remainder."""
     starts = [start for start in step_starts(one.spans) if start >= one.prefilled]
     size = max(1, (len(starts) - 1) // stretches)
     spans = [span for span in one.spans if span.start_s >= one.prefilled]
@@ -92,7 +92,7 @@ def divide(one: Round, stretches: int) -> list[Stretch]:
 
 
 class _BusyTime:
-    """How long the device has worked up to a moment."""
+    """Busy time of the device up to a point in time."""
 
     def __init__(self, one: Round) -> None:
         intervals = busy_intervals(one.spans)
@@ -101,7 +101,7 @@ class _BusyTime:
         self._before = [0.0, *accumulate(self._lengths)]
 
     def until(self, moment: float) -> float:
-        """Return the busy seconds before a moment."""
+        """Return the busy seconds before a point in time."""
         index = bisect_left(self._starts, moment)
         if index == 0:
             return 0.0
@@ -171,7 +171,7 @@ def save_runs(found: Sequence[WholeRun], made: str, path: Path) -> None:
 
 
 def load_runs(path: Path) -> tuple[list[WholeRun], str]:
-    """Read what `save_runs` wrote: the runs, and how they were made."""
+    """Read what `save_runs` wrote: the runs and their settings."""
     raw = json.loads(path.read_text())
     runs = []
     for one in raw["runs"]:

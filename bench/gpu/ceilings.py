@@ -20,7 +20,7 @@ from bench.bubble.report import table
 from bench.gpu.clock import Clock
 
 _ROTATED = 6
-"""Sets of operands that take turns: of the smallest shapes some may stay in the L2 cache, as in the model itself."""
+"""Sets of operands used in rotation: operands of the smallest shapes may stay in the L2 cache, as in the model."""
 
 _FP8_LARGEST = 448.0
 
@@ -148,7 +148,7 @@ def attention_seconds(clock: Clock, shape: Heads, dtype: torch.dtype) -> tuple[f
 
 
 def _read_bandwidth(clock: Clock, size: int) -> tuple[float, str]:
-    """Give the bytes per second of the fastest of some reductions, and its name."""
+    """Return the bytes per second of the fastest of some reductions, and its name."""
     floats = torch.ones(size // 4, dtype=torch.float32, device=clock.device)
     rows = floats.view(-1, 4096)
     ways: dict[str, Callable[[], Tensor]] = {
@@ -162,7 +162,7 @@ def _read_bandwidth(clock: Clock, size: int) -> tuple[float, str]:
 
 
 def _copy_bandwidth(clock: Clock, size: int) -> float:
-    """Give the bytes per second, read and written ones together, of a copy of half so many."""
+    """Return the bytes per second, reads and writes together, of a copy."""
     source = torch.zeros(size // 2, dtype=torch.uint8, device=clock.device)
     target = torch.empty_like(source)
     return size / clock.measure(lambda: target.copy_(source)).low

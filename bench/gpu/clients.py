@@ -1,4 +1,4 @@
-"""Clients of the public face: one that asks again and again, or many at once, and where a request's time goes."""
+"""Clients of the public API, one after the other or concurrent, and the stages of a request's time."""
 
 import asyncio
 import math
@@ -27,10 +27,10 @@ STAGES = ("until the encoder begins", "encode", "gap", "prefill", "decode: devic
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One request, as its client saw it.
+    """One request, as its client measured it.
 
     Attributes:
-        began: When it was asked, in seconds of `time.perf_counter`.
+        began: When the request was sent, in seconds of `time.perf_counter`.
         ended: When the answer was there.
         metrics: What the result says.
     """
@@ -41,12 +41,12 @@ class Visit:
 
     @property
     def seconds(self) -> float:
-        """What the client waited."""
+        """Seconds that the client waited."""
         return self.ended - self.began
 
 
 def visit(model: VisionModel, ask: Ask, images: Iterable[Image.Image]) -> list[Visit]:
-    """Ask about one image after the other."""
+    """Ask about the images one after the other."""
     visits = []
     for image in images:
         began = time.perf_counter()
@@ -56,7 +56,7 @@ def visit(model: VisionModel, ask: Ask, images: Iterable[Image.Image]) -> list[V
 
 
 def visit_with_threads(model: VisionModel, ask: Ask, images: Iterable[Image.Image], clients: int) -> list[Visit]:
-    """Let clients on threads of their own ask about one image after the other, until there are no more."""
+    """Ask about all images from client threads, each one image at a time."""
     shared = _Shared(images)
     visits: list[Visit] = []
     failures: list[BaseException] = []
@@ -80,7 +80,7 @@ def visit_with_threads(model: VisionModel, ask: Ask, images: Iterable[Image.Imag
 def visit_with_coroutines(
     model: VisionModel, ask: AskLater, images: Iterable[Image.Image], clients: int
 ) -> list[Visit]:
-    """Let clients that are coroutines of one thread do the same."""
+    """Ask about all images from coroutines of one thread."""
     source = iter(images)
     visits: list[Visit] = []
 
@@ -100,7 +100,7 @@ def visit_with_coroutines(
 
 
 def stages(one: Visit, spans: Sequence[Span]) -> tuple[float, ...]:
-    """Split the time of a request that had the engine to itself; see `STAGES`.
+    """Split the time of a request that ran alone; see `STAGES`.
 
     Args:
         one: The request.
@@ -141,12 +141,12 @@ def stages_row(what: str, visits: Sequence[Visit], spans: Sequence[Span]) -> lis
 
 
 def stages_table(rows: Iterable[Sequence[str]]) -> str:
-    """Write such rows as a table."""
+    """Format the rows as a table."""
     return table(["request (ms)", "whole", "prepared after", *STAGES], rows)
 
 
 def load_table(visits: Sequence[Visit], spans: Sequence[Span]) -> str:
-    """Write what device and host did for each request while many came at once.
+    """Write the work of device and host for each of many concurrent requests.
 
     Args:
         visits: All requests of the trace.

@@ -73,7 +73,7 @@ def _graph(work: Callable[[], object]) -> Callable[[], None]:
         work()
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
-    # An engine of this process, though it has nothing to do, has threads of its own.
+    # An idle engine in this process still has running threads.
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         work()
     return graph.replay

@@ -1,4 +1,4 @@
-"""What the commands share: options, the report that grows, and parts that may fail alone."""
+"""Shared by the commands: options, a report that grows, and parts that fail independently."""
 
 import argparse
 import dataclasses
@@ -62,7 +62,7 @@ class Options(argparse.Namespace):
     """The command line.
 
     Attributes:
-        device: As it was named.
+        device: The name given on the command line.
         where: The device.
         tiny: Whether this is a rehearsal.
         only: Parts to run.
@@ -92,7 +92,7 @@ class Options(argparse.Namespace):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the model's weights."""
+        """Type of the model's weights."""
         return torch.bfloat16 if self.cuda else torch.float32
 
 
@@ -130,14 +130,14 @@ class Bench:
 
     @property
     def floors(self) -> Floors:
-        """What the device allows; measured when it is first asked for."""
+        """Limits of the device; measured on first use."""
         if self._floors is None:
             self._floors = measure_floors(self.clock, self.config, self.options.dtype)
             self.section("Ceilings", str(self._floors.ceilings))
         return self._floors
 
     def attempt(self, what: str, work: Callable[[], T]) -> T | None:
-        """Do something that may fail: its failure is told, and costs nothing else."""
+        """Run a part; report its failure and go on."""
         begun = time.perf_counter()
         try:
             return work()
@@ -205,11 +205,11 @@ class Bench:
 
 
 def show_log() -> None:
-    """Show what the package logs, such as how long capturing graphs took."""
+    """Show the log of the package, such as how long capturing graphs took."""
     logging.basicConfig(format="%(message)s")
     logging.getLogger("photonlite").setLevel(logging.INFO)
 
 
 def say(text: str) -> None:
-    """Print at once, for somebody who waits."""
+    """Print and flush."""
     print(text, flush=True)

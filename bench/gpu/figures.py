@@ -34,14 +34,14 @@ class Figure:
 
     @property
     def share(self) -> float:
-        """How much of what the device allows was reached; NaN where one of both is not known."""
+        """Share of the device's limit that was reached; NaN where either is unknown."""
         if self.sample is None or self.bound is None:
             return math.nan
         return self.sample.median / self.bound if self.rate else self.bound / self.sample.median
 
     @property
     def reached(self) -> bool | None:
-        """Whether all aims were; None where there are none, or nothing was measured."""
+        """Whether all aims were reached; None where there are none, or nothing was measured."""
         if self.sample is None or self.aim is None:
             return None
         if self.rate:

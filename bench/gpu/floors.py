@@ -2,7 +2,7 @@
 
 Decoding must read its matrices, its keys and its values, at the read bandwidth. Encoding and prefill must compute their
 products and their attention, each of them timed alone in its own shape. Norms, activations, rotations and residuals
-count nothing: whoever reaches a floor has hidden them all.
+count nothing: a run at its floor has hidden them all.
 """
 
 import functools
@@ -55,7 +55,7 @@ class Floors:
         self.prefill = functools.cache(self._prefill)
 
     def decode(self, streams: int, context: float, *, kv_bytes: int, head: bool = True) -> float:
-        """Give the seconds in which one decode step could read what it must.
+        """Return the seconds in which one decode step could read what it must.
 
         Args:
             streams: Sequences.
@@ -108,7 +108,7 @@ def measure_floors(clock: Clock, config: MoondreamConfig, dtype: torch.dtype) ->
 
 
 def encoder_products(config: MoondreamConfig, crops: int) -> list[Product]:
-    """List the products of the vision encoder over so many crops."""
+    """List the matrix products of the vision encoder for this number of crops."""
     vision = config.vision
     rows, dim, layers = crops * vision.n_patches, vision.enc_dim, vision.enc_n_layers
     return [
@@ -121,7 +121,10 @@ def encoder_products(config: MoondreamConfig, crops: int) -> list[Product]:
 
 
 def prefill_products(config: MoondreamConfig, tokens: int) -> list[Product]:
-    """List the products of the decoder over so many positions: those that read one input, or add up, are one."""
+    """List the matrix products of the decoder for this number of positions.
+
+    Products that share an input, or are summed, count as one.
+    """
     text = config.text
     qkv = (text.n_heads + 2 * text.kv_heads) * text.head_dim
     return [

@@ -1,4 +1,4 @@
-"""Models of random weights, behind the public face, and images to ask them about."""
+"""Models with random weights behind the public API, and images for their requests."""
 
 import itertools
 from collections.abc import Iterator
@@ -59,13 +59,13 @@ def prompts_of(config: MoondreamConfig) -> MoondreamPrompts:
 
 
 def serve(model: MoondreamModel, device: torch.device, dtype: torch.dtype, engine: EngineConfig) -> VisionModel:
-    """Put a model behind the public face."""
+    """Serve a model through the public API."""
     loaded = LoadedModel("random weights", model, prompts_of(model.config))
     return VisionModel(loaded, device, dtype, ImageLimits(), engine)
 
 
 def make_images(width: int, height: int) -> Iterator[Image.Image]:
-    """Give decoded images of noise without end, no two alike in the life of the process, whatever their size."""
+    """Yield decoded images of noise forever; no two of the process are equal."""
     base = np.random.default_rng(width * height).integers(0, 256, (height, width, 3), np.uint8)
     while True:
         pixels = base.copy()
@@ -74,16 +74,16 @@ def make_images(width: int, height: int) -> Iterator[Image.Image]:
 
 
 def crop_spec(config: MoondreamConfig) -> CropSpec:
-    """Give how a model's images are cut."""
+    """Return the crop spec of a model."""
     vision = config.vision
     return CropSpec(vision.crop_size, vision.enc_patch_size, vision.overlap_margin, vision.max_crops)
 
 
 def size_with_crops(spec: CropSpec, crops: int) -> tuple[int, int]:
-    """Find the width and height of an image that is cut into so many crops.
+    """Return the width and height of an image with this number of crops.
 
     Raises:
-        ValueError: No grid has so many.
+        ValueError: No tiling has this number of crops.
     """
     if crops == 1:
         return spec.crop_size, spec.crop_size
@@ -98,7 +98,7 @@ def size_with_crops(spec: CropSpec, crops: int) -> tuple[int, int]:
 
 
 def question_of(prompts: MoondreamPrompts, tokens: int) -> str:
-    """Find a question that makes a prompt of so many tokens, or of as few as there can be.
+    """Return a question whose prompt has this number of tokens, or the fewest possible if that is more.
 
     Args:
         prompts: Of the model.

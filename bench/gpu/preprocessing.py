@@ -43,7 +43,7 @@ class Preprocessing:
         # More crops than any image has, those of long strips aside.
         most = 2 * (1 + spec.max_crops)
         with torch.inference_mode():
-            self._buffers = Buffers.allocate(
+            self._buffers = Buffers(
                 _SMALLEST,
                 device,
                 torch.float32,
@@ -56,7 +56,7 @@ class Preprocessing:
 
     @torch.inference_mode()
     def crops(self, image: Image.Image) -> torch.Tensor:
-        """Give the crops of a decoded image, uint8 ``[n, C, C, 3]``, on the device; they may still be in the making.
+        """Return the crops of a decoded image, uint8 ``[n, C, C, 3]``, on the device, where they may still be computed.
 
         Raises:
             RuntimeError: They could not be cut.
@@ -73,7 +73,7 @@ class Preprocessing:
         return self._images.cut(self._buffers, groups)
 
     def equal(self, image: Image.Image) -> bool:
-        """Tell whether the crops on the device are, to the last bit, those that Pillow's resize gives."""
+        """Return whether the crops on the device equal those of Pillow's resize, bit for bit."""
         return bool(np.array_equal(self.crops(image).cpu().numpy(), pillow_crops(image, self._spec)))
 
     def __enter__(self) -> Self:

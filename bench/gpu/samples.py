@@ -1,4 +1,4 @@
-"""Repeated measurements and what is said of them."""
+"""Repeated measurements and their statistics."""
 
 import math
 import statistics
@@ -22,7 +22,7 @@ class Sample:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Sample":
-        """Take them from any iterable."""
+        """Make samples from an iterable."""
         return cls(tuple(values))
 
     @property
@@ -49,13 +49,13 @@ class Sample:
 
 
 def median_of(values: Iterable[float]) -> float:
-    """Give the median; NaN where there are no values, or one of them is not a number."""
+    """Return the median; NaN without values, or if one of them is NaN."""
     kept: Sequence[float] = list(values)
     return math.nan if not kept or any(map(math.isnan, kept)) else statistics.median(kept)
 
 
 def window_rates(ends: Iterable[float], windows: int, *, skip: int = 0) -> Sample:
-    """Give events per second in windows of equally many events.
+    """Return events per second in windows with equal numbers of events.
 
     Args:
         ends: When each event was, in seconds and any order.

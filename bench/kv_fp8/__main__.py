@@ -100,7 +100,7 @@ def write_logits(found: dict[str, LogitFigures]) -> str:
 
 
 def shipped_layers(device: torch.device, seed: int) -> list[LayerFigures]:
-    """Watch the shipped checkpoint while it reads a scene and a question about it."""
+    """Record the shipped checkpoint while it runs a prompt with a scene and a question."""
     loaded = load_checkpoint(None, device=device, dtype=resolve_dtype("auto", device))
     if not isinstance(loaded.model, MoondreamModel):
         raise AssertionError(f"the shipped checkpoint is a {type(loaded.model).__name__}")

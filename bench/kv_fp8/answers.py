@@ -27,7 +27,7 @@ SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How many answers are alike.
+    """Numbers of equal answers.
 
     Attributes:
         asked: Questions.

@@ -55,7 +55,7 @@ class LayerFigures:
 
 @dataclass(frozen=True, slots=True)
 class LogitFigures:
-    """Logits of one run against the truth.
+    """Logits of one run against those of the exact run.
 
     Attributes:
         error: Root mean square of the difference over the standard deviation of the true logits.
@@ -87,14 +87,14 @@ class RoundedAttention:
         return attend(q, *self.rounded(layer, k, v), self._mask)
 
     def rounded(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Give keys and values as they are read from the cache."""
+        """Return keys and values as the cache stores and returns them."""
         k_scale, v_scale = self._kv.scales[layer]
         keys, values = quantise(k, FP8, k_scale), quantise(v, FP8, v_scale)
         return dequantise(keys, k.dtype, k_scale), dequantise(values, v.dtype, v_scale)
 
 
 class WatchedAttention:
-    """Exact attention that notes what rounding would have done to each layer alone.
+    """Exact attention that records the effect of rounding on each layer alone.
 
     Args:
         mask: See :class:`photonlite.models.layers.MaskedAttention`.
@@ -139,7 +139,7 @@ class Prompt:
 
 @torch.inference_mode()
 def watch_layers(model: MoondreamModel, prompt: Prompt) -> list[LayerFigures]:
-    """Run a prompt exactly and tell what FP8 would do to each layer."""
+    """Run a prompt exactly and return the effect of FP8 on each layer."""
     kv = kv_format("fp8", model, model.text.wte.device, model.text.wte.dtype)
     x = _embed(model, prompt)
     attention = WatchedAttention(_mask(model, x), model, kv)
@@ -171,7 +171,7 @@ def compare_logits(model: MoondreamModel, prompt: Prompt, narrow: torch.dtype) -
 
 
 def _logits(model: MoondreamModel, prompt: Prompt, *, fp8: bool) -> Tensor:
-    """Give the logits at the words of a prompt, float32 ``[words, vocab]``."""
+    """Return the logits at the words of a prompt, float32 ``[words, vocab]``."""
     x = _embed(model, prompt)
     mask = _mask(model, x)
     kv = kv_format("fp8", model, x.device, x.dtype)
@@ -192,7 +192,7 @@ def _embed(model: MoondreamModel, prompt: Prompt) -> Tensor:
 
 
 def _mask(model: MoondreamModel, x: Tensor) -> Tensor:
-    """Let BOS and image see each other, and words all up to themselves: bool ``[T, T]``."""
+    """Return the mask, bool ``[T, T]``: BOS and image see each other, words are causal."""
     mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
     mask[: model.shape.prefix_length, : model.shape.prefix_length] = True
     return mask

@@ -1,6 +1,6 @@
 """How environments that set threads compare on two cores that are idle, or shared with busy programs.
 
-`python -m bench.threads` takes about eight minutes, `--quick` two. Every environment is a process of its own with a
+`python -m bench.threads` takes about eight minutes, `--quick` two. Every environment is a separate process with a
 model loaded; they take turns, so that all of them see the same machine. The first three run PyTorch's own number of
 threads in every operation, as set by hand; the last is photonlite as it comes.
 """
@@ -88,7 +88,7 @@ class Worker:
 
 @contextlib.contextmanager
 def neighbours(count: int) -> Iterator[None]:
-    """Keep so many processes busy meanwhile."""
+    """Keep this many processes busy inside the block."""
     running = [subprocess.Popen(_BUSY) for _ in range(count)]
     try:
         yield
@@ -136,7 +136,7 @@ def table(results: Results) -> Iterator[str]:
 
 
 def bind(cores: int) -> list[int]:
-    """Bind this process, and with it all that it starts, to the first so many of its cores."""
+    """Bind this process and its children to the first of its cores, at most this many; return them."""
     chosen = sorted(os.sched_getaffinity(0))[:cores]
     os.sched_setaffinity(0, chosen)
     return chosen

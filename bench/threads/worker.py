@@ -1,4 +1,4 @@
-"""Answers in an environment of its own: reads cases from stdin, one a line, and writes the seconds that each call took.
+"""Worker process of one environment: reads cases from stdin, one a line, and writes the seconds of each call.
 
 ```
 {"case": "detect", "seconds": 2.0}  ->  {"wall": [0.21, 0.20, ...], "cpu": [0.27, 0.26, ...]}
@@ -50,7 +50,7 @@ def cases(model: Any) -> dict[str, Callable[[], object]]:
 
 
 def measure(work: Callable[[], object], seconds: float) -> dict[str, list[float]]:
-    """Time calls for so many seconds, at least one, after one that does not count."""
+    """Time calls for this many seconds, at least one, after one warm-up call."""
     work()
     wall: list[float] = []
     cpu: list[float] = []

@@ -8,8 +8,7 @@ from torch.nn import functional
 
 from photonlite.kernels.triton_utils import tl, triton
 
-ALIGNMENT = 8
-"""Sizes of a weight that are multiples of this make rows of 16 bytes: no epilogue is missing for those."""
+ALIGNMENT = 8  # sizes of a weight that are multiples of this make rows of 16 bytes: no epilogue is missing for those
 
 
 def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -10,9 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 BACKENDS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
 """Attention backends worth measuring. cuDNN plans for each new shape: good for shapes known before requests arrive."""
 
-GAIN = 0.03
-"""Share of its time by which a candidate must beat an earlier one: less may be noise."""
-
+GAIN = 0.03  # share of its time by which a candidate must beat an earlier one: less may be noise
 ROUNDS = 5
 
 
@@ -35,8 +33,15 @@ def fastest(candidates: Sequence[Callable[[], object]]) -> int:
     """
     if len(candidates) == 1:
         return 0
-    rounds = [_time_each(candidates) for _ in range(ROUNDS)]
-    return first_of_least([min(times) for times in zip(*rounds, strict=True)])
+    times: list[list[float]] = [[] for _ in candidates]
+    for candidate, own in list(zip(candidates, times, strict=True)) * ROUNDS:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        candidate()
+        end.record()
+        end.synchronize()
+        own.append(float(start.elapsed_time(end)))
+    return first_of_least([min(own) for own in times])
 
 
 def first_of_least(times: Sequence[float]) -> int:
@@ -46,16 +51,3 @@ def first_of_least(times: Sequence[float]) -> int:
         if time < times[best] * (1 - GAIN):
             best = index
     return best
-
-
-def _time_each(candidates: Sequence[Callable[[], object]]) -> list[float]:
-    """Run each candidate once; return milliseconds."""
-    times = []
-    for candidate in candidates:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        candidate()
-        end.record()
-        end.synchronize()
-        times.append(float(start.elapsed_time(end)))
-    return times

@@ -19,15 +19,9 @@ Where a position decides between `end` and other ids, one of those that is small
 
 PARAM_COLUMNS = 10
 
-ID, BIN0, BIN1, FINITE, PROBABILITY, MASS0, MASS1 = range(7)
-"""Columns of a result."""
-
+ID, BIN0, BIN1, FINITE, PROBABILITY, MASS0, MASS1 = range(7)  # columns of a result
 RESULT_COLUMNS = 7
 
-PENDING_COLUMNS = 3
-"""The first columns of a result are those of the pending table."""
-
-QUERY_TILE = 64
-"""Queries of a tile at most."""
-
+PENDING_COLUMNS = 3  # the first columns of a result are those of the pending table
+QUERY_TILE = 64  # queries of a tile at most
 TILE_COLUMNS = 5

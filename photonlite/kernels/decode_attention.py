@@ -33,23 +33,15 @@ _LEAST = -1e30
 
 @dataclass(frozen=True, slots=True)
 class AttentionConfig:
-    """How the work is divided.
+    """How the work is divided among programs."""
 
-    Attributes:
-        block: Positions in one step of a program's loop.
-        parts: Programs that share a head of a row.
-        warps: Of a program.
-        stages: Steps of the loop whose loads are under way together.
-        ahead: Positions whose keys and values a program prefetches into the L2 cache before it waits for its query.
-        dot: Whether products run on tensor cores, which takes heads of at least 16 numbers. A row of queries is padded
-            to 16 there, and still takes a third of the instructions.
-    """
-
-    block: int
-    parts: int
+    block: int  # positions in one step of a program's loop
+    parts: int  # programs that share a head of a row
     warps: int = 1
-    stages: int = 2
-    ahead: int = 0
+    stages: int = 2  # steps of the loop whose loads are under way together
+    ahead: int = 0  # positions prefetched into the L2 cache before a program waits for its query
+    # Whether products run on tensor cores, which takes heads of at least 16 numbers. A row of queries is padded to 16
+    # there, and still takes a third of the instructions.
     dot: bool = False
 
 
@@ -64,34 +56,22 @@ def attention_config(rows: int, kv_heads: int, positions: int, *, fp8: bool = Fa
 
 
 def decode_attention(
-    qkv: Tensor,
-    rotary: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    page_table: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    out: Tensor,
+    qkv: Tensor,  # [B, (H + 2 H_kv) D], contiguous: queries, keys and values of the new positions, not rotated
+    rotary: Tensor,  # cosines and sines, float32 [2, positions, R / 2]: the first R numbers of a head are rotated
+    keys: Tensor,  # [pages, page, H_kv, D], the page size a power of two; written in place
+    values: Tensor,  # the same, with the same strides
+    page_table: Tensor,  # int32 [B, P], rows contiguous
+    positions: Tensor,  # int32 [B]: of the new position; a row sees it and all before it
+    slots: Tensor,  # int32 [B], with the strides of `positions`: page * page size + place where it is written
+    out: Tensor,  # [B, H D], last dimension contiguous
     *,
-    k_scale: float = 1.0,
+    k_scale: float = 1.0,  # stored keys are keys divided by it, in FP8
     v_scale: float = 1.0,
-    config: AttentionConfig | None = None,
+    config: AttentionConfig | None = None,  # `attention_config` unless given
 ) -> None:
     """Rotate the new queries and keys, write keys and values into their pages, attend.
 
-    Args:
-        qkv: ``[B, (H + 2 H_kv) D]``, contiguous: queries, keys and values of the new positions, not rotated.
-        rotary: Cosines and sines, float32 ``[2, positions, R / 2]``: the first R numbers of a head are rotated.
-        keys: ``[pages, page, H_kv, D]``, the page size a power of two; written in place.
-        values: The same, with the same strides.
-        page_table: int32 ``[B, P]``, rows contiguous; like `positions` read before the wait for the kernel in front,
-            which must not write it.
-        positions: int32 ``[B]``: of the new position; a row sees it and all before it.
-        slots: int32 ``[B]``, with the strides of `positions`: page * page size + place where it is written.
-        out: ``[B, H D]``, last dimension contiguous.
-        k_scale: Stored keys are keys divided by it, in FP8.
-        v_scale: The same for values.
-        config: Of the kernel; `attention_config` unless given.
+    `page_table` and `positions` are read before the wait for the kernel in front, which must not write them.
     """
     if not use_triton(qkv):
         reference.decode_attention(

@@ -12,8 +12,6 @@ not, and only a program that has such a row reads the weights for them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -27,43 +25,28 @@ FEW_ROWS = 8
 read once for the 16 rows that a matrix product takes."""
 
 
-class _ProgramShape(NamedTuple):
-    """Rows and columns of a program, and the frequencies in one step of its loop."""
-
-    rows: int
-    columns: int
-    step: int
-
-
-_ONE_ROW, _MANY_ROWS = _ProgramShape(1, 16, 256), _ProgramShape(16, 32, 32)
+# Rows and columns of a program, and the frequencies in one step of its loop.
+_ONE_ROW, _MANY_ROWS = (1, 16, 256), (16, 32, 32)
 _ID, _BIN0, _BIN1 = (tl.constexpr(column) for column in (columns.ID, columns.BIN0, columns.BIN1))
 _PENDING_COLUMNS = tl.constexpr(columns.PENDING_COLUMNS)
 
 
 def embed_pending(pending: Tensor, rows: Tensor, tables: InputTables) -> Tensor:
-    """Embed rows of the pending table.
+    """Embed `rows`, int32 ``[B]`` of any stride, of the pending table, int32 ``[R, PENDING_COLUMNS]``.
 
-    Args:
-        pending: int32 ``[R, PENDING_COLUMNS]``, contiguous; see `kernels.columns`. Ids and bins lie in their tables.
-        rows: Which of them, int32 ``[B]`` of any stride.
-        tables: Contiguous.
-
-    Returns:
-        ``[B, dim]`` in the type of the tables. Features of sizes are rounded to that type at each step; the sums of
-        their linear layer are float32 and rounded once.
+    Returns ``[B, dim]`` in the type of the tables. Ids and bins lie in their tables. Features of sizes are rounded to
+    that type at each step; the sums of their linear layer are float32 and rounded once.
     """
     if tables.words.dtype == torch.float64 or not use_triton(pending):
         return reference.embed_pending(pending, rows, tables)
-    given = (pending, tables.words, tables.coordinates, tables.sizes, tables.frequencies, tables.weight, tables.bias)
-    if not all(table.is_contiguous() for table in given):
-        raise ValueError(f"strides {[table.stride() for table in given]}: the kernel reads contiguous tables")
     dim, features = tables.weight.shape
-    shape = _ONE_ROW if len(rows) <= FEW_ROWS else _MANY_ROWS
+    height, width, step = _ONE_ROW if len(rows) <= FEW_ROWS else _MANY_ROWS
     out = tables.words.new_empty(len(rows), dim)
-    _embed_kernel[(-(-dim // shape.columns), -(-len(rows) // shape.rows))](
-        pending, rows, *given[1:], out, len(rows), rows.stride(0),
-        DIM=dim, FREQUENCIES=features // 2, STEP=max(16, min(shape.step, power_of_2(features // 2))),
-        ROWS=shape.rows, COLUMNS=shape.columns, num_warps=4, **dependent_launch(out),
+    _embed_kernel[(-(-dim // width), -(-len(rows) // height))](
+        pending, rows, tables.words, tables.coordinates, tables.sizes, tables.frequencies, tables.weight, tables.bias,
+        out, len(rows), rows.stride(0),
+        DIM=dim, FREQUENCIES=features // 2, STEP=max(16, min(step, power_of_2(features // 2))),
+        ROWS=height, COLUMNS=width, num_warps=4, **dependent_launch(out),
     )  # fmt: skip
     return out
 

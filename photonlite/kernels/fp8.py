@@ -17,14 +17,9 @@ from photonlite.kernels.reference import norms as reference
 from photonlite.kernels.reference.attention import FP8
 from photonlite.kernels.triton_utils import RowSplit, dependent_launch, split_row, tl, triton, use_triton
 
-CAPABILITY = (8, 9)
-"""The first compute capability whose tensor cores multiply e4m3."""
-
-MULTIPLE = 16
-"""Rows and columns of an FP8 matrix must be multiples of this."""
-
-PER_THREAD = 32
-"""Numbers of a row that a thread holds, about: with fewer, reductions cost more than what is reduced."""
+CAPABILITY = (8, 9)  # the first compute capability whose tensor cores multiply e4m3
+MULTIPLE = 16  # rows and columns of an FP8 matrix must be multiples of this
+PER_THREAD = 32  # numbers of a row that a thread holds, about: with fewer, reductions cost more than what is reduced
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +41,16 @@ def use_fp8_kernels(x: Tensor) -> bool:
     return use_triton(x) and (not x.is_cuda or has_fp8(x.device))
 
 
+def require_fp8(device: torch.device, setting: str, remedy: str) -> None:
+    """Raise SettingsError if a card has no e4m3."""
+    if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < CAPABILITY:
+        least, has = (".".join(map(str, version)) for version in (CAPABILITY, capability))
+        raise SettingsError(
+            f"engine setting {setting}, but {torch.cuda.get_device_name(device)} has compute capability {has} and FP8 "
+            f"takes {least} or later: {remedy}, or use another card"
+        )
+
+
 def require_fp8_linears(device: torch.device, dtype: torch.dtype) -> None:
     """Check that a device multiplies e4m3 with results in `dtype`: any on the CPU, which computes in float32.
 
@@ -54,12 +59,7 @@ def require_fp8_linears(device: torch.device, dtype: torch.dtype) -> None:
     """
     if device.type != "cuda":
         return
-    if not has_fp8(device):
-        least, has = (".".join(map(str, it)) for it in (CAPABILITY, torch.cuda.get_device_capability(device)))
-        raise SettingsError(
-            f"engine setting 'fp8_linears' is on, but {torch.cuda.get_device_name(device)} has compute capability "
-            f"{has}, and products of e4m3 take {least} or later: leave it off, or use another card"
-        )
+    require_fp8(device, "'fp8_linears' is on", "leave it off")
     if dtype != torch.bfloat16:
         raise SettingsError(
             f"engine setting 'fp8_linears' is on with weights in {dtype}: on a card its products come in "
@@ -82,17 +82,9 @@ def quantise_weight(weight: Tensor) -> Fp8Weight:
 
 
 def fp8_linear(q: Tensor, scale: Tensor, weight: Fp8Weight, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Multiply quantised rows with a quantised matrix.
+    """Multiply quantised rows, e4m3 ``[T, K]`` and their scales ``[T, 1]``, with a quantised matrix ``[N, K]``.
 
-    Args:
-        q: float8_e4m3fn ``[T, K]``.
-        scale: float32 ``[T, 1]``.
-        weight: ``[N, K]``; on CUDA both must be multiples of 16.
-        bias: ``[N]``, in the type of the result; None for none.
-        dtype: Of the result; bfloat16 on CUDA.
-
-    Returns:
-        ``[T, N]``.
+    Returns ``[T, N]`` in `dtype`, which is bfloat16 on CUDA, where N and K must be multiples of 16.
     """
     if q.is_cuda:
         # Sums are kept in the tensor core's own precision, 14 bits or so: the noise of e4m3 is far above it.
@@ -103,11 +95,9 @@ def fp8_linear(q: Tensor, scale: Tensor, weight: Fp8Weight, bias: Tensor | None,
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise rows ``[T, F]`` to e4m3, each with its own scale.
+    """Quantise rows ``[T, F]`` to e4m3, each with its own scale: values and scales, float32 ``[T, 1]``.
 
-    Returns:
-        Values, float8_e4m3fn ``[T, F]``, and scales, float32 ``[T, 1]``: a row is its values times its scale, which is
-        its largest magnitude / 448. NaN stays NaN.
+    A row is its values times its scale, which is its largest magnitude / 448. NaN stays NaN.
     """
     if not use_fp8_kernels(x):
         return reference.quantise_rows(x)
@@ -132,9 +122,6 @@ def _activate(
     left: Tensor, right: Tensor, row: RowSplit, bias: Tensor | None, with_gelu: tuple[bool, bool]
 ) -> tuple[Tensor, Tensor]:
     """Quantise rows whose two pieces lie in two tensors or, one behind the other, in one."""
-    if left.stride(1) != 1 or right.stride(1) != 1:
-        shapes = [(tuple(part.shape), part.stride()) for part in (left, right)]
-        raise ValueError(f"pieces of rows have shapes and strides {shapes}: each must be contiguous")
     q = torch.empty(len(left), row.left + row.right, dtype=FP8, device=left.device)
     scale = torch.empty(len(left), 1, dtype=torch.float32, device=left.device)
     _activate_kernel[(len(left),)](

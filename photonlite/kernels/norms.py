@@ -14,26 +14,19 @@ from photonlite.kernels.reference import norms as reference
 from photonlite.kernels.reference.attention import FP8
 from photonlite.kernels.triton_utils import dependent_launch, split_row, tl, triton, use_triton
 
-PER_THREAD = 16
-"""Numbers of a row that a thread holds, about."""
+PER_THREAD = 16  # numbers of a row that a thread holds, about
 
 
 def residual_norm(
     x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Add to the residual stream and normalise the sum.
+    """Add to the residual stream ``x [T, D]`` and normalise the sum.
 
-    Args:
-        x: ``[T, D]``.
-        delta: What is added, ``[T, D]``, or ``[P, D]`` with T a multiple of P: repeated. None adds nothing.
-        delta_bias: ``[D]``, added to every row too; None for none. Only with `delta`.
-        weight: Of the layer norm, ``[D]``.
-        bias: Of the layer norm, ``[D]``.
-        eps: Of the layer norm.
+    `delta` is ``[T, D]``, or ``[P, D]`` with T a multiple of P: repeated; None adds nothing. `delta_bias`, ``[D]`` or
+    None, is added to every row too. Weight and bias ``[D]`` and eps are those of the layer norm.
 
-    Returns:
-        ``x + delta + delta_bias``, `x` itself without a `delta`, and its layer norm, both ``[T, D]`` in the type of
-        `x`. The arithmetic is float32 at least; the sum is rounded before it is normalised.
+    Returns ``x + delta + delta_bias``, `x` itself without a `delta`, and its layer norm, both ``[T, D]`` in the type of
+    `x`. The arithmetic is float32 at least; the sum is rounded before it is normalised.
     """
     if not use_triton(x):
         return reference.residual_norm(x, delta, delta_bias, weight, bias, eps)
@@ -67,22 +60,11 @@ def shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: fl
 
 
 def _launch(
-    x: Tensor,
-    delta: Tensor | None,
-    shift: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    eps: float,
-    normal: Tensor,
-    scale: Tensor | None,
-) -> Tensor:
+    x: Tensor, delta: Tensor | None, shift: Tensor | None, weight: Tensor, bias: Tensor, eps: float,
+    normal: Tensor, scale: Tensor | None,
+) -> Tensor:  # fmt: skip
     """Fill `normal` and `scale`; return the sum with `delta`."""
     rows, dim = x.shape
-    if x.stride(1) != 1 or (delta is not None and (delta.stride(1) != 1 or rows % len(delta))):
-        shapes = [(tuple(part.shape), part.stride()) for part in (x, delta) if part is not None]
-        raise ValueError(
-            f"x and delta have shapes and strides {shapes}: rows must be contiguous, those of delta repeat"
-        )
     total = x if delta is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
     row = split_row(dim)
     _residual_norm_kernel[(rows,)](

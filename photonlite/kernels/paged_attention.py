@@ -28,11 +28,8 @@ from photonlite.kernels.triton_utils import power_of_2, tl, triton, use_triton
 PROGRAMS = 4096
 """Programs that a launch is cut into, about: 30 for each of the 100 to 150 multiprocessors of a large GPU."""
 
-MOST_PARTS = 32
-"""Parts of a row at most: more cost more to merge than they gain."""
-
-TILE = 2048
-"""Numbers of keys times query heads that a program holds at once, in the registers of its one warp."""
+MOST_PARTS = 32  # parts of a row at most: more cost more to merge than they gain
+TILE = 2048  # numbers of keys times query heads that a program holds at once, in the registers of its one warp
 
 
 def check_pages(keys: Tensor, values: Tensor, page_table: Tensor) -> None:
@@ -49,30 +46,20 @@ def parts_of(rows: int, kv_heads: int, positions: int, block: int) -> int:
 
 
 def paged_attention(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    page_table: Tensor,
-    lengths: Tensor,
-    k_scale: float = 1.0,
+    q: Tensor,  # [B, H, D]
+    keys: Tensor,  # [pages, page, H_kv, D]; every H / H_kv query heads share one head
+    values: Tensor,  # [pages, page, H_kv, D]
+    page_table: Tensor,  # int32 [B, P]: page of positions [0, page), [page, 2 page) and so on
+    lengths: Tensor,  # int32 [B]: row b sees positions [0, lengths[b]), at most P * page
+    k_scale: float = 1.0,  # of FP8, see `kernels.reference.attention.quantise`
     v_scale: float = 1.0,
 ) -> Tensor:
     """Scaled dot-product attention of one query position a row, over keys and values that lie in pages.
 
+    Returns ``[B, H, D]``; the scale is ``1 / sqrt(D)``; zeros where a row sees nothing. Anything behind a row's
+    positions, in the table or in the last page, is ignored: it may belong to another sequence, or be NaN.
+
     On CUDA the arithmetic is float32, nothing waits for the device, and the page size must be a power of two.
-
-    Args:
-        q: ``[B, H, D]``.
-        keys: ``[pages, page, H_kv, D]``; every ``H / H_kv`` query heads share one head.
-        values: ``[pages, page, H_kv, D]``.
-        page_table: int32 ``[B, P]``: page of positions ``[0, page)``, ``[page, 2 page)`` and so on.
-        lengths: int32 ``[B]``: row b sees positions ``[0, lengths[b])``, at most ``P * page``. Anything behind them, in
-            the table or in the last page, is ignored: it may belong to another sequence, or be NaN.
-        k_scale: Of keys in FP8; see :func:`photonlite.kernels.reference.attention.quantise`.
-        v_scale: Of values in FP8.
-
-    Returns:
-        ``[B, H, D]``; the scale is ``1 / sqrt(D)``; zeros where a row sees nothing.
     """
     if not use_triton(q):
         return reference.paged_attention(q, keys, values, page_table, lengths, k_scale, v_scale)

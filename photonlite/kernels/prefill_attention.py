@@ -39,44 +39,27 @@ def prefill_config(dim: int, itemsize: int) -> PrefillConfig:
 
 
 def paged_prefill_attention(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    page_table: Tensor,
-    tiles: Tensor,
-    out: Tensor,
+    q: Tensor,  # [T, H, D]: the rows' positions, one row after the other
+    keys: Tensor,  # [pages, page, H_kv, D], the ones of `q` included; every H / H_kv query heads share one
+    values: Tensor,  # [pages, page, H_kv, D]
+    page_table: Tensor,  # int32 [R, P]: page of positions [0, page), [page, 2 page) and so on of each row
+    tiles: Tensor,  # int32 [N, 5]: consecutive queries of one row each, see `kernels.columns`
+    out: Tensor,  # [T, H D], of any strides with the last 1; written in place where tiles are
     *,
-    k_scale: float = 1.0,
+    k_scale: float = 1.0,  # of FP8, see `kernels.reference.attention.quantise`
     v_scale: float = 1.0,
-    query_tile: int = QUERY_TILE,
-    config: PrefillConfig | None = None,
+    query_tile: int = QUERY_TILE,  # queries of a tile at most
+    config: PrefillConfig | None = None,  # `prefill_config` unless given
 ) -> None:
     """Scaled dot-product attention of many positions of several rows, over keys and values that lie in pages.
 
-    On CUDA tiles have at most `query_tile` queries, sums are float32, and the page size must be a power of two.
-
-    Args:
-        q: ``[T, H, D]``: the rows' positions, one row after the other.
-        keys: ``[pages, page, H_kv, D]``; every ``H / H_kv`` query heads share one. Those of `q` itself are included.
-        values: ``[pages, page, H_kv, D]``.
-        page_table: int32 ``[R, P]``: page of positions ``[0, page)``, ``[page, 2 page)`` and so on of each row.
-        tiles: int32 ``[N, 5]``: queries that are worked on together, consecutive ones of one row; see
-            `kernels.columns`. A query at position p sees ``[0, max(p + 1, block))``; anything behind that is ignored:
-            it may belong to another sequence, or be NaN.
-        out: ``[T, H D]``, of any strides with the last 1; written in place where tiles are.
-        k_scale: Of keys in FP8; see :func:`photonlite.kernels.reference.attention.quantise`.
-        v_scale: Of values in FP8.
-        query_tile: Queries of a tile at most.
-        config: Of the kernel; `prefill_config` unless given.
+    A query at position p sees ``[0, max(p + 1, block))``; anything behind that is ignored: it may belong to another
+    sequence, or be NaN. On CUDA sums are float32, and the page size must be a power of two.
     """
     if not use_triton(q):
         reference.paged_prefill_attention(q, keys, values, page_table, tiles, out, k_scale=k_scale, v_scale=v_scale)
         return
     check_pages(keys, values, page_table)
-    if not (q.is_contiguous() and tiles.is_contiguous() and out.stride(1) == 1):
-        raise ValueError(
-            f"q with strides {q.stride()}, tiles {tiles.stride()}, out {out.stride()}: rows must be contiguous"
-        )
     heads, dim = q.shape[1:]
     page, kv_heads = keys.shape[1:3]
     config = config or prefill_config(dim, q.element_size())

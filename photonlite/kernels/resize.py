@@ -20,9 +20,7 @@ from photonlite.kernels.reference import vision as reference
 from photonlite.kernels.reference.vision import Filters
 from photonlite.kernels.triton_utils import tl, triton, use_triton
 
-LINES, COLUMNS = 2, 256
-"""Lines and columns of a result that a program computes."""
-
+LINES, COLUMNS = 2, 256  # lines and columns of a result that a program computes
 WARPS = 4
 
 _SHARED = ["height", "width", "whole_down", "sheet_down", "sheet_length", "whole_taps", "sheet_taps"]
@@ -31,16 +29,11 @@ _SHARED = ["height", "width", "whole_down", "sheet_down", "sheet_length", "whole
 def cut_image(
     pixels: Tensor, whole: Filters, sheet: Filters | None, columns: int, window: int, out: Tensor, scratch: Tensor
 ) -> None:
-    """Resize an image twice, and cut the second result into overlapping crops.
+    """Resize an image, uint8 ``[H, W, 3]``, twice, and cut the second result into overlapping crops.
 
-    Args:
-        pixels: uint8 ``[H, W, 3]``.
-        whole: Makes the first crop, of C x C pixels.
-        sheet: Makes what the other crops are cut from; None where there is only the first.
-        columns: Crops in a row of the sheet.
-        window: Pixels from one crop of the sheet to the next.
-        out: uint8 ``[n, C, C, 3]``; the first is the whole image, the others follow row by row.
-        scratch: uint8, at least as many bytes as the first passes of both resizes give; overwritten.
+    `whole` makes the first crop; `sheet` makes what the others are cut from row by row, `columns` crops in a row and
+    `window` pixels from one to the next, and is None where there is only the first. `out`, uint8 ``[n, C, C, 3]``,
+    takes the crops; `scratch`, uint8, has as many bytes as the first passes of both resizes give, and is overwritten.
     """
     if not use_triton(pixels):
         reference.cut_image(pixels, whole, sheet, columns, window, out, scratch)

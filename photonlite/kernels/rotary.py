@@ -21,39 +21,25 @@ from photonlite.kernels.reference import attention as reference
 from photonlite.kernels.reference.attention import FP8
 from photonlite.kernels.triton_utils import dependent_launch, power_of_2, tl, triton, use_triton
 
-CHUNK = 2048
-"""Numbers that a program moves, about."""
+CHUNK = 2048  # numbers that a program moves, about
 
 
 def rotary_gelu_write(
-    h: Tensor,
-    positions: Tensor,
-    slots: Tensor | None,
-    rotary: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    heads: int,
+    h: Tensor,  # [T, (H + 2 H_kv) D + F]: queries, keys, values and the inside of the MLP, F >= 0
+    positions: Tensor,  # int32 [T]
+    slots: Tensor | None,  # int32 [T], page * page size + place: where keys and values are stored; None stores nothing
+    rotary: Tensor,  # cosines and sines, float32 [2, positions, R / 2]: the first R numbers of a head are rotated
+    keys: Tensor,  # [pages, page, H_kv, D], of any strides with the last 1; written in place
+    values: Tensor,  # the same
+    heads: int,  # query heads H; 0 where `h` has none
     *,
-    k_scale: float = 1.0,
+    k_scale: float = 1.0,  # of FP8, see `kernels.reference.attention.quantise`
     v_scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Split the first product: rotate queries and keys, store keys and values, activate the inside of the MLP.
 
-    Args:
-        h: ``[T, (H + 2 H_kv) D + F]``: queries, keys, values and the inside of the MLP, F >= 0.
-        positions: int32 ``[T]``.
-        slots: int32 ``[T]``, page * page size + place: where keys and values are stored. Of equal ones any may win.
-            None stores nothing.
-        rotary: Cosines and sines, float32 ``[2, positions, R / 2]``: the first R numbers of a head are rotated, in two
-            halves; see :func:`photonlite.models.layers.rotate`.
-        keys: ``[pages, page, H_kv, D]``, of any strides with the last 1; written in place.
-        values: The same.
-        heads: Query heads H; 0 where `h` has none.
-        k_scale: Of keys in FP8; see :func:`photonlite.kernels.reference.attention.quantise`.
-        v_scale: Of values in FP8.
-
-    Returns:
-        Queries ``[T, H, D]``, and ``[T, H D + F]``: room for the output of attention, then the activated inside.
+    Returns queries ``[T, H, D]``, and ``[T, H D + F]``: room for the output of attention, then the activated inside.
+    Heads are rotated in two halves, see `models.layers.rotate`. Of equal slots any may win.
     """
     if not use_triton(h):
         return reference.rotary_gelu_write(
@@ -62,8 +48,6 @@ def rotary_gelu_write(
     count, page, kv_heads, dim = len(h), *keys.shape[1:]
     if keys.stride() != values.stride() or keys.stride(3) != 1:
         raise ValueError(f"keys with strides {keys.stride()}, values with {values.stride()}: the kernel needs the same")
-    if h.stride(1) != 1 or not rotary.is_contiguous():
-        raise ValueError(f"h has strides {h.stride()}, rotary {rotary.stride()}: rows must be contiguous")
     inside = h.shape[1] - (heads + 2 * kv_heads) * dim
     q = torch.empty(count, heads, dim, dtype=h.dtype, device=h.device)
     cat = torch.empty(count, heads * dim + inside, dtype=h.dtype, device=h.device)

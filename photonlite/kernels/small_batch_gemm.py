@@ -39,44 +39,28 @@ from photonlite.kernels.triton_utils import (
 
 _SPARE = 4096  # bytes of shared memory for what is not a step of the loop
 
-MAX_ROWS = 64
-"""Rows that the kernels take: beyond them a product is no longer bound by the reading of weights."""
+MAX_ROWS = 64  # rows that the kernels take: beyond them a product is no longer bound by the reading of weights
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a product is divided among programs.
+    """How a product is divided among programs."""
 
-    Attributes:
-        outs: Weight rows of a program.
-        ins: Columns in one step of its loop.
-        parts: Programs that share the same weight rows.
-        warps: Of a program.
-        stages: Steps of the loop whose loads are under way together; 0 for the kernel for a single row.
-    """
-
-    outs: int
-    ins: int
-    parts: int = 1
+    outs: int  # weight rows of a program
+    ins: int  # columns in one step of its loop
+    parts: int = 1  # programs that share the same weight rows
     warps: int = 4
-    stages: int = 4
+    stages: int = 4  # steps of the loop whose loads are under way together; 0 for the kernel for a single row
 
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """Lets `linear_out` begin as soon as `linear_in` has ended, while the attention between them still runs.
+    """Lets `linear_out` begin as soon as `linear_in` has ended, while the attention between them still runs."""
 
-    Attributes:
-        ready: Counts programs of `linear_in` that are done, int32 ``[1]``; zero before the first step.
-        stale: The same of the block before, whose `linear_out` has ended when this `linear_in` sets it to zero.
-        count: Programs of `linear_in`.
-        late: Leading columns of the input of `linear_out` that attention writes, for which it waits.
-    """
-
-    ready: Tensor
-    stale: Tensor
-    count: int
-    late: int
+    ready: Tensor  # counts programs of `linear_in` that are done, int32 [1]; zero before the first step
+    stale: Tensor  # that of the block before, whose `linear_out` has ended when this `linear_in` sets it to zero
+    count: int  # programs of `linear_in`
+    late: int  # leading columns of the input of `linear_out` that attention writes, for which it waits
 
 
 def tiling_of(rows: int, outs: int, ins: int) -> Tiling:
@@ -114,96 +98,62 @@ def stats_width(outs: int, ins: int) -> int:
 
 
 def small_batch_gemm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
+    x: Tensor,  # [M, K], M at most `MAX_ROWS` where the kernel runs
+    weight: Tensor,  # [N, K], rows contiguous
+    bias: Tensor | None,  # [N]
     *,
-    norm: tuple[Tensor, Tensor, float] | None = None,
-    gelu: bool = False,
-    out: Tensor | None = None,
+    norm: tuple[Tensor, Tensor, float] | None = None,  # weight [K], bias [K] and eps of a layer norm in front
+    gelu: bool = False,  # whether the tanh approximation of GELU comes last
 ) -> Tensor:
-    """Map a few rows: ``act(LN(x) @ weight.T + bias)``.
+    """Map a few rows: ``act(LN(x) @ weight.T + bias)``, ``[M, N]`` in the type of x.
 
-    Args:
-        x: ``[M, K]``, M at most `MAX_ROWS` where the kernel runs.
-        weight: ``[N, K]``, rows contiguous.
-        bias: ``[N]``.
-        norm: Weight ``[K]``, bias ``[K]`` and eps of a layer norm in front; in float32, rounded to the type of x.
-        gelu: Whether the tanh approximation of GELU comes last; in float32.
-        out: Where to put the result, ``[M, N]``, last dimension contiguous.
-
-    Returns:
-        ``[M, N]`` in the type of x; sums are float32 and rounded once.
+    Sums and GELU are float32 and rounded once; the norm is computed in float32 and rounded to the type of x.
     """
     if not supported(x, weight):
-        return reference.small_batch_gemm(x, weight, bias, norm=norm, gelu=gelu, out=out)
+        return reference.small_batch_gemm(x, weight, bias, norm=norm, gelu=gelu)
     if norm is not None:
         x = normalise(x, norm)
-    result = x.new_empty(len(x), len(weight)) if out is None else out
+    result = x.new_empty(len(x), len(weight))
     run_product(x, weight, bias, raw=result, activated=result, split=0 if gelu else len(weight))
     return result
 
 
 def linear_in(
-    x: Tensor,
-    stats: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    norm: tuple[Tensor, Tensor, float],
-    raw: Tensor,
-    activated: Tensor,
-    handshake: Handshake | None = None,
+    x: Tensor,  # [M, K]
+    stats: Tensor | None,  # of a single row, from `tile_statistics` or `linear_out`; None for several
+    weight: Tensor,  # [A + F, K], rows contiguous
+    bias: Tensor,  # [A + F]
+    norm: tuple[Tensor, Tensor, float],  # weight, bias and eps of the layer norm
+    raw: Tensor,  # takes the first A columns, [M, A], last dimension contiguous
+    activated: Tensor,  # takes the others, [M, F], last dimension contiguous
+    handshake: Handshake | None = None,  # with the `linear_out` of the same block
 ) -> None:
-    """Map the normalised residual stream into a block: queries, keys and values unchanged, the rest through GELU.
-
-    Args:
-        x: ``[M, K]``.
-        stats: Of a single row, from `tile_statistics` or `linear_out`; None for several.
-        weight: ``[A + F, K]``, rows contiguous.
-        bias: ``[A + F]``.
-        norm: Weight, bias and eps of the layer norm.
-        raw: Takes the first A columns, ``[M, A]``, last dimension contiguous.
-        activated: Takes the others, ``[M, F]``, last dimension contiguous.
-        handshake: With the `linear_out` of the same block.
-    """
+    """Map the normalised residual stream into a block: queries, keys and values unchanged, the rest through GELU."""
     if not supported(x, weight):
         reference.linear_in(x, weight, bias, norm, raw, activated)
         return
-    split = raw.shape[1]
-    if stats is None:
-        run_product(
-            normalise(x, norm), weight, bias, raw=raw, activated=activated, split=split, announces=handshake
-        )  # fmt: skip
-    else:
-        run_single(
-            x, weight, bias, raw=raw, activated=activated, split=split, norm=(stats, *norm), announces=handshake
-        )  # fmt: skip
+    own_norm = None if stats is None else (stats, *norm)
+    rows = normalise(x, norm) if stats is None else x
+    run_product(
+        rows, weight, bias, raw=raw, activated=activated, split=raw.shape[1], norm=own_norm, announces=handshake
+    )
 
 
 def linear_out(
     x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, stats: Tensor | None, handshake: Handshake | None = None
 ) -> None:
-    """Map a block's inside back and add it to the residual stream.
+    """Map a block's inside ``x [M, K]`` back and add it to the residual stream, in place and with one rounding.
 
-    Args:
-        x: ``[M, K]``.
-        weight: ``[N, K]``, rows contiguous.
-        bias: ``[N]``.
-        residual: ``[M, N]``, contiguous; added to in place, in float32 with one rounding.
-        stats: Of a single row, float32 ``[2, T, 1]``, T tiles of `stats_width` columns: takes those of the new residual
-            stream. None for several rows.
-        handshake: With the `linear_in` of the same block.
+    `weight` is ``[N, K]``, rows contiguous; `bias` ``[N]``; `residual` ``[M, N]``, contiguous. For a single row
+    `stats`, float32 ``[2, T, 1]`` for T tiles of `stats_width` columns, takes those of the new residual stream.
     """
     if not supported(x, weight):
         reference.linear_out(x, weight, bias, residual, stats)
-    elif stats is None:
-        run_product(
-            x, weight, bias, raw=residual, activated=residual, split=len(weight), residual=True, awaits=handshake
-        )  # fmt: skip
-    else:
-        run_single(
-            x, weight, bias, raw=residual, activated=residual, split=len(weight), new_stats=stats, awaits=handshake
-        )  # fmt: skip
+        return
+    run_product(
+        x, weight, bias,
+        raw=residual, activated=residual, split=len(weight), residual=True, new_stats=stats, awaits=handshake,
+    )  # fmt: skip
 
 
 def normalise(x: Tensor, norm: tuple[Tensor, Tensor, float]) -> Tensor:
@@ -216,22 +166,16 @@ def normalise(x: Tensor, norm: tuple[Tensor, Tensor, float]) -> Tensor:
     return out
 
 
-def tile_statistics(x: Tensor, width: int, out: Tensor | None = None) -> Tensor:
-    """Return each row's statistics by tiles of columns.
+def tile_statistics(x: Tensor, width: int) -> Tensor:
+    """Return the statistics of rows ``[M, N]``, contiguous, by tiles of `width` columns, a power of two.
 
-    Args:
-        x: ``[M, N]``, contiguous.
-        width: Columns of a tile, a power of two; the last tile may be narrower.
-        out: Where to put them.
-
-    Returns:
-        Float32 ``[2, T, M]``: means, and sums of squared deviations from them.
+    Float32 ``[2, T, M]``: means, and sums of squared deviations from them; the last tile may be narrower.
     """
     if not use_triton(x):
-        return reference.tile_statistics(x, width, out=out)
+        return reference.tile_statistics(x, width)
     rows, outs = x.shape
     tiles = -(-outs // width)
-    stats = torch.empty(2, tiles, rows, dtype=torch.float32, device=x.device) if out is None else out
+    stats = torch.empty(2, tiles, rows, dtype=torch.float32, device=x.device)
     device_code.statistics_kernel[(tiles, rows)](x, stats, outs, TILE=width, num_warps=1, **dependent_launch(x))
     return stats
 
@@ -253,91 +197,27 @@ def run_product(
     weight: Tensor,
     bias: Tensor | None,
     *,
-    raw: Tensor,
-    activated: Tensor,
+    raw: Tensor,  # takes columns below `split`
+    activated: Tensor,  # takes the others, through GELU
     split: int,
-    residual: bool = False,
+    residual: bool = False,  # whether `raw` is the residual stream that is added to
+    norm: tuple[Tensor, Tensor, Tensor, float] | None = None,  # of a single row, beginning with its statistics
+    new_stats: Tensor | None = None,  # of a single row: takes those of the new residual stream
     announces: Handshake | None = None,
     awaits: Handshake | None = None,
     tiling: Tiling | None = None,
 ) -> None:
-    """Run the kernel for several rows: columns below `split` go to `raw`, the others through GELU to `activated`.
-
-    With `residual`, `raw` is the residual stream that is added to.
-    """
+    """Run the kernel for several rows or that for a single one, as the tiling says."""
     (rows, ins), outs = x.shape, len(weight)
-    tiling = tiling or tiling_of(rows, outs, ins)
-    if not tiling.stages:
-        if residual or announces is not None or awaits is not None:
-            raise AssertionError("within a block a single row needs its statistics: call run_single")
-        run_single(x, weight, bias, raw=raw, activated=activated, split=split, tiling=tiling)
-        return
-    programs, width = -(-outs // tiling.outs), max(16, power_of_2(rows))
-    tiling = fitted(tiling, width, x.element_size(), shared_memory(x))
-    partial, counters = x, x
-    if tiling.parts > 1:
-        partial = torch.empty(tiling.parts, width, outs, dtype=torch.float32, device=x.device)
-        counters = arrival_counters(x.device, programs)
-    device_code.product_kernel[(programs, tiling.parts)](
-        x, weight, x if bias is None else bias, raw, activated, partial, counters, *_met(x, announces or awaits),
-        rows, outs, split, x.stride(0), weight.stride(0), raw.stride(0), activated.stride(0),
-        RESIDUAL=residual, ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages,
-        **_constants(x, bias, split < outs, announces, awaits, tiling),
-    )  # fmt: skip
-
-
-def run_single(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    *,
-    raw: Tensor,
-    activated: Tensor,
-    split: int,
-    norm: tuple[Tensor, Tensor, Tensor, float] | None = None,
-    new_stats: Tensor | None = None,
-    announces: Handshake | None = None,
-    awaits: Handshake | None = None,
-    tiling: Tiling | None = None,
-) -> None:
-    """Run the kernel for one row; `norm` begins with the row's statistics, those of the result go to `new_stats`.
-
-    With `new_stats`, `raw` is the residual stream that is added to.
-
-    Raises:
-        ValueError: The statistics to be written are not kept by the tiles of the kernel.
-    """
-    (rows, ins), outs = x.shape, len(weight)
-    if rows != 1:
-        raise ValueError(f"the kernel takes a single row, not {rows}")
-    tiling = tiling or tiling_of(1, outs, ins)
-    programs = -(-outs // tiling.outs)
-    if new_stats is not None and new_stats.shape[1] != programs:
-        raise ValueError(f"statistics of {new_stats.shape[1]} tiles are wanted, but {programs} programs write them")
-    stats, gamma, beta, eps = norm if norm is not None else (x, x, x, 0.0)
-    tiles = stats.shape[1] if norm is not None else 1
-    device_code.single_kernel[(programs,)](
-        x, weight, x if bias is None else bias, stats, gamma, beta, raw, activated,
-        x if new_stats is None else new_stats, *_met(x, announces or awaits), outs, split, weight.stride(0), eps,
-        NORM=norm is not None, RESIDUAL=new_stats is not None, TILES=power_of_2(tiles),
-        TILE=power_of_2(-(-ins // tiles)), TILES_OUT=programs,
-        **_constants(x, bias, split < outs, announces, awaits, tiling),
-    )  # fmt: skip
-
-
-def _met(x: Tensor, handshake: Handshake | None) -> tuple[Tensor, Tensor]:
-    """Return the counters of a handshake, or pointers that are not read."""
-    return (x, x) if handshake is None else (handshake.ready, handshake.stale)
-
-
-def _constants(
-    x: Tensor, bias: Tensor | None, gelu: bool, announces: Handshake | None, awaits: Handshake | None, tiling: Tiling
-) -> dict[str, Any]:
-    """Return the constants and options of a launch that both kernels have."""
-    return {
-        "INS": x.shape[1],
+    tiling, width = tiling or tiling_of(rows, outs, ins), max(16, power_of_2(rows))
+    if tiling.stages:
+        tiling = fitted(tiling, width, x.element_size(), shared_memory(x))
+    programs, meeting = -(-outs // tiling.outs), announces or awaits
+    met = (x, x) if meeting is None else (meeting.ready, meeting.stale)  # pointers that are not read without one
+    constants: dict[str, Any] = {
+        "INS": ins,
         "BIAS": bias is not None,
-        "GELU": gelu,
+        "GELU": split < outs,
         "ANNOUNCE": announces is not None,
         "AWAITED": awaits.count if awaits is not None else 0,
         "LATE": awaits.late if awaits is not None else 0,
@@ -346,3 +226,27 @@ def _constants(
         "num_warps": tiling.warps,
         **dependent_launch(x),
     }
+    if tiling.stages:
+        partial, counters = x, x
+        if tiling.parts > 1:
+            partial = torch.empty(tiling.parts, width, outs, dtype=torch.float32, device=x.device)
+            counters = arrival_counters(x.device, programs)
+        device_code.product_kernel[(programs, tiling.parts)](
+            x, weight, x if bias is None else bias, raw, activated, partial, counters, *met,
+            rows, outs, split, x.stride(0), weight.stride(0), raw.stride(0), activated.stride(0),
+            RESIDUAL=residual, ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages, **constants,
+        )  # fmt: skip
+        return
+    if rows != 1:
+        raise ValueError(f"the kernel takes a single row, not {rows}")
+    if residual != (new_stats is not None) or (new_stats is not None and new_stats.shape[1] != programs):
+        given = "none" if new_stats is None else f"{new_stats.shape[1]} tiles"
+        raise ValueError(f"a residual stream has statistics of {programs} tiles, one a program; given are {given}")
+    stats, gamma, beta, eps = norm if norm is not None else (x, x, x, 0.0)
+    tiles = stats.shape[1] if norm is not None else 1
+    device_code.single_kernel[(programs,)](
+        x, weight, x if bias is None else bias, stats, gamma, beta, raw, activated,
+        x if new_stats is None else new_stats, *met, outs, split, weight.stride(0), eps,
+        NORM=norm is not None, RESIDUAL=residual, TILES=power_of_2(tiles),
+        TILE=power_of_2(-(-ins // tiles)), TILES_OUT=programs, **constants,
+    )  # fmt: skip

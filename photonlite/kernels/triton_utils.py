@@ -60,15 +60,15 @@ def power_of_2(least: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
-def shared_memory(x: Tensor) -> int:
-    """Return the bytes of shared memory that a program may use on the device of `x`."""
-    return _shared_memory(x.device) if x.is_cuda else 2**31
-
-
 @functools.cache
 def _shared_memory(device: torch.device) -> int:
     properties = torch.cuda.get_device_properties(device)
     return int(properties.shared_memory_per_block_optin)  # type: ignore[attr-defined]  # missing from the stubs
+
+
+def shared_memory(x: Tensor) -> int:
+    """Return the bytes of shared memory that a program may use on the device of `x`."""
+    return _shared_memory(x.device) if x.is_cuda else 2**31
 
 
 @functools.cache
@@ -78,14 +78,14 @@ def _capability(device: torch.device) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class RowSplit:
-    """A row cut into two pieces, each held by an array as wide as a power of two.
+    """A row cut into two pieces, each held by an array as wide as a power of two; `right` is 0 without a second one.
 
     ```
     1152 = 1024 + 128         2048 = 2048         4304 = 4096 + 208 (of 256)         10240 = 8192 + 2048
     ```
 
-    Arrays of a kernel are powers of two. Padding a row to the next one would waste up to half of the arithmetic, which
-    limits these kernels once each number is read and written only once. `right` is 0 without a second piece.
+    Padding a row to the next power of two would waste up to half of the arithmetic, which limits these kernels once
+    each number is read and written only once.
     """
 
     left: int
@@ -110,9 +110,7 @@ def split_row(dim: int) -> RowSplit:
     return RowSplit(left, dim - left)
 
 
-Counters = dict[tuple[torch.device, int], Tensor]
-"""Arrival counters by device and size; empty before the first use."""
-
+Counters = dict[tuple[torch.device, int], Tensor]  # Arrival counters by device and size; empty before the first use
 _shared: Counters = {}
 _counters: ContextVar[Counters] = ContextVar("counters", default=_shared)
 

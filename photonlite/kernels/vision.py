@@ -15,16 +15,12 @@ from photonlite.kernels.triton_utils import power_of_2, tl, triton, use_triton
 
 
 def patch_rows(crops: Tensor, table: Tensor, patch: int, width: int) -> Tensor:
-    """Cut crops into patches and look up the normalised number of each pixel value.
+    """Cut crops, uint8 ``[n, C, C, channels]``, into patches and look up the normalised number of each pixel value.
 
-    Args:
-        crops: uint8 ``[n, C, C, channels]``, C a multiple of `patch`.
-        table: The normalised number of each of the 256 values.
-        patch: Side of a patch, in pixels.
-        width: Numbers of a row: those of a patch, ``channels * patch ** 2``, and zeros behind them.
+    C is a multiple of `patch`, `table` has a number for each of the 256 values, and `width` is that of a row: the
+    ``channels * patch ** 2`` numbers of a patch, and zeros behind them.
 
-    Returns:
-        ``[n * (C / patch) ** 2, width]``, patches row by row, channel-major inside.
+    Returns ``[n * (C / patch) ** 2, width]``, patches row by row, channel-major inside.
     """
     if not use_triton(crops):
         return reference.patch_rows(crops, table, patch, width)
@@ -45,14 +41,10 @@ def join_views(features: Tensor, tiling: tuple[int, int], grid: int, margin: int
     averaged into `grid` x `grid` overlapping bins: of n cells along a side, bin i covers
     ``[floor(i n / grid), ceil((i + 1) n / grid))``.
 
-    Args:
-        features: ``[1 + th * tw, grid ** 2, D]``, the crop of the whole first; ``[1, grid ** 2, D]`` for tiling (1, 1).
-        tiling: Rows and columns of local crops.
-        grid: Patches along a side of a crop.
-        margin: Patches on each side that a crop shares.
+    Features are ``[1 + th * tw, grid ** 2, D]``, the crop of the whole first, and ``[1, grid ** 2, D]`` for a `tiling`
+    of (1, 1) local crops. `margin` are the patches on each side that a crop shares.
 
-    Returns:
-        ``[grid ** 2, 2 D]``: features of the whole, then averages, which are taken in float32 at least.
+    Returns ``[grid ** 2, 2 D]``: features of the whole, then averages, which are taken in float32 at least.
     """
     if not use_triton(features):
         return reference.join_views(features, tiling, grid, margin)

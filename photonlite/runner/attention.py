@@ -34,8 +34,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from photonlite.batch import PageCopy
 from photonlite.config import KvDtype
-from photonlite.errors import SettingsError
-from photonlite.kernels.fp8 import CAPABILITY
+from photonlite.kernels.fp8 import require_fp8
 from photonlite.kernels.paged_attention import paged_attention
 from photonlite.kernels.reference.attention import FP8, dequantise, indexable, quantise, write_kv
 from photonlite.models.base import Model, ModelShape
@@ -59,12 +58,7 @@ def kv_format(setting: KvDtype, model: Model, device: torch.device, dtype: torch
     """
     if setting == "auto":
         return KvFormat(dtype)
-    if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < CAPABILITY:
-        has, least = (".".join(map(str, version)) for version in (capability, CAPABILITY))
-        raise SettingsError(
-            f"engine setting 'kv_dtype' is 'fp8', but {torch.cuda.get_device_name(device)} has compute capability "
-            f"{has} and FP8 takes {least} or later: leave kv_dtype at 'auto', or use another card"
-        )
+    require_fp8(device, "'kv_dtype' is 'fp8'", "leave kv_dtype at 'auto'")
     return KvFormat(FP8, tuple((fp8_scale(key), fp8_scale(value)) for key, value in model.kv_statistics()))
 
 

@@ -1,8 +1,5 @@
 """A slot's counterparts on the device, allocated once."""
 
-from dataclasses import dataclass
-from typing import Self
-
 import torch
 from torch import Tensor
 
@@ -33,25 +30,16 @@ def transfer_back(target: Array, source: Tensor) -> None:
         target[...] = source.numpy()
 
 
-@dataclass(frozen=True, slots=True)
 class Buffers:
-    """A slot's host arrays on the device, see `runner.slot`, and what never leaves it."""
+    """A slot's host arrays on the device, see `runner.slot`, and what never leaves it.
 
-    rows: Tensor
-    tokens: Tensor
-    packed: Tensor
-    choices: Tensor
-    masks: Tensor
-    results: Tensor
-    scored: Tensor
-    scores: Tensor
-    crops: Tensor  # uint8 [n, C, C, 3]
-    images: Tensor  # images that crops are cut from, uint8 [bytes]; see `images.packing`
-    hidden: Tensor  # raw hidden states [B, dim]
+    All are zeros at first, which stand for rows of the scratch page. `dtype` and `dim` are those of hidden states; an
+    encode launch has at most `max_crops` crops of `crop_size` pixels a side, and copies at most `image_bytes` of whole
+    images.
+    """
 
-    @classmethod
-    def allocate(
-        cls,
+    def __init__(
+        self,
         shape: SlotShape,
         device: torch.device,
         dtype: torch.dtype,
@@ -60,26 +48,18 @@ class Buffers:
         max_crops: int,
         crop_size: int,
         image_bytes: int = 0,
-    ) -> Self:
-        """Allocate zeros, which stand for rows of the scratch page.
-
-        `dtype` and `dim` are those of hidden states; an encode launch has at most `max_crops` crops of `crop_size`
-        pixels a side, and copies at most `image_bytes` of whole images.
-        """
-
+    ) -> None:
         def words(*size: int) -> Tensor:
             return torch.zeros(size, dtype=torch.int32, device=device)
 
-        return cls(
-            rows=words(shape.max_rows, PAGES + shape.max_pages),
-            tokens=words(shape.max_tokens, 3),
-            packed=words(shape.packed.words),
-            choices=words(shape.max_rows, PARAM_COLUMNS),
-            masks=words(shape.max_rows, shape.mask_words),
-            results=words(shape.max_rows, RESULT_COLUMNS),
-            scored=words(shape.max_rows, MAX_SCORED),
-            scores=torch.zeros(shape.max_rows, MAX_SCORED, device=device),
-            crops=torch.zeros(max_crops, crop_size, crop_size, 3, dtype=torch.uint8, device=device),
-            images=torch.zeros(image_bytes, dtype=torch.uint8, device=device),
-            hidden=torch.zeros(shape.max_rows, dim, dtype=dtype, device=device),
-        )
+        self.rows = words(shape.max_rows, PAGES + shape.max_pages)
+        self.tokens = words(shape.max_tokens, 3)
+        self.packed = words(shape.packed.words)
+        self.choices = words(shape.max_rows, PARAM_COLUMNS)
+        self.masks = words(shape.max_rows, shape.mask_words)
+        self.results = words(shape.max_rows, RESULT_COLUMNS)
+        self.scored = words(shape.max_rows, MAX_SCORED)
+        self.scores = torch.zeros(shape.max_rows, MAX_SCORED, device=device)
+        self.crops = torch.zeros(max_crops, crop_size, crop_size, 3, dtype=torch.uint8, device=device)
+        self.images = torch.zeros(image_bytes, dtype=torch.uint8, device=device)  # see `images.packing`
+        self.hidden = torch.zeros(shape.max_rows, dim, dtype=dtype, device=device)  # raw hidden states [B, dim]

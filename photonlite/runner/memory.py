@@ -21,12 +21,8 @@ from photonlite.errors import CapacityError
 from photonlite.models.base import ModelShape
 from photonlite.runner.torch_model_runner import TorchModelRunner
 
-WORKSPACE_BYTES = 512 * 2**20
-"""Reserved for libraries, kernels and fragmentation on a card."""
-
-GRAPH_BYTES = 2 * 2**20
-"""Approximate size of a captured graph, besides the activations that all share."""
-
+WORKSPACE_BYTES = 512 * 2**20  # reserved for libraries, kernels and fragmentation on a card
+GRAPH_BYTES = 2 * 2**20  # approximate size of a captured graph, besides the activations that all share
 _CPU_SHARE = 4
 
 
@@ -47,31 +43,20 @@ class MemoryPlan:
     pages: int  # the scratch page included
     page_bytes: int  # keys and values of one page, all layers; in FP8 half of what they take in bfloat16
     kv_bytes: int
-    longest_pages: int  # that one longest request needs
 
 
 def plan_memory(
     shape: ModelShape,
-    dtype: torch.dtype,
+    dtype: torch.dtype,  # of stored keys and values
     *,
     page_size: int,
-    max_rows: int,
-    kv_cache_bytes: int | None = None,
-    memory: DeviceMemory | None = None,
-    activation_bytes: int = 0,
+    max_rows: int,  # only for the advice in a refusal
+    kv_cache_bytes: int | None = None,  # None for what `memory` leaves
+    memory: DeviceMemory | None = None,  # of a card
+    activation_bytes: int = 0,  # of the largest launch on a card
     graph_bytes: int = 0,
 ) -> MemoryPlan:
     """Decide how many pages the cache has.
-
-    Args:
-        shape: Of the model.
-        dtype: Of stored keys and values.
-        page_size: Positions of a page.
-        max_rows: Sequences that run at a time; only for the advice in a refusal.
-        kv_cache_bytes: Size of the cache; None for what `memory` leaves.
-        memory: Of a card; needed where `kv_cache_bytes` is None.
-        activation_bytes: Of the largest launch on a card.
-        graph_bytes: Of captured graphs.
 
     Raises:
         CapacityError: Not even one longest request fits; the message holds the arithmetic.
@@ -99,7 +84,7 @@ def plan_memory(
             f"need {longest}, the copy of an image's last page included, and one page is kept for padding: "
             f"{_shown((longest + 1) * page_bytes)} in all; {advice}"
         )
-    return MemoryPlan(pages, page_bytes, pages * page_bytes, longest)
+    return MemoryPlan(pages, page_bytes, pages * page_bytes)
 
 
 def longest_pages(shape: ModelShape, page_size: int) -> int:

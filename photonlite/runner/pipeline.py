@@ -16,7 +16,7 @@ step at a time: nothing is launched before the step in flight has been committed
 
 from collections import deque
 
-from photonlite.batch import ScheduledBatch, Step
+from photonlite.batch import ScheduledBatch, State, Step
 
 
 class Pipeline:
@@ -66,22 +66,22 @@ class Pipeline:
 
     def finalize(self, step: Step) -> None:
         """Mark heads and sampling as queued: every earlier step is committed, or no mask depends on it."""
-        if step.state != "launched":
-            raise AssertionError(f"step {step.number} is {step.state}: only a launched step is finalized")
-        step.state = "pending"
+        _advance(step, "launched", "pending", "only a launched step is finalized")
 
     def begin_commit(self, step: Step) -> None:
         """Begin to read the results of the oldest step."""
         if self.oldest is not step:
             raise AssertionError(f"step {step.number} is not the oldest in flight: commits keep the order of launches")
-        if step.state != "pending":
-            raise AssertionError(f"step {step.number} is {step.state}: only a finalized step is committed")
-        step.state = "committing"
+        _advance(step, "pending", "committing", "only a finalized step is committed")
 
     def end_commit(self, step: Step) -> None:
         """Free the slot: the results have been read."""
-        if step.state != "committing":
-            raise AssertionError(f"step {step.number} is {step.state}: its commit has not begun")
+        _advance(step, "committing", "free", "its commit has not begun")
         self._in_flight.popleft()
         self._free.append(step.slot)
-        step.state = "free"
+
+
+def _advance(step: Step, expected: State, state: State, objection: str) -> None:
+    if step.state != expected:
+        raise AssertionError(f"step {step.number} is {step.state}: {objection}")
+    step.state = state

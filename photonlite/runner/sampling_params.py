@@ -22,14 +22,10 @@ Variant = Literal["text", "coordinate", "size", "decide", "mixed", "scored"]
 "scored" is all of them, and the probabilities of the ids that rows ask for.
 """
 
+# Variants that read the head over ids, and masks with it; over coordinate bins; over size bins.
 WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed", "scored"})
-"""Variants that read the head over ids, and masks with it."""
-
 WITH_COORDINATES: frozenset[Variant] = frozenset({"coordinate", "decide", "mixed", "scored"})
-"""Variants that read the head over coordinate bins."""
-
 WITH_SIZES: frozenset[Variant] = frozenset({"size", "mixed", "scored"})
-"""Variants that read the head over size bins."""
 
 _PARAMS = struct.Struct("=5i5f")
 _RESULT = struct.Struct("=4i3f")

@@ -28,18 +28,12 @@ from photonlite.sequence import MAX_INFLIGHT
 if TYPE_CHECKING:  # slots need no torch
     from torch import Tensor
 
-PENDING_ROW, POSITION, WRITE_SLOT, PAGES = 0, 1, 2, 3
-"""Columns of `rows`; the page table begins at the last."""
-
+PENDING_ROW, POSITION, WRITE_SLOT, PAGES = 0, 1, 2, 3  # columns of `rows`; the page table begins at the last
 NO_VALUE = np.float32(-1.0).view(np.int32)
 """Stands in `tokens` where a token has no first or no second value: values lie in [0, 1]."""
 
-SCRATCH_PAGE = 0
-"""Unused rows of a batch write here."""
-
-EMBEDDED = -1
-"""Stands for a word where the input is not one: part of an image, or a token with a value."""
-
+SCRATCH_PAGE = 0  # unused rows of a batch write here
+EMBEDDED = -1  # stands for a word where the input is not one: part of an image, or a token with a value
 _PLACE_COLUMNS = 3
 
 AnyArray = TypeVar("AnyArray", Array, "Tensor")
@@ -130,6 +124,10 @@ class Slot:
     def __init__(self, index: int, device: Device, shape: SlotShape) -> None:
         if not 0 <= index < MAX_INFLIGHT:
             raise ValueError(f"a pipeline has slots 0 to {MAX_INFLIGHT - 1}, not {index}")
+
+        def events(count: int) -> list[Event]:
+            return [device.event() for _ in range(count)]
+
         self.index = index
         self.shape = shape
         self.rows: Array = device.host_array((shape.max_rows, PAGES + shape.max_pages), np.int32)
@@ -140,12 +138,6 @@ class Slot:
         self.results: Array = device.host_array((shape.max_rows, RESULT_COLUMNS), np.int32)
         self.scored: Array = device.host_array((shape.max_rows, MAX_SCORED), np.int32)
         self.scores: Array = device.host_array((shape.max_rows, MAX_SCORED), np.float32)
-        self.upload_begun: Event = device.event()
-        self.uploaded: Event = device.event()
-        self.forward_begun: Event = device.event()
-        self.forward_ended: Event = device.event()
-        self.choices_uploaded: Event = device.event()
-        self.finalize_begun: Event = device.event()
-        self.finalize_ended: Event = device.event()
-        self.copy_begun: Event = device.event()
-        self.copied: Event = device.event()
+        self.upload_begun, self.uploaded, self.choices_uploaded = events(3)
+        self.forward_begun, self.forward_ended, self.finalize_begun, self.finalize_ended = events(4)
+        self.copy_begun, self.copied = events(2)

@@ -37,8 +37,7 @@ from photonlite.runner.sampling_params import (
 from photonlite.runner.slot import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot, SlotShape
 from photonlite.sequence import Sequence as BatchSequence
 
-_ANCHORED_S = 60.0
-"""Seconds for which the times of events stay precise to some microseconds."""
+_ANCHORED_S = 60.0  # seconds for which the times of events stay precise to some microseconds
 
 
 class ModelRunner(Protocol):
@@ -58,38 +57,27 @@ class ModelRunner(Protocol):
     @property
     def sizes(self) -> Sequence[float]: ...  # the width or height of each bin
 
-    def padded(self, rows: int) -> tuple[int, bool]:
-        """Return the rows that a decode step of `rows` rows runs with, and whether a graph runs it."""
+    # The rows that a decode step of `rows` rows runs with, and whether a graph runs it.
+    def padded(self, rows: int) -> tuple[int, bool]: ...
 
-    def upload_rows(self, slot: Slot, count: int) -> None:
-        """Copy the first `count` of `slot.rows` to the device."""
+    # Copies to the device. Prompts: the first `count` of `slot.tokens` and other inputs. Crops: these, or images that
+    # the device cuts into crops. Choices: the first `count`, and of masks and scored ids if the variant reads them.
+    def upload_rows(self, slot: Slot, count: int) -> None: ...
+    def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None: ...
+    def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None: ...
+    def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None: ...
 
-    def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
-        """Copy the first `count` of `slot.tokens` and other inputs of the plan's prompts to the device."""
+    # Work on uploaded inputs. Encode keeps each job's features until `forget`. Prefill leaves the raw hidden state of
+    # each row's last position, decode that of one position of each row, embedded from the pending table. Finalize
+    # samples a token for each row with the heads of the variant, and writes it to pending table and results.
+    def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None: ...
+    def prefill(self, slot: Slot, plan: ScheduledBatch) -> None: ...
+    def decode(self, slot: Slot, count: int) -> None: ...
+    def copy_pages(self, copies: Sequence[PageCopy]) -> None: ...
+    def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None: ...
 
-    def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
-        """Copy the groups' crops to the device, or the images that it cuts into crops."""
-
-    def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
-        """Encode the uploaded crops in one batch; keep each job's features until `forget`."""
-
-    def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
-        """Run prompts, whose uploaded tokens lie row by row; leave each row's last raw hidden state."""
-
-    def decode(self, slot: Slot, count: int) -> None:
-        """Run one position of `count` rows, embedded from the pending table; leave their raw hidden states."""
-
-    def copy_pages(self, copies: Sequence[PageCopy]) -> None:
-        """Copy pages, keys and values of all layers."""
-
-    def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None:
-        """Copy the first `count` of `slot.choices` to the device, and of masks and scored ids if needed."""
-
-    def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
-        """Sample a token for each row with the heads of the variant; write it to pending table and results."""
-
-    def download(self, slot: Slot, count: int, variant: Variant) -> None:
-        """Copy the first `count` results to `slot.results`, and scores to `slot.scores`."""
+    # Copies the first `count` results to `slot.results`, and scores to `slot.scores`.
+    def download(self, slot: Slot, count: int, variant: Variant) -> None: ...
 
     def forget(self, job: EncodeJob) -> None: ...  # drop its crops, features and embeddings
     def free_memory(self) -> None: ...  # return memory that is cached for later work only
@@ -97,7 +85,7 @@ class ModelRunner(Protocol):
 
 
 class StepExecutor:
-    """Runs steps on a device through streams, events and the host arrays of `depth` slots."""
+    """Runs steps on a device through streams, events and the host arrays of `depth` slots; see `batch.Executor`."""
 
     def __init__(self, device: Device, model_runner: ModelRunner, depth: int, tracer: Tracer | None = None) -> None:
         self._device = device
@@ -115,11 +103,12 @@ class StepExecutor:
         self._first_traced = 0
 
     def launch(self, step: Step) -> None:
-        """Queue copies and the forward pass; raise what the work raised if the device runs it at once."""
         slot = self._slots[step.slot]
         self._anchor(step)
         if step.kind == "encode":
-            self._launch_encode(step, slot)
+            groups = step.plan.groups
+            self._upload(step, slot, lambda: self._model_runner.upload_crops(slot, groups))
+            self._run(step, self._device.compute, lambda: self._model_runner.encode(slot, groups))
         elif step.kind == "prefill":
             self._launch_prefill(step, slot)
         else:
@@ -128,10 +117,6 @@ class StepExecutor:
         _raise(step, slot)
 
     def finalize(self, step: Step, choices: Sequence[SamplingParams | None]) -> None:
-        """Queue heads, masks, sampling and the copy of the results of a launched prefill or decode step.
-
-        `choices` has an entry for each row: None where its token is not needed. Raises as `launch` does.
-        """
         slot, runner, device = self._slots[step.slot], self._model_runner, self._device
         (variant, sampled), count = self._fill_choices(step, slot, choices), step.padded
 
@@ -148,11 +133,6 @@ class StepExecutor:
         _raise(step, slot)
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
-        """Wait for a step's results; raise if the step failed as a whole.
-
-        Return for each row its token, an error of this row, or None where no token was needed; nothing for an encode
-        step.
-        """
         slot = self._slots[step.slot]
         (slot.forward_ended if step.kind == "encode" else slot.copied).wait()
         _raise(step, slot)
@@ -165,29 +145,19 @@ class StepExecutor:
         return [self._outcome(step, slot, index, result) for index, result in enumerate(results)]
 
     def forget(self, job: EncodeJob) -> None:
-        """Drop an image's features once the work queued so far is done."""
         self._device.compute.run(lambda: self._model_runner.forget(job))
 
     def free_memory(self) -> None:
-        """Return memory that is cached for later work only, once the work queued so far is done."""
         self._device.compute.run(self._model_runner.free_memory)
 
     def close(self) -> None:
-        """Wait for all work and free the device's memory."""
         self._device.close()
         self._model_runner.close()
-
-    def _launch_encode(self, step: Step, slot: Slot) -> None:
-        groups = step.plan.groups
-        self._upload(step, slot, lambda: self._model_runner.upload_crops(slot, groups))
-        self._run(step, self._device.compute, lambda: self._model_runner.encode(slot, groups))
 
     def _launch_prefill(self, step: Step, slot: Slot) -> None:
         plan, runner = step.plan, self._model_runner
         step.padded = len(plan.rows)
         count = self._fill_tokens(plan, slot)
-        for row in plan.rows:
-            self._set_table(_row_of(row.sequence), row.sequence.pages)
         self._fill_rows(plan, slot, step.padded)
 
         def upload() -> None:
@@ -205,8 +175,6 @@ class StepExecutor:
     def _launch_decode(self, step: Step, slot: Slot) -> None:
         plan = step.plan
         step.padded, step.graphed = self._model_runner.padded(len(plan.rows))
-        for row in plan.rows:
-            self._extend_table(_row_of(row.sequence), row.sequence.pages)
         self._fill_rows(plan, slot, step.padded)
         self._upload(step, slot, lambda: self._model_runner.upload_rows(slot, step.padded))
         self._run(step, self._device.compute, lambda: self._model_runner.decode(slot, step.padded))
@@ -234,6 +202,12 @@ class StepExecutor:
         """Fill `slot.rows`: a row's last position is where a decode step writes, and how far a prompt reaches."""
         count = len(plan.rows)
         rows = [_row_of(row.sequence) for row in plan.rows]
+        for row, item in zip(rows, plan.rows, strict=True):
+            # A decode step writes the pages that a sequence was given since its last launch: rarely one, mostly none.
+            pages, written = item.sequence.pages, 0 if plan.kind == "prefill" else self._written[row]
+            if written < len(pages):
+                self._tables[row, written : len(pages)] = pages[written:]
+                self._written[row] = len(pages)
         last = np.array([row.start + row.count - 1 for row in plan.rows], np.int32)
         target = slot.rows
         target[:count, PENDING_ROW] = rows
@@ -258,19 +232,9 @@ class StepExecutor:
             target[:, 1:] = NO_VALUE
             for place, token in enumerate(tokens):
                 if token.values:
-                    target[place, 1:] = _value_bits(token)
+                    target[place, 1 : 1 + len(token.values)] = np.array(token.values, np.float32).view(np.int32)
             filled += len(tokens)
         return filled
-
-    def _set_table(self, row: int, pages: Sequence[int]) -> None:
-        self._tables[row, : len(pages)] = pages
-        self._written[row] = len(pages)
-
-    def _extend_table(self, row: int, pages: Sequence[int]) -> None:
-        """Write the pages that a sequence was given since its last launch: rarely one, mostly none."""
-        if (written := self._written[row]) < len(pages):
-            self._tables[row, written : len(pages)] = pages[written:]
-            self._written[row] = len(pages)
 
     def _fill_choices(self, step: Step, slot: Slot, choices: Sequence[SamplingParams | None]) -> tuple[Variant, bool]:
         """Fill sampling params and masks; an impossible demand of a grammar fails its own row only.
@@ -345,11 +309,6 @@ def _row_of(sequence: BatchSequence) -> int:
     if sequence.row is None:
         raise AssertionError(f"sequence {sequence.number} has no row of the pending table: it cannot be launched")
     return sequence.row
-
-
-def _value_bits(token: Token) -> tuple[np.int32, np.int32]:
-    first, second, *_ = (*(np.float32(value).view(np.int32) for value in token.values), NO_VALUE, NO_VALUE)
-    return first, second
 
 
 def _not_finite() -> NumericalError:

@@ -14,7 +14,7 @@ Shapes are fixed and nothing waits for the device, so that a CUDA graph can hold
 """
 
 import math
-from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,17 +26,14 @@ from photonlite.kernels.reference.sampling import Logits, SamplingOutput
 from photonlite.kernels.sampling import sample_tokens, score_ids
 from photonlite.kernels.small_batch_gemm import small_batch_gemm
 from photonlite.kernels.triton_utils import HAS_TRITON
-from photonlite.models.base import Head, Heads, Model
+from photonlite.models.base import Head, Model
 from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
 from photonlite.runner.slot import NO_VALUE
 
 _NO_VALUE = float(np.int32(NO_VALUE).view(np.float32))
 
-COORDINATE_SHARE = 0.01
-"""Bins within this share of the image of the chosen one count towards a coordinate's mass."""
-
-SIZE_RATIO = 1.1
-"""Bins within this factor of the chosen one count towards a size's mass."""
+COORDINATE_SHARE = 0.01  # bins within this share of the image of the chosen one count towards a coordinate's mass
+SIZE_RATIO = 1.1  # bins within this factor of the chosen one count towards a size's mass
 
 
 class InputEmbedding:
@@ -94,59 +91,47 @@ def size_radius(bins: int, octaves: float) -> float:
     return math.log2(SIZE_RATIO) * (bins - 1) / octaves
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """Ids that rows need probabilities of, int32 ``[B, MAX_SCORED]``, -1 for none; and these, float32, written to."""
-
-    ids: Tensor
-    values: Tensor
-
-
 def sample_from_hidden(
     model: Model,
     hidden: Tensor,
     params: Tensor,
     masks: Tensor,
     out: SamplingOutput,
-    scores: Scores | None = None,
+    scores: tuple[Tensor, Tensor] | None = None,
     *,
     variant: Variant,
     sampled: bool,
 ) -> None:
     """Sample a token for each row from raw hidden states ``[B, dim]``; see `kernels.sampling` for the other tensors.
 
-    Unless `sampled`, nothing is sorted and temperatures are not read.
+    `scores` are the ids that rows need probabilities of, int32 ``[B, MAX_SCORED]``, -1 for none, and these, float32,
+    written to. Unless `sampled`, nothing is sorted and temperatures are not read.
     """
     ids = coordinate = size = None
     near = around = 0.0
     if variant in WITH_IDS:
-        ids = text_logits(model, hidden)
+        ids = head_logits(model, "text", hidden)
     if variant in WITH_COORDINATES:
-        coordinate = coordinate_logits(model, hidden)
+        coordinate = head_logits(model, "coordinate", hidden)
         near = coordinate_radius(coordinate.shape[-1])
     if variant in WITH_SIZES:
-        size = size_logits(model, hidden)
+        size = head_logits(model, "size", hidden)
         around = size_radius(size.shape[-1], model.size_octaves)
     sample_tokens(Logits(ids, coordinate, size, near, around), hidden, params, masks, out, sampled=sampled)
     if scores is not None and ids is not None:
-        score_ids(ids, masks, scores.ids, scores.values)
+        score_ids(ids, masks, *scores)
 
 
-def text_logits(model: Model, hidden: Tensor) -> Tensor:
-    """Map raw hidden states ``[B, dim]`` to ``[B, vocab]``: fused on CUDA where the model offers its heads."""
-    heads = _fused_heads(model, hidden)
-    return model.logits(hidden) if heads is None else apply_head(heads.text, hidden)
+def head_logits(model: Model, head: Literal["text", "coordinate", "size"], hidden: Tensor) -> Tensor:
+    """Map raw hidden states ``[B, dim]`` to ``[B, vocab]``, ``[B, bins]`` or ``[B, 2, bins]``.
 
-
-def coordinate_logits(model: Model, hidden: Tensor) -> Tensor:
-    """Map raw hidden states ``[B, dim]`` to ``[B, bins]``, in the same way."""
-    heads = _fused_heads(model, hidden)
-    return model.coordinate_logits(hidden) if heads is None else apply_head(heads.coordinate, hidden)
-
-
-def size_logits(model: Model, hidden: Tensor) -> Tensor:
-    """Map raw hidden states ``[B, dim]`` to ``[B, 2, bins]``, in the same way."""
-    heads = _fused_heads(model, hidden)
+    It is fused on CUDA where the model offers its heads.
+    """
+    heads = model.heads if hidden.is_cuda and HAS_TRITON else None
+    if head == "text":
+        return model.logits(hidden) if heads is None else apply_head(heads.text, hidden)
+    if head == "coordinate":
+        return model.coordinate_logits(hidden) if heads is None else apply_head(heads.coordinate, hidden)
     return model.size_logits(hidden) if heads is None else apply_head(heads.size, hidden).view(len(hidden), 2, -1)
 
 
@@ -157,7 +142,3 @@ def apply_head(head: Head, hidden: Tensor) -> Tensor:
         x = small_batch_gemm(x, weight, bias, norm=norm, gelu=number < len(head.layers))
         norm = None
     return x
-
-
-def _fused_heads(model: Model, hidden: Tensor) -> Heads | None:
-    return model.heads if hidden.is_cuda and HAS_TRITON else None

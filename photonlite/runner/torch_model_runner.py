@@ -34,7 +34,7 @@ from photonlite.runner.images import ImageEncoder
 from photonlite.runner.prefill import Prefill
 from photonlite.runner.sampling_params import WITH_IDS, Variant
 from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
-from photonlite.runner.tokens import InputEmbedding, Scores, sample_from_hidden
+from photonlite.runner.tokens import InputEmbedding, sample_from_hidden
 
 Spread = Callable[[int], contextlib.AbstractContextManager[object]]
 """Given the multiplications of a launch's matrix products, makes a block that runs on as many threads as pay."""
@@ -98,7 +98,7 @@ class TorchModelRunner:
             self._pending = torch.zeros(shape.pending_rows, PENDING_COLUMNS, dtype=torch.int32, device=device)
             sizes = {"dim": model.shape.dim, "crop_size": model.crop_spec.crop_size}
             sizes |= {"max_crops": limits.max_crops, "image_bytes": limits.image_bytes}
-            self._buffers = [Buffers.allocate(shape, device, dtype, **sizes) for _ in range(limits.depth)]
+            self._buffers = [Buffers(shape, device, dtype, **sizes) for _ in range(limits.depth)]
             self._images = ImageEncoder(self._encoder, model.crop_spec, device, cuts=limits.image_bytes > 0)
             self._prefill = Prefill(fused.prompts, model, self._inputs, self._images, self.cache, shape)
             if limits.image_bytes > 0:
@@ -234,7 +234,7 @@ class TorchModelRunner:
     def _finalize(self, buffers: Buffers, count: int, variant: Variant, sampled: bool) -> None:
         hidden, choices, masks = buffers.hidden[:count], buffers.choices[:count], buffers.masks[:count]
         output = SamplingOutput(buffers.results[:count], self._pending, buffers.rows[:count, PENDING_ROW])
-        scores = Scores(buffers.scored[:count], buffers.scores[:count]) if variant == "scored" else None
+        scores = (buffers.scored[:count], buffers.scores[:count]) if variant == "scored" else None
         with counting_in(self._counters):
             sample_from_hidden(self._model, hidden, choices, masks, output, scores, variant=variant, sampled=sampled)
 

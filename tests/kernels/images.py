@@ -29,7 +29,7 @@ def table(in_size: int, out_size: int) -> Tensor:
 
 
 def sizes(image: Image.Image, spec: CropSpec) -> list[tuple[int, int]]:
-    """Give width and height of the whole and, if there is one, of the sheet."""
+    """Return width and height of the whole and, if there is one, of the sheet."""
     rows, columns = select_tiling(image.height, image.width, spec)
     found = [(spec.crop_size, spec.crop_size)]
     if (rows, columns) != (1, 1):
@@ -38,13 +38,13 @@ def sizes(image: Image.Image, spec: CropSpec) -> list[tuple[int, int]]:
 
 
 def orders(image: Image.Image, spec: CropSpec) -> Order:
-    """Give the orders of the product."""
+    """Return the orders of the product."""
     found = [down_first(image.size, size) for size in sizes(image, spec)]
     return found[0], found[-1]
 
 
 def case(image: Image.Image, spec: CropSpec, order: Order) -> Case:
-    """Give the arguments of `cut_image`."""
+    """Return the arguments of `cut_image`."""
     width, height = image.size
     rows, columns = select_tiling(height, width, spec)
     filters, scratch = [], 0

@@ -75,7 +75,7 @@ def check_into(case: BlockCase, tiling: Tiling, width: int, ready: Tensor) -> No
             announces=shake,
         )  # fmt: skip
     else:
-        gemm.run_single(
+        gemm.run_product(
             case.x, case.w_in, case.b_in, raw=raw, activated=activated, split=attended,
             norm=(statistics(case.x, width), *case.norm), tiling=tiling, announces=shake,
         )  # fmt: skip
@@ -96,8 +96,8 @@ def check_out(case: BlockCase, tiling: Tiling, shake: Handshake | None) -> None:
         )  # fmt: skip
     else:
         stats = torch.full((2, -(-dim // tiling.outs), 1), torch.nan)
-        gemm.run_single(
-            case.inside, case.w_out, case.b_out, raw=found, activated=found, split=dim, new_stats=stats,
+        gemm.run_product(
+            case.inside, case.w_out, case.b_out, raw=found, activated=found, split=dim, residual=True, new_stats=stats,
             tiling=tiling, awaits=shake,
         )  # fmt: skip
         close(stats, reference.tile_statistics(found, tiling.outs))

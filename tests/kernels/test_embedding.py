@@ -1,23 +1,13 @@
 import importlib.util
-from dataclasses import replace
 
 import pytest
 import torch
 
-from photonlite.kernels import embedding
 from photonlite.kernels.embedding import embed_pending
 from photonlite.kernels.reference import embedding as reference
 from photonlite.kernels.triton_utils import HAS_TRITON
 from tests.conftest import Ended
 from tests.kernels.inputs import random_case
-
-
-@pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
-def test_a_table_whose_rows_lie_apart_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "use_triton", lambda x: True)
-    pending, rows, tables = random_case(3, 24, 3, torch.float32)
-    with pytest.raises(ValueError, match="contiguous"):
-        embed_pending(pending, rows, replace(tables, weight=tables.weight.T.contiguous().T))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")

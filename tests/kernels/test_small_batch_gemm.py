@@ -18,7 +18,7 @@ from photonlite.kernels.small_batch_gemm import (
     linear_in,
     linear_out,
     programs_of,
-    run_single,
+    run_product,
     small_batch_gemm,
     stats_width,
     tile_statistics,
@@ -144,10 +144,10 @@ def test_programs_are_counted_with_their_parts() -> None:
 def test_statistics_of_other_tiles_and_several_rows_are_refused_before_anything_runs() -> None:
     x, weight, stats = torch.zeros(1, 8), torch.zeros(100, 8), torch.zeros(2, 3, 1)
     tiling = Tiling(64, 8, stages=0)
-    with pytest.raises(ValueError, match="3 tiles are wanted, but 2 programs write them"):
-        run_single(x, weight, None, raw=x, activated=x, split=100, new_stats=stats, tiling=tiling)
+    with pytest.raises(ValueError, match="statistics of 2 tiles, one a program; given are 3 tiles"):
+        run_product(x, weight, None, raw=x, activated=x, split=100, residual=True, new_stats=stats, tiling=tiling)
     with pytest.raises(ValueError, match="a single row, not 2"):
-        run_single(torch.zeros(2, 8), weight, None, raw=x, activated=x, split=100, tiling=tiling)
+        run_product(torch.zeros(2, 8), weight, None, raw=x, activated=x, split=100, tiling=tiling)
 
 
 def test_engines_side_by_side_share_no_counters() -> None:

@@ -165,7 +165,7 @@ class Rig:
             self.model_runner.cache.values.fill_(torch.nan)
 
     def open(self, story: Story, shared: Sequence[int] = ()) -> engine_sequence.Sequence:
-        """Give a story a sequence with pages for all it may become; the first may be shared."""
+        """Return a story a sequence with pages for all it may become; the first may be shared."""
         before = 1 if story.crops is None else self.model.shape.prefix_length
         request = Request("query", story.prompt, None, len(story.allowed), SamplingSettings())  # type: ignore[arg-type]
         row = next(self._rows)

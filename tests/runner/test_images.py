@@ -50,9 +50,7 @@ def asked(number: int, size: tuple[int, int], cut: bool) -> Asked:
 
 
 def buffers(image_bytes: int = 1 << 18) -> Buffers:
-    return Buffers.allocate(
-        SHAPE, CPU, torch.float32, dim=1, max_crops=ROOM, crop_size=SPEC.crop_size, image_bytes=image_bytes
-    )
+    return Buffers(SHAPE, CPU, torch.float32, dim=1, max_crops=ROOM, crop_size=SPEC.crop_size, image_bytes=image_bytes)
 
 
 def launches(waiting: list[Asked], rooms: list[int]) -> list[list[tuple[Asked, CropGroup]]]:
@@ -141,9 +139,7 @@ def test_launches_on_a_card_see_the_crops_of_their_groups() -> None:
     card = torch.device("cuda", 0)
     waiting = [asked(number, size, random.Random(number).random() < 0.3) for number, size in enumerate(SIZES)]
     images = ImageEncoder(NO_ENCODER, SPEC, card, cuts=True)
-    slot = Buffers.allocate(
-        SHAPE, card, torch.float32, dim=1, max_crops=ROOM, crop_size=SPEC.crop_size, image_bytes=1 << 18
-    )
+    slot = Buffers(SHAPE, card, torch.float32, dim=1, max_crops=ROOM, crop_size=SPEC.crop_size, image_bytes=1 << 18)
     images.rehearse(slot)
 
     for launch in launches(waiting, [3, 4, 1]):

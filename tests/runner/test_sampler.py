@@ -22,7 +22,7 @@ from photonlite.runner.sampling_params import (
     write_choice,
     write_scored,
 )
-from photonlite.runner.tokens import Scores, apply_head, sample_from_hidden
+from photonlite.runner.tokens import apply_head, sample_from_hidden
 from tests.plain import PlainRunner, Sampler
 from tests.runner.needs import variant_of
 from tests.tiny import CPU, tiny_config, tiny_model
@@ -107,12 +107,12 @@ def packed(choices: list[SamplingParams | None]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(params), torch.from_numpy(masks)
 
 
-def scores_of(choices: list[SamplingParams | None]) -> Scores:
+def scores_of(choices: list[SamplingParams | None]) -> tuple[Tensor, Tensor]:
     ids = np.full((len(choices), MAX_SCORED), 3, np.int32)  # rubbish of an earlier step
     for choice, row in zip(choices, ids, strict=True):
         if choice is not None and choice.allowed.scored:
             write_scored(choice.allowed.scored, row, VOCAB)
-    return Scores(torch.from_numpy(ids), torch.zeros(len(choices), MAX_SCORED))
+    return torch.from_numpy(ids), torch.zeros(len(choices), MAX_SCORED)
 
 
 def choose(heads: Any, hidden: Tensor, params: Tensor, masks: Tensor, *, variant: Variant, sampled: bool) -> Tensor:
@@ -209,7 +209,7 @@ def test_every_row_of_a_batch_gets_the_scores_that_the_plain_loop_gives_it() -> 
 
         assert variant == "scored"
         for result, row, choice, values in zip(
-            read_results(target.results.numpy(), rows), hidden, choices, scores.values, strict=True
+            read_results(target.results.numpy(), rows), hidden, choices, scores[1], strict=True
         ):
             token = oracle(row, choice)
             assert_same(result, token)

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-FP8 = torch.float8_e4m3fn
-"""Three bits of mantissa, normal from 2**-6 to 448, no infinities."""
+FP8 = torch.float8_e4m3fn  # three bits of mantissa, normal from 2**-6 to 448, no infinities
 
 
 def quantise(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
@@ -28,30 +27,17 @@ def indexable(x: Tensor) -> Tensor:
 
 
 def gather_pages(pages: Tensor, table: Tensor, unseen: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
-    """Gather positions out of pages.
+    """Gather keys or values ``[pages, page, H_kv, D]`` as ``[B, P * page, H_kv, D]``, to compute in `dtype`.
 
-    Args:
-        pages: Keys or values, ``[pages, page, H_kv, D]``, of any strides.
-        table: int64 ``[B, P]``: page of each row's positions ``[0, page)``, ``[page, 2 page)`` and so on.
-        unseen: bool ``[B, P * page]``: positions that become 0, whatever is stored there.
-        dtype: To compute with.
-        scale: See :func:`quantise`.
-
-    Returns:
-        ``[B, P * page, H_kv, D]``.
+    `table`, int64 ``[B, P]``, is the page of each row's positions ``[0, page)``, ``[page, 2 page)`` and so on. Where
+    `unseen`, bool ``[B, P * page]``, is set, they become 0, whatever is stored there.
     """
     found = indexable(pages)[table].view(pages.dtype).flatten(1, 2)
     return dequantise(found, dtype, scale).masked_fill(unseen[..., None, None], 0.0)
 
 
 def write_kv(
-    keys: Tensor,
-    values: Tensor,
-    k: Tensor,
-    v: Tensor,
-    slots: Tensor,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
+    keys: Tensor, values: Tensor, k: Tensor, v: Tensor, slots: Tensor, k_scale: float = 1.0, v_scale: float = 1.0
 ) -> None:
     """Write keys and values of some positions, ``[N, H_kv, D]``, into pages.
 
@@ -63,14 +49,9 @@ def write_kv(
 
 
 def paged_attention(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    page_table: Tensor,
-    lengths: Tensor,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
-) -> Tensor:
+    q: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, lengths: Tensor,
+    k_scale: float = 1.0, v_scale: float = 1.0,
+) -> Tensor:  # fmt: skip
     size = keys.shape[1]
     positions = torch.arange(page_table.shape[1] * size, device=q.device)
     seen = positions < lengths[:, None]  # [B, S]
@@ -90,18 +71,9 @@ def paged_attention(
 
 
 def decode_attention(
-    qkv: Tensor,
-    rotary: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    page_table: Tensor,
-    positions: Tensor,
-    slots: Tensor,
-    out: Tensor,
-    *,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
-) -> None:
+    qkv: Tensor, rotary: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, positions: Tensor, slots: Tensor,
+    out: Tensor, *, k_scale: float = 1.0, v_scale: float = 1.0,
+) -> None:  # fmt: skip
     kv_heads, dim = keys.shape[2:]
     heads = qkv.view(len(qkv), -1, dim)
     q, k, v = torch.split(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
@@ -112,16 +84,9 @@ def decode_attention(
 
 
 def paged_prefill_attention(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    page_table: Tensor,
-    tiles: Tensor,
-    out: Tensor,
-    *,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
-) -> None:
+    q: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, tiles: Tensor, out: Tensor,
+    *, k_scale: float = 1.0, v_scale: float = 1.0,
+) -> None:  # fmt: skip
     size = keys.shape[1]
     for row, first, count, position, block in tiles.tolist():
         if count == 0:
@@ -144,17 +109,9 @@ def paged_prefill_attention(
 
 
 def rotary_gelu_write(
-    h: Tensor,
-    positions: Tensor,
-    slots: Tensor | None,
-    rotary: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    heads: int,
-    *,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
-) -> tuple[Tensor, Tensor]:
+    h: Tensor, positions: Tensor, slots: Tensor | None, rotary: Tensor, keys: Tensor, values: Tensor, heads: int,
+    *, k_scale: float = 1.0, v_scale: float = 1.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     kv_heads, dim = keys.shape[2:]
     width = (heads + 2 * kv_heads) * dim
     q, k, v = h[:, :width].reshape(len(h), -1, dim).split_with_sizes((heads, kv_heads, kv_heads), dim=1)

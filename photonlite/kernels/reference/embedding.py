@@ -10,23 +10,14 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True)
 class InputTables:
-    """What sampled tokens are embedded with, all in the model's type except `sizes`.
+    """What sampled tokens are embedded with, contiguous and all in the model's type except `sizes`."""
 
-    Attributes:
-        words: Embedding of each id, ``[vocab, dim]``.
-        coordinates: Embedding of each coordinate bin, ``[bins, dim]``.
-        sizes: Width or height of each size bin, float32 ``[bins]``.
-        frequencies: ``[2, F]``: features of a size are the cosines and sines of ``2 pi (w, h) @ frequencies``.
-        weight: ``[dim, 2 F]``, of the linear layer behind them, cosines first.
-        bias: ``[dim]``.
-    """
-
-    words: Tensor
-    coordinates: Tensor
-    sizes: Tensor
-    frequencies: Tensor
-    weight: Tensor
-    bias: Tensor
+    words: Tensor  # embedding of each id, [vocab, dim]
+    coordinates: Tensor  # embedding of each coordinate bin, [bins, dim]
+    sizes: Tensor  # width or height of each size bin, float32 [bins]
+    frequencies: Tensor  # [2, F]: features of a size are the cosines and sines of 2 pi (w, h) @ frequencies
+    weight: Tensor  # [dim, 2 F], of the linear layer behind them, cosines first
+    bias: Tensor  # [dim]
 
 
 def embed_pending(pending: Tensor, rows: Tensor, tables: InputTables) -> Tensor:

@@ -6,11 +6,8 @@ from torch.nn import functional
 
 from photonlite.kernels.reference.attention import FP8
 
-FP8_MAX = 448.0
-"""The largest number of e4m3."""
-
-LEAST_SCALE = 1e-12
-"""Scale of a row of zeros: anything above 0 works."""
+FP8_MAX = 448.0  # the largest number of e4m3
+LEAST_SCALE = 1e-12  # scale of a row of zeros: anything above 0 works
 
 
 def residual_norm(
@@ -38,11 +35,6 @@ def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     wide = x.float()
     scale = (wide.abs().amax(dim=-1, keepdim=True) / FP8_MAX).clamp(min=LEAST_SCALE)
     return (wide / scale).clamp(-FP8_MAX, FP8_MAX).to(FP8), scale
-
-
-def gelu(x: Tensor, bias: Tensor | None) -> Tensor:
-    """Return GELU (tanh approximation) of ``x + bias``, ``[T, F]``, rounded once."""
-    return _activated(x, bias).to(x.dtype)
 
 
 def gelu_fp8(x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:

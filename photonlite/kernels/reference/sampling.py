@@ -18,36 +18,22 @@ from photonlite.kernels.columns import END, TEMPERATURE, U0
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """Logits of some rows; None where a head was not read.
+    """Logits of some rows; None where a head was not read."""
 
-    Attributes:
-        ids: ``[B, vocab]``. If it is the only one, no row decides whether another object follows.
-        coordinate: ``[B, bins]``.
-        size: ``[B, 2, bins]``, width first.
-        coordinate_radius: How many bins on either side of the chosen one count towards a coordinate's mass.
-        size_radius: The same for a width and a height.
-    """
-
-    ids: Tensor | None = None
-    coordinate: Tensor | None = None
-    size: Tensor | None = None
-    coordinate_radius: float = 0.0
-    size_radius: float = 0.0
+    ids: Tensor | None = None  # [B, vocab]; if it is the only one, no row decides whether another object follows
+    coordinate: Tensor | None = None  # [B, bins]
+    size: Tensor | None = None  # [B, 2, bins], width first
+    coordinate_radius: float = 0.0  # bins on either side of the chosen one that count towards a coordinate's mass
+    size_radius: float = 0.0  # the same for a width and a height
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingOutput:
-    """Where sampled tokens are written.
+    """Where sampled tokens are written."""
 
-    Attributes:
-        results: int32 ``[B, RESULT_COLUMNS]``.
-        pending: The pending table, int32 ``[R, PENDING_COLUMNS]``.
-        rows: Row of that table for each, int32 ``[B]`` of any stride; of equal ones any may win.
-    """
-
-    results: Tensor
-    pending: Tensor
-    rows: Tensor
+    results: Tensor  # int32 [B, RESULT_COLUMNS]
+    pending: Tensor  # the pending table, int32 [R, PENDING_COLUMNS]
+    rows: Tensor  # row of that table for each, int32 [B] of any stride; of equal ones any may win
 
 
 def sample_tokens(

@@ -14,23 +14,15 @@ def small_batch_gemm(
     *,
     norm: tuple[Tensor, Tensor, float] | None = None,
     gelu: bool = False,
-    out: Tensor | None = None,
 ) -> Tensor:
     if norm is not None:
         x = functional.layer_norm(x, x.shape[-1:], *norm)
     result = functional.linear(x, weight, bias)
-    if gelu:
-        result = functional.gelu(result, approximate="tanh")
-    return result if out is None else out.copy_(result)
+    return functional.gelu(result, approximate="tanh") if gelu else result
 
 
 def linear_in(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    norm: tuple[Tensor, Tensor, float],
-    qkv: Tensor,
-    activated: Tensor,
+    x: Tensor, weight: Tensor, bias: Tensor, norm: tuple[Tensor, Tensor, float], qkv: Tensor, activated: Tensor
 ) -> None:
     width = qkv.shape[1]
     result = functional.linear(functional.layer_norm(x, x.shape[-1:], *norm), weight, bias)
@@ -41,13 +33,12 @@ def linear_in(
 def linear_out(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, stats: Tensor | None) -> None:
     residual.copy_(residual + functional.linear(x, weight) + bias)
     if stats is not None:
-        tile_statistics(residual, power_of_2(-(-residual.shape[1] // stats.shape[1])), out=stats)
+        stats.copy_(tile_statistics(residual, power_of_2(-(-residual.shape[1] // stats.shape[1]))))
 
 
-def tile_statistics(x: Tensor, width: int, out: Tensor | None = None) -> Tensor:
+def tile_statistics(x: Tensor, width: int) -> Tensor:
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     parts = [
         (part.mean(dim=1), part.var(dim=1, correction=0) * part.shape[1]) for part in torch.split(wide, width, dim=1)
     ]
-    stats = torch.stack([torch.stack(one) for one in zip(*parts, strict=True)])
-    return stats if out is None else out.copy_(stats)
+    return torch.stack([torch.stack(one) for one in zip(*parts, strict=True)])

@@ -41,9 +41,9 @@ MUTANTS = [
     Mutant(
         "slot freed when its commit begins",
         "runner/pipeline.py",
-        """        step.state = "committing"
+        """"only a finalized step is committed")
 """,
-        """        step.state = "committing"
+        """"only a finalized step is committed")
         self._free.append(step.slot)
 """,
         "tests/runner/test_pipeline.py",
@@ -107,8 +107,8 @@ MUTANTS = [
     Mutant(
         "a new page is missing from the page table",
         "runner/step_executor.py",
-        "if (written := self._written[row]) < len(pages):",
-        "if (written := self._written[row]) < len(pages) - 1:",
+        "            if written < len(pages):\n",
+        "            if written < len(pages) - 1:\n",
         SIMULATION,
     ),
     Mutant(
