@@ -51,19 +51,12 @@ def test_a_layer_is_a_norm_a_product_and_gelu(normed: bool, activated: bool, bia
     wanted = (normalised(case.x, weight, bias) if normed else case.x) @ case.w_in.T
     wanted = wanted + case.b_in if biased else wanted
     wanted = gelu(wanted) if activated else wanted
-    out = torch.zeros(3, 30, dtype=torch.float64)
 
     found = small_batch_gemm(
         case.x, case.w_in, case.b_in if biased else None, norm=(weight, bias, eps) if normed else None, gelu=activated
     )
-    small_batch_gemm(
-        case.x, case.w_in, case.b_in if biased else None, norm=(weight, bias, eps) if normed else None, gelu=activated,
-        out=out[:, 3:],
-    )  # fmt: skip
 
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
-    assert torch.equal(out[:, 3:], found)
-    assert not out[:, :3].any()
 
 
 def test_both_products_of_a_block_are_what_they_say() -> None:
