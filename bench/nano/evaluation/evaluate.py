@@ -16,7 +16,7 @@ import torch
 from tqdm import tqdm
 
 import photonlite
-from bench.nano.evaluation.examine import Model, examine
+from bench.nano.evaluation.examine import examine
 from bench.nano.evaluation.failures import write_failures
 from bench.nano.evaluation.figures.summary import format_table, summarize
 from bench.nano.evaluation.records import SKILLS, SceneRecord, Skill
@@ -28,7 +28,7 @@ from photonlite.config import KvDtype
 
 FIRST_SEED = 10_000_000
 SHARED_CACHE_BYTES = 2**30
-"""For keys and values of one worker on a card: 64 longest requests of the shipped checkpoint take a third of it."""
+"""KV cache of one worker on a card: 64 longest requests of the shipped checkpoint need a third of it."""
 
 _GRAMMAR_LIMIT_S = 60.0
 
@@ -49,7 +49,7 @@ class Examiner:
     def __init__(self, job: Job) -> None:
         # Where workers share few cores, a schema may take longer than a user would wait for it.
         engine = {"kv_dtype": job.kv_dtype, "kv_cache_bytes": job.kv_cache_bytes, "grammar_limit_s": _GRAMMAR_LIMIT_S}
-        self.model: Model = photonlite.load(job.model, device=job.device, dtype=job.dtype, engine=engine)
+        self.model = photonlite.load(job.model, device=job.device, dtype=job.dtype, engine=engine)
         self.skills = job.skills
         self.sprites = find_sprites()
 
@@ -79,9 +79,7 @@ def _ask(seed: int) -> SceneRecord:
 
 
 def collect(job: Job, seeds: Sequence[int], workers: int) -> Iterator[SceneRecord]:
-    """Examine scenes one by one; in this process, or in several of one thread each. Returns records in the order of the
-    seeds.
-    """
+    """Return the records of scenes in the order of their seeds, from this process or `workers` of one thread each."""
     if not workers:
         yield from map(Examiner(job), seeds)
         return
@@ -94,7 +92,7 @@ def collect(job: Job, seeds: Sequence[int], workers: int) -> Iterator[SceneRecor
 def evaluate(
     job: Job, scenes: int, seed: int = FIRST_SEED, workers: int = 0, progress: bool = True
 ) -> list[SceneRecord]:
-    """Examine scenes seed, seed + 1, ... with a progress bar."""
+    """Return the records of scenes seed, seed + 1, ..."""
     seeds = range(seed, seed + scenes)
     return list(tqdm(collect(job, seeds, workers), total=scenes, unit="scene", disable=not progress))
 

@@ -1,8 +1,8 @@
 """Ask a loaded model all questions about one held-out scene and record answers and truth."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from bench.nano.evaluation.asking.spatial import detect_questions, point_questions, segment_questions
 from bench.nano.evaluation.asking.subjects import Question
@@ -12,42 +12,25 @@ from bench.nano.evaluation.records import SKILLS, SceneRecord, Skill
 from bench.nano.scenes.held_out.scene import Scene
 from photonlite.errors import UnsupportedSkillError
 
-_QUESTIONS: dict[Skill, Callable[[Scene, random.Random], Iterator[Question]]] = {
-    "detect": detect_questions,
-    "point": point_questions,
-    "segment": segment_questions,
-    "caption": caption_questions,
-    "query": query_questions,
-    "typed": typed_questions,
+_SKILLS: dict[Skill, tuple[Callable[[Scene, random.Random], Iterator[Question]], str]] = {
+    "detect": (detect_questions, "detections"),
+    "point": (point_questions, "points"),
+    "segment": (segment_questions, "outlines"),
+    "caption": (caption_questions, "captions"),
+    "query": (query_questions, "questions"),
+    "typed": (typed_questions, "typed"),
 }
+"""Questions of each skill, and the field of `SceneRecord` that keeps their answers."""
 
 
-class Model(Protocol):
-    """What the evaluation uses of `photonlite.load`'s model."""
+def examine(model: Any, scene: Scene, seed: int, skills: Sequence[Skill] = SKILLS) -> SceneRecord:
+    """Ask the questions about one scene and record the answers; `seed` decides the words of the questions.
 
-    def encode_image(self, image: Any) -> Any: ...
-
-    def batch(self, tasks: Iterable[Mapping[str, Any]], *, errors: Any) -> list[Any]: ...
-
-
-def examine(model: Model, scene: Scene, seed: int, skills: Sequence[Skill] = SKILLS) -> SceneRecord:
-    """Ask one scene's questions, the same ones for the same seed.
-
-    Every kind in the scene is requested by one random phrase, and so are one absent object and one word that names no
-    object. A skill's questions do not depend on which other skills are examined. What the checkpoint was not
-    trained for (a skill, references, reasoning) is left out of the record.
+    What the checkpoint does not support (a skill, references, reasoning) is left out of the record.
     """
     record = SceneRecord(seed, scene.background, scene.image.width, scene.image.height)
-    kept: dict[Skill, list[Any]] = {
-        "detect": record.detections,
-        "point": record.points,
-        "segment": record.outlines,
-        "caption": record.captions,
-        "query": record.questions,
-        "typed": record.typed,
-    }
     questions = [(skill, question) for skill in skills for question in questions_about(scene, seed, skill)]
-    # The engine decodes several questions in one step, which takes two thirds of the time that one by one takes.
+    # The engine decodes several questions in one step, which takes two thirds of the time.
     image = model.encode_image(scene.image)
     answers = model.batch([question.task | {"image": image} for _, question in questions], errors="return")
     for (skill, question), answer in zip(questions, answers, strict=True):
@@ -55,10 +38,10 @@ def examine(model: Model, scene: Scene, seed: int, skills: Sequence[Skill] = SKI
             continue
         if isinstance(answer, Exception):
             raise answer
-        kept[skill].append(question.read(answer))
+        getattr(record, _SKILLS[skill][1]).append(question.read(answer))
     return record
 
 
 def questions_about(scene: Scene, seed: int, skill: Skill) -> list[Question]:
     """Make a skill's questions about a scene; the seed decides the words."""
-    return list(_QUESTIONS[skill](scene, random.Random(f"{skill} {seed}")))
+    return list(_SKILLS[skill][0](scene, random.Random(f"{skill} {seed}")))

@@ -22,10 +22,8 @@ class PlaceRecord:
     truth: list[Place]  # Boxes of what should be found: all instances, or the one that the reference marks
     answers: list[Place]  # Boxes (four numbers) or points (two)
     scores: list[float]  # One per answer
-    # Of points: whether each lies on visible pixels of what should be found
-    on_object: list[bool] = field(default_factory=list)
-    # Of points: whether some answer lies on the visible pixels of each of `truth`
-    found: list[bool] = field(default_factory=list)
+    on_object: list[bool] = field(default_factory=list)  # Whether each point lies on visible pixels of `truth`
+    found: list[bool] = field(default_factory=list)  # Whether a point lies on the visible pixels of each of `truth`
     reference: Place | None = None  # Point or box that marks one instance; None for all instances
 
 
@@ -58,16 +56,14 @@ class QueryRecord:
     """A question in words."""
 
     about: str  # A key of `asking.words.ABOUT`
-    # What kind of case it is: a `Wanted`, or "named", "nothing", "yes", "no"; None where there is one kind
-    case: str | None
+    case: str | None  # A `Wanted`, or "named", "nothing", "yes", "no"; None where questions have no cases
     question: str  # Text of the request
     expected: str  # The right answer
     answer: str  # The model's
     kind: int | None = None  # Class index asked about, None where there is none
     reference: Place | None = None  # Point or box in the request
     points: list[Place] | None = None  # What the reasoning points at; None without reasoning
-    # Whether each of them lies on visible pixels of an instance of the kind
-    on_object: list[bool] = field(default_factory=list)
+    on_object: list[bool] = field(default_factory=list)  # Whether each of `points` lies on an instance of the kind
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Match:
-    """An answer that belongs to a true box: their places in the two lists, and their overlap."""
+    """An answer paired with a true box: their places in the two lists, and their overlap."""
 
     answer: int
     truth: int
@@ -27,7 +27,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Counts:
-    """Right answers, wrong answers, and true things that no answer found; they add up with `+`."""
+    """Numbers of right answers, wrong answers, and missed true boxes."""
 
     right: int = 0
     wrong: int = 0
@@ -65,9 +65,7 @@ def iou(a: Box, b: Box) -> float:
 
 
 def match_boxes(answers: Sequence[Box], truths: Sequence[Box], threshold: float = 0.5) -> list[Match]:
-    """Pair answers with true boxes, one to one, greedily by the largest overlap. Returns the pairs whose overlap
-    reaches the threshold, in the order of the answers.
-    """
+    """Pair answers with true boxes of at least that IoU, one to one, largest IoU first; in the order of the answers."""
     pairs = [Match(i, j, iou(answer, truth)) for i, answer in enumerate(answers) for j, truth in enumerate(truths)]
     taken_answers: set[int] = set()
     taken_truths: set[int] = set()
@@ -81,8 +79,9 @@ def match_boxes(answers: Sequence[Box], truths: Sequence[Box], threshold: float 
 
 
 def average_precision(scores: Sequence[float], right: Sequence[bool], total: int) -> float:
-    """Area under the precision-recall curve, precision made monotone, all points (as PASCAL VOC since 2010). `scores`:
-    of every answer; equal scores share one point of the curve.
+    """Return the area under the monotone precision-recall curve (all points, as PASCAL VOC since 2010).
+
+    Answers with equal scores share one point of the curve.
     """
     if not total:
         return float("nan")
@@ -92,8 +91,9 @@ def average_precision(scores: Sequence[float], right: Sequence[bool], total: int
 def average_precisions(
     scores: Sequence[float], right: Sequence[bool], weights: npt.NDArray[np.float64], totals: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Return `average_precision` once for each row of weights of the answers. `weights`: how often each answer counts,
-    [rows, answers]; `totals`: how many true boxes there are, [rows], at least one.
+    """Return `average_precision` for each row of `weights`, how often each answer counts, [rows, answers].
+
+    `totals` is the number of true boxes of each row, at least one.
     """
     order = np.argsort(-np.asarray(scores), kind="stable")
     ranked = np.asarray(scores)[order]
@@ -124,7 +124,7 @@ def inside(point: Sequence[float], box: Box) -> bool:
 
 
 def pairs_in_order(matches: Sequence[Match], truths: Sequence[Box]) -> tuple[int, int]:
-    """Count consecutive right answers that come in reading order of their true boxes. Returns pairs in order, pairs."""
+    """Return how many pairs of consecutive right answers are in reading order, and how many pairs there are."""
     rank = {place: position for position, place in enumerate(reading_order(truths))}
     positions = [rank[match.truth] for match in matches]
     ordered = sum(first < second for first, second in itertools.pairwise(positions))

@@ -28,9 +28,7 @@ class Captions:
         self._at, self._everywhere = padded([encode(" at the")], device), padded([encode(" everywhere")], device)
 
     def __call__(self, scenes: Scenes, style: Tensor, room: int) -> tuple[Tensor, Tensor]:
-        """Describe scenes. `style`: SHORT, NORMAL or LONG, [B]. Returns the styles as written, [B], and ids with gaps,
-        [B, W].
-        """
+        """Describe scenes in a style (SHORT, NORMAL or LONG), [B]. Returns styles as written and ids with gaps."""
         kinds, count = _kinds(scenes)
         sentence = style != SHORT
         opening = masked(sentence[:, None], self._opening)

@@ -13,11 +13,9 @@ from bench.nano.questions.layout import NONE, arange, masked, scalar
 from bench.nano.questions.text.colours import COLOUR_NOUNS
 from bench.nano.questions.text.language import ROWS
 from bench.nano.questions.text.relations import BORDER, MARGIN, MIN_DIFFERENCE, MIN_OFFSET
+from bench.nano.questions.text.typed import CLEARLY_LARGEST
 from bench.nano.scenes.batched.compose import Scenes
 from bench.nano.scenes.objects import COLOURS, load_objects
-
-DISTINCT_AREA = 1.15
-"""Without a reference the outline of the largest is asked for only if it is so much larger than the next."""
 
 
 def chance(share: float, shape: torch.Size | tuple[int, ...], device: torch.device) -> Tensor:
@@ -26,16 +24,12 @@ def chance(share: float, shape: torch.Size | tuple[int, ...], device: torch.devi
 
 
 def random_true(valid: Tensor) -> Tensor:
-    """Choose a place at random among the True ones of [..., K]; 0 where there are none."""
-    # Random numbers in (0, 1] against zeros.
+    """Choose a random True place of [..., K]; 0 where there is none."""
     return ((1 - torch.rand(valid.shape, device=valid.device)) * valid).argmax(-1)
 
 
 def weighted_choice(valid: Tensor, weights: Tensor) -> Tensor:
-    """Choose among the True places of [..., K] with odds of `weights` (which broadcast; 0 means never).
-
-    Uses exponential clocks: the entry with the smallest Exp(weight) sample wins.
-    """
+    """Choose among the True places of [..., K] with odds of `weights`: the smallest sample of Exp(weight) wins."""
     rings = torch.rand(valid.shape, device=valid.device).clamp(min=1e-30).log().neg()
     return (weights * valid / rings).argmax(-1)
 
@@ -63,9 +57,8 @@ class Kinds:
         return torch.where(negative, self.absent(labels, present), present)
 
     def absent(self, labels: Tensor, present: Tensor) -> Tensor:
-        """Choose kinds that are not in scenes, one for each of `present` [K, B]; NONE is an unknown word.
-
-        Half of them share a category with a present kind: these are the hard negatives.
+        """Choose absent kinds, one for each of `present` [K, B]: NONE for an unknown word, else half of them of the
+        category of the present kind.
         """
         device = labels.device
         scores = torch.rand(*present.shape, self.count, device=device)
@@ -77,7 +70,7 @@ class Kinds:
 
 
 class Colours:
-    """Tells which nouns have one colour in a scene; holds the table of `COLOUR_NOUNS`."""
+    """The table of `COLOUR_NOUNS` on the device."""
 
     def __init__(self, device: torch.device) -> None:
         table = torch.full((len(load_objects()) + 1, len(COLOUR_NOUNS)), NONE)
@@ -95,18 +88,18 @@ class Colours:
 
 
 def single(labels: Tensor) -> Tensor:
-    """Which instances [B, N] are the only ones of their kind."""
+    """Whether instances [B, N] are the only ones of their kind."""
     return (labels >= 0) & ((labels[:, :, None] == labels[:, None, :]).sum(2) == 1)
 
 
 def distinct(scenes: Scenes) -> Tensor:
-    """Which instances [B, N] are clearly the largest of their kind and have an outline."""
+    """Whether instances [B, N] are clearly the largest of their kind and have an outline."""
     labels, area = scenes.labels, scenes.boxes[..., 2] * scenes.boxes[..., 3]
     place = arange(labels.shape[1], labels.device)
     itself = place == place[:, None]
     rival = (labels[:, :, None] == labels[:, None, :]) & ~itself
     largest_rival = torch.where(rival, area[:, None, :], 0.0).amax(2)
-    return (labels >= 0) & (scenes.vertices > 0) & (area >= DISTINCT_AREA * largest_rival)
+    return (labels >= 0) & (scenes.vertices > 0) & (area >= CLEARLY_LARGEST * largest_rival)
 
 
 @dataclass(frozen=True)
@@ -120,7 +113,7 @@ class Relations:
 
 
 def relate(scenes: Scenes) -> Relations:
-    """Work out all relations of scenes; see `bench.nano.questions.text.relations` for the rules."""
+    """Return all relations of scenes by the rules of `questions.text.relations`."""
     labels, centres = scenes.labels, scenes.boxes[..., :2]
     there, alone = labels >= 0, single(labels)
     offset = centres[:, None, :, :] - centres[:, :, None, :]  # [B, from, to, 2]

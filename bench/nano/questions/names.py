@@ -23,9 +23,9 @@ Encode = Callable[[str], list[int]]
 
 
 class Names:
-    """Names of objects, words that name none, nouns that have a colour, and words for groups. `ids`: [names, 3, W]:
-    singular, plural, singular with its article; each with the space before it; `has_singular`: [names], False for
-    "scissors".
+    """Names of objects, unknown words, nouns that have a colour, and words for groups.
+
+    `ids` [names, 3, W]: singular, plural, singular with its article, each after a space. `has_singular` [names].
     """
 
     def __init__(self, encode: Encode, rng: random.Random, device: torch.device) -> None:

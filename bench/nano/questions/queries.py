@@ -24,9 +24,9 @@ REFERENCE_TOKENS = 3
 
 
 def reference(scenes: Scenes, instance: Tensor, box: Tensor, free: Tensor, used: Tensor) -> Part:
-    """Mark instances of scenes, or places without an object. `instance`: places in them, [S, B]; `box`: mark it with a
-    box rather than with a point, [S, B]; `free`: point at the background instead, [S, B]; `used`: no reference where
-    False, [S, B]. Returns [S * B, 3].
+    """Return references [S * B, 3] to instances: a point or, with `box`, a box; with `free`, a point on the background.
+
+    All arguments are [S, B]; where `used` is False there is no reference.
     """
     scene = arange(instance.shape[1], instance.device)
     point = torch.where(free[..., None], scenes.free, scenes.spots[scene, instance])
@@ -64,7 +64,7 @@ class Queries:
 
 @dataclass(frozen=True)
 class _Query:
-    """One question of all slots: numbers of its group, what it speaks of, its answer, and whether it can be asked."""
+    """One kind of question for all slots, [S, B]: its wording, answer, names, and whether it can be asked."""
 
     group: Tensor
     answer: Tensor

@@ -7,6 +7,7 @@ during training.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from bench.nano.questions.layout import NONE, masked, padded
 from bench.nano.questions.names import Encode, Names, random_below
 from bench.nano.questions.text import colours, language, relations, typed
 
-DIRECTIONS: tuple[relations.Direction, ...] = ("left", "right", "above", "below")
-COMPARISONS: tuple[relations.Comparison, ...] = ("left", "right", "higher", "lower")
+DIRECTIONS: tuple[relations.Direction, ...] = get_args(relations.Direction)
+COMPARISONS: tuple[relations.Comparison, ...] = get_args(relations.Comparison)
 _GAP = re.compile(r" \{([012])\}")  # names bring the space before them
 _SINGULAR = 0
 _GAPS = 2

@@ -1,7 +1,4 @@
-"""English plurals, articles and lists for the nano corpus.
-
-Rules cover the words of `objects.txt` and `unknown.txt`, not English; exceptions are listed by their head word.
-"""
+"""Plurals, articles and lists: rules for the words of `objects.txt` and `unknown.txt`, not for all of English."""
 
 import re
 from collections.abc import Sequence

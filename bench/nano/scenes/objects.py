@@ -1,11 +1,11 @@
-"""Every object that the nano checkpoint knows, from `objects.txt` to `assets/nano/objects.json`.
+"""The objects of the nano checkpoint, from `objects.txt` to `assets/nano/objects.json`.
 
 `python -m bench.nano.scenes.objects` writes the file; the place of an object in it is its class index everywhere else.
 """
 
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ OBJECTS_JSON = ROOT / "assets" / "nano" / "objects.json"
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One kind of thing: its emoji and what people call it (all names in lower case)."""
+    """One kind of object: its emoji and its names, all in lower case."""
 
     codepoint: str  # "U+1F34C", or "U+2602 U+FE0F" where the emoji needs the variation selector
     emoji: str
@@ -57,7 +57,7 @@ def parse_objects(text: str) -> list[SceneObject]:
 
 
 def check_unique(objects: Iterable[SceneObject]) -> None:
-    """Make sure that no word names two objects."""
+    """Raise ValueError if a word names two objects."""
     owner: dict[str, str] = {}
     for item in objects:
         lowered = [name.lower() for name in item.names]
@@ -75,13 +75,11 @@ def load_objects() -> tuple[SceneObject, ...]:
     return tuple(parse_objects(SOURCE.read_text(encoding="utf-8")))
 
 
-def index_of(word: str, objects: Sequence[SceneObject] | None = None) -> int | None:
-    """Find the class index of a name, synonym or plural (any case), None when nothing is called so."""
+def index_of(word: str) -> int | None:
+    """Return the class index of a name, synonym or plural (any case), None for other words."""
     wanted = word.lower()
-    for index, item in enumerate(load_objects() if objects is None else objects):
-        if wanted in item.names or wanted in item.plurals:
-            return index
-    return None
+    found = (index for index, item in enumerate(load_objects()) if wanted in item.names or wanted in item.plurals)
+    return next(found, None)
 
 
 def to_json(objects: Iterable[SceneObject]) -> str:

@@ -22,9 +22,7 @@ Sprites = npt.NDArray[np.uint8]
 
 
 def render_sprites(objects: Sequence[SceneObject], size: int = 128) -> Sprites:
-    """Draw every object, cut to its visible pixels, centred, its longer side filling the square but for the border.
-    `size`: side of a sprite in pixels. Returns straight (not premultiplied) RGBA, uint8 [n, size, size, 4].
-    """
+    """Draw every object centred in a square that its longer side fills: straight RGBA, uint8 [n, size, size, 4]."""
     if not FONT.exists():
         raise FileNotFoundError(f"{FONT} is missing; install the Debian package fonts-noto-color-emoji")
     font = ImageFont.truetype(str(FONT), _STRIKE, layout_engine=ImageFont.Layout.BASIC)
@@ -33,7 +31,7 @@ def render_sprites(objects: Sequence[SceneObject], size: int = 128) -> Sprites:
 
 def _render(item: SceneObject, font: ImageFont.FreeTypeFont, size: int) -> Sprites:
     canvas = Image.new("RGBA", (_CANVAS, _CANVAS))
-    # The variation selector only asks for colour, which this font has anyway; alone it would take a place of its own.
+    # The variation selector is left out: this layout engine would draw it as a glyph of its own.
     ImageDraw.Draw(canvas).text((8, 8), item.emoji[0], font=font, embedded_color=True)
     bounds = canvas.getchannel("A").getbbox()
     if bounds is None:
@@ -64,9 +62,7 @@ def save_sheet(path: Path = SHEET, size: int = 128) -> None:
 
 
 def load_sheet(path: Path = SHEET, size: int = 128) -> Sprites:
-    """Read the sprites of all objects back from `save_sheet`'s file. Returns straight RGBA, uint8 [objects, size, size,
-    4], equal to `render_sprites(load_objects(), size)`.
-    """
+    """Read `save_sheet`'s file back; the result equals `render_sprites(load_objects(), size)`."""
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} is missing: `python -m bench.nano.scenes.sprites` draws it where {FONT.name} is"

@@ -22,9 +22,8 @@ class BatchSource:
     """Makes scenes and questions of one tiling.
 
     On a GPU the next batch is made on a separate stream during the current training step: its many small kernels fill
-    the gaps between large products. Two stores alternate; a store is rewritten after the step that read it.
-
-    What the host draws (sizes of degraded images) is frozen in a graph: there are several, taken at random.
+    the gaps between large products. Two stores alternate. A CUDA graph freezes what the host draws (sizes of degraded
+    images), so there are several graphs, replayed at random.
     """
 
     def __init__(self, composer: Composer, maker: QuestionMaker, batch: int, graphs: int = 5) -> None:

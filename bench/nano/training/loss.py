@@ -83,13 +83,11 @@ class DenseHeads(nn.Module):
 
 @dataclass(frozen=True)
 class Places:
-    """Where in a row of packed questions numbers may be answers."""
+    """Spans of a row of packed questions in which numbers may be answers."""
 
-    numbers: int  # In the first so many places coordinates and sizes may stand
-    outlines: int  # From this one of them on, integers of outlines
-    # In the places from the first of these to before the second, JSON: its ids count apart from decisions, which are
-    # few and would be drowned by it
-    typed: tuple[int, int] = (0, 0)
+    numbers: int  # Coordinates and sizes come before this place
+    outlines: int  # Integers of outlines come between this place and `numbers`
+    typed: tuple[int, int] = (0, 0)  # JSON: averaged apart from decisions, which are few and would be outweighed
 
 
 class Learner(nn.Module):
@@ -115,9 +113,10 @@ class Learner(nn.Module):
         weight: Tensor,
         outline: Tensor,
     ) -> dict[str, Tensor]:
-        """Compute the parts of the loss. `pixels`: uint8 [B, H, W, 3]: one crop, or the sheet that a tiling's local
-        crops are cut from; `ids`: packed questions [B, L]; `values`: [B, L, 2]; `weight`: [B, L]; `outline`: [B, L].
-        Returns scalars by the names of `Weights`.
+        """Return the parts of the loss by the names of `Weights`.
+
+        `pixels` uint8 [B, H, W, 3] are one crop each, or the sheet that local crops are cut from; `ids`, `values`,
+        `weight`, `outline` are packed questions, [B, L] or [B, L, 2].
         """
         images = image_tokens(self.model, pixels)
         bos = self.model.embed(torch.full_like(ids[:, :1], BOS))
@@ -132,8 +131,7 @@ class Learner(nn.Module):
     def _embed(self, ids: Tensor, values: Tensor) -> Tensor:
         """Embed text, and numbers with a little noise, since at inference they come from bins that may be one off.
 
-        Fourier features keep float32, as they have when the model serves: bfloat16 cannot represent angles of
-        hundreds of radians well enough for a cosine.
+        Fourier features stay in float32: bfloat16 is too coarse for the cosine of hundreds of radians.
         """
         x = self.model.embed(ids)
         coord = (values[..., 0] + 0.003 * torch.randn_like(values[..., 0])).flatten()
@@ -155,8 +153,8 @@ class Learner(nn.Module):
         octave = (value[:, :n].clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES) / SIZE_OCTAVES
         size = _soft_cross_entropy(self.model.size_logits(hidden[:, :n]), octave * (config.size_bins - 1)).sum(-1)
         step = _soft_integer(logits[:, o:n], value[:, o:n, 0] * (INTEGERS - 1))
-        # Where an outline begins says which way round the thing is, and what follows hardly needs the image any more:
-        # as a few numbers among thirty-six they were not learned.
+        # The first vertices tell how the object is turned, the others follow from them nearly without the image: as a
+        # few numbers among thirty-six the first ones were not learned.
         path = weight[:, o:n] * outline[:, o:n]
         number = outline[:, o:n].cumsum(1)
         lead = path * (number <= 2 * LEAD)
@@ -236,18 +234,14 @@ def dense_targets(scenes: Scenes) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _soft_cross_entropy(logits: Tensor, position: Tensor) -> Tensor:
-    """Cross entropy against a Gaussian two bins wide around a fractional bin. `logits`: [..., bins]; `position`: [...],
-    in bins. Returns [...].
-    """
+    """Cross entropy of logits [..., bins] against a Gaussian two bins wide around a fractional bin [...]."""
     bins = torch.arange(logits.shape[-1], device=logits.device)
     target = (-0.5 * ((bins - position[..., None]) / _SOFT_BINS) ** 2).softmax(-1)
     return -(target * logits.float().log_softmax(-1)).sum(-1)
 
 
 def _soft_integer(logits: Tensor, step: Tensor) -> Tensor:
-    """Cross entropy of ids against a Gaussian over the integers around `step`, as an outline's points tolerate.
-    `logits`: of all ids, [..., vocabulary]; `step`: [...], 0 to 960. Returns [...].
-    """
+    """Cross entropy of logits [..., vocabulary] against a Gaussian over integers around `step` [...], 0 to 960."""
     integers = torch.arange(INTEGERS, device=logits.device)
     target = (-0.5 * ((integers - step[..., None]) / _SOFT_STEPS) ** 2).softmax(-1)
     chosen = logits[..., FIRST_INTEGER : FIRST_INTEGER + INTEGERS]

@@ -18,9 +18,7 @@ _TINY = 1e-7
 
 
 class BatchedMuon(torch.optim.Optimizer):
-    """Momentum, orthogonalised by a quintic Newton-Schulz iteration in bfloat16. `matrices`: parameters [m, n]; each
-    needs a gradient at every step.
-    """
+    """Momentum, orthogonalised by a quintic Newton-Schulz iteration; every matrix needs a gradient at every step."""
 
     def __init__(
         self, matrices: Iterable[Tensor], lr: float, weight_decay: float = 0.05, momentum: float = 0.95
@@ -43,7 +41,7 @@ class BatchedMuon(torch.optim.Optimizer):
                 torch._foreach_add_(parameters, list(update.unbind(0)), alpha=-rate)
 
     def _update(self, parameters: list[Tensor], momentum: float) -> Tensor:
-        """Orthogonalise what the momentum says, [k, m, n]; the first of a shape keeps the buffer for all."""
+        """Return the orthogonalised momentum [k, m, n]; the state of the first matrix of a shape holds it for all."""
         gradients = torch.stack([parameter.grad for parameter in parameters if parameter.grad is not None])
         state = self.state[parameters[0]]
         if not state:

@@ -36,8 +36,8 @@ class Prefix:
 def detect(
     model: MoondreamModel, pixels: Tensor, prompt: Tensor, length: Tensor, limit: int = 10
 ) -> tuple[Tensor, Tensor]:
-    """Detect greedily, a batch at a time. `pixels`: uint8 [B, S, S, 3]; `prompt`: ids [B, _LENGTH], padded;
-    `length`: ids in each prompt, [B]. Returns boxes (centre, size) [B, limit, 4] and how many of them count, [B].
+    """Return boxes (centre, size) [B, limit, 4] and how many of them count [B], decoded greedily for images
+    [B, S, S, 3] and padded prompts of `length` ids [B].
     """
     device, batch = pixels.device, len(pixels)
     images = image_tokens(model, pixels)
@@ -46,10 +46,8 @@ def detect(
     model(torch.cat((bos, images), 1), torch.arange(prefix.prefix, device=device), prefix.remember)
     x = model.embed(prompt)
     rows, at = torch.arange(batch, device=device), length - 1
-    alive, count = (
-        torch.ones(batch, dtype=torch.bool, device=device),
-        torch.zeros(batch, dtype=torch.long, device=device),
-    )
+    alive = torch.ones(batch, dtype=torch.bool, device=device)
+    count = torch.zeros(batch, dtype=torch.long, device=device)
     boxes = torch.zeros(batch, limit, 4, device=device)
     config = model.config.region
 
@@ -83,8 +81,8 @@ def detect(
 
 @torch.inference_mode()
 def f1(model: MoondreamModel, scenes: Scenes, maker: QuestionMaker, chunk: int = 128) -> dict[str, float]:
-    """Ask for every kind in every scene and for one that is absent; match at IoU 0.5. Returns f1, precision, recall,
-    the mean IoU of matches, and the share of absent kinds answered with none.
+    """Return F1, precision, recall and mean IoU of matches over all kinds of all scenes, and under "none" the share of
+    absent kinds, one a scene, that are answered with nothing.
     """
     asked, truth = _cases(scenes, len(maker.objects))
     totals = torch.zeros(5)  # matched, answered, true, IoU, absent answered with none
@@ -123,18 +121,16 @@ def _cases(scenes: Scenes, classes: int) -> tuple[list[tuple[int, int]], list[di
 
 
 def _prompts(maker: QuestionMaker, kind: Tensor) -> tuple[Tensor, Tensor]:
-    """Prompts with the plain name: the first spelling of the table is random, so the name is encoded anew."""
-    rows = []
-    for k in kind.tolist():
-        frame = maker.prompts["detect"]
-        rows.append([*frame["prefix"], *maker.encode_prompt(" " + maker.objects[k].name), *frame["suffix"]])
+    """Return padded prompts with the name of each kind, and their lengths."""
+    frame = maker.prompts["detect"]
+    names = [maker.encode_prompt(" " + maker.objects[k].name) for k in kind.tolist()]
+    rows = [[*frame["prefix"], *name, *frame["suffix"]] for name in names]
     length = torch.tensor([len(row) for row in rows], device=kind.device)
-    padded = [[*row, *[BOS] * (_LENGTH - len(row))] for row in rows]
-    return torch.tensor(padded, device=kind.device), length
+    return torch.tensor([[*row, *[BOS] * (_LENGTH - len(row))] for row in rows], device=kind.device), length
 
 
 def _match(answered: Tensor, true: Tensor) -> tuple[int, float]:
-    """Match greedily by IoU; give how many matched at 0.5 and the sum of their IoU."""
+    """Match greedily by IoU; return the number of matches at 0.5 and the sum of their IoU."""
     if not len(answered) or not len(true):
         return 0, 0.0
     a, b = answered[:, None], true[None]

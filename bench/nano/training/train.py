@@ -72,7 +72,7 @@ def main() -> None:
 
 
 class Trainer:
-    """One run: scenes in, weights out. `ranks`: the processes that share the run."""
+    """One training run, shared by the processes of `ranks`."""
 
     def __init__(self, options: argparse.Namespace, ranks: Ranks) -> None:
         self.options, self.ranks, self.device = options, ranks, ranks.device
@@ -125,10 +125,8 @@ class Trainer:
     def _held_out(self) -> Scenes:
         """Scenes of another seed, the full range of difficulty, in the commonest tiling."""
         torch.manual_seed(987_654_321)
-        return self.composers[self._commonest()](192, Difficulty().tensor(self.device))
-
-    def _commonest(self) -> Tiling:
-        return max(self.shares, key=lambda tiling: self.shares[tiling])
+        commonest = max(self.shares, key=lambda tiling: self.shares[tiling])
+        return self.composers[commonest](192, Difficulty().tensor(self.device))
 
     def _resume(self) -> None:
         """Load the last checkpoint; the optimizers' moments start from zero."""

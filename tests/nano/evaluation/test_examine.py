@@ -7,11 +7,11 @@ from dataclasses import asdict
 
 import pytest
 
-from bench.nano.evaluation.asking.spatial import CLEARLY_LARGEST
 from bench.nano.evaluation.asking.subjects import instances, object_at
 from bench.nano.evaluation.asking.words import ABOUT, LENGTHS
 from bench.nano.evaluation.examine import examine, questions_about
 from bench.nano.evaluation.records import SKILLS
+from bench.nano.questions.text.typed import CLEARLY_LARGEST
 from bench.nano.scenes.objects import index_of
 from photonlite.errors import CapacityError
 from tests.nano.evaluation.oracle import OBJECTS, SEEDS, Oracle, judged, marked, scenes

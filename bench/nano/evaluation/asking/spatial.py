@@ -11,9 +11,6 @@ from bench.nano.evaluation.records import OutlineRecord, Place, PlaceRecord
 from bench.nano.questions.text import language
 from bench.nano.scenes.held_out.scene import Scene
 
-CLEARLY_LARGEST = 1.15
-"""The largest of several instances is asked for where its box has so many times the area of the next."""
-
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -68,8 +65,10 @@ def _read_points(
 
 def segment_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Outline the largest of a kind, a marked instance, and something that is not there."""
-    if largest := _largest(scene):
-        place = rng.choice(largest)
+    kinds = sorted({item.index for item in scene.objects})
+    largest = [subjects.largest(scene, subjects.places_of(scene, kind)) for kind in kinds]
+    if clear := [place for place in largest if place is not None]:
+        place = rng.choice(clear)
         yield _outline_question(scene, rng, subjects.present_target(rng, scene.objects[place].index), place, None)
     place = rng.choice(subjects.repeated_places(scene))
     yield _outline_question(
@@ -81,21 +80,6 @@ def segment_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Que
     )
     missing = subjects.absent_target(scene, rng) if rng.random() < 0.5 else subjects.unknown_target(rng)
     yield _outline_question(scene, rng, missing, None, None)
-
-
-def _largest(scene: Scene) -> list[int]:
-    """Return the places of objects that are the only ones of their kind, or clearly the largest."""
-    found = []
-    for kind in sorted({item.index for item in scene.objects}):
-        ranked = sorted(subjects.places_of(scene, kind), key=lambda place: -_area(scene.objects[place].box))
-        areas = [_area(scene.objects[place].box) for place in ranked]
-        if len(ranked) == 1 or areas[0] >= CLEARLY_LARGEST * areas[1]:
-            found.append(ranked[0])
-    return found
-
-
-def _area(box: Place) -> float:
-    return (box[2] - box[0]) * (box[3] - box[1])
 
 
 def _outline_question(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.nano.evaluation.records import Place, Wanted
-from bench.nano.questions.text import language
+from bench.nano.questions.text import language, typed
 from bench.nano.scenes.held_out.scene import Scene
 from bench.nano.scenes.objects import load_objects
 
@@ -34,7 +34,7 @@ class Target:
 
 
 def targets(scene: Scene, rng: random.Random) -> list[Target]:
-    """Choose words for each kind of a scene, and then for one that is not in it and one that is in none."""
+    """Return a target for each kind of a scene, one for an absent kind, and one for an unknown word."""
     present = [present_target(rng, index) for index in sorted({item.index for item in scene.objects})]
     return [*present, absent_target(scene, rng), unknown_target(rng)]
 
@@ -70,13 +70,20 @@ def places_of(scene: Scene, kind: int | None) -> list[int]:
     return [place for place, item in enumerate(scene.objects) if item.index == kind]
 
 
+def largest(scene: Scene, places: Sequence[int]) -> int | None:
+    """Return the one of several places whose box is clearly the largest, None without one."""
+    boxes = [scene.objects[place].box for place in places]
+    found = typed.clearly_first([(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes], ratio=typed.CLEARLY_LARGEST)
+    return None if found is None else places[found]
+
+
 def random_reference(rng: random.Random, scene: Scene, place: int) -> Place:
     """Mark an object: by a random visible pixel of it, or by its box with each edge a little off."""
     return random_pixel(rng, scene, place) if rng.random() < 0.5 else shifted_box(rng, scene.objects[place].box)
 
 
 def random_pixel(rng: random.Random, scene: Scene, place: int) -> Place:
-    """Choose a random visible pixel of an object, or of the background for place -1, and give its centre."""
+    """Return the centre of a random visible pixel of an object, or of the background for place -1."""
     found = np.flatnonzero(scene.mask(place))
     if not len(found):
         raise ValueError(f"no pixel shows object {place}")
@@ -93,7 +100,7 @@ def shifted_box(rng: random.Random, box: Sequence[float]) -> Place:
 
 
 def object_at(scene: Scene, point: Sequence[float]) -> int:
-    """Which object the image shows at a point: its place, -1 for the background."""
+    """Return the place of the object that is visible at a point, -1 for the background."""
     height, width = scene.owner.shape
     row, column = (min(side - 1, max(0, int(part * side))) for part, side in ((point[1], height), (point[0], width)))
     return int(scene.owner[row, column])

@@ -32,14 +32,8 @@ def read_object(scene: Scene, wanted: Sequence[Wanted], answer: Any) -> list[Fie
     return [_field(scene, one, answer[one.key]) for one in wanted]
 
 
-def read_value(scene: Scene, wanted: Wanted, answer: Any) -> list[FieldRecord]:
-    return [_field(scene, wanted, answer)]
-
-
 def read_items(key: str, wanted: Sequence[Sequence[Wanted]], answer: Any) -> list[FieldRecord]:
-    """Compare a list of objects: items belong together by their boxes, or else by their names. Returns two fields an
-    item: those that are missing or too many are wrong.
-    """
+    """Compare a list of objects, paired by box or else by name; fields of missing and surplus items are wrong."""
     items = answer[key] if key else answer
     name, second = wanted[0]
     pairs = _by_box(wanted, items) if second.kind == "box" else _by_name(wanted, items)
@@ -120,7 +114,7 @@ class TypedQuestion(subjects.Question):
 
 def typed_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     """Ask about everything that `CASES` lists, as far as the scene has it."""
-    largest = _largest(scene, range(len(scene.objects)))
+    largest = subjects.largest(scene, range(len(scene.objects)))
     if largest is not None:
         yield _of_thing(scene, rng, "thing", "scene" if rng.random() < 0.5 else "main", largest, ("red", "red"))
     yield _of_kind(scene, rng, subjects.present_target(rng, rng.choice(scene.objects).index))
@@ -164,12 +158,6 @@ def _key(rng: random.Random, role: typed.Role) -> str:
     return rng.choice(typed.NAMES[role])
 
 
-def _largest(scene: Scene, places: Sequence[int]) -> int | None:
-    boxes = [scene.objects[place].box for place in places]
-    found = typed.clearly_first([(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in boxes], ratio=typed.CLEARLY_LARGEST)
-    return None if found is None else places[found]
-
-
 def _colour(kind: int) -> str | None:
     return next((kinds[kind] for kinds in COLOUR_NOUNS.values() if kind in kinds), None)
 
@@ -208,7 +196,7 @@ def _of_thing(
 def _of_kind(scene: Scene, rng: random.Random, target: subjects.Target) -> subjects.Question:
     """Ask about a kind; answers may be null."""
     places = subjects.places_of(scene, target.kind)
-    largest = _largest(scene, places)
+    largest = subjects.largest(scene, places)
     properties: dict[typed.Role, Wanted] = {
         "count": Wanted(_key(rng, "count"), "count", len(places)),
         "present": Wanted(_key(rng, "present"), "present", bool(places)),
@@ -230,7 +218,7 @@ def _of_group(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
     clear = [pair for pair in typed.GROUPS if not present & typed.unclear(pair[0])]
     for pair in rng.sample(clear, len(clear)):
         members = typed.members(pair[0])
-        largest = _largest(scene, [place for place, item in enumerate(scene.objects) if item.index in members])
+        largest = subjects.largest(scene, [place for place, item in enumerate(scene.objects) if item.index in members])
         if largest is None:
             continue
         if rng.random() < 0.5:
@@ -253,7 +241,7 @@ def _of_outermost(scene: Scene, rng: random.Random) -> Iterator[subjects.Questio
         "below": [y for _, _, y in everything],
     }
     found = {role: typed.clearly_first(values, margin=typed.CLEARLY_OUTERMOST) for role, values in sides.items()}
-    found["largest"] = _largest(scene, range(len(everything)))
+    found["largest"] = subjects.largest(scene, range(len(everything)))
     clear = {role: place for role, place in found.items() if place is not None}
     if clear:
         names = {**typed.NAMES, **typed.OUTER_NAMES}
@@ -286,7 +274,7 @@ def _of_list(scene: Scene, rng: random.Random, *, each: bool) -> subjects.Questi
 
 def _of_value(scene: Scene, rng: random.Random, target: subjects.Target) -> subjects.Question:
     places = subjects.places_of(scene, target.kind)
-    largest = _largest(scene, places)
+    largest = subjects.largest(scene, places)
     chosen = rng.choice(("count", "present", "box", "point") if largest is not None else ("count", "present"))
     if chosen == "count":
         question = language.count_question(rng, target.pair)
@@ -298,4 +286,4 @@ def _of_value(scene: Scene, rng: random.Random, target: subjects.Target) -> subj
     if value is None and largest is not None:
         value = scene.objects[largest].box
     wanted = Wanted("", chosen, value, largest)
-    return _asked("value", question, schema_of(chosen), partial(read_value, scene), wanted)
+    return _asked("value", question, schema_of(chosen), lambda wanted, answer: [_field(scene, wanted, answer)], wanted)

@@ -1,7 +1,7 @@
 """Figures of answers that are places: boxes, points, outlines."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from bench.nano.evaluation import scoring
@@ -69,15 +69,11 @@ def detect_figures(records: Sequence[SceneRecord]) -> Figures:
         "count_exact": scoring.mean(len(question.answers) == len(question.truth) for question in asked),
         "objects_examined": len(objects),
         "objects_below_0.75": sum(counts.recall < LEAST_RECALL for counts in objects.values()),
-        "by_phrase": _table(totals["by_phrase"], sorted(totals["by_phrase"])),
-        "by_size": _table(totals["by_size"], totals["by_size"]),
-        "by_background": _table(totals["by_background"], sorted(totals["by_background"])),
-        "worst_objects": _table(objects, worst),
+        "by_phrase": {group: _rates(counts) for group, counts in sorted(totals["by_phrase"].items())},
+        "by_size": {group: _rates(counts) for group, counts in totals["by_size"].items()},
+        "by_background": {group: _rates(counts) for group, counts in sorted(totals["by_background"].items())},
+        "worst_objects": {name: _rates(objects[name]) for name in worst},
     }
-
-
-def _table(totals: Mapping[str, Counts], groups: Iterable[str]) -> Figures:
-    return {group: _rates(totals[group]) for group in groups}
 
 
 def _rates(counts: Counts) -> Figures:
@@ -127,7 +123,9 @@ def point_figures(questions: Sequence[PlaceRecord]) -> Figures:
     marked = [question for question in questions if question.reference is not None]
     figures = {
         "inside": scoring.mean(hit for question in asked for hit in question.on_object),
-        "inside_box": scoring.mean(in_box(point, question) for question in asked for point in question.answers),
+        "inside_box": scoring.mean(
+            any(scoring.inside(point, box) for box in one.truth) for one in asked for point in one.answers
+        ),
         "found": scoring.mean(hit for question in asked for hit in question.found),
         "count_exact": scoring.mean(len(question.answers) == len(question.truth) for question in asked),
         "absent_none": absent_figures(questions)["all_none"],
@@ -135,10 +133,6 @@ def point_figures(questions: Sequence[PlaceRecord]) -> Figures:
     if marked:
         figures["marked_one_right"] = scoring.mean(question.on_object == [True] for question in marked)
     return figures
-
-
-def in_box(point: Sequence[float], question: PlaceRecord) -> bool:
-    return any(scoring.inside(point, box) for box in question.truth)
 
 
 def segment_figures(outlines: Sequence[OutlineRecord]) -> Figures:

@@ -14,10 +14,10 @@ from bench.nano.evaluation.scoring import Figures
 
 
 def summarize(records: Sequence[SceneRecord]) -> Figures:
-    """Compute all figures; a skill that was not examined gives none.
+    """Compute the figures of all skills that were examined.
 
-    F1, precision and recall count boxes one to one at IoU 0.5, for every scene and kind that is in it. Questions for
-    things that are not there are counted apart, except that their boxes are wrong ones for average precision and AUC.
+    F1, precision and recall count boxes one to one at IoU 0.5, for every kind in every scene. Questions for absent
+    things are counted apart, except that their boxes are wrong for average precision and AUC.
     """
     figures: Figures = {"scenes": len(records), "headline": [asdict(row) for row in compare(records)]}
     if any(record.detections for record in records):

@@ -21,11 +21,7 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
 
 
 def typed_figures(answers: Sequence[TypedRecord]) -> Figures:
-    """Return the share of values that are right, of answers that are so as a whole, and of those that keep to the
-    schema.
-
-    `asking.typed` compares values; they are also grouped by what they are and by what was asked.
-    """
+    """Return the shares of right values, of wholly right answers, and of answers that keep to their schema."""
     kinds, cases = defaultdict(list), defaultdict(list)
     for answer in answers:
         cases[answer.case].append(answer)

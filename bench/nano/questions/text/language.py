@@ -82,12 +82,12 @@ _ENDINGS = ("", "n", "r", "x", "p", "k", "m", "sh", "ng", "lt", "ster")
 
 
 def reading_order(boxes: Sequence[Sequence[float]]) -> list[int]:
-    """Order boxes (x_min, y_min, x_max, y_max; fractions of the image) as `centre_order` orders their centres."""
+    """Return the order of boxes (x_min, y_min, x_max, y_max) by `centre_order` of their centres."""
     return centre_order([((x0 + x1) / 2, (y0 + y1) / 2) for x0, y0, x1, y1 in boxes])
 
 
 def centre_order(centres: Sequence[tuple[float, float]]) -> list[int]:
-    """Order (cx, cy) by row of one twelfth of the image height, then by cx; ties by cy, then as given."""
+    """Return the order of (cx, cy) by row of one twelfth of the image height, then by cx, then by cy."""
     return sorted(range(len(centres)), key=lambda i: (math.floor(centres[i][1] * ROWS), *centres[i], i))
 
 
@@ -124,13 +124,13 @@ def nonsense_word(rng: random.Random, split: Split) -> str:
 
 
 def unknown_pair(rng: random.Random, split: Split, nonsense: float = 0.15) -> tuple[str, str]:
-    """Pick singular and plural of a thing that no object is called, `nonsense` of them invented."""
+    """Choose singular and plural of a word that names no object, with a share `nonsense` of invented ones."""
     word = nonsense_word(rng, split) if rng.random() < nonsense else rng.choice(unknown_words(split))
     return word, pluralize(word)
 
 
 def name_pair(rng: random.Random, index: int) -> tuple[str, str]:
-    """Pick singular and plural of what an object is called: its name, or a synonym (35 %)."""
+    """Choose singular and plural of an object's name, or of a synonym (35 %)."""
     item = load_objects()[index]
     if not item.synonyms or rng.random() < NAME_SHARE:
         return item.name, item.plural
@@ -155,7 +155,7 @@ def count_question(rng: random.Random, pair: tuple[str, str]) -> str:
 
 
 def existence_question(rng: random.Random, pair: tuple[str, str]) -> str:
-    """Ask whether there is one of a (singular, plural) pair."""
+    """Ask whether there is any of a (singular, plural) pair."""
     templates: tuple[str, ...] = EXISTENCE_QUESTIONS
     if has_no_singular(pair):
         templates = tuple(template for template in templates if "{1}" in template)

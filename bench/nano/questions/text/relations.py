@@ -15,9 +15,9 @@ Direction = Literal["left", "right", "above", "below"]
 Comparison = Literal["left", "right", "higher", "lower"]
 
 MIN_OFFSET = 0.04
-"""What is nearer along the direction than this is not said to be there."""
+"""Things nearer along a direction than this do not lie in it."""
 BORDER = -0.02
-"""What is farther back than this is clearly not there; between the two lies what makes an answer unclear."""
+"""Things below this do not lie in the direction either, and leave the answer clear; between the two it is unclear."""
 MARGIN = 0.85
 """The nearest thing must be this much nearer than one of another kind."""
 MIN_DIFFERENCE = 0.05
@@ -90,12 +90,11 @@ def place_question(rng: random.Random, direction: Direction, first: tuple[str, s
 
 
 def relation_answer(scene: Sequence[Instance], place: int, direction: Direction) -> str | None:
-    """Name the nearest thing in a direction of an instance, "Nothing" if there is none.
+    """Return the name of the nearest thing in a direction of an instance, "Nothing" if there is none.
 
-    With `along` the distance in the direction and `across` the one at right angles, things of `along > MIN_OFFSET` are
-    there, and the nearest has the least hypot(along, 2 across). Returns the name; None where the answer is not clear:
-    the instance is not the only one of its kind, something lies at the border of the direction, or things of two kinds
-    are about as near.
+    Things with `along > MIN_OFFSET` lie in the direction; the nearest has the least hypot(along, 2 across). None where
+    the answer is unclear: the instance is not the only one of its kind, something lies at the border of the direction,
+    or things of two kinds are about as near.
     """
     if not _is_single(scene, place):
         return None
@@ -112,8 +111,9 @@ def relation_answer(scene: Sequence[Instance], place: int, direction: Direction)
 
 
 def place_answer(scene: Sequence[Instance], first: int, second: int, direction: Direction) -> str | None:
-    """Say whether one instance lies in a direction of another: "Yes" or "No". Returns the answer; None where one of
-    them is not the only one of its kind, or they are closer than `MIN_DIFFERENCE`.
+    """Return "Yes" or "No": whether one instance lies in a direction of another.
+
+    None where one of them is not the only one of its kind, or they are closer than `MIN_DIFFERENCE`.
     """
     if not (_is_single(scene, first) and _is_single(scene, second)):
         return None
@@ -124,7 +124,7 @@ def place_answer(scene: Sequence[Instance], first: int, second: int, direction: 
 
 
 def comparison_answer(scene: Sequence[Instance], first: int, second: int, comparison: Comparison) -> str | None:
-    """Name the one of two instances that is further to one side; None as with `place_answer`."""
+    """Return the name of the instance that is further to one side; None as in `place_answer`."""
     direction = next(name for name, value in _AS_COMPARISON.items() if value == comparison)
     answer = place_answer(scene, first, second, direction)
     return answer and load_objects()[scene[first if answer == "Yes" else second][0]].name

@@ -18,7 +18,7 @@ Which of several types a property has ("where" may be a point, a box or a zone) 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from bench.nano.questions.text.language import LIST_QUESTIONS, ZONES
 from bench.nano.scenes.objects import load_objects
@@ -26,9 +26,7 @@ from bench.nano.scenes.objects import load_objects
 Role = Literal[
     "name", "count", "present", "colour", "box", "where", "left", "right", "above", "below", "largest", "smallest",
 ]  # fmt: skip
-ROLES: tuple[Role, ...] = (
-    "name", "count", "present", "colour", "box", "where", "left", "right", "above", "below", "largest", "smallest",
-)  # fmt: skip
+ROLES: tuple[Role, ...] = get_args(Role)
 
 CLEARLY_LARGEST = 1.15
 """The largest of several things is asked about where its box has so many times the area of the next."""

@@ -167,7 +167,7 @@ class TopicChooser:
 
 
 def _first(values: Tensor, match: Tensor, margin: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Find the place of the largest of `values` [..., N], and tell whether it is larger than the next by a margin."""
+    """Return the place of the largest of `values` [..., N], and whether it exceeds the next by a margin."""
     best = torch.where(match, values, -torch.inf).topk(2, -1)
     return best.indices[..., 0], match.any(-1) & (best.values[..., 0] >= best.values[..., 1] + margin)
 
@@ -260,8 +260,9 @@ def _types(topic: TypedTopic, empty: Tensor) -> Tensor:
 
 
 def natives(scenes: Scenes, type_: Tensor, instance: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the numbers of cells: ids [B, C, 3] and values [B, C, 3, 2]; cells of text have none. `type_`: of the
-    cells, [B, C]; `instance`: that they speak of, [B, C]; `there`: which cells there are, [B, C].
+    """Return coordinates and sizes of cells, ids [B, C, 3] and values [B, C, 3, 2]; cells of text have none.
+
+    `type_`, the `instance` they describe, and whether a cell is `there`: [B, C] each.
     """
     scene = arange(len(instance), instance.device)[:, None]
     box = scenes.boxes[scene, instance]

@@ -48,9 +48,7 @@ def odds(device: torch.device) -> Tensor:
 
 
 class Values:
-    """Every value that is text, without its quotes. `ids`: [values, W]; the other attributes are rows of it, the first
-    of several; `quoted`: whether it is a string, [values].
-    """
+    """Values that are text. `ids` [values, W]; `quoted` [values]; other attributes are first rows of a kind."""
 
     def __init__(self, encode: Encode, device: torch.device) -> None:
         plain = [*map(str, range(NUMBERS)), "false", "true", "null"]
@@ -63,9 +61,7 @@ class Values:
 
 
 class Keys:
-    """Names of properties: a table for each role, for outermost things, for groups, and for lists. `ids`: [lots, most,
-    W]; `sizes`: names in each lot, [lots].
-    """
+    """Names of properties in lots: by role, outermost things, groups, lists. `ids` [lots, most, W]; `sizes` [lots]."""
 
     def __init__(self, encode: Encode, device: torch.device) -> None:
         lots = [typed.NAMES[role] for role in typed.ROLES]

@@ -30,10 +30,9 @@ class BackgroundBank:
         self.refresh(entries)
 
     def refresh(self, count: int) -> None:
-        """Repaint the `count` oldest entries.
+        """Repaint the `count` oldest entries without waiting for the device.
 
-        Does not wait for the device. The host chooses kinds and places: call it outside of captured graphs, whose
-        replays see the new entries.
+        The host chooses kinds and entries: call it outside of captured graphs, whose replays see the new entries.
         """
         while count > 0:
             if not self._kinds:
@@ -54,10 +53,7 @@ class BackgroundBank:
         self.means[start : start + number] = painted.mean((2, 3))
 
     def __call__(self, batch: int, size: tuple[int, int], dtype: torch.dtype = torch.float32) -> Tensor:
-        """Sample backgrounds [B, 3, H, W] in [0, 1]: moved, scaled, turned by quarters, mirrored, with other colours.
-
-        Nothing here waits for the device.
-        """
+        """Sample backgrounds [B, 3, H, W] in [0, 1]: moved, scaled, turned by quarters, mirrored, in other colours."""
         entry = torch.randint(len(self.texels), (batch, 2), device=self.device)
         place, colour, mask = self._places(batch, size), self._colours(entry), self._masks(batch)
         if self.device.type == "cuda" and bank_kernel.HAS_TRITON and dtype == torch.float16:
@@ -91,7 +87,7 @@ class BackgroundBank:
         return torch.cat((matrix * contrast[..., None], (mean + (offset - mean) * contrast)[..., None]), -1)
 
     def _masks(self, batch: int) -> Tensor:
-        """Where the second entry shows, [B, 11]: three waves (frequencies x and y, phase), hardness, whether."""
+        """Masks of the second entry, [B, 11]: three waves (frequencies x and y, phase), hardness, whether it shows."""
         device = self.device
         frequency = uniform((batch, 3, 2), -4.5, 4.5, device)
         waves = torch.cat((frequency, uniform((batch, 3, 1), 0, 2 * math.pi, device)), -1).flatten(1)
@@ -100,10 +96,10 @@ class BackgroundBank:
 
 
 def take(texels: Tensor, entry: Tensor, place: Tensor, colour: Tensor, mask: Tensor, size: tuple[int, int]) -> Tensor:
-    """Take backgrounds with PyTorch alone; the kernel's reference. `texels`: uint8 [entries, side, side, 4]; `entry`:
-    which two of them each scene uses, [B, 2]; `place`: [B, 2, 2, 3], from x and y in [-1, 1] to column and row;
-    `colour`: [B, 2, 3, 4], from RGB and one to RGB; `mask`: [B, 11], see `BackgroundBank._masks`. Returns float [B, 3,
-    H, W].
+    """Sample backgrounds, float [B, 3, H, W], with PyTorch alone: the reference of the kernel.
+
+    `texels`: uint8 [entries, side, side, 4]; `entry`: the two entries of each scene, [B, 2]; `place`: from x and y in
+    [-1, 1] to column and row, [B, 2, 2, 3]; `colour`: from RGB and 1 to RGB, [B, 2, 3, 4]; `mask`: see `_masks`.
     """
     height, width = size
     side, device = texels.shape[1], texels.device

@@ -16,7 +16,7 @@ from bench.nano.scenes.batched.blend_kernel import UNSEEN, Objects
 
 
 class VisibleExtent(NamedTuple):
-    """What can be seen of every object, in pixels: int32 [B, N] each; undefined where `pixels` is 0."""
+    """Visible pixels of every object, int32 [B, N] each; undefined where `pixels` is 0."""
 
     pixels: Tensor  # How many
     first: Tensor  # The first of them in reading order, as row * width + column
@@ -26,7 +26,7 @@ class VisibleExtent(NamedTuple):
 
 
 class Blended(NamedTuple):
-    """An image [B, 3, H, W], who owns each pixel (int8 [B, H, W], -1 for background), and what is seen."""
+    """Images [B, 3, H, W], the object at each pixel (int8 [B, H, W], -1 for background), and visible extents."""
 
     canvas: Tensor
     owner: Tensor
@@ -34,9 +34,7 @@ class Blended(NamedTuple):
 
 
 def blend(canvas: Tensor, texels: Tensor, objects: Objects) -> Blended:
-    """Lay objects over a canvas one after another, each with its shadow. `canvas`: [B, 3, H, W] in [0, 1]; on a GPU
-    float16, and overwritten.
-    """
+    """Paint objects with their shadows on a canvas [B, 3, H, W] in [0, 1]; on a GPU it is float16 and overwritten."""
     if canvas.is_cuda and blend_kernel.HAS_TRITON:
         bounds = reach(objects, canvas.shape, texels.shape[2])
         owner, tallies = blend_kernel.triton_blend(canvas, texels, objects, bounds)
@@ -137,10 +135,9 @@ Uniform = Callable[[tuple[int, ...], float, float, torch.device], Tensor]
 
 
 def tints(steady: Tensor, uniform: Uniform) -> Tensor:
-    """Draw a map of colours for every object, from premultiplied red, green, blue, alpha to red, green, blue.
+    """Draw maps from premultiplied RGBA to RGB for every object, [B, N, 3, 4].
 
-    The hue turns around the grey axis (Rodrigues' formula). `steady`: whether an object keeps its hue, bool [B, N].
-    Returns [B, N, 3, 4].
+    The hue turns around the grey axis (Rodrigues' formula), except where `steady`, bool [B, N].
     """
     shape, device = tuple(steady.shape), steady.device
     angle = uniform(shape, -_HUE, _HUE, device) * ~steady

@@ -32,9 +32,9 @@ class Objects(NamedTuple):
 
 
 def triton_blend(canvas: Tensor, texels: Tensor, objects: Objects, reach: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Blend as `blend.reference_blend` does, into `canvas` itself. `canvas`: float16 [B, 3, H,
-    W]; `texels`: float16 [2 * levels, classes, side, side, 4]. Returns the owners of pixels, int8 [B, H, W], and the
-    fields of `blend.VisibleExtent`.
+    """Blend as `blend.reference_blend` does, in place; `canvas` and `texels` are float16.
+
+    Returns the object at each pixel, int8 [B, H, W], and the fields of `blend.VisibleExtent`.
     """
     if not (canvas.is_contiguous() and texels.is_contiguous()):
         raise ValueError("canvas and texels must be contiguous")

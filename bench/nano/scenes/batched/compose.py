@@ -1,8 +1,7 @@
-"""Training scenes, composed on the device by the hundred: layout, painting, visible boxes, dense targets.
+"""Training scenes, composed on the device in batches: layout, painting, visible boxes, dense targets.
 
-Everything is drawn at the model's own resolution, as the crop sees it: an image of any aspect squeezed into a square,
-or into a canvas of nearly its own aspect. Coordinates "in the image" have the short side as their unit, so that
-rotation is true before the squeeze.
+Scenes are drawn at the model's resolution: an image of any aspect squeezed into a square, or into a canvas of nearly
+its own aspect. Coordinates "in the image" have its short side as their unit: objects are turned before the squeeze.
 """
 
 import copy
@@ -39,7 +38,7 @@ _LEVELS = 7  # blurred copies of the sprites, half an octave apart, in the place
 
 @dataclass(frozen=True)
 class Difficulty:
-    """How full and how fine scenes are; `at` gives the curriculum."""
+    """Most objects of a scene and their least size; `at` is the curriculum."""
 
     max_count: int = MAX_OBJECTS
     min_size: float = MIN_SIZE
@@ -57,7 +56,7 @@ class Difficulty:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where objects stand: [B, N] each; `label` is -1 for places left empty."""
+    """Positions and shapes of objects, [B, N] each; `label` is -1 for empty places."""
 
     label: Tensor
     x: Tensor
@@ -81,9 +80,7 @@ class Scenes:
     spots: Tensor  # Any visible pixel of the object, [B, N, 2]
     free: Tensor  # Any pixel of the background, [B, 2]
     free_ok: Tensor  # Whether one was found, bool [B]
-    # Vertices in fractions of the visible box, clockwise, [B, N, 32, 2]; see
-    # `truth.place_outlines`
-    outlines: Tensor
+    outlines: Tensor  # Vertices in fractions of the visible box, clockwise, [B, N, 32, 2]; see `place_outlines`
     vertices: Tensor  # How many of them count, [B, N]
     patch_labels: Tensor  # The object at each patch's centre, [B, P]; the number of classes stands for background
     patch_boxes: Tensor  # Its box, [B, P, 4]
@@ -91,10 +88,10 @@ class Scenes:
 
 
 class Composer:
-    """Draws scenes from premultiplied sprites at several levels of blur. `sprites`: straight RGBA, uint8 [classes, s,
-    s, 4]; `size`: height and width of a composed scene in pixels, multiples of 16; `steady`: which classes keep
-    their hue, bool [classes]; see `steady_hues`; `entries`: backgrounds painted in advance; by default
-    8192 on a GPU. They lie in `bank`, which may be refreshed.
+    """Draws scenes of `size` (height and width in pixels, multiples of 16) from sprites, uint8 RGBA [classes, s, s, 4].
+
+    `steady`: classes that keep their hue, bool [classes]; see `steady_hues`. `entries`: backgrounds in `bank`, by
+    default 8192 on a GPU.
     """
 
     def __init__(
@@ -245,7 +242,7 @@ class Composer:
         return torch.where(torch.rand(batch, 1, device=self.device) < 0.5, free.gather(1, picked), free)
 
     def _objects(self, layout: Layout) -> Objects:
-        """Say how the objects of a layout look: sharpness, light, colours, shadows."""
+        """Draw sharpness, colours and shadows of the objects of a layout."""
         shape, device = layout.label.shape, self.device
         batch = shape[0]
         short = math.sqrt(math.prod(self.size)) / (layout.width * layout.height).sqrt()
@@ -259,7 +256,7 @@ class Composer:
         return Objects(layout.label, level, self._transforms(layout, stretch), tint, drop, darkness)
 
     def _transforms(self, layout: Layout, stretch: Tensor) -> Tensor:
-        """Where the scene's pixels, x and y in [-1, 1], fall in each sprite, in the same units: [B, N, 2, 3]."""
+        """Return maps from the scene to each sprite, both with x and y in [-1, 1]: [B, N, 2, 3]."""
         cos, sin = layout.angle.cos(), layout.angle.sin()
         sx, sy = (2 / layout.size * layout.mirror * stretch[..., 0], 2 / layout.size * stretch[..., 1])
         w, h = layout.width / 2, layout.height / 2
@@ -275,7 +272,7 @@ class Composer:
         )
 
     def _bound(self, labels: Tensor, seen: VisibleExtent) -> tuple[Tensor, Tensor]:
-        """Bound the pixels each object still owns: labels (-1 for what is hardly seen) and boxes [B, N, 4]."""
+        """Return labels, -1 where hardly a pixel is visible, and the boxes of the visible pixels [B, N, 4]."""
         height, width = self.size
         top = torch.div(seen.first, width, rounding_mode="floor")
         low_x, high_x = seen.left / width, (seen.right + 1) / width
@@ -286,8 +283,8 @@ class Composer:
 
 
 def _beside(centre: Tensor, half: Tensor, own: Tensor) -> Tensor:
-    """Draw spots where one more object touches or overlaps one of those placed, [B, tries, 2]. `centre`: of those
-    placed, [B, n, 2]; `half`: half their sizes, [B, n, 2]; `own`: half the size of the one to be placed, [B, 2].
+    """Draw spots [B, tries, 2] where an object of half size `own` [B, 2] touches or overlaps one of those placed
+    before, which have centres and half sizes [B, n, 2].
     """
     batch, placed, device = *centre.shape[:2], centre.device
     partner = torch.randint(placed, (batch, _TRIES, 1), device=device).expand(-1, -1, 2)
@@ -300,5 +297,5 @@ def _beside(centre: Tensor, half: Tensor, own: Tensor) -> Tensor:
 
 
 def steady_hues(objects: Sequence[SceneObject]) -> Tensor:
-    """Which objects keep their hue, because a name or a synonym holds a colour: bool [classes]."""
+    """Whether objects keep their hue because a name or synonym contains a colour, bool [classes]."""
     return torch.tensor([any(word in COLOURS for name in item.names for word in name.split()) for item in objects])

@@ -40,9 +40,9 @@ def _dct_matrix(device: torch.device) -> Tensor:
 
 
 def jpeg(images: Tensor, quality: Tensor) -> Tensor:
-    """Quantise 8x8 DCT blocks as a JPEG encoder does, chroma at half resolution. `images`: [B, 3, H, W] in [0, 1]; H
-    and W multiples of 16; `quality`: [B], 1 to 100, on the scale of the Independent JPEG Group. Returns what a
-    decoder gives back, [B, 3, H, W].
+    """Encode and decode images [B, 3, H, W] in [0, 1] as JPEG does: quantised 8x8 DCT, chroma at half resolution.
+
+    H and W are multiples of 16; `quality` [B] is 1 to 100, on the scale of the Independent JPEG Group.
     """
     device = images.device
     r, g, b = images.mul(255).unbind(1)
@@ -88,7 +88,7 @@ def _resample(images: Tensor, height: int, width: int) -> Tensor:
 
 
 def _some(batch: int, share: float, device: torch.device) -> Tensor:
-    """Choose a fixed share of a batch at random: its rows."""
+    """Return the rows of a fixed share of a batch, chosen at random."""
     return torch.rand(batch, device=device).argsort()[: round(batch * share)]
 
 

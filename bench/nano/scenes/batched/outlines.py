@@ -22,13 +22,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 def outlines(sprites: npt.NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
-    """Draw one outline around what is more than half opaque of each sprite.
+    """Return one outline around the pixels of each sprite (straight RGBA [n, s, s, 4]) that are more than half opaque.
 
-    The largest outer contour; holes are filled, and where a sprite has several parts the gaps between them are closed
-    until one contour holds nearly all. Vertices are removed in the order of Visvalingam and Whyatt (1993) until the
-    polygon would fit the mask without holes worse than IoU 0.95, or 8 are left; 32 at most. `sprites`: straight RGBA
-    [n, s, s, 4]. Returns vertices in sprite units, x and y in [-1, 1], clockwise as seen, [n, 32, 2] float32 with zeros
-    past the count; and the counts [n], long.
+    It is the largest outer contour, without holes; gaps between parts are closed until it contains nearly all pixels.
+    Vertices are removed in the order of Visvalingam and Whyatt (1993): 8 to 32 stay, as few as give an IoU of 0.95.
+    Returns vertices with x and y in [-1, 1], clockwise as seen, [n, 32, 2] with zeros past the count, and counts [n].
     """
     vertices, counts = torch.zeros(len(sprites), MOST, 2), torch.zeros(len(sprites), dtype=torch.long)
     for n, sprite in enumerate(sprites):

@@ -12,7 +12,7 @@ from bench.nano.scenes.batched.blend import VisibleExtent
 from bench.nano.scenes.batched.painting import constant
 
 LEAD = 2
-"""Vertices that an outline begins with: they say how its thing is mirrored and turned."""
+"""First vertices of an outline; they determine how the object is mirrored and turned."""
 
 _LATTICE = 31  # a side of the lattice over a box on which to point; odd, so that the centre is on it
 _DEEP = 0.6  # of the way from an object's edge to its innermost place
@@ -33,10 +33,10 @@ def _numbers(labels: Tensor) -> Tensor:
 
 
 def find_points(owner: Tensor, labels: Tensor, boxes: Tensor, seen: VisibleExtent) -> Tensor:
-    """Find where to point: the centre of the box if that lies well inside the object, else the nearest place that does.
+    """Return the centre of the box if it lies deep inside the object, else the nearest place that does, [B, N, 2].
 
-    Well inside means far from the edge of what is visible: a point on it is missed by the smallest error. It is sought
-    on a lattice over the box; an object that has none of its places gets its first pixel.
+    Depth is the distance from the edge of the visible pixels, measured on a lattice over the box. Objects that cover no
+    place of the lattice get their first pixel.
     """
     width, device = owner.shape[2], owner.device
     steps = (torch.arange(_LATTICE, device=device) + 0.5) / _LATTICE - 0.5
@@ -57,7 +57,7 @@ def find_points(owner: Tensor, labels: Tensor, boxes: Tensor, seen: VisibleExten
 
 
 def _depth(mine: Tensor) -> Tensor:
-    """Count how often a shape [..., S, S] can lose its edge before it loses a place; 0 outside of it."""
+    """Return how many erosions each place of a shape [..., S, S] survives; 0 outside of it."""
     left = mine.flatten(0, 1).float()
     depth = left.clone()
     for _ in range(mine.shape[-1] // 2):
@@ -67,7 +67,7 @@ def _depth(mine: Tensor) -> Tensor:
 
 
 def find_spots(owner: Tensor, labels: Tensor, boxes: Tensor, points: Tensor) -> Tensor:
-    """Find a random visible pixel of each object: the first hit of a few tries in its box, else `points`."""
+    """Return a random visible pixel of each object: the first hit of a few tries in its box, else `points`."""
     tries = torch.rand(*labels.shape, _SPOT_TRIES, 2, device=owner.device) - 0.5
     tries = boxes[..., None, :2] + tries * boxes[..., None, 2:]
     hit = _own(owner, tries[..., 0], tries[..., 1]) == _numbers(labels)[:, None]
@@ -76,7 +76,7 @@ def find_spots(owner: Tensor, labels: Tensor, boxes: Tensor, points: Tensor) -> 
 
 
 def find_free(owner: Tensor) -> tuple[Tensor, Tensor]:
-    """Find a random place of the background, [B, 2], and whether a few tries hit one, bool [B]."""
+    """Return a random place of the background [B, 2], and whether a few tries hit one, bool [B]."""
     tries = torch.rand(len(owner), _FREE_TRIES, 2, device=owner.device)
     hit = _own(owner, tries[..., 0], tries[..., 1]) < 0
     first = hit.int().argmax(1)[:, None, None].expand(-1, 1, 2)
@@ -86,13 +86,12 @@ def find_free(owner: Tensor) -> tuple[Tensor, Tensor]:
 def place_outlines(
     outline: Tensor, count: Tensor, transform: Tensor, labels: Tensor, boxes: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Express outlines of sprites in the visible boxes: clockwise as seen, from the vertex that is topmost upright.
+    """Map outlines of sprites [B, N, V, 2], of which `count` [B, N] vertices count, into the visible boxes.
 
-    Upright means mirrored as the object is, but not turned; of vertices equally high it is the leftmost. So the
-    start does not jump as the object turns, and symmetric objects start at the same place when mirrored.
-    `outline`: vertices in sprite units, clockwise, [B, N, V, 2]; `count`: how many of them count, [B, N]; `transform`:
-    from the scene to the sprites, [B, N, 2, 3]. Returns vertices in [0, 1] of the box, 0 past the count, and the count,
-    0 without a label.
+    Vertices run clockwise as seen. The first one is the topmost of the sprite, mirrored as the object is but not
+    turned, and the leftmost of equally high ones: the start does not jump as the object turns, and symmetric objects
+    start at the same place when mirrored. `transform` maps the scene to the sprites, [B, N, 2, 3]. Returns vertices in
+    [0, 1] of the box, 0 past the count, and the count, 0 without a label.
     """
     m, offset = transform[..., :2], transform[..., 2]
     det = m[..., 0, 0] * m[..., 1, 1] - m[..., 0, 1] * m[..., 1, 0]
@@ -117,9 +116,9 @@ def place_outlines(
 def dense(
     owner: Tensor, labels: Tensor, boxes: Tensor, outlines: Tensor, grid: int, classes: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Targets for every patch of a grid: the object at its centre, and each object once at the patch of its centre.
-    Returns labels [B, grid * grid], `classes` for background, boxes [B, grid * grid, 4], and where the objects'
-    outlines begin, [B, grid * grid, 2 * LEAD].
+    """Return targets for every patch of a grid: the object at its centre, and each object once at the patch of its own
+    centre. Labels [B, grid * grid] are `classes` for background; boxes [B, grid * grid, 4]; first vertices of the
+    outlines [B, grid * grid, 2 * LEAD].
     """
     batch, height, width = owner.shape
     rows = torch.arange(batch, device=owner.device)[:, None]

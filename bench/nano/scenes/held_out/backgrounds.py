@@ -1,8 +1,4 @@
-"""Backgrounds of the held-out scenes, drawn with numpy and Pillow.
-
-Nothing here is shared with the training generator: kinds that both draw are implemented twice, and the kinds of
-`HELD_OUT_BACKGROUNDS` exist only here.
-"""
+"""Backgrounds of the held-out scenes, drawn with numpy and Pillow; no code is shared with the training generator."""
 
 import math
 from collections.abc import Callable
@@ -30,11 +26,11 @@ def paint_background(kind: str, rng: np.random.Generator, width: int, height: in
     return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
 
 
-def _solid(rng: np.random.Generator, height: int, width: int) -> Plane:
+def solid(rng: np.random.Generator, height: int, width: int) -> Plane:
     return np.broadcast_to(random_colour(rng), (height, width, 3)).copy()
 
 
-def _gradient(rng: np.random.Generator, height: int, width: int) -> Plane:
+def gradient(rng: np.random.Generator, height: int, width: int) -> Plane:
     x, y = mesh(height, width, rng.uniform(0, 2 * math.pi))
     if rng.random() < 0.3:
         x = np.hypot(x - rng.uniform(-0.5, 0.5) * width, y - rng.uniform(-0.5, 0.5) * height)
@@ -42,14 +38,14 @@ def _gradient(rng: np.random.Generator, height: int, width: int) -> Plane:
     return ramp(values, palette(rng, int(rng.integers(2, 4)), 0.5))
 
 
-def _noise(rng: np.random.Generator, height: int, width: int) -> Plane:
+def noise(rng: np.random.Generator, height: int, width: int) -> Plane:
     grain = rng.uniform(1, 5)
     strength = rng.uniform(0.04, 0.3)
     planes = [smooth(rng, height, width, height / grain, width / grain) for _ in range(1 if rng.random() < 0.5 else 3)]
     return random_colour(rng) + strength * (2 * np.stack([planes[0], planes[-1], planes[len(planes) // 2]], axis=2) - 1)
 
 
-def _stripes(rng: np.random.Generator, height: int, width: int) -> Plane:
+def stripes(rng: np.random.Generator, height: int, width: int) -> Plane:
     x, _ = mesh(height, width, rng.choice([0.0, math.pi / 2, rng.uniform(0, math.pi)]))
     count = int(rng.integers(2, 5))
     period = rng.uniform(0.06, 0.4) * min(height, width)
@@ -58,7 +54,7 @@ def _stripes(rng: np.random.Generator, height: int, width: int) -> Plane:
     return np.asarray(palette(rng, count)[np.searchsorted(edges, phase)])
 
 
-def _checks(rng: np.random.Generator, height: int, width: int) -> Plane:
+def checks(rng: np.random.Generator, height: int, width: int) -> Plane:
     x, y = mesh(height, width, rng.choice([0.0, rng.uniform(-0.8, 0.8)]))
     side = rng.uniform(0.05, 0.2) * min(height, width)
     colours = palette(rng, 2)
@@ -68,7 +64,7 @@ def _checks(rng: np.random.Generator, height: int, width: int) -> Plane:
     return np.asarray(colours[0] + mix[..., None] * (colours[1] - colours[0]), np.float32)
 
 
-def _blobs(rng: np.random.Generator, height: int, width: int) -> Plane:
+def blobs(rng: np.random.Generator, height: int, width: int) -> Plane:
     cells = rng.uniform(2, 7)
     colours = palette(rng, 40, 0.45)[rng.integers(0, 40, (round(cells) + 1, round(cells * 1.3) + 1))]
     small = Image.fromarray((colours * 255).astype(np.uint8)).resize((width, height), Image.Resampling.BICUBIC)
@@ -80,7 +76,7 @@ _WOODS = np.array(
 )
 
 
-def _wood(rng: np.random.Generator, height: int, width: int) -> Plane:
+def wood(rng: np.random.Generator, height: int, width: int) -> Plane:
     if upright := rng.random() < 0.3:
         height, width = width, height
     base = _WOODS[rng.integers(len(_WOODS))] * rng.uniform(0.85, 1.1)
@@ -96,7 +92,7 @@ def _wood(rng: np.random.Generator, height: int, width: int) -> Plane:
     return np.asarray(base * (light.T if upright else light)[..., None], np.float32)
 
 
-def _marble(rng: np.random.Generator, height: int, width: int) -> Plane:
+def marble(rng: np.random.Generator, height: int, width: int) -> Plane:
     x, _ = mesh(height, width, rng.uniform(0, math.pi))
     turbulence = fractal(rng, height, width, rng.uniform(2, 5), 5)
     waves = np.abs(np.sin(x / max(height, width) * rng.uniform(3, 12) + turbulence * rng.uniform(5, 10)))
@@ -107,7 +103,7 @@ def _marble(rng: np.random.Generator, height: int, width: int) -> Plane:
     return np.asarray(vein + veins[..., None] * (stone - vein), np.float32)
 
 
-def _cloth(rng: np.random.Generator, height: int, width: int) -> Plane:
+def cloth(rng: np.random.Generator, height: int, width: int) -> Plane:
     x, y = mesh(height, width, rng.uniform(-0.15, 0.15))
     thread = rng.uniform(3, 7)
     weave = np.sin(x * 2 * math.pi / thread) * np.sin(y * 2 * math.pi / thread)
@@ -122,27 +118,11 @@ def _cloth(rng: np.random.Generator, height: int, width: int) -> Plane:
 
 
 TRAINED_BACKGROUNDS: dict[str, Painter] = {
-    "solid": _solid,
-    "gradient": _gradient,
-    "noise": _noise,
-    "stripes": _stripes,
-    "checks": _checks,
-    "blobs": _blobs,
-    "wood": _wood,
-    "marble": _marble,
-    "cloth": _cloth,
+    paint.__name__: paint for paint in (solid, gradient, noise, stripes, checks, blobs, wood, marble, cloth)
 }
 """Kinds that the training generator draws as well, in its own way."""
-
 HELD_OUT_BACKGROUNDS: dict[str, Painter] = {
-    "voronoi": voronoi,
-    "rings": rings,
-    "bricks": bricks,
-    "clouds": clouds,
-    "terrain": terrain,
-    "scribbles": scribbles,
-    "maze": maze,
+    paint.__name__: paint for paint in (voronoi, rings, bricks, clouds, terrain, scribbles, maze)
 }
 """Kinds that are never trained on."""
-
 BACKGROUNDS = TRAINED_BACKGROUNDS | HELD_OUT_BACKGROUNDS

@@ -11,9 +11,7 @@ Plane = npt.NDArray[np.float32]
 
 
 def random_colour(rng: np.random.Generator) -> Plane:
-    """Choose a colour as rooms and pages have them: mostly muted, sometimes vivid, sometimes near black or white.
-    Returns RGB in [0, 1], float32 [3].
-    """
+    """Draw an RGB colour in [0, 1]: mostly muted, sometimes vivid, sometimes near black or white."""
     saturation, value = [
         (rng.uniform(0.0, 0.15), rng.uniform(0.05, 1.0)),  # neutral
         (rng.uniform(0.1, 0.45), rng.uniform(0.7, 1.0)),  # pastel
@@ -48,9 +46,7 @@ def smooth(rng: np.random.Generator, height: int, width: int, rows: float, colum
 def fractal(
     rng: np.random.Generator, height: int, width: int, cells: float, octaves: int, stretch: float = 1.0
 ) -> Plane:
-    """Sum smooth noise of doubling frequency and halving weight. Returns values that fill [0, 1], float32 [height,
-    width].
-    """
+    """Return a sum of smooth noise of doubling frequency and halving weight, stretched to [0, 1], [height, width]."""
     total = np.zeros((height, width), np.float32)
     longer = max(height, width)
     for octave in range(octaves):

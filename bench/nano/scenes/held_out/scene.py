@@ -44,7 +44,7 @@ class PlacedObject:
 
 @dataclass
 class Canvas:
-    """An image under construction: what is painted, and who owns each pixel."""
+    """An image under construction and the object at each of its pixels."""
 
     image: Image.Image  # RGB
     owner: npt.NDArray[np.int8]  # Int8 [height, width], -1 where nothing was pasted
@@ -92,10 +92,7 @@ def visible_bounds(tile: Image.Image) -> tuple[int, int, int, int]:
 
 
 def make_tile(sprite: Sprites, side: int, angle: float, mirror: bool) -> Image.Image:
-    """Turn a sprite and scale it so that the longer side of what is visible of it measures `side` pixels. `sprite`:
-    straight RGBA, uint8 [s, s, 4]. Returns straight RGBA, cut to its visible pixels with a soft rim of at most a few
-    pixels.
-    """
+    """Turn a sprite, cut it to its visible pixels and scale it to a longer side of `side` pixels, straight RGBA."""
     image = Image.fromarray(sprite)
     if mirror:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -129,10 +126,15 @@ def make_scene(
     size: tuple[int, int] | None = None,
     count: int | None = None,
 ) -> Scene:
-    """Compose one scene; the same arguments give the same scene. `sprites`: straight RGBA in the order of `objects`,
-    uint8 [n, s, s, 4]; `background`: A key of `BACKGROUNDS`; None chooses, held-out kinds half of the time; `size`:
-    width and height in pixels; None chooses within the limits of the domain; `count`: objects wanted, 1 to 10; None
-    chooses. Fewer are placed where no more fit.
+    """Compose one scene; the same arguments give the same scene.
+
+    Args:
+        seed: Of everything that is not given.
+        objects: Objects to choose from.
+        sprites: Their sprites, straight RGBA, uint8 [n, s, s, 4].
+        background: A key of `BACKGROUNDS`; by default a held-out kind in half of the scenes.
+        size: Width and height in pixels.
+        count: Number of objects, by default 1 to 10; fewer are placed where no more fit.
     """
     if len(objects) != len(sprites):
         raise ValueError(f"{len(objects)} objects, but {len(sprites)} sprites")
