@@ -21,14 +21,11 @@ class Call:
 
     skill: Skill
     image: bytes | DecodedImage | None = field(repr=False)
-    arguments: Mapping[str, Any]
-    """Keyword arguments of the skill's method of `VisionModel`."""
+    arguments: Mapping[str, Any]  # keyword arguments of the skill's method of `VisionModel`
     stream: bool = False
-    deadline_s: float | None = None
-    """Seconds from the call; None for the server's own deadline."""
+    deadline_s: float | None = None  # seconds from the call; None for the server's own deadline
     cache_salt: str | None = None
-    caller: str | None = None
-    """The tenant, or the client's address where there are no keys: callers get shares of what is scarce."""
+    caller: str | None = None  # the tenant, or the client's address where there are no keys
     realtime: bool = False
     strict: bool = False
 

@@ -13,11 +13,8 @@ from photonlite.config import EngineConfig, ImageLimits
 from photonlite.server.config import ServerConfig
 from photonlite.settings import settings_of
 
-CLIENT_CLOSED = 499
-"""Logged for a client that went away, which does not receive it."""
-
-UNFORESEEN = 500
-"""The server's own fault: the details go to the log, not to the client."""
+CLIENT_CLOSED = 499  # logged for a client that went away, which does not receive it
+UNFORESEEN = 500  # the server's own fault: the details go to the log, not to the client
 
 
 class HttpError(Exception):
@@ -122,9 +119,9 @@ def _of_routing(error: HTTPException) -> HttpError:
     return HttpError(error.status_code, str(error.detail), headers=headers)
 
 
-_ENGINE_FLAGS: Final = {name: f"--engine {name}=VALUE" for name in settings_of(EngineConfig)}
-_IMAGE_FLAGS: Final = {name: setting.flag for name, setting in settings_of(ImageLimits).items()}
-
+_FLAGS: Final = {name: f"--engine {name}=VALUE" for name in settings_of(EngineConfig)} | {
+    name: setting.flag for name, setting in settings_of(ImageLimits).items()
+}
 _LIMITED: Final = (errors.CapacityError, errors.GrammarError, errors.ImageTooLargeError, errors.ImageTimeoutError)
 """Errors whose messages name the setting of their limit."""
 
@@ -134,7 +131,7 @@ def _flags_for(error: BaseException) -> list[str]:
     if isinstance(error, errors.DeadlineError | TimeoutError) and not isinstance(error, _LIMITED):
         return [settings_of(ServerConfig)["deadline_s"].flag]
     words = re.findall(r"[a-z_]+", str(error)) if isinstance(error, _LIMITED) else []
-    return [flag for name, flag in (_ENGINE_FLAGS | _IMAGE_FLAGS).items() if name in words]
+    return [flag for name, flag in _FLAGS.items() if name in words]
 
 
 def _with_flags(message: str, flags: list[str]) -> str:

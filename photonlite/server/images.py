@@ -19,8 +19,7 @@ from photonlite.server.limits.limiter import Hold
 
 _DATA_URI = re.compile(r"data:[^,]{0,200},", re.IGNORECASE)
 _SHOWN = 40
-_POLL_S = 0.5
-"""Seconds between checks whether an event loop that does not answer has ended."""
+_POLL_S = 0.5  # seconds between checks whether an event loop that does not answer has ended
 _SPACE = "\r\n\t "  # some encoders break lines
 
 KEPT_BYTES: Final = 7
@@ -52,26 +51,20 @@ class RequestImages:
             return data
         hold.resize(2 * len(data))  # a copy in shared memory, and what a codec may copy
         loop = asyncio.get_running_loop()
-
-        def admit(needed: int) -> None:
-            _call_on(loop, partial(hold.resize, needed))
-
-        decoded = await self._pool.adecode(data, admit)
+        decoded = await self._pool.adecode(data, lambda needed: _call_on(loop, partial(hold.resize, needed)))
         hold.resize(KEPT_BYTES * decoded.size[0] * decoded.size[1])
         return decoded
 
 
-def _call_on(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+def _call_on(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
     """Call a function on an event loop from another thread, and wait; raises what it raises."""
-    done: Future[None] = Future()
+    done: Future[object] = Future()
 
     def call() -> None:
         try:
-            work()
+            done.set_result(work())
         except BaseException as error:
             done.set_exception(error)
-        else:
-            done.set_result(None)
 
     loop.call_soon_threadsafe(call)
     while not wait([done], timeout=_POLL_S).done:

@@ -31,8 +31,7 @@ from photonlite.server.transport.fetch import fetch
 from photonlite.server.transport.logs import count_tokens, request_id
 from photonlite.server.transport.streams import ClientWatch, WatchedStream
 
-_LEAST_S = 1e-6
-"""Deadline of a call whose time is over: it ends with the error of its deadline."""
+_LEAST_S = 1e-6  # deadline of a call whose time is over: it ends with the error of its deadline
 
 
 class Ingress:

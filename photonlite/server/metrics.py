@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
 _MOST_KEYS = 1000
 
-UNMATCHED = "(none)"
-"""Label of paths without a route, which are the client's own words, and of a missing key."""
+UNMATCHED = "(none)"  # label of paths without a route, which are the client's own words, and of a missing key
 
 
 class HttpMetrics:

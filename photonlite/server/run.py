@@ -23,7 +23,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import IO, Final, TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
 
 import uvicorn
 from starlette.applications import Starlette
@@ -43,26 +43,17 @@ from photonlite.server.transport.listening import allow_files, listen
 from photonlite.server.transport.logs import LOGGER, json_lines, library_messages, log
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ENGINE_DIED = 70
-"""Exit code of a server whose engine has died (EX_SOFTWARE of sysexits.h): start it again."""
-_TELLING_S = 5
-"""Seconds in which open requests get their errors when the engine has died."""
-_CLOSING_S = 1
-"""Seconds that responses have at least to reach their clients."""
-_STUCK_S = 5
-"""Seconds after draining at which a process that still runs has a stuck thread."""
+ENGINE_DIED = 70  # exit code of a server whose engine has died (EX_SOFTWARE of sysexits.h): start it again
+_TELLING_S = 5  # seconds in which open requests get their errors when the engine has died
+_CLOSING_S = 1  # seconds that responses have at least to reach their clients
+_STUCK_S = 5  # seconds after draining at which a process that still runs has a stuck thread
 _RELOAD: Final = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # Windows has none
 
 
 class Hooks(TypedDict, total=False):
-    on_start: Callable[[str, int], None] | None
-    """Called with the address and the port as soon as requests are answered."""
-
-    reload: Callable[[], ServerConfig] | None
-    """Called at each SIGHUP; returns settings whose keys are used from then on."""
-
-    guard: Callable[[float], None] | None
-    """Called when the server begins to stop, with the seconds after which it must be gone; see `end_process_in`."""
+    on_start: Callable[[str, int], None] | None  # called with address and port as soon as requests are answered
+    reload: Callable[[], ServerConfig] | None  # called at each SIGHUP; the keys that it returns are used from then on
+    guard: Callable[[float], None] | None  # called when stopping, with the seconds until the process must be gone
 
 
 def serve(
@@ -120,12 +111,8 @@ def end_process_in(seconds: float) -> None:
 
     Works whatever threads do, also if one never releases the GIL.
     """
-    file = open(os.dup(sys.stderr.fileno()), "w")  # noqa: SIM115 - needed until the end of the process
-    _kept.append(file)
-    faulthandler.dump_traceback_later(seconds, exit=True, file=file)
-
-
-_kept: list[IO[str]] = []
+    stderr = os.dup(sys.stderr.fileno())  # stays open until the end of the process
+    faulthandler.dump_traceback_later(seconds, exit=True, file=stderr)
 
 
 class DrainingServer(uvicorn.Server):

@@ -11,6 +11,7 @@ The parts of a message are joined by line ends. The image may stand in any of th
 it again with every turn is understood.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -287,7 +288,8 @@ class Usage(BaseModel):
     total_tokens: Count
 
     @classmethod
-    def of(cls, metrics: Metrics | None) -> "Usage":
+    def of(cls, result: Mapping[str, Any]) -> "Usage":
+        metrics: Metrics | None = getattr(result, "metrics", None)
         prompt, output = (metrics.prompt_tokens, metrics.output_tokens) if metrics else (0, 0)
         return cls(prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output)
 

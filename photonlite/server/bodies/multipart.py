@@ -8,8 +8,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from photonlite.server.errors import HttpError
 
 _MOST_PARTS: Final = 32
-_BOUNDARY: Final = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{1,70}")
-"""What RFC 2046 allows in a boundary."""
+_BOUNDARY: Final = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{1,70}")  # what RFC 2046 allows in a boundary
 
 
 def read_form(content_type: str, body: bytes) -> tuple[list[bytes], dict[str, str]]:

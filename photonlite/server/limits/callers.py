@@ -17,12 +17,8 @@ from starlette.requests import HTTPConnection
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 
-PROTOCOL = "photonlite"
-"""Subprotocol of the real-time socket."""
-
-KEY_PROTOCOL = "photonlite-key."
-"""Prefix of the subprotocol that holds a key: a page cannot set headers of a WebSocket."""
-
+PROTOCOL = "photonlite"  # subprotocol of the real-time socket
+KEY_PROTOCOL = "photonlite-key."  # prefix of the subprotocol that holds a key: a page cannot set headers of a WebSocket
 _HOST: Final = re.compile(r"(\[[0-9a-f:.%]+\]|[^\[\]:]*)(?::\d*)?", re.I)
 
 
@@ -126,14 +122,11 @@ def _key_of(connection: HTTPConnection) -> str | None:
     return None
 
 
-_FREE: Final = 3
-"""Wrong keys in a row that are refused at once: typing errors."""
+_FREE: Final = 3  # wrong keys in a row that are refused at once: typing errors
 _FIRST_S: Final = 0.25
 _MOST_S: Final = 8.0
-_FORGOTTEN_S: Final = 300.0
-"""Seconds after which an address's wrong keys are forgotten."""
-_ADDRESSES: Final = 10_000
-"""Addresses that are remembered, those with the latest wrong keys."""
+_FORGOTTEN_S: Final = 300.0  # seconds after which an address's wrong keys are forgotten
+_ADDRESSES: Final = 10_000  # addresses that are remembered, those with the latest wrong keys
 _WAITING: Final = 16
 """Refusals to one address that wait at a time; more are sent at once, so that they hold no connections."""
 

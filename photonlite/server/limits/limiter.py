@@ -13,11 +13,8 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.errors import CLIENT_CLOSED, HttpError
 from photonlite.server.limits.callers import Caller
 
-_GREED: Final = 7
-"""How many times the free part a caller may hold: alone, seven eighths of the resource."""
-
-_CALLERS: Final = 10_000
-"""Callers whose rate is remembered; the one that has been silent longest is forgotten first."""
+_GREED: Final = 7  # how many times the free part a caller may hold: alone, seven eighths of the resource
+_CALLERS: Final = 10_000  # callers whose rate is remembered; the one that has been silent longest is forgotten first
 
 
 def may_hold(held: int, free: int, weight: float = 1.0) -> bool:

@@ -29,21 +29,14 @@ from typing import Any, Final, NamedTuple
 from photonlite.server.calls import Call
 from photonlite.server.limits.callers import Caller
 
-_PRESENT_S: Final = 60.0
-"""Seconds after its last answer for which a caller counts as present."""
-_MOST_ABSENT: Final = 1024
-"""Callers without a request that are remembered."""
-_LEAD_S: Final = 0.5
-"""Engine seconds by which real-time requests of a caller may be ahead of others."""
-_MEMORY: Final = 64
-"""Number of answers after which the weight of an older one has fallen to about a third."""
-_FEW: Final = 3.0
-"""Requests inside the engine from which on they count as many."""
-_ENOUGH: Final = 4
-"""Answers that a mean needs."""
+_PRESENT_S: Final = 60.0  # seconds after its last answer for which a caller counts as present
+_MOST_ABSENT: Final = 1024  # callers without a request that are remembered
+_LEAD_S: Final = 0.5  # engine seconds by which real-time requests of a caller may be ahead of others
+_MEMORY: Final = 64  # number of answers after which the weight of an older one has fallen to about a third
+_FEW: Final = 3.0  # requests inside the engine from which on they count as many
+_ENOUGH: Final = 4  # answers that a mean needs
 _MARGIN: Final = 1.1
-_SPREADS: Final = 3.0
-"""Standard deviations that an upper estimate adds: one in fifty exponential values is larger."""
+_SPREADS: Final = 3.0  # standard deviations that an upper estimate adds: one in fifty exponential values is larger
 
 
 class Kind(NamedTuple):
@@ -141,11 +134,7 @@ class Crowding:
 class Turn:
     """One request's turn.
 
-    Attributes:
-        granted: Done once the request may enter the engine; its result is whether it goes before bulk work there.
-        charged: Engine seconds that its caller was charged in advance.
-        entered: Value of `EngineTurns._work` when it entered the engine; None while it waits.
-        begun: The same by the clock.
+    `granted` is done once the request may enter the engine; its result is whether it goes before bulk work there.
     """
 
     def __init__(self, line: "_Line", kind: Kind, realtime: bool) -> None:
@@ -153,9 +142,9 @@ class Turn:
         self.kind = kind
         self.realtime = realtime
         self.granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.charged = 0.0
-        self.entered: float | None = None
-        self.begun = 0.0
+        self.charged = 0.0  # engine seconds that its caller was charged in advance
+        self.entered: float | None = None  # value of `EngineTurns._work` when it entered the engine
+        self.begun = 0.0  # the same by the clock
         self.left = False
 
 
@@ -191,13 +180,11 @@ class EngineTurns:
         self._costs = Costs()
         self._crowding: dict[Kind, Crowding] = {}
         self._busy: dict[str, _Line] = {}
+        # Callers without requests, in the order in which they left: seconds used, time of leaving.
         self._absent: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Callers without requests, in the order in which they left: seconds used, time of leaving."""
         self._inside: set[Turn] = set()
-        self._least = 0.0
-        """Smallest `used` of busy callers; it never decreases."""
-        self._work = 0.0
-        """Engine seconds used by a hypothetical request that was inside all the time."""
+        self._least = 0.0  # smallest `used` of busy callers; it never decreases
+        self._work = 0.0  # engine seconds used by a hypothetical request that was inside all the time
         self._at = clock()
 
     def join(self, caller: Caller, kind: Kind, *, realtime: bool = False) -> Turn:

@@ -61,8 +61,7 @@ _REASONS: Final = {
 _RETRY_AFTER: Final[Json] = {
     "Retry-After": {"schema": {"type": "integer", "minimum": 0}, "description": "Seconds after which to try again."}
 }
-_ADMISSION: Final = (401, 403, 421, 429, 503)
-"""Statuses with which a request may be turned away before it is read."""
+_ADMISSION: Final = (401, 403, 421, 429, 503)  # statuses with which a request may be turned away before it is read
 _ANSWERING: Final = (400, 401, 403, 404, 408, 413, 415, 421, 422, 429, 500, 503, 504)
 """Statuses with which a request for an answer may end."""
 _CONVERSATION: Final = (

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from photonlite.server.bodies.base import Json
 from photonlite.server.bodies.reading import read_skill_request
 from photonlite.server.bodies.skills import outcome_of
 from photonlite.server.calls import SKILLS, Call, Skill
@@ -36,7 +35,12 @@ async def _handle(ingress: Ingress, skill: Skill, request: Request) -> Response:
         outline = {"path": first.get("path", ""), "bbox": first.get("bbox")}
         if not streamed:
             return JSONResponse({**answer, **outline})
-        return Response(b"".join(_outline_events(outline, answer)), media_type=EventResponse.media_type)
+        events = (
+            {"type": "bbox", "bbox": outline["bbox"]},
+            {"type": "path_delta", "chunk": outline["path"], "completed": False},
+            {"type": "final", "completed": True, **outline, **answer},
+        )
+        return Response(b"".join(map(event, events)), media_type=EventResponse.media_type)
 
 
 async def _read_call(ingress: Ingress, skill: Skill, request: Request, permit: Permit) -> tuple[Call, bool]:
@@ -60,11 +64,3 @@ async def _text_events(stream: WatchedStream, permit: Permit) -> AsyncGenerator[
     result = stream.result
     more = {name: result[name] for name in ("reasoning", "scores") if name in result}
     yield event({"chunk": "", "completed": True, **more, **outcome_of(result), "request_id": permit.id})
-
-
-def _outline_events(outline: Json, answer: Json) -> list[bytes]:
-    return [
-        event({"type": "bbox", "bbox": outline["bbox"]}),
-        event({"type": "path_delta", "chunk": outline["path"], "completed": False}),
-        event({"type": "final", "completed": True, **outline, **answer}),
-    ]

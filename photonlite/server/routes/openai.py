@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from photonlite.results import Metrics
 from photonlite.server.bodies import chat
 from photonlite.server.bodies.base import Json, validate
 from photonlite.server.bodies.reading import media_type, read_json_object
@@ -105,9 +104,7 @@ async def _answer(
     stop = StopSequences(asked.stop)
     text = stop.feed(result.get("text", result["answer"])) + stop.flush()  # of an object, the JSON
     choice = chat.ChatChoice(message=chat.ChatAnswer(content=text), finish_reason=_reason(stop, result))
-    return JSONResponse(
-        chat.ChatCompletion(**head, choices=[choice], usage=chat.Usage.of(_metrics(result))).model_dump()
-    )
+    return JSONResponse(chat.ChatCompletion(**head, choices=[choice], usage=chat.Usage.of(result)).model_dump())
 
 
 async def _events(stream: WatchedStream, asked: chat.ChatCompletionRequest, head: Json) -> AsyncGenerator[bytes, None]:
@@ -134,13 +131,9 @@ async def _events(stream: WatchedStream, asked: chat.ChatCompletionRequest, head
         yield piece(rest)
     yield chunk([chat.ChunkChoice(delta={}, finish_reason=_reason(stop, stream.result))])
     if asked.include_usage:
-        yield chunk([], chat.Usage.of(_metrics(stream.result)))
+        yield chunk([], chat.Usage.of(stream.result))
     yield event("[DONE]")
 
 
 def _reason(stop: StopSequences, result: Mapping[str, Any]) -> Literal["stop", "length"]:
     return "length" if not stop.met and getattr(result, "finish_reason", None) == "length" else "stop"
-
-
-def _metrics(result: Mapping[str, Any]) -> Metrics | None:
-    return getattr(result, "metrics", None)

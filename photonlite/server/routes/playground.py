@@ -5,7 +5,6 @@ Nothing outside the server is named: the page works offline, and its Content-Sec
 
 import gzip
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -42,48 +41,37 @@ _HEADERS: Final = {
 }
 
 
-@dataclass(frozen=True)
 class Asset:
-    body: bytes
-    packed: bytes | None
-    """With gzip; None where that gains nothing."""
-    media_type: str
-    tag: str
-    """A weak ETag without its W/: the same for the same bytes, packed or not."""
+    """A file of the page, with gzip too where that gains something.
 
-    def response(self, request: Request) -> Response:
+    Its weak ETag is the same for the same bytes, packed or not.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.body = path.read_bytes()
+        self._packed = None if path.suffix == ".webp" else gzip.compress(self.body, mtime=0)
+        self._media_type = _TYPES[path.suffix]
+        self._tag = f'"{hashlib.sha256(self.body).hexdigest()[:20]}"'
+
+    async def send(self, request: Request) -> Response:
         """Return the file, or 304 where the browser has it already."""
-        headers = {**_HEADERS, "ETag": f"W/{self.tag}"}
+        headers = {**_HEADERS, "ETag": f"W/{self._tag}"}
         known = (tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(","))
-        if self.tag in known:
+        if self._tag in known:
             return Response(status_code=304, headers=headers)
-        headers["Content-Type"] = self.media_type
-        if self.packed is None or "gzip" not in request.headers.get("accept-encoding", ""):
+        headers["Content-Type"] = self._media_type
+        if self._packed is None or "gzip" not in request.headers.get("accept-encoding", ""):
             return Response(self.body, headers=headers)
-        return Response(self.packed, headers={**headers, "Content-Encoding": "gzip"})
+        return Response(self._packed, headers={**headers, "Content-Encoding": "gzip"})
 
 
 @cache
 def assets() -> dict[str, Asset]:
     """Return the page's files by their path below `static/`."""
-    return {path.relative_to(STATIC).as_posix(): _read(path) for path in STATIC.rglob("*") if path.suffix in _TYPES}
+    return {path.relative_to(STATIC).as_posix(): Asset(path) for path in STATIC.rglob("*") if path.suffix in _TYPES}
 
 
 def routes() -> list[BaseRoute]:
     """Return `/` and `/static/...`, which need no key: they hold no secret, and the API checks keys itself."""
-    files = assets()
-    paths = {"/": files["index.html"]} | {f"/static/{name}": asset for name, asset in files.items()}
-    return [_route(path, asset) for path, asset in paths.items()]
-
-
-def _route(path: str, asset: Asset) -> Route:
-    async def send(request: Request) -> Response:
-        return asset.response(request)
-
-    return Route(path, send, methods=["GET"])
-
-
-def _read(path: Path) -> Asset:
-    body = path.read_bytes()
-    packed = None if path.suffix == ".webp" else gzip.compress(body, mtime=0)
-    return Asset(body, packed, _TYPES[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:20]}"')
+    paths = {"/": assets()["index.html"]} | {f"/static/{name}": asset for name, asset in assets().items()}
+    return [Route(path, asset.send, methods=["GET"]) for path, asset in paths.items()]

@@ -53,13 +53,10 @@ from photonlite.server.transport.logs import log_unforeseen
 GOING_AWAY: Final = 1001
 IDLE: Final = 1008
 
-MAX_TEXT: Final = 65_536
-"""Characters of a text message."""
-
+MAX_TEXT: Final = 65_536  # characters of a text message
 _WINDOW: Final = 300
 _MOST_UNSENT: Final = 64
-_POLL_S: Final = 0.2
-"""Seconds between checks whether the server drains, or no frames come."""
+_POLL_S: Final = 0.2  # seconds between checks whether the server drains, or no frames come
 _RAW: Final = b"RGB8"
 _HEADER: Final = struct.Struct("<4sII")
 _NO_TASK: Final = 'send a text message first that names a task: {"task": "detect", "object": "mug"}'
@@ -234,11 +231,12 @@ def read_frame(data: bytes) -> bytes:
     if not data.startswith(_RAW):
         return data
     if len(data) < _HEADER.size:
-        raise _misshapen(f"the frame ends inside its header: {_HEADER.size} bytes come before the pixels")
+        reason = f"the frame ends inside its header: {_HEADER.size} bytes come before the pixels"
+        raise HttpError(400, reason, code="invalid_frame")
     _, width, height = _HEADER.unpack_from(data)
     if not width or not height or len(data) - _HEADER.size != 3 * width * height:
         sizes = f"{width}x{height} pixels take {3 * width * height} bytes, and {len(data) - _HEADER.size} came"
-        raise _misshapen(f"the frame's header does not fit its pixels: {sizes}")
+        raise HttpError(400, f"the frame's header does not fit its pixels: {sizes}", code="invalid_frame")
     # A PPM file is the same pixels behind another header.
     return b"P6 %d %d 255\n" % (width, height) + memoryview(data)[_HEADER.size :]
 
@@ -253,10 +251,6 @@ def _result_message(result: FrameResult) -> Json:
         "met_deadline": result.met_deadline,
         **outcome_of(result.result),
     }
-
-
-def _misshapen(message: str) -> HttpError:
-    return HttpError(400, message, code="invalid_frame")
 
 
 def _milliseconds(seconds: float) -> float:

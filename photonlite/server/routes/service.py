@@ -16,9 +16,7 @@ from photonlite.server.ingress import Ingress
 from photonlite.server.limits.callers import identify
 from photonlite.server.metrics import HttpMetrics
 
-STALLED_S = 30.0
-"""Seconds without a tick after which an engine counts as stuck: longer than any step takes."""
-
+STALLED_S = 30.0  # seconds without a tick after which an engine counts as stuck: longer than any step takes
 _DEAD = "the engine has stopped: the server ends, and has to be started again"
 _PREFIX = "photonlite_engine_"
 
@@ -69,34 +67,27 @@ class EngineCollector(Collector):
         yield GaugeMetricFamily("photonlite_draining", "1 while the server stops.", float(ingress.draining))
         for name, value in ingress.images.gauges.items():
             yield GaugeMetricFamily(f"photonlite_{name}", "Of the processes that decode images.", value)
-        yield from engine_metrics(ingress.model)
-
-
-def engine_metrics(model: ServedModel) -> Iterator[Metric]:
-    yield GaugeMetricFamily(f"{_PREFIX}alive", "1 while the engine answers.", float(model.alive))
-    yield GaugeMetricFamily(f"{_PREFIX}last_tick_seconds", "Since its last sign of life.", model.last_tick_s)
-    snapshot = model.metrics()
-    for name, value in snapshot["counters"].items():
-        yield _family(CounterMetricFamily, name, value)
-    for name, value in snapshot["gauges"].items():
-        yield _family(GaugeMetricFamily, name, value)
-    for name, histogram in snapshot["histograms"].items():
-        buckets = [(bound, float(count)) for bound, count in histogram["buckets"].items()]
-        yield HistogramMetricFamily(_named(name), _described(name), buckets=buckets, sum_value=histogram["sum"])
+        model = ingress.model
+        yield GaugeMetricFamily(f"{_PREFIX}alive", "1 while the engine answers.", float(model.alive))
+        yield GaugeMetricFamily(f"{_PREFIX}last_tick_seconds", "Since its last sign of life.", model.last_tick_s)
+        snapshot = model.metrics()
+        for kind, values in ((CounterMetricFamily, snapshot["counters"]), (GaugeMetricFamily, snapshot["gauges"])):
+            for name, value in values.items():
+                yield _family(kind, name, value)
+        for name, histogram in snapshot["histograms"].items():
+            buckets = [(bound, float(count)) for bound, count in histogram["buckets"].items()]
+            yield HistogramMetricFamily(*_described(name), buckets=buckets, sum_value=histogram["sum"])
 
 
 def _family(kind: type[CounterMetricFamily] | type[GaugeMetricFamily], name: str, value: Any) -> Metric:
     if not isinstance(value, Mapping):
-        return kind(_named(name), _described(name), value)
-    family = kind(_named(name), _described(name), labels=("kind",))
+        return kind(*_described(name), value)
+    family = kind(*_described(name), labels=("kind",))
     for label, count in sorted(value.items()):
         family.add_metric((str(label),), float(count))
     return family
 
 
-def _named(name: str) -> str:
-    return _PREFIX + (f"{name[:-2]}_seconds" if name.endswith("_s") else name)
-
-
-def _described(name: str) -> str:
-    return f"EngineMetrics.{name} of photonlite."
+def _described(name: str) -> tuple[str, str]:
+    """Return the name of a metric, with its unit in full, and its description."""
+    return _PREFIX + (f"{name[:-2]}_seconds" if name.endswith("_s") else name), f"EngineMetrics.{name} of photonlite."

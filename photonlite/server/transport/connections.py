@@ -41,12 +41,9 @@ MAX_HEADER_BYTES = 32 * 1024
 _NO_UTF8: Final = 1007
 _TRY_LATER: Final = 1013
 
-PROBES: Final = ("/health", "/ready", "/metrics")
-"""Paths that are answered however many connections are open."""
-
+PROBES: Final = ("/health", "/ready", "/metrics")  # paths that are answered however many connections are open
 _RESERVED: Final = 16
-_RESERVE_S: Final = 1.0
-"""Seconds in which a reserved connection must send headers."""
+_RESERVE_S: Final = 1.0  # seconds in which a reserved connection must send headers
 
 
 def join_reserve(reserve: dict[Any, None], connection: Any) -> None:

@@ -32,8 +32,7 @@ _TRANSLATED = [
 ]
 """Prefixes that a gateway translates to IPv4: web hosts are not there, and the gateway may lead inside."""
 
-_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
-"""Middle of an IPv6 address, bits 64 to 95, whose last 32 bits are an IPv4 address."""
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)  # middle of an IPv6 address, bits 64 to 95, whose last 32 bits are an IPv4 address
 
 
 def check_url(url: str, hosts: tuple[str, ...]) -> SplitResult:

@@ -28,11 +28,8 @@ from photonlite.server.errors import UNFORESEEN, HttpError
 
 LOGGER = logging.getLogger("photonlite.server")
 
-_WAITING = 10_000
-"""Lines that may wait for a slow reader; further ones are dropped and counted."""
-
-_LONGEST: Final = 300
-"""Characters of a library's message in the log."""
+_WAITING = 10_000  # lines that may wait for a slow reader; further ones are dropped and counted
+_LONGEST: Final = 300  # characters of a library's message in the log
 
 
 def request_id(scope: Scope) -> str:
@@ -86,7 +83,17 @@ def json_lines(stream: IO[str]) -> Iterator[None]:
         handler.close()
 
 
-class JsonFormatter(logging.Formatter):
+class _LineHandler(logging.Handler):
+    """Hands lines of JSON to a thread that writes them: a full pipe must not block the event loop."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        super().__init__()
+        self._stream = stream
+        self._lines: queue.Queue[str | None] = queue.Queue(_WAITING)
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._write, name="photonlite-log", daemon=True)
+        self._thread.start()
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")}
         line["event"] = record.getMessage().strip()
@@ -94,21 +101,8 @@ class JsonFormatter(logging.Formatter):
             line["level"] = record.levelname.lower()
         line |= getattr(record, "fields", {})
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = logging.Formatter().formatException(record.exc_info)
         return json.dumps(line)
-
-
-class _LineHandler(logging.Handler):
-    """Hands lines to a thread that writes them: a full pipe must not block the event loop."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        super().__init__()
-        self.setFormatter(JsonFormatter())
-        self._stream = stream
-        self._lines: queue.Queue[str | None] = queue.Queue(_WAITING)
-        self._dropped = 0
-        self._thread = threading.Thread(target=self._write, name="photonlite-log", daemon=True)
-        self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

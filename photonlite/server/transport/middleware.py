@@ -1,7 +1,6 @@
 """Middleware around every route: the log line and its id, and errors as JSON."""
 
 import asyncio
-import contextlib
 import time
 from contextlib import suppress
 from typing import Any, Final
@@ -17,12 +16,8 @@ from photonlite.server.limits.callers import WrongKeyDelay, check_host, identify
 from photonlite.server.metrics import UNMATCHED, HttpMetrics
 from photonlite.server.transport.logs import log, log_unforeseen, request_id
 
-_INTERNAL_ERROR: Final = 1011
-"""Close code of a WebSocket whose handler failed."""
-
-_LINGER_S: Final = 2.0
-"""Seconds for which a client whose request was refused may go on sending it."""
-
+_INTERNAL_ERROR: Final = 1011  # close code of a WebSocket whose handler failed
+_LINGER_S: Final = 2.0  # seconds for which a client whose request was refused may go on sending it
 _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 
@@ -59,9 +54,12 @@ class AccessLog:
         status = exchange.status or (CLIENT_CLOSED if exchange.gone else 500)
         route: Any = getattr(scope.get("route"), "path", None) or UNMATCHED
         method = str(scope.get("method", "GET"))  # a WebSocket begins as a GET
-        key, tokens = self._key(scope), scope["state"].get("tokens", (0, 0))
-        duration = seconds if is_http else None
-        self._http.ended(route, status, duration, exchange.received, exchange.sent, key, tokens)
+        tokens = scope["state"].get("tokens", (0, 0))
+        key = None
+        with suppress(HttpError):
+            tenant = identify(HTTPConnection(scope), self._config).tenant
+            key = tenant and tenant[:8]
+        self._http.ended(route, status, seconds if is_http else None, exchange.received, exchange.sent, key, tokens)
         more = {} if not is_http or (exchange.complete and not exchange.gone) else {"complete": False}
         log(
             "request" if is_http else "websocket",
@@ -78,12 +76,6 @@ class AccessLog:
             key=key,
             **more,
         )
-
-    def _key(self, scope: Scope) -> str | None:
-        with contextlib.suppress(HttpError):
-            tenant = identify(HTTPConnection(scope), self._config).tenant
-            return None if tenant is None else tenant[:8]
-        return None
 
 
 class ErrorResponses:

@@ -6,8 +6,8 @@ MUTANTS = [
     Mutant(
         "memory: what decoding takes is not held",
         "server/images.py",
-        "            _call_on(loop, partial(hold.resize, needed))\n",
-        "            pass\n",
+        "lambda needed: _call_on(loop, partial(hold.resize, needed))",
+        "lambda needed: None",
         "tests/server/test_images.py",
     ),
     Mutant(
