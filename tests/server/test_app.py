@@ -56,7 +56,7 @@ def test_bodies_are_limited_on_every_route(route: Route) -> None:
     assert (answer.status, answer.code) == (413, "body_too_large")
 
 
-def test_paths_and_methods_that_there_are_not_are_errors_of_the_same_shape() -> None:
+def test_unknown_paths_and_methods_have_the_same_error_shape() -> None:
     app = server()
     nowhere = run(post(app, "/v1/nothing", b""))
     assert (nowhere.status, nowhere.code) == (404, "unknown_path")
@@ -77,7 +77,7 @@ def test_pages_of_named_origins_may_read_answers_and_errors() -> None:
     assert "access-control-allow-origin" not in run(post(server(), "/v1/caption", {"image_url": DATA_URI})).headers
 
 
-def test_any_failure_of_the_model_is_json_and_gives_its_place_back() -> None:
+def test_a_model_failure_is_json_and_releases_its_permit() -> None:
     for error in (PhotonliteError("x"), KeyError("x"), RuntimeError("CUDA")):
         app = server(FakeModel(error))
         answer = run(post(app, "/v1/caption", {"image_url": DATA_URI}))

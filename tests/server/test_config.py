@@ -13,7 +13,7 @@ def test_loopback_needs_no_keys(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "robot.local", "localhost.example.com"])
-def test_beyond_loopback_there_must_be_keys_or_a_wish(host: str) -> None:
+def test_beyond_loopback_keys_or_expose_are_required(host: str) -> None:
     with pytest.raises(SettingsError, match=r"--api-key-file.*--expose"):
         ServerConfig(host=host)
 
@@ -50,13 +50,13 @@ def test_beyond_loopback_there_must_be_keys_or_a_wish(host: str) -> None:
         ("cors_origins", ("https://example.com/page",)),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(name: str, value: Any) -> None:
+def test_invalid_settings_are_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=f"'{name}'"):
         ServerConfig(**{name: value})
 
 
 @pytest.mark.parametrize("key", ["", "two words", "schlüssel", "line\n"])
-def test_a_key_that_no_header_carries_is_refused_and_not_quoted(key: str) -> None:
+def test_a_key_that_no_header_can_carry_is_refused_and_not_quoted(key: str) -> None:
     with pytest.raises(SettingsError) as caught:
         ServerConfig(api_keys=("fine-key", key))
 

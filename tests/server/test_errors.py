@@ -67,7 +67,7 @@ def test_no_error_of_photonlite_is_unforeseen() -> None:
     assert unforeseen == []
 
 
-def test_a_path_and_a_method_that_there_are_not_say_what_there_is() -> None:
+def test_errors_of_routing_say_what_exists() -> None:
     assert "/docs" in to_http(HTTPException(404)).message
     refused = to_http(HTTPException(405, headers={"Allow": "POST"}))
     assert "POST" in refused.message
@@ -95,7 +95,7 @@ def test_an_error_about_a_limit_names_the_flag_that_raises_it(name: str) -> None
         (TimeoutError("too late"), "--deadline-seconds"),
     ],
 )
-def test_errors_of_the_library_are_given_the_servers_flag(error: Exception, flag: str) -> None:
+def test_errors_of_the_library_name_the_flag_of_the_server(error: Exception, flag: str) -> None:
     assert to_http(error).message == f"{error} (this server's limit: {flag} changes it)"
 
 

@@ -119,7 +119,7 @@ def crowd(clients: int) -> Callable[[Site], Coroutine[Any, Any, None]]:
 @pytest.mark.long
 @pytest.mark.parametrize("batching", CAPACITY)
 @pytest.mark.parametrize("greedy", ["eight times as much as there is", "300 clients"])
-def test_with_a_greedy_caller_the_wait_of_another_one_at_most_doubles(batching: float, greedy: str) -> None:
+def test_a_greedy_caller_at_most_doubles_the_wait_of_another(batching: float, greedy: str) -> None:
     def light(site: Site) -> Coroutine[Any, Any, None]:
         return repeat(site, "light", 1, 10, 0.2)
 
@@ -130,7 +130,7 @@ def test_with_a_greedy_caller_the_wait_of_another_one_at_most_doubles(batching: 
 
 
 @pytest.mark.parametrize("batching", CAPACITY)
-def test_with_a_greedy_caller_another_one_that_wants_its_share_gets_it(batching: float) -> None:
+def test_another_caller_gets_its_share_beside_a_greedy_one(batching: float) -> None:
     def busy(site: Site) -> Coroutine[Any, Any, None]:
         return repeat(site, "light", 16, 10, 0.2)
 
@@ -159,7 +159,7 @@ LENGTHS: dict[str, Callable[[random.Random], float]] = {
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_under_ten_times_as_much_as_there_is_what_is_accepted_is_answered(length: str) -> None:
+def test_accepted_requests_are_answered_under_tenfold_overload(length: str) -> None:
     async def load(site: Site) -> None:
         await arrive(site, "greedy", 0.3, 300, LENGTHS[length])
         site.ends.clear()
@@ -175,7 +175,7 @@ def test_under_ten_times_as_much_as_there_is_what_is_accepted_is_answered(length
     assert len({retry for _, retry in refused}) > 1
 
 
-def test_who_comes_back_after_retry_after_finds_a_place_soon() -> None:
+def test_retrying_after_retry_after_succeeds_soon() -> None:
     tries = []
 
     async def main() -> None:
@@ -193,7 +193,7 @@ def test_who_comes_back_after_retry_after_finds_a_place_soon() -> None:
     assert tries[0] <= 3
 
 
-def test_an_engine_that_was_slow_for_a_while_is_filled_again() -> None:
+def test_a_temporarily_slow_engine_is_filled_again() -> None:
     async def main() -> None:
         site = Site.make()
         await repeat(site, "greedy", 4, 20, 0.1)

@@ -70,7 +70,7 @@ def chat(image: bytes) -> tuple[str, bytes, dict[str, str]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("route", [raw, as_json, form, stream, chat])
-def test_its_sender_gets_an_error_and_others_their_answers(route: Route, pool: DecodePool, bomb: bytes) -> None:
+def test_a_hostile_image_fails_its_own_request_only(route: Route, pool: DecodePool, bomb: bytes) -> None:
     fake = FakeModel()
     app = create_app(fake, ServerConfig(), RequestImages(pool))
     refused = run(post(app, *route(bomb)))
@@ -84,7 +84,7 @@ def test_its_sender_gets_an_error_and_others_their_answers(route: Route, pool: D
     assert image.size == (30, 20)
 
 
-def test_a_frame_of_a_socket_gets_its_error(pool: DecodePool, bomb: bytes) -> None:
+def test_a_hostile_frame_gets_an_error(pool: DecodePool, bomb: bytes) -> None:
     fake = FakeModel()
     app = create_app(fake, ServerConfig(port=0), RequestImages(pool))
     with live(fake, app) as server, client(server) as robot:
@@ -129,7 +129,7 @@ def test_stopping_ends_hostile_images_that_are_being_decoded(bomb: bytes) -> Non
         pool.close()
 
 
-def test_workers_are_ready_when_the_server_begins_and_gone_when_it_has_ended() -> None:
+def test_workers_start_and_end_with_the_server() -> None:
     with decoding(ServerConfig(image_workers=1), LIMITS) as images:
         assert images._pool is not None
         (pid,) = images._pool.pids

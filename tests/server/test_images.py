@@ -32,7 +32,7 @@ def test_a_data_uri_is_read_whatever_type_it_declares() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "a.png", "data:", "data:image/png;base64", f"data:{'x' * 300};base64,"])
-def test_what_is_no_data_uri_is_refused(value: str) -> None:
+def test_anything_but_a_data_uri_is_refused(value: str) -> None:
     with pytest.raises(HttpError) as error:
         from_data_uri(value)
     assert (error.value.status, error.value.code) == (400, "invalid_image_url")
@@ -45,7 +45,7 @@ def test_damaged_base64_is_refused(code: str) -> None:
     assert error.value.status == 400
 
 
-def test_what_must_be_fetched_is_told_from_what_holds_its_image() -> None:
+def test_remote_urls_are_told_from_data_uris() -> None:
     assert is_remote("https://a.example/b")
     assert is_remote("HTTP://a.example/b")
     assert not is_remote(DATA_URI)
@@ -83,7 +83,7 @@ def opened(pool: DecodePool | None, data: bytes, ledger: Ledger) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF"])
-def test_the_memory_of_decoding_is_held_before_it_is_taken_and_then_what_is_left(kind: str, pool: DecodePool) -> None:
+def test_decoding_holds_its_peak_before_it_starts_and_the_pixels_after_it(kind: str, pool: DecodePool) -> None:
     data, ledger = encoded((300, 200), kind), Ledger()
     assert opened(pool, data, ledger).size == (300, 200)
     first, peak, kept, end = [size for size in ledger.held[1:] if size != ledger.held[0]] + [ledger.held[-1]]
@@ -117,13 +117,13 @@ def test_a_hostile_image_holds_nothing_once_it_has_its_error(name: str, pool: De
     assert ledger.held[-1] == 0
 
 
-def test_without_a_pool_an_image_holds_the_same_and_is_left_to_the_model() -> None:
+def test_without_a_pool_the_model_decodes_and_the_same_memory_is_held() -> None:
     data, ledger = encoded((300, 200)), Ledger()
     assert opened(None, data, ledger) is data
     assert max(ledger.held) == needed_bytes(data)
 
 
-def test_a_hold_that_has_ended_takes_nothing_more() -> None:
+def test_an_ended_hold_refuses_more_bytes() -> None:
     ledger = Ledger()
     with Hold(cast(Permit, ledger)) as hold:
         hold.resize(10)
@@ -133,7 +133,7 @@ def test_a_hold_that_has_ended_takes_nothing_more() -> None:
     assert (error.value.status, ledger.held[-1]) == (499, 0)
 
 
-def test_a_thread_that_asks_an_event_loop_does_not_wait_for_one_that_has_ended() -> None:
+def test_a_thread_does_not_wait_for_an_ended_event_loop() -> None:
     loop = asyncio.new_event_loop()
     asking = threading.Thread(target=loop.call_soon, args=(loop.stop,))
     with ThreadPoolExecutor(1) as executor:

@@ -52,7 +52,7 @@ async def refusal(awaited: Any) -> HttpError:
     return to_http(caught.value)
 
 
-def test_one_key_of_several_opens_the_door_in_either_header() -> None:
+def test_any_key_is_accepted_in_either_header() -> None:
     app = server(api_keys=("first", "second"))
     for name, value in (
         ("x-moondream-auth", "second"),
@@ -72,7 +72,7 @@ def test_one_key_of_several_opens_the_door_in_either_header() -> None:
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_tenants_share_nothing_that_was_computed_for_them() -> None:
+def test_tenants_have_cache_salts_of_their_own() -> None:
     fake = FakeModel()
     app = server(fake, api_keys=("first", "second"))
     for key in ("first", "second", "first"):
@@ -100,7 +100,7 @@ def test_pages_of_other_sites_are_refused_unless_named() -> None:
         assert run(post(server(**config), "/v1/caption", ASK, {"origin": origin})).status == status, (config, origin)
 
 
-def test_more_than_may_be_open_are_told_to_come_back() -> None:
+def test_requests_beyond_max_open_get_429_with_retry_after() -> None:
     async def main() -> None:
         door = ingress(max_open=1)
         async with await door.admit(request()):
@@ -115,7 +115,7 @@ def test_more_than_may_be_open_are_told_to_come_back() -> None:
     run(main())
 
 
-def test_slow_uploads_of_one_caller_take_no_place_of_a_request_and_leave_room_for_others() -> None:
+def test_slow_uploads_do_not_count_as_open_requests() -> None:
     async def main() -> None:
         door = ingress(max_open=8, api_keys=("greedy", "other"))
         uploads = [await door.admit(request(x_moondream_auth="greedy")) for _ in range(7)]
@@ -191,7 +191,7 @@ def test_the_memory_of_open_requests_is_limited() -> None:
     run(main())
 
 
-def test_an_image_that_is_small_only_until_it_is_decoded_counts_as_what_it_becomes() -> None:
+def test_an_image_counts_with_its_decoded_size() -> None:
     async def main() -> None:
         fake = FakeModel()
         fake.hang()
@@ -215,7 +215,7 @@ def test_an_image_that_is_small_only_until_it_is_decoded_counts_as_what_it_becom
     run(main())
 
 
-def test_the_deadline_is_the_servers_where_the_client_asks_for_more_or_for_none() -> None:
+def test_the_deadline_of_the_server_bounds_that_of_the_client() -> None:
     async def main() -> None:
         fake, clock = FakeModel(), Clock()
         door = ingress(fake, clock, deadline_s=10)
@@ -229,7 +229,7 @@ def test_the_deadline_is_the_servers_where_the_client_asks_for_more_or_for_none(
     run(main())
 
 
-def test_a_backend_that_does_not_keep_the_deadline_is_given_up() -> None:
+def test_a_call_beyond_its_deadline_is_cancelled() -> None:
     async def main() -> None:
         fake, clock = FakeModel(), Clock()
         fake.hang()
@@ -284,7 +284,7 @@ def test_a_url_is_fetched_only_where_its_host_is_named() -> None:
     run(main())
 
 
-def test_a_handler_that_fails_keeps_no_place_for_a_response_that_never_comes() -> None:
+def test_a_failed_handler_closes_a_kept_permit() -> None:
     async def fail(door: Ingress) -> None:
         async with await door.admit(request()) as permit:
             permit.keep()
@@ -340,7 +340,7 @@ BODIES = [
 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
-def test_a_name_that_stands_twice_in_json_is_refused(path: str, body: str) -> None:
+def test_duplicate_names_in_json_are_refused(path: str, body: str) -> None:
     answer = run(post(server(), path, body.encode(), {"content-type": "application/json"}))
 
     assert (answer.status, answer.code) == (400, "duplicate_name")

@@ -9,7 +9,7 @@ KEY = "0123456789abcdef"
 
 
 @pytest.mark.parametrize("mode", [0o660, 0o606, 0o622, 0o602])
-def test_a_file_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+def test_a_key_file_writable_by_others_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "keys"
     path.write_text(KEY)
     path.chmod(mode)
@@ -20,7 +20,7 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> N
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o644])
-def test_a_file_that_others_may_at_most_read_is_taken(tmp_path: Path, mode: int) -> None:
+def test_a_key_file_readable_by_others_is_accepted(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "keys"
     path.write_text(f"# of the robots\n{KEY}\n")
     path.chmod(mode)
@@ -37,7 +37,7 @@ def test_a_key_may_have_a_weight(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rest", ["weight=0", "weight=-1", "weight=two", "weight=inf", "wait=2", "weight=1 weight=2"])
-def test_what_is_no_weight_is_refused_and_not_quoted(tmp_path: Path, rest: str) -> None:
+def test_an_invalid_weight_is_refused_without_quoting_the_line(tmp_path: Path, rest: str) -> None:
     path = tmp_path / "keys"
     path.write_text(f"{KEY * 2}\n{KEY} {rest}\n")
     path.chmod(0o600)

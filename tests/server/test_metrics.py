@@ -1,3 +1,4 @@
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,7 +68,7 @@ def with_unit(name: str) -> str:
     return name.removesuffix("_s") + "_seconds" if name.endswith("_s") else name
 
 
-def test_the_numbers_are_those_of_this_moment() -> None:
+def test_metrics_are_read_at_each_scrape() -> None:
     fake = Busy()
     asked = client(fake)
     assert value(scrape(asked), "photonlite_engine_tokens_total") == 41
@@ -107,7 +108,7 @@ def test_requests_are_counted_by_route_and_status() -> None:
     assert value(samples, "photonlite_http_open") == 1  # this very one
 
 
-def test_what_clients_make_up_adds_no_series() -> None:
+def test_client_input_adds_no_series() -> None:
     asked = client()
 
     def make_up(name: str) -> None:
@@ -123,7 +124,7 @@ def test_what_clients_make_up_adds_no_series() -> None:
     assert set(scrape(asked)) == before
 
 
-def test_the_state_of_the_server_is_there() -> None:
+def test_metrics_have_the_state_of_the_server() -> None:
     asked = client()
     asked.app.state.ingress.draining = True  # type: ignore[attr-defined]
     samples = scrape(asked)
@@ -133,7 +134,7 @@ def test_the_state_of_the_server_is_there() -> None:
     assert value(samples, "process_open_fds") > 0
 
 
-def test_where_there_are_keys_it_takes_one() -> None:
+def test_metrics_need_a_key_if_the_server_has_keys() -> None:
     asked = client(api_keys=(KEY,))
 
     refused = asked.get("/metrics")
@@ -164,7 +165,7 @@ def test_requests_and_tokens_are_counted_by_key() -> None:
     assert KEY not in answer.text
 
 
-def test_only_so_many_keys_have_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_series_by_key_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_MOST_KEYS", 2)
     http = HttpMetrics()
     for key in ("a", "b", "c", "d", "a", None):
@@ -182,14 +183,13 @@ def test_only_so_many_keys_have_a_series(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Pool:
-    """What metrics are told of the processes that decode."""
+    """What metrics read of a `DecodePool`."""
 
     pids = (11, 12, 13)
-    running = 2
-    waiting = 5
+    jobs = SimpleNamespace(running=2, waiting=5)
 
 
-def test_the_processes_that_decode_and_compile_are_there() -> None:
+def test_metrics_count_the_processes_that_decode() -> None:
     images = RequestImages(Pool())  # type: ignore[arg-type]
     samples = scrape(TestClient(create_app(FakeModel(), ServerConfig(), images)))
 

@@ -61,7 +61,7 @@ def port_of(process: ServerProcess) -> int:
     return int(process.wait_for("serving on").split()[-1])
 
 
-def test_while_stopping_the_accepted_is_finished_and_nothing_else_begins() -> None:
+def test_draining_finishes_accepted_requests_and_admits_none() -> None:
     fake = FakeModel()
     with live(fake, drain_s=GUARD) as server:
         before = asked(server, fake)
@@ -81,7 +81,7 @@ def test_while_stopping_the_accepted_is_finished_and_nothing_else_begins() -> No
 
 
 @pytest.mark.long
-def test_what_takes_longer_than_the_time_to_drain_is_given_up_and_told_so() -> None:
+def test_requests_beyond_the_drain_time_get_503() -> None:
     fake = FakeModel()
     with live(fake, drain_s=0.0) as server:
         before = asked(server, fake)
@@ -140,7 +140,7 @@ def broken_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[VisionModel,
         yield model, raised
 
 
-def test_when_the_engine_dies_callers_are_told_and_the_server_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_engine_fails_its_requests_and_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = io.StringIO()
     with (
         broken_model(monkeypatch) as (model, raised),
@@ -184,14 +184,14 @@ def test_open_callers_of_an_engine_that_dies_get_503() -> None:
         assert server.server.exit_code == ENGINE_DIED
 
 
-def test_a_signal_to_a_server_whose_engine_has_died_is_no_orderly_stop() -> None:
+def test_a_signal_after_the_engine_died_keeps_its_exit_code() -> None:
     fake = FakeModel()
     with live(fake) as server:
         fake.alive = False
         assert server.stop() in (ENGINE_DIED, 128 + signal.SIGTERM)
 
 
-def test_memory_that_runs_out_costs_its_request_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_fails_that_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with broken_model(monkeypatch) as (model, raised), live_model(model) as server:
         raised.append(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 TB"))
         for _ in range(4):
@@ -289,7 +289,7 @@ sys.exit(module.run(create_app(Stuck(), config), config, listen(config), on_star
 
 
 @pytest.mark.long
-def test_a_thread_that_never_ends_does_not_keep_the_process() -> None:
+def test_the_guard_ends_a_process_with_a_stuck_thread() -> None:
     with ServerProcess("-c", STUCK) as process:
         on_thread(lambda: ask(port_of(process), "POST", "/v1/query", QUERY))
         process.wait_for("begun")
@@ -324,7 +324,7 @@ with json_lines(sys.stdout):
 
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
-def test_sighup_reads_the_keys_again_and_keeps_the_old_ones_where_that_fails(tmp_path: Path) -> None:
+def test_sighup_reloads_the_keys_and_keeps_the_old_ones_on_failure(tmp_path: Path) -> None:
     path, first, second = tmp_path / "keys", "first-key-0123456789", "second-key-0123456789"
 
     def write(text: str) -> None:

@@ -22,8 +22,7 @@ Real-time requests go before bulk work, also inside the engine, until their call
 import asyncio
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from photonlite.server.calls import Call
@@ -156,15 +155,12 @@ class _Line:
         self.used = used
         self.realtime: deque[Turn] = deque()
         self.bulk: deque[Turn] = deque()
+        self.waiting: Counter[Kind] = Counter()
         self.inside = 0
 
     @property
     def queue(self) -> deque[Turn]:
         return self.realtime or self.bulk
-
-    @property
-    def turns(self) -> Iterator[Turn]:
-        return chain(self.realtime, self.bulk)
 
     def charge(self, seconds: float) -> None:
         self.used += seconds / self.caller.weight
@@ -196,6 +192,7 @@ class EngineTurns:
             line = self._busy[caller.id] = _Line(caller, max(used, self._least))
         turn = Turn(line, kind, realtime)
         (line.realtime if realtime else line.bulk).append(turn)
+        line.waiting[kind] += 1
         self._grant()
         return turn
 
@@ -209,6 +206,7 @@ class EngineTurns:
         if turn.entered is None:
             turn.granted.cancel()
             (line.realtime if turn.realtime else line.bulk).remove(turn)
+            line.waiting[turn.kind] -= 1
         else:
             self._inside.remove(turn)
             line.inside -= 1
@@ -239,12 +237,12 @@ class EngineTurns:
             return 0.0
         self._advance()
         cost = 0.0 if kind is None else self._cost(kind)
-        mean, waiting = self._waiting_s(line), Counter(turn.kind for turn in line.turns)
-        variance = sum(self._costs.of(each).variance_of_sum(count) for each, count in waiting.items())
+        mean = self._sum_of(line.waiting)
+        variance = sum(self._costs.of(each).variance_of_sum(count) for each, count in line.waiting.items())
         if mean:
             most = (mean + cost) / caller.weight
             others = (other for other in self._busy.values() if other is not line)
-            factor = 1 + sum(min(self._waiting_s(other), most * other.caller.weight) for other in others) / mean
+            factor = 1 + sum(min(self._sum_of(other.waiting), most * other.caller.weight) for other in others) / mean
             mean, variance = mean * factor, variance * factor**2
         if kind is not None:
             sharing = len(self._inside) + 1
@@ -258,7 +256,8 @@ class EngineTurns:
         if not self._inside:
             return 0.0
         weights = sum(line.caller.weight for line in self._busy.values())
-        return self._sum_of(self._inside) / len(self._inside) * max(1.0, weights / caller.weight)
+        mean = self._sum_of(Counter(turn.kind for turn in self._inside)) / len(self._inside)
+        return mean * max(1.0, weights / caller.weight)
 
     def _advance(self) -> None:
         now = self._clock()
@@ -269,6 +268,7 @@ class EngineTurns:
     def _grant(self) -> None:
         while (line := self._next()) is not None and self._has_room(line):
             turn = line.queue.popleft()
+            line.waiting[turn.kind] -= 1
             turn.entered, turn.begun = self._work, self._at
             turn.charged = self._costs.of(turn.kind).mean
             within_lead = all(line.used - other.used <= _LEAD_S for other in self._busy.values())
@@ -309,8 +309,5 @@ class EngineTurns:
         used = [self._work - turn.entered for turn in self._inside if turn.kind == kind and turn.entered is not None]
         return max(self._costs.of(kind).mean, sum(used) / len(used) if used else 0.0)
 
-    def _sum_of(self, turns: Iterable[Turn]) -> float:
-        return sum(self._cost(kind) * count for kind, count in Counter(turn.kind for turn in turns).items())
-
-    def _waiting_s(self, line: _Line) -> float:
-        return self._sum_of(line.turns)
+    def _sum_of(self, kinds: Counter[Kind]) -> float:
+        return sum(self._cost(kind) * count for kind, count in kinds.items())

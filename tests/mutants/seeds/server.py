@@ -55,8 +55,8 @@ MUTANTS = [
     Mutant(
         "what waits is not counted where a deadline is judged",
         "server/limits/turns.py",
-        "mean, waiting = self._waiting_s(line), ",
-        "mean, waiting = 0.0, ",
+        "mean = self._sum_of(line.waiting)\n",
+        "mean = 0.0\n",
         "tests/server/limits/test_turns.py",
     ),
     Mutant(

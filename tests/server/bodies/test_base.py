@@ -51,12 +51,12 @@ def test_an_error_quotes_a_few_characters_at_most(model: type[Body], fields: dic
     assert message.count("secret") <= 10
 
 
-def test_null_counts_as_left_out_and_is_no_value_for_what_is_needed() -> None:
+def test_null_counts_as_left_out_also_for_required_fields() -> None:
     assert validate(CaptionRequest, {"length": None, "model": None}).given == {}
     assert refusal(DetectRequest, {"object": None}).code == "missing_field"
 
 
-def test_a_misspelled_field_is_told_the_one_that_was_meant() -> None:
+def test_a_misspelled_field_is_refused_with_the_nearest_name() -> None:
     error = refusal(DetectRequest, {"objct": "mug"})
 
     assert error.code == "unknown_field"
@@ -65,7 +65,7 @@ def test_a_misspelled_field_is_told_the_one_that_was_meant() -> None:
     )
 
 
-def test_arguments_are_those_that_were_given_as_they_were_given() -> None:
+def test_arguments_are_the_given_fields_unchanged() -> None:
     refs = [[0.5, 0.5], {"x": 0, "y": 1, "label": "mug"}]
     schema = {"type": "object"}
     fields = {"question": "?", "spatial_refs": refs, "schema": schema, "stream": False, "model": "m", "strict": True}

@@ -84,7 +84,7 @@ def test_null_means_left_out() -> None:
     assert read(**dict.fromkeys(names)) == read()
 
 
-def test_what_does_not_change_an_answer_is_taken() -> None:
+def test_parameters_that_change_nothing_are_accepted() -> None:
     assert read(**NEUTRAL, **dict.fromkeys(IGNORED, "anything")).arguments == read().arguments
 
 
@@ -112,7 +112,7 @@ def test_what_does_not_change_an_answer_is_taken() -> None:
         ({"reasoning_effort": "high"}, "invalid_input", "'reasoning_effort' is 'high'"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(parameters: dict[str, Any], code: str, words: str) -> None:
+def test_unsupported_parameters_are_refused_by_name(parameters: dict[str, Any], code: str, words: str) -> None:
     error = refusal(**parameters)
 
     assert error.code == code
@@ -135,7 +135,7 @@ def says(role: str, words: Any) -> dict[str, Any]:
     return {"role": role, "content": words}
 
 
-def test_a_single_question_stays_as_it_is() -> None:
+def test_a_single_question_is_asked_unchanged() -> None:
     conversation = read(messages=[says("user", " How many?\n")])
 
     assert conversation.question == "How many?"
@@ -149,7 +149,7 @@ def test_parts_are_joined_and_the_image_is_found() -> None:
     assert conversation.images == [URI]
 
 
-def test_earlier_turns_stand_before_the_last_question_and_instructions_before_everything() -> None:
+def test_instructions_come_first_then_earlier_turns_then_the_question() -> None:
     conversation = read(
         messages=[
             says("system", "Be brief."),
@@ -164,7 +164,7 @@ def test_earlier_turns_stand_before_the_last_question_and_instructions_before_ev
     assert conversation.images == [URI]
 
 
-def test_turns_without_text_leave_no_trace() -> None:
+def test_turns_without_text_are_left_out() -> None:
     turns = [user(image()), says("assistant", None), says("user", "And now?")]
 
     assert read(messages=turns).question == "And now?"
@@ -203,7 +203,7 @@ def test_an_image_that_is_sent_again_counts_once_and_others_count() -> None:
         ([{"role": "assistant", "content": "", "tool_calls": [{}]}, says("user", "a")], "calls a tool"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(messages: Any, words: str) -> None:
+def test_invalid_conversations_are_refused(messages: Any, words: str) -> None:
     assert words in refusal(messages=messages).message
 
 
@@ -267,5 +267,5 @@ def test_both_parameters_become_arguments_of_query(given: dict[str, Any], argume
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(given: dict[str, Any], words: str) -> None:
+def test_invalid_fields_are_refused_by_name(given: dict[str, Any], words: str) -> None:
     assert words in refusal(**given).message

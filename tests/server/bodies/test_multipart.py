@@ -17,7 +17,7 @@ def part(content: bytes, disposition: str) -> bytes:
 
 
 @given(file=st.binary(max_size=200), text=st.text(max_size=50))
-def test_what_goes_in_comes_out(file: bytes, text: str) -> None:
+def test_files_and_fields_are_read_unchanged(file: bytes, text: str) -> None:
     assume(b"\r\n--b" not in file + text.encode())
     body = part(file, 'name="image"; filename="a.png"') + part(text.encode(), 'name="question"') + b"--b--\r\n"
     assert read_form(KIND, body) == ([file], {"question": text})
@@ -51,14 +51,14 @@ def test_preamble_epilogue_and_quotes_are_understood() -> None:
         (KIND, b"".join(part(b"x", f'name="a{number}"') for number in range(33)) + b"--b--"),
     ],
 )
-def test_what_is_no_form_is_refused(kind: str, body: bytes) -> None:
+def test_invalid_forms_are_refused(kind: str, body: bytes) -> None:
     with pytest.raises(HttpError) as error:
         read_form(kind, body)
     assert (error.value.status, error.value.code) == (400, "invalid_form")
 
 
 @given(st.binary(max_size=300), st.text(max_size=40))
-def test_no_bytes_make_it_fail_otherwise(content: bytes, boundary: str) -> None:
+def test_any_bytes_are_read_or_refused(content: bytes, boundary: str) -> None:
     part_of_it = b"--b\r\nContent-Disposition: " + content + b"\r\n\r\n\r\n--b--"
     for body in (content, b"--b\r\n" + content + b"\r\n\r\nx\r\n--b--", part_of_it):
         for kind in (KIND, f"multipart/form-data; boundary={boundary}"):

@@ -8,7 +8,7 @@ from tests.serving import run
 KIND = {"content-type": "image/png"}
 
 
-def test_a_body_over_the_limit_is_refused_by_its_announcement_before_it_is_read() -> None:
+def test_a_declared_body_over_the_limit_is_refused_before_it_is_read() -> None:
     async def main() -> None:
         headers = KIND | {"content-length": "11"}
         async with Exchange(server(max_body_bytes=10), "/v1/caption", None, headers) as exchange:
@@ -18,14 +18,14 @@ def test_a_body_over_the_limit_is_refused_by_its_announcement_before_it_is_read(
     run(main())
 
 
-def test_a_body_over_the_limit_is_refused_though_it_was_not_announced_or_too_small() -> None:
+def test_an_undeclared_body_over_the_limit_is_refused() -> None:
     for headers in (KIND, KIND | {"content-length": "5"}):
         answer = run(post(server(max_body_bytes=10), "/v1/caption", [b"12345", b"67890", b"1"], headers))
         assert (answer.status, answer.code) == (413, "body_too_large")
 
 
 @pytest.mark.parametrize("announced", ["3", str(len(PNG) + 1), "-1", "+5", "1e3", "²", "9" * 40, ""])
-def test_a_body_that_is_not_as_long_as_announced_is_refused(announced: str) -> None:
+def test_a_body_of_another_length_than_declared_is_refused(announced: str) -> None:
     fake = FakeModel()
     answer = run(post(server(fake), "/v1/caption", PNG, KIND | {"content-length": announced}))
     assert (answer.status, answer.code) == (400, "wrong_content_length")
@@ -40,7 +40,7 @@ def test_a_body_in_many_pieces_is_one_image() -> None:
     assert fake.calls[0].image == PNG
 
 
-def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+def test_a_slow_body_is_refused() -> None:
     async def main() -> None:
         app = server(body_timeout_s=0.001)
         async with Exchange(app, "/v1/caption", None, KIND) as exchange:
@@ -52,7 +52,7 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     run(main())
 
 
-def test_a_client_that_leaves_within_its_body_gives_its_place_back() -> None:
+def test_a_client_that_leaves_within_its_body_releases_its_permit() -> None:
     async def main() -> None:
         app = server()
         async with Exchange(app, "/v1/caption", None, KIND) as exchange:

@@ -14,7 +14,7 @@ def connection(kind: str = "http", client: str | None = "10.0.0.1", **headers: s
     return HTTPConnection(scope)
 
 
-def test_a_page_gives_the_key_of_its_websocket_as_a_subprotocol() -> None:
+def test_a_page_sends_the_key_of_its_websocket_as_a_subprotocol() -> None:
     config = ServerConfig(api_keys=("secret",))
     protocols = {"sec_websocket_protocol": "photonlite, photonlite-key.secret"}
     assert identify(connection("websocket", **protocols), config).tenant is not None
@@ -42,7 +42,7 @@ def test_a_caller_without_a_key_is_its_address() -> None:
     assert identify(connection(client="testclient"), ServerConfig()) == Caller("testclient")
 
 
-def test_the_addresses_that_one_ipv6_client_has_count_as_one() -> None:
+def test_addresses_of_one_ipv6_network_are_one_caller() -> None:
     first, second, other = (network_of((f"2001:db8:0:{net}::{end}", 1)) for net, end in ((1, 1), (1, 2), (2, 1)))
     assert first == second != other
     assert network_of(("::ffff:10.0.0.1", 1)) != network_of(("::ffff:10.0.0.2", 1))
@@ -58,5 +58,5 @@ def test_the_addresses_that_one_ipv6_client_has_count_as_one() -> None:
         (["photonlite-2"], None),
     ],
 )
-def test_only_a_subprotocol_that_is_known_is_chosen(offered: list[str], chosen: str | None) -> None:
+def test_only_known_subprotocols_are_chosen(offered: list[str], chosen: str | None) -> None:
     assert chosen_protocol(offered) == chosen

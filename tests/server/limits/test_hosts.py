@@ -30,7 +30,7 @@ def test_the_names_of_loopback_are_answered(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", FOREIGN)
-def test_any_other_is_refused_and_asks_the_model_nothing(host: str) -> None:
+def test_foreign_hosts_are_refused_before_the_model_is_asked(host: str) -> None:
     fake = FakeModel()
 
     answer = ask(host, fake)
@@ -40,11 +40,11 @@ def test_any_other_is_refused_and_asks_the_model_nothing(host: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/openapi.json", "/ready", "/static/app.js", "/nowhere"])
-def test_no_route_is_left_out(path: str) -> None:
+def test_the_host_is_checked_on_every_route(path: str) -> None:
     assert ask("evil.example", path=path).status == 421
 
 
-def test_a_page_cannot_pass_for_one_of_the_server_s_own() -> None:
+def test_a_matching_foreign_origin_and_host_are_refused() -> None:
     app = create_app(FakeModel(), ServerConfig())
     headers = {"host": "evil.example:2020", "origin": "http://evil.example:2020"}
 
@@ -65,7 +65,7 @@ def test_names_can_be_allowed() -> None:
     assert ask("evil.example", **allowed).status == 421
 
 
-def test_a_server_with_keys_or_for_a_network_has_any_name_unless_some_are_given() -> None:
+def test_with_keys_or_beyond_loopback_any_host_is_accepted_unless_names_are_given() -> None:
     network: dict[str, Any] = {"host": "0.0.0.0", "expose": True}
 
     assert ask("evil.example", **network).status == 200
@@ -74,7 +74,7 @@ def test_a_server_with_keys_or_for_a_network_has_any_name_unless_some_are_given(
     assert ask("robot", **network, allow_hosts=("robot",)).status == 200
 
 
-def test_the_address_of_the_connection_is_the_server_s_own() -> None:
+def test_the_address_of_the_connection_is_accepted_as_host() -> None:
     with live(host="0.0.0.0", expose=True, allow_hosts=("robot",)) as server:
         head = b"GET /health HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n"
         for host, status in ((b"127.0.0.1:%d" % server.port, b"200"), (b"evil.example", b"421")):
@@ -83,7 +83,7 @@ def test_the_address_of_the_connection_is_the_server_s_own() -> None:
                 assert status in client.recv(65536).split(b"\r\n")[0]
 
 
-def test_a_client_that_names_no_host_is_answered() -> None:
+def test_a_request_without_a_host_is_answered() -> None:
     with live() as server, server.connect() as client:
         client.sendall(b"GET /health HTTP/1.0\r\n\r\n")
 

@@ -15,11 +15,11 @@ def fill(shares: Shares, caller: Caller) -> int:
 
 
 @pytest.mark.parametrize(("capacity", "held"), [(1, 1), (2, 1), (8, 7), (64, 56), (256, 224)])
-def test_one_caller_alone_gets_nearly_everything(capacity: int, held: int) -> None:
+def test_a_lone_caller_gets_nearly_everything(capacity: int, held: int) -> None:
     assert fill(Shares("requests", capacity), A) == held
 
 
-def test_another_caller_enters_and_the_first_one_grows_no_more_until_they_are_even() -> None:
+def test_the_first_caller_gets_nothing_new_until_shares_are_even() -> None:
     shares = Shares("requests", 256)
     fill(shares, A)
     assert fill(shares, B) == 28
@@ -60,7 +60,7 @@ def test_the_only_request_of_a_caller_may_use_all_that_is_free() -> None:
     assert not shares.take(A, 1, own=1000)
 
 
-def test_what_is_given_back_leaves_nothing_behind() -> None:
+def test_returned_units_leave_nothing_behind() -> None:
     shares = Shares("bytes", 100)
     shares.take(A, 30)
     shares.take(A, 0)
@@ -76,7 +76,7 @@ class Clock:
         return self.now
 
 
-def test_a_minutes_requests_may_come_at_once_and_then_evenly() -> None:
+def test_the_requests_of_a_minute_may_come_at_once_and_then_evenly() -> None:
     clock = Clock()
     limit = RateLimit(6, clock)
     assert [limit.take("a") for _ in range(6)] == [0.0] * 6
@@ -96,7 +96,7 @@ def test_callers_do_not_count_for_each_other() -> None:
     assert (limit.take("a"), limit.take("b")) == (0, 0)
 
 
-def test_of_many_callers_the_one_that_was_silent_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_silent_caller_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limiter, "_CALLERS", 2)
     limit = RateLimit(1, Clock())
     for caller in ("a", "b", "a", "c"):  # b goes

@@ -69,7 +69,7 @@ def test_a_caller_alone_fills_the_engine_and_a_little_more(turns: EngineTurns, c
 
 
 @checked
-def test_another_caller_enters_a_full_engine_at_once_and_it_empties_for_both(turns: EngineTurns, clock: Clock) -> None:
+def test_a_second_caller_enters_a_full_engine_which_shrinks_to_fit_both(turns: EngineTurns, clock: Clock) -> None:
     greedy = [turns.join(A, KIND) for _ in range(50)]
     assert turns.join(B, KIND).granted.done()
     for turn in greedy[:4]:
@@ -91,7 +91,7 @@ def test_a_caller_that_has_just_left_keeps_its_room(turns: EngineTurns, clock: C
 
 
 @checked
-def test_callers_that_all_wait_fill_the_engine_and_take_turns(turns: EngineTurns, clock: Clock) -> None:
+def test_backlogged_callers_fill_the_engine_and_take_turns(turns: EngineTurns, clock: Clock) -> None:
     asked = {caller: [turns.join(caller, KIND) for _ in range(40)] for caller in (A, B)}
     for _ in range(40):
         answer(turns, clock, oldest(*asked.values()))
@@ -100,7 +100,7 @@ def test_callers_that_all_wait_fill_the_engine_and_take_turns(turns: EngineTurns
 
 
 @checked
-def test_a_weight_is_a_part_of_the_turns(turns: EngineTurns, clock: Clock) -> None:
+def test_turns_are_proportional_to_weights(turns: EngineTurns, clock: Clock) -> None:
     asked = {caller: [turns.join(caller, KIND) for _ in range(100)] for caller in (A, TWICE)}
     for _ in range(60):
         answer(turns, clock, oldest(*asked.values()))
@@ -108,7 +108,7 @@ def test_a_weight_is_a_part_of_the_turns(turns: EngineTurns, clock: Clock) -> No
 
 
 @checked
-def test_turns_are_paid_in_seconds_not_in_requests(turns: EngineTurns, clock: Clock) -> None:
+def test_turns_are_charged_in_seconds_not_requests(turns: EngineTurns, clock: Clock) -> None:
     learn(turns, clock, KIND, 1.0)
     learn(turns, clock, LONG, 5.0)
     asked = {A: [turns.join(A, KIND) for _ in range(99)], B: [turns.join(B, LONG) for _ in range(99)]}
@@ -125,7 +125,7 @@ def test_turns_are_paid_in_seconds_not_in_requests(turns: EngineTurns, clock: Cl
 
 
 @checked
-def test_a_pause_saves_nothing_up(turns: EngineTurns, clock: Clock) -> None:
+def test_a_pause_earns_no_credit(turns: EngineTurns, clock: Clock) -> None:
     learn(turns, clock)
     first = turns.join(B, KIND)
     answer(turns, clock, first)
@@ -139,7 +139,7 @@ def test_a_pause_saves_nothing_up(turns: EngineTurns, clock: Clock) -> None:
 
 
 @checked
-def test_one_who_was_alone_for_long_owes_nothing_to_a_newcomer(turns: EngineTurns, clock: Clock) -> None:
+def test_a_caller_owes_a_newcomer_nothing_for_time_alone(turns: EngineTurns, clock: Clock) -> None:
     for _ in range(100):
         answer(turns, clock, turns.join(A, KIND))
     new = [turns.join(B, KIND) for _ in range(20)]
@@ -150,7 +150,7 @@ def test_one_who_was_alone_for_long_owes_nothing_to_a_newcomer(turns: EngineTurn
 
 
 @checked
-def test_real_time_goes_first_until_its_caller_has_had_its_lead(turns: EngineTurns, clock: Clock) -> None:
+def test_real_time_goes_first_within_the_lead_of_its_caller(turns: EngineTurns, clock: Clock) -> None:
     learn(turns, clock)
     bulk = [turns.join(B, KIND) for _ in range(20)]
     at_once = []
@@ -175,7 +175,7 @@ def test_many_sockets_of_a_caller_are_bulk_work_beyond_its_lead(turns: EngineTur
 
 
 @checked
-def test_a_caller_alone_always_has_its_real_time_first(turns: EngineTurns, clock: Clock) -> None:
+def test_real_time_of_a_lone_caller_always_goes_first(turns: EngineTurns, clock: Clock) -> None:
     for _ in range(50):
         frame = turns.join(A, KIND, realtime=True)
         assert frame.granted.result() is True
@@ -183,7 +183,7 @@ def test_a_caller_alone_always_has_its_real_time_first(turns: EngineTurns, clock
 
 
 @checked
-def test_one_that_leaves_while_it_waits_is_forgotten(turns: EngineTurns, clock: Clock) -> None:
+def test_a_request_that_leaves_while_waiting_is_removed(turns: EngineTurns, clock: Clock) -> None:
     asked = [turns.join(A, KIND) for _ in range(7)]
     turns.leave(asked[5], answered=False)
     turns.leave(asked[5], answered=False)
@@ -195,7 +195,7 @@ def test_one_that_leaves_while_it_waits_is_forgotten(turns: EngineTurns, clock: 
     assert not turns._inside
 
 
-def test_a_task_that_is_cancelled_as_its_turn_comes_keeps_nothing() -> None:
+def test_a_task_cancelled_as_its_turn_comes_leaves_nothing_behind() -> None:
     async def main() -> None:
         turns = EngineTurns(1, Clock())
         asked = [turns.join(A, KIND) for _ in range(2)]
@@ -221,14 +221,14 @@ def test_a_task_that_is_cancelled_as_its_turn_comes_keeps_nothing() -> None:
 
 
 @checked
-def test_callers_who_left_are_remembered_in_bounds(turns: EngineTurns, clock: Clock) -> None:
+def test_the_number_of_remembered_absent_callers_is_bounded(turns: EngineTurns, clock: Clock) -> None:
     for number in range(module._MOST_ABSENT + 50):
         answer(turns, clock, turns.join(Caller(str(number)), KIND), 0.0)
     assert len(turns._absent) == module._MOST_ABSENT
 
 
 @checked
-def test_the_wait_is_that_of_ones_own_queue_and_of_others_up_to_as_much(turns: EngineTurns, clock: Clock) -> None:
+def test_the_expected_wait_counts_the_own_queue_and_as_much_of_others(turns: EngineTurns, clock: Clock) -> None:
     learn(turns, clock, cost=1.0, times=64)
     assert turns.expected_s(A, KIND) == 0
     for _ in range(20):
@@ -244,7 +244,7 @@ def test_the_wait_is_that_of_ones_own_queue_and_of_others_up_to_as_much(turns: E
 
 
 @checked
-def test_without_an_answer_nothing_is_expected_until_time_passes(turns: EngineTurns, clock: Clock) -> None:
+def test_without_answers_the_expectation_grows_with_time_inside(turns: EngineTurns, clock: Clock) -> None:
     for _ in range(45):
         turns.join(A, KIND)
     assert turns.expected_s(A, KIND) == 0
@@ -253,7 +253,7 @@ def test_without_an_answer_nothing_is_expected_until_time_passes(turns: EngineTu
 
 
 @checked
-def test_after_a_slow_moment_a_caller_with_nothing_open_is_tried(turns: EngineTurns, clock: Clock) -> None:
+def test_after_slow_answers_an_idle_caller_is_still_admitted(turns: EngineTurns, clock: Clock) -> None:
     learn(turns, clock, cost=1000.0)
     first = turns.join(A, KIND)
     assert turns.expected_s(A, KIND) > 1000

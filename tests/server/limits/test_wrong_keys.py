@@ -54,7 +54,7 @@ def run(door: Door, *requests: dict[str, Any]) -> list[int]:
     return asyncio.run(ask())
 
 
-def test_wrong_keys_of_one_address_wait_longer_and_longer() -> None:
+def test_wrong_keys_of_one_address_wait_longer_each_time() -> None:
     door = Door()
 
     assert set(run(door, *[{}] * 12)) == {401}
@@ -71,14 +71,14 @@ def test_right_keys_and_other_addresses_never_wait() -> None:
     assert (statuses, door.waited) == ([200, 401, 401, 200], [])
 
 
-def test_all_addresses_of_an_ipv6_network_are_one_and_sockets_count_too() -> None:
+def test_an_ipv6_network_counts_as_one_address_and_sockets_count() -> None:
     door = Door()
     run(door, *({"host": f"2001:db8:1:1::{number}", "kind": "websocket"} for number in range(4)))
 
     assert door.waited == [0.25]
 
 
-def test_an_address_that_was_silent_begins_anew() -> None:
+def test_wrong_keys_of_a_silent_address_are_forgotten() -> None:
     door = Door()
     run(door, *[{}] * 9)
     door.waited.clear()
@@ -88,7 +88,7 @@ def test_an_address_that_was_silent_begins_anew() -> None:
     assert door.waited == []
 
 
-def test_so_many_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ADDRESSES", 3)
     door = Door()
     run(door, *({"host": f"203.0.113.{number}"} for number in range(100)))
@@ -96,7 +96,7 @@ def test_so_many_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(door.keys._tried) == 3
 
 
-def test_more_than_so_many_that_wait_are_refused_at_once() -> None:
+def test_refusals_beyond_the_waiting_limit_are_immediate() -> None:
     async def ask() -> tuple[list[int], dict[str, int]]:
         door = Door()
         door.open = asyncio.Event()

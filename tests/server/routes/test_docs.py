@@ -41,7 +41,7 @@ def get(path: str) -> Exchange:
     return exchange
 
 
-def test_the_document_keeps_to_openapi(described: dict[str, Any]) -> None:
+def test_the_document_is_valid_openapi(described: dict[str, Any]) -> None:
     assert [str(error) for error in OpenAPIV31SpecValidator(described).iter_errors()] == []
 
 
@@ -51,7 +51,7 @@ def test_every_schema_is_used(described: dict[str, Any]) -> None:
     assert set(described["components"]["schemas"]) == used
 
 
-def test_it_tells_of_the_routes_that_there_are(described: dict[str, Any]) -> None:
+def test_the_document_has_every_route(described: dict[str, Any]) -> None:
     app = create_app(FakeModel(), CONFIG)
     there = set(_routes(app.routes))
     told = {(path, method) for path, methods in described["paths"].items() for method in methods}
@@ -78,7 +78,7 @@ def test_bodies_have_the_fields_that_are_read(described: dict[str, Any]) -> None
     assert set(schemas["Metrics"]["properties"]) == set(Metrics().to_dict())
 
 
-def test_the_server_s_limits_stand_in_it(described: dict[str, Any]) -> None:
+def test_the_document_has_the_limits_of_the_server(described: dict[str, Any]) -> None:
     schemas = described["components"]["schemas"]
 
     assert schemas["Settings"]["properties"]["max_tokens"]["anyOf"][0]["maximum"] == 77
@@ -89,7 +89,7 @@ def test_the_server_s_limits_stand_in_it(described: dict[str, Any]) -> None:
         assert schemas[name]["properties"]["question"]["maxLength"] == 300
 
 
-def test_parameters_with_one_harmless_value_are_told_with_it(described: dict[str, Any]) -> None:
+def test_parameters_with_one_accepted_value_are_described_with_it(described: dict[str, Any]) -> None:
     properties = described["components"]["schemas"]["ChatCompletionRequest"]["properties"]
 
     for name, value in (("n", 1), ("logprobs", False), ("top_logprobs", 0), ("tools", [])):
@@ -97,7 +97,7 @@ def test_parameters_with_one_harmless_value_are_told_with_it(described: dict[str
         assert (values, type(values[0])) == ([value], type(value))
 
 
-def test_keys_are_asked_for_where_there_are_some(described: dict[str, Any]) -> None:
+def test_security_is_described_if_the_server_has_keys(described: dict[str, Any]) -> None:
     assert [set(entry) for entry in described["security"]] == [{"bearer"}, {"moondream"}]
     assert document(ServerConfig())["security"] == []
 
@@ -133,7 +133,7 @@ class Links(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_and_leads_nowhere_else(described: dict[str, Any]) -> None:
+def test_the_page_is_well_formed_and_links_to_itself(described: dict[str, Any]) -> None:
     text = page(described)
     links = Links(text)
 
@@ -151,7 +151,7 @@ def test_the_page_is_whole_and_leads_nowhere_else(described: dict[str, Any]) -> 
         assert f"schema-{name}" in links.anchors
 
 
-def test_what_a_description_holds_stays_text(described: dict[str, Any]) -> None:
+def test_descriptions_are_escaped(described: dict[str, Any]) -> None:
     described = {**described, "info": {**described["info"], "summary": "<script>alert(1)</script>"}}
 
     assert "<script>" not in page(described)

@@ -50,7 +50,7 @@ def events(body: bytes) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("skill", ASKED)
-def test_json_is_answered_with_the_skills_keys_and_what_is_known_about_it(skill: str) -> None:
+def test_json_is_answered_with_the_keys_of_the_skill_and_the_outcome(skill: str) -> None:
     fake = FakeModel()
 
     answer = run(post(server(fake), f"/v1/{skill}", {"image_url": DATA_URI, "model": "fake", **ASKED[skill]}))
@@ -121,7 +121,7 @@ def test_a_query_needs_no_image_and_everything_else_does() -> None:
     assert (refused.status, refused.code) == (422, "missing_image")
 
 
-def test_places_may_come_as_answers_hold_them() -> None:
+def test_spatial_refs_may_be_objects_of_answers() -> None:
     fake = FakeModel()
     refs = [{**BOX, "label": "mug", "score": 0.5}, {"x": 0.5, "y": 0.5, "label": "mug"}, [0.5, 0.5]]
     body = {"image_url": DATA_URI, "object": "mug", "spatial_refs": refs}
@@ -144,7 +144,7 @@ def test_nothing_outlined_is_an_empty_path() -> None:
 
 
 @pytest.mark.parametrize("skill", ["caption", "query"])
-def test_text_streams_as_chunks_and_ends_with_what_is_known(skill: str) -> None:
+def test_text_streams_as_chunks_and_ends_with_the_outcome(skill: str) -> None:
     fake = FakeModel()
     answer = run(post(server(fake), f"/v1/{skill}", {"image_url": DATA_URI, "stream": True, **ASKED[skill]}))
 
@@ -181,13 +181,13 @@ def test_an_outline_streams_as_box_path_and_end() -> None:
     assert (final["type"], final["path"], final["bbox"], final["completed"]) == ("final", OUTLINE["path"], BOX, True)
 
 
-def test_what_goes_wrong_before_the_first_piece_has_its_own_status() -> None:
+def test_errors_before_the_first_piece_have_their_status() -> None:
     fake = FakeModel(DeadlineError("too slow"))
     answer = run(post(server(fake), "/v1/caption", {"image_url": DATA_URI, "stream": True}))
     assert (answer.status, answer.code) == (504, "deadline_exceeded")
 
 
-def test_what_goes_wrong_later_is_the_last_event_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_later_errors_are_the_last_event_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     fake = FakeModel()
     fake.late_error = StepError("the device failed")
     app = server(fake)
@@ -270,7 +270,7 @@ def test_a_server_that_gives_up_a_stream_cancels_it() -> None:
         ("point", {"object": "mug", "spatial_refs": [{"x": 0.5, "y": 2}]}, 422, "invalid_field"),
     ],
 )
-def test_what_cannot_be_used_is_refused(skill: str, body: Any, status: int, code: str) -> None:
+def test_unusable_fields_are_refused(skill: str, body: Any, status: int, code: str) -> None:
     fake = FakeModel()
     if isinstance(body, dict):
         body = {"image_url": DATA_URI, **body}
@@ -292,7 +292,7 @@ def test_what_cannot_be_used_is_refused(skill: str, body: Any, status: int, code
         ("file:///etc/passwd", 400, "invalid_image_url"),
     ],
 )
-def test_what_is_no_image_is_refused(image_url: str, status: int, code: str) -> None:
+def test_invalid_images_are_refused(image_url: str, status: int, code: str) -> None:
     answer = run(post(server(), "/v1/caption", {"image_url": image_url}))
     assert (answer.status, answer.code) == (status, code)
 
@@ -315,7 +315,7 @@ def test_a_skill_that_the_model_lacks_is_refused() -> None:
     assert (answer.status, answer.code) == (422, "unsupported_skill")
 
 
-def test_limits_that_a_request_leaves_out_are_the_servers_where_those_are_lower() -> None:
+def test_omitted_limits_are_capped_by_those_of_the_server() -> None:
     fake = FakeModel()
     body = {"image_url": DATA_URI, "settings": {"seed": 3}}
     assert run(post(server(fake, max_tokens=10, max_objects=500), "/v1/caption", body)).status == 200

@@ -85,7 +85,7 @@ def test_a_stop_sequence_ends_an_answer(app: Starlette) -> None:
     assert (choice["message"]["content"], choice["finish_reason"]) == ("tw", "stop")
 
 
-def test_a_stream_has_a_role_pieces_a_reason_and_an_end(app: Starlette, fake: FakeModel) -> None:
+def test_a_stream_has_a_role_pieces_a_finish_reason_and_an_end(app: Starlette, fake: FakeModel) -> None:
     exchange = ask(app, stream=True)
 
     assert fake.calls[0].stream
@@ -153,7 +153,7 @@ def test_an_error_after_the_first_piece_ends_the_stream(app: Starlette, fake: Fa
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_is_wrong_has_its_status(
+def test_errors_have_their_status(
     app: Starlette, parameters: dict[str, Any], status: int, code: str, stream: bool
 ) -> None:
     exchange = ask(app, stream=stream, **parameters)

@@ -182,7 +182,7 @@ def test_errors_are_messages_and_the_connection_stays(server: Live) -> None:
         assert robot.hear()["frame"] == 4
 
 
-def test_a_failing_frame_is_told_with_its_number(server: Live) -> None:
+def test_a_failed_frame_is_reported_with_its_number(server: Live) -> None:
     fake = server.fake
     assert isinstance(fake, FakeModel)
     with client(server) as robot:
@@ -342,7 +342,7 @@ def test_a_client_that_leaves_cancels_its_frame_and_gives_its_place_back(server:
     assert server.ingress.limiter.bytes.used == 0
 
 
-def test_a_draining_server_says_goodbye(server: Live) -> None:
+def test_a_draining_server_closes_its_sockets_with_1001(server: Live) -> None:
     with client(server) as robot:
         robot.ask(**DETECT)
         server.call(lambda: setattr(server.ingress, "draining", True))

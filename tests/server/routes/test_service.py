@@ -29,7 +29,7 @@ def test_a_good_server_is_alive_and_ready() -> None:
         ({"last_tick_s": STALLED_S + 1}, "no sign of life for 31 seconds"),
     ],
 )
-def test_a_server_that_cannot_answer_says_why_and_is_alive_still(state: dict[str, object], reason: str) -> None:
+def test_a_server_that_is_not_ready_says_why_and_is_alive(state: dict[str, object], reason: str) -> None:
     fake = FakeModel()
     for name, value in state.items():
         setattr(fake, name, value)
@@ -66,7 +66,7 @@ def test_an_engine_that_was_silent_for_a_moment_is_ready() -> None:
     assert client(fake).get("/ready").status_code == 200
 
 
-def test_neither_needs_a_key() -> None:
+def test_probes_need_no_key() -> None:
     asked = client(FakeModel(), api_keys=KEYS)
 
     assert [asked.get(path).status_code for path in ("/health", "/ready")] == [200, 200]

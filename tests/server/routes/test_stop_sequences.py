@@ -24,7 +24,7 @@ def passed(sequences: list[str], pieces: list[str]) -> str:
         (["aab"], "aaab", "a"),
     ],
 )
-def test_what_stands_before_the_first_sequence_is_passed_on(sequences: list[str], text: str, expected: str) -> None:
+def test_text_before_the_first_stop_sequence_is_passed_on(sequences: list[str], text: str, expected: str) -> None:
     assert passed(sequences, [text]) == expected
     assert passed(sequences, list(text)) == expected
 
@@ -33,7 +33,7 @@ WORDS = st.text("ab", max_size=12)
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=4), max_size=3), st.lists(WORDS, max_size=5))
-def test_pieces_say_the_same_as_the_whole(sequences: list[str], pieces: list[str]) -> None:
+def test_pieces_give_the_same_text_as_the_whole(sequences: list[str], pieces: list[str]) -> None:
     whole = passed(sequences, ["".join(pieces)])
 
     assert passed(sequences, pieces) == whole

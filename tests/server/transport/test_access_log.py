@@ -63,15 +63,13 @@ def test_the_id_is_that_of_the_response() -> None:
         ("POST", "/v1/query", {"X-Moondream-Auth": "wrong-key"}, {"route": "/v1/query", "status": 401, "key": None}),
     ],
 )
-def test_what_is_refused_is_a_line_too(
-    method: str, path: str, headers: dict[str, str], expected: dict[str, Any]
-) -> None:
+def test_refused_requests_are_logged(method: str, path: str, headers: dict[str, str], expected: dict[str, Any]) -> None:
     [line] = lines_of(FakeModel(), (method, path, {"headers": headers}), api_keys=(KEY,))
 
     assert line | expected == line
 
 
-def test_a_bug_is_a_line_with_its_traceback_and_a_request_that_failed() -> None:
+def test_a_bug_logs_its_traceback_and_a_failed_request() -> None:
     fake = FakeModel(RuntimeError("a bug"))
     failure, request = lines_of(fake, ("POST", "/v1/query", {"json": {"question": "why?"}}))
 
@@ -98,7 +96,7 @@ def line_of_a_client_that_leaves(body: bytes, *, begun: bool) -> dict[str, Any]:
     return line
 
 
-def test_a_stream_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
+def test_a_broken_stream_is_logged_as_incomplete() -> None:
     line = line_of_a_client_that_leaves(b'{"question": "why?", "stream": true}', begun=True)
 
     assert (line["status"], line["complete"]) == (200, False)
@@ -119,9 +117,7 @@ def test_a_client_that_went_away_before_its_answer_is_499() -> None:
         ("/v1/query", {"unknown": 1}, (0, 0)),
     ],
 )
-def test_the_tokens_of_streams_and_refusals_are_told_too(
-    path: str, body: dict[str, Any], tokens: tuple[int, int]
-) -> None:
+def test_tokens_of_streams_and_refusals_are_logged(path: str, body: dict[str, Any], tokens: tuple[int, int]) -> None:
     [line] = lines_of(FakeModel(), ("POST", path, {"json": body}))
 
     assert (line["tokens_in"], line["tokens_out"]) == tokens

@@ -110,7 +110,7 @@ def refusal(answer: bytes) -> tuple[int, Any]:
     return int(head.split()[1]), json.loads(body)["error"]
 
 
-def test_headers_that_come_drop_by_drop_are_refused() -> None:
+def test_slow_headers_are_refused() -> None:
     with serving(header_timeout_s=SOON) as server, server.connect() as client:
         client.sendall(b"GET /short HTTP/1.1\r\n")
         pour(client, b"X-More: 1\r\n", every_s=0.01, times=int(GUARD / 0.01))
@@ -122,7 +122,7 @@ def test_headers_that_come_drop_by_drop_are_refused() -> None:
     assert "0.1 seconds" in error["message"]
 
 
-def test_a_client_that_says_nothing_is_let_go_without_a_word() -> None:
+def test_a_silent_client_is_closed_without_a_response() -> None:
     with serving(header_timeout_s=SOON) as server, server.connect() as client:
         assert read_all(client) == b""
 
@@ -160,7 +160,7 @@ def test_two_requests_at_once_are_both_answered() -> None:
         assert read_all(client).count(b" 200 ") == 2
 
 
-def test_a_body_that_nobody_waits_for_any_more_has_its_time() -> None:
+def test_the_rest_of_an_answered_body_has_a_deadline() -> None:
     with serving(body_timeout_s=SOON) as server, server.connect() as client:
         client.sendall(b"POST /short HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nsome")
         read_response(client)
@@ -235,7 +235,7 @@ def test_headers_without_an_end_are_refused() -> None:
     assert f"{MAX_HEADER_BYTES // 1024} KiB" in error["message"]
 
 
-def test_what_is_no_http_is_refused_as_json() -> None:
+def test_invalid_http_is_refused_as_json() -> None:
     with serving() as server, server.connect() as client:
         client.sendall(b"\x16\x03\x01 hello\r\n\r\n")
 
@@ -296,7 +296,7 @@ def test_a_websocket_is_refused_when_no_connection_is_left() -> None:
         assert refusal(read_all(client))[0] == 503
 
 
-def test_a_crowd_that_says_nothing_does_not_keep_a_probe_out() -> None:
+def test_silent_connections_do_not_keep_probes_out() -> None:
     with live(max_connections=1) as server, crowd(server, 1), contextlib.ExitStack() as silent:
         for _ in range(40):
             silent.enter_context(server.connect())
@@ -327,7 +327,7 @@ def test_refusals_before_the_application_are_counted_and_logged() -> None:
         b"\x01\x81\x00\x00\x00\x00\xe4" + b"\x80\x81\x00\x00\x00\x00a",  # in two fragments
     ],
 )
-def test_text_that_is_no_utf_8_closes_a_websocket_without_a_traceback(frames: bytes) -> None:
+def test_invalid_utf_8_closes_a_websocket_without_a_traceback(frames: bytes) -> None:
     class Listening(Endless):
         async def socket(self, websocket: WebSocket) -> None:
             await websocket.accept()

@@ -7,7 +7,7 @@ from photonlite.server.transport.logs import json_lines, library_messages
 from tests.server.live import ServerProcess
 
 
-def test_what_is_written_to_descriptor_2_becomes_lines_of_the_log() -> None:
+def test_writes_to_descriptor_2_become_log_lines() -> None:
     stream = io.StringIO()
     before = sys.stderr
     with json_lines(stream), library_messages():
@@ -34,7 +34,7 @@ os.write(2, b"afterwards\\n")
 """
 
 
-def test_children_are_heard_and_afterwards_all_is_as_it_was() -> None:
+def test_stderr_of_children_is_logged_and_restored_afterwards() -> None:
     with ServerProcess("-c", CODE) as process:
         assert process.wait() == 0
 
@@ -42,7 +42,7 @@ def test_children_are_heard_and_afterwards_all_is_as_it_was() -> None:
     assert process.err == ["of Python\n", "afterwards\n"]
 
 
-def test_without_a_standard_error_nothing_is_heard() -> None:
+def test_a_process_without_stderr_logs_no_library_messages() -> None:
     code = "import os; os.close(2)\n" + CODE.rpartition("os.write")[0].replace("print(", "(lambda *a, **k: 0)(")
     with ServerProcess("-c", code) as process:
         assert process.wait() == 0

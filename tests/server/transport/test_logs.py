@@ -36,7 +36,7 @@ def test_an_error_brings_its_traceback_in_the_same_line() -> None:
     assert "RuntimeError: a bug" in line["exception"]
 
 
-def test_uvicorn_is_heard_where_something_is_wrong_only() -> None:
+def test_uvicorn_logs_warnings_only() -> None:
     stream = io.StringIO()
     with json_lines(stream):
         logging.getLogger("uvicorn.error").info("GET /v1/query?question=secret")
@@ -45,7 +45,7 @@ def test_uvicorn_is_heard_where_something_is_wrong_only() -> None:
     assert [line["event"] for line in written(stream)] == ["odd"]
 
 
-def test_afterwards_logging_is_as_it_was() -> None:
+def test_logging_is_restored_afterwards() -> None:
     before = (LOGGER.level, LOGGER.propagate, list(LOGGER.handlers))
     with json_lines(io.StringIO()):
         pass
@@ -67,7 +67,7 @@ class Stuck(io.StringIO):
         return super().write(text)
 
 
-def test_a_reader_that_stands_still_holds_nothing_up_and_what_is_dropped_is_counted(
+def test_a_stuck_reader_delays_nothing_and_dropped_lines_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(logs, "_WAITING", 2)
@@ -89,7 +89,7 @@ class Broken(io.StringIO):
         raise BrokenPipeError
 
 
-def test_a_reader_that_went_away_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_reader_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with json_lines(Broken()):
         log("request")
 

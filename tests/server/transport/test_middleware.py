@@ -61,7 +61,7 @@ APP = Starlette(
 )
 
 
-def test_what_nobody_foresaw_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_unforeseen_errors_are_logged_but_not_sent(caplog: pytest.LogCaptureFixture) -> None:
     answer = run(post(APP, "/fail", b""))
     assert (answer.status, answer.code) == (500, "internal_error")
     assert "secret" not in answer.body.decode()
@@ -96,7 +96,7 @@ def test_a_refusal_is_sent_at_once_and_ends_when_the_client_has_sent_its_request
     run(main())
 
 
-def test_a_client_that_waits_for_leave_to_send_is_not_waited_for() -> None:
+def test_a_client_that_expects_100_continue_is_not_waited_for() -> None:
     async def main() -> None:
         headers = {"content-length": "10", "expect": "100-continue"}
         exchange = await Exchange(APP, "/refuse", None, headers).finish()
@@ -105,7 +105,7 @@ def test_a_client_that_waits_for_leave_to_send_is_not_waited_for() -> None:
     run(main())
 
 
-def test_a_response_that_breaks_off_does_not_end_like_a_whole_one() -> None:
+def test_a_broken_response_does_not_end_normally() -> None:
     async def main() -> None:
         exchange = Exchange(APP, "/break_off", b"", {})
         with pytest.raises(RuntimeError, match="broke off"):

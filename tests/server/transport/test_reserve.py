@@ -12,7 +12,7 @@ class Connection:
         self.refused = True
 
 
-def test_the_oldest_connection_that_has_asked_for_nothing_gives_way() -> None:
+def test_the_oldest_silent_connection_is_refused_for_a_newer_one() -> None:
     reserve: dict[Any, None] = {}
     asking = [Connection(is_silent=False) for _ in range(2)]
     silent = [Connection(is_silent=True) for _ in range(_RESERVED)]
@@ -24,7 +24,7 @@ def test_the_oldest_connection_that_has_asked_for_nothing_gives_way() -> None:
     assert len(reserve) == _RESERVED
 
 
-def test_where_all_have_asked_the_newest_gives_way() -> None:
+def test_without_silent_connections_the_newest_is_refused() -> None:
     reserve: dict[Any, None] = {}
     connections = [Connection(is_silent=False) for _ in range(_RESERVED + 1)]
     for connection in connections:
@@ -33,7 +33,7 @@ def test_where_all_have_asked_the_newest_gives_way() -> None:
     assert [connection.refused for connection in connections] == [*[False] * _RESERVED, True]
 
 
-def test_who_leaves_makes_room() -> None:
+def test_a_closed_connection_makes_room() -> None:
     reserve: dict[Any, None] = {}
     connections = [Connection(is_silent=True) for _ in range(_RESERVED + 1)]
     for connection in connections[:-1]:

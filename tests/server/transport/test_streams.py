@@ -53,7 +53,7 @@ def test_work_ends_with_its_client() -> None:
     run(main())
 
 
-def test_work_ends_with_its_time() -> None:
+def test_work_ends_at_its_deadline() -> None:
     async def main() -> None:
         ended = list[str]()
         watch = ClientWatch(None, 0.0, never)
@@ -64,7 +64,7 @@ def test_work_ends_with_its_time() -> None:
     run(main())
 
 
-def test_work_ends_with_the_task_that_waits_for_it() -> None:
+def test_work_ends_with_its_waiting_task() -> None:
     async def main() -> None:
         ended = list[str]()
         watch = ClientWatch(Client().request, 1000.0, never)
@@ -79,7 +79,7 @@ def test_work_ends_with_the_task_that_waits_for_it() -> None:
     run(main())
 
 
-def test_what_work_raises_is_raised() -> None:
+def test_errors_of_work_are_raised() -> None:
     async def fail() -> None:
         raise KeyError("why")
 
