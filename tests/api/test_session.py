@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import queue
 import select
 import signal
 import threading
@@ -25,6 +26,7 @@ from photonlite.api import VisionModel
 from photonlite.cache import manager
 from photonlite.cache.prefix import page_key
 from photonlite.config import EngineConfig
+from photonlite.engine import build
 from photonlite.engine.engine import Engine
 from photonlite.engine.handle import RequestHandle
 from photonlite.errors import (
@@ -217,8 +219,10 @@ def test_cutting_crops_on_the_device_gives_the_same_answers(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = [model.detect(make_image(seed), "mug") for seed in range(3)]
-    for module in ("build", "engine"):
-        monkeypatch.setattr(f"photonlite.engine.{module}.cuts_images", lambda where: True)
+    limits = build.RunnerLimits
+    monkeypatch.setattr(build, "RunnerLimits", lambda *sizes: limits(*sizes[:-1], image_bytes=build.MOST_BYTES))
+    monkeypatch.setattr(Engine, "cuts_images", True)
+    monkeypatch.setattr(Engine, "host_array", lambda self, shape: np.empty(shape, np.uint8))
     cut = Gate(monkeypatch, pool, "cut_crops", at=0)
 
     with serve(max_crops=3) as other:
@@ -515,8 +519,21 @@ def test_closing_a_stream_ends_it_for_the_thread_that_reads_it(
 ) -> None:
     gate = Gate(monkeypatch, network(model), "logits", at=3)
     stream = model.caption(IMAGE, "short", stream=True)["caption"]
+    gate.wait()  # no more tokens come
+    waits = threading.Event()
+
+    class Tokens(queue.SimpleQueue[Any]):
+        def get(self, *arguments: Any, **options: Any) -> Any:
+            if self.empty():
+                waits.set()
+            return super().get(*arguments, **options)
+
+    [handle] = model._session.open
+    tokens, handle.tokens = handle.tokens, Tokens()
+    while not tokens.empty():
+        handle.tokens.put(tokens.get())
     reading = on_thread(lambda: list(stream))
-    gate.wait()
+    assert waits.wait(GUARD)
     stream.close()
 
     with pytest.raises(RequestCancelledError):
