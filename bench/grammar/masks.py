@@ -75,7 +75,7 @@ def measure(vocabulary: Vocabulary, rounds: int) -> str:
 
 
 class _Worker:
-    """photonlite's compiler as the engine uses it: a process, and pipes."""
+    """photonlite's compiler as the engine uses it: a process, and a socket."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary

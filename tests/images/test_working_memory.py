@@ -44,7 +44,7 @@ before = peak()
 with open(sys.argv[1], "rb") as stream, open(os.devnull, "wb", buffering=0) as out:
     image = open_image("it", stream, ImageLimits())
     told = working_bytes(image)
-    write_pixels(image, out)
+    write_pixels(image, out.fileno())
 print(peak() - before, told)
 """
 

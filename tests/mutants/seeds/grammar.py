@@ -64,6 +64,6 @@ MUTANTS = [
         "grammar/compiler/client.py",
         '"killed" if killed else "crashed"',
         '"crashed"',
-        "tests/grammar/compiler/test_client.py",
+        "tests/grammar/compiler/test_client.py -m long",
     ),
 ]

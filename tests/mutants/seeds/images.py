@@ -8,14 +8,14 @@ MUTANTS = [
         "images/isolation/worker.py",
         "    limit_cpu(limits.decode_cpu_s)\n",
         "",
-        "tests/images/isolation/test_process.py",
+        "tests/images/isolation/test_process.py -m long",
     ),
     Mutant(
         "decoding: pixels may take any CPU time",
         "images/isolation/worker.py",
         "            limit_cpu(max(0.001, allowed - spent))\n",
         "",
-        "tests/images/isolation/test_process.py",
+        "tests/images/isolation/test_process.py -m long",
     ),
     Mutant(
         "decoding: memory is taken before it is admitted",
@@ -29,14 +29,14 @@ MUTANTS = [
         "images/isolation/process.py",
         "            self._on_slow()\n",
         "",
-        "tests/images/isolation/test_pool.py",
+        "tests/images/isolation/test_pool.py -m long",
     ),
     Mutant(
         "decoding: a cancelled image keeps its worker",
         "processes/pool.py",
         "            if job in self._serving:\n                self._serving[job].kill()\n",
         "            pass\n",
-        "tests/images/isolation/test_pool.py",
+        "tests/images/isolation/test_pool.py -m long",
     ),
     Mutant(
         "deadline: decoding goes on after it",
