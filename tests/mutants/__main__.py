@@ -56,7 +56,9 @@ def killers(mutant: Mutant) -> list[str]:
             (copy / name).symlink_to(ROOT / name)
         shutil.copy(ROOT / "pyproject.toml", copy)
         (copy / "photonlite" / mutant.path).write_text(seeded(mutant))
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests.split()]
+        # Long tests too: some mechanisms are guarded by these alone.
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+        command = [sys.executable, "-m", "pytest", *options, *mutant.tests.split()]
         environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=900)
     if done.returncode not in (0, 1):
