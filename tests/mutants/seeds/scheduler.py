@@ -271,9 +271,11 @@ MUTANTS = [
     ),
     Mutant(
         "priority: a decode step has more rows than a batch",
-        "scheduler/fifo.py",
-        "[: self.limits.max_batch])",
-        "[:])",
+        "scheduler/realtime.py",
+        """sorted((bulk + urgent)[:most], key=self.rank) if bulk_first else urgent
+        return super().plan_decode(able)""",
+        """sorted(bulk + urgent, key=self.rank) if bulk_first else urgent
+        return self.running.plan_decode(able)""",
         SIMULATION,
     ),
     Mutant(
