@@ -123,6 +123,21 @@ def test_an_image_whose_worker_was_killed_by_others_is_tried_once_more() -> None
             pool.decode(GOOD, lambda _: [os.kill(pid, signal.SIGKILL) for pid in pool.pids] and None)
 
 
+def test_cancelling_kills_a_worker_that_does_not_answer() -> None:
+    stopped = threading.Event()
+    with opened() as pool:
+        (pid,) = pool.pids
+
+        def stop(needed: int) -> None:
+            os.kill(pid, signal.SIGSTOP)
+            stopped.set()
+
+        future = pool.submit(GOOD, stop)
+        assert stopped.wait(GUARD)
+        assert future.cancel()
+        assert pool.submit(GOOD).result(GUARD).size == (30, 20)
+
+
 @pytest.mark.long
 def test_cancelling_a_task_frees_its_worker_at_once() -> None:
     async def main(pool: DecodePool) -> None:

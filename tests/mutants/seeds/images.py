@@ -36,7 +36,7 @@ MUTANTS = [
         "processes/pool.py",
         "            if job in self._serving:\n                self._serving[job].kill()\n",
         "            pass\n",
-        "tests/images/isolation/test_pool.py -m long",
+        "tests/images/isolation/test_pool.py",
     ),
     Mutant(
         "deadline: decoding goes on after it",
