@@ -42,12 +42,16 @@ _TINY = 100
 
 
 # Twice Pillow's bound against decompression bombs: the model may have been loaded with wider limits than the defaults.
-_LIMITS = ImageLimits(max_pixels=178_956_970, max_bytes=2**40)
+_MAX_PIXELS = 178_956_970
 
 
 def open_image(image: ImageSource) -> Image.Image:
-    """Return a new upright RGB image as the model sees it; raises an ImageError."""
-    return load_image(image, _LIMITS)
+    """Return a new upright RGB image as the model sees it; raises an ImageError.
+
+    It may have more pixels than the model takes by default; PHOTONLITE_MAX_PIXELS raises that limit too.
+    """
+    max_pixels = max(_MAX_PIXELS, ImageLimits.from_env().max_pixels)
+    return load_image(image, ImageLimits(max_pixels=max_pixels, max_bytes=2**40))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from photonlite.config import ImageLimits
 from photonlite.errors import ImageDecodeError, ImageNotFoundError, ImageShapeError, ImageTooLargeError
 from photonlite.results.drawing import style
 from photonlite.results.drawing.style import open_image
@@ -94,6 +93,9 @@ def test_bad_files_are_typed_errors(tmp_path, monkeypatch):
         open_image(b"no image")
     with pytest.raises(ImageDecodeError):
         open_image(data[: len(data) // 2])
-    monkeypatch.setattr(style, "_LIMITS", ImageLimits(max_pixels=100))
+    monkeypatch.setattr(style, "_MAX_PIXELS", 100)
+    monkeypatch.setenv("PHOTONLITE_MAX_PIXELS", "50")
     with pytest.raises(ImageTooLargeError):
         open_image(data)
+    monkeypatch.setenv("PHOTONLITE_MAX_PIXELS", "4096")
+    assert open_image(data).size == (64, 64)
