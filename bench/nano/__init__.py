@@ -1,4 +1,4 @@
-"""The nano checkpoint. Imports go scenes <- questions <- training <- evaluation."""
+"""The nano checkpoint. Imports go scenes <- questions <- training <- evaluation <- demo."""
 
 from pathlib import Path
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("scenes", "questions", "training", "evaluation")
+FOLDERS = ("scenes", "questions", "training", "evaluation", "demo")
 
 
 def import_graph(root, package):
@@ -69,16 +69,14 @@ def test_folders_import_only_those_before_them():
     assert upward(GRAPH, "bench.nano") == []
 
 
-@pytest.mark.parametrize(
-    ("place", "text"), [("scenes/a.py", "from bench.nano.evaluation import b"), ("scenes/a.py", "")]
-)
+@pytest.mark.parametrize(("place", "text"), [("scenes/a.py", "from bench.nano.demo import b"), ("scenes/a.py", "")])
 def test_a_wrong_import_and_a_circle_are_found(tmp_path, place, text):
-    files = {"evaluation/b.py": "from bench.nano.scenes.a import x", place: text}
+    files = {"demo/b.py": "from bench.nano.scenes.a import x", place: text}
     for name, content in files.items():
         path = tmp_path / "bench" / "nano" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     graph = import_graph(tmp_path, "bench.nano")
-    assert upward(graph, "bench.nano") == (["bench.nano.scenes.a imports bench.nano.evaluation.b"] if text else [])
-    circle = ["bench.nano.evaluation.b", "bench.nano.scenes.a", "bench.nano.evaluation.b"]
+    assert upward(graph, "bench.nano") == (["bench.nano.scenes.a imports bench.nano.demo.b"] if text else [])
+    circle = ["bench.nano.demo.b", "bench.nano.scenes.a", "bench.nano.demo.b"]
     assert cycle_in(graph) == (circle if text else None)

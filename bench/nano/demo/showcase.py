@@ -1,6 +1,6 @@
 """What the shipped checkpoint finds in the demo images and in the clip, drawn on them for the README.
 
-`python -m bench.nano.evaluation.showcase` writes desk-detected.png, market-points.png, street-detected.png and
+`python -m bench.nano.demo.showcase` writes desk-detected.png, market-points.png, street-detected.png and
 clip-detected.webp into assets.
 """
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from PIL import Image, ImageSequence
 
 import photonlite
-from bench.nano import ROOT
+from bench.nano.demo.clip import save_animation
+from bench.nano.demo.stills import ASSETS
 from photonlite.results import Detections
 
-ASSETS = ROOT / "assets"
 # From the palette of photonlite's plots; distinguishable with colour blindness.
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#f0e442", "#cc79a7", "#56b4e9", "#e69f00", "#ffffff")
 _BY_NAME = {"bus": COLOURS[0], "car": COLOURS[3], "tangerine": COLOURS[1]}
@@ -45,13 +45,6 @@ def plot_clip(model: photonlite.VisionModel, clip: Path, names: Sequence[str]) -
             yield Detections(found).plot(image, scores=False, colors=colours, line_width=2, font_size=13)
 
 
-def save_animation(path: Path, images: Sequence[Image.Image], fps: float) -> None:
-    # Whole milliseconds that add up: 67, 66, 67 at 15 frames a second.
-    ends = [round(1000 * number / fps) for number in range(len(images) + 1)]
-    times = [end - start for start, end in itertools.pairwise(ends)]
-    images[0].save(path, save_all=True, append_images=images[1:], duration=times, loop=0, quality=55, method=4)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint", help="folder of a checkpoint; the shipped one by default")
@@ -64,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, image in plot_stills(model):
             image.save(options.out / name, optimize=True)
         frames = list(plot_clip(model, ASSETS / "clip" / "clip.webp", names))
-        save_animation(options.out / "clip-detected.webp", frames, truth["fps"] / _EVERY)
+        save_animation(options.out / "clip-detected.webp", frames, truth["fps"] / _EVERY, quality=55)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""The images of the README, the clip, and what the shipped checkpoint finds in them."""
