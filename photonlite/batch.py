@@ -30,7 +30,6 @@ class EncodeJob:
 
     @property
     def total(self) -> int:
-        """Crops of the image."""
         return self.crops.count
 
     @property
@@ -95,7 +94,6 @@ class ScheduledBatch:
 
     @property
     def crops(self) -> int:
-        """Crops that an encode launch holds."""
         return sum(group.count for group in self.groups)
 
     @property
@@ -141,10 +139,7 @@ class Executor(Protocol):
         """Queue heads, masks, sampling and the copy of the results; None for rows whose token is not wanted."""
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
-        """Wait for the results: for each row a token, why it has none, or None where none was sampled.
-
-        An exception raised means that the step failed as a whole.
-        """
+        """Wait for the results: a token, an error, or None for each row; raises where the step failed as a whole."""
 
     def forget(self, job: EncodeJob) -> None:
         """Free an image's features once the work queued so far is done."""

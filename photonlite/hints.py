@@ -5,7 +5,6 @@ from collections.abc import Iterable
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like a name, or None where none is."""
     return next(iter(difflib.get_close_matches(str(name)[:100].lower(), list(known), n=1)), None)
 
 

@@ -72,7 +72,6 @@ class SamplingSettings:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most probable choice is taken every time."""
         return self.temperature == 0
 
 
@@ -110,11 +109,9 @@ class Allowed:
 
     @property
     def forced(self) -> int | None:
-        """The only id, where there is only one."""
         return self.ids[0] if self.ids is not None and len(self.ids) == 1 else None
 
     def permits(self, token_id: int) -> bool:
-        """Whether an id is allowed."""
         if self.mask is not None:
             word, bit = divmod(token_id, 32)
             return 0 <= word < len(self.mask) and bool(int(self.mask[word]) >> bit & 1)
@@ -173,8 +170,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The engine's answer to a request."""
-
     tokens: tuple[Token, ...]  # the end id included
     finish_reason: str | None  # "stop", "max_objects" or "length"
     metrics: Metrics

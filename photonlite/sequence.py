@@ -1,8 +1,7 @@
 """Sequences: the engine-side state of requests, and what they need of images and sinks. No torch.
 
-A sequence reads its request and the key of its image once, on the calling thread. The engine thread calls a request's
-own objects in few places, each of which confines what they raise to that request: the grammar (`engine.core`,
-`engine.requests`), the image (`scheduler.queues`, `engine.core`) and the sink (`engine.requests`).
+A sequence reads its request and its image's key once, on the calling thread. What a grammar, an image or a sink raises
+on the engine thread ends its request alone.
 
 A sequence through its life, with a pipeline of depth 2:
 
@@ -69,7 +68,6 @@ class UncutImage:
 
     @property
     def count(self) -> int:
-        """Crops that the image becomes."""
         rows, columns = self.tiling
         return 1 if self.tiling == (1, 1) else 1 + rows * columns
 
@@ -108,7 +106,7 @@ class ImageRef(Protocol):
 class Sink(Protocol):
     """Receives a sequence's output, on the engine thread in the middle of a tick.
 
-    It must neither block nor call the engine core; what an `EngineLoop` offers may be called.
+    It must neither block nor call the engine core; it may call an `EngineLoop`.
     """
 
     def on_token(self, token: Token) -> None:
@@ -140,8 +138,6 @@ class Timeline:
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """A request on its way through the engine."""
-
     number: int  # unique; later ones are larger
     request: Request
     sink: Sink
@@ -188,7 +184,6 @@ class Sequence:
 
     @property
     def samples(self) -> bool:
-        """Whether it produces tokens at all."""
         return self.budget > 0
 
     @property

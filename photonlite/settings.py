@@ -70,8 +70,6 @@ class _Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One field of a dataclass that users can set."""
-
     name: str
     kind: type  # of the value, or of each of its values: bool, int, float or str
     many: bool  # a tuple of values
@@ -84,7 +82,6 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Name of the environment variable."""
         return PREFIX + self.name.upper()
 
     @property
@@ -129,7 +126,6 @@ class Setting:
         return result
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value has the field's type and lies in its range."""
         if value is None or (self.many and not isinstance(value, tuple | list)):
             return value is None and self.optional
         return all(map(self._accepts_one, value)) if self.many else self._accepts_one(value)
@@ -164,11 +160,7 @@ class Given(NamedTuple):
 
 @functools.cache
 def settings_of(cls: type) -> dict[str, Setting]:
-    """Return the settings of a dataclass by name.
-
-    A setting's type is bool, int, float, str, a Literal of texts, a tuple of one of these, or one of these and None.
-    Fields of other types, and those whose flag is None, are no settings.
-    """
+    """Return a dataclass's settings by name: the fields whose type `_parts` can read and whose flag is not None."""
     hints, texts = typing.get_type_hints(cls), _descriptions(cls)
     found = {}
     for field in dataclasses.fields(cls):
@@ -182,7 +174,6 @@ def settings_of(cls: type) -> dict[str, Setting]:
 
 
 def flag_of(name: str, *, many: bool = False) -> str:
-    """Return the default flag of a field."""
     for end, unit in (("_s", "_seconds"), ("_bytes", "_mb")):
         if name.endswith(end):
             name = name.removesuffix(end) + unit
@@ -190,10 +181,7 @@ def flag_of(name: str, *, many: bool = False) -> str:
 
 
 def check_settings(settings: Any, subject: str) -> None:
-    """Convert a dataclass's numbers to plain Python numbers and check types and ranges: for its `__post_init__`.
-
-    The subject begins the message of a `SettingsError`.
-    """
+    """Convert numbers to plain Python numbers and check types and ranges; `subject` begins the message of an error."""
     make_plain(settings)
     cls: type = type(settings)
     for name, one in settings_of(cls).items():
@@ -254,7 +242,6 @@ def build(cls: type[_T], given: Mapping[str, Given], **more: Any) -> _T:
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> SettingsError:
-    """Return the error for a name that is no setting, with the nearest one that is."""
     known = list(known)
     near = nearest(name, known)
     hint = f"the settings are {', '.join(known)}" if near is None else f"did you mean {near!r}?"
@@ -262,7 +249,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> SettingsError:
 
 
 def plain(value: Any) -> Any:
-    """Convert a number, or a tuple of numbers, to `int` or `float`; return anything else, bools included, unchanged.
+    """Convert numbers, also in a tuple, to `int` or `float`; return anything else, bools included, unchanged.
 
     NumPy numbers pass type checks for numbers, but overflow in later arithmetic.
     """

@@ -1,7 +1,4 @@
-"""Build an engine: plan the memory, then make cache, model runner, its graphs, and the core.
-
-All device memory that the engine will use is allocated here, or the configuration is refused with the numbers.
-"""
+"""Build an engine: all device memory that it will use is allocated here, or the configuration is refused."""
 
 import contextlib
 import logging
@@ -46,8 +43,6 @@ _CUDA_BATCH, _CPU_BATCH = 64, 8
 
 
 class Parts(NamedTuple):
-    """An engine's parts."""
-
     core: EngineCore
     memory: MemoryPlan  # of the KV cache
     graphs: GraphReport | None  # what capturing took; None without graphs
@@ -56,9 +51,7 @@ class Parts(NamedTuple):
 def build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> Parts:
     """Build an engine for a model in evaluation mode on the device.
 
-    Raises:
-        CapacityError: Not even one longest request fits the memory.
-        SettingsError: The device cannot do what the configuration asks for.
+    Raises a CapacityError if not even one longest request fits, a SettingsError for what the device cannot do.
     """
     # Triton launches on the current card, and a capture would open a context on it.
     with torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext():
@@ -146,7 +139,6 @@ def _plan(
     graph_bytes: int,
     make_runner: Callable[[int], TorchModelRunner],
 ) -> MemoryPlan:
-    """Plan how many pages the cache has."""
     shape, page_size, rows = model.shape, config.page_size, slots.max_rows
     plan = partial(plan_memory, shape, kv.dtype, page_size=page_size, max_rows=rows)
     if config.kv_cache_bytes is not None or where.type != "cuda":
@@ -159,7 +151,6 @@ def _plan(
 
 
 def _graph_bytes(shape: ModelShape, prompts: PromptDecoder | None, config: EngineConfig, slots: SlotShape) -> int:
-    """Estimate what the graphs of decode steps and prompts take."""
     sizes = sum(size <= slots.max_rows for size in config.graph_sizes)
     steps = estimate_graph_bytes(sizes, config.depth, len(VARIANTS))
     if prompts is None:

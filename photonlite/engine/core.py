@@ -56,28 +56,23 @@ class EngineCore:
 
     @property
     def open(self) -> set[Sequence]:
-        """Requests that have not ended."""
         return self.requests.open
 
     @property
     def idle(self) -> bool:
-        """Whether no request is open and no step in flight."""
         return not self.requests.open and self.pipeline.oldest is None
 
     def submit(self, sequence: Sequence) -> None:
-        """Open a prepared request."""
         self.scheduler.submit(sequence, self._clock())
         self.requests.add(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
-        """Cancel a request; one that has ended stays as it is."""
         self.requests.end(sequence, RequestCancelledError("the request was cancelled"))
 
     def tick(self) -> bool:
         """Launch, commit and finalize at most one step each; returns whether there was anything to do.
 
-        Raises:
-            EngineDiedError: Steps keep failing.
+        Raises an EngineDiedError if steps keep failing.
         """
         ended, oldest = self.requests.ended, self.pipeline.oldest
         batch = self._plan()
@@ -161,7 +156,6 @@ class EngineCore:
         return outcomes
 
     def _commit_rows(self, step: Step, outcomes: Outcomes) -> None:
-        """Hand tokens to their requests, and release what sequences held that have ended."""
         now, zombies = self._clock(), 0
         prefill_s = step.device_s if step.kind == "prefill" else 0.0
         for row, outcome in zip(step.rows, outcomes, strict=True):
@@ -201,7 +195,7 @@ class EngineCore:
                 self.runner.forget(group.job)
 
     def _sampling_params(self, step: Step, *, ahead: bool = False) -> list[SamplingParams | None] | None:
-        """Return how each row's token is chosen, None for tokens that are not wanted.
+        """Return how each row's token is sampled, None for tokens that are not wanted.
 
         With `ahead`, steps in flight may still carry the rows: returns None where a mask depends on their tokens.
         """
@@ -260,11 +254,7 @@ class EngineCore:
         self._fail(step, error)
 
     def _fail(self, step: Step, error: BaseException) -> None:
-        """Count a failed step; where memory was short, free some instead. An image counts once in a row.
-
-        Raises:
-            EngineDiedError: Too many steps have failed in a row.
-        """
+        """Count a failed step, an image once in a row, or free memory that was short. May raise EngineDiedError."""
         if is_shortage(error):
             for job in self.scheduler.reduce_memory(step.plan):
                 self.runner.forget(job)
@@ -279,7 +269,6 @@ class EngineCore:
             raise EngineDiedError(f"{reason}, so the device counts as lost; load the model again") from error
 
     def _count_launch(self, step: Step) -> None:
-        """Count a step by kind, size and how it ran."""
         metrics, kind = self.metrics, step.kind
         metrics.steps[kind] += 1
         if kind == "decode":

@@ -70,10 +70,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 
 class Engine:
-    """Answers requests about images, many at a time.
-
-    Closing it, or dropping the last reference to it, ends its threads. `build` says what its making raises.
-    """
+    """Answers requests about images, many at a time; closing it or dropping the last reference ends its threads."""
 
     def __init__(
         self, model: Model, device: torch.device, dtype: torch.dtype, config: EngineConfig | None = None
@@ -91,12 +88,10 @@ class Engine:
 
     @property
     def max_batch(self) -> int:
-        """Requests that are decoded together."""
         return self._core.scheduler.limits.max_batch
 
     @property
     def alive(self) -> bool:
-        """Whether requests are taken and answered."""
         return self._loop.alive
 
     @property
@@ -118,12 +113,10 @@ class Engine:
 
     @property
     def last_tick_s(self) -> float:
-        """Seconds since the engine thread's last tick; see `EngineLoop`."""
         return self._loop.last_tick_s
 
     @property
     def tracer(self) -> Tracer:
-        """Spans of every phase on host and device; `enabled` switches recording on and off."""
         return self._core.tracer
 
     def submit(
@@ -138,19 +131,8 @@ class Engine:
     ) -> Sequence:
         """Put a request into the engine's inbox, from any thread; returns at once.
 
-        Args:
-            request: From a skill.
-            sink: Receives tokens and the end, on the engine thread.
-            image: What it is about.
-            deadline_s: Seconds from `submitted` after which the answer is worthless.
-            preprocess_s: What decoding the image took.
-            submitted: When the caller asked, in seconds of `time.perf_counter`; now unless given.
-
-        Raises:
-            CapacityError: The request could not run even alone.
-            ValueError: It holds what a step could not carry.
-            ModelError: The engine is closed.
-            EngineDiedError: The engine has died.
+        `deadline_s` counts from `submitted`, a time of `time.perf_counter`, by default now. Raises a CapacityError or a
+        ValueError as `Limits.check_fits`, a ModelError once closed, an EngineDiedError once dead.
         """
         begun = time.perf_counter() if submitted is None else submitted
         sequence = Sequence(
@@ -211,22 +193,15 @@ class EngineLoop:
 
     @property
     def alive(self) -> bool:
-        """Whether requests are taken and answered."""
         return self._refusal is None and self._thread.is_alive()
 
     @property
     def last_tick_s(self) -> float:
-        """Seconds since the thread's last tick: under a second while idle, else as long as a step of the device takes.
-
-        It grows for ever once the thread has ended.
-        """
+        """Seconds since the last tick: under one while idle, else up to a step; it grows once the thread has ended."""
         return time.perf_counter() - self._last_tick
 
     def submit(self, sequence: Sequence) -> None:
-        """Submit a request: it is checked and hashed on this thread; later errors reach its sink.
-
-        Raises as `Engine.submit`.
-        """
+        """Check, hash and submit a request on this thread; raises as `Engine.submit`, later errors reach its sink."""
         self._core.scheduler.prepare(sequence)
         with self._gate:  # a note is either refused here or read: none is left in the inbox of an ended thread
             if self._refusal is not None:
@@ -235,7 +210,6 @@ class EngineLoop:
         self.wake()
 
     def cancel(self, sequence: Sequence) -> None:
-        """Cancel a request, from any thread; one that has ended stays as it is."""
         self.post(lambda: self._core.cancel(sequence))
 
     def post(self, note: Callable[[], None]) -> None:
@@ -246,7 +220,6 @@ class EngineLoop:
         self.wake()
 
     def wake(self) -> None:
-        """Wake the engine: something that it waits for has changed."""
         self._wake.put(None)
 
     def close(self, *, drain: bool) -> None:

@@ -38,11 +38,7 @@ def may_be_split(batch: ScheduledBatch, error: BaseException) -> bool:
 
 
 def without_frames(error: _E) -> _E:
-    """Turn the tracebacks of an error and its causes into notes, which are printed with it; returns the error.
-
-    A frame refers to all its local variables and to the frames that called it: one error in a list of results would
-    keep a decoded image, or all weights.
-    """
+    """Turn the tracebacks of an error and its causes into notes: a kept frame keeps images or all weights alive."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:
@@ -57,7 +53,6 @@ def without_frames(error: _E) -> _E:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an error says that memory has run out, on the host or on the device."""
     if isinstance(error, MemoryError | OutOfMemoryError):
         return True
     if isinstance(error, OSError):
@@ -79,7 +74,6 @@ def told(error: BaseException) -> BaseException:
 
 
 def out_of_memory(cause: BaseException) -> OutOfMemoryError:
-    """Return the error of a request for which memory has run out."""
     error = OutOfMemoryError(
         "memory ran out while this request was worked on, and nothing else has failed: try again, ask for less at a "
         "time, or send smaller images"

@@ -83,7 +83,6 @@ class RequestHandle:
     # ---- on its way to the engine
 
     def prepare(self, prepare: Callable[[], PreparedImage]) -> None:
-        """Prepare the image on this thread."""
         self.check()
         start = time.perf_counter()
         self.image = image = prepare()
@@ -103,7 +102,6 @@ class RequestHandle:
             self.release()
 
     def release(self) -> None:
-        """Release what the request held for its preparation."""
         _call_all(self._releases)
 
     def follow_up(self, request: Request) -> "RequestHandle":
@@ -118,14 +116,12 @@ class RequestHandle:
     # ---- called by the engine
 
     def on_token(self, token: Token) -> None:
-        """Take a token from the engine."""
         self.tokens.put(token)
         if self._releases:
             self.release()
         _call_all(self.bells)
 
     def on_finish(self, sequence: Sequence) -> None:
-        """Take the end from the engine."""
         self._cancel_sequence = None
         if sequence.error is not None:
             self._end(sequence.error)
@@ -149,7 +145,6 @@ class RequestHandle:
             self._end(completion)
 
     def fail(self, error: BaseException) -> None:
-        """End the request with an error of this thread."""
         error = told(error)
         if isinstance(error, PhotonliteError):
             # Tracebacks, its causes' too, would keep the engine alive as long as the error.
@@ -198,7 +193,6 @@ class RequestHandle:
     # ---- waiting
 
     def wait(self, future: "Future[Any] | None" = None) -> None:
-        """Wait until the request ends, or `future` is done."""
         futures: list[Future[Any]] = [self.future] if future is None else [self.future, future]
         try:
             concurrent.futures.wait(futures, self.remaining, FIRST_COMPLETED)
@@ -227,8 +221,7 @@ class RequestHandle:
     def result(self) -> Completion:
         """Wait for the completion, or raise why there is none.
 
-        One error may end many requests and be raised many times: each time a copy is raised, so that tracebacks neither
-        grow nor keep anything alive.
+        One error may end many requests: copies are raised, so that tracebacks neither grow nor keep anything alive.
         """
         if not self.future.done():
             self.wait()
@@ -238,12 +231,10 @@ class RequestHandle:
         return self.future.result()
 
     def raise_error(self) -> None:
-        """Raise the error with which the request has ended, if it has."""
         if self.future.done():
             self.result()
 
     def outcome(self) -> tuple[Metrics, str | None]:
-        """Wait for the end, and return the metrics and the finish reason."""
         completion = self.result()
         return completion.metrics, completion.finish_reason
 
@@ -263,7 +254,7 @@ class RequestHandle:
 
 
 class TokenStream(Iterator[Token], AsyncIterator[Token]):
-    """The tokens of a request as they come. Closing or dropping the stream cancels the request.
+    """A request's tokens as they come. Closing or dropping the stream cancels the request.
 
     The engine knows the handle only, so nothing but its reader keeps a stream alive.
     """

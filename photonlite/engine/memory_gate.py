@@ -57,10 +57,9 @@ class MemoryPermit:
 
 
 class GateLane:
-    """The room of one class, in bytes.
+    """The room of one class, in bytes; a thread grants permits while calls wait.
 
-    A thread grants permits while calls wait. `release` does not: garbage collection may drop a call on any line of any
-    thread, whatever locks that thread holds.
+    `release` does not: garbage collection may drop a call on any line of any thread, whatever locks that thread holds.
     """
 
     def __init__(self, limit: int) -> None:
@@ -73,11 +72,9 @@ class GateLane:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for room."""
         return sum(not permit.released for permit in list(self._queue))
 
     def request(self, size: int) -> MemoryPermit:
-        """Request room for an image of so many bytes."""
         permit = MemoryPermit(self, size)
         with self.lock:
             if not self._queue and self._fits(permit):
@@ -131,10 +128,8 @@ class MemoryGate:
 
     @property
     def held(self) -> int:
-        """Bytes of images that hold a permit."""
         return self.realtime.held + self.bulk.held
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for room."""
         return self.realtime.waiting + self.bulk.waiting

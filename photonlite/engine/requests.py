@@ -15,10 +15,7 @@ _logger = logging.getLogger("photonlite")
 
 
 class OpenRequests:
-    """Requests from submission to their end.
-
-    Grammars and sinks are plug-ins: their faults end their request alone.
-    """
+    """Requests from submission to end; faults of grammars and sinks, which are plug-ins, end their request alone."""
 
     def __init__(self, scheduler: Scheduler, metrics: EngineMetrics, clock: Callable[[], float]) -> None:
         self.open: set[Sequence] = set()
@@ -33,13 +30,11 @@ class OpenRequests:
         self._gaps: dict[float, int] = {}
 
     def add(self, sequence: Sequence) -> None:
-        """Open a request that the scheduler has accepted."""
         self.open.add(sequence)
         self.realtime += sequence.realtime
         self._metrics.requests_submitted += 1
 
     def accept(self, sequence: Sequence, token: Token, now: float) -> None:
-        """Give a request its next token, which may end it."""
         grammar, tokens, times = sequence.grammar, sequence.tokens, sequence.times
         try:
             grammar.accept(token)
@@ -64,7 +59,6 @@ class OpenRequests:
             self.end(sequence, AssertionError(spent))
 
     def count_tokens(self) -> None:
-        """Count the tokens of a step that has been committed."""
         self._metrics.tokens += self._tokens
         for gap, count in self._gaps.items():
             self._metrics.token_s.observe(gap, count)
@@ -72,10 +66,7 @@ class OpenRequests:
         self._tokens = 0
 
     def end(self, sequence: Sequence, error: BaseException | None = None) -> None:
-        """End a request: its result or error goes out now, its pages are released when no step carries it.
-
-        One that has ended stays as it is.
-        """
+        """End a request, unless it has ended: the result goes out now, pages are released when no step carries it."""
         if sequence in self.open:
             now = self._clock()
             error = None if error is None else _reported(sequence, error)
@@ -83,14 +74,12 @@ class OpenRequests:
             self._close(sequence, error, now)
 
     def end_dropped(self, ended: Ended) -> None:
-        """End a request that the scheduler has taken out of its queues."""
         if ended.dropped is not None:
             name = f"dropped_{ended.dropped}"
             setattr(self._metrics, name, getattr(self._metrics, name) + 1)
         self.end(ended.sequence, ended.error)
 
     def end_all(self, error: BaseException) -> None:
-        """End every open request with an error."""
         for sequence in sorted(self.open, key=lambda one: one.number):
             self.end(sequence, error)
 
@@ -113,7 +102,6 @@ class OpenRequests:
             _logger.exception("request %d has ended, but its sink raised", sequence.number)
 
     def _count_end(self, sequence: Sequence) -> None:
-        """Count a request that has ended, and where its time went if it was answered."""
         metrics, times = self._metrics, sequence.times
         metrics.preemptions += times.preemptions
         if sequence.error is not None:

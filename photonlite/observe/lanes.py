@@ -88,7 +88,6 @@ class Bars:
         self._ink = np.zeros((width, 4))  # red, green, blue, each times the share covered; that share
 
     def add(self, left: float, right: float, color: Color) -> None:
-        """Add a bar from `left` to `right`, in pixels, cut at the row's ends."""
         left, right = max(left, 0.0), min(right, float(self._width))
         if right <= left:
             return
@@ -103,7 +102,6 @@ class Bars:
             self._ink[last] += (right - last) * ink
 
     def paste(self, image: Image.Image, left: int, top: int, height: int) -> None:
-        """Paint the row into an image, at a corner and with a height in pixels."""
         share = self._ink[:, 3:]
         color = np.rint(self._ink[:, :3] / np.maximum(share, 1e-9)).clip(0, 255).astype(np.uint8)
         mask = np.rint(share[:, 0] * 255).clip(0, 255).astype(np.uint8)

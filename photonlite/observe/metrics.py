@@ -33,10 +33,7 @@ def format_seconds(seconds: float) -> str:
 
 
 class Histogram:
-    """Counts of values between fixed, increasing bounds.
-
-    A bound belongs to the bucket below it; one more bucket takes larger values. `sum` and `largest` are of all values.
-    """
+    """Counts of values between increasing bounds; a bound belongs to the bucket below it, the last one is open."""
 
     __slots__ = ("_counts", "bounds", "largest", "sum")
 
@@ -49,7 +46,6 @@ class Histogram:
         self.largest = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value of at least 0 that occurred so many times."""
         # `largest` is written first, so that a reader of the count never sees a smaller one.
         if value > self.largest:
             self.largest = value
@@ -62,7 +58,6 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """Mean of all values; NaN without values."""
         count = self.count
         return self.sum / count if count else math.nan
 
@@ -72,11 +67,7 @@ class Histogram:
         return list(self._counts)
 
     def quantile(self, q: float) -> float:
-        """Estimate a quantile, as if each bucket were filled evenly; at most `largest`, NaN without values.
-
-        Raises:
-            ValueError: q lies outside [0, 1].
-        """
+        """Estimate a quantile, as if buckets were filled evenly; NaN without values, ValueError outside [0, 1]."""
         if not 0 <= q <= 1:
             raise ValueError(f"a quantile lies in [0, 1], got {q}")
         counts = self.buckets
@@ -155,7 +146,6 @@ class EngineMetrics:
 
     @property
     def histograms(self) -> dict[str, Histogram]:
-        """All histograms by name."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Histogram)}
 

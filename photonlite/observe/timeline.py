@@ -150,7 +150,6 @@ def draw_timeline(
 
 
 def _format_of(path: str | PathLike[str]) -> str:
-    """Return Pillow's name of the format that a path's suffix names; PNG without a suffix."""
     suffix = PurePath(path).suffix.lower()
     kind = Image.registered_extensions().get(suffix, "") if suffix else "PNG"
     if kind not in _FORMATS:
@@ -194,7 +193,6 @@ def _page(width: int, height: int, title: str | None) -> Image.Image:
 
 
 def _draw_figures(pen: ImageDraw.ImageDraw, shown: list[Span], axis: Axis, top: int) -> None:
-    """Write the headline: values and their meanings."""
     starts = step_starts(shown)
     period = (starts[-1] - starts[0]) / (len(starts) - 1) if len(starts) > 1 else math.nan
     left = float(MARGIN)
@@ -249,7 +247,6 @@ def _draw_label(
 
 
 def _draw_upright(image: Image.Image, text: str, ink: Color, center: tuple[float, float]) -> None:
-    """Write a text from below to above."""
     mask = Image.new("L", (math.ceil(SMALL.getlength(text)), UPRIGHT))
     ImageDraw.Draw(mask).text((mask.width / 2, mask.height / 2), text, 255, SMALL, anchor="mm")
     mask = mask.transpose(Image.Transpose.ROTATE_90)
@@ -280,7 +277,6 @@ def _draw_ticks(pen: ImageDraw.ImageDraw, ticks: list[tuple[float, str]], axis: 
 
 
 def _legend_entries(shown: list[Span]) -> list[tuple[str, Color]]:
-    """Return names and colours of the legend, in the order of the rows."""
     entries: dict[str, Color] = {}
     for track in TRACKS[:2]:
         names = {span.name for span in shown if span.track == track}
@@ -295,7 +291,6 @@ def _legend_entries(shown: list[Span]) -> list[tuple[str, Color]]:
 
 
 def _legend_places(names: Iterable[str], axis: Axis) -> list[tuple[float, int]]:
-    """Return the column and the line of each entry of the legend."""
     places: list[tuple[float, int]] = []
     left, line = 0.0, 0
     for needed in (34 + TEXT.getlength(name) for name in names):

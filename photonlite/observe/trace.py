@@ -1,7 +1,4 @@
-"""Spans of every phase of every tick, kept in a ring and written as a trace for https://ui.perfetto.dev.
-
-Busy and idle times of the compute stream follow from them.
-"""
+"""Spans of every phase of every tick, traces for https://ui.perfetto.dev, and idle times of the compute stream."""
 
 import gzip
 import json
@@ -57,7 +54,6 @@ class Tracer:
         return _HostSpan(self, name, args) if self.enabled else _NOTHING
 
     def spans(self) -> list[Span]:
-        """Return the spans in the order in which they were recorded."""
         return list(self._ring)
 
     def begin(self) -> None:
@@ -76,12 +72,10 @@ class Tracer:
                 self.enabled = self._was_on
 
     def clear(self) -> None:
-        """Delete all spans, as a benchmark does after its warm-up."""
         self._ring.clear()
         self.dropped = 0
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a trace that Perfetto and chrome://tracing open, see `save_trace`."""
         save_trace(path, self.spans(), self.dropped)
 
 
@@ -104,10 +98,7 @@ class _HostSpan(AbstractContextManager[None]):
 
 
 def save_trace(path: str | PathLike[str], spans: list[Span], dropped: int = 0) -> None:
-    """Write spans in Chromium's "Trace Event Format", gzipped if the path ends in ".gz".
-
-    Events are in microseconds from the earliest span, one thread for each track.
-    """
+    """Write spans as Chromium trace events, in microseconds from the earliest; gzipped if the path ends in ".gz"."""
     trace = {
         "traceEvents": _trace_events(spans),
         "displayTimeUnit": "ms",

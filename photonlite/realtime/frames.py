@@ -84,8 +84,6 @@ def _seconds(deadline_ms: object) -> float | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """An image that was submitted."""
-
     number: int  # counts the frames of the loop from 0
     image: Any = field(repr=False)
     stamp: Any  # the caller's own mark
@@ -94,8 +92,6 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameJob:
-    """A frame that is being answered."""
-
     frame: Frame
     question: Question
     deadline: float | None  # on the loop's clock

@@ -18,14 +18,12 @@ class LatestResult:
         self._closed = False
 
     def publish(self, result: FrameResult) -> None:
-        """Replace the newest result, and wake everything that waits for it."""
         with self._changed:
             self.newest = result
             self._published += 1
             self._wake()
 
     def close(self) -> None:
-        """Nothing newer will come: let iterators end."""
         with self._changed:
             self._closed = True
             self._wake()
@@ -37,7 +35,6 @@ class LatestResult:
             return self._after(seen)
 
     async def wait_async(self, seen: int) -> tuple[int, FrameResult] | None:
-        """The same for coroutines."""
         rung, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def ring() -> None:

@@ -50,21 +50,15 @@ _CAMERA: Final = re.compile(r"(?:camera:)?(\d{1,3})|/dev/video(\d{1,3})")
 
 @dataclass(frozen=True)
 class Frames:
-    """Frames that can be played."""
-
     play: Callable[[], Iterator[Any]] = field(repr=False)  # from the start
     rate: float | None  # frames per second; None where they come at their own pace
     repeatable: bool  # whether playing again gives the same frames again
 
 
 def open_source(source: Source) -> Frames:
-    """Find out what a source is (see the module), and check that it is there; nothing is read before it is played.
+    """Find out what a source is, and check that it is there; nothing is read before it is played.
 
-    Raises:
-        ImageNotFoundError: There is no such file, or no image in the folder.
-        ImageDecodeError: The file cannot be read as an animation or a video.
-        InputError: It is something else altogether.
-        MissingDependencyError: Videos and cameras need OpenCV, which is not installed.
+    Raises an ImageError, an InputError, or a MissingDependencyError where OpenCV is needed.
     """
     source = plain(source)
     if isinstance(source, int) and not isinstance(source, bool):
@@ -238,7 +232,6 @@ class Feed:
 
     @property
     def ended(self) -> bool:
-        """Whether no more frames will come."""
         return not self._thread.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
@@ -248,7 +241,6 @@ class Feed:
             raise self._error
 
     def stop(self) -> None:
-        """Play no more."""
         self._stopping.set()
         self._thread.join()
 

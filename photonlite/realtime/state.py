@@ -138,17 +138,14 @@ class LoopState:
 
     @property
     def question(self) -> Question:
-        """What the next frame will be asked."""
         return self._question
 
     @property
     def closed(self) -> bool:
-        """Whether frames are refused."""
         return self._closed
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits and nothing is in flight."""
         with self._lock:
             return self._waiting is None and not self._jobs
 
@@ -231,7 +228,6 @@ class LoopState:
         return FrameFailure(error, job.frame.number, job.frame.stamp, job.question.task)
 
     def count_callback_error(self) -> None:
-        """Count an exception of the caller's own code."""
         with self._lock:
             self._callback_errors += 1
 
@@ -249,11 +245,9 @@ class LoopState:
             self._ended = self._clock() if self._ended is None else self._ended
 
     def age(self, result: FrameResult) -> float:
-        """Seconds since a result's frame was submitted."""
         return self._clock() - result.arrived
 
     def stats(self) -> LoopStats:
-        """Statistics at this moment."""
         with self._lock:
             now = self._clock() if self._ended is None else self._ended
             elapsed = 0.0 if self._begun is None else now - self._begun

@@ -44,7 +44,7 @@ class Metrics:
 class ResultMetadata:
     """Metrics and finish reason of a result; its text stream shares the object and fills it in at its end.
 
-    The stream holds this instead of the result: a reference cycle would delay the cancellation of a dropped stream.
+    The stream does not hold the result: a reference cycle would delay the cancellation of a dropped stream.
     """
 
     metrics: Metrics | None = None
@@ -97,7 +97,6 @@ class SkillResult(dict[str, Any]):
         return copy.copy(self)
 
     def _suffix(self) -> str:
-        """Time and finish reason, as a repr shows them."""
         notes = [f"{self.metrics.total_s:.3f} s"] if self.metrics else []
         notes += [f"finish_reason={self.finish_reason!r}"] if self.finish_reason not in (None, "stop") else []
         return f" ({', '.join(notes)})" if notes else ""

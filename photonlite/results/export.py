@@ -51,7 +51,6 @@ def box_of(item: Mapping[str, Any]) -> tuple[float, float, float, float]:
 
 
 def label_of(item: Mapping[str, Any]) -> str:
-    """Return the label of an item; an empty text where it has none."""
     return str(item.get("label", ""))
 
 

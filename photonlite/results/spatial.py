@@ -182,7 +182,6 @@ class _Spatial(SkillResult):
         return items
 
     def _items_in(self, width: int, height: int) -> list[Item]:
-        """The items with coordinates in pixels of an image of that size."""
         if not (width > 0 and height > 0):
             raise InputError(f"An image of {width} x {height} pixels has no area. Give its width and height in pixels.")
         own_width, own_height = self.pixel_size or (1, 1)

@@ -36,12 +36,9 @@ class Command(NamedTuple):
 
 
 def parse_path(path: str) -> list[Command]:
-    """Parse path data such as "M 0 0 L 1 0.5 .2-.1 Z" into commands, one per argument group.
+    """Parse path data such as "M 0 0 L 1 0.5 .2-.1 Z" into commands, one per argument group; raises an InputError.
 
     A repeated group keeps its letter, but a group that follows M (m) is an L (l).
-
-    Raises:
-        InputError: The text is empty or not path data; the message quotes the position.
     """
     if not isinstance(path, str) or _skip(path, 0) == len(path):
         raise InputError("The path is empty. Give SVG path data, for example 'M 0 0 L 1 0 L 1 1 Z'.")
@@ -52,12 +49,10 @@ def parse_path(path: str) -> list[Command]:
 
 
 def path_to_rings(path: str, bbox: Mapping[str, float], tolerance: float = TOLERANCE) -> list[Ring]:
-    """Flatten a box-relative path to the closed outlines it draws, in image coordinates [0, 1] like those of `bbox`.
+    """Flatten a box-relative path to closed outlines in image coordinates [0, 1], clipped to the image.
 
-    Returns one ring per subpath, clipped to the image, the last vertex joined to the first; subpaths with fewer than
-    three vertices there are left out. The filled area is where the rings' winding number is not zero, as SVG has it;
-    holes are rings of the opposite direction. `tolerance` is the greatest distance between a curve and its polygon, in
-    units of the box. Raises an InputError.
+    Filled where the winding number is not zero, as in SVG; holes run in the opposite direction. `tolerance` is the
+    greatest distance between a curve and its polygon, in units of the box. Raises an InputError.
     """
     left, top, right, bottom = _sides(bbox)
     width, height = right - left, bottom - top
@@ -69,11 +64,9 @@ def path_to_rings(path: str, bbox: Mapping[str, float], tolerance: float = TOLER
 
 
 def path_to_polygon(path: str, bbox: Mapping[str, float], tolerance: float = TOLERANCE) -> list[list[float]]:
-    """Flatten a box-relative path to one polygon in image coordinates.
+    """Flatten a box-relative path to one polygon `[[x, y], ...]` in [0, 1], closed implicitly; see `path_to_rings`.
 
-    Returns `[[x, y], ...]` in [0, 1], closed implicitly; empty where nothing of the path is inside the image. Bridges
-    of no width join several subpaths (holes, separate pieces), so that filling the polygon fills what the path fills.
-    Other arguments and errors are those of `path_to_rings`.
+    Bridges of no width join subpaths, so that it fills what the path fills; empty where nothing is inside the image.
     """
     return [[x, y] for x, y in join_rings(path_to_rings(path, bbox, tolerance))]
 

@@ -18,8 +18,6 @@ OnEnd = Callable[[], tuple[Metrics | None, str | None]]
 
 
 class TokenReader(Protocol):
-    """Turns the tokens of a stream into pieces of text."""
-
     def feed(self, token: Any, /) -> str: ...
     def flush(self) -> str: ...
 
@@ -39,12 +37,10 @@ class _TextStream:
 
     @property
     def ended(self) -> bool:
-        """Whether no more pieces will come."""
         return self._source is None
 
     @property
     def received(self) -> str:
-        """The text received so far."""
         return "".join(self._received)
 
     def _read(self, token: Any) -> str:

@@ -43,8 +43,6 @@ class Ended(NamedTuple):
 
 
 class PauseBudget(NamedTuple):
-    """What a pause between decode steps has time for."""
-
     left_s: float = math.inf  # seconds that the next launch may take; infinite where no sequence is held up
     fresh: bool = True  # that launch is the first, which goes however long it takes: a crop or prompt cannot be split
     over: bool = False  # a decode step comes first
@@ -73,15 +71,12 @@ class FifoPolicy:
         return sequence.number
 
     def queue_of(self, sequence: Sequence) -> WaitingQueue:
-        """Return the queue in which a sequence waits."""
         return self.queues[0]
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """Queue a new sequence."""
         self.requeue(sequence)
 
     def requeue(self, sequence: Sequence) -> None:
-        """Queue a sequence again that was running."""
         self.queue_of(sequence).add(sequence)
 
     def note_end(self, sequence: Sequence, now: float) -> None:
@@ -92,7 +87,6 @@ class FifoPolicy:
         return []
 
     def has_place(self, queue: WaitingQueue) -> bool:
-        """Whether one more sequence of a queue may run."""
         return self.running.has_place
 
     def is_held_up(self, queue: WaitingQueue) -> bool:
@@ -143,7 +137,6 @@ class FifoPolicy:
         self._held_s += self.model_of(batch).cost(batch.size)
 
     def model_of(self, batch: ScheduledBatch) -> LaunchModel:
-        """Return what was learned of launches of a batch's kind."""
         return self.crops if batch.kind == "encode" else self.prompts
 
     def ready(self, queue: WaitingQueue) -> Iterator[Sequence]:
@@ -155,7 +148,6 @@ class FifoPolicy:
                 queue.block(sequence)
 
     def is_ready(self, sequence: Sequence) -> bool:
-        """Whether a sequence's image, if it has one, is cached or encoded."""
         key = sequence.image_key
         if key is None:
             return True
@@ -176,7 +168,6 @@ class FifoPolicy:
         return sequence.samples or self.positions(sequence) > 0
 
     def _plan_encode(self, queue: WaitingQueue, budget: PauseBudget) -> ScheduledBatch | None:
-        """Plan the next crops of the oldest images."""
         if not queue.wants_images:
             return None
         for sequence, error in self.encoder.begin(queue, max(_CUT_AHEAD, self.limits.max_jobs)):

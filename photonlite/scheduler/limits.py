@@ -29,8 +29,6 @@ _LEAST_SPREAD = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What launches may hold."""
-
     max_batch: int  # sequences that run at a time, and rows of a launch
     pending_rows: int  # sequences that may have a row of the pending table, zombies among them
     max_prefill_tokens: int  # positions of a prefill launch; a single longer prompt goes alone
@@ -45,18 +43,12 @@ class Limits:
     def pause_s(self, waiting: int, decoding: int) -> float:
         """Return the seconds that encode and prefill launches may take between two decode steps.
 
-        The more sequences wait for each that is held up, the longer: large launches, and decode steps of many rows,
-        cost the device less, which serves all of them.
+        The more sequences wait for each that decodes, the longer: larger launches and decode steps cost less per row.
         """
         return max(self.launch_budget_s, min(self.max_pause_s, self.launch_budget_s * waiting / decoding))
 
     def check_fits(self, sequence: Sequence, cache: CacheManager) -> None:
-        """Check that a sequence could run alone, and that a step can carry its prompt.
-
-        Raises:
-            CapacityError: It would need more positions or pages than there are.
-            ValueError: Its prompt is missing, superfluous, or holds tokens that would fail every request of a step.
-        """
+        """Raise a CapacityError if a sequence could not run alone, a ValueError if no step could carry its prompt."""
         with_image = sequence.image is not None
         if sequence.samples != bool(sequence.prompt):
             raise ValueError("a request either has a prompt and produces tokens, or asks for its image alone")
@@ -85,13 +77,10 @@ class Limits:
 
 
 class LaunchModel:
-    """What launches of one kind cost, by measured steps, and how many crops or prompts one may hold.
+    """The cost of launches of one kind, and how many crops or prompts (`most`) one may hold.
 
-    A launch has a fixed cost, which no choice of its size can change, and a cost for each crop or position: the slope
-    of a line through the measurements, of which old ones fade.
-
-    Args:
-        most: Crops or prompts of a launch; halved when memory was short, then slowly raised again.
+    A launch has a fixed cost, and a cost for each crop or position: the slope of a line through fading measurements.
+    `most` is halved when memory was short, then slowly raised again.
     """
 
     def __init__(self, most: int) -> None:
@@ -104,7 +93,6 @@ class LaunchModel:
         self._means: tuple[float, float, float, float] | None = None
 
     def observe(self, size: int, seconds: float) -> None:
-        """Learn what a successful launch of `size` crops or positions took."""
         self.observed += 1
         self._since_shrink += 1
         if self._since_shrink % _LAUNCHES_PER_MORE == 0:

@@ -27,8 +27,8 @@ by_number: Callable[[Sequence], int] = attrgetter("number")
 class WaitingQueue:
     """Sequences of one class that are not admitted, or pre-empted, oldest first.
 
-    A sequence that is not ready is blocked until its image is encoded or cached, so that walking the candidates costs
-    no more than what it finds. Every operation takes time in the logarithm of the queue's length.
+    One that is not ready is blocked, so that walking the candidates costs no more than what it finds. Every operation
+    takes time in the logarithm of the queue's length.
     """
 
     def __init__(self, max_jobs: int, *, realtime: bool | None = None) -> None:
@@ -49,20 +49,16 @@ class WaitingQueue:
 
     @property
     def wants_images(self) -> bool:
-        """Whether any sequence is about an image."""
         return bool(self._by_image)
 
     def first(self, count: int) -> list[Sequence]:
-        """Return the oldest sequences, `count` at most."""
         oldest: list[Sequence] = self._ordered[:count]
         return oldest
 
     def first_about(self, key: str) -> Sequence | None:
-        """Return the oldest sequence that waits for an image."""
         return self._by_image[key][0] if key in self._by_image else None
 
     def add(self, sequence: Sequence) -> None:
-        """Insert a sequence by its age; it may be ready."""
         self._ordered.add(sequence)
         self._candidates.add(sequence)
         if (key := sequence.image_key) is not None:
@@ -71,7 +67,6 @@ class WaitingQueue:
             self._by_image[key].add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Remove a sequence; ValueError if it is not there."""
         self._ordered.remove(sequence)
         self._candidates.discard(sequence)
         if (key := sequence.image_key) is not None:
@@ -80,7 +75,6 @@ class WaitingQueue:
                 del self._by_image[key]
 
     def block(self, sequence: Sequence) -> None:
-        """Note that a sequence is not ready."""
         self._candidates.remove(sequence)
 
     def unblock(self, key: str) -> None:
@@ -108,7 +102,6 @@ class EncoderQueue:
         self._begun = 0
 
     def jobs_of(self, queue: WaitingQueue) -> list[EncodeJob]:
-        """Return the jobs of a queue's class."""
         kind = queue.realtime
         return [one for one in self.jobs.values() if kind is None or one.leader is None or one.leader.realtime == kind]
 
@@ -165,7 +158,6 @@ class EncoderQueue:
         return job
 
     def fail(self, job: EncodeJob) -> None:
-        """Give an image up: a step that encoded it has failed."""
         job.failed = True
         if self.jobs.get(job.key) is job:
             del self.jobs[job.key]
@@ -217,10 +209,7 @@ def _read_crops(image: ImageRef) -> CutImage | UncutImage | None:
 
 
 class RunningSet:
-    """Sequences from their admission to their release, in the order of their ranks.
-
-    When pages run out, the last one gives its own back for the others, and is put back into its queue by `requeue`.
-    """
+    """Sequences from admission to release, by rank; when pages run out, `requeue` puts the last one back."""
 
     def __init__(
         self,
@@ -247,7 +236,7 @@ class RunningSet:
 
     @property
     def has_place(self) -> bool:
-        """Whether one more may run, as far as rows and the batch allow.
+        """Whether rows and the batch have room for one more.
 
         Victims come back when another sequence has finished: earlier, they would be pre-empted again.
         """

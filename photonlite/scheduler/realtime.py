@@ -88,10 +88,7 @@ class ArrivalPredictor:
     A launch cannot be recalled, so the device is kept idle for such a request. While bulk work waits, that is bounded:
     a bulk launch restores the time that may be spent, if a real-time request has been launched since it was last
     restored. So bulk work waits no longer than this for each of its launches, and only once for requests that never
-    become ready.
-
-    Args:
-        second: In the unit of the clock: a simulation has its own.
+    become ready. `second` is in the unit of the clock: a simulation has its own.
     """
 
     def __init__(self, second: float = 1.0) -> None:
@@ -114,7 +111,6 @@ class ArrivalPredictor:
         self._near_until = now + _NEAR_S * self._second
 
     def note_launch(self, *, realtime: bool) -> None:
-        """Note an encode or prefill launch of a class."""
         if realtime:
             self._served = True
         elif self._served:
@@ -127,10 +123,7 @@ class ArrivalPredictor:
         return now < self._near_until
 
     def idle_until(self, now: float, *, waiting: bool, bulk_waits: bool) -> float | None:
-        """Return until when the device should be kept idle; None if it need not be, or has been for too long.
-
-        A real-time request that is `waiting` has not begun; bulk work that waits is held back meanwhile.
-        """
+        """Return until when to keep the device idle, else None; a `waiting` real-time request has not begun."""
         end = -math.inf
         if waiting:
             end = self._last + _READY_S * self._second
@@ -157,8 +150,6 @@ class ArrivalPredictor:
 
 
 class RealtimePolicy(FifoPolicy):
-    """Two classes of requests, real-time and bulk."""
-
     def __init__(self, cache: CacheManager, limits: Limits) -> None:
         super().__init__(cache, limits)
         self.bulk = WaitingQueue(limits.max_jobs, realtime=False)
@@ -178,7 +169,6 @@ class RealtimePolicy(FifoPolicy):
         return len(self.bulk) > 0 and self.running.has_place
 
     def rank(self, sequence: Sequence) -> Any:
-        """Return the sort key of running sequences: real-time first, then the oldest."""
         return not sequence.realtime, sequence.number
 
     def queue_of(self, sequence: Sequence) -> WaitingQueue:
@@ -221,10 +211,9 @@ class RealtimePolicy(FifoPolicy):
         return ended
 
     def _trusts_measurements(self, crops: int) -> bool:
-        """Whether a request that needs crops encoded may be given up by what was measured; counts it if so.
+        """Whether measured times may decide that a request is given up; counts it if so.
 
-        If the device was slow for a moment, and everything is hopeless by what was measured then, nothing would ever be
-        measured again.
+        The count is limited: if everything were given up after a slow moment, nothing would ever be measured again.
         """
         encoded, prefilled = self.crops.observed, self.prompts.observed
         if prefilled != self._measured[1] and (encoded != self._measured[0] or not crops):
@@ -233,7 +222,6 @@ class RealtimePolicy(FifoPolicy):
         return self._may_give_up >= 0
 
     def plan(self, now: float, *, admit: bool) -> ScheduledBatch | None:
-        """Choose the next launch and take what it needs; see `FifoPolicy.plan`."""
         decoding = self.running.decoding()
         urgent_decodes = bool(decoding) and decoding[0].realtime  # they are in the order of ranks
         waits = len(self.urgent) > 0
@@ -254,7 +242,6 @@ class RealtimePolicy(FifoPolicy):
         return batch
 
     def _plan_any(self, now: float, decoding: list[Sequence], *, urgent_decodes: bool) -> ScheduledBatch | None:
-        """Try the kinds of launches in their order."""
         bulk_pause, urgent_pause = self._pauses(now, len(decoding), urgent_decodes=urgent_decodes)
         due = self._bulk_is_due
         turn = PauseBudget(self.limits.launch_budget_s) if due else bulk_pause

@@ -31,8 +31,6 @@ _EXPIRED = 64
 
 
 class Decision(NamedTuple):
-    """What to do in a tick."""
-
     batch: ScheduledBatch | None  # to launch
     ended: tuple[Ended, ...] = ()  # sequences that have left the scheduler's queues
     dropped: tuple[EncodeJob, ...] = ()  # images that no request waits for: the device frees their features
@@ -40,8 +38,6 @@ class Decision(NamedTuple):
 
 
 class Scheduler:
-    """All open sequences, and the choice of the next launch."""
-
     def __init__(self, cache: CacheManager, limits: Limits, policy: type[FifoPolicy] = RealtimePolicy) -> None:
         self.cache = cache
         self.limits = limits
@@ -53,7 +49,6 @@ class Scheduler:
 
     @property
     def waiting(self) -> list[Sequence]:
-        """All sequences that are not admitted, or pre-empted."""
         return [sequence for queue in self.policy.queues for sequence in queue]
 
     @property
@@ -65,17 +60,11 @@ class Scheduler:
         return min((one.times.submitted for one in self.waiting if one.realtime == realtime), default=None)
 
     def prepare(self, sequence: Sequence) -> None:
-        """Check a sequence and name its prefixes; changes nothing of the scheduler, so that any thread may call it.
-
-        Raises:
-            CapacityError: It could not run even alone.
-            ValueError: It holds what a step could not carry.
-        """
+        """Check a sequence and name its prefixes; any thread may call it. Raises as `Limits.check_fits`."""
         self.limits.check_fits(sequence, self.cache)
         self.cache.name(sequence)
 
     def submit(self, sequence: Sequence, now: float) -> None:
-        """Queue a prepared sequence."""
         if sequence.prefix_keys is None:
             raise AssertionError(f"sequence {sequence.number} is submitted before it was prepared")
         self.policy.add(sequence, now)
@@ -145,11 +134,10 @@ class Scheduler:
         self._note_end(sequence, now)
 
     def release_if_unused(self, sequence: Sequence) -> None:
-        """Release or pre-empt a sequence once no step carries it."""
         self.running.release_if_unused(sequence)
 
     def reduce_memory(self, batch: ScheduledBatch) -> list[EncodeJob]:
-        """Launch less at a time from now on: memory was short for a batch. Images begin again, which are returned.
+        """Shrink later launches, as memory was short for a batch; returns the images whose encoding starts again.
 
         Pages stay as they are: all keys and values lie in one allocation, of which nothing can be given back.
         """

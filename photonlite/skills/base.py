@@ -100,7 +100,6 @@ def clean_refs(refs: SpatialRefs | None) -> Places:
 
 
 def _numbers(entry: Any) -> Sequence[float]:
-    """Return the numbers of a point or a box, and any other value as it is."""
     if isinstance(entry, Box | Point):
         entry = entry.to_dict()
     if not isinstance(entry, Mapping):
@@ -129,8 +128,6 @@ def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool) -
 
 
 class TextReader:
-    """Reads plain text; the end id is left out."""
-
     def __init__(self, prompts: Prompts) -> None:
         self._detokenizer = prompts.detokenizer()
         self._end = prompts.vocabulary.end
@@ -154,7 +151,6 @@ def groups(tokens: Iterable[Token], size: int) -> list[tuple[Token, ...]]:
 
 
 def spatial_info(completion: Completion) -> ResultInfo:
-    """Return what a spatial result says beside its items."""
     return {
         "metrics": completion.metrics,
         "finish_reason": completion.finish_reason,

@@ -54,11 +54,7 @@ def read_question(
 ) -> CheckedQuestion:
     """Check a question of at most 4,000 characters, and write its prompt.
 
-    Raises:
-        PromptError: The question is no text, empty or too long.
-        SpatialRefError: A reference is not inside the image, or there is no image.
-        UnsupportedSkillError: The checkpoint answers no questions.
-        CapacityError: The prompt exceeds the context.
+    Raises a PromptError, SpatialRefError, UnsupportedSkillError or, for a long prompt, CapacityError.
     """
     subject = clean_text(question, "question", MAX_QUESTION_CHARACTERS)
     places = clean_refs(refs)
@@ -134,11 +130,9 @@ class _ReasoningReader:
 
 
 def read_reasoning(prompts: Prompts, tokens: Sequence[Token]) -> dict[str, Any]:
-    """Read reasoning, and which parts of it are grounded in the image.
+    """Return `{"text": str, "grounding": [{"start_idx", "end_idx", "points": [[x, y], ...]}, ...]}`.
 
-    Returns:
-        `{"text": str, "grounding": [{"start_idx", "end_idx", "points": [[x, y], ...]}, ...]}`; the indices are
-        characters of the text. A part without at least one whole point is not listed.
+    The indices are characters of the text. A part without at least one whole point is not listed.
     """
     text, grounding = "", []
     for words, numbers in _parts(tokens, prompts.vocabulary):

@@ -25,8 +25,6 @@ _MIN_STRIP = 240
 
 @dataclass(frozen=True)
 class Label:
-    """A label to draw."""
-
     texts: tuple[str, ...]  # alternatives, longest first; the first that fits is written
     target: PixelBox  # what is labelled
     color: Color
@@ -190,10 +188,7 @@ def append_text_strip(
 
 
 def wrap_text(text: str, font: Font, width: float) -> Iterator[str]:
-    """Break a text into lines of at most `width` pixels and at least one character, between words where possible.
-
-    Line breaks of the text are kept; other control characters become spaces.
-    """
+    """Break a text into lines of at most `width` pixels, between words where possible; its own line breaks stay."""
     for paragraph in text.splitlines() or [""]:
         line = ""
         for word in one_line(paragraph).split():

@@ -162,7 +162,6 @@ class _SmoothDrawing:
         self._image = image
 
     def enlarge(self, x: float, y: float) -> XY:
-        """Map a point of the image to the enlarged drawing."""
         return (x - self.region[0]) * self.scale, (y - self.region[1]) * self.scale
 
     def alpha(self, paint: Callable[[ImageDraw.ImageDraw], None]) -> Image.Image:

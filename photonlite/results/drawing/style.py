@@ -1,4 +1,4 @@
-"""Opening images; sizes that follow the image, fonts, and colours that people with any colour vision can tell apart."""
+"""Opening images, sizes that follow the image, fonts, and colours that are distinct under any colour vision."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -46,7 +46,7 @@ _MAX_PIXELS = 178_956_970
 
 
 def open_image(image: ImageSource) -> Image.Image:
-    """Return a new upright RGB image as the model sees it; raises an ImageError.
+    """Return a new upright RGB image; raises an ImageError.
 
     It may have more pixels than the model takes by default; PHOTONLITE_MAX_PIXELS raises that limit too.
     """
@@ -85,7 +85,6 @@ class Style:
 
 
 def load_font(size: int, font: str | PathLike[str] | None) -> Font:
-    """Return Pillow's own font, or that of a font file, at a size in pixels."""
     if font is None:
         return ImageFont.load_default(size)
     try:
@@ -95,10 +94,7 @@ def load_font(size: int, font: str | PathLike[str] | None) -> Font:
 
 
 def label_colors(labels: Iterable[str], chosen: str | Mapping[str, str] | None = None) -> dict[str, Color]:
-    """Return one colour per label, in order of appearance; after 21 they repeat.
-
-    `chosen` is one colour for all labels, or the colours of some by label.
-    """
+    """Return one colour per label; after 21 they repeat. `chosen` is one colour for all labels, or those of some."""
     if isinstance(chosen, str):
         return dict.fromkeys(labels, _color(chosen))
     if chosen is not None and not isinstance(chosen, Mapping):

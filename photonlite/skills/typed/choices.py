@@ -61,10 +61,9 @@ class ChoiceQuestion(DeferredRequest):
         return question.request(grammar, tree.longest)
 
     def further(self, begun: Prefix | None, completion: Completion) -> Sequence[tuple[Prefix, Request]]:
-        """Take the completion of the request that began with some ids, None for the question itself.
+        """Take the completion of the request that began with `begun`, None for the question itself.
 
-        Returns the follow-up requests that it calls for, with the ids they begin with. Scores are complete when all of
-        them have been taken.
+        Returns follow-up requests with the ids they begin with; scores are complete when all have been taken.
         """
         tree, scoring = self._tree, self._scoring
         if tree is None or scoring is None:
@@ -82,11 +81,7 @@ class ChoiceQuestion(DeferredRequest):
         return reader, {"reasoning": reasoning, "scores": scores}
 
     def answer(self, ids: Sequence[int], scores: dict[str, float] | None) -> str:
-        """Return the choice that was made, and fill in the scores.
-
-        A sampled answer is the choice that the ids spell, a greedy one the most probable: rarely another one, whose
-        spellings are likelier together.
-        """
+        """Fill in the scores and return the choice: what the ids spell if sampled, the most probable one if greedy."""
         if self._tree is None or (spelled := self._tree.choice(ids)) is None:
             raise AssertionError(f"ids {ids} spell no choice")
         if scores is None or self._scoring is None:
@@ -104,7 +99,6 @@ class ChoiceQuestion(DeferredRequest):
         return [(self._prompts.spell(choice), index) for choice, index in known.items()]
 
     def _branch(self, tree: ChoiceTrie, ids: Prefix) -> Request:
-        """Make a greedy request for the answers that begin with some ids."""
         prompt = (*self._prompt, *(Token(index) for index in ids))
         question = dataclasses.replace(self._question, prompt=prompt, settings=SamplingSettings())
         budget = tree.longest - len(ids)

@@ -38,8 +38,6 @@ _UNUSABLE = (PydanticUndefinedAnnotation, CoreSchemaError)
 
 @dataclass(frozen=True)
 class TextForm:
-    """An answer written in the language of a spec."""
-
     spec: GrammarSpec
     read: Callable[[str], Any]  # turns the text into its value
     spelled: bool = False  # the text is the value; else results have both
@@ -47,8 +45,6 @@ class TextForm:
 
 @dataclass(frozen=True)
 class ChoicesForm:
-    """An answer that is one of some different texts."""
-
     choices: tuple[str, ...]
 
 
@@ -70,7 +66,6 @@ def form_of(schema: Any, choices: Any, regex: Any) -> Form | None:
 
 
 def _unwrapped(term: Any) -> tuple[str, Any]:
-    """Return the argument that a term of outlines stands for, and its value."""
     for name, attribute, kind in (("regex", "pattern", str), ("schema", "schema", str), ("choices", "items", list)):
         if isinstance(said := getattr(term, attribute, None), kind):
             return name, said

@@ -64,14 +64,12 @@ class DeferredRequest(ABC):
 
     @property
     def _meaning(self) -> Callable[[str], Any] | None:
-        """Turns the answer's text into its value."""
         return None
 
     def _value(self, text: str) -> dict[str, Any]:
         return {"answer": text}
 
     def _after_reasoning(self, answer: BudgetedGrammar, budget: int) -> Request:
-        """Make a request for reasoning that leaves room for an answer of `budget` tokens."""
         question = self._question
         thinking = max(1, min(question.settings.max_tokens, question.room - 1 - budget))
         whole = thinking + 1 + budget
@@ -79,8 +77,6 @@ class DeferredRequest(ABC):
 
 
 class TypedQuestion(DeferredRequest):
-    """A question whose answer is written in the language of a compiled grammar."""
-
     def __init__(self, prompts: Prompts, question: CheckedQuestion, form: TextForm) -> None:
         super().__init__(prompts, question)
         self.spec = form.spec
