@@ -29,11 +29,7 @@ def run_batch(
     progress: bool,
     errors: Errors,
 ) -> Generator[RequestHandle, None, None]:
-    """Add the results of `tasks` to `results`; closing the generator cancels what is still open.
-
-    Yields:
-        The oldest of up to `window` open requests, to be waited for.
-    """
+    """Append to `results`, yielding the oldest open request to wait for; closing the generator cancels open ones."""
     if errors not in ("raise", "return"):
         raise SettingsError(f"errors is {errors!r:.60}: it must be 'return' or 'raise'")
     if not isinstance(tasks, Iterable) or isinstance(tasks, Mapping | str):
@@ -66,7 +62,6 @@ def run_batch(
 
 
 def _result(entry: tuple[RequestHandle, Task[Any]] | Exception, index: int, errors: Errors) -> Any:
-    """Return the result of a task that has ended, or its error."""
     try:
         if isinstance(entry, Exception):
             raise entry

@@ -1,7 +1,7 @@
-"""The way of a request from the public methods to the engine: prepare the image, compile the grammar, submit, wait.
+"""The path of a request from a public method to the engine: prepare the image, compile the grammar, submit.
 
-`Session._steps` reads straight down. A blocking call runs it on the caller's thread. Async calls and batches run it on
-the image pool's threads, which never wait: where a step waits for a future, its callback schedules the next step.
+A blocking call runs `Session._steps` on its own thread. Async calls and batches run it on the image pool's threads,
+which never wait: the callback of the future that a step waits for schedules the next step.
 """
 
 import concurrent.futures
@@ -39,7 +39,7 @@ Steps = Iterator["Future[Any]"]
 
 
 class Session:
-    """A loaded model at work: its engine, and the threads that prepare images; closing it closes both."""
+    """Owns a model's engine and the threads that prepare its images."""
 
     def __init__(self, engine: Engine, pool: ImagePool, compiler: GrammarCompiler, config: EngineConfig) -> None:
         self.engine = engine
@@ -57,14 +57,11 @@ class Session:
     def alive(self) -> bool:
         return self._state == "open" and self.engine.alive
 
-    # ---- the ways to ask
-
     def run(self, task: Task[R]) -> R:
         """Ask and wait; a stream is returned as soon as its request is submitted."""
         return self._answer(task, self._start(task))
 
     async def arun(self, task: Task[R]) -> R:
-        """The same for coroutines: nothing slow happens on the event loop."""
         handle = self.launch(task)
         await handle.wait_async(None if task.stream is None else handle.submitted)
         return self._answer(task, handle, awaited=True)
@@ -76,7 +73,6 @@ class Session:
         return task.stream(TokenStream(handle), on_end=handle.outcome, **awaited)
 
     def launch(self, task: Task[Any]) -> RequestHandle:
-        """Ask without waiting for anything."""
         handle, steps = self._begin(task)
         self._schedule(handle, steps)
         return handle
@@ -87,8 +83,6 @@ class Session:
             raise _closed()
         if os.getpid() != self._process:
             raise ModelError("this process was forked, and the model's threads stayed behind: load it in this process")
-
-    # ---- the way of one request
 
     def _begin(self, task: Task[Any]) -> tuple[RequestHandle, Steps]:
         self.check_open()
@@ -136,7 +130,6 @@ class Session:
             yield from self._score(handle, task.further)
 
     def _submit(self, handle: RequestHandle) -> None:
-        """Hand a request to the engine, unless it has ended."""
         if handle.ended():
             return
         handle.in_engine = True
@@ -187,8 +180,6 @@ class Session:
         handle.when_computed(encoding.cancel)
         self._submit(encoding)
 
-    # ---- who runs the steps
-
     def _start(self, task: Task[Any]) -> RequestHandle:
         """Run the steps on this thread; for a stream, until the request is submitted."""
         handle, steps = self._begin(task)
@@ -222,10 +213,7 @@ class Session:
             then = [partial(self._schedule, handle, steps)]
             future.add_done_callback(lambda _: then.pop()())
 
-    # ---- metrics, self-test, end
-
     def metrics(self) -> dict[str, Any]:
-        """Return the numbers of engine, session and grammar compiler as plain values for JSON."""
         metrics = self.engine.metrics
         metrics.preparing, metrics.prepared_bytes = self.gate.waiting, self.gate.held
         metrics.dropped_preparing = self._late
@@ -235,7 +223,6 @@ class Session:
         return snapshot
 
     def close(self, *, drain: bool) -> None:
-        """Take no more requests, finish or fail those that are open, and let go of the model."""
         if os.getpid() != self._process:
             self._state = "closed"
             return  # the threads that would have to end are another process's
@@ -248,10 +235,7 @@ class Session:
         self._compiler.close()
 
     def _drain(self) -> None:
-        """Wait until every request that has begun has ended; one whose steps this thread runs fails.
-
-        Such a request was interrupted by a signal handler or by an image that closes the model: it cannot continue.
-        """
+        """Wait until all open requests have ended; fail those whose steps were interrupted on this thread."""
         for handle in list(self.open):
             if handle.thread == threading.get_ident():
                 handle.fail(_closed())
@@ -304,12 +288,10 @@ def _weakly(method: Callable[P, R], otherwise: Callable[P, R]) -> Callable[P, R]
 
 
 def _next(handle: RequestHandle, steps: Steps) -> "Future[Any] | None":
-    """Run the next step of a request that has not ended; returns what the following one waits for."""
     return None if handle.ended() else next(steps, None)
 
 
 def _total(metrics: list[Metrics]) -> Metrics:
-    """Add what follow-up requests took, some of it at the same time, to the metrics of the first."""
     return dataclasses.replace(
         metrics[0],
         encode_s=sum(one.encode_s for one in metrics),

@@ -37,7 +37,6 @@ class EncodedImage:
         self.picture_size = prepared.size
 
     def prepared_for(self, pool: ImagePool, cache_salt: str) -> PreparedImage:
-        """Return the image, if it was prepared by this pool and for this cache salt, or for any."""
         if self._prepared.pool is not pool:
             raise ImageError("this encoded image belongs to another model: encode the image with this one")
         if cache_salt and cache_salt != self._prepared.cache_salt:
@@ -62,7 +61,6 @@ class Options(TypedDict, total=False):
 
 
 OPTIONS: Final = tuple(Options.__annotations__)
-"""Names of the options."""
 
 # Names in other libraries, behind what they are called here.
 _SYNONYMS: Final = {
@@ -94,7 +92,6 @@ class Task(Generic[R]):
     further: Callable[[Any, Completion], Iterable[tuple[Any, Request]]] | None = None
 
     def result_of(self, handle: RequestHandle) -> R:
-        """Wait for the task's request and read its result."""
         completion, image = handle.result(), handle.image
         if self.finish is not None:
             return self.finish(completion)

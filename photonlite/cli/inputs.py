@@ -23,11 +23,7 @@ MAX_SCHEMA_BYTES = 1 << 20
 
 
 def expand(arguments: list[str]) -> tuple[list[str], bool]:
-    """Return the names of the images, sorted inside a folder or glob, and whether the arguments ask for several.
-
-    The output's form depends on what was typed, not on how many files a folder holds: more than one argument, a folder
-    or a glob asks for several.
-    """
+    """Return the images' names, and whether several were asked for: two arguments, or a folder or glob of any size."""
     names: list[str] = []
     several = len(arguments) > 1
     for argument in arguments:

@@ -71,10 +71,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line; raises `SystemExit` where help or the version was printed.
-
-    `command` of the options is a key of `SUMMARIES`. A skill has `images`, a list, and `text`, None for caption.
-    """
+    """Parse the command line; a skill gets `images` and `text`. Raises `SystemExit` after printing help or version."""
     if not arguments or arguments[0] not in SUMMARIES:
         _refuse(arguments)
     command = arguments[0]
@@ -185,7 +182,6 @@ def _add_settings(parser: argparse.ArgumentParser, *, objects: bool) -> None:
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the sampling settings that were given."""
     return {name: getattr(options, name) for name in SETTINGS if getattr(options, name, None) is not None}
 
 

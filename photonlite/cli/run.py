@@ -20,11 +20,7 @@ from photonlite.errors import CapacityError, ImageError, InputError, MissingDepe
 
 
 def run_skill(options: argparse.Namespace) -> int:
-    """Run the skill on every image and print the results; returns the exit code, 2 if an image of several failed.
-
-    One image: its result as indented JSON, or its text as it is generated. Several, or --json: one line of JSON each,
-    with the image's name, and an error in the place of a result.
-    """
+    """Print one image's result as indented JSON or text, several as JSON lines; returns 2 if one of several failed."""
     check_text(options.text, options.command)
     form = read_form(options) if options.command == "query" else {}
     names, several = expand(options.images)
@@ -137,7 +133,6 @@ class PlotTarget:
             raise InputError(f"--plot {out} would overwrite the image itself: name another file")
 
     def save(self, image: Image.Image, source: str) -> Path:
-        """Write an image drawn on the source of that name; returns the file."""
         path = self._out
         if self._is_folder:  # a new name, also for images of the same name in different folders
             stem = f"{'stdin' if source == STDIN else Path(source).stem}-{self._command}"

@@ -14,10 +14,7 @@ _MISSING = "the server needs the package {name!r}, which is not installed: pip i
 
 
 def run_server(options: argparse.Namespace) -> int:
-    """Load the model and answer requests until a signal; returns the exit code, 0 after an orderly stop.
-
-    A stuck thread ends the process with exit code 1; see `end_process_in`.
-    """
+    """Serve until a signal; returns 0 after an orderly stop. A stuck thread exits with 1; see `end_process_in`."""
     settings = read_settings(options)
     choice, config = settings.choice, settings.server
     # Before the model: a wrong address is reported at once.
@@ -53,7 +50,6 @@ def run_server(options: argparse.Namespace) -> int:
 
 
 def greeting(config: ServerConfig, name: str, host: str, port: int) -> str:
-    """Return the text printed at start: the server's address, and how to stop it."""
     # A browser cannot open a wildcard address.
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     address = f"http://{shown}:{port}"

@@ -1,16 +1,4 @@
-"""Settings of `photonlite serve`, from flags, environment variables and a TOML file, in this order of precedence.
-
-```toml
-port = 8000
-max_open = 512
-
-[engine]
-max_batch = 32
-
-[images]
-max_pixels = 20_000_000
-```
-"""
+"""Settings of `photonlite serve`: flags override environment variables, which override a TOML file."""
 
 import argparse
 import os
@@ -91,7 +79,6 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> ServeSettings:
-    """Read the settings from the options of `serve`, the environment and the file."""
     environ = _own(environ)
     file = options.config or environ.get(CONFIG_VARIABLE)
     content = {} if file is None else _read_file(Path(file))
@@ -115,7 +102,6 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.e
 
 
 def _flags(cls: type, options: argparse.Namespace) -> dict[str, Given]:
-    """Return the settings that were given by flags."""
     found = {}
     for name, setting in settings_of(cls).items():
         value = getattr(options, name, None)
@@ -129,7 +115,6 @@ def _flags(cls: type, options: argparse.Namespace) -> dict[str, Given]:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    """Return the content of a file, whose top-level names are known."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as cause:

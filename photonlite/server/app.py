@@ -18,10 +18,7 @@ from photonlite.server.transport.middleware import AccessLog, ErrorResponses
 
 
 def create_app(model: ServedModel, config: ServerConfig, images: RequestImages | None = None) -> Starlette:
-    """Build the ASGI application; its `state` has the ingress, and `http`, which counts requests.
-
-    The model stays its owner's to close, and decodes images in this process unless `images` does.
-    """
+    """Build the ASGI application; its `state` has `ingress` and `http`. The caller closes the model."""
     ingress = Ingress(config, model, images=images)
     http = HttpMetrics()
     cors = Middleware(

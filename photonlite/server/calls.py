@@ -47,10 +47,7 @@ class ServedModel(Protocol):
 
 
 async def ask_model(model: ServedModel, call: Call) -> Mapping[str, Any]:
-    """Return the result of the skill's method, whose text is an async iterator if the call is streamed.
-
-    Cancelling the task cancels the request.
-    """
+    """Return the skill's result, its text an async iterator if streamed; cancelling the task cancels the request."""
     options: dict[str, Any] = {name: getattr(call, name) for name in OPTIONS}
     if call.stream:
         options["stream"] = True

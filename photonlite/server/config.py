@@ -163,11 +163,7 @@ def fingerprint(key: str) -> str:
 
 
 def read_keys(path: Path) -> dict[str, float]:
-    """Read API keys and their weights from a file; raises `InputError` for a file that cannot be used.
-
-    A line is a key, and its weight if it is not 1: `3f1a9c0de5b74a6288d1c0b7e4f2a913 weight=2`. Empty lines and lines
-    that begin with # are skipped. The file must not be writable by other users, who could add a key.
-    """
+    """Read lines `KEY` or `KEY weight=2`; raises `InputError`, also if other users could add a key to the file."""
     name = f"the key file {str(path)!r}"
     try:
         with path.open(encoding="utf-8") as file:

@@ -18,11 +18,7 @@ UNFORESEEN = 500  # the server's own fault: the details go to the log, not to th
 
 
 class HttpError(Exception):
-    """A request that ends without its answer.
-
-    `message` says what was wrong, which limit it met and what to do, `code` the same as a word for programs. `limit`
-    names the setting of `ServerConfig` that was met: the message then names its flag.
-    """
+    """A request without its answer; `limit` is the `ServerConfig` setting it met, whose flag the message then names."""
 
     def __init__(
         self,

@@ -22,8 +22,7 @@ _SHOWN = 40
 _POLL_S = 0.5  # seconds between checks whether an event loop that does not answer has ended
 _SPACE = "\r\n\t "  # some encoders break lines
 
-KEPT_BYTES: Final = 7
-"""Bytes that a pixel of a decoded image takes until its request ends: 4 for Pillow, and 3 while it is read."""
+KEPT_BYTES: Final = 7  # bytes that a pixel takes until its request ends: 4 for Pillow, and 3 while it is read
 
 
 class RequestImages:
@@ -34,18 +33,13 @@ class RequestImages:
 
     @property
     def gauges(self) -> dict[str, int]:
-        """Number of processes, and of images that they decode or that wait for them."""
         if self._pool is None:
             return dict.fromkeys(("decode_workers", "decode_running", "decode_waiting"), 0)
         pids, jobs = self._pool.pids, self._pool.jobs
         return {"decode_workers": len(pids), "decode_running": jobs.running, "decode_waiting": jobs.waiting}
 
     async def open(self, data: bytes, hold: Hold) -> bytes | DecodedImage:
-        """Decode an image file; cancelling the task ends the work at once.
-
-        The hold is resized to what decoding needs before it starts, and to what remains after it; raises 413 or 429 if
-        there is no room, and `ImageError`.
-        """
+        """Decode a file, resizing the hold to what that takes (413, 429); cancelling the task ends the work at once."""
         if self._pool is None:
             hold.resize(await asyncio.to_thread(needed_bytes, data))
             return data

@@ -1,12 +1,4 @@
-"""The way of a request from a route to the model: admit it, read its body and images, apply the limits, answer it.
-
-```
-async with await ingress.admit(request) as permit:
-    data = await ingress.body(request, permit)
-    image = await ingress.load_image(value, permit)
-    result = await ingress.answer(Call(...), permit, request)
-```
-"""
+"""The path of requests from routes to the model: admission, body, images, limits, answer."""
 
 import dataclasses
 import math
@@ -35,10 +27,7 @@ _LEAST_S = 1e-6  # deadline of a call whose time is over: it ends with the error
 
 
 class Ingress:
-    """Admits requests and asks the model; belongs to one event loop, whose `clock` returns seconds.
-
-    `draining` is set while the server stops: new requests are refused then.
-    """
+    """Admits requests and asks the model; belongs to one event loop. While `draining`, new requests are refused."""
 
     def __init__(
         self,
@@ -57,11 +46,7 @@ class Ingress:
         self._rate = RateLimit(config.requests_per_minute, clock) if config.requests_per_minute else None
 
     async def admit(self, request: HTTPConnection) -> Permit:
-        """Admit a request, or a WebSocket before it is accepted.
-
-        Raises 401 without a good key; 403 from another site's page; 503 while the server drains or its engine is dead;
-        429 over the rate limit, with the caller's share in use, or where no answer could be in time.
-        """
+        """Admit a request, or a WebSocket before it is accepted; raises 401, 403, 429 and 503."""
         caller = callers.identify(request, self.config)
         callers.check_origin(request, self.config)
         self._check_alive()
@@ -117,25 +102,19 @@ class Ingress:
         return data
 
     def check_model(self, name: str | None) -> None:
-        """Raise 404 if a request names a model that is not served; None means the one that is."""
         if name not in (None, self.model.name, *self.config.model_aliases):
             message = f"there is no model {name!r:.100}: this server has {self.model.name!r}, leave 'model' out"
             raise HttpError(404, message, code="model_not_found")
 
     def check_images(self, count: int) -> None:
-        """Raise 422 if a request has more images than the limit."""
         if count > self.config.max_images:
             message = f"the request holds {count} images, over the limit of {self.config.max_images}"
             raise HttpError(422, message, code="too_many_images", limit="max_images")
 
     async def answer(self, call: Call, permit: Permit, request: Request | WebSocket | None) -> Mapping[str, Any]:
-        """Ask the model and wait; the call is cancelled if the client disconnects.
+        """Ask the model; a call for a `Request`, whose body must have been read, is cancelled if its client leaves.
 
-        The request's body has been read. Only a `Request` is watched for a disconnect: callers that pass a WebSocket
-        or None cancel the task themselves.
-
-        Raises 422 over a limit, 413 or 429 for an image that takes too much memory, 429 if the answer would be late,
-        499 for a client that went away, 503 with a dead engine, and what the model raises.
+        Callers that pass a WebSocket or None cancel the task themselves. Raises 413, 422, 429, 499 and 503.
         """
         call, watch, turn = self._begin(call, permit, request)
         answered = False
@@ -149,10 +128,7 @@ class Ingress:
         return result
 
     async def stream(self, call: Call, permit: Permit, request: Request | None) -> WatchedStream:
-        """Ask the model for a streamed caption or answer; returns with the first piece, raises as `answer`.
-
-        The permit stays open beyond the handler: the response closes it, and the stream; see `EventResponse`.
-        """
+        """As `answer`, but returns with the first piece; the response closes the permit: see `EventResponse`."""
         call, watch, turn = self._begin(call, permit, request)
         try:
             result = await watch.run(self._ask(call, permit, watch.until, turn))
@@ -172,7 +148,6 @@ class Ingress:
         return stream
 
     def _begin(self, call: Call, permit: Permit, request: HTTPConnection | None) -> tuple[Call, ClientWatch, Turn]:
-        """Write the limits into a call, watch its client, and start to wait for its turn."""
         self._check_alive()
         call = bounded(call, self.config, self.model.skills)
         kind = kind_of(call)
@@ -187,7 +162,6 @@ class Ingress:
         return call, watch, self._turns.join(permit.caller, kind, realtime=call.realtime)
 
     async def _ask(self, call: Call, permit: Permit, until: float, turn: Turn) -> Mapping[str, Any]:
-        """Call the model when the turn has come, with what is left of the time."""
         goes_first = await turn.granted
         with Hold(permit) as hold:
             if isinstance(call.image, bytes):  # decoded in its caller's turn, so that it delays no other caller

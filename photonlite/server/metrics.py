@@ -1,8 +1,4 @@
-"""Metrics of HTTP, which `/metrics` shows beside those of the engine.
-
-Labels take few values: a route's template, a status, a key of the server's, and the kinds that the engine counts.
-Nothing that a client sends becomes a label.
-"""
+"""HTTP's part of `/metrics`. Labels take few values, and nothing that a client sends becomes one."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 

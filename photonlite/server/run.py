@@ -8,8 +8,6 @@ SIGHUP  ──> the keys are read again; open requests go on
 
 the engine dies ──> its callers get 503 "engine_died", /health and /ready say 503 ──> exit code ENGINE_DIED
 ```
-
-A dead engine is not restarted here: a supervisor does that, by the exit code.
 """
 
 import asyncio
@@ -64,17 +62,9 @@ def serve(
     image_limits: ImageLimits | None = None,
     **hooks: Unpack[Hooks],
 ) -> int:
-    """Answer requests until SIGTERM or SIGINT, then close the model; log lines go to stdout.
+    """Answer requests until SIGTERM or SIGINT, then close the model; raises `ListenError` and `EngineError`.
 
-    Images may take the model's limits to decode unless others are given.
-
-    Returns:
-        The exit code: 0 after an orderly stop, `ENGINE_DIED` when the engine died, 128 and the signal's number when a
-        second signal ended it at once.
-
-    Raises:
-        ListenError: The address cannot be listened at.
-        EngineError: The processes that decode images do not start.
+    Returns 0 after an orderly stop, `ENGINE_DIED`, or 128 and the number of a second signal, which stops at once.
     """
     try:
         taken = listener or listen(config)
@@ -107,10 +97,7 @@ def run(app: Starlette, config: ServerConfig, listener: socket.socket, **hooks: 
 
 
 def end_process_in(seconds: float) -> None:
-    """End this process with exit code 1 if it still runs then, and print the stack of each thread.
-
-    Works whatever threads do, also if one never releases the GIL.
-    """
+    """End this process with exit code 1 after some seconds, printing all stacks, even if a thread holds the GIL."""
     stderr = os.dup(sys.stderr.fileno())  # stays open until the end of the process
     faulthandler.dump_traceback_later(seconds, exit=True, file=stderr)
 

@@ -38,7 +38,6 @@ def draw_canvas(image: Image.Image, result: Mapping[str, Any], columns: int, row
 
 
 def items_of(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the objects, points or segments of a result."""
     return [item for key in ("objects", "points", "segments") for item in result.get(key, ())]
 
 
@@ -65,7 +64,6 @@ def _marks(result: Mapping[str, Any], width: int, height: int) -> dict[Cell, tup
 
 
 def _shape(item: Mapping[str, Any], width: int, height: int) -> Iterator[tuple[Cell, str]]:
-    """Yield the cells of a point, of an outline, or of a box's sides."""
     if "x" in item:
         yield _cell(item["x"], item["y"], width, height), "●"
     elif item.get("polygon"):

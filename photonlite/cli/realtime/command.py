@@ -101,7 +101,6 @@ def run_realtime(options: argparse.Namespace) -> int:
 
 
 def summary(stats: LoopStats, rate: float) -> str:
-    """Return the statistics of a loop as a line."""
     drops = ", ".join(f"{count} {cause}" for cause, count in stats.dropped.items() if count)
     parts = [
         f"{rate:.1f} results/s",

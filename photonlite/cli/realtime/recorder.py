@@ -38,7 +38,6 @@ class FrameRecorder:
         self._left_out = 0
 
     def add(self, result: FrameResult) -> None:
-        """Keep a frame and its result, while there is room."""
         width, height = getattr(result.result, "picture_size", None) or (_LONGEST_SIDE, _LONGEST_SIDE)
         self._bytes += 3 * width * height
         if self._bytes > MOST_BYTES:

@@ -51,12 +51,10 @@ class View:
         self._live.update(self.render(stats), refresh=True)
 
     def close(self, stats: LoopStats) -> None:
-        """Draw the final statistics, and leave them there."""
         self._live.update(self.render(stats, running=False), refresh=True)
         self._live.stop()
 
     def render(self, stats: LoopStats, *, running: bool = True) -> RenderableType:
-        """Return the view as a rich renderable."""
         beside = self._console.width >= _NARROWEST + _FIGURES + _MARGINS
         room = self._console.width - _MARGINS - (_FIGURES if beside else 0)
         rows = self._console.height - 6 - (0 if beside else 16)
@@ -108,7 +106,6 @@ class View:
         return table
 
     def _spark(self) -> list[RenderableType]:
-        """Draw the latest latencies as bars, late ones in red."""
         if not self._latencies:
             return []
         largest = max(latency for latency, _ in self._latencies)

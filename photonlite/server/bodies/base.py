@@ -1,7 +1,7 @@
-"""The base of request bodies: a body's model gives its checks, its errors and its schema in the OpenAPI document.
+"""The base of request bodies: a body's model gives its checks, its errors and its OpenAPI schema.
 
-Values are kept as they came, and images, which are long texts, are neither copied nor quoted in errors. Validation ends
-at the first `HttpError` and at the first wrong item of a list, so a body with a million errors costs no more than one.
+Values are kept as they came: images, which are long texts, are neither copied nor quoted in errors. Validation ends at
+the first `HttpError` and the first wrong item of a list: a million errors cost no more than one.
 """
 
 import re

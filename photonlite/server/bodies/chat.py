@@ -1,15 +1,4 @@
-"""What `/v1/chat/completions` takes, what OpenAI's own clients send and vLLM's parameters, and what it answers.
-
-A conversation becomes one question about one image, which is what the model was trained for. A single message of the
-user's is the question, as it is. Of several messages these blocks are, with an empty line between them:
-
-1. instructions: the texts of the roles "system" and "developer",
-2. the earlier turns, one after the other, as `User: ...` and `Assistant: ...`,
-3. the text of the last message, which must be the user's.
-
-The parts of a message are joined by line ends. The image may stand in any of the user's messages; a client that sends
-it again with every turn is understood.
-"""
+"""Bodies of `/v1/chat/completions`: parameters of OpenAI and vLLM; a conversation becomes one question."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
@@ -44,8 +33,7 @@ from photonlite.server.bodies.base import (
 from photonlite.server.bodies.skills import Seed, Temperature, TopP
 
 _MOST_STOPS: Final = 4
-_MOST_TURNS: Final = 1024
-"""Messages of a conversation and parts of a message: more would hold up other requests while they are checked."""
+_MOST_TURNS: Final = 1024  # messages of a conversation, parts of a message; checking more blocks the event loop
 _SETTINGS: Final = {name: name for name in ("temperature", "top_p", "seed", "max_tokens")} | {
     "max_completion_tokens": "max_tokens"
 }
@@ -256,7 +244,7 @@ class ChatCompletionRequest(Body):
 
     @property
     def question(self) -> str:
-        """The conversation as one question."""
+        """Instructions, earlier turns such as `User: ...`, and the last text, with empty lines between them."""
         *earlier, last = self.messages
         instructions = "\n".join(turn.text for turn in self.messages if turn.role not in _SPEAKERS)
         spoken = [turn for turn in earlier if turn.role in _SPEAKERS and turn.text]
@@ -265,7 +253,7 @@ class ChatCompletionRequest(Body):
 
     @property
     def images(self) -> list[str]:
-        """Where the images are, each once."""
+        """Each image once: clients send it again with every turn."""
         return list(dict.fromkeys(image for message in self.messages for image in message.images))
 
     @property

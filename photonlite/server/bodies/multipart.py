@@ -1,4 +1,4 @@
-"""Takes a multipart form apart whose body is in memory already: images and fields."""
+"""Parses a multipart form whose body is in memory: images and fields."""
 
 import re
 from typing import Any, Final, NoReturn
@@ -12,10 +12,7 @@ _BOUNDARY: Final = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{1,70}")  # what RFC 20
 
 
 def read_form(content_type: str, body: bytes) -> tuple[list[bytes], dict[str, str]]:
-    """Return the files in a form, whatever their fields are called, and the other fields by name.
-
-    Raises 400 for a form that is damaged or cut off, or has too many parts or a field twice.
-    """
+    """Return a form's files, whatever their fields are called, and its other fields; raises 400 for a damaged form."""
     form = _Form()
     try:
         boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
@@ -73,10 +70,7 @@ class _Form:
 
 
 def _checked(body: bytes, delimiter: bytes) -> bytes:
-    """Return a body from its first delimiter on, if the parser can jump from each to the next.
-
-    What only begins like a delimiter is looked at byte by byte: a hostile body full of it would hold up all requests.
-    """
+    """Cut a body to its first delimiter; refuse near-delimiters, whose slow scan would hold up all requests."""
     whole = body.startswith(delimiter[2:])  # the first one needs no line break before it
     count = body.count(delimiter)
     if count + whole > _MOST_PARTS + 1:

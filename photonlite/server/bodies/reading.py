@@ -1,4 +1,4 @@
-"""Reads bodies: so many bytes, in so much time, and the fields in them, in whichever of three forms they come.
+"""Reads bodies, limited in size and time, and their fields in one of three forms.
 
 | Content-Type | image | fields |
 |---|---|---|
@@ -30,11 +30,7 @@ _CLOSE: Final = {"Connection": "close"}
 
 
 async def read_body(request: Request, config: ServerConfig, hold: Callable[[int], None]) -> bytes:
-    """Read the whole body; `hold` is called with the bytes so far, and raises if there is no memory for them.
-
-    Raises 413 over the limit, 400 if it is shorter or longer than announced, 408 if it takes too long, 415 if it is
-    compressed, 499 if the client goes away.
-    """
+    """Read the body; `hold` reserves memory for the bytes so far, or raises. Raises 400, 408, 413, 415 and 499."""
     limit = config.max_body_bytes
     declared = _declared(request, limit)
     chunks: list[bytes] = []
@@ -59,10 +55,7 @@ async def read_body(request: Request, config: ServerConfig, hold: Callable[[int]
 
 
 def read_skill_request(skill: Skill, request: Request, body: bytes) -> tuple[SkillRequest, list[str | bytes]]:
-    """Read a request to a skill's route; returns also its images: files, and what `image_url` holds.
-
-    Raises 400 for what cannot be read, 415 for another Content-Type, and as `validate`.
-    """
+    """Return the request of a skill's route and its images, files or `image_url`; raises 400, 415 and 422."""
     model = SKILL_BODIES[skill][0]
     files, fields = _read(model, request, body)
     read = validate(model, fields)

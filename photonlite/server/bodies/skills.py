@@ -143,7 +143,6 @@ class _Event(BaseModel):
 
 
 def outcome_of(result: Mapping[str, Any]) -> Json:
-    """Return the metrics of an answer, and why it ended."""
     metrics, *rest = (getattr(result, name, None) for name in ("metrics", "finish_reason", "truncated"))
     return {"metrics": metrics and metrics.to_dict(), "finish_reason": rest[0], "truncated": rest[1]}
 
@@ -230,4 +229,3 @@ SKILL_BODIES: Final[dict[Skill, tuple[type[SkillRequest], type[SkillResponse], t
     "point": (PointRequest, PointResponse, None),
     "segment": (SegmentRequest, SegmentResponse, OutlineEvent),
 }
-"""What each skill takes, what it answers, and what its streams consist of."""

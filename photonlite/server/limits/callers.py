@@ -24,10 +24,7 @@ _HOST: Final = re.compile(r"(\[[0-9a-f:.%]+\]|[^\[\]:]*)(?::\d*)?", re.I)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One of those between whom the server is divided, relative to their weights from the key file.
-
-    `tenant` is the hash of the key, and the id as well; without keys it is None, and the id is the address.
-    """
+    """One who shares the server by weight; `tenant` and `id` are the key's hash, without keys None and the address."""
 
     id: str
     weight: float = 1.0
@@ -61,12 +58,8 @@ def chosen_protocol(offered: Sequence[str]) -> str | None:
 def check_host(connection: HTTPConnection, config: ServerConfig) -> None:
     """Refuse a request whose Host is not the server's: 421, which prevents DNS rebinding.
 
-    A page may have its own host's name resolve to 127.0.0.1: the browser then takes the server on the user's machine
-    for the page's own, and neither the check of origins nor CORS applies. Only the Host header gives the page away.
-
-    The server's own names are loopback's, the address at which it listens, and `allow_hosts`. Host is checked where a
-    browser reaches the server and others do not: without keys on loopback; elsewhere only with `allow_hosts`. With
-    keys, a page would have to know one.
+    A page can resolve its own name to 127.0.0.1; the browser then sends requests here that pass CORS and the check of
+    origins. A server with keys is safe, since the page would have to know one.
     """
     host = connection.headers.get("host")  # HTTP/1.0 has none, and no browser speaks it
     checks = (config.is_local and not config.api_keys) or config.allow_hosts
@@ -127,8 +120,7 @@ _FIRST_S: Final = 0.25
 _MOST_S: Final = 8.0
 _FORGOTTEN_S: Final = 300.0  # seconds after which an address's wrong keys are forgotten
 _ADDRESSES: Final = 10_000  # addresses that are remembered, those with the latest wrong keys
-_WAITING: Final = 16
-"""Refusals to one address that wait at a time; more are sent at once, so that they hold no connections."""
+_WAITING: Final = 16  # refusals to one address that wait; more are sent at once, so that they hold no connections
 
 
 class WrongKeyDelay:

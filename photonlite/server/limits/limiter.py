@@ -1,8 +1,4 @@
-"""Limits on what is open at a time: requests, uploads, WebSockets and their memory, divided between callers.
-
-A request counts among uploads until its body has arrived, then among open requests: slow uploads do not keep others
-out. A WebSocket counts among sockets.
-"""
+"""Limits on open requests, uploads, WebSockets and their memory, divided between callers."""
 
 import asyncio
 from collections import OrderedDict
@@ -18,13 +14,10 @@ _CALLERS: Final = 10_000  # callers whose rate is remembered; the one that has b
 
 
 def may_hold(held: int, free: int, weight: float = 1.0) -> bool:
-    """Whether a caller may hold `held` units while `free` units stay free for others.
+    """Whether a caller may hold `held` units while `free` are left; `weight` is relative to the largest of all holders.
 
-    The rule of dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
-    switches", 1998): one caller alone uses nearly everything; with every further caller less stays free, and a greedy
-    caller gets nothing new until it holds no more than its share.
-
-    `weight` is relative to the largest weight among the callers that hold something.
+    Dynamic thresholds (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
+    1998): one caller alone uses nearly everything, and every further caller leaves less free.
     """
     return held <= _GREED * weight * free
 
@@ -43,10 +36,7 @@ class Shares:
         return self._held.get(caller.id, 0)
 
     def has_room(self, caller: Caller, size: int = 1, own: int = 0) -> bool:
-        """Whether a caller may take more; `own` is what the same request holds already.
-
-        The only request of a caller may use all that is free.
-        """
+        """Whether a caller may take more: all that is free if it holds only `own`, what this request has already."""
         free = self.capacity - self.used - size
         held = self.held(caller)
         if held == own:
@@ -94,15 +84,11 @@ class RateLimit:
 
 
 class Permit:
-    """An admitted request and the memory it holds; an async context manager.
-
-    Leaving the block closes the permit, unless `keep` was called: then a streamed response closes it. `admitted` is
-    the time of admission by the ingress's clock.
-    """
+    """An admitted request and its memory; leaving the block closes it, unless `keep` left that to the response."""
 
     def __init__(self, limiter: "RequestLimiter", room: Shares, id: str, admitted: float, caller: Caller) -> None:
         self.id = id
-        self.admitted = admitted
+        self.admitted = admitted  # by the ingress's clock
         self.caller = caller
         self._limiter = limiter
         self._room = room
@@ -111,7 +97,7 @@ class Permit:
         self._closed = False
 
     def enter(self) -> None:
-        """Move from uploads to open requests, once the body has arrived; raises 429 as `RequestLimiter.admit`."""
+        """Move from uploads, which keep no open request out, to open requests; raises 429."""
         limiter = self._limiter
         if self._room is limiter.uploads:
             limiter.take_place(limiter.requests, self.caller)
@@ -135,11 +121,9 @@ class Permit:
             self._limiter.bytes.give(self.caller, size)
 
     def keep(self) -> None:
-        """Keep the permit beyond the block."""
         self._kept = True
 
     def close(self) -> None:
-        """Return the place and the bytes. Idempotent."""
         if not self._closed:
             self.release(self._bytes)
             self._closed = True
@@ -174,7 +158,6 @@ class Hold:
         self.size = size
 
     def keep(self) -> None:
-        """Leave the bytes to the request."""
         self.size = 0
 
     def __enter__(self) -> Self:

@@ -1,9 +1,5 @@
 """Turns at the engine: which waiting request is next, and how long a further one would wait.
 
-```
-join ──> waiting, a line for each caller ── granted ──> inside the engine ──> leave
-```
-
 Fair queueing: next is the caller that has used the fewest engine seconds divided by its weight (the counters of Sheng
 et al., "Fairness in serving large language models", OSDI 2024, which count tokens). Requests inside share the time
 that passes equally. A caller that returns after a pause starts at the smallest counter: pauses earn no credit.
@@ -43,11 +39,9 @@ class Kind(NamedTuple):
 
     skill: str
     image: bool
-    form: bool
-    """Whether the answer is constrained by a schema, choices or a pattern."""
+    form: bool  # constrained by a schema, choices or a pattern
     reasoning: bool
-    length: int
-    """Binary digits of the limit of tokens or objects."""
+    length: int  # binary digits of the limit of tokens or objects
 
 
 def kind_of(call: Call) -> Kind:
@@ -85,11 +79,7 @@ class Costs:
         self._known: dict[Kind | None, RunningMean] = {None: RunningMean()}
 
     def add(self, kind: Kind, seconds: float, *, answered: bool) -> None:
-        """Count a request.
-
-        One that was given up is expected to need the mean in addition, like any unfinished one; if it was given up
-        early, it says nothing and is skipped.
-        """
+        """Count a request: one given up counts with the mean added, and not at all if it was given up early."""
         mean = self.of(kind).mean
         if answered or seconds > 0.9 * mean:
             for key in (kind, None):
@@ -100,11 +90,7 @@ class Costs:
 
 
 class Crowding:
-    """How much longer a kind of request takes with more requests inside the engine.
-
-    On a CPU two take about twice as long as one; on a GPU further ones cost little while they decode. Times between
-    those of few and of many requests are interpolated linearly.
-    """
+    """How much longer a kind takes with more requests inside: measured with few and with many, linear between."""
 
     def __init__(self) -> None:
         self._few = RunningMean(), RunningMean()
@@ -131,10 +117,7 @@ class Crowding:
 
 
 class Turn:
-    """One request's turn.
-
-    `granted` is done once the request may enter the engine; its result is whether it goes before bulk work there.
-    """
+    """A turn: `granted` is done once it may enter the engine; its result is whether it goes before bulk work."""
 
     def __init__(self, line: "_Line", kind: Kind, realtime: bool) -> None:
         self.line = line
@@ -224,13 +207,9 @@ class EngineTurns:
         self._grant()
 
     def expected_s(self, caller: Caller, kind: Kind | None = None) -> float:
-        """Return an upper estimate of the seconds until one more request of a caller would be answered.
+        """Return an upper estimate of the seconds to the answer of one more request; without a kind, until it enters.
 
-        What waits before it is worked off one after the other; then it shares the engine with those inside. Without a
-        kind, it is the time until the request would enter the engine.
-
-        A caller without open requests gets 0: such a request is always worth a try, since an estimate that refused
-        every request would never be corrected by a measurement.
+        A caller without open requests gets 0: if an estimate refused every request, no measurement would correct it.
         """
         line = self._busy.get(caller.id)
         if line is None:

@@ -1,8 +1,4 @@
-"""`/openapi.json`, the description of every route, and `/docs`, the same as one HTML page without scripts.
-
-The document is a table of the routes with the schemas of the models that check their bodies. The page, made from
-`docs.html`, has the paths by subject, then every schema as a table.
-"""
+"""`/openapi.json`, from the models of bodies, and `/docs`, the same as an HTML page without scripts."""
 
 import json
 import re
@@ -29,7 +25,6 @@ from photonlite.server.ingress import Ingress
 
 _FORMATS: Final = ("jpeg", "png", "webp", "gif", "bmp", "tiff", "avif", "x-portable-pixmap")
 MEDIA_TYPES: Final = (*(f"image/{name}" for name in _FORMATS), "application/octet-stream")
-"""Of bodies that are an image file."""
 
 _TEXT: Final[Json] = {"type": "string"}
 _TAGS: Final = {
@@ -63,7 +58,6 @@ _RETRY_AFTER: Final[Json] = {
 }
 _ADMISSION: Final = (401, 403, 421, 429, 503)  # statuses with which a request may be turned away before it is read
 _ANSWERING: Final = (400, 401, 403, 404, 408, 413, 415, 421, 422, 429, 500, 503, 504)
-"""Statuses with which a request for an answer may end."""
 _CONVERSATION: Final = (
     "The model was trained on single questions about one image, so a conversation becomes one question. One message of "
     "the user's is asked as it is. Earlier turns go before the last one's text as lines `User: ...` and "
@@ -104,7 +98,6 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 
 
 def document(config: ServerConfig) -> Json:
-    """Return the document of a server, whose limits become those of the schemas."""
     schemas = body_schemas(config)
     return {
         "openapi": "3.1.0",

@@ -19,10 +19,7 @@ from photonlite.server.transport.streams import EventResponse, WatchedStream, ev
 
 
 class StopSequences:
-    """Passes text on up to the first of some sequences, also where it comes in pieces that cut one in two.
-
-    `met` says whether one has come: nothing is passed on from then on.
-    """
+    """Passes text on up to the first of some sequences, also where pieces cut one in two; then sets `met`."""
 
     def __init__(self, sequences: Sequence[str]) -> None:
         self._sequences = tuple(sequences)
@@ -44,7 +41,6 @@ class StopSequences:
         return certain
 
     def flush(self) -> str:
-        """Return the text that was held back, at the end of the answer."""
         rest, self._held = self._held, ""
         return rest
 

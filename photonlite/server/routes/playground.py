@@ -1,7 +1,4 @@
-"""The playground: one static page at `/` with its scripts, style and examples, all of them in memory.
-
-Nothing outside the server is named: the page works offline, and its Content-Security-Policy holds the browser to that.
-"""
+"""The playground: a static page at `/`, held in memory. It refers to no other host, so it works offline."""
 
 import gzip
 import hashlib
@@ -42,10 +39,7 @@ _HEADERS: Final = {
 
 
 class Asset:
-    """A file of the page, with gzip too where that gains something.
-
-    Its weak ETag is the same for the same bytes, packed or not.
-    """
+    """A file of the page, with gzip too where that helps; its weak ETag is the same for both."""
 
     def __init__(self, path: Path) -> None:
         self.body = path.read_bytes()
@@ -54,7 +48,6 @@ class Asset:
         self._tag = f'"{hashlib.sha256(self.body).hexdigest()[:20]}"'
 
     async def send(self, request: Request) -> Response:
-        """Return the file, or 304 where the browser has it already."""
         headers = {**_HEADERS, "ETag": f"W/{self._tag}"}
         known = (tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(","))
         if self._tag in known:

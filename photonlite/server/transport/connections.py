@@ -1,6 +1,4 @@
-"""Connections with deadlines, and reserved ones for probes.
-
-An address may hold its share of `max_connections`; see `may_hold`.
+"""Connections with deadlines, and reserved ones for probes; an address may hold its share (`may_hold`).
 
 | what a connection waits for | limit | then |
 |---|---|---|
@@ -10,10 +8,8 @@ An address may hold its share of `max_connections`; see `may_hold`.
 | the headers, beyond `max_connections` | 1 s, of the last 16 such connections | 503, closed |
 | a sign of life of the client's machine | TCP keepalive and `TCP_USER_TIMEOUT` | dropped by the kernel |
 
-Beyond `max_connections`, 16 connections are reserved: only probes are answered on them, so that a server can be watched
-while clients crowd it. The oldest that has not sent a request is closed for a newer one: a probe gets through a flood.
-
-While a body is read and while an answer is computed, `Ingress` keeps the time.
+Beyond `max_connections`, 16 connections are reserved and answer only probes. The oldest that has not sent a request is
+closed for a newer one: a probe gets through a flood. `Ingress` limits the time of bodies and answers.
 """
 
 import asyncio
@@ -34,8 +30,7 @@ from photonlite.server.errors import HttpError
 from photonlite.server.limits.callers import Caller, network_of
 from photonlite.server.limits.limiter import Shares, may_hold
 
-MAX_HEADER_BYTES = 32 * 1024
-"""Limit of a request line and headers that come in pieces; a block that arrives at once may be a little longer."""
+MAX_HEADER_BYTES = 32 * 1024  # limit of headers in pieces; a block that arrives at once may be a little longer
 
 # Close codes.
 _NO_UTF8: Final = 1007
@@ -73,10 +68,7 @@ def too_many(held: int, limit: int, mine: int) -> HttpError:
 
 
 class LimitedConfig(uvicorn.Config):
-    """uvicorn's settings, and the server's own.
-
-    `refused` is called with status and code of every connection that is refused before the application sees a request.
-    """
+    """uvicorn's settings and ours; `refused` gets status and code of connections refused before the application."""
 
     def __init__(self, app: Any, limits: ServerConfig, refused: Callable[[int, str], None]) -> None:
         self.limits = limits
@@ -136,10 +128,7 @@ class _SendDeadline(asyncio.Protocol):
 
 
 class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
-    """A WebSocket whose client must read what it is sent, and answer pings.
-
-    Pieces of a message count against `max_open_bytes` when they arrive; the application counts complete messages.
-    """
+    """A WebSocket; pieces count against `max_open_bytes` when they arrive, whole messages in the application."""
 
     _arriving = 0
 

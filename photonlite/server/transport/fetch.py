@@ -54,7 +54,6 @@ def check_url(url: str, hosts: tuple[str, ...]) -> SplitResult:
 
 
 async def resolve(host: str) -> list[str]:
-    """Return the addresses of a host; raises OSError if there are none."""
     found = await asyncio.get_running_loop().getaddrinfo(host, PORT, type=socket.SOCK_STREAM)
     return [str(entry[4][0]) for entry in found]
 
@@ -66,10 +65,7 @@ async def connect(address: str, host: str) -> tuple[asyncio.StreamReader, asynci
 
 
 async def fetch(url: str, config: ServerConfig, hold: Callable[[int], None]) -> bytes:
-    """Fetch an image; `hold` is called with the memory for the bytes so far, and raises if there is none.
-
-    Raises 422 if the URL is refused or the host does not send an image in time; 413 for a larger one.
-    """
+    """Fetch an image; `hold` reserves memory for the bytes so far, or raises. Raises 413, and 422 if it fails."""
     parts = check_url(url, config.url_hosts)
     timeout_s = config.body_timeout_s
     host = parts.hostname or ""

@@ -1,13 +1,4 @@
-"""The log: one line of JSON for each request and for each failure, and for what C libraries write to stderr.
-
-```json
-{"time": "2026-11-22T10:15:00.123+00:00", "event": "request", "id": "...", "method": "POST", "route": "/v1/detect",
- "status": 200, "ms": 41.7, "bytes_in": 21044, "bytes_out": 512, "tokens_in": 741, "tokens_out": 12,
- "client": "203.0.113.7", "key": "1f0c9a2b"}
-```
-
-A line never holds images, prompts or keys, only names and numbers as above.
-"""
+"""The log: lines of JSON for requests, failures and messages of C libraries, without images, prompts and keys."""
 
 import contextlib
 import json
@@ -60,10 +51,7 @@ def log_unforeseen(event: str, error: BaseException, failure: HttpError, id: str
 
 @contextlib.contextmanager
 def json_lines(stream: IO[str]) -> Iterator[None]:
-    """Write the logs of the server, the engine, uvicorn and asyncio to a stream while a block runs.
-
-    A slow or broken stream does not hold up requests.
-    """
+    """Write the server's, engine's, uvicorn's and asyncio's logs to a stream; a slow one does not hold up requests."""
     handler = _LineHandler(stream)
     # Below warnings, uvicorn logs whole paths, and so what was asked.
     others = ("photonlite", "uvicorn", "asyncio")  # asyncio warns when it cannot accept a connection
@@ -128,10 +116,7 @@ class _LineHandler(logging.Handler):
 
 @contextlib.contextmanager
 def library_messages() -> Iterator[None]:
-    """Log what is written to file descriptor 2 while a block runs; `sys.stderr` goes where it went before.
-
-    libtiff and other C libraries write there, from any thread and any child process.
-    """
+    """Log what C libraries and child processes write to file descriptor 2; `sys.stderr` keeps its destination."""
     try:
         original = os.dup(2)
     except OSError:  # the process was started without a standard error

@@ -22,10 +22,7 @@ _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 
 
 class AccessLog:
-    """Logs and counts every request and WebSocket, and gives every response the id of its request.
-
-    A request that is cancelled while the server stops is answered with 503.
-    """
+    """Logs and counts requests and gives responses their ids; one cancelled by the server's stop is answered 503."""
 
     def __init__(self, app: ASGIApp, config: ServerConfig, http: HttpMetrics) -> None:
         self._app = app
@@ -139,7 +136,6 @@ class _Exchange:
         self.complete |= kind.endswith("response.body") and not message.get("more_body", False)
 
     async def refuse(self, failure: HttpError) -> None:
-        """Send an error in the place of the response."""
         if self._scope["type"] == "websocket" and self.status is None:
             await WebSocket(self._scope, self._receive, self.send).send_denial_response(failure.response())
         elif self._scope["type"] == "websocket":
@@ -151,11 +147,7 @@ class _Exchange:
             raise RuntimeError("a response broke off") from failure
 
     async def _send_lingering(self, message: Message) -> None:
-        """Send a response, and end it when the client has sent all of its request.
-
-        A server that closes while the client still sends resets the connection, and a client that reads only after it
-        has sent everything would never see the response.
-        """
+        """Send a response, and end it after the whole request: a reset would keep the client from reading it."""
         if message["type"] != "http.response.body":
             await self.send(message)
             return

@@ -53,9 +53,8 @@ class ClientWatch:
 
 
 class WatchedStream:
-    """The text of a streamed result, for as long as the client is connected.
+    """The text of a streamed result; `on_end(True)` is called at its end, `on_end(False)` whenever it is closed.
 
-    `on_end` is called when the text has ended, and when the stream is closed; its argument says whether it gave all.
     The result's `metrics` and `finish_reason` are None until the text has ended.
     """
 
@@ -101,10 +100,7 @@ class WatchedStream:
 
 
 class EventResponse(StreamingResponse):
-    """Sends events as they come, and closes their stream and the request's permit however that ends.
-
-    `events` are made from the stream and handle what it raises; closing an unfinished stream cancels its request.
-    """
+    """Sends events, then closes their stream and the permit however it ends; `events` handle the stream's errors."""
 
     media_type = "text/event-stream"
 
