@@ -37,10 +37,7 @@ class Admission:
 
 
 class CacheManager:
-    """Gives sequences pages, shares prefixes among them, and takes pages back.
-
-    `prefix_length` counts BOS and image tokens of a sequence with an image; without `prefix_caching` nothing is shared.
-    """
+    """Allocates pages and shares prefixes; `prefix_length` counts BOS and image tokens of a sequence with an image."""
 
     def __init__(self, pages: PagePool, prefix_length: int, *, prefix_caching: bool = True) -> None:
         self.pages = pages
@@ -53,11 +50,8 @@ class CacheManager:
         self._chains: dict[int, list[PrefixBlock]] = {}
 
     def pages_needed(self, positions: int, with_image: bool) -> int:
-        """Return how many pages a request of so many positions needs when it runs alone.
-
-        One page more than its page table has where the cache keeps a copy of the page in which the image ends: that
-        one cannot be evicted while the sequence uses the image's other pages.
-        """
+        """Return how many pages a request of so many positions needs when it runs alone."""
+        # The cache's copy of the page in which the image ends cannot be evicted while the sequence uses the image.
         return self.pages.pages_for(positions) + (with_image and self._keeps_tail)
 
     def fits(self, positions: int, with_image: bool) -> bool:
@@ -65,10 +59,7 @@ class CacheManager:
         return self.pages_needed(positions, with_image) <= self.pages.usable
 
     def name(self, sequence: Sequence) -> None:
-        """Set the keys of the blocks that a sequence's prompt consists of: the image, then full pages. On any thread.
-
-        Empty without prefix caching, and for text shorter than a page.
-        """
+        """Set the keys of the blocks of a sequence's prompt: the image, then full pages; from any thread."""
         sequence.prefix_keys = tuple(self._keys(sequence)) if self._caching else ()
 
     def image_state(self, key: str) -> Literal["missing", "building", "ready"]:
@@ -77,13 +68,11 @@ class CacheManager:
         return "missing" if block is None else block.state
 
     def admit(self, sequence: Sequence) -> Admission | None:
-        """Give a sequence pages for its known positions and the next one, as far as it will ever fill that.
+        """Allocate pages for a sequence's known positions and the next one; None, with nothing changed, if short.
 
         The longest chain of ready blocks that leaves a position to compute is reused (a sequence that produces nothing
-        may be covered altogether; it then shares the image's tail page too, because it never writes). What is left of
-        the prompt's chain is registered as being built by this sequence, up to the first block that is there already.
-        An image for whose tail there is no page is not registered. Returns None, with nothing changed, if pages are
-        short.
+        may be covered altogether; it then shares the image's tail page too, because it never writes). The rest of the
+        prompt's chain is registered as being built by this sequence, up to the first block that is there already.
         """
         keys = self._check_new(sequence)
         chain = self.prefix.ready_chain(keys, sequence.num_tokens - sequence.samples)

@@ -10,10 +10,7 @@ from collections.abc import Iterable
 
 
 class PagePool:
-    """Allocates pages, and frees each when its last reference is released.
-
-    Page 0 is scratch: padding rows of a batch write there, and it is never owned.
-    """
+    """Allocates pages and counts references. Page 0 is scratch: padding rows write there, and it is never owned."""
 
     def __init__(self, total: int, page_size: int) -> None:
         if total < 2 or page_size < 1:
@@ -37,7 +34,6 @@ class PagePool:
         return self._counts[page]
 
     def pages_for(self, positions: int) -> int:
-        """Return how many pages hold that many positions."""
         return -(-positions // self.page_size)
 
     def allocate(self, count: int) -> list[int] | None:

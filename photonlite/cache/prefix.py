@@ -35,7 +35,6 @@ def text_root(cache_salt: str = "") -> bytes:
 
 @functools.lru_cache(maxsize=4096)  # looked up at every tick for waiting requests
 def image_key(image: str) -> bytes:
-    """Return the key of an image's block."""
     return blake2b(_bytes(image), digest_size=_KEY_BYTES, person=b"image").digest()
 
 
@@ -94,7 +93,6 @@ class PrefixCache:
         self._idle: OrderedDict[bytes, PrefixBlock] = OrderedDict()
 
     def lookup(self, key: bytes) -> PrefixBlock | None:
-        """Return the block of a key in whatever state."""
         return self._blocks.get(key)
 
     def ready_chain(self, keys: Iterable[bytes], limit: int) -> list[PrefixBlock]:

@@ -6,9 +6,8 @@ compute                  └─ forward ─────────────�
 download                                                                      └─ copy results ──● host waits here
 ```
 
-Work on one stream runs in the order in which it was queued; streams synchronise only at events. Implementations: CUDA
-streams, one worker thread for each stream on the CPU, and in the tests a simulation on a virtual clock. After `close`,
-streams raise RuntimeError; so do times of events that were not recorded or have not passed.
+Work on one stream runs in order; streams synchronise only at events. After `close`, streams raise RuntimeError; so do
+times of events that were not recorded or have not passed.
 """
 
 from collections.abc import Callable

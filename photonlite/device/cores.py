@@ -8,8 +8,7 @@ crops, long prompts ─ at most cpu_threads ─ at most the spare cores ─> n t
 PyTorch splits an operation into equal parts, one for each thread of OpenMP, and a finished thread spins until the
 others are done. When another program uses one of the cores, the part there is late, and spinning keeps the other cores
 busy: measured on two cores, everything took 4 to 18 times as long. OpenMP can sleep instead, but only by environment
-variables that it reads when PyTorch is imported, and for the whole process. The number of threads can be set at any
-time, for the calling thread alone: that is what this module does.
+variables for the whole process; the number of threads can be set at any time, for the calling thread alone.
 """
 
 import contextlib
@@ -28,10 +27,8 @@ import torch
 _T = TypeVar("_T")
 _WINDOW_S: Final = 0.1  # least time of a measurement: the system counts in hundredths of a second
 _TOLERANCE: Final = 0.25  # share of a core that other programs may use while it still counts as spare
-WORTH: Final = 2**22
-"""Multiplications in a matrix product from which several threads pay off: about 0.1 ms on one core."""
-_LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib", "libiomp5md.dll")
-"""PyTorch's libraries through which its OpenMP is reached: a lookup also searches what a library links to."""
+WORTH: Final = 2**22  # multiplications in a product from which threads pay off: about 0.1 ms on one core
+_LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib", "libiomp5md.dll")  # which link to PyTorch's OpenMP
 
 
 class SpareCores:
@@ -48,10 +45,7 @@ class SpareCores:
         self._spare = float("inf")
 
     def count(self) -> float:
-        """Return the spare cores since the last measurement, which is repeated after a tenth of a second.
-
-        Infinite until the first, and where the system reports nothing.
-        """
+        """Return the spare cores, measured at most every 0.1 s; infinite before the first time, or if unreported."""
         then, idle_then, used_then = self._last
         now = self._clock()
         if now - then >= _WINDOW_S:
@@ -94,12 +88,11 @@ def compute_threads(most: int | None = None) -> ComputeThreads:
 
 
 def in_passing(work: Callable[[], _T]) -> _T:
-    """Run work on a thread that ends with it; return or raise what it does.
+    """Run one-time work, such as loading weights, on a thread that ends with it; return or raise what it does.
 
     OpenMP keeps a team of threads for every live thread that has ever computed in parallel. When all teams together
-    have more threads than the machine has cores, GNU's OpenMP lets them sleep between operations at once, and each
-    operation takes longer. One-time work, such as loading weights, runs here, so that the engine's thread has the only
-    team. It uses spare cores only, as the engine's launches do.
+    have more threads than the machine has cores, GNU's OpenMP lets them sleep between operations, and each takes
+    longer. So the engine's thread must have the only team.
     """
     outcome: Future[_T] = Future()
 
@@ -117,23 +110,17 @@ def in_passing(work: Callable[[], _T]) -> _T:
 
 
 def set_threads(count: int) -> None:
-    """Use so many threads for later operations of the calling thread only.
-
-    `torch.set_num_threads` would also change the number for all threads that use PyTorch for the first time later.
-    """
+    """Use so many threads in the calling thread; `torch.set_num_threads` would also change other, later threads."""
     torch.get_num_threads()  # the first use in a thread sets the number to PyTorch's own
     for function in _setters:
         function(count)
 
 
 def usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return how many cores this process may use: those it is bound to, at most the quota of its container.
-
-    The quota file has microseconds of CPU time in a period, or "max", and the period.
-    """
+    """Return how many cores this process may use: those it is bound to, at most the quota of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):  # no control groups, or no quota
-        quota, period = quota_file.read_text().split()
+        quota, period = quota_file.read_text().split()  # microseconds of CPU time or "max", period
         cores = min(cores, max(1, round(int(quota) / int(period))))
     return cores
 

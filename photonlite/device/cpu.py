@@ -21,11 +21,9 @@ from photonlite.device.cores import set_threads
 
 
 class CpuDevice(MarkDevice):
-    """Three worker threads.
+    """Three worker threads, which finish their work and end when the device is dropped, or with the program.
 
-    A device that is dropped without `close` ends its threads once they have done the work given to them; so does the
-    end of the program, which waits for them. The first exception that escapes from work is a bug, and is raised when
-    the host next uses the device.
+    The first exception that escapes from work is a bug, and is raised when the host next uses the device.
     """
 
     def __init__(self) -> None:
@@ -94,7 +92,6 @@ class _Mark:
         self.time = 0.0
 
     def reach(self) -> None:
-        """Release all waiting threads."""
         self.time = time.perf_counter()
         self.passed = True
         self._lock.release()

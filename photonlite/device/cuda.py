@@ -13,10 +13,7 @@ _BASE_TRIES = 5
 
 
 class CudaDevice:
-    """Three CUDA streams, which wait neither for one another nor for the default stream.
-
-    What the card's default stream has been given is done when the constructor returns.
-    """
+    """Three CUDA streams, which wait for no other stream; the constructor waits for all earlier work."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -101,10 +98,7 @@ class CudaStream:
 
 
 class CudaEvent:
-    """A CUDA event that keeps its time.
-
-    Waiting spins: it takes a core for the rest of a step but notices the end of it some 20 µs sooner.
-    """
+    """A CUDA event with its time. Waiting spins: it takes a core, but notices the end some 20 µs sooner."""
 
     __slots__ = ("inner",)
 

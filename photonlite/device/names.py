@@ -12,16 +12,11 @@ _KINDS = ("cpu", "cuda")
 
 
 def open_device(device: torch.device) -> Device:
-    """Start the streams of a device, as `resolve_device` returns it."""
     return CudaDevice(device) if device.type == "cuda" else CpuDevice()
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """Return the torch device of a name, with the index of a CUDA device.
-
-    `device` is "auto" (CUDA where there is one, else the CPU), "cpu", "cuda", "cuda:1", or a torch device;
-    SettingsError if it is unknown or this machine lacks it.
-    """
+    """Return a device with its index; "auto" is CUDA where there is one. SettingsError if this machine lacks it."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -44,11 +39,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the torch type of a name, for a model that will run on `device`.
-
-    `dtype` is "auto" (bfloat16 on CUDA devices of capability 8.0 and above, else float32), "float32", "bfloat16",
-    "float16", or one of these as a torch type; SettingsError for any other.
-    """
+    """Return a torch type; "auto" is bfloat16 on CUDA of capability 8.0 and above, else float32."""
     if dtype == "auto":
         native = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
         return torch.bfloat16 if native else torch.float32

@@ -3,17 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["schema", "regex", "object"]
-"""A JSON Schema; a regular expression; any JSON object."""
+Kind = Literal["schema", "regex", "object"]  # a JSON Schema; a regular expression; any JSON object
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """A set of texts.
-
-    `source` is a canonical JSON text of a schema, with properties in the order of answers, or a pattern, or empty for
-    "object".
-    """
-
     kind: Kind
-    source: str = ""
+    source: str = ""  # canonical JSON with properties in the order of answers; a pattern; empty for "object"

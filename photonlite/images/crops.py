@@ -28,8 +28,7 @@ from photonlite.errors import ConfigError, ImageShapeError
 from photonlite.images.resize import SERIAL, ParallelTasks, ResizeTarget, resize
 from photonlite.settings import make_plain
 
-Allocator = Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]
-"""Returns contiguous memory of a shape."""
+Allocator = Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]  # returns contiguous memory of a shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +74,11 @@ class CropSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageCrops:
-    """The crops of one image.
+    """The whole image, then its local crops row by row (none with tiling (1, 1))."""
 
-    Attributes:
-        pixels: uint8 [n, crop_size, crop_size, 3]. The first is the whole image; the local crops follow row by row.
-            n is 1 + rows * columns, but 1 with tiling (1, 1): the one local crop would equal the first and is left out.
-        tiling: Rows and columns of the grid of local crops.
-        picture_size: Width and height of the image; None where it is not known.
-    """
-
-    pixels: npt.NDArray[np.uint8]
-    tiling: tuple[int, int]
-    picture_size: tuple[int, int] | None = None
+    pixels: npt.NDArray[np.uint8]  # [n, crop_size, crop_size, 3]
+    tiling: tuple[int, int]  # rows and columns of local crops
+    picture_size: tuple[int, int] | None = None  # width and height of the image; None where it is not known
 
     def __post_init__(self) -> None:
         rows, columns = self.tiling
@@ -96,16 +88,11 @@ class ImageCrops:
 
 
 def select_tiling(height: int, width: int, spec: CropSpec) -> tuple[int, int]:
-    """Choose the grid of local crops for an image of this size, in pixels.
+    """Choose the rows and columns of local crops for an image of this size, in pixels.
 
-    The rule is the Moondream reference's, in floating point like it, because checkpoints were trained on its grids. An
-    image no larger than one crop on either side is not cut. If `max_crops` windows cover the image at its own
-    resolution, it gets at least those, and more towards its aspect; the grid of a larger one is shrunk on both axes.
-
-    Returns:
-        Rows and columns. Their product is at most `max_crops`, with one exception that follows the reference: a strip
-        with r > max_crops times as many windows one way as the other gets a single row (or column) of
-        floor(sqrt(max_crops * r)) crops. With the public checkpoints it must be over 6,496 pixels long for that.
+    The rule is the Moondream reference's, in floating point like it, because checkpoints were trained on its grids.
+    There are at most `max_crops`, with one exception that follows the reference: a strip with r > max_crops times as
+    many windows one way as the other gets a single row (or column) of floor(sqrt(max_crops * r)) crops.
     """
     h, w = height - 2 * spec.margin, width - 2 * spec.margin
     if h <= spec.window or w <= spec.window:
@@ -125,17 +112,13 @@ def select_tiling(height: int, width: int, spec: CropSpec) -> tuple[int, int]:
 
 
 def allocate_array(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Return pageable memory of a shape."""
     return np.empty(shape, np.uint8)
 
 
 def cut_crops(
     image: Image.Image, spec: CropSpec, *, parallel: ParallelTasks = SERIAL, buffer: Allocator = allocate_array
 ) -> ImageCrops:
-    """Cut an RGB image into the crop of the whole and the local crops of its tiling, in memory from `buffer`.
-
-    Both are resized from the original by Pillow's Lanczos filter, and equal to its pixels to the last bit.
-    """
+    """Cut an RGB image, in memory from `buffer`; crops equal those of Pillow's Lanczos filter to the last bit."""
     if image.mode != "RGB":
         raise ImageShapeError(f"crops are cut from RGB, not from mode {image.mode}: open the image with load_image")
     size, margins = spec.crop_size, 2 * spec.margin

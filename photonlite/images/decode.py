@@ -1,10 +1,8 @@
 """Decoding: any image source to upright 8-bit RGB.
 
-The order protects the process from hostile files: bytes are counted, the format is recognised by its first bytes among
-those of `_FORMATS`, the header gives the size, the size meets the limit, and only then are the pixels decoded, once.
-
-Pillow's readers are called directly and not through `PIL.Image.open`, which tries every plugin of the process (one of
-them starts ghostscript) and warns or raises at a pixel count of its own.
+The order protects the process from hostile files: bytes are counted, the first bytes are compared with `_FORMATS`, the
+size in the header is checked, and only then are pixels decoded, once. Pillow's readers are called directly:
+`PIL.Image.open` tries every plugin (one starts ghostscript), and warns or raises at a pixel count of its own.
 """
 
 from __future__ import annotations
@@ -60,17 +58,10 @@ _HEADER: Final = 1 << 20  # bytes of a file object that are read for its size
 # to a worker that takes more.
 _RGB_BYTES: Final = 3
 _UPRIGHT_BYTES: Final = 4
-_STORED: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}
-"""In Pillow's memory; of all other modes 4."""
-
-_CONVERSION: Final = {"RGB": 0, "I": 10, "F": 10, "I;16": 8, "I;16L": 8, "I;16B": 8, "I;16N": 8}
-"""At the peak of `image_to_rgb`; for all other modes 4."""
-
-_UNTIL_CLOSED: Final = {"WEBP": 12, "AVIF": 16, "GIF": 4}
-"""Frames and planes that a codec holds as long as the image exists."""
-
-_UNTIL_DECODED: Final = {"TIFF": 8, "BMP": 4, "PPM": 8, "PNG": 1}
-"""Strips and rows that a codec holds until the image is decoded."""
+_STORED: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}  # in Pillow; other modes 4
+_CONVERSION: Final = {"RGB": 0, "I": 10, "F": 10, "I;16": 8, "I;16L": 8, "I;16B": 8, "I;16N": 8}  # other modes 4
+_UNTIL_CLOSED: Final = {"WEBP": 12, "AVIF": 16, "GIF": 4}  # frames and planes, held as long as the image exists
+_UNTIL_DECODED: Final = {"TIFF": 8, "BMP": 4, "PPM": 8, "PNG": 1}  # strips and rows, held until it is decoded
 
 WEBP_HEADER: Final = 30  # bytes of a WebP file that `webp_size` reads
 
@@ -94,20 +85,9 @@ def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
     """Decode an image into a new upright RGB image that has no metadata and shares no memory with `source`.
 
     The EXIF orientation is applied, whatever the source; an animation gives its first frame (a Pillow image its
-    current frame); alpha is dropped; 16-bit and float pixels are scaled, see `photonlite.images.rgb`.
-
-    Args:
-        source: A path (`str` is always a path, never base64 or a URL), the bytes of a file, a binary file object (read
-            from its start), a Pillow image, or an array [H, W, 3], [H, W, 4], [H, W, 1] or [H, W] of uint8 or of floats
-            in [0, 1]. All but file objects may be passed to several threads at once.
-        limits: The largest image to accept.
-
-    Raises:
-        ImageNotFoundError: No file is at the path.
-        ImageDecodeError: Not an image of a known format, empty, truncated or damaged, or it cannot be read.
-        ImageTooLargeError: Over one of the limits. Pixels are counted from the header, before decoding.
-        ImageShapeError: An array (or a Pillow image of mode I or F) whose shape, dtype or values are not an image's.
-        ImageError: `source` has an unsupported type.
+    current frame); alpha is dropped; 16-bit and float pixels are scaled, see `photonlite.images.rgb`. A `str` is always
+    a path, a file object is read from its start, and all other sources may be passed to several threads at once.
+    Raises an ImageError; the limit of pixels is checked against the header, before decoding.
     """
     if isinstance(source, DecodedImage):
         check_pixels("the image", *source.size, limits)
@@ -134,11 +114,7 @@ def file_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
 
 
 def decoded_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> int:
-    """Return how many bytes an image takes in RGB, from its header.
-
-    0 where the header cannot be read (as of a file object that cannot seek), or is over a limit: `load_image` then
-    raises the reason.
-    """
+    """Return an image's bytes in RGB, from its header; 0 where that cannot be read, or is over a limit."""
     try:
         width, height = _header_size(source, limits)
     except Exception:  # a caller's file object may raise anything, and raises it again when the image is loaded
@@ -180,10 +156,7 @@ def _file_size(stream: IO[bytes]) -> tuple[int, int]:
 
 
 def open_image(name: str, stream: IO[bytes], limits: ImageLimits) -> ImageFile.ImageFile:
-    """Read the header of an image file and check its size, without decoding pixels.
-
-    `name` stands for the image in messages; the stream is at its start and can seek.
-    """
+    """Read the header of an image file, from the start of a stream that can seek, and check its size."""
     with decoder_errors(name, "an image"):
         head = stream.read(_LONGEST_SIGNATURE)
         stream.seek(0)
@@ -209,7 +182,6 @@ def decode_opened(name: str, image: ImageFile.ImageFile) -> Image.Image:
 
 
 def check_pixels(name: str, width: int, height: int, limits: ImageLimits) -> None:
-    """Raise `ImageTooLargeError` for an image over the limit of pixels."""
     if width * height > limits.max_pixels:
         raise ImageTooLargeError(
             f"{name} is {width}x{height}, {width * height} pixels, over the limit of {limits.max_pixels}: "
@@ -248,11 +220,8 @@ def _orientation(image: Image.Image) -> int:
 
 
 def working_bytes(image: ImageFile.ImageFile) -> int:
-    """Return the peak memory of decoding an opened image, without copies of the file.
-
-    It is the pixels in Pillow's memory, the RGB result, and the larger of what the codec holds beside them and what
-    conversion to RGB and turning upright need.
-    """
+    """Return the peak memory of decoding an opened image, without copies of the file."""
+    # The pixels in Pillow, the RGB result, and the larger of the codec's buffers and those of conversion and turning.
     later = _CONVERSION.get(image.mode, 4) + _UPRIGHT_BYTES
     if isinstance(image, JpegImageFile):
         beside = max(_coefficient_bytes(image.layer), later)
@@ -269,11 +238,7 @@ def webp_bytes(size: tuple[int, int]) -> int:
 
 
 def webp_size(head: bytes) -> tuple[int, int] | None:
-    """Return width and height of a WebP, from its first bytes; None for other files and unknown kinds of WebP.
-
-    libwebp allocates the whole canvas when it opens a file, and this is its size. A file that libwebp reads
-    differently meets the memory limit.
-    """
+    """Return width and height of a WebP's canvas, which libwebp allocates on opening; None for other files."""
     if head[:4] != b"RIFF" or head[8:12] != b"WEBP":
         return None
     match head[12:16]:
@@ -316,10 +281,9 @@ def decoder_errors(name: str, format_name: str) -> Iterator[None]:
 
 
 def ignore_pillow_warnings() -> None:
-    """Suppress all warnings of Pillow in this process: for programs that decode damaged images of strangers.
+    """Suppress Pillow's warnings in this process; only programs call this, at their start.
 
-    The warnings contain numbers of the file, and Python remembers every text it has shown, so each such image would
-    add a line to stderr and to memory. Damage that matters raises an error as well. Only programs call this, at their
-    start: filters belong to the process, and `warnings.catch_warnings` would undo what other threads have set.
+    The warnings contain numbers of the file, and Python remembers every text it has shown, so each damaged image would
+    add to stderr and to memory. `warnings.catch_warnings` would undo what other threads have set.
     """
     warnings.filterwarnings("ignore", module=r"PIL\.")

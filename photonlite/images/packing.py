@@ -4,8 +4,7 @@
 pixels [H, W, 3] │ across, whole │ down, whole │ across, sheet │ down, sheet        each from a multiple of 256 bytes on
 ```
 
-A filter is a table of Pillow's Lanczos filter in the layout that `photonlite.kernels.resize` reads. It is computed
-where the image is prepared, so that neither the engine's thread nor the device has to.
+A filter is a table of Pillow's Lanczos filter in the layout that `photonlite.kernels.resize` reads.
 
 Pillow resizes 8-bit images in two passes, one along each axis, and each goes from 8 bits to 8 bits. An output is
 `clip((half + sum(pixel * coefficient)) >> 22, 0, 255)` in 32-bit integers, where half is `1 << 21`. A pass between
@@ -33,31 +32,19 @@ from photonlite.images.crops import Allocator, CropSpec, select_tiling
 from photonlite.images.resize import down_first
 from photonlite.sequence import UncutImage
 
-MOST_BYTES: Final = 3 * 4096 * 4096 + 2**20
-"""Of a packed image: 16 million pixels and their filters. Larger images are cut on the host."""
-
-MOST_SCRATCH: Final = 32 * 2**20
-"""Bytes between the passes, for both resizes: images with too many crops for it are cut on the host."""
-
+# Limits in bytes; larger images are cut on the host.
+MOST_BYTES: Final = 3 * 4096 * 4096 + 2**20  # of a packed image: 16 million pixels and their filters
+MOST_SCRATCH: Final = 32 * 2**20  # between the passes, for both resizes
+# Enough for a side of 150,000 pixels: filters for a PNG of millions would take seconds and gigabytes.
 MOST_FILTERS: Final = 4 * 2**20
-"""Bytes of all filters of an image, enough for a longer side of some 150,000 pixels.
 
-A few kilobytes of PNG may be millions of pixels long, and take seconds and gigabytes to make filters for. Pillow, which
-cuts such images on the host, makes them in C.
-"""
-
-FRACTION_BITS: Final = 22
-"""Fractional bits of a coefficient: 32, less 8 for the pixel, one for the sign and one for overshoot."""
-
+FRACTION_BITS: Final = 22  # of a coefficient: 32, less 8 for the pixel, one for the sign and one for overshoot
 _ALIGNMENT: Final = 256
 _LOBES: Final = 3
 
 
 def pack_image(pixels: bytes, size: tuple[int, int], spec: CropSpec, buffer: Allocator) -> UncutImage | None:
-    """Copy RGB pixels ``[H, W, 3]`` of an image of `size` (width, height) and its filters into memory from `buffer`.
-
-    None, without allocating, for an image over `MOST_BYTES`, `MOST_SCRATCH` or `MOST_FILTERS`.
-    """
+    """Copy RGB pixels ``[H, W, 3]`` and filters into memory from `buffer`; None, without allocating, over a limit."""
     width, height = size
     tiling = rows, columns = select_tiling(height, width, spec)
     sizes = [(spec.crop_size, spec.crop_size)]
@@ -100,17 +87,11 @@ def _aligned(count: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanczosTable:
-    """One axis of a resize: `out_size` windows onto `in_size` pixels; the arrays are shared and read-only.
+    """One axis of a resize: `out_size` windows onto `in_size` pixels; the arrays are shared and read-only."""
 
-    Attributes:
-        first: First pixel of each window, int32 ``[out_size]``; never falls from one output to the next.
-        count: Pixels in each window, at least one, int32 ``[out_size]``; `first + count` is at most `in_size`.
-        coefficients: With `FRACTION_BITS` fractional bits, zero beyond the window, int32 ``[out_size, max(count)]``.
-    """
-
-    first: npt.NDArray[np.int32]
-    count: npt.NDArray[np.int32]
-    coefficients: npt.NDArray[np.int32]
+    first: npt.NDArray[np.int32]  # [out_size]: first pixel of each window, non-decreasing
+    count: npt.NDArray[np.int32]  # [out_size]: pixels in each window, at least one
+    coefficients: npt.NDArray[np.int32]  # [out_size, max(count)]: `FRACTION_BITS` fractional bits, 0 beyond the window
 
 
 @lru_cache(maxsize=256)

@@ -8,9 +8,8 @@ request_crops                                          └─ cut ──> crops 
 
 An image whose prefix is cached is never cut. The decoded pixels are kept, so that an evicted prefix can be rebuilt.
 
-Where the device makes the crops, images are packed for it instead (`images.packing`). Packing takes no longer than a
-hand-over to another thread, so it is done at once, and the engine requests crops only of images that came when too much
-was packed already, and of those whose crops were dropped. Images too large for the device are cut here.
+Where the device makes the crops, images are packed for it at once (`images.packing`). The engine then requests crops
+only of images that came when too much was packed already, of those whose crops were dropped, and of too large ones.
 """
 
 import hashlib
@@ -40,23 +39,15 @@ from photonlite.sequence import UncutImage
 
 _T = TypeVar("_T")
 
-_PACKED_AHEAD: Final = 256 * 2**20
-"""Bytes of page-locked memory for images that are packed before the engine requests them."""
-
+_PACKED_AHEAD: Final = 256 * 2**20  # bytes of page-locked memory for images packed before the engine requests them
 _HASHED_BYTES: Final = 2**19  # bytes of pixels that one thread hashes at a time, about 0.25 ms
 
 
 class ImagePool:
     """Threads that decode, hash and cut images.
 
-    Args:
-        spec: How images are cut.
-        limits: How large they may be.
-        threads: How many work at a time.
-        buffer: Allocates memory for pixels that the device copies.
-        packs: Whether the device makes the crops itself, of images that are packed for it.
-        on_ready: Called on a thread of the pool when requested crops are ready, or cannot be cut.
-        decoder: Decodes image files in other processes, and is closed with the pool; None decodes them in this one.
+    With `packs`, the device makes the crops. `on_ready` is called on a thread of the pool when requested crops are
+    ready, or cannot be cut. `decoder` decodes image files in other processes, and is closed with the pool.
     """
 
     def __init__(
@@ -85,10 +76,7 @@ class ImagePool:
         self._urgent: deque[Callable[[], None]] = deque()
 
     def decoded_bytes(self, source: ImageSource) -> int:
-        """Return how many bytes an image takes once it is decoded, from its header.
-
-        0 where the header cannot be read, or must not be read in this process.
-        """
+        """Return an image's bytes in RGB, from its header; 0 where this process cannot, or must not, read it."""
         isolated = self._decoder is not None and not isinstance(source, (Image.Image, DecodedImage, np.ndarray))
         return 0 if isolated else decoded_bytes(source, self._limits)
 
@@ -99,13 +87,10 @@ class ImagePool:
         cache_salt: str = "",
         checkpoint: Callable[[], None] = lambda: None,
     ) -> "PreparedImage":
-        """Decode an image and hash its content, on the calling thread.
+        """Decode an image and hash its content, on the calling thread; raises an ImageError.
 
         Images with different cache salts share no cache entries. `checkpoint` is called after decoding and after
         hashing; an exception that it raises ends the work.
-
-        Raises:
-            ImageError: It is not one image, cannot be read, or is over a limit.
         """
         if isinstance(source, list | tuple):
             raise ImageError(
@@ -122,11 +107,7 @@ class ImagePool:
         return PreparedImage(self, image, key, cache_salt, time.perf_counter() - start, uncut)
 
     def submit(self, job: Callable[[], _T]) -> Future[_T]:
-        """Run a job on a thread of the pool.
-
-        Raises:
-            ModelError: The pool is closed.
-        """
+        """Run a job on a thread of the pool; ModelError once it is closed."""
         try:
             return self._threads.submit(self._work, job)
         except RuntimeError as cause:
@@ -191,15 +172,7 @@ class ImagePool:
 
 
 class PreparedImage:
-    """A decoded image, as the scheduler knows it: a `photonlite.sequence.ImageRef`.
-
-    Attributes:
-        key: See `image_key`.
-        size: Width and height in pixels.
-        crops: The crops, or what the device makes them of; None until they are ready.
-        failure: Why they could not be made.
-        preprocess_s: Seconds for decoding, hashing and, if it was done, cutting or packing.
-    """
+    """A decoded image, as the scheduler knows it: a `photonlite.sequence.ImageRef`."""
 
     def __init__(
         self,
@@ -214,9 +187,9 @@ class PreparedImage:
         self.key = key
         self.cache_salt = cache_salt
         self.size: tuple[int, int] = image.size
-        self.crops: ImageCrops | UncutImage | None = crops
-        self.failure: BaseException | None = None
-        self.preprocess_s = preprocess_s
+        self.crops: ImageCrops | UncutImage | None = crops  # None until they are ready
+        self.failure: BaseException | None = None  # why crops could not be made
+        self.preprocess_s = preprocess_s  # of decoding, hashing and, if it was done, cutting or packing
         self._image = image
         self._requested = crops is not None
         self._lock = threading.Lock()
@@ -256,8 +229,8 @@ class PreparedImage:
 def image_key(image: Image.Image, pixels: bytes, cache_salt: str = "", *, parallel: ParallelTasks = SERIAL) -> str:
     """Return the hex SHA-256 over size, mode and pixels of an image, and the cache salt.
 
-    The length of each part precedes it, so that different lists of parts never read alike. Pixels enter as the SHA-256
-    digests of pieces of 512 KiB, which several threads can compute.
+    The length of each part precedes it, so that different lists of parts never read alike. Pixels enter as digests of
+    pieces, which several threads can compute.
     """
     view = memoryview(pixels)
     pieces = [view[start : start + _HASHED_BYTES] for start in range(0, len(view), _HASHED_BYTES)]

@@ -1,18 +1,15 @@
 """Pillow's Lanczos resize in bands that several threads can compute, with the same pixels to the last bit.
 
-Nearly all of its time is Pillow's multiply-adds, one channel at a time and on one thread. It resizes in two passes, one
-across (it changes the width) and one down (the height), and rounds to 8 bits in between. No row of the pass across
-depends on another row, no column of the pass down on another column, and Pillow leaves out a pass that changes no
-length. So each pass is done in bands, each band as a resize of its own along one axis:
+Pillow resizes on one thread, in two passes, one across (it changes the width) and one down (the height), and rounds to
+8 bits in between. Rows of the pass across, and columns of the pass down, do not depend on one another, and a pass that
+changes no length is left out. So each pass is done in bands, each band as a resize of its own along one axis:
 
 ```
 image ── across, bands of rows ──> [height, new width] ── down, bands of columns ──> [new height, new width]
 ```
 
-Pillow holds Python's global lock in neither pass. Pillow's `box` argument cannot replace bands: its edges would move
-the filter's windows by rounding, and would bring the other pass back.
-
-The order of the passes matters for the last bits: see `down_first`.
+Pillow holds Python's global lock in neither pass. Its `box` argument cannot replace bands: its edges would move the
+filter's windows by rounding, and bring the other pass back. The order of the passes matters: see `down_first`.
 """
 
 import threading
@@ -28,25 +25,17 @@ import numpy.typing as npt
 from PIL import Image
 
 Task: TypeAlias = Callable[[], None]
-
-Size: TypeAlias = tuple[int, int]
-"""Width and height in pixels."""
-
-StoreBlock: TypeAlias = Callable[[int, int, npt.NDArray[np.uint8]], None]
-"""Called with the left and the top of a block, and its pixels: uint8 ``[rows, columns, 3]``."""
+Size: TypeAlias = tuple[int, int]  # width and height in pixels
+StoreBlock: TypeAlias = Callable[[int, int, npt.NDArray[np.uint8]], None]  # left, top, block [rows, columns, 3]
 
 _BANDS_PER_THREAD: Final = 2  # with two, a delayed thread keeps the others waiting for at most half of its share
-
-
-ResizeTarget: TypeAlias = tuple[Size, StoreBlock]
-"""A size, and a function that gets all pixels once, in any number of blocks, on any thread."""
+ResizeTarget: TypeAlias = tuple[Size, StoreBlock]  # the function gets all pixels once, in blocks, on any thread
 
 
 class ParallelTasks:
     """Runs tasks on the calling thread and on up to `helpers` threads of an executor.
 
     The caller runs every task that no helper has begun, so it may itself occupy the executor's last free thread.
-    `size` is the number of threads that may work at a time, the caller included.
     """
 
     def __init__(self, executor: Executor | None = None, helpers: int = 0) -> None:

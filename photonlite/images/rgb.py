@@ -46,12 +46,7 @@ def image_to_rgb(image: Image.Image) -> Image.Image:
 
 
 def array_to_rgb(array: npt.NDArray[Any]) -> Image.Image:
-    """Convert an array to a new RGB image that shares no memory with it.
-
-    Args:
-        array: [H, W, 3], [H, W, 4] (alpha is dropped), [H, W, 1] or [H, W] (grey); uint8, or float in [0, 1].
-            Any strides.
-    """
+    """Convert [H, W] or [H, W, 1, 3 or 4], uint8 or float in [0, 1], to a new RGB image that shares no memory."""
     _check_array(array)
     if array.ndim == 3:
         array = array[..., 0] if array.shape[2] == 1 else array[..., :3]
@@ -62,10 +57,7 @@ def array_to_rgb(array: npt.NDArray[Any]) -> Image.Image:
 
 
 def rgb_bytes(image: Image.Image, top: int = 0, bottom: int | None = None) -> bytes:
-    """Return pixels of an RGB image, or of some of its rows, ``[H, W, 3]``.
-
-    `image.tobytes()` copies in blocks of 64 KiB and joins them; one block takes half the time or less.
-    """
+    """Return some rows of an RGB image, ``[H, W, 3]``, in half the time of `tobytes`, which joins small blocks."""
     bottom = image.height if bottom is None else bottom
     size = 3 * image.width * (bottom - top)
     encoder = Image._getencoder(image.mode, "raw", image.mode)

@@ -1,7 +1,4 @@
-"""Image sources: what callers may pass as an image, and opening those that are files.
-
-A file's bytes are counted before they are read, and reading stops soon after the limit.
-"""
+"""What callers may pass as an image, and opening files, whose bytes are limited before and while they are read."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ class DecodedImage:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height in pixels."""
         return self.image.size
 
 
@@ -113,7 +109,6 @@ def _read_all(name: str, file: Any, limits: ImageLimits) -> io.BytesIO:
 
 
 def check_bytes(name: str, size: int, limits: ImageLimits) -> None:
-    """Raise `ImageTooLargeError` for a file over the limit of bytes."""
     if size > limits.max_bytes:
         raise ImageTooLargeError(
             f"{name} has more than {limits.max_bytes} bytes, the limit: "

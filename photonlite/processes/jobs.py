@@ -7,7 +7,6 @@ add ──> waiting ──take──> running ──finish──> gone
 
 The next job is of the caller that has used the least worker time. A caller that returns after a pause starts at the
 time of the job that was taken last: pauses earn no credit. (Start-time fair queueing: Goyal, Vin and Cheng, 1996.)
-
 Futures stay pending until the end, so each can be cancelled at any time.
 """
 
@@ -28,14 +27,12 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False, slots=True)
 class Job(Generic[Work, Result]):
-    """Work of one caller, the futures that wait for it, and the workers lost with it by reason."""
-
     work: Work
     key: Hashable
     caller: str = ""
     begun: float | None = None  # when it was taken; None while it waits
     waiters: "list[Future[Result]]" = field(default_factory=list)
-    lost: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)  # workers, by reason
 
 
 class JobQueue(Generic[Work, Result]):
@@ -69,7 +66,6 @@ class JobQueue(Generic[Work, Result]):
 
     @property
     def ended(self) -> bool:
-        """Whether every further job fails."""
         return self._ended is not None
 
     @property
@@ -128,7 +124,6 @@ class JobQueue(Generic[Work, Result]):
             self._changed.notify_all()
 
     def finish(self, job: Job[Work, Result], outcome: Result | BaseException) -> None:
-        """Settle all futures of a job."""
         with self._changed:
             if self._jobs.get(job.key) is job:
                 del self._jobs[job.key]

@@ -15,7 +15,7 @@ _CHUNK: Final = 1 << 20
 
 
 def send_message(connection: socket.socket, data: bytes) -> None:
-    """Send all of some bytes; raises an OSError where the other side is gone."""
+    """Send a message; raises an OSError where the other side is gone."""
     for part in (_LENGTH.pack(len(data)), data):
         connection.sendall(part)
 
@@ -23,11 +23,9 @@ def send_message(connection: socket.socket, data: bytes) -> None:
 def receive_message(
     connection: socket.socket, longest: int | None = None, wait: Callable[[], None] = lambda: None
 ) -> bytes:
-    """Receive what `send_message` sent; `wait` is called before each read, and may raise.
+    """Receive a message; `wait` is called before each read, and may raise.
 
-    Raises:
-        EOFError: The other side is gone, perhaps within a message, or announces one of over `longest` bytes.
-        ConnectionError: The other side is gone.
+    EOFError or ConnectionError if the other side is gone, EOFError for a message of over `longest` bytes.
     """
 
     def read(size: int) -> bytes:
@@ -47,11 +45,8 @@ def receive_message(
 
 
 def connect_to_parent() -> socket.socket:
-    """Return the socket to the parent; libraries find standard input and output empty.
-
-    Ctrl-C, and service managers that stop a whole group, mean the parent, which may still have answers to finish: its
-    end closes the socket.
-    """
+    """Return the socket to the parent; libraries find standard input and output empty."""
+    # Signals to the process group are for the parent, which may have answers to finish; its end closes the socket.
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
     connection = socket.socket(fileno=os.dup(0))

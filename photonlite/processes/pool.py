@@ -5,10 +5,9 @@ JobQueue ──take──> thread ──> its process       the process has ende
     ^────── put_back, finish ──┘                the pool is closed: all processes are killed, all jobs fail
 ```
 
-The process pools of libraries (Pebble, loky, anyio, concurrent.futures) do not fit. They import the caller's main
-module, with PyTorch, into each worker, or share a pipe and its lock among workers, so that a worker killed at the wrong
-moment stops or breaks the whole pool. They limit wall time only. And they unpickle a worker's answers, which a
-compromised decoder of images could write. Here each worker has a socket of its own.
+Pools of libraries (Pebble, loky, anyio, concurrent.futures) import the caller's main module, with PyTorch, into each
+worker, or share a pipe and its lock, so that a worker killed at the wrong moment breaks the pool. They limit wall time
+only, and unpickle answers, which a compromised decoder could write. Here each worker has a socket of its own.
 """
 
 import atexit
@@ -98,7 +97,6 @@ class WorkerPool(ABC, Generic[Process, Work, Result]):
                 self._threads.add(thread)
 
     def kill_worker(self, job: Job[Work, Result]) -> None:
-        """Kill the worker that has a job, if one has."""
         with self._lock:
             if job in self._serving:
                 self._serving[job].kill()

@@ -15,9 +15,7 @@ from photonlite.errors import EngineError
 from photonlite.processes.messages import receive_message, send_message
 
 START_S: Final = 60.0  # seconds within which a worker must be ready: on a busy machine importing NumPy takes some
-KILLED_FROM_OUTSIDE: Final = (-9, -15, -1, -2)  # SIGKILL, SIGTERM, SIGHUP, SIGINT
-"""Exit codes of a worker that others killed, such as the kernel for want of memory. Limits of a job use others."""
-
+KILLED_FROM_OUTSIDE: Final = (-9, -15, -1, -2)  # SIGKILL, SIGTERM, SIGHUP, SIGINT; limits of a job use others
 _POLL_S: Final = 0.1  # seconds between calls of `while_waiting`
 _EXIT_S: Final = 5.0  # seconds that a process which has closed its socket gets to exit
 
@@ -35,7 +33,7 @@ def module_command(module: str, *arguments: str) -> tuple[str, ...]:
 
 
 class WorkerLostError(Exception):
-    """The worker ended instead of answering, or was killed: for `reason`."""
+    """The worker ended instead of answering, or was killed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -43,20 +41,13 @@ class WorkerLostError(Exception):
 
 
 class WorkerProcess:
-    """A child process with a socket. One thread uses it; any thread may kill it.
-
-    Attributes:
-        replaced: Whether another thread and process were started beside it, so that its thread ends after its job.
-
-    Raises:
-        EngineError: The process cannot be started.
-    """
+    """A child process with a socket. One thread uses it; any thread may kill it."""
 
     purpose: ClassVar[str]  # for messages
     start_error: ClassVar[type[EngineError]] = EngineError
 
     def __init__(self, command: Sequence[str], *, setup: bytes | None = None, files: Sequence[int] = ()) -> None:
-        self.replaced = False
+        self.replaced = False  # whether another thread and process were started, so that its thread ends after its job
         self._setup = setup
         self._command = command
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed when the worker is ready
@@ -114,12 +105,7 @@ class WorkerProcess:
         send_message(self._socket, message)
 
     def receive(self, deadline: float, longest: int | None = None) -> bytes:
-        """Wait for a message until a time of `time.monotonic`.
-
-        Raises:
-            TimeoutError: There was none.
-            EOFError, ConnectionError: The process has ended, or the message is too long.
-        """
+        """Wait for a message until a time of `time.monotonic`; TimeoutError, or what `receive_message` raises."""
         readable = select.poll()
         readable.register(self._socket, select.POLLIN)
 

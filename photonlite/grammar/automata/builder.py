@@ -21,17 +21,11 @@ from photonlite.grammar.automata.trie import (
     joined,
 )
 
-MAX_STEPS = 40_000_000
-"""Pairs of a class of states and a token that may stand there: five bytes each while a grammar is built."""
+MAX_STEPS = 40_000_000  # pairs of a class of states and a token allowed there: five bytes each during the build
+FEW = 32  # largest set that is kept as a list: the bits of a vocabulary of 51,200 take 6,400 bytes
+MAX_BYTES = 128 * 2**20  # of all sets of a grammar
 
-FEW = 32
-"""Largest set that is kept as a list: the bits of a vocabulary of 51,200 take 6,400 bytes."""
-
-MAX_BYTES = 128 * 2**20
-"""Bytes of all sets of a grammar, at most."""
-
-# What some tokens do in each class of states, and the class of each state: int64 [S].
-_Reached = tuple[Effects, Int64Array]
+_Reached = tuple[Effects, Int64Array]  # effects of some tokens in each class of states; class of each state: [S]
 
 
 def build_automaton(dfa: Dfa, trie: TokenTrie, ids: SpecialIds, *, free_names: bool = False) -> AutomatonTables:
@@ -141,7 +135,7 @@ def _token_sets(reached: Sequence[_Reached], ids: SpecialIds) -> tuple[TokenSets
 
 
 class TokenSetWriter:
-    """Collects sets, each once."""
+    """Deduplicates sets of tokens."""
 
     def __init__(self, vocab_size: int) -> None:
         self._words = words(vocab_size)

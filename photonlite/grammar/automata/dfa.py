@@ -16,14 +16,9 @@ from photonlite.errors import GrammarError, GrammarTooLargeError
 from photonlite.grammar.automata.alphabet import START, STOP, BoolArray, Int32Array, Int64Array, UInt8Array
 from photonlite.grammar.regex.rewrite import rewritten
 
-MAX_PATTERN = 1_000_000
-"""Characters of a compiled pattern, at most; patterns of users have a lower limit."""
-
-MAX_STATES = 30_000
-"""States of a table, at most: 256 integers each while it is built."""
-
-_ROUNDS = 64
-"""Rounds of refinement, at most; a table that takes more is used without being minimised."""
+MAX_PATTERN = 1_000_000  # characters of a compiled pattern; patterns of users have a lower limit
+MAX_STATES = 30_000  # of a table: 256 integers each while it is built
+_ROUNDS = 64  # of refinement; a table that takes more is used without being minimised
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +37,7 @@ class Dfa:
 
 
 def compile_dfa(pattern: str, *, native: bool) -> Dfa:
-    """Compile a pattern, which matches whole words.
-
-    A `native` one comes from `json_schema.reader`: in the dialect of outlines-core, with letters that stand for
-    numbers. Another one comes from a user, in the dialect of `regex.parser`.
-
-    Raises:
-        GrammarError: It is malformed, uses something that is not supported, or matches nothing.
-        GrammarTooLargeError: It is too long, or has too many states.
-    """
+    """Compile a pattern that matches whole words: `native` if `json_schema.reader` wrote it, else a user's."""
     if not native:
         pattern = rewritten(pattern)
     if len(pattern) > MAX_PATTERN:
@@ -133,11 +120,10 @@ def columns_of(delta: Int32Array) -> tuple[Int32Array, UInt8Array]:
 
 
 def refine(classes: Int64Array, targets: Int32Array, gains: Int32Array | None = None) -> Int64Array:
-    """Return the classes of states after one round of refinement (Moore, 1956), numbered from 0: [S].
+    """Return the classes of states, [S], after one round of refinement (Moore, 1956).
 
-    Two states stay in one class if they were in one class before the round and every letter leads them to states of
-    one class. After k rounds, states of one class allow the same words of up to k letters. `classes` is [S], `targets`
-    [S, C] with -1 for none; `gains`, [S, C] of at least 0, must be equal in a class too.
+    After k rounds, states of one class allow the same words of up to k letters. `targets` is [S, C] with -1 for none;
+    `gains`, [S, C] of at least 0, must be equal in a class too.
     """
     values = np.append(classes + 1, 0)[targets]  # [S, C]; index -1 is the 0 at the end
     if gains is not None:

@@ -17,12 +17,9 @@ import numpy as np
 
 from photonlite.grammar.automata.alphabet import RESERVED, BoolArray, Int32Array, Int64Array, UInt8Array
 
-OPENING, STEADY, CLOSING = 1, 2, 3
-"""What a token does to the shortest way to the end: makes it longer, leaves it as it is, makes it shorter."""
+OPENING, STEADY, CLOSING = 1, 2, 3  # the token makes the shortest way to the end longer, keeps it, makes it shorter
 
-_CHUNK = 64
-"""States that are walked at once, which bounds the memory."""
-
+_CHUNK = 64  # states that are walked at once, which bounds the memory
 _LOWEST_TIER = 4  # bytes of the longest token in the first tier; doubles from tier to tier
 
 

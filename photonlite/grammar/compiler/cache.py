@@ -9,9 +9,7 @@ from photonlite.errors import GrammarError
 from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.grammar.spec import GrammarSpec
 
-REFUSED_S: Final = 30.0
-"""Seconds for which a refusal is remembered: a machine that was busy may manage the same spec later."""
-
+REFUSED_S: Final = 30.0  # a refusal is forgotten after that: a machine that was busy may manage the same spec later
 _REFUSALS: Final = 256
 _REFUSED_LETTERS: Final = 4 << 20
 
@@ -19,8 +17,8 @@ _REFUSED_LETTERS: Final = 4 << 20
 class AutomatonCache:
     """Automata and refusals by cache salt and spec; used from any thread.
 
-    Salts share nothing: timing does not tell a tenant what another one compiled. Over `limit` bytes of automata and
-    specs, the salt with the most bytes loses its least recently used automaton.
+    Salts share nothing: timing does not tell a tenant what another one compiled. Over `limit` bytes, the salt with the
+    most bytes loses its least recently used automaton.
     """
 
     def __init__(self, limit: int) -> None:

@@ -40,39 +40,21 @@ from photonlite.processes.worker import KILLED_FROM_OUTSIDE, WorkerLostError, Wo
 LOGGER = logging.getLogger(__name__)
 
 GAUGES: Final = ("grammar_workers", "grammar_running", "grammar_waiting", "grammar_cache_bytes")
-"""Worker processes; specs being compiled; specs that wait; bytes of cached automata."""
-
 COUNTERS: Final = ("grammars_compiled", "grammar_workers_lost")
-"""Specs that workers answered with an automaton or an error; workers that were lost with a job."""
 
 COMMAND: Final = module_command("photonlite.grammar.compiler.worker")
+MEMORY: Final = 2 << 30  # bytes of a worker's address space, where the system enforces such limits
+COSTLY_S: Final = 0.25  # seconds from which on a refusal is remembered: quicker ones are cheap to repeat
+_RETRIES: Final = {"not taken": 2, "killed": 1, "crashed": 1, "late": 0}  # by how the worker was lost
 
-MEMORY: Final = 2 << 30
-"""Bytes of address space that a worker may have, where the system enforces such limits."""
-
-COSTLY_S: Final = 0.25
-"""Seconds from which on a refusal is remembered: quicker ones are cheap to repeat."""
-
-_RETRIES: Final = {"not taken": 2, "killed": 1, "crashed": 1, "late": 0}
-"""How often a job is tried again, by how its worker was lost."""
-
-_Work = tuple[GrammarSpec, str]
-"""A spec and its cache salt."""
+_Work = tuple[GrammarSpec, str]  # spec, cache salt
 
 
 class GrammarCompiler:
     """Compiles specs for one tokenizer; used from any thread.
 
-    Args:
-        pieces: Gives the bytes of every token by id, empty for special ones; called once, on another thread, when the
-            first worker starts, and then forgotten.
-        ids: Token ids that are not text.
-        workers: Processes at most; each compiles one spec at a time. The first starts with the first spec, others when
-            a spec would have to wait.
-        limit_s: Seconds of a compilation at most, counted from when a worker that is ready gets it.
-        cache_bytes: Bytes of automata that are remembered.
-        max_waiting: Specs that may wait for a worker.
-        command: Starts a worker.
+    `pieces` gives the bytes of every token by id, empty for special ones. It is called once, on another thread, when
+    the first worker starts. A compilation has `limit_s` seconds, counted from when a ready worker gets it.
     """
 
     def __init__(
@@ -101,12 +83,9 @@ class GrammarCompiler:
         """Return a future of a spec's automaton, at once.
 
         Equal specs of one caller and salt share a job; cancelling a future leaves the others alone. Callers share the
-        workers' time, and no named caller gets all of several workers.
-
-        Its errors are `SchemaError` or another `GrammarError` for a spec that cannot be compiled,
-        `GrammarTooLargeError` for too much memory, `GrammarTimeoutError` for too much time (both are then refused at
-        once for half a minute), `GrammarBusyError` where too many specs wait, `GrammarWorkerError` where workers are
-        killed or cannot be started, and `ModelError` once closed.
+        workers' time, and no named caller gets all of several workers. Its errors are `GrammarError`,
+        `GrammarBusyError` where too many specs wait, `GrammarWorkerError` where workers are killed or cannot be
+        started, and `ModelError` once closed.
         """
         pool = self._pool
         known = None if pool.jobs.ended else pool.cache.get(spec, cache_salt)
@@ -120,13 +99,11 @@ class GrammarCompiler:
 
     @property
     def gauges(self) -> dict[str, int]:
-        """The metrics named in `GAUGES`."""
         pool = self._pool
         return dict(zip(GAUGES, (len(pool.pids), pool.jobs.running, pool.jobs.waiting, pool.cache.held), strict=True))
 
     @property
     def counters(self) -> dict[str, int]:
-        """The metrics named in `COUNTERS`."""
         return dict(zip(COUNTERS, (self._pool.finished, self._pool.lost), strict=True))
 
     def close(self) -> None:
@@ -141,12 +118,7 @@ class CompileProcess(WorkerProcess):
     start_error = GrammarWorkerError
 
     def ask(self, spec: GrammarSpec, limit_s: float) -> tuple[object, int]:
-        """Return the automaton of a spec or the error that the worker met, and its bytes.
-
-        Raises:
-            WorkerLostError: The process ended before it had read the job ("not taken"), because of the job ("crashed"),
-                by a signal from outside ("killed"), or was killed after `limit_s` seconds ("late").
-        """
+        """Return an automaton or the worker's error, and its bytes; WorkerLostError with a reason of `_RETRIES`."""
         deadline, taken = time.monotonic() + limit_s, False
         try:
             self.send(pickle.dumps(spec))
@@ -164,10 +136,7 @@ class CompileProcess(WorkerProcess):
 
 
 class _CompilePool(WorkerPool[CompileProcess, _Work, Automaton]):
-    """Threads with a worker each, started when they are needed.
-
-    `lost` and `finished` count lost workers, and jobs that ended with an automaton or an error of their own.
-    """
+    """Threads with a worker each, started when they are needed."""
 
     def __init__(
         self,
@@ -181,7 +150,7 @@ class _CompilePool(WorkerPool[CompileProcess, _Work, Automaton]):
     ) -> None:
         super().__init__("photonlite-grammar", jobs)
         self.cache = cache
-        self.lost = self.finished = 0
+        self.lost = self.finished = 0  # workers; jobs that ended with an automaton or an error of their own
         self._pieces: Callable[[], Sequence[bytes]] | None = pieces
         self._ids = ids
         self._command = command

@@ -5,9 +5,8 @@ in     (pieces, ids, limit_s, memory)       GrammarSpec                    Gramm
 out                                  ready            taken  Automaton              taken  error
 ```
 
-Compiling may take seconds and much memory, and holds Python's global lock meanwhile: in the engine's own process
-nothing else would run. PyTorch is not imported here. The client kills this process when a job takes too long; an alarm
-does so should the client be gone. Messages are pickles.
+Compiling may take seconds and much memory, and holds Python's global lock. The client kills this process when a job
+takes too long; an alarm does so if the client is gone. PyTorch is not imported here. Messages are pickles.
 """
 
 import contextlib
@@ -32,7 +31,6 @@ Build = Callable[[GrammarSpec], Any]
 
 
 def compile_with(pieces: Sequence[bytes], ids: SpecialIds) -> Callable[[GrammarSpec], AutomatonTables]:
-    """Read a vocabulary; return what compiles specs for it."""
     trie = TokenTrie(pieces)
 
     def build(spec: GrammarSpec) -> AutomatonTables:

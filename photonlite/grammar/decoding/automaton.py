@@ -8,8 +8,7 @@ import numpy as np
 from photonlite.grammar.automata.tables import AutomatonTables
 from photonlite.request import Allowed
 
-DEAD_END = -1
-"""The target of a letter that may not stand."""
+DEAD_END = -1  # target of a letter that is not allowed
 
 
 class TokenBytes:
@@ -40,10 +39,7 @@ class TokenBytes:
 
 
 class Automaton:
-    """Tables as plain Python objects, which are quicker to index one by one than arrays; shared by all answers.
-
-    `pieces` are the bytes of every token.
-    """
+    """Tables as plain Python objects, which are quicker to index one by one than arrays; shared by all answers."""
 
     def __init__(self, tables: AutomatonTables, pieces: TokenBytes) -> None:
         self.tables = tables
@@ -70,7 +66,6 @@ class Automaton:
         return self.distance[self.start]
 
     def letters(self, token_id: int) -> bytes:
-        """Return the letters that a token stands for."""
         return self._special.get(token_id) or self.pieces[token_id]
 
     def after(self, state: int, token_id: int) -> int:

@@ -18,9 +18,7 @@ from photonlite.errors import GrammarError, GrammarTooLargeError
 from photonlite.grammar.decoding.grammars import BudgetedGrammar
 from photonlite.request import MAX_SCORED, Allowed, Token
 
-MAX_CHOICES = 5000
-"""Choices of one question."""
-
+MAX_CHOICES = 5000  # of one question
 _MAX_SPELLINGS = 4 * MAX_CHOICES
 
 
@@ -42,10 +40,7 @@ class _Node:
 
 
 class ChoiceTrie:
-    """The spellings of all choices: token ids, and the index of the choice. A choice may have several.
-
-    `end` ends an answer that might go on; `scored` asks for the probabilities of what may follow.
-    """
+    """Spellings (token ids, index of the choice) as a tree; `scored` asks for probabilities of what may follow."""
 
     def __init__(self, spellings: Sequence[tuple[tuple[int, ...], int]], end: int, *, scored: bool = True) -> None:
         if not spellings:
@@ -128,10 +123,7 @@ class ChoiceTrie:
 
 
 class ChoiceGrammar(BudgetedGrammar):
-    """One of the choices that begin with `prefix`, without these ids; the end id only where another choice goes on.
-
-    It ends with "length" if the budget excluded a choice on the way, else with "stop".
-    """
+    """One of the choices that begin with `prefix`, without these ids; the end id only where another choice goes on."""
 
     def __init__(self, trie: ChoiceTrie, budget: int, prefix: tuple[int, ...] = ()) -> None:
         super().__init__(budget)

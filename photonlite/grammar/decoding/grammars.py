@@ -18,8 +18,7 @@ from typing import ClassVar
 
 from photonlite.request import Allowed, Token
 
-PATH_GRID = 960
-"""Coordinates of a path are integers, in units of 1/960 of its box."""
+PATH_GRID = 960  # coordinates of a path are integers, in units of 1/960 of its box
 
 ARITY = {"M": 2, "L": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Q": 4, "T": 2, "Z": 0}
 """Integers that each path command takes. Arcs (A) are left out: flags and angles do not fit a grid to 960."""
@@ -50,10 +49,7 @@ class Vocabulary:
 
 
 class BudgetedGrammar(ABC):
-    """A grammar that accepts at most `budget` tokens; see `request.Grammar`.
-
-    It ends with "length" where the budget ended it, or excluded a token that the grammar alone would have allowed.
-    """
+    """A `request.Grammar` of at most `budget` tokens; "length" where the budget ended it, or excluded a token."""
 
     def __init__(self, budget: int) -> None:
         if budget < 1:
@@ -120,10 +116,7 @@ class TextGrammar(BudgetedGrammar):
 
 
 class ReasoningGrammar(BudgetedGrammar):
-    """Reasoning with coordinates up to the answer id, then an answer: text, unless another grammar is given.
-
-    Reasoning of `max_tokens` is closed by force, and the finish reason is "length"; a text has as many tokens.
-    """
+    """Reasoning of at most `max_tokens`, then an answer (by default text); "length" where reasoning was cut."""
 
     def __init__(
         self, vocabulary: Vocabulary, budget: int, max_tokens: int, answer: BudgetedGrammar | None = None
@@ -196,10 +189,7 @@ class DetectGrammar(PointGrammar):
 
 
 class SegmentGrammar(BudgetedGrammar):
-    """One outline: centre x (or the end: no object), centre y, size, then SVG path tokens and the end.
-
-    The path is commands, each with groups of its integers, which may follow a minus.
-    """
+    """One box (or the end: no object), then an SVG path: commands, each with groups of its signed integers."""
 
     def __init__(self, vocabulary: Vocabulary, path_ids: PathIds, budget: int) -> None:
         super().__init__(budget)

@@ -1,7 +1,4 @@
-"""Allowed ids as bits, which a step uploads to the device; bits past the vocabulary are 0.
-
-Words are signed: every device computes with int32.
-"""
+"""Allowed ids as bits, which a step uploads, in signed words: every device computes with int32."""
 
 from itertools import islice
 
@@ -11,15 +8,13 @@ import numpy.typing as npt
 from photonlite.grammar.automata.tables import words
 from photonlite.request import Allowed
 
-CACHED_ROWS = 512
-"""Rows that are kept, at most: grammars reuse what they allow, one or two of them for each running request."""
+CACHED_ROWS = 512  # grammars reuse what they allow: one or two rows for each running request
 
 
 class MaskCache:
-    """Writes masks, and keeps the rows it has made.
+    """Writes masks, and caches rows by the identity of their `Allowed`, which is slow to compare.
 
-    A row is known by the identity of its `Allowed`, which may list a thousand ids and be slow to compare. The object is
-    kept with the row, so that no other object gets its id.
+    The object is kept with its row, so that no other object gets its id.
     """
 
     def __init__(self, vocab_size: int) -> None:

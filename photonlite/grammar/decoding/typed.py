@@ -1,16 +1,14 @@
 """Answers that an automaton accepts, complete before their budget ends.
 
-Objects of free JSON must not repeat a name, which an automaton cannot ensure: it has no states for all names. Beside
-its state, `UniqueNamesGrammar` keeps what is open in the JSON, and the names of each open object so far. A token that
-would end a name for the second time is excluded. Few tokens can do that: those with one quotation mark, if the bytes
-before it complete a known name, and the handful with several, which are followed byte by byte.
+An automaton has no states for all names, so `UniqueNamesGrammar` keeps the names of each open JSON object, and excludes
+tokens that would end a name for the second time: those with one quotation mark, if the bytes before it complete a known
+name, and the few with several, which are followed byte by byte.
 
 ```
 {"pear":1,"pe    tokens `ar"`, `ar":`, ... are excluded; `ach":` and `a` are not
 ```
 
-An excluded token must not leave an answer without an end. One token of the budget is held back: where the budget would
-force the end of a repeated name, it pays for one more letter.
+One token of the budget is held back: where the budget would force a repeated name, it pays for one more letter.
 """
 
 import functools
@@ -31,10 +29,7 @@ _BRACE: Final = _OPENING[0]
 
 
 class TypedGrammar(BudgetedGrammar):
-    """An answer that an automaton accepts, complete before its budget ends; without an end id where nothing may follow.
-
-    Its finish reason is "stop" if the budget excluded no token, so that a larger one would have given the same answer.
-    """
+    """An answer that an automaton accepts, complete before its budget ends; no end id where nothing may follow."""
 
     def __init__(self, automaton: Automaton, budget: int) -> None:
         super().__init__(budget)
@@ -130,11 +125,7 @@ def _ends_in_escape(text: bytes) -> bool:
 
 
 class UniqueNamesGrammar(TypedGrammar):
-    """A JSON answer that an automaton accepts, and whose objects never repeat a name; see the module.
-
-    `allowed` raises a GrammarError if the budget has no room for a new name: an object would need a hundred names that
-    differ in their last letter alone.
-    """
+    """JSON whose objects never repeat a name, see the module; GrammarError if the budget has no room for a new one."""
 
     def __init__(self, automaton: Automaton, budget: int) -> None:
         super().__init__(automaton, budget)

@@ -15,9 +15,7 @@ from photonlite.grammar.json_schema.keywords import (
     types_of,
 )
 
-_DEPTH = 4
-"""Levels of properties, and of choices inside choices, that are looked into."""
-
+_DEPTH = 4  # levels of properties, and of choices inside choices, that are looked into
 _ALL = frozenset(BY_TYPE) - {"integer"}
 
 

@@ -8,10 +8,9 @@ from urllib.parse import unquote
 
 from photonlite.errors import SchemaError
 
-Schema: TypeAlias = Mapping[str, Any]
-"""As `json.loads` returns it."""
+Schema: TypeAlias = Mapping[str, Any]  # as `json.loads` returns it
 
-BY_TYPE = {
+BY_TYPE = {  # the keywords of each type
     "string": ("minLength", "maxLength", "pattern", "format"),
     "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
@@ -20,16 +19,13 @@ BY_TYPE = {
     "boolean": (),
     "null": (),
 }
-"""The keywords of each type."""
 
-WHOLE = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const")
-"""Keywords that describe a value completely, without others beside them."""
+WHOLE = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const")  # these describe a value completely, without others
 
-ANNOTATIONS = frozenset(
+ANNOTATIONS = frozenset(  # these restrict nothing
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator"}
     | {"$schema", "$comment", "$defs", "definitions"}
 )
-"""Keywords that restrict nothing."""
 
 KNOWN = ANNOTATIONS.union({"type", "$id"}, WHOLE, *BY_TYPE.values())
 

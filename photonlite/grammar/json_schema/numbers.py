@@ -146,8 +146,7 @@ class _Digits:
     some: Fragment | None
 
 
-_Bound = tuple[str, bool] | None
-"""Digits behind the point, and whether exactly these are excluded."""
+_Bound = tuple[str, bool] | None  # digits behind the point, and whether exactly these are excluded
 
 
 def _with_fraction(whole: Fragment, digits: _Digits) -> Fragment | None:

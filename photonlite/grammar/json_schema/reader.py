@@ -31,18 +31,13 @@ from photonlite.grammar.json_schema.scalars import MAX_ENUM, number_of, string_o
 from photonlite.grammar.json_schema.text import anything, bracketed, entries, entry, items, mapping
 from photonlite.grammar.regex.fragment import Fragment, either, literal
 
-MAX_NESTING = 32
-"""Schemas inside one another, those behind references included."""
-
-_FREE_DEPTH = 2
-"""Lists and objects inside one another in a value that no schema describes."""
+MAX_NESTING = 32  # schemas inside one another, those behind references included
+_FREE_DEPTH = 2  # lists and objects inside one another in a value that no schema describes
 
 _NATIVE = {"box": literal(BOX), "point": literal(POINT)}
-
 _FIELDS = {"box": ("x_min", "y_min", "x_max", "y_max", "score"), "point": ("x", "y", "score")}
 
-ANY_OBJECT = mapping(anything(3)).text
-"""The pattern of any JSON object, with lists and objects at most four deep."""
+ANY_OBJECT = mapping(anything(3)).text  # with lists and objects at most four deep
 
 
 def read_schema(schema: Schema) -> tuple[str, bool]:
@@ -54,8 +49,7 @@ def read_schema(schema: Schema) -> tuple[str, bool]:
 class _Reader:
     """Reads one schema. `where` is the JSON pointer to a schema in it, `depth` the number of schemas around that.
 
-    `tags` are the discriminators of `oneOf`s around a schema: its objects must have these properties even where they
-    have defaults, because nothing else tells the branches apart.
+    `tags` are the discriminators of `oneOf`s around a schema: required even with defaults, to tell the branches apart.
     """
 
     def __init__(self, root: Schema) -> None:
@@ -192,7 +186,7 @@ class _Reader:
         )
 
     def _check_native(self, schema: Schema, native: str, where: str) -> None:
-        """Refuse what a box or a point does not have; it may be said what it has."""
+        """Refuse what a box or a point does not have; describing what it has is allowed."""
         fields = _FIELDS[native]
         for keyword in ("properties", "required"):
             names = (mapping_of if keyword == "properties" else names_of)(schema, keyword, where)

@@ -19,8 +19,7 @@ from photonlite.grammar.json_schema.text import matching, string, value
 from photonlite.grammar.regex.fragment import Fragment, either
 from photonlite.grammar.regex.rewrite import Lengths
 
-MAX_ENUM = 5000
-"""Values of one list."""
+MAX_ENUM = 5000  # values of one list
 
 _DAY_OF_ANY_YEAR = (
     "(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
@@ -35,6 +34,7 @@ _BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _LABEL = "[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?"
 _NUMBER = "(?:0|[1-9][0-9]{0,5})"
 
+# Formats of strings in the dialect of `regex.parser`: as strict as their standards, one spelling of each value.
 FORMATS = {
     # RFC 3339, from the year 1000 on and without leap seconds.
     "date": _DATE,
@@ -43,18 +43,14 @@ FORMATS = {
     # ISO 8601 as in appendix A of RFC 3339, down to seconds.
     "duration": f"P(?:{_NUMBER}W|{_NUMBER}D(?:T{_NUMBER}H{_NUMBER}M{_NUMBER}S)?"
     f"|T{_NUMBER}H(?:{_NUMBER}M(?:{_NUMBER}S)?)?|T{_NUMBER}M(?:{_NUMBER}S)?|T{_NUMBER}S)",
-    # RFC 4122.
-    "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
-    # RFC 2673, section 3.2.
-    "ipv4": f"{_BYTE}(?:\\.{_BYTE}){{3}}",
+    "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",  # RFC 4122
+    "ipv4": f"{_BYTE}(?:\\.{_BYTE}){{3}}",  # RFC 2673, section 3.2
     # A part of RFC 5321: names without quotes, and hosts by name.
     "email": f"[a-z0-9_+-]+(?:\\.[a-z0-9_+-]+){{0,3}}@{_LABEL}(?:\\.{_LABEL}){{0,3}}\\.[a-z]{{2,12}}",
 }
-"""Formats of strings in the dialect of `regex.parser`: as strict as their standards, one spelling of each value."""
 
 
 def string_of(schema: Schema, where: str) -> Fragment:
-    """Match the strings that a schema allows."""
     low, high = range_of(schema, "minLength", "maxLength", where)
     if "format" in schema and "pattern" in schema:
         refuse("stands beside 'format', and both cannot be held at once: give one of them", "pattern", where)
@@ -82,7 +78,6 @@ def _matching(pattern: Any, keyword: str, wanted: Lengths, where: str, *, search
 
 
 def number_of(schema: Schema, where: str, *, whole: bool) -> Fragment:
-    """Match the numbers that a schema allows; only integers if `whole`."""
     step = decimal_of(schema, "multipleOf", where)
     if step is not None and not (whole and step == 1):
         refuse("multiples cannot be held: leave it out", "multipleOf", where)

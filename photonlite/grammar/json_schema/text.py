@@ -12,8 +12,7 @@ from photonlite.grammar.regex.fragment import EMPTY, Fragment, either, literal, 
 from photonlite.grammar.regex.parser import Concat, Node, Repetition, parse_regex
 from photonlite.grammar.regex.rewrite import Lengths, fragment, lengths, whole
 
-MAX_NESTING = 32
-"""Objects and lists inside one another."""
+MAX_NESTING = 32  # objects and lists inside one another
 
 _SPACE = optional(literal(" "))
 COMMA = sequence(literal(","), _SPACE)
@@ -21,15 +20,11 @@ COLON = sequence(literal(":"), _SPACE)
 
 
 def string(low: int = 0, high: int | None = None) -> Fragment:
-    """Match a string of `low` to `high` characters."""
     return bracketed('"', repeated(in_json(ANY), low, high), '"')
 
 
 def matching(pattern: str, wanted: Lengths, *, search: bool) -> Fragment | None:
-    """Match a string by a user's pattern, anywhere in it where `search` is set.
-
-    Returns None where the pattern allows lengths that are not wanted, and cannot be held to those that are.
-    """
+    """Match a string by a user's pattern; None where it cannot be held to the wanted lengths."""
     node = _held(whole(parse_regex(pattern), search=search), wanted)
     has = lengths(node)
     if has.low < wanted.low or (wanted.high is not None and (has.high is None or has.high > wanted.high)):
@@ -72,7 +67,6 @@ def value(given: Any, depth: int = 0) -> Fragment:
 
 
 def entry(name: str, inner: Fragment) -> Fragment:
-    """Match a property with its name."""
     return sequence(value(name), COLON, inner)
 
 

@@ -12,16 +12,12 @@ from photonlite.errors import GrammarError
 from photonlite.grammar.automata.alphabet import RESERVED
 from photonlite.grammar.regex.fragment import Fragment, code, either, literal
 
-_BYTES = 8
-"""The size of a set with more than ASCII: its UTF-8 takes several states."""
-
+_BYTES = 8  # size of a set with more than ASCII: its UTF-8 takes several states
 _ASCII = frozenset(range(128))
 
 
 @dataclass(frozen=True)
 class Item:
-    """A part of a set."""
-
     text: str  # as it stands inside brackets
     ascii: frozenset[int] | None  # its ASCII characters; None where they are not known
     single: int | None = None  # the character, where it is just one
@@ -100,11 +96,9 @@ def in_text(characters: Characters) -> Fragment:
 
 
 _ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
-ESCAPED = {
+ESCAPED = {  # how JSON spells the characters that need an escape, one way each
     number: f"\\{_ESCAPES[number]}" if number in _ESCAPES else f"\\u{number:04x}" for number in (*range(32), 34, 92)
 }
-"""How JSON spells the characters that need an escape, one way each."""
-
 _EVERY_ESCAPE = Fragment(r'\\(?:["\\bfnrt]|u00(?:0[0-7bef]|1[0-9a-f]))', 8)
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from photonlite.errors import GrammarTooLargeError
 
-MAX_SIZE = 150_000
-"""Bytes of a pattern with its repetitions written out, at most; its table has about as many states."""
+MAX_SIZE = 150_000  # bytes of a pattern with its repetitions written out; its table has about as many states
 
 
 @dataclass(frozen=True, slots=True)

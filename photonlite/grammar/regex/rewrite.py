@@ -13,10 +13,8 @@ _ANYTHING = Repetition(ANY, 0, None)
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How many characters a text may have: `low` to `high`, without a limit for None."""
-
     low: int
-    high: int | None
+    high: int | None  # None: no limit
 
 
 def rewritten(pattern: str) -> str:
@@ -25,11 +23,7 @@ def rewritten(pattern: str) -> str:
 
 
 def whole(node: Node, *, search: bool = False) -> Node:
-    """Remove `^` and `$` from the ends of all alternatives.
-
-    A `search` may match anywhere in a text, as `pattern` of JSON Schema does: where no anchor forbids it, anything may
-    stand before and behind the pattern.
-    """
+    """Remove `^` and `$` from the ends of all alternatives; a `search`, as in JSON Schema, may match anywhere."""
     if isinstance(node, Alternation):
         return Alternation(tuple(whole(each, search=search) for each in node.branches))
     parts = list(node.parts) if isinstance(node, Concat) else [node]

@@ -33,14 +33,7 @@ _Work = tuple[bytes, Admit | None]
 
 
 class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
-    """Decodes images in processes with limits of CPU time and memory.
-
-    `workers` processes wait for images; up to `MOST_SLOW` more run beside slow images.
-
-    Raises:
-        SettingsError: The system is not Linux, which isolation needs.
-        EngineError: The processes do not start.
-    """
+    """Decodes images in `workers` processes, and up to `MOST_SLOW` more; EngineError where they do not start."""
 
     def __init__(
         self,
@@ -73,12 +66,8 @@ class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
     def decode(self, data: bytes, admit: Admit | None = None) -> DecodedImage:
         """Decode an image file, and wait for it; `admit` is called on another thread.
 
-        Raises:
-            ImageError: What `load_image` raises; `ImageTimeoutError` for an image that takes more CPU time than its
-                size allows, `ImageTooLargeError` for more memory, `ImageBusyError` where too many images wait.
-            EngineError: Workers were killed from outside, or do not start.
-            ModelError: The pool is closed.
-            BaseException: What `admit` raised.
+        Raises an ImageError, also where too many images wait; what `admit` raised; EngineError where workers were
+        killed from outside or do not start; ModelError once the pool is closed.
         """
         future = self.submit(data, admit)
         try:
@@ -133,8 +122,5 @@ def can_isolate() -> bool:
 
 
 def default_workers() -> int:
-    """Number of workers for this machine: one for each core, from 6 to 8; 0 where the system cannot isolate.
-
-    At least 6, so that a few hostile images do not delay others.
-    """
+    """One for each core, at most 8; at least 6, so that a few hostile images do not delay others."""
     return min(8, max(6, os.cpu_count() or 1)) if can_isolate() else 0

@@ -17,19 +17,16 @@ from photonlite.errors import ImageDecodeError, ImageError, ImageShapeError, Ima
 from photonlite.images.source import DecodedImage
 from photonlite.processes.worker import KILLED_FROM_OUTSIDE, WorkerLostError, WorkerProcess, module_command
 
-Admit: TypeAlias = Callable[[int], None]
-"""Called with the bytes that decoding needs before they are allocated; an exception ends the job and is raised."""
+Admit: TypeAlias = Callable[[int], None]  # gets the bytes that decoding needs, before allocation; raises to refuse
 
 SLOW_S: Final = 0.25  # seconds of CPU time after which an image counts as slow and its worker gets a lower priority
-BACKSTOP_S: Final = 600.0
-"""Seconds after which an unresponsive worker is killed. CPU time ends it much earlier, unless it sleeps."""
+BACKSTOP_S: Final = 600.0  # until an unresponsive worker is killed; CPU time ends it much earlier, unless it sleeps
 
 _MESSAGE_BYTES: Final = 8192  # the longest message
 _NICE: Final = 10  # priority of slow workers: a thread at normal priority gets nine times as much CPU as each of them
-_ERRORS: Final[dict[str, type[ImageError]]] = {
+_ERRORS: Final[dict[str, type[ImageError]]] = {  # that a worker may answer with
     kind.__name__: kind for kind in (ImageDecodeError, ImageShapeError, ImageTooLargeError)
 }
-"""Errors that a worker may answer with."""
 
 
 class DecodeProcess(WorkerProcess):
@@ -37,17 +34,13 @@ class DecodeProcess(WorkerProcess):
 
     `on_slow` is called on that thread when an image is slow. File and pixels are exchanged in anonymous shared memory:
     nothing is left of it when processes are killed.
-
-    Attributes:
-        slow: Whether it runs at a lower priority, which cannot be raised again.
-        cpu_s: CPU time of the last job in seconds.
     """
 
     purpose = "decodes images"
 
     def __init__(self, on_slow: Callable[[], None] = lambda: None) -> None:
-        self.slow = False
-        self.cpu_s = 0.0
+        self.slow = False  # whether it runs at a lower priority, which cannot be raised again
+        self.cpu_s = 0.0  # of the last job
         self._allowed_s = 0.0
         self._begun = float("inf")  # CPU time of the process at the begin of the job; no start-up makes a worker slow
         self._on_slow = on_slow
@@ -64,13 +57,7 @@ class DecodeProcess(WorkerProcess):
         return not self.slow and super().usable
 
     def decode(self, data: bytes, limits: ImageLimits, admit: Admit | None = None) -> DecodedImage:
-        """Decode an image file within the limits.
-
-        Raises:
-            ImageError: What `load_image` raises, or the image takes more CPU time or memory than its size allows.
-            WorkerLostError: The worker was killed from outside.
-            BaseException: What `admit` raised.
-        """
+        """Decode an image file; raises ImageError, WorkerLostError if killed from outside, or what `admit` raises."""
         self._begun = self._cpu_clock()
         self._allowed_s = limits.decode_cpu_s
         try:

@@ -39,9 +39,7 @@ from photonlite.images.decode import (
 from photonlite.images.rgb import rgb_bytes
 from photonlite.processes.messages import connect_to_parent, receive_message, send_message, send_ready
 
-SPARE_BYTES: Final = 32 * 2**20
-"""Memory beyond the announced amount: for the interpreter, small tables, and heap fragmentation."""
-
+SPARE_BYTES: Final = 32 * 2**20  # beyond the announced amount: for the interpreter, small tables, fragmentation
 _BAND: Final = 2**20
 _NAME: Final = "the image"
 
@@ -106,10 +104,7 @@ def _decode_job(connection: socket.socket, job: dict[str, Any], file: int, pixel
 
 
 def _read_header(stream: BinaryIO, limits: ImageLimits) -> tuple[ImageFile.ImageFile | None, tuple[int, int], int]:
-    """Return the opened image, its size, and the memory that decoding takes.
-
-    A WebP stays unopened until that memory is granted: its library allocates the whole canvas to open it.
-    """
+    """Return the image, its size and the memory to decode; a WebP stays unopened, as opening allocates its canvas."""
     size = webp_size(stream.read(WEBP_HEADER))
     stream.seek(0)
     if size is not None:
