@@ -12,10 +12,7 @@ ALIGNMENT = 8  # sizes of a weight that are multiples of this make rows of 16 by
 
 
 def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return GELU of ``x @ weight.T + bias``; x: ``[T, K]``, weight: ``[N, K]``.
-
-    On CUDA with aligned rows cuBLASLt adds and activates float32 sums and rounds once.
-    """
+    """Return GELU of ``x @ weight.T + bias``; on CUDA with aligned rows cuBLASLt rounds only the result."""
     if x.is_cuda and not any(size % ALIGNMENT for size in weight.shape):
         return torch._addmm_activation(bias, x, weight.t(), use_gelu=True)
     return functional.gelu(functional.linear(x, weight, bias), approximate="tanh")
@@ -25,8 +22,7 @@ def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def gelu(x: tl.tensor, ASM: tl.constexpr) -> tl.tensor:
     """Activate float32 numbers: ``(1 + tanh u) / 2`` is the logistic function of ``2 u``, ``1 / (1 + 2 ** power)``.
 
-    With `ASM` the card's own power and reciprocal are used, exact to about 22 bits. What a compiler makes of an
-    exponential and a division handles arguments that do not occur here and takes three times the instructions.
+    With `ASM` the card's own power and reciprocal are used: exact to about 22 bits, with a third of the instructions.
     """
     power = x * (-2.302208198144325 - 0.1029432395800235 * x * x)  # -2 log2(e) sqrt(2 / pi) (1 + 0.044715 x^2)
     if ASM:

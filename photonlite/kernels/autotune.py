@@ -16,10 +16,7 @@ ROUNDS = 5
 
 @contextlib.contextmanager
 def only_backend(backend: SDPBackend) -> Iterator[None]:
-    """Restrict scaled dot-product attention to one backend; it raises RuntimeError where that backend cannot run.
-
-    PyTorch gives the reasons as warnings, which are suppressed.
-    """
+    """Restrict attention to one backend; RuntimeError where it cannot run. Suppress PyTorch's warnings about why."""
     with warnings.catch_warnings(), sdpa_kernel([backend]):
         warnings.simplefilter("ignore")
         yield
@@ -28,8 +25,7 @@ def only_backend(backend: SDPBackend) -> Iterator[None]:
 def fastest(candidates: Sequence[Callable[[], object]]) -> int:
     """Return the index of the candidate that takes the least time on the current CUDA stream; the first among equals.
 
-    Candidates take turns, so that a changing clock affects all alike, and the shortest time of each counts. Each has
-    run before, so that nothing is compiled or planned here.
+    Each has run before. They take turns, so that a changing clock affects all alike; the shortest time of each counts.
     """
     if len(candidates) == 1:
         return 0

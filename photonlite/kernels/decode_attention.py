@@ -69,10 +69,7 @@ def decode_attention(
     v_scale: float = 1.0,
     config: AttentionConfig | None = None,  # `attention_config` unless given
 ) -> None:
-    """Rotate the new queries and keys, write keys and values into their pages, attend.
-
-    `page_table` and `positions` are read before the wait for the kernel in front, which must not write them.
-    """
+    """Rotate, write, attend; reads `page_table`, `positions` before the wait: the kernel in front writes neither."""
     if not use_triton(qkv):
         reference.decode_attention(
             qkv, rotary, keys, values, page_table, positions, slots, out, k_scale=k_scale, v_scale=v_scale

@@ -32,7 +32,6 @@ class Fp8Weight:
 
 @functools.cache
 def has_fp8(device: torch.device) -> bool:
-    """Return whether a device is a card that multiplies e4m3."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= CAPABILITY
 
 
@@ -52,11 +51,7 @@ def require_fp8(device: torch.device, setting: str, remedy: str) -> None:
 
 
 def require_fp8_linears(device: torch.device, dtype: torch.dtype) -> None:
-    """Check that a device multiplies e4m3 with results in `dtype`: any on the CPU, which computes in float32.
-
-    Raises:
-        SettingsError: It is a card that does not.
-    """
+    """Raise SettingsError if a card cannot multiply e4m3 with results in `dtype`; the CPU computes in float32."""
     if device.type != "cuda":
         return
     require_fp8(device, "'fp8_linears' is on", "leave it off")
@@ -68,11 +63,7 @@ def require_fp8_linears(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def quantise_weight(weight: Tensor) -> Fp8Weight:
-    """Quantise a matrix ``[N, K]``, each output channel with its own scale.
-
-    Raises:
-        SettingsError: It is on a card, whose products take multiples of 16, and is of another shape.
-    """
+    """Quantise ``[N, K]``, a scale for each output channel; SettingsError on a card unless both are multiples of 16."""
     if weight.is_cuda and any(size % MULTIPLE for size in weight.shape):
         raise SettingsError(
             f"engine setting 'fp8_linears' is on, but the model has a matrix of {list(weight.shape)}: a card "
@@ -82,10 +73,7 @@ def quantise_weight(weight: Tensor) -> Fp8Weight:
 
 
 def fp8_linear(q: Tensor, scale: Tensor, weight: Fp8Weight, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Multiply quantised rows, e4m3 ``[T, K]`` and their scales ``[T, 1]``, with a quantised matrix ``[N, K]``.
-
-    Returns ``[T, N]`` in `dtype`, which is bfloat16 on CUDA, where N and K must be multiples of 16.
-    """
+    """Multiply e4m3 rows ``[T, K]``, scales ``[T, 1]``, with ``[N, K]``; on CUDA bfloat16 and multiples of 16 only."""
     if q.is_cuda:
         # Sums are kept in the tensor core's own precision, 14 bits or so: the noise of e4m3 is far above it.
         return torch._scaled_mm(
@@ -95,10 +83,7 @@ def fp8_linear(q: Tensor, scale: Tensor, weight: Fp8Weight, bias: Tensor | None,
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise rows ``[T, F]`` to e4m3, each with its own scale: values and scales, float32 ``[T, 1]``.
-
-    A row is its values times its scale, which is its largest magnitude / 448. NaN stays NaN.
-    """
+    """Quantise rows ``[T, F]`` to e4m3; scales, float32 ``[T, 1]``, are the largest magnitude / 448. NaN stays NaN."""
     if not use_fp8_kernels(x):
         return reference.quantise_rows(x)
     return _activate(x, x, split_row(x.shape[1]), None, (False, False))

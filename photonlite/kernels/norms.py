@@ -20,13 +20,10 @@ PER_THREAD = 16  # numbers of a row that a thread holds, about
 def residual_norm(
     x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Add to the residual stream ``x [T, D]`` and normalise the sum.
+    """Return ``x + delta + delta_bias``, or `x` itself without a `delta`, and its layer norm, both ``[T, D]``.
 
-    `delta` is ``[T, D]``, or ``[P, D]`` with T a multiple of P: repeated; None adds nothing. `delta_bias`, ``[D]`` or
-    None, is added to every row too. Weight and bias ``[D]`` and eps are those of the layer norm.
-
-    Returns ``x + delta + delta_bias``, `x` itself without a `delta`, and its layer norm, both ``[T, D]`` in the type of
-    `x`. The arithmetic is float32 at least; the sum is rounded before it is normalised.
+    `delta` is ``[T, D]``, or ``[P, D]`` with T a multiple of P: repeated. The arithmetic is float32 at least; the sum
+    is rounded before it is normalised.
     """
     if not use_triton(x):
         return reference.residual_norm(x, delta, delta_bias, weight, bias, eps)
@@ -48,10 +45,7 @@ def residual_norm_fp8(
 
 
 def shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Return the layer norm of ``x + shift``, ``[T, D]`` in the type of `x`; the sum, with float32 `shift`, is exact.
-
-    For a residual stream ``[T, D]`` in which every row lacks the same biases.
-    """
+    """Return the layer norm of ``x + shift``, ``[T, D]`` in the type of `x`; the sum itself is not rounded."""
     if not use_triton(x):
         return reference.shifted_norm(x, shift, weight, bias, eps)
     normal = torch.empty(x.shape, dtype=x.dtype, device=x.device)

@@ -54,12 +54,10 @@ def paged_attention(
     k_scale: float = 1.0,  # of FP8, see `kernels.reference.attention.quantise`
     v_scale: float = 1.0,
 ) -> Tensor:
-    """Scaled dot-product attention of one query position a row, over keys and values that lie in pages.
+    """Attend from one query position a row to keys and values in pages: ``[B, H, D]``, zeros where a row sees nothing.
 
-    Returns ``[B, H, D]``; the scale is ``1 / sqrt(D)``; zeros where a row sees nothing. Anything behind a row's
-    positions, in the table or in the last page, is ignored: it may belong to another sequence, or be NaN.
-
-    On CUDA the arithmetic is float32, nothing waits for the device, and the page size must be a power of two.
+    Anything behind a row's positions is ignored: it may belong to another sequence, or be NaN. On CUDA the arithmetic
+    is float32, nothing waits for the device, and the page size must be a power of two.
     """
     if not use_triton(q):
         return reference.paged_attention(q, keys, values, page_table, lengths, k_scale, v_scale)

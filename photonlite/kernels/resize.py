@@ -79,8 +79,7 @@ def _filter(
 ) -> tl.tensor:  # fmt: skip
     """Filter along one axis: uint8 ``[LINES, COLUMNS]`` at lines `y` and, of pixels `x`, channels `channel`.
 
-    `last` is the last pixel of the source along the axis. Beyond it the coefficients are zero, and what is read in its
-    place does not matter.
+    Beyond `last`, the source's last pixel, the coefficients are zero, and what is read does not matter.
     """
     inside = real_y[:, None] & real_x[None, :]
     total = tl.full([LINES, COLUMNS], 1 << 21, tl.int32)

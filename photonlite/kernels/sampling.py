@@ -50,14 +50,13 @@ def sample_tokens(
 ) -> None:
     """Sample a token for each row; rows do not affect each other.
 
-    An id that is not forced is the one of the largest logit among those that the mask allows, the first of equals.
-    Where END is set, any other id counts as COORDINATE, and its probability is that of not ending. A bin is
-    the one of the largest logit; its mass is the probability of the bins within a radius. A row that draws chooses by
-    its temperature, top-p and random numbers instead; probabilities and masses do not depend on them.
+    An id that is not forced is that of the largest allowed logit, the first of equals. Where END is set, any other id
+    counts as COORDINATE, with the probability of not ending. A bin is that of the largest logit; its mass is the
+    probability of the bins within a radius. A row that draws chooses by its temperature, top-p and random numbers
+    instead; probabilities and masses do not depend on them.
 
-    `hidden` are raw states ``[B, dim]``: a row with a number that is not finite is reported as such. `params` are int32
-    ``[B, PARAM_COLUMNS]``, contiguous, see `kernels.columns`. `masks` are allowed ids as bits, int32 ``[B, words]``,
-    not read where the id is forced. Unless `sampled` no row draws, and temperatures are not read.
+    Of `hidden`, ``[B, dim]``, only finiteness is reported. `params` are int32 ``[B, PARAM_COLUMNS]``, contiguous;
+    `masks` are bits, int32 ``[B, words]``, not read where the id is forced. Unless `sampled` no row draws.
     """
     heads = [None if head is None else head.contiguous() for head in (logits.ids, logits.coordinate, logits.size)]
     double = any(head is not None and head.dtype == torch.float64 for head in (hidden, *heads))
@@ -87,9 +86,7 @@ def sample_tokens(
 def score_ids(logits: Tensor, masks: Tensor, ids: Tensor, scores: Tensor) -> None:
     """Write the probabilities of ids, int32 ``[B, n]``, at temperature 1 and among those that the masks allow.
 
-    `logits` are ``[B, vocab]``, of any floating type. `scores`, float32 ``[B, n]``, become 0 for an id that is not
-    allowed and are undefined for one below 0. PyTorch operations of fixed shapes that never wait for the device; no
-    graph holds them, since they run only where a row asks for scores.
+    `scores`, float32 ``[B, n]``, become 0 for an id that is not allowed and are undefined for one below 0.
     """
     probabilities = masked(wide(logits), masks).softmax(dim=-1)
     scores.copy_(probabilities.gather(1, ids.clamp(min=0).long()))
@@ -105,7 +102,6 @@ def _ordered(value: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _unordered(turned: tl.tensor) -> tl.tensor:
-    """Undo :func:`_ordered`."""
     return (turned ^ ((turned >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 

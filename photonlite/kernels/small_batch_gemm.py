@@ -77,10 +77,7 @@ def tiling_of(rows: int, outs: int, ins: int) -> Tiling:
 
 
 def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:
-    """Shrink the loop of a tiling for tensor cores until its steps fit into `shared` bytes of shared memory.
-
-    `width` are the rows, padded; `itemsize` are the bytes of a number.
-    """
+    """Shrink a tensor-core tiling until its steps fit into `shared` bytes; `width` are the rows, padded."""
     stages, ins = tiling.stages, tiling.ins
     while stages * ins * (tiling.outs + width) * itemsize > shared - _SPARE:
         if stages > 2:
@@ -142,10 +139,9 @@ def linear_in(
 def linear_out(
     x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, stats: Tensor | None, handshake: Handshake | None = None
 ) -> None:
-    """Map a block's inside ``x [M, K]`` back and add it to the residual stream, in place and with one rounding.
+    """Map a block's inside ``[M, K]`` back and add it to `residual`, ``[M, N]``, in place and with one rounding.
 
-    `weight` is ``[N, K]``, rows contiguous; `bias` ``[N]``; `residual` ``[M, N]``, contiguous. For a single row
-    `stats`, float32 ``[2, T, 1]`` for T tiles of `stats_width` columns, takes those of the new residual stream.
+    For a single row `stats`, float32 ``[2, T, 1]`` for T tiles of `stats_width` columns, takes those of the new stream.
     """
     if not supported(x, weight):
         reference.linear_out(x, weight, bias, residual, stats)
@@ -167,10 +163,7 @@ def normalise(x: Tensor, norm: tuple[Tensor, Tensor, float]) -> Tensor:
 
 
 def tile_statistics(x: Tensor, width: int) -> Tensor:
-    """Return the statistics of rows ``[M, N]``, contiguous, by tiles of `width` columns, a power of two.
-
-    Float32 ``[2, T, M]``: means, and sums of squared deviations from them; the last tile may be narrower.
-    """
+    """Return means and sums of squared deviations of tiles of `width` (a power of two): float32 ``[2, T, M]``."""
     if not use_triton(x):
         return reference.tile_statistics(x, width)
     rows, outs = x.shape

@@ -84,8 +84,7 @@ class RowSplit:
     1152 = 1024 + 128         2048 = 2048         4304 = 4096 + 208 (of 256)         10240 = 8192 + 2048
     ```
 
-    Padding a row to the next power of two would waste up to half of the arithmetic, which limits these kernels once
-    each number is read and written only once.
+    Padding a row to the next power of two would waste up to half of the arithmetic, which limits these kernels.
     """
 
     left: int
@@ -128,8 +127,7 @@ def counting_in(counters: Counters) -> Iterator[None]:
 def arrival_counters(device: torch.device, count: int) -> Tensor:
     """Return zeros, int32 ``[count]`` or more, which the last program to arrive resets to zero.
 
-    Kernels that use the same counters must follow one another on one stream, since each expects zeros. A caller that
-    shares the card with others brings its own, see `counting_in`.
+    Kernels that share counters must follow one another on one stream; to share a card, see `counting_in`.
     """
     counters, size = _counters.get(), power_of_2(max(count, 1024))
     if (device, size) not in counters:

@@ -15,12 +15,9 @@ from photonlite.kernels.triton_utils import power_of_2, tl, triton, use_triton
 
 
 def patch_rows(crops: Tensor, table: Tensor, patch: int, width: int) -> Tensor:
-    """Cut crops, uint8 ``[n, C, C, channels]``, into patches and look up the normalised number of each pixel value.
+    """Cut crops, uint8 ``[n, C, C, channels]``, into patches ``[n * (C / patch) ** 2, width]``, mapped through `table`.
 
-    C is a multiple of `patch`, `table` has a number for each of the 256 values, and `width` is that of a row: the
-    ``channels * patch ** 2`` numbers of a patch, and zeros behind them.
-
-    Returns ``[n * (C / patch) ** 2, width]``, patches row by row, channel-major inside.
+    A row has the ``channels * patch ** 2`` numbers of a patch, channel-major, and zeros behind them.
     """
     if not use_triton(crops):
         return reference.patch_rows(crops, table, patch, width)
@@ -35,16 +32,13 @@ def patch_rows(crops: Tensor, table: Tensor, patch: int, width: int) -> Tensor:
 
 
 def join_views(features: Tensor, tiling: tuple[int, int], grid: int, margin: int) -> Tensor:
-    """Put the features of an image's local crops beside those of the whole, patch by patch.
+    """Put the features of an image's local crops beside those of the whole, patch by patch: ``[grid ** 2, 2 D]``.
 
-    Local crops are stitched into one map, each without its margins on the sides where another adjoins, and the map is
-    averaged into `grid` x `grid` overlapping bins: of n cells along a side, bin i covers
+    Local crops are stitched into one map, each without its margins where another adjoins, and the map is averaged
+    into `grid` x `grid` overlapping bins: of n cells along a side, bin i covers
     ``[floor(i n / grid), ceil((i + 1) n / grid))``.
 
-    Features are ``[1 + th * tw, grid ** 2, D]``, the crop of the whole first, and ``[1, grid ** 2, D]`` for a `tiling`
-    of (1, 1) local crops. `margin` are the patches on each side that a crop shares.
-
-    Returns ``[grid ** 2, 2 D]``: features of the whole, then averages, which are taken in float32 at least.
+    Features are ``[1 + th * tw, grid ** 2, D]``, the whole first, and ``[1, grid ** 2, D]`` for a `tiling` of (1, 1).
     """
     if not use_triton(features):
         return reference.join_views(features, tiling, grid, margin)

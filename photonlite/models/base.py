@@ -1,8 +1,5 @@
 """What the runner needs of a model family: a shape, an image encoder, embeddings, a forward pass and heads.
 
-The runner never names a family. It embeds :class:`~photonlite.request.Token` values, runs `forward` with an attention
-that owns the cache, and applies the heads to the raw hidden state at the last position.
-
 Sizes: B sequences, T positions, R rows of a packed prompt, P pages or patches, `dim` of a hidden state.
 """
 
@@ -18,10 +15,7 @@ from photonlite.models.layers import Attention
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of cache and context.
-
-    `prefix_length` counts BOS and one image: a block in which every position attends to every other.
-    """
+    """Sizes of cache and context; the `prefix_length` positions of BOS and one image all attend to each other."""
 
     layers: int
     kv_heads: int
@@ -61,10 +55,7 @@ class InputWeights:
 
 
 class KvPages(Protocol):
-    """Keys and values of all layers, in pages ``[pages, page, H_kv, D]`` that are written in place.
-
-    `scales` are those of keys and of values of each layer: an 8-bit cache stores numbers divided by them.
-    """
+    """Pages ``[pages, page, H_kv, D]`` of all layers, written in place; FP8 stores numbers divided by `scales`."""
 
     @property
     def scales(self) -> Sequence[tuple[float, float]]: ...
@@ -86,9 +77,8 @@ class PackedPrompts:
 class PromptDecoder(Protocol):
     """A decoder that runs prompts of several rows in one pass, without a batch axis and without waiting.
 
-    Called with embeddings ``[T, dim]``, it writes keys and values of all positions and returns raw hidden states of the
-    rows' last positions, ``[R, dim]``. Positions outside `tiles` are padding, and an unused row's state is undefined.
-    `activation_bytes` is an upper bound of the memory of a pass over so many positions, without its input.
+    It maps embeddings ``[T, dim]`` to the rows' last raw hidden states ``[R, dim]``. Positions outside `tiles` are
+    padding; an unused row's state is undefined. `activation_bytes` is an upper bound for a pass, without its input.
     """
 
     def __call__(self, x: Tensor, prompts: PackedPrompts, cache: KvPages) -> Tensor: ...
@@ -105,20 +95,15 @@ class NextPositions:
 
 
 class StepDecoder(Protocol):
-    """A decoder that computes one position of each sequence, without waiting for the device.
-
-    Called with embeddings ``[B, dim]``, which it may overwrite, it writes keys and values and returns raw hidden states
-    ``[B, dim]``.
-    """
+    """Maps the next embedding of each sequence, ``[B, dim]``, to raw hidden states; may overwrite it, does not wait."""
 
     def __call__(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor: ...
 
 
 class CropEncoder(Protocol):
-    """An image encoder in two stages, of which the first may run crop group by crop group.
+    """An image encoder: `encode` maps crops, uint8 ``[n, C, C, 3]``, to features ``[n, P, D]``, each independently.
 
-    `encode` maps crops, uint8 ``[n, C, C, 3]``, to features ``[n, P, D]``, each crop independently; `project` maps the
-    features of one image's crops to embeddings ``[prefix_length - 1, dim]``.
+    `project` maps the features of one image's crops to embeddings ``[prefix_length - 1, dim]``.
     """
 
     def encode(self, pixels: Tensor) -> Tensor: ...
@@ -147,10 +132,7 @@ class Model(Protocol):
     def input_weights(self) -> InputWeights | None: ...
 
     def kv_statistics(self) -> Sequence[tuple[float, float]]:
-        """Estimate the root mean square of each layer's keys and values from the weights, within a factor of ten.
-
-        Scales of an 8-bit cache are derived from it.
-        """
+        """Estimate the root mean square of each layer's keys and values from the weights, within a factor of ten."""
 
     def encode_image(self, pixels: Tensor, tiling: tuple[int, int]) -> Tensor: ...  # crops -> [prefix_length - 1, dim]
     def embed(self, ids: Tensor) -> Tensor: ...  # [...] -> [..., dim]

@@ -24,13 +24,7 @@ class LoadedModel:
 def load_checkpoint(
     name: str | os.PathLike[str] | None, *, device: torch.device, dtype: torch.dtype, revision: str | None = None
 ) -> LoadedModel:
-    """Load a model, in evaluation mode, with weights of `dtype` on `device`; for names see :mod:`.loading`.
-
-    Raises:
-        ModelNotFoundError: No model of that name was found.
-        ConfigError: config.json is missing or unusable.
-        CheckpointError: Weights or tokenizer are missing or unusable.
-    """
+    """Load a model in evaluation mode; for names and errors see `loading.resolve`."""
     files = resolve(name, revision=revision)
     config = files.config
     tokenizer = Tokenizer(

@@ -11,10 +11,9 @@ LAYER_NORM_EPS = 1e-5  # Moondream uses PyTorch's default in the vision tower to
 
 
 class Attention(Protocol):
-    """Attention of one layer over cached and new positions: the interface between a model and its key/value cache.
+    """The interface between a model and its KV cache: stores one layer's keys and values, masks and attends.
 
-    The model passes what one layer computed; the implementation stores keys and values, applies its mask, and returns
-    the attention output. Training, the reference runner and the paged runner differ only here.
+    Training, the reference runner and the paged runner differ only here.
     """
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -22,10 +21,7 @@ class Attention(Protocol):
 
 
 class MaskedAttention:
-    """Attention within one batch of whole sequences, without a cache, as in training.
-
-    `mask` is True where a query (row) may attend to a key (column), bool and broadcastable to ``[B, H, T, T]``.
-    """
+    """Attention without a cache; bool `mask`, broadcastable to ``[B, H, T, T]``, is True where a query may attend."""
 
     def __init__(self, mask: Tensor | None = None) -> None:
         self.mask = mask
@@ -35,11 +31,7 @@ class MaskedAttention:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Scaled dot-product attention with heads in the third dimension, and scale ``1 / sqrt(D)``.
-
-    q ``[B, T, H, D]``, k and v ``[B, S, H_kv, D]`` (``H / H_kv`` query heads share one), and a bool mask that
-    broadcasts to ``[B, H, T, S]``, give ``[B, T, H, D]``.
-    """
+    """Attend with q ``[B, T, H, D]``, k and v ``[B, S, H_kv, D]``, and a bool mask of ``[B, H, T, S]``."""
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
     return out.transpose(1, 2)
@@ -74,15 +66,13 @@ class SelfAttention(nn.Module):
 
 
 def layer_norm(dim: int) -> nn.LayerNorm:
-    """Return the layer norm of every Moondream module: weight, bias and eps 1e-5."""
     return nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
 
 
 def rotary_table(positions: Tensor, rotary_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of the rotary embedding at positions ``[..., T]``: ``[..., T, 1, rotary_dim / 2]``.
+    """Return cosines and sines, float32 ``[..., T, 1, rotary_dim / 2]`` (1 for the heads), at positions ``[..., T]``.
 
-    The angle of pair ``i`` at position ``p`` is ``p * theta ** (-2 i / rotary_dim)`` (Su et al., 2021, RoFormer), in
-    float32. The 1 is for the heads.
+    The angle of pair ``i`` at position ``p`` is ``p * theta ** (-2 i / rotary_dim)`` (Su et al., 2021, RoFormer).
     """
     exponent = torch.arange(0, rotary_dim, 2, dtype=torch.float32, device=positions.device) / rotary_dim
     angle = positions.float()[..., None, None] * theta**-exponent
@@ -90,10 +80,7 @@ def rotary_table(positions: Tensor, rotary_dim: int, theta: float) -> tuple[Tens
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the first dimensions of every head of x ``[B, T, H, D]``, half-split (NeoX) layout, in float32.
-
-    `cos` and `sin` are those of :func:`rotary_table`; the other dimensions pass through.
-    """
+    """Rotate the first dimensions of every head of x ``[B, T, H, D]``, half-split (NeoX) layout, in float32."""
     half = cos.shape[-1]
     real, imag, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     rotated = torch.cat((real * cos - imag * sin, real * sin + imag * cos), dim=-1)

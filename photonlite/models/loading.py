@@ -7,8 +7,7 @@
 | a .safetensors file | that file, config.json and tokenizer.json beside it |
 | "owner/name" | a Hub repository, from the cache or over the network |
 
-`huggingface_hub` itself reads HF_HOME, HF_TOKEN and HF_HUB_OFFLINE. It is imported when a Hub id is first resolved:
-a local checkpoint needs neither the package nor its start-up time.
+`huggingface_hub` reads HF_HOME, HF_TOKEN and HF_HUB_OFFLINE. It is imported only for Hub ids: the import is slow.
 """
 
 import difflib
@@ -49,11 +48,7 @@ def resolve(model: str | os.PathLike[str] | None = None, *, revision: str | None
     """Find the files of a model, and download those of a Hub id that are not cached.
 
     A string that names a local folder or file is never looked up on the Hub, and neither is a path object.
-
-    Raises:
-        ModelNotFoundError: No model of that name was found; the message says what was looked for.
-        ConfigError: config.json is missing or unusable.
-        CheckpointError: There are no safetensors, or no tokenizer.
+    Raises ModelNotFoundError, ConfigError for config.json, or CheckpointError for missing weights or tokenizer.
     """
     path = shipped_checkpoint() if model is None else _as_path(model)
     try:
@@ -75,11 +70,7 @@ def resolve(model: str | os.PathLike[str] | None = None, *, revision: str | None
 
 
 def shipped_checkpoint() -> Path:
-    """Return the folder of the checkpoint that ships with the package: inside a wheel, or in the repository.
-
-    Raises:
-        ModelNotFoundError: The installation lacks it.
-    """
+    """Return the shipped checkpoint's folder, in a wheel or in the repository; ModelNotFoundError if there is none."""
     package = Path(__file__).resolve().parents[1]
     places = (package / "assets" / "nano", package.parent / "assets" / "nano")
     for place in places:
@@ -91,13 +82,9 @@ def shipped_checkpoint() -> Path:
 
 
 def fetch(repo: str, names: Sequence[str], revision: str | None = None) -> Path:
-    """Download files of a repository's top folder; return the folder of the revision in the Hub cache.
+    """Download files (names or patterns) of a repository's top folder; return the revision's folder in the Hub cache.
 
-    `names` are file names or patterns, `revision` a branch, tag or commit; None is the main branch.
-
-    Raises:
-        ModelNotFoundError: The repository or revision does not exist or may not be read, or it is not in the cache and
-            the Hub cannot be reached.
+    Raises ModelNotFoundError if it does not exist, may not be read, or is not cached while the Hub is out of reach.
     """
     import huggingface_hub
 

@@ -40,11 +40,7 @@ class TensorInfo:
 
 
 def find_weights(folder: Path) -> tuple[Path, ...]:
-    """Return the weights of a folder: model.safetensors, else the shards of the index, else the only safetensors file.
-
-    Raises:
-        CheckpointError: There are none, only pickles, several without an index, or the index cannot be followed.
-    """
+    """Return model.safetensors, the shards of the index, or the only safetensors file; CheckpointError otherwise."""
     if (folder / SINGLE_NAME).is_file():
         return (folder / SINGLE_NAME,)
     if (folder / INDEX_NAME).is_file():
@@ -65,11 +61,7 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
 
 
 def read_headers(files: Iterable[Path]) -> list[TensorInfo]:
-    """Read the headers of all tensors, without data.
-
-    Raises:
-        CheckpointError: A file is unreadable or corrupt, or a tensor is in two shards.
-    """
+    """Read all headers, without data; CheckpointError for an unreadable file or a tensor in two shards."""
     infos: dict[str, TensorInfo] = {}
     for file in files:
         with _opened(file) as handle:
@@ -87,9 +79,6 @@ def read_tensors(infos: Iterable[TensorInfo]) -> Iterator[tuple[TensorInfo, "Ten
     """Read tensors one at a time, on the CPU, in the type of the file; those of one file should be adjacent.
 
     A tensor is a view of the file: copy it, and keep no reference to it, or the pages it touches stay in memory.
-
-    Raises:
-        CheckpointError: A file has become unreadable.
     """
     for batch in _batches(infos):
         with _opened(batch[0].file) as handle:

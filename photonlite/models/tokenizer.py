@@ -22,11 +22,10 @@ _BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n,
 
 
 class Tokenizer:
-    """The tokenizer of one checkpoint, from a byte-level tokenizer.json with at most `vocab_size` tokens.
+    """A checkpoint's byte-level tokenizer.json; CheckpointError for another kind, or more tokens than `vocab_size`.
 
-    Added tokens with ids below `controls_to` are control tokens, whether or not the file calls them special;
-    `control_ids` are further ids that text is never encoded to. CheckpointError for a file that is unreadable, of
-    another kind, or has more tokens than the model.
+    Added tokens with ids below `controls_to` are control tokens, whatever the file says. Text is never encoded to these
+    or to `control_ids`.
     """
 
     def __init__(
@@ -65,10 +64,7 @@ class Tokenizer:
         return frozenset(index for index, token in self._tokenizer.get_added_tokens_decoder().items() if token.special)
 
     def encode(self, text: str) -> list[int]:
-        """Encode user text; nothing is added around it and no control id comes out.
-
-        PromptError for text that is blank, longer than `MAX_CHARACTERS`, not valid Unicode, or needs a control id.
-        """
+        """Encode user text; PromptError if blank, over `MAX_CHARACTERS`, not Unicode, or in need of control ids."""
         return self._encode(self._tokenizer, text)
 
     def spell(self, text: str) -> list[int]:
@@ -111,10 +107,7 @@ class Tokenizer:
 
 
 class IncrementalDetokenizer:
-    """Decodes a stream of ids piece by piece; the pieces joined are what `Tokenizer.decode` gives for all ids.
-
-    A character is returned once all its bytes have come, and never as a replacement for missing ones.
-    """
+    """Decodes a stream of ids as `Tokenizer.decode` does; a character is returned once all its bytes have come."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

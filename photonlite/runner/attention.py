@@ -1,4 +1,4 @@
-"""Attention over a paged KV cache: where a layer's keys and values go, and which positions each position sees.
+"""Attention over a paged KV cache: where keys and values are written, and which positions each position sees.
 
 ```
 decode     one position a row         writes its slot, sees positions 0 to its own through the page table
@@ -11,16 +11,10 @@ prefill    many positions a row       writes theirs, and sees
 
 Pages hold old data, NaN included, which must not be read: a probability of 0 times NaN is NaN.
 
-A cache in FP8 rounds what is written, with two constant scales a layer. A prefill attends to its own keys and values
-rounded the same way: the result for a position must not depend on which other positions came in the same launch. The
-scales come from the weights alone, so that answers do not depend on earlier requests:
-
-```
-2**-9 .. 2**-6          [2, 4)                 448     e4m3, in stored numbers: subnormal, normal, largest
-                 root mean square of a layer           a hundred times as much is kept as it is, more is cut
-```
-
-Powers of two change no mantissa: dividing by them and multiplying again loses nothing that e4m3 does not lose.
+An FP8 cache stores numbers divided by two constant scales a layer. A prefill attends to its own keys and values rounded
+the same way, so that results do not depend on which positions share a launch. Scales come from the weights alone, so
+that answers do not depend on earlier requests. They are powers of two, which change no mantissa. A scaled layer's root
+mean square is in [2, 4): a hundred times below e4m3's largest number, 448, and as far above its subnormals.
 """
 
 import math
@@ -51,11 +45,7 @@ class KvFormat:
 
 
 def kv_format(setting: KvDtype, model: Model, device: torch.device, dtype: torch.dtype) -> KvFormat:
-    """Decide how keys and values are stored, by `EngineConfig.kv_dtype` and the type of the weights.
-
-    Raises:
-        SettingsError: The card has no FP8.
-    """
+    """Return how keys and values are stored; SettingsError for FP8 on a card without it."""
     if setting == "auto":
         return KvFormat(dtype)
     require_fp8(device, "'kv_dtype' is 'fp8'", "leave kv_dtype at 'auto'")
@@ -70,11 +60,9 @@ def fp8_scale(rms: float) -> float:
 
 
 class PagedCache:
-    """Keys and values of all sequences, allocated once.
+    """Keys and values of all sequences, ``[layers, pages, page_size, H_kv, D]``; `pages` includes the scratch page.
 
-    `keys` and `values` are ``[layers, pages, page_size, H_kv, D]``, not initialised; the scratch page is one of the
-    pages. In memory a page lies head by head: what one head reads of it is contiguous. `scales`, of keys and of values
-    of each layer, are 1 unless `dtype` is FP8: what is stored is a number divided by them.
+    In memory a page lies head by head: what one head reads is contiguous. FP8 stores numbers divided by `scales`.
     """
 
     def __init__(
@@ -96,11 +84,9 @@ class PagedCache:
         self._layers = tuple(zip(self.keys.unbind(), self.values.unbind(), strict=True))
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return one layer's keys and values, each ``[pages, page_size, H_kv, D]``."""
         return self._layers[index]
 
     def copy(self, copies: Sequence[PageCopy]) -> None:
-        """Copy pages one after the other, keys and values of all layers."""
         for copy in copies:
             for cache in map(indexable, (self.keys, self.values)):
                 cache[:, copy.target].copy_(cache[:, copy.source])
@@ -111,18 +97,12 @@ class PagedCache:
 
 
 def plan_free_attention() -> AbstractContextManager[None]:
-    """Exclude backends of scaled dot-product attention that plan for each new shape.
-
-    cuDNN takes 40 to 500 ms for a new one (H200, PyTorch 2.11), and prompts constantly have new lengths.
-    """
+    """Exclude backends that plan for each new shape: cuDNN takes 40 to 500 ms for that (H200, PyTorch 2.11)."""
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 class DecodeAttention:
-    """One position a row; see `models.layers.Attention`.
-
-    `rows` are int32 ``[B, 3 + P]``, as `runner.slot` lays them out; P may be cut to the pages in use.
-    """
+    """One position a row; `rows`, int32 ``[B, 3 + P]`` as in `runner.slot`, may be cut to the pages in use."""
 
     def __init__(self, cache: PagedCache, rows: Tensor) -> None:
         self._cache = cache
@@ -139,10 +119,7 @@ class DecodeAttention:
 
 
 class PrefillAttention:
-    """Prompts one after the other on one axis, each a call of PyTorch's attention; see `models.layers.Attention`.
-
-    `slots` are where positions are written, int ``[T]``; `table` has the pages of each row, int ``[R, P]``.
-    """
+    """Prompts on one axis, written to `slots`, int ``[T]``; `table`, int ``[R, P]``, has the pages of each row."""
 
     def __init__(self, cache: PagedCache, rows: Sequence[PromptRow], slots: Tensor, table: Tensor) -> None:
         self._cache = cache

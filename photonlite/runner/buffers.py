@@ -12,9 +12,8 @@ from photonlite.runner.slot import PAGES, SlotShape
 def transfer(target: Tensor, source: Array) -> None:
     """Copy from the host to the device without waiting; both of one shape and type.
 
-    On the CPU NumPy copies: PyTorch would use several threads, which OpenMP keeps for each calling thread. As soon as
-    there are more of them than cores, they sleep where they used to spin, and every small operation of a decode step
-    takes three times as long.
+    On the CPU NumPy copies: PyTorch would start OpenMP threads for each calling thread, and with more of them than
+    cores every small operation of a decode step takes three times as long.
     """
     if target.is_cuda:
         target.copy_(torch.from_numpy(source), non_blocking=True)
@@ -23,7 +22,6 @@ def transfer(target: Tensor, source: Array) -> None:
 
 
 def transfer_back(target: Array, source: Tensor) -> None:
-    """Copy from the device to the host in the same way."""
     if source.is_cuda:
         torch.from_numpy(target).copy_(source, non_blocking=True)
     else:
@@ -31,12 +29,7 @@ def transfer_back(target: Array, source: Tensor) -> None:
 
 
 class Buffers:
-    """A slot's host arrays on the device, see `runner.slot`, and what never leaves it.
-
-    All are zeros at first, which stand for rows of the scratch page. `dtype` and `dim` are those of hidden states; an
-    encode launch has at most `max_crops` crops of `crop_size` pixels a side, and copies at most `image_bytes` of whole
-    images.
-    """
+    """Device counterparts of a slot's host arrays, see `runner.slot`; zeros stand for rows of the scratch page."""
 
     def __init__(
         self,

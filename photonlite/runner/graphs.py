@@ -7,10 +7,8 @@ decode     for size in 64, 48, ... 1     for slot in 0, 1
                finalize                  text, coordinate, size, decide, mixed; each greedy and sampled
 ```
 
-All graphs share one memory pool, in which the largest leaves room for every smaller one, and are captured on one
-stream, to which the pool belongs. That is sound because they are replayed one after the other on one stream, and
-because what outlives a replay (hidden states, results, the pending table) was allocated before, outside the pool. Work
-that cannot be captured runs without a graph.
+All graphs share one memory pool and one stream: they are replayed one after the other, and what outlives a replay
+(hidden states, results, the pending table) is outside the pool. Work that cannot be captured runs without a graph.
 """
 
 import contextlib
@@ -43,8 +41,6 @@ _FINE, _COARSE = 16, 128
 
 @dataclass(frozen=True, slots=True)
 class GraphReport:
-    """The number of captured graphs, the seconds that took, and the bytes of device memory."""
-
     graphs: int
     seconds: float
     bytes: int
@@ -54,8 +50,6 @@ class GraphReport:
 
 
 class Capturer(Protocol):
-    """Makes graphs of work."""
-
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Run work once to warm it up, record it, and return what replays it; raise if no graph can hold it."""
         ...
@@ -66,8 +60,6 @@ class Capturer(Protocol):
 
 
 class CudaCapturer:
-    """Captures CUDA graphs on one stream into one memory pool."""
-
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -104,10 +96,9 @@ def try_capture(capturer: Capturer, work: Callable[[], None], what: str) -> Call
 
 @contextlib.contextmanager
 def measured(capturer: Capturer) -> Iterator[Callable[[int], GraphReport]]:
-    """Yield a function that reports what capturing so many graphs took so far.
+    """Yield a function that reports what capturing so many graphs took so far; stops the garbage collector meanwhile.
 
-    The garbage collector is stopped inside: an object that it frees in the middle of a capture invalidates that. Each
-    capture runs a collection itself, which is fast when all existing objects are frozen.
+    An object freed during a capture invalidates it. A capture collects first, which is fast when all is frozen.
     """
     begun, before = perf_counter(), capturer.used_bytes()
     enabled, frozen = gc.isenabled(), gc.get_freeze_count()
@@ -132,10 +123,7 @@ class GraphOptions:
 
 
 class DecodeGraphs:
-    """The graphs of decode steps, by slot and size, and of a finalize also by variant and whether a row draws.
-
-    Sizes above `max_rows` are left out.
-    """
+    """Graphs by slot and size, of a finalize also by variant and whether a row draws; no sizes above `max_rows`."""
 
     def __init__(self, options: GraphOptions, *, depth: int, max_rows: int) -> None:
         self._padding = options.padding
@@ -145,7 +133,6 @@ class DecodeGraphs:
         self._replays: dict[tuple[object, ...], Callable[[], None]] = {}
 
     def size_for(self, rows: int) -> int | None:
-        """Return the size of the graph that runs so many rows, or None."""
         for size in self._sizes:
             if size == rows or (self._padding and size > rows):
                 return size
@@ -165,10 +152,7 @@ class DecodeGraphs:
         forward: Callable[[int, int], None],
         finalize: Callable[[int, int, Variant, bool], None],
     ) -> GraphReport:
-        """Capture everything: `forward` of a slot and a size, `finalize` of these, a variant, and sampled or greedy.
-
-        A progress bar is shown if stderr is a terminal; at the end it shows the memory of all graphs.
-        """
+        """Capture `forward` of each slot and size, and `finalize` also of each variant, sampled or greedy."""
         total = len(self._wanted) * len(self._slots) * (1 + 2 * len(VARIANTS))
         with (
             measured(capturer) as report,
@@ -203,8 +187,7 @@ def prefill_sizes(prefix_length: int, positions: int) -> tuple[int, ...]:
                                               an image and a few words
     ```
 
-    Most products cut work into 128 positions, so that finer steps gain little except where most launches are: a little
-    longer than the `prefix_length` positions of BOS and an image.
+    Products cut work into 128 positions: finer steps pay only just above `prefix_length`, where most launches are.
     """
     image = -(-prefix_length // _FINE) * _FINE
     sizes = {*_FEW, *range(image, image + 4 * _FINE, _FINE)}
@@ -234,7 +217,6 @@ class PromptGraphs:
         return None
 
     def replay(self, size: int) -> None:
-        """Replay a graph on the current stream."""
         self._replays[size]()
 
     def capture(self, capturer: Capturer, forward: Callable[[int, int], None]) -> GraphReport:

@@ -33,10 +33,7 @@ _logger = logging.getLogger("photonlite")
 
 
 class ImageEncoder:
-    """Encodes crops of several images at once; keeps crops, features and embeddings by the job's number.
-
-    `cuts` says whether it cuts images itself, which takes scratch memory.
-    """
+    """Encodes crops of several images at once; keeps intermediate results by job. With `cuts` it cuts images itself."""
 
     def __init__(self, encoder: CropEncoder, spec: CropSpec, device: torch.device, *, cuts: bool) -> None:
         self._encoder = encoder
@@ -133,8 +130,7 @@ class GraphedEncoder:
     ```
 
     With few crops the kernels of a block take less time than their launches. For each number of crops every attention
-    backend is captured and the fastest is kept: which one that is depends on the shape. Methods are called in inference
-    mode. Launches have at most `max_crops` crops of `crop_size` pixels a side.
+    backend is captured and the fastest is kept. Methods are called in inference mode.
     """
 
     def __init__(self, encoder: CropEncoder, *, crop_size: int, max_crops: int, device: torch.device) -> None:
@@ -160,11 +156,7 @@ class GraphedEncoder:
     def capture(
         self, capturer: Capturer, choose: Callable[[Sequence[Callable[[], None]]], int] = fastest
     ) -> GraphReport:
-        """Capture every number of crops, largest first, and warm up the projection.
-
-        The capturer may make other graphs from the same memory pool later, if all are replayed one after the other.
-        `choose` returns the index of the fastest replay.
-        """
+        """Capture every number of crops, largest first, and warm up projection; `choose` picks the fastest replay."""
         with torch.inference_mode(), measured(capturer) as report:
             self._pixels.random_(0, 256)  # the time of a product depends on the numbers, a little
             largest = self._encoder.encode(self._pixels)

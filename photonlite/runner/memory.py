@@ -38,8 +38,6 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Size of the KV cache."""
-
     pages: int  # the scratch page included
     page_bytes: int  # keys and values of one page, all layers; in FP8 half of what they take in bfloat16
     kv_bytes: int
@@ -56,11 +54,7 @@ def plan_memory(
     activation_bytes: int = 0,  # of the largest launch on a card
     graph_bytes: int = 0,
 ) -> MemoryPlan:
-    """Decide how many pages the cache has.
-
-    Raises:
-        CapacityError: Not even one longest request fits; the message holds the arithmetic.
-    """
+    """Decide how many pages the cache has; CapacityError, with the arithmetic, if not even one longest request fits."""
     page_bytes = bytes_of_page(shape, dtype, page_size)
     longest = longest_pages(shape, page_size)
     if kv_cache_bytes is not None:
@@ -88,25 +82,18 @@ def plan_memory(
 
 
 def longest_pages(shape: ModelShape, page_size: int) -> int:
-    """Return the pages that one longest request needs when it runs alone.
-
-    If the image ends inside a page, one more than its positions fill: the prefix cache keeps a copy of that page.
-    """
+    """Pages of one longest request; one more if the image ends inside a page, which the prefix cache copies."""
     return -(-shape.max_context // page_size) + (shape.prefix_length % page_size != 0)
 
 
 def bytes_of_page(shape: ModelShape, dtype: torch.dtype, page_size: int) -> int:
-    """Return the bytes of one page: keys and values of all layers, stored as `dtype`."""
     return 2 * shape.layers * page_size * shape.kv_heads * shape.head_dim * dtype.itemsize
 
 
 def cpu_cache_bytes(
     shape: ModelShape, dtype: torch.dtype, *, page_size: int, max_rows: int, physical: int | None = None
 ) -> int:
-    """Return the size of the cache on the CPU: `max_rows` longest requests, at most a quarter of the `physical` bytes.
-
-    One longest request fits in any case: memory is only taken as it is written. `physical` defaults to this machine's.
-    """
+    """`max_rows` longest requests, at most a quarter of memory, at least one: memory is only taken as it is written."""
     if physical is None:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     page_bytes = bytes_of_page(shape, dtype, page_size)
@@ -117,11 +104,7 @@ def cpu_cache_bytes(
 def measure_activations(
     make_runner: Callable[[int], TorchModelRunner], device: torch.device, positions: int, images: int
 ) -> int:
-    """Return the peak bytes on a card of the largest launches, the buffers of a model runner included.
-
-    `make_runner` makes one with so many pages, which is closed again; launches prefill at most so many positions, and
-    features of so many images are on the card at a time.
-    """
+    """Return the peak bytes of the largest launches, runner buffers included; `make_runner` takes a number of pages."""
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     runner = make_runner(1)
@@ -134,17 +117,13 @@ def measure_activations(
 
 
 def device_memory(device: torch.device, fraction: float, weights: int) -> DeviceMemory:
-    """Read the total and free memory of a card."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return DeviceMemory(total, free, fraction, weights)
 
 
 def estimate_graph_bytes(sizes: int, depth: int, variants: int) -> int:
-    """Estimate the bytes of graphs of so many sizes, slots and variants of finalize.
-
-    Their activations, which were measured already, live in a pool of their own: they are small.
-    """
+    """Estimate the bytes of graphs; their activations are measured separately and live in a pool of their own."""
     return GRAPH_BYTES * sizes * depth * (1 + 2 * variants)
 
 

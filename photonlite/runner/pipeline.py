@@ -37,16 +37,13 @@ class Pipeline:
 
     @property
     def full(self) -> bool:
-        """Whether every slot is taken."""
         return not self._free
 
     @property
     def oldest(self) -> Step | None:
-        """The step that is committed next."""
         return self._in_flight[0] if self._in_flight else None
 
     def launch(self, plan: ScheduledBatch) -> Step:
-        """Put a plan into a free slot."""
         if not self._free:
             raise AssertionError("a launch needs a free slot, and all are taken")
         if self._in_flight and self._in_flight[-1].state == "launched":
@@ -69,13 +66,11 @@ class Pipeline:
         _advance(step, "launched", "pending", "only a launched step is finalized")
 
     def begin_commit(self, step: Step) -> None:
-        """Begin to read the results of the oldest step."""
         if self.oldest is not step:
             raise AssertionError(f"step {step.number} is not the oldest in flight: commits keep the order of launches")
         _advance(step, "pending", "committing", "only a finalized step is committed")
 
     def end_commit(self, step: Step) -> None:
-        """Free the slot: the results have been read."""
         _advance(step, "committing", "free", "its commit has not begun")
         self._in_flight.popleft()
         self._free.append(step.slot)

@@ -6,9 +6,8 @@ row 0                        row 1          row 2
 start 0, block               start > 0      start 0           scratch page
 ```
 
-A model's decoder for packed prompts runs the pass, as a CUDA graph where one was captured; without one the model's
-forward pass does, row by row in the attention. Words are embedded inside the pass, by their ids. Other input is written
-before: images, and tokens with a value.
+A model's decoder for packed prompts runs the pass, as a CUDA graph if captured; without one the model's forward pass
+does, row by row in attention. Words are embedded inside the pass; images, and tokens with a value, are written before.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,11 +28,7 @@ from photonlite.runner.tokens import InputEmbedding
 
 
 class Prefill:
-    """Runs prompts; all methods are called in inference mode.
-
-    The decoder is the model's own for packed prompts, or None. Both slots share the buffers of a pass: a launch copies
-    its inputs there on the compute stream.
-    """
+    """Runs prompts, in inference mode. Both slots share a pass's buffers: inputs are copied on the compute stream."""
 
     def __init__(
         self,
@@ -59,7 +54,6 @@ class Prefill:
         self._hidden = inputs.bos.new_zeros(shape.max_rows, model.shape.dim)
 
     def upload(self, buffers: Buffers, slot: Slot, plan: ScheduledBatch) -> None:
-        """Fill the table of positions, and copy it."""
         rows = make_rows(plan.rows, self._model.shape.prefix_length)
         size, _ = self._size(rows)
         fill_packed(slot, rows, size, self._model.shape.bos_id)

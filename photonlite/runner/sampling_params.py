@@ -17,10 +17,8 @@ from photonlite.grammar.decoding.mask import MaskCache
 from photonlite.request import MAX_SCORED, Allowed
 
 Variant = Literal["text", "coordinate", "size", "decide", "mixed", "scored"]
-"""Which heads a finalize computes: over ids, coordinate bins or size bins; ids and coordinate bins; or all of them.
-
-"scored" is all of them, and the probabilities of the ids that rows ask for.
-"""
+"""Heads that a finalize computes: ids, coordinate bins, size bins, the first two ("decide") or all ("mixed"); "scored"
+also gives the probabilities of the ids that rows ask for."""
 
 # Variants that read the head over ids, and masks with it; over coordinate bins; over size bins.
 WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed", "scored"})
@@ -46,8 +44,6 @@ _VARIANTS: dict[int, Variant] = {
 
 
 class SampledRow(NamedTuple):
-    """What finalize sampled for a row."""
-
     id: int
     bin0: int  # of the coordinate or the width; -1 for none
     bin1: int  # of the height; -1 for none
@@ -60,9 +56,8 @@ class SampledRow(NamedTuple):
 def uniform(seed: int, index: int, lane: int) -> float:
     """Return number `lane`, 0 to 3, of token `index` of a sequence with a seed in [0, 2**64).
 
-    The counter is hashed by the finaliser of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom
-    number generators"), as is the seed before it. The result is a multiple of 2**-24 in [0, 1): float32 represents it
-    exactly, so that rounding never makes it 1.
+    Seed and counter are hashed by SplitMix64's finaliser (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom
+    number generators"). The result is a multiple of 2**-24 in [0, 1), exact in float32: rounding never makes it 1.
     """
     return (_mix(_start(seed) + (index * _LANES + lane) * _WEYL) >> 40) * 2.0**-24
 
@@ -83,13 +78,7 @@ def _start(seed: int) -> int:
 def write_choice(
     choice: SamplingParams | None, row: npt.NDArray[np.int32], mask: npt.NDArray[np.int32], masks: MaskCache
 ) -> None:
-    """Write one row's params, int32 ``[PARAM_COLUMNS]``, and its mask if the id is not forced or scores are needed.
-
-    Without a choice the token is not needed: it becomes id 0, and no logits are read.
-
-    Raises:
-        ValueError: The choice names ids that are not in the vocabulary.
-    """
+    """Write a row's params, and its mask if needed; None writes id 0. ValueError for ids not in the vocabulary."""
     if choice is None:
         _PARAMS.pack_into(row.data, 0, *_UNUSED)
         return
@@ -110,11 +99,7 @@ def write_choice(
 
 
 def write_scored(scored: Sequence[int], row: npt.NDArray[np.int32], vocab_size: int) -> None:
-    """Write the ids, at least one, whose probabilities a row needs into an int32 ``[MAX_SCORED]``.
-
-    Raises:
-        ValueError: They are too many, or not in the vocabulary.
-    """
+    """Write the ids, at least one, whose probabilities a row needs; ValueError if too many or not in the vocabulary."""
     if len(scored) > MAX_SCORED:
         raise ValueError(f"a grammar wants the probabilities of {len(scored)} ids, over the limit of {MAX_SCORED}")
     if not 0 <= min(scored) <= max(scored) < vocab_size:

@@ -41,8 +41,6 @@ AnyArray = TypeVar("AnyArray", Array, "Tensor")
 
 @dataclass(frozen=True, slots=True)
 class PromptRow:
-    """A row of a prefill launch."""
-
     index: int  # of the launch
     start: int  # first position that gets keys and values; the earlier ones are cached
     count: int  # of such positions
@@ -58,21 +56,18 @@ class PromptRow:
 
     @property
     def tiles(self) -> int:
-        """Tiles of queries that it is cut into."""
         return -(-self.count // QUERY_TILE)
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
-    """Parts of the int32 array that says where the prompts of a launch lie on one axis; its used part is contiguous.
+    """Parts of an int32 array that places at most `rows` prompts on one axis; its used part is contiguous.
 
     ```
     ends     [2, R]    where each row's last position stands on the axis;  its number of positions, 0: unused
     tiles    [N, 5]    the axis cut for attention, see `kernels.columns`
     places   [T, 3]    of each position: position in its row, write slot, id of its word or EMBEDDED
     ```
-
-    `rows` and `positions` are the most that a launch has.
     """
 
     rows: int
@@ -85,11 +80,9 @@ class PackedLayout:
 
     @property
     def words(self) -> int:
-        """Length of the array."""
         return self.used(self.positions)
 
     def used(self, positions: int) -> int:
-        """Return the length of the part that so many positions use."""
         return 2 * self.rows + TILE_COLUMNS * self.tiles + _PLACE_COLUMNS * positions
 
     def ends_of(self, packed: AnyArray) -> AnyArray:
@@ -104,8 +97,6 @@ class PackedLayout:
 
 @dataclass(frozen=True, slots=True)
 class SlotShape:
-    """Sizes of a slot's arrays."""
-
     max_rows: int  # of a launch
     max_tokens: int  # positions of a prefill launch, all rows together
     page_size: int
@@ -119,8 +110,6 @@ class SlotShape:
 
 
 class Slot:
-    """Buffers and events of one step in flight."""
-
     def __init__(self, index: int, device: Device, shape: SlotShape) -> None:
         if not 0 <= index < MAX_INFLIGHT:
             raise ValueError(f"a pipeline has slots 0 to {MAX_INFLIGHT - 1}, not {index}")

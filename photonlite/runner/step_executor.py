@@ -7,9 +7,8 @@ finalize   fill choices, masks ─> upload: copy them ─● choices_uploaded �
 collect    wait for `copied`, read results                              the only place where the host waits
 ```
 
-The work itself is that of a `ModelRunner`. An exception from it, now or later on
-a stream's own thread, is kept with the step, skips the rest of the step's work, and is raised by `launch`, `finalize`
-or `collect` once the forward pass has left the slot.
+A `ModelRunner` does the work. Its exceptions, now or later on a stream's thread, are kept with the step, skip the
+rest of its work, and are raised by `launch`, `finalize` or `collect` once the forward pass has left the slot.
 """
 
 import math
@@ -43,9 +42,8 @@ _ANCHORED_S = 60.0  # seconds for which the times of events stay precise to some
 class ModelRunner(Protocol):
     """Work inside a step on one device, without streams, events or the life of slots.
 
-    `TorchModelRunner` does it with a model; the simulator in the tests does it with symbols. Each method is called on
-    the stream that its name suggests, in the order of the streams. Host arrays of a slot are read when the work runs,
-    not when it is queued, as copy engines do.
+    Methods are called on the stream that their name suggests, in stream order. Host arrays of a slot are read when the
+    work runs, not when it is queued, as copy engines do.
     """
 
     @property
@@ -237,10 +235,7 @@ class StepExecutor:
         return filled
 
     def _fill_choices(self, step: Step, slot: Slot, choices: Sequence[SamplingParams | None]) -> tuple[Variant, bool]:
-        """Fill sampling params and masks; an impossible demand of a grammar fails its own row only.
-
-        Return the variant of heads that the rows need, and whether any of them draws.
-        """
+        """Fill params and masks; return variant and whether a row draws. An impossible grammar fails only its row."""
         needs = 0
         for index, choice in enumerate([*choices, *[None] * (step.padded - len(choices))]):
             try:

@@ -104,8 +104,7 @@ def sample_from_hidden(
 ) -> None:
     """Sample a token for each row from raw hidden states ``[B, dim]``; see `kernels.sampling` for the other tensors.
 
-    `scores` are the ids that rows need probabilities of, int32 ``[B, MAX_SCORED]``, -1 for none, and these, float32,
-    written to. Unless `sampled`, nothing is sorted and temperatures are not read.
+    `scores` are ids, int32 ``[B, MAX_SCORED]`` with -1 for none, and the float32 tensor that takes their probabilities.
     """
     ids = coordinate = size = None
     near = around = 0.0
@@ -123,10 +122,7 @@ def sample_from_hidden(
 
 
 def head_logits(model: Model, head: Literal["text", "coordinate", "size"], hidden: Tensor) -> Tensor:
-    """Map raw hidden states ``[B, dim]`` to ``[B, vocab]``, ``[B, bins]`` or ``[B, 2, bins]``.
-
-    It is fused on CUDA where the model offers its heads.
-    """
+    """Map raw hidden states ``[B, dim]`` to ``[B, vocab]``, ``[B, bins]`` or ``[B, 2, bins]``."""
     heads = model.heads if hidden.is_cuda and HAS_TRITON else None
     if head == "text":
         return model.logits(hidden) if heads is None else apply_head(heads.text, hidden)

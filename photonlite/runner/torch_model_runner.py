@@ -42,8 +42,6 @@ Spread = Callable[[int], contextlib.AbstractContextManager[object]]
 
 @dataclass(frozen=True, slots=True)
 class RunnerLimits:
-    """How much a model runner allocates."""
-
     shape: SlotShape
     pages: int  # of the KV cache, the scratch page included
     depth: int  # slots
@@ -63,9 +61,8 @@ class FusedParts:
 class TorchModelRunner:
     """Runs the work of steps on one device; see `runner.step_executor.ModelRunner` for what its methods do.
 
-    The model is in evaluation mode, on the device, with weights of type `dtype`, which is also the type of keys and
-    values unless `kv` is given. When the constructor returns, all work that it queued is done. Other methods are called
-    in inference mode.
+    The model is in evaluation mode on the device, with weights of `dtype`, the type of keys and values too unless `kv`
+    is given. The constructor waits for the work that it queues. Other methods are called in inference mode.
     """
 
     def __init__(
@@ -107,10 +104,7 @@ class TorchModelRunner:
         self._synchronize()
 
     def capture(self, options: GraphOptions, capturer: Capturer | None = None) -> GraphReport:
-        """Capture prompts and decode steps as graphs, before the first step: what runs here writes to the scratch page.
-
-        The capturer is a `CudaCapturer` unless given.
-        """
+        """Capture prompts and decode steps, before the first step: what runs here writes to the scratch page."""
 
         def forward(slot: int, size: int) -> None:
             buffers = self._buffers[slot]
@@ -190,10 +184,7 @@ class TorchModelRunner:
         self._images.forget(job)
 
     def rehearse(self, positions: int, images: int) -> None:
-        """Run the largest launches once, on the scratch page, so that the memory they take can be measured.
-
-        A launch prefills at most so many positions; crops and features of so many images are kept meanwhile.
-        """
+        """Run the largest launches on the scratch page beside features of so many images, to measure memory."""
         buffers, rows = self._buffers[0], self.shape.max_rows
         with torch.inference_mode(), plan_free_attention():
             features = self._encoder.encode(buffers.crops)

@@ -27,11 +27,7 @@ def indexable(x: Tensor) -> Tensor:
 
 
 def gather_pages(pages: Tensor, table: Tensor, unseen: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
-    """Gather keys or values ``[pages, page, H_kv, D]`` as ``[B, P * page, H_kv, D]``, to compute in `dtype`.
-
-    `table`, int64 ``[B, P]``, is the page of each row's positions ``[0, page)``, ``[page, 2 page)`` and so on. Where
-    `unseen`, bool ``[B, P * page]``, is set, they become 0, whatever is stored there.
-    """
+    """Gather pages of `table`, int64 ``[B, P]``, as ``[B, P * page, H_kv, D]`` in `dtype`; 0 where `unseen` is set."""
     found = indexable(pages)[table].view(pages.dtype).flatten(1, 2)
     return dequantise(found, dtype, scale).masked_fill(unseen[..., None, None], 0.0)
 
@@ -39,10 +35,7 @@ def gather_pages(pages: Tensor, table: Tensor, unseen: Tensor, dtype: torch.dtyp
 def write_kv(
     keys: Tensor, values: Tensor, k: Tensor, v: Tensor, slots: Tensor, k_scale: float = 1.0, v_scale: float = 1.0
 ) -> None:
-    """Write keys and values of some positions, ``[N, H_kv, D]``, into pages.
-
-    `slots`, int64 ``[N]``, are page * page size + place in the page; of equal ones any may win.
-    """
+    """Write ``[N, H_kv, D]`` into pages; `slots` are page * page size + place, and of equal ones any may win."""
     page, place = slots // keys.shape[1], slots % keys.shape[1]
     for target, source, scale in ((keys, k, k_scale), (values, v, v_scale)):
         indexable(target).index_put_((page, place), indexable(quantise(source, target.dtype, scale)))

@@ -84,10 +84,7 @@ def masked(logits: Tensor, masks: Tensor) -> Tensor:
 
 
 def _decide(masked: Tensor, params: Tensor, *, sampled: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose ids of ``[B, vocab]``, some of which decide whether another object follows.
-
-    Return ids, int64 ``[B]``; the largest logits ``[B]``; the probability of going on where a row decides that, else 1.
-    """
+    """Choose ids of ``[B, vocab]``; also return their largest logits, and the probability of going on, else 1."""
     end, coordinate, ties = params[:, END].long(), params[:, columns.COORDINATE].long(), params[:, columns.TIES]
     decides, column = end >= 0, end.clamp(min=0)[:, None]
     at_column = masked.gather(1, column)
@@ -110,10 +107,7 @@ def _decide(masked: Tensor, params: Tensor, *, sampled: bool) -> tuple[Tensor, T
 
 
 def _pick_bins(head: Tensor, radius: float, params: Tensor, *, sampled: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose bins of ``[B, n, bins]``: of a coordinate, or of a width and a height at once.
-
-    Return bins, int64 ``[B, n]``; the probability mass around each; whether its logits are finite.
-    """
+    """Choose bins of ``[B, n, bins]``; also return the probability mass around each, and whether logits are finite."""
     logits = wide(head)
     count, width = logits.shape[1:]
     index, largest = _pick(logits, params, _lanes(params, columns.U1, count), sampled=sampled)
@@ -139,10 +133,7 @@ def _lanes(params: Tensor, first: int, count: int = 1) -> Tensor:
 
 
 def _pick(logits: Tensor, params: Tensor, uniform: Tensor, *, sampled: bool) -> tuple[Tensor, Tensor]:
-    """Choose from the last dimension of ``[B, n, N]``: at temperature 0 the largest, the first among equals.
-
-    Return the choices, int64 ``[B, n]``, and the largest logits ``[B, n]``: NaN where any is.
-    """
+    """Choose from ``[B, n, N]``, at temperature 0 the first largest; return also the largest, NaN where any is."""
     largest, index = logits.max(dim=-1)
     if sampled:
         draws = params.view(torch.float32)[:, TEMPERATURE, None] > 0

@@ -231,11 +231,7 @@ class MoondreamConfig:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> "MoondreamConfig":
-        """Read a parsed config.json, with dimensions at the top or, as in public releases, under "config".
-
-        Raises:
-            ConfigError: An unknown family, a value of the wrong type, or dimensions that contradict each other.
-        """
+        """Read a config.json, dimensions at the top or, as in releases, under "config"; ConfigError if invalid."""
         inner = raw.get("config")
         merged = {**raw, **inner} if isinstance(inner, Mapping) else dict(raw)
         kind = str(merged.get("model_type") or "moondream2")

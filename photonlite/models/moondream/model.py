@@ -42,10 +42,7 @@ def size_from_bin(index: Tensor, bins: int) -> Tensor:
 
 
 def fourier_features(value: Tensor, frequencies: Tensor) -> Tensor:
-    """Fourier features of Tancik et al. (2020): ``[cos(2 pi v W), sin(2 pi v W)]``.
-
-    v ``[N, d]`` and W ``[d, F]`` give ``[N, 2 F]`` in the type of W, that of the product in the reference too.
-    """
+    """Return ``[cos(2 pi v W), sin(2 pi v W)]`` (Tancik et al., 2020), in the type of W as in the reference."""
     angle = (2 * math.pi * value.to(frequencies.dtype)) @ frequencies
     return torch.cat((angle.cos(), angle.sin()), dim=-1)
 
@@ -67,11 +64,7 @@ class RegionHeads(nn.Module):
 
 
 class MoondreamModel(nn.Module):
-    """Modules `vision`, `text` and `region`; training, serving and the parity tests all run this code.
-
-    Parameters are created without values: load a checkpoint or initialise them. For the methods see
-    :class:`photonlite.models.base.Model`.
-    """
+    """Modules `vision`, `text` and `region`, created without values; for the methods see `models.base.Model`."""
 
     size_octaves: float = SIZE_OCTAVES
     coordinate_of = staticmethod(coord_from_bin)
@@ -103,7 +96,6 @@ class MoondreamModel(nn.Module):
         return self.config.vision.crops
 
     def crop_encoder(self, *, fp8: bool = False) -> CropEncoder:
-        """Return fused kernels on a card or for FP8, and the modules otherwise."""
         weight = self.vision.pos_emb
         if not fp8 and (not weight.is_cuda or weight.dtype == torch.float64):
             return self.vision
@@ -115,7 +107,6 @@ class MoondreamModel(nn.Module):
         return pack_blocks(self.text)
 
     def prompt_decoder(self, *, fp8: bool = False) -> PromptDecoder | None:
-        """Return fused kernels on a card or for FP8, otherwise None."""
         words = self.text.wte
         if not fp8 and (not words.is_cuda or not HAS_TRITON or words.dtype == torch.float64):
             return None

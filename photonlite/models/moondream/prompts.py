@@ -30,9 +30,8 @@ _COMMANDS = frozenset("MmLlHhVvCcSsQqTtZz")
 class MoondreamPrompts:
     """Encodes prompts for one checkpoint and decodes its text.
 
-    Prompts raise UnsupportedSkillError where the checkpoint was not trained for the skill, for reasoning or for
-    references, SpatialRefError for a reference that is neither a point nor a box inside the image, and PromptError for
-    text that cannot be encoded.
+    Prompts raise UnsupportedSkillError for what the checkpoint was not trained for, SpatialRefError for an invalid
+    reference, and PromptError for text that cannot be encoded.
     """
 
     def __init__(self, config: MoondreamConfig, tokenizer: Tokenizer) -> None:
@@ -59,10 +58,7 @@ class MoondreamPrompts:
 
     @functools.cached_property
     def path_ids(self) -> PathIds:
-        """Ids of paths: stripped, their text is a command letter, an integer of the grid or a minus.
-
-        The public format reads a path id by id in the same way.
-        """
+        """Ids of paths: stripped, their text is a command letter, an integer of the grid or a minus."""
         commands, integers, minus = {}, {}, set()
         for token_id in range(self._family.controls_to, self.vocab_size):
             text = self._tokenizer.decode([token_id]).strip()
@@ -87,19 +83,15 @@ class MoondreamPrompts:
         return _text(templates[length])
 
     def query(self, question: str, *, reasoning: bool, refs: Sequence[Sequence[float]]) -> tuple[Token, ...]:
-        """Return the prompt for a question, about the locations in `refs` if there are any."""
         return self._prompt("query", question, refs, reasoning=reasoning)
 
     def detect(self, subject: str) -> tuple[Token, ...]:
-        """Return the prompt for the boxes of an object."""
         return self._prompt("detect", " " + subject)
 
     def point(self, subject: str, *, refs: Sequence[Sequence[float]]) -> tuple[Token, ...]:
-        """Return the prompt for the points of an object."""
         return self._prompt("point", " " + subject, refs)
 
     def segment(self, subject: str, *, refs: Sequence[Sequence[float]]) -> tuple[Token, ...]:
-        """Return the prompt for the outline of an object."""
         if self._ids.segment and not (self.path_ids.integers and {"M", "m"} & set(self.path_ids.commands.values())):
             raise UnsupportedSkillError(
                 "this checkpoint has a segment prompt, but its tokenizer has no single tokens for path commands and "
@@ -120,7 +112,6 @@ class MoondreamPrompts:
         return self._tokenizer.decode(ids)
 
     def detokenizer(self) -> IncrementalDetokenizer:
-        """Return a decoder for a stream of ids."""
         return IncrementalDetokenizer(self._tokenizer)
 
     def _prompt(
@@ -151,11 +142,7 @@ class MoondreamPrompts:
 
 
 def check_reference(ref: Sequence[float]) -> tuple[float, ...]:
-    """Return a point (x, y) or a box (x_min, y_min, x_max, y_max), normalised to [0, 1], as floats.
-
-    Raises:
-        SpatialRefError: It is neither, lies outside the image, or its corners are swapped.
-    """
+    """Return a point (x, y) or a box (x_min, y_min, x_max, y_max) in [0, 1] as floats; SpatialRefError otherwise."""
     what = "a point (x, y) or a box (x_min, y_min, x_max, y_max) with numbers from 0 to 1"
     if isinstance(ref, str | bytes) or not hasattr(ref, "__len__") or not hasattr(ref, "__iter__"):
         raise SpatialRefError(f"spatial reference {str(ref)[:60]!r} is not a list of numbers: give {what}")

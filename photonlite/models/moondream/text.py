@@ -55,16 +55,9 @@ class TextDecoder(nn.Module):
     def kv_statistics(self) -> tuple[tuple[float, float], ...]:
         """Estimate the root mean square of each layer's keys and values; see `models.base.Model`.
 
-        A layer norm gives ``gamma * z + beta`` in which `z` has mean 0 and variance 1. With independent entries of
-        `z`, row `i` of the projection ``W x + b`` has
-
-        ```
-        mean      sum_j W_ij beta_j + b_i
-        variance  sum_j (W_ij gamma_j)**2
-        ```
-
-        and a layer's mean square is the mean over its rows of ``mean**2 + variance``. Rotary embedding turns pairs of
-        rows into each other, which changes no sum of squares.
+        A layer norm gives ``gamma * z + beta`` with `z` of mean 0 and variance 1. If its entries are independent,
+        row `i` of ``W x + b`` has mean ``sum_j W_ij beta_j + b_i`` and variance ``sum_j (W_ij gamma_j)**2``. The mean
+        square is the mean over rows of ``mean**2 + variance``, which rotary embedding does not change.
         """
         statistics = []
         for block in (block for block in self.blocks if isinstance(block, DecoderBlock)):

@@ -56,10 +56,7 @@ class VisionEncoder(nn.Module):
         return self.post_ln(x)
 
     def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Map the features of one image ``[1 + rows * columns, P, D]``, global crop first, to embeddings ``[P, dim]``.
-
-        With tiling (1, 1) they are ``[1, P, D]``.
-        """
+        """Map one image's features ``[1 + rows * columns, P, D]``, global crop first, to embeddings ``[P, dim]``."""
         overall = features[0]
         local = overall if tiling == (1, 1) else self.pool(self.stitch(features[1:], tiling))
         return self.proj_mlp(torch.cat((overall, local), dim=-1))
@@ -73,10 +70,7 @@ class VisionEncoder(nn.Module):
         return patches.permute(0, 1, 3, 5, 2, 4).flatten(3).flatten(1, 2)
 
     def stitch(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Paste local features ``[rows * columns, P, D]`` into one map ``[H, W, D]``, each cell written once.
-
-        A crop loses its margin on every side with an adjacent crop and keeps it at the image's border.
-        """
+        """Paste local features ``[rows * columns, P, D]`` into a map ``[H, W, D]``, without margins between crops."""
         grid, margin = self.grid, self.config.overlap_margin
         rows, columns = tiling
         crops = features.reshape(rows, columns, grid, grid, -1)

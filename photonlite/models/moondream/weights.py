@@ -6,10 +6,8 @@
 | bare | `text.blocks.0.attn.qkv.weight` | the model's own names, as `state_dict` gives them |
 | flat | `text_model.transformer.h.0.mixer.Wqkv.weight` | training, with the Fourier matrices transposed |
 
-Data are copied even where type and device are those of the file. Using the mapped pages themselves would save one
-pass over memory, but the weights would change (or the process die) when the file is replaced in place, and the kernel
-could drop pages of an idle model, so that a later request waits for the disk. Files are mapped one part at a time, so
-the copy costs no second set of weights in memory.
+Data are always copied: mapped weights would change, or the process die, when the file is replaced in place, and the
+kernel could drop pages of an idle model. Files are mapped in parts, so that memory never holds the weights twice.
 """
 
 import dataclasses
@@ -61,15 +59,10 @@ _NAMED = 5  # tensors in an error message; the others are counted
 def load_model(
     files: Iterable[Path], config: MoondreamConfig, *, device: torch.device | str, dtype: torch.dtype
 ) -> MoondreamModel:
-    """Load the model in evaluation mode, without gradients, with parameters of `dtype` on `device`.
+    """Load the model in evaluation mode, without gradients; CheckpointError if a file is unusable.
 
-    Tensors are read, cast and moved one after the other: beside the model itself, host memory holds at most one.
-    Whether the region heads are linear and have a layer norm is read from the files: releases of one family differ in
-    it, and no public configuration says it.
-
-    Raises:
-        CheckpointError: A tensor is missing, unexpected, wrongly shaped, duplicated or quantised, or a file is
-            unreadable.
+    Beside the model, host memory holds at most one tensor. Whether the region heads are linear and have a layer norm is
+    read from the files: releases of one family differ in it, and no public configuration says it.
     """
     sources = _by_parameter(read_headers(files))
     config = dataclasses.replace(config, region=_region_as_stored(config.region, sources))

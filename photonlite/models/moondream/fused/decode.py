@@ -42,7 +42,6 @@ class FusedDecode:
         self._ready = torch.zeros(len(blocks), dtype=torch.int32, device=device)
 
     def __call__(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
-        """Map embeddings ``[B, dim]`` to raw hidden states ``[B, dim]``; see `StepDecoder`."""
         try:
             return self._step(x, rows, cache)
         except BaseException:

@@ -31,12 +31,7 @@ Rows = tuple[Tensor, ...]
 
 @dataclass(frozen=True, slots=True)
 class PackedBlock:
-    """One decoder block's weights for fused kernels: two matrices instead of four.
-
-    One product of the normalised input gives queries, keys, values and the inner MLP, one of attention and GELU
-    outputs side by side gives what is added. The block's parameters keep their names, shapes and values: they are views
-    of these matrices.
-    """
+    """A decoder block's weights as two matrices instead of four; the block's parameters become views of them."""
 
     w_in: Tensor  # [(H + 2 H_kv) D + ff, dim]: q, k, v, fc1
     b_in: Tensor  # [(H + 2 H_kv) D + ff]
@@ -85,7 +80,6 @@ class WideLinear:
         return functional.linear(rows[0], self._weight, self._bias)
 
     def gelu(self, rows: Rows) -> Rows:
-        """Return GELU of the product plus bias."""
         if self._bias is None:
             raise AssertionError(f"GELU of a product {list(self._weight.shape)} without a bias: no layer does that")
         return (gelu_linear(rows[0], self._weight, self._bias),)
@@ -104,7 +98,6 @@ class Fp8Linear:
         self._dtype = weight.dtype
 
     def __call__(self, rows: Rows) -> Tensor:
-        """Return the product ``[T, N]``, plus the bias if there is one."""
         q, scale = rows
         return fp8_linear(q, scale, self._weight, self._bias, self._dtype)
 
@@ -127,7 +120,6 @@ class Norm:
 
     @classmethod
     def of(cls, layer: nn.LayerNorm, *, fp8: bool) -> "Norm":
-        """Share the weights of a layer."""
         return cls(layer.weight.detach(), layer.bias.detach(), layer.eps, fp8)
 
     def __call__(self, x: Tensor, delta: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Rows]:
@@ -139,10 +131,9 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A linear layer whose product goes into the residual stream, and the norm behind it.
+    """A linear layer into the residual stream, and the norm behind it, which adds the product and `bias`.
 
-    The norm adds product and `bias`, out of place; or, with `in_place`, the product adds itself, and the stream then
-    lacks `bias`.
+    With `in_place` the product adds itself, and the stream then lacks `bias`.
     """
 
     linear: Linear

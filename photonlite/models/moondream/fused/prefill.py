@@ -7,11 +7,8 @@ x ─┬─ norm ── w_in ── rotary, GELU, write ─┬─ paged attentio
    └──────────────────────────────────────────────────────────────────── + bias ── norm of the next block
 ```
 
-Of `w_out, + bias, norm` the product adds or the norm; see `fused.layers`. With FP8 GELU is fused with the
-quantisation of the input of `w_out`.
-
-Of the last block only the rows' last positions are needed: keys and values are computed for all positions, the rest for
-one a row.
+Either the product or the norm adds to `x`; see `fused.layers`. FP8 fuses GELU with the quantisation for `w_out`.
+The last block computes keys and values of all positions, and the rest only for each row's last position.
 """
 
 import torch
@@ -30,11 +27,7 @@ from photonlite.models.moondream.fused.layers import Fp8Linear, Norm, PackedBloc
 
 
 class FusedPrefill:
-    """Runs prompts with the packed weights of a decoder; see `models.base.PromptDecoder`.
-
-    With `fp8`, linear layers multiply e4m3 numbers, with a scale for each row. SettingsError on a card that cannot
-    multiply matrices of these sizes.
-    """
+    """Runs prompts with packed weights; SettingsError for `fp8` on a card that cannot multiply these sizes."""
 
     def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...], *, fp8: bool = False) -> None:
         linear = Fp8Linear if fp8 else WideLinear
@@ -55,7 +48,6 @@ class FusedPrefill:
         self._rotary = torch.stack(angles).squeeze(2).contiguous()  # [2, positions, R / 2]
 
     def __call__(self, x: Tensor, prompts: PackedPrompts, cache: KvPages) -> Tensor:
-        """Map embeddings ``[T, dim]`` to the rows' last raw hidden states ``[R, dim]``; see `PromptDecoder`."""
         x, rows = self._norms[0](x, None, None)
         for index, join in enumerate(self._joins):
             x, rows = join(x, self._block(index, rows, prompts, cache))

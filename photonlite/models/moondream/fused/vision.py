@@ -37,10 +37,7 @@ _logger = logging.getLogger("photonlite")
 
 
 class FusedBlock:
-    """One block's layers, without the biases of those that add to the residual stream.
-
-    `head_size` is the size of a head in the attention, its own or larger with zeros behind.
-    """
+    """One block's layers; `head_size` is the size of a head in the attention, its own or larger with zeros behind."""
 
     def __init__(self, block: EncoderBlock, head_size: int, linear: type[WideLinear] | type[Fp8Linear]) -> None:
         attn, heads = block.attn, block.attn.heads
@@ -57,11 +54,7 @@ class FusedBlock:
 
 
 class FusedEncoder:
-    """Encodes crops with the weights of a `VisionEncoder` in evaluation mode; see `models.base.CropEncoder`.
-
-    Weights are shared, except those that FP8 or padded heads change; `head_size` is the size of a head in the
-    attention, None for its own. SettingsError for FP8 on a card that cannot multiply matrices of these sizes.
-    """
+    """A `VisionEncoder` on fused kernels; SettingsError for `fp8` on a card that cannot multiply these sizes."""
 
     def __init__(self, encoder: VisionEncoder, *, fp8: bool = False, head_size: int | None = None) -> None:
         config = encoder.config
@@ -90,7 +83,6 @@ class FusedEncoder:
         self._proj_fc2 = linear(mlp.fc2.weight, mlp.fc2.bias)
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """Encode crops, uint8 ``[n, C, C, 3]``, to features ``[n, P, D]``."""
         patches = patch_rows(pixels, self._table, self._config.enc_patch_size, self._patch_weight.shape[1])
         x = functional.linear(patches, self._patch_weight)  # [n P, D]
         x, rows = self._first_norm(x, self._positions, self._patch_bias)
@@ -101,17 +93,15 @@ class FusedEncoder:
         return rows[0].view(len(pixels), *self._positions.shape)
 
     def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Map the features of one image to embeddings; see `VisionEncoder.project`."""
         joined = join_views(features, tiling, self._config.grid, self._config.overlap_margin)
         return self._proj_fc2(self._proj_fc1.gelu(self._rows(joined)))
 
 
 @torch.inference_mode()
 def fastest_head_size(encoder: VisionEncoder) -> int:
-    """Return the fastest size of a head in the attention: its own, or padded with zeros to a multiple of 16.
+    """Return the faster size of a head in the attention: its own, or padded with zeros to a multiple of 16.
 
-    Moondream 2 has heads of 72. Kernels for 80 waste a tenth of a step or less, but not every library has one for 72.
-    The first block is timed, projections included; on the CPU heads keep their size.
+    Moondream 2 has heads of 72, for which not every library has a kernel. On the CPU heads keep their size.
     """
     config = encoder.config
     own = config.enc_dim // config.enc_n_heads
