@@ -32,6 +32,7 @@ class Priority:
         self._simulation = simulation
         self._overtaken = 0
         self._kept_idle = 0
+        self._planned_at = 0.0
         self._bulk_waited = False  # when this tick was planned, and has not been launched since
         self._left_out: dict[Sequence, int] = {}
         self._gave: set[Sequence] = set()
@@ -41,6 +42,7 @@ class Priority:
         scheduler = self._simulation.scheduler
         waits = any(not one.realtime for one in scheduler.waiting)
         self._bulk_waited = waits and scheduler.running.has_place
+        self._planned_at = self._simulation.now
 
     def launching(self, step: Step) -> None:
         """Check a launch that has been planned and not yet done."""
@@ -85,7 +87,7 @@ class Priority:
     def _check_kept_idle(self) -> None:
         """Check that bulk work is not held back for ever by requests that are expected, or not ready."""
         kept_until = self._simulation.scheduler.policy.kept_idle_until
-        if kept_until is None or kept_until <= self._simulation.now or not self._bulk_waited:
+        if kept_until is None or kept_until <= self._planned_at or not self._bulk_waited:
             return
         self._kept_idle += 1
         if self._kept_idle > _KEPT_IDLE:
