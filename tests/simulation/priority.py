@@ -31,7 +31,8 @@ class Priority:
     def __init__(self, simulation: "Simulation") -> None:
         self._simulation = simulation
         self._overtaken = 0
-        self._kept_idle = 0
+        self._kept_idle = 0  # whole ticks
+        self._idle_plans = 0  # plans that kept the device idle, for a part of a tick too: the policy counts these
         self._planned_at = 0.0
         self._bulk_waited = False  # when this tick was planned, and has not been launched since
         self._left_out: dict[Sequence, int] = {}
@@ -60,9 +61,9 @@ class Priority:
         if realtime and self._overtaken >= _TURN:
             self._check_no_bulk(step)
         if not realtime:
-            if self._overtaken + self._kept_idle < _TURN:
+            if self._overtaken + self._idle_plans < _TURN:
                 self._check_no_realtime(step)
-            self._kept_idle, self._bulk_waited = 0, False
+            self._kept_idle, self._idle_plans, self._bulk_waited = 0, 0, False
         seen["bulk's turns"] += not realtime and self._overtaken >= _TURN
         waits = any(not one.realtime for one in scheduler.waiting)
         self._overtaken = self._overtaken + 1 if realtime and waits else 0
@@ -89,7 +90,8 @@ class Priority:
         kept_until = self._simulation.scheduler.policy.kept_idle_until
         if kept_until is None or kept_until <= self._planned_at or not self._bulk_waited:
             return
-        self._kept_idle += 1
+        self._idle_plans += 1
+        self._kept_idle += kept_until > self._simulation.now
         if self._kept_idle > _KEPT_IDLE:
             raise Violation(f"bulk work waits, and the device has been kept idle for {self._kept_idle} ticks")
 
