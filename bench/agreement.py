@@ -87,7 +87,7 @@ class Decoder:
         self._steps = FusedDecode(model.config.text, model.packed_blocks) if fused else None
 
     def __call__(self, ids: Tensor, position: int) -> Tensor:
-        """Give the logits behind tokens ``[B]`` at a position, ``[B, vocab]``."""
+        """Return the logits behind tokens ``[B]`` at a position, ``[B, vocab]``."""
         rows = self._rows
         rows[:, POSITION] = position
         rows[:, WRITE_SLOT] = rows[:, PAGES + position // PAGE] * PAGE + position % PAGE
@@ -112,7 +112,7 @@ def compare(model: MoondreamModel, truth: MoondreamModel, rows: int, words: int,
         tokens: Behind them.
 
     Returns:
-        Of plain and of fused decoding.
+        Results of plain and of fused decoding.
     """
     ends = words + tokens
     exact, plain = Decoder(truth, rows, ends, fused=False), Decoder(model, rows, ends, fused=False)

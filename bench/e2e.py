@@ -188,13 +188,13 @@ class EndToEnd:
         return visits, recording
 
     def _floor(self, question: Question, visits: Sequence[Visit]) -> float:
-        """Give the least seconds of a request by itself."""
+        """Return the least seconds of a request by itself."""
         floors, metrics = self._bench.floors, visits[-1].metrics
         first = floors.prefill(metrics.prompt_tokens, fp8=self._fp8).seconds
         return self._image(question) + first + (metrics.output_tokens - 1) * self._step(question, metrics, 1)
 
     def _ceiling(self, question: Question, visits: Sequence[Visit]) -> float:
-        """Give the most requests per second where many come together."""
+        """Return the most requests per second where many come together."""
         floors, metrics, prompts, streams = self._bench.floors, visits[-1].metrics, 4, 32
         first = floors.prefill(metrics.prompt_tokens, prompts, fp8=self._fp8).seconds / prompts
         later = (metrics.output_tokens - 1) * self._step(question, metrics, streams) / streams
@@ -208,7 +208,7 @@ class EndToEnd:
         return floors.encoder(crops, fp8=self._fp8).seconds + floors.projector(fp8=self._fp8)
 
     def _step(self, question: Question, metrics: Metrics, streams: int) -> float:
-        """Give the least seconds of a decode step; places need no language head, and their own heads are left out."""
+        """Return the least seconds of a decode step; places need no language head, and their own heads are left out."""
         size, words = self._bench.options.dtype.itemsize, question.skill == "answer"
         return self._bench.floors.decode(streams, metrics.prompt_tokens, kv_bytes=size, head=words)
 

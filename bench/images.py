@@ -1,7 +1,7 @@
 """Images on the CPU: what cutting crops spends its time on, and whether another decoder than Pillow would be quicker.
 
 `python -m bench.images` times everything in rounds, the named baseline first in each, and prints medians of the ratios
-of a round. Nothing is printed for pixels that differ from Pillow's but that they do.
+of a round. Where pixels differ from Pillow's, only that fact is printed.
 
 - crops: whole images to crops, by plain `Image.resize` and slices (the baseline), by its parts, and by
   `photonlite.images.crops.cut_crops` with several threads.
@@ -144,7 +144,7 @@ def _parts(image: Image.Image) -> dict[str, Work]:
 
 
 def decoders(kind: str) -> Iterator[tuple[str, Decoder]]:
-    """Give the other decoders of "jpeg" or "png" that are installed: name, function to uint8 ``[H, W, 3]``."""
+    """Return the other decoders of "jpeg" or "png" that are installed: name, function to uint8 ``[H, W, 3]``."""
 
     def opencv(cv2: Any, data: bytes) -> Any:
         return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)

@@ -89,7 +89,7 @@ def _random_chunks(count: int) -> Iterator[bytes]:
 
 
 def memory() -> dict[str, int]:
-    """Give the memory lines of /proc/self/status in bytes."""
+    """Return the memory lines of /proc/self/status in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = (line.split() for line in lines if line.endswith(" kB"))
     return {field[0].rstrip(":"): int(field[1]) * 1024 for field in fields}

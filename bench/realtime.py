@@ -49,7 +49,7 @@ HELD = 0.8
 """On a CPU, frames come so much slower than the 90th percentile of one request alone would allow."""
 
 _numbers = itertools.count()
-"""Of all frames of the clip in the life of the process: a second round must not meet the first one's cache."""
+"""Numbers all frames that the process plays: a second round must not hit the cache of the first."""
 
 NOTES = """\
 - A frame is missed if it has no result within one period of its rate from its submission: its deadline. It may have
@@ -151,7 +151,7 @@ def _loop(model: VisionModel, case: Case, source: Iterator[Image.Image], seconds
 
 
 def missed_share(stats: LoopStats) -> float:
-    """Give the share of frames without a result in time."""
+    """Return the share of frames without a result in time."""
     return 1 - (stats.answered - stats.late) / stats.submitted if stats.submitted else 1.0
 
 
@@ -179,7 +179,7 @@ HEAD += ["jitter"]
 
 
 def card_cases() -> list[Case]:
-    """Give what is played on a card."""
+    """Return the frames that are played on a card."""
     return [
         Case("detect, 3 objects, 640x480", "detect", "mug", 30, AIM, lambda: make_images(640, 480), 3),
         Case("point, 1 point, 378x378", "point", "mug", 60, AIM, lambda: make_images(378, 378), 1),
@@ -187,7 +187,7 @@ def card_cases() -> list[Case]:
 
 
 def clip_frames() -> Iterator[Image.Image]:
-    """Give the frames of the clip again and again, each with a few pixels of its own in a corner."""
+    """Return the frames of the clip again and again, each with a few pixels of its own in a corner."""
     base = [np.asarray(frame) for frame in open_source(CLIP).play()]
     for pixels in itertools.cycle(base):
         own = pixels.copy()

@@ -169,7 +169,7 @@ class Reference:
         return self._call_time(step)
 
     def _images(self, width: int, height: int) -> Iterator[Any]:
-        """Give as many images as one figure takes, made beforehand; small ones in a rehearsal."""
+        """Return as many images as one figure takes, made beforehand; small ones in a rehearsal."""
         size = (378, 378) if self._tiny else (width, height)
         return iter(list(islice(make_images(*size), self._rounds + WARM_UP)))
 
@@ -249,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read(text: str) -> Iterator[dict[str, Any]]:
-    """Give the lines of results among whatever else was printed; the last one may have been cut."""
+    """Return the lines of results among other output; the last one may be incomplete."""
     for line in text.splitlines():
         if line.startswith('{"name"'):
             with contextlib.suppress(ValueError):

@@ -178,7 +178,7 @@ class Interleaving:
         """Block the calling thread until a condition holds; returns whether it does, or the time has passed first."""
         me = self._current
         if me is None or threading.current_thread() is not me._thread:
-            if condition():  # before the world runs: nobody else could make it hold
+            if condition():  # before the world runs: no other thread could make it hold
                 return True
             raise Deadlock("the world does not run yet, and its maker is blocked")
         self.switch()

@@ -1,7 +1,7 @@
 """Measure the GPU bubble: `python -m bench.bubble`.
 
 Requests are handed in together, prefilled together and decoded to their ends, on engines of depth 1 (blocking) and
-depth 2 (pipelined) by turns. On a CUDA card the model has Moondream 2's shape and random weights; on a CPU it is the
+depth 2 (pipelined) alternately. On a CUDA card the model has Moondream 2's shape and random weights; on a CPU it is the
 shipped checkpoint, and figures are ratios. What has been measured is printed and written as it comes; a part that fails
 leaves a gap.
 

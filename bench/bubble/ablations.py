@@ -1,6 +1,6 @@
 """Ablations: the period of a decode step with one part of the pipeline disabled or replaced.
 
-Engines that differ in one setting run the same rounds by turns.
+Engines that differ in one setting run the same rounds alternately.
 """
 
 import dataclasses

@@ -161,7 +161,7 @@ def idle_by_period(spans: Sequence[Span]) -> list[float]:
 def host_ticks(spans: Iterable[Span]) -> list[float]:
     """Return the seconds that the host worked from the end of each wait to the end of the next.
 
-    Of a wait only the time until the results had arrived counts as waiting: reading them is work.
+    Only the time until the results have arrived counts as waiting: reading them is work.
     """
     copied: dict[object, float] = {}
     waits: list[Span] = []

@@ -164,7 +164,7 @@ class BubbleBench:
     ) -> None:
         rounds = min(self._options.rounds, ABLATION_ROUNDS)
         found = measure_variants(variants, self._subject, cases, rounds, room)
-        self._add(title, f"Rounds: {rounds} of each engine, by turns.\n\n{ablation_table(found, absolute=self._cuda)}")
+        self._add(title, f"Rounds: {rounds} of each, alternating.\n\n{ablation_table(found, absolute=self._cuda)}")
 
     def _pools(self) -> None:
         sizes = self._options.streams
@@ -177,7 +177,7 @@ class BubbleBench:
         found = measure_short_answers(self._subject, streams, QUEUED * streams, rounds)
         text = (
             f"{QUEUED * streams} requests handed in together to {streams} rows, "
-            f"prompts of {self._subject.prompt} tokens. Rounds: {rounds} of each engine, by turns."
+            f"prompts of {self._subject.prompt} tokens. Rounds: {rounds} of each engine, alternating."
         )
         self._add("Answers of 3 tokens", f"{text}\n\n{short_answer_table(found, absolute=self._cuda)}")
 
@@ -225,7 +225,7 @@ def _preamble(subject: Subject, options: argparse.Namespace, command: str) -> st
         f"{time.strftime('%Y-%m-%d')}, {describe(subject.device)}.\n"
         f"Model: {subject.name}, {number_type}; context about {(subject.prompt + subject.stop) // 2}, "
         f"prompts of {subject.prompt} tokens, give or take {subject.spread}; "
-        f"{options.rounds} rounds of each kind, by turns, and at most {TRACED} more that are traced.\n"
+        f"{options.rounds} rounds of each kind, alternating, and at most {TRACED} more that are traced.\n"
         f"Made by `python -m bench.bubble {command}`."
     )
 

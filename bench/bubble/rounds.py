@@ -126,7 +126,7 @@ class Rig:
 
     @property
     def tracer(self) -> Tracer:
-        """Of the engine."""
+        """The engine's tracer."""
         return self._core.tracer
 
     def run(self, requests: ListLike[Request], *, traced: bool) -> Round:

@@ -46,7 +46,7 @@ class _Image:
 
 
 class _Deaf:
-    """A sink that nobody reads."""
+    """A sink that discards everything."""
 
     def on_token(self, token: Token) -> None:
         pass

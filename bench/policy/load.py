@@ -60,7 +60,7 @@ class Group:
     ready: bool = True
 
     def best_s(self, costs: Costs) -> float:
-        """Give the seconds of a device that a request needs at least, as one of many."""
+        """Return the seconds of a device that a request needs at least, as one of many."""
         return costs.best_s(self.crops, PROMPT + (PREFIX if self.crops else 1), self.tokens, ROWS)
 
 
@@ -132,7 +132,7 @@ class World:
         self._at(self.runner.now + seconds, action)
 
     def draw_wait(self, rate: float) -> float:
-        """Give the seconds until the next of many who come independently."""
+        """Return the seconds until the next of many independent arrivals."""
         return self._random.expovariate(rate)
 
     def submit(self, group: Group, sink: "_Answer", asked: float) -> None:
@@ -217,7 +217,7 @@ class _Crops:
 
 
 class _Image:
-    """An image that is cut some time after somebody has asked for it; never without a world."""
+    """An image that is cut some time after it was requested; never without a world."""
 
     size = None
     failure = None

@@ -34,7 +34,7 @@ class Costs:
     host: Mapping[str, float] = field(default_factory=dict)
 
     def device_s(self, step: Step) -> float:
-        """Give the seconds that a step's forward pass takes."""
+        """Return the seconds that a step's forward pass takes."""
         if step.kind == "encode":
             return at(self.encode, sum(group.count for group in step.plan.groups)) / 1e3
         if step.kind == "prefill":
@@ -42,7 +42,7 @@ class Costs:
         return at(self.decode, len(step.rows)) / 1e3
 
     def best_s(self, crops: int, positions: int, tokens: int, rows: int) -> float:
-        """Give the seconds of the device that a request needs at least, if each of its launches is as full as it pays.
+        """Return the least device seconds of a request, if each of its launches is as full as it pays.
 
         Args:
             crops: Of its image.
@@ -72,7 +72,7 @@ def at(curve: Curve, size: int) -> float:
 
 
 def _least(curve: Curve) -> float:
-    """Give the least that a unit costs at the sizes of a curve."""
+    """Return the least that a unit costs at the sizes of a curve."""
     return min(cost / size for size, cost in curve)
 
 

@@ -28,7 +28,7 @@ from bench.serve.wire import Client
 
 HOST: Final = "127.0.0.1"
 SMALL, LARGE = (320, 240), 490_000
-"""Of the overhead: size in pixels, and of a body in bytes."""
+"""Images of the overhead: size in pixels, and of the body in bytes."""
 SETTLE_S = 2.0
 """Seconds of each rate that do not count: the server fills."""
 MOST_IMAGES: Final = 2048

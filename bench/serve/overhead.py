@@ -23,7 +23,7 @@ class Wait:
 
     @property
     def overhead_s(self) -> float:
-        """Of the connection, HTTP, JSON, base64, the checks, and the way to the engine and back."""
+        """Overhead of connection, HTTP, JSON, base64, checks, and the hand-over to the engine and back."""
         return self.whole_s - self.engine_s
 
 

@@ -5,7 +5,7 @@ python -m bench.serve.shares --output bench/results/serve-shares.md
 ```
 
 The shipped checkpoint on the CPU, served by `photonlite serve` with two keys. One client with one key asks for one
-answer after the other, alone and beside forty with the other key, by turns. Then captions are asked for at ten times
+answer after the other, alone and beside forty with the other key, alternately. Then captions are asked for at ten times
 the rate at which one client gets them, with a deadline that is reached.
 """
 

@@ -97,7 +97,7 @@ def _self_test(model: VisionModel) -> None:
     image = np.indices((24, 32, 3)).sum(axis=0).astype(np.uint8)
     asked = {}
     for skill, request in selftest.build(model._prompts).items():
-        salted = dataclasses.replace(request, cache_salt="photonlite self-test")  # serves nobody's request
+        salted = dataclasses.replace(request, cache_salt="photonlite self-test")  # no request may reuse it
         asked[skill] = model._session.launch(Task(salted, image, finish=None))
     for skill, handle in asked.items():
         try:

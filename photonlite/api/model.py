@@ -129,7 +129,7 @@ class VisionModel:
 
     @property
     def last_tick_s(self) -> float:
-        """Seconds since the engine's last sign of life: under one while it idles; grows for ever once it has ended."""
+        """Seconds since the engine's last sign of life: under one while it idles; keeps growing once it has ended."""
         return self._session.engine.last_tick_s
 
     def detect(

@@ -304,7 +304,7 @@ class TokenStream(Iterator[Token], AsyncIterator[Token]):
 
 
 def _cancel_dropped(handle: RequestHandle, process: int) -> None:
-    if os.getpid() == process:  # a forked process may find the handle's locks held for ever
+    if os.getpid() == process:  # a forked process may find the handle's locks held and never released
         handle.cancel()
 
 

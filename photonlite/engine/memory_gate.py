@@ -29,7 +29,7 @@ class MemoryPermit:
         self._lane = lane
 
     def resize(self, size: int) -> None:
-        """Say how many bytes the image has, now that it is decoded."""
+        """Correct the number of bytes once the image is decoded."""
         with self._lane.lock:
             if self.inside:
                 self._lane.held += size - self.size
@@ -37,7 +37,7 @@ class MemoryPermit:
         self._lane.wake()
 
     def release(self) -> None:
-        """Give the room back, or stop waiting for it; from any thread at any moment, any number of times."""
+        """Return the bytes, or stop waiting for them; any thread may call it, any number of times."""
         with self._lane.lock:
             self.released = True
             self.granted = None  # its callbacks hold an image and an engine; the permit may stay in the queue

@@ -56,7 +56,7 @@ def connect_to_parent() -> socket.socket:
 
 
 def send_ready(connection: socket.socket) -> None:
-    """Tell the parent that everything is imported; from here on nothing is written to stderr."""
+    """Report to the parent that everything is imported; from here on nothing is written to stderr."""
     _silence(2)
     send_message(connection, b"")
 

@@ -9,7 +9,7 @@ decode │ encode ─ encode ─ prefill │ decode │ encode ...
        └ a pause: the longer, the more sequences wait for each that decodes; at least one launch ┘
 ```
 
-Encoding and prefills take turns at the beginning of a pause, so that neither holds the other up for ever. A sequence
+Encoding and prefills take turns at the beginning of a pause, so that neither starves the other. A sequence
 that is not ready (its image is being cut or encoded) is passed by; one that lacks pages is not: none behind it may
 take them.
 """

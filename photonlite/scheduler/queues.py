@@ -291,7 +291,7 @@ class RunningSet:
         return ScheduledBatch("decode", tuple(rows)) if rows else None
 
     def _make_room(self, sequence: Sequence) -> bool:
-        """Give a sequence a page for its next position, if need be that of the last in rank."""
+        """Allocate a page for a sequence's next position, if need be by pre-empting the last in rank."""
         if sequence.row is None:
             return False  # just pre-empted
         while not self._cache.grow(sequence, sequence.num_computed_tokens + 1):

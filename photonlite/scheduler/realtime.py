@@ -67,7 +67,7 @@ _AHEAD_S, _AFTER_S = 4e-3, 2e-3
 """How long the device is kept idle before an expected request, which is what a short launch takes, and after it."""
 
 _SHARE = 0.25
-"""Of an interval, the largest part in which the device is kept idle ahead of a request."""
+"""Largest part of an interval for which the device is kept idle ahead of a request."""
 
 _STEADY = 0.2
 """Intervals that differ by no more than this part are a rhythm."""

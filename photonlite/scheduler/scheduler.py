@@ -93,7 +93,7 @@ class Scheduler:
         return Decision(batch, tuple(ended), tuple(dropped), self._wake_at())
 
     def abandon(self, batch: ScheduledBatch) -> None:
-        """Give back what a batch took: its launch raised."""
+        """Release what a batch took: its launch raised."""
         for group in batch.groups:
             self.encoder.fail(group.job)
         for row in batch.rows:

@@ -124,7 +124,7 @@ def test_a_deadline_that_passes_before_the_permit_skips_decoding(here: bool) -> 
 def test_a_call_whose_deadline_passed_before_its_first_step_reads_no_header() -> None:
     threads, image = Threads(), Source()
     session = make_session(FakeEngine(), threads)
-    late = session.launch(task(image=image, deadline_s=0.0))  # and nobody waits for it
+    late = session.launch(task(image=image, deadline_s=0.0))  # and its result is not awaited
     threads.work()
 
     assert (image.measured, image.prepared, session.gate.held) == (0, 0, 0)

@@ -98,7 +98,7 @@ class World:
             self.manager.release(first)
 
     def decode(self) -> None:
-        """Give one running sequence a token, or pre-empt it where pages are short."""
+        """Append a token to one running sequence, or pre-empt it where pages are short."""
         able = [one for one in self.running if one.num_tokens < one.longest]
         if not able:
             return

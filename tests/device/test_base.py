@@ -103,7 +103,7 @@ def test_a_wait_refers_to_the_mark_at_the_time_of_the_call(
     device.upload.wait(event)
     device.upload.run(lambda: log.append("upload"))
     device.upload.record(seen)
-    # If the upload waited for this mark, `seen.wait` would block for ever on the CPU.
+    # If the upload waited for this mark, `seen.wait` would block forever on the CPU.
     hold(device.compute)
     device.compute.record(event)
     release_first()

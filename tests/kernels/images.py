@@ -12,7 +12,7 @@ from photonlite.kernels.reference.vision import Filters
 
 Case = tuple[Tensor, Filters, Filters | None, int, int, Tensor, Tensor]
 Order = tuple[bool, bool]
-"""Of the whole and of the sheet, whether the pass down comes first."""
+"""Whether the vertical pass comes first, for the whole image and for the sheet."""
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:

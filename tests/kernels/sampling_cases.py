@@ -50,7 +50,7 @@ def kinds_of(variant: Variant, vocab: int) -> list[Allowed]:
 
 
 def random_case(rng: random.Random, variant: Variant, rows: int, vocab: int, dtype: torch.dtype) -> Case:
-    """Arguments of `choose` on the CPU; nobody's rows are among them, and masks that nobody writes hold rubbish."""
+    """Arguments of `choose` on the CPU; unused rows are among them, and masks that are not written hold garbage."""
     params = np.zeros((rows, PARAM_COLUMNS), np.int32)
     masks = np.full((rows, words(vocab)), -0x5A5A5A5B, np.int32)
     cache = MaskCache(vocab)

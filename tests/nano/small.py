@@ -47,7 +47,7 @@ def shipped_prompts():
 
 
 def scenes_of(labels, boxes, seed=0):
-    """Scenes that nobody has painted: labels ``[B, N]``, boxes ``[B, N, 4]``, and places and outlines at random."""
+    """Scenes that are not painted: labels ``[B, N]``, boxes ``[B, N, 4]``, and places and outlines at random."""
     generator = torch.Generator().manual_seed(seed)
     (batch, places), empty = labels.shape, torch.zeros(len(labels), 1)
 

@@ -296,7 +296,7 @@ def test_a_full_queue_drops_the_newest_job_of_the_caller_with_the_most() -> None
     assert isinstance(outcome(greedy[2]), GrammarBusyError)
     assert isinstance(outcome(again), GrammarBusyError)
     assert not any(future.done() for future in (*greedy[:2], other))
-    second = queue.add(B, B, caller="other")  # both would have as many: nobody gives way
+    second = queue.add(B, B, caller="other")  # both would have as many: neither gives way
     assert isinstance(outcome(second), GrammarBusyError)
 
 

@@ -43,7 +43,7 @@ class FakeModel:
 
     Attributes:
         asked: Questions, as they come.
-        closed: Whether somebody has closed it.
+        closed: Whether it has been closed.
     """
 
     name = "fake"

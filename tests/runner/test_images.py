@@ -101,7 +101,7 @@ def test_an_image_is_copied_by_its_first_launch_alone() -> None:
     assert torch.equal(images.cut(slot, later), one.wanted[2:])
 
 
-def test_an_image_whose_first_launch_failed_disturbs_nobody() -> None:
+def test_an_image_whose_first_launch_failed_disturbs_no_other() -> None:
     lost, sound = asked(0, SIZES[0], False), asked(2, SIZES[2], False)
     slot, images = buffers(), ImageEncoder(NO_ENCODER, SPEC, CPU, cuts=True)
     groups = [CropGroup(lost.job, 2, 2), CropGroup(sound.job, 0, 1)]
@@ -123,7 +123,7 @@ def test_a_forgotten_image_leaves_nothing_behind() -> None:
     assert (images.cut(slot, [CropGroup(one.job, 2, 2)]) == 7).all()
 
 
-def test_rehearsing_needs_no_image_of_anybody() -> None:
+def test_rehearsing_needs_no_image() -> None:
     slot = buffers()
     slot.crops.fill_(7)
 

@@ -13,7 +13,7 @@ from tests.tiny import CPU
 
 
 class Told:
-    """Of a model, only what its keys and values are like."""
+    """A model with nothing but statistics of its keys and values."""
 
     def kv_statistics(self) -> list[tuple[float, float]]:
         return [(2.0, 0.003), (31.9, 32.0)]

@@ -98,7 +98,7 @@ DIM = VOCAB + COORDINATES + 2 * SIZES
 
 
 def packed(choices: list[SamplingParams | None]) -> tuple[Tensor, Tensor]:
-    """Parameters and masks; masks that nobody writes hold rubbish."""
+    """Parameters and masks; masks that are not written hold garbage."""
     params = np.zeros((len(choices), PARAM_COLUMNS), np.int32)
     masks = np.full((len(choices), words(VOCAB)), 0x5A5A5A5A, np.int32)
     cache = MaskCache(VOCAB)

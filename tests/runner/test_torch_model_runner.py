@@ -244,7 +244,7 @@ def test_a_preempted_sequence_is_recomputed_from_its_tokens(packed: bool) -> Non
 
 
 @both
-def test_an_image_may_be_prefilled_for_nobody(packed: bool) -> None:
+def test_an_image_may_be_prefilled_without_a_token(packed: bool) -> None:
     config = tiny_config()
     rig = Rig(config, torch.float64, packed=packed)
     nobody = Story((), (), make_image(config, (1, 2)))

@@ -44,7 +44,7 @@ def test_load_does_not_wait_for_answers():
     async def answer(body, writer):
         waiting.append(body)
         if len(waiting) == 20:
-            free.set()  # only then does anybody get an answer
+            free.set()  # no answer comes before
         await free.wait()
         writer.write(BUSY if body == b"1" else OK)
 

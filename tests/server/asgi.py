@@ -92,7 +92,7 @@ class Exchange:
 
     @property
     def code(self) -> str:
-        """Of the error."""
+        """The code of the error."""
         error = self.json["error"]
         assert set(error) == {"message", "type", "code"}
         assert all(isinstance(value, str) and value for value in error.values())

@@ -39,7 +39,7 @@ class Format:
 
 
 def corpus(seed: int = 0) -> Iterator[Broken]:
-    """Give all of it, the same for the same seed."""
+    """Return all broken images, the same for the same seed."""
     chance = random.Random(seed)
     formats = valid_images()
     for form in formats:

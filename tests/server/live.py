@@ -182,7 +182,7 @@ class ServerProcess:
         return cls("-m", "tests.server.told", json.dumps(settings))
 
     def wait_for(self, text: str) -> str:
-        """Give the next line of stdout or stderr that has a text in it."""
+        """Return the next line of stdout or stderr that has a text in it."""
         while (line := self._news.get(timeout=GUARD)) is not None:
             if text in line:
                 return line

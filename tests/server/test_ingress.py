@@ -32,7 +32,7 @@ class Clock:
 
 
 def request(**headers: str) -> Request:
-    """Of a client that stays."""
+    """Return a request of a client that stays connected."""
 
     async def receive() -> Any:
         await asyncio.get_running_loop().create_future()

@@ -80,7 +80,7 @@ class Page:
         return x0, y0, x1, y1
 
     def rects(self, *selectors: str) -> list[list[float]] | None:
-        """Of the first element of each selector, read in one turn of the page; `None` as long as one is missing."""
+        """Boxes of the first element of each selector, read at once; `None` while one is missing."""
         read = """
             const found = arguments[0].map(selector => document.querySelector(selector));
             if (!found.every(Boolean)) return null;
@@ -97,7 +97,7 @@ class Page:
         return [(x0 - left) * across, (y0 - top) * down, (x1 - left) * across, (y1 - top) * down]
 
     def arguments(self) -> dict[str, Any]:
-        """Of the last call that the model got; the server itself adds settings."""
+        """Settings of the last call that the model got, without those that the server adds."""
         return {name: value for name, value in self.fake.calls[-1].arguments.items() if name != "settings"}
 
 

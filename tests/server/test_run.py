@@ -105,7 +105,7 @@ def test_the_port_is_free_again() -> None:
 
 
 class Closing:
-    """Knows whether it was closed."""
+    """Records whether it was closed."""
 
     name, skills, alive, last_tick_s = "closing", ("query",), True, 0.0
 

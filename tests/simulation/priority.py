@@ -86,7 +86,7 @@ class Priority:
         self._gave = gave
 
     def _check_kept_idle(self) -> None:
-        """Check that bulk work is not held back for ever by requests that are expected, or not ready."""
+        """Check that bulk work is not held back forever by requests that are expected, or not ready."""
         kept_until = self._simulation.scheduler.policy.kept_idle_until
         if kept_until is None or kept_until <= self._planned_at or not self._bulk_waited:
             return

@@ -11,7 +11,7 @@ METRICS = Metrics(output_tokens=7)
 
 
 class FakePrompts:
-    """Knows words by their length; ids from 20 on are words, those below vanish."""
+    """Encodes words by their length; ids from 20 on are words, those below vanish."""
 
     skills = ("caption", "query", "detect", "point", "segment")
     vocabulary = Vocabulary(0, 3, 5, 6, ground_start=7, ground_end=9, any_id_continues=False)

@@ -1,4 +1,4 @@
-"""A checkpoint that computes NaN is found out before anybody asks: one part of it at a time."""
+"""A checkpoint that computes NaN is found before the first request: one part of it at a time."""
 
 import threading
 from pathlib import Path

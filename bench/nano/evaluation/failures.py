@@ -39,7 +39,7 @@ COLOURS: dict[Role, str] = {
     "wrong": "#ff2d55",
     "reference": "#c04dff",
 }
-"""Of the truth: found or missed. Of an answer: right or wrong. Of the request: its reference."""
+"""Colours: objects found or missed, answers right or wrong, references of the request."""
 
 
 @dataclass(frozen=True)

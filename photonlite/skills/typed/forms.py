@@ -31,7 +31,7 @@ from photonlite.grammar.spec import GrammarSpec
 MAX_SCHEMA_CHARACTERS = 1_000_000
 MAX_CHOICE_CHARACTERS = 1_000
 MAX_CHOICES_CHARACTERS = 200_000
-"""Of all choices together: their tree takes a second and a hundred megabytes."""
+"""Limit of all choices together: their tree takes a second and a hundred megabytes."""
 
 _UNUSABLE = (PydanticUndefinedAnnotation, CoreSchemaError)
 

@@ -92,7 +92,7 @@ class Actions:
 
     @staticmethod
     def hold(text: str, pieces: Any, ids: Any) -> Any:
-        """Keep a named pipe open: whoever reads it sees when this process ends."""
+        """Keep a named pipe open: its reader sees when this process ends."""
         return os.open(text, os.O_WRONLY)
 
     @staticmethod

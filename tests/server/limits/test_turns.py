@@ -44,7 +44,7 @@ def inside(turns: list[Turn]) -> list[Turn]:
 
 
 def oldest(*asked: list[Turn]) -> Turn:
-    """Of those inside, the one that went in first."""
+    """The request inside that was admitted first."""
     return min((turn for listed in asked for turn in inside(listed)), key=lambda turn: turn.begun)
 
 

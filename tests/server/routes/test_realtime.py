@@ -60,7 +60,7 @@ class Client:
         return self.hear()
 
     def code(self) -> tuple[int | None, str]:
-        """Of the error that comes next: its frame and its code."""
+        """Frame and code of the next error."""
         message = self.hear()
         assert message["type"] == "error"
         assert set(message["error"]) == {"message", "type", "code"}

@@ -33,7 +33,7 @@ UPGRADE = (
 
 
 class Endless:
-    """Routes that answer shortly, or send until nobody takes it any more."""
+    """Routes that answer shortly, or send until the client has gone."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -56,7 +56,7 @@ class Endless:
         try:
             while True:
                 yield bytes(65536)
-                await asyncio.sleep(0)  # uvicorn swallows what is sent to nobody, without ever giving way
+                await asyncio.sleep(0)  # uvicorn drops what is sent to a closed connection without yielding
         finally:
             self.ended.set()
 

@@ -15,7 +15,7 @@ HEAD = "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n"
 
 
 class Writer:
-    """Of a connection, as far as it is used."""
+    """The part of a connection that is used."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -31,7 +31,7 @@ class Writer:
 
 
 class Host:
-    """Answers whoever connects with the same bytes."""
+    """Answers every connection with the same bytes."""
 
     def __init__(self, answer: bytes, addresses: list[str] | None = None, *, stays: bool = False) -> None:
         self.addresses = ["93.184.216.34"] if addresses is None else addresses

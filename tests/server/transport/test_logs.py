@@ -54,7 +54,7 @@ def test_logging_is_restored_afterwards() -> None:
 
 
 class Stuck(io.StringIO):
-    """A pipe that nobody reads, until it is opened."""
+    """A pipe without a reader until it is opened."""
 
     def __init__(self) -> None:
         super().__init__()

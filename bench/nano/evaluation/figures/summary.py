@@ -42,7 +42,7 @@ def summarize(records: Sequence[SceneRecord]) -> Figures:
 def format_table(figures: Mapping[str, Any]) -> str:
     """Lay figures out as lines of text: the headline with its targets, then each skill.
 
-    Of a skill single numbers come first, then one small table a breakdown.
+    Single numbers of a skill come first, then one small table for each breakdown.
     """
     lines = [f"{figures['scenes']} scenes", "", _HEADINGS, *map(_headline, figures["headline"])]
     for skill, values in figures.items():

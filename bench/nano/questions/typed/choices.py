@@ -19,7 +19,7 @@ from bench.nano.scenes.batched.compose import Scenes
 from bench.nano.scenes.batched.painting import constant
 
 PROPERTIES = 4
-"""Of an object at most."""
+"""Most properties of an object."""
 _LISTED_PROPERTIES = 3
 _LARGER = math.log(typed.CLEARLY_LARGEST)  # between logarithms of areas
 

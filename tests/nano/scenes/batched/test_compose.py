@@ -128,7 +128,7 @@ def test_what_is_covered_has_no_label_and_no_box(steady, monkeypatch):
 
 
 def test_a_sliver_is_not_asked_for(steady, monkeypatch):
-    # One column of 6 pixels is left of the first: fewer than anybody would call visible.
+    # One column of 6 pixels is left of the first: too few to count as visible.
     scene = compose_of([(0, 0.493, 0.5, 0.04, 0.0, 1.0), (1, 0.5, 0.5, 0.04, 0.0, 1.0)], monkeypatch)
     assert int((shows(scene.pixels) == 0).sum()) > 0
     assert scene.labels[0, :2].tolist() == [-1, 1]
