@@ -85,7 +85,7 @@ def _short(pairs: Iterable[tuple[str, str]], encode: Encode) -> Iterator[tuple[s
             yield pair
 
 
-NUMBERS = 32
+NUMBERS = 64
 
 
 class Answers:

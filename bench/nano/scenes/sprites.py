@@ -1,4 +1,4 @@
-"""Objects as images: emoji drawn once with Noto Color Emoji, and a sheet for machines without the font."""
+"""Objects as images: emoji drawn once with Noto Color Emoji, and a sheet for machines without fonts."""
 
 import math
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from bench.nano import ROOT
+from bench.nano.scenes.distractors import COUNT, draw_distractors
 from bench.nano.scenes.objects import SceneObject, load_objects
 
 FONT = Path("/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf")
@@ -50,8 +51,8 @@ def _render(item: SceneObject, font: ImageFont.FreeTypeFont, size: int) -> Sprit
 
 
 def save_sheet(path: Path = SHEET, size: int = 128) -> None:
-    """Draw all objects and write them as one square-ish PNG, row by row in class order."""
-    sprites = render_sprites(load_objects(), size)
+    """Draw all objects and distractors and write them as one square-ish PNG, row by row, objects in class order."""
+    sprites = np.concatenate((render_sprites(load_objects(), size), draw_distractors(size)))
     columns = math.isqrt(len(sprites) - 1) + 1
     rows = -(-len(sprites) // columns)
     sheet = np.zeros((rows * columns, size, size, 4), np.uint8)
@@ -61,13 +62,14 @@ def save_sheet(path: Path = SHEET, size: int = 128) -> None:
     Image.fromarray(pixels).save(path, optimize=True)
 
 
-def load_sheet(path: Path = SHEET, size: int = 128) -> Sprites:
-    """Read `save_sheet`'s file back; the result equals `render_sprites(load_objects(), size)`."""
+def load_sheet(path: Path = SHEET, size: int = 128) -> tuple[Sprites, Sprites]:
+    """Read `save_sheet`'s file back: what `render_sprites(load_objects(), size)` and `draw_distractors(size)` drew."""
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} is missing: `python -m bench.nano.scenes.sprites` draws it where {FONT.name} is"
         )
-    count = len(load_objects())
+    objects = len(load_objects())
+    count = objects + COUNT
     columns = math.isqrt(count - 1) + 1
     rows = -(-count // columns)
     with Image.open(path) as image:
@@ -76,9 +78,8 @@ def load_sheet(path: Path = SHEET, size: int = 128) -> Sprites:
         raise ValueError(
             f"{path} is {pixels.shape}, not {rows}x{columns} sprites of {size}; make it anew with save_sheet"
         )
-    return np.ascontiguousarray(
-        pixels.reshape(rows, size, columns, size, 4).swapaxes(1, 2).reshape(-1, size, size, 4)[:count]
-    )
+    sprites = pixels.reshape(rows, size, columns, size, 4).swapaxes(1, 2).reshape(-1, size, size, 4)
+    return sprites[:objects].copy(), sprites[objects:count].copy()
 
 
 if __name__ == "__main__":

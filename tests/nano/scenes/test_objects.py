@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from bench.nano.scenes.distractors import draw_distractors
 from bench.nano.scenes.english import article, join_list, pluralize
 from bench.nano.scenes.objects import OBJECTS_JSON, index_of, load_objects, parse_objects, to_json
 from bench.nano.scenes.sprites import FONT, load_sheet, render_sprites, save_sheet
@@ -140,6 +141,8 @@ def test_no_two_objects_are_the_same_image():
 @needs_font
 def test_sheet_gives_the_sprites_back(tmp_path):
     save_sheet(tmp_path / "sheet.png", size=32)
-    np.testing.assert_array_equal(load_sheet(tmp_path / "sheet.png", size=32), render_sprites(load_objects(), size=32))
+    objects, distractors = load_sheet(tmp_path / "sheet.png", size=32)
+    np.testing.assert_array_equal(objects, render_sprites(load_objects(), size=32))
+    np.testing.assert_array_equal(distractors, draw_distractors(32))
     with pytest.raises(ValueError, match="make it anew"):
         load_sheet(tmp_path / "sheet.png", size=64)

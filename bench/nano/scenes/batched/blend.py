@@ -54,6 +54,8 @@ def reference_blend(canvas: Tensor, texels: Tensor, objects: Objects) -> tuple[T
     out = canvas.float()
     shift = (objects.drop * side)[..., None]
     for n in range(objects.label.shape[1]):
+        if not bool((objects.label[:, n] >= 0).any()):
+            continue
         present = (objects.label[:, n] >= 0)[:, None, None]
         kind = objects.label[:, n].clamp(min=0)
         m = objects.transform[:, n, :, :, None, None]

@@ -75,10 +75,11 @@ def find_spots(owner: Tensor, labels: Tensor, boxes: Tensor, points: Tensor) -> 
     return torch.where((hit.any(-1) & (labels >= 0))[..., None], tries.gather(2, first)[..., 0, :], points)
 
 
-def find_free(owner: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a random place of the background [B, 2], and whether a few tries hit one, bool [B]."""
+def find_free(owner: Tensor, things: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a random place [B, 2] that shows none of `things`, bool [B, N], and whether a few tries hit one [B]."""
     tries = torch.rand(len(owner), _FREE_TRIES, 2, device=owner.device)
-    hit = _own(owner, tries[..., 0], tries[..., 1]) < 0
+    own = _own(owner, tries[..., 0], tries[..., 1]).long()
+    hit = (own < 0) | ~things.gather(1, own.clamp(min=0))
     first = hit.int().argmax(1)[:, None, None].expand(-1, 1, 2)
     return tries.gather(1, first)[:, 0], hit.any(1)
 

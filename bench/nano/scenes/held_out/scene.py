@@ -11,18 +11,28 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from contourpy import LineType, contour_generator
 from PIL import Image, ImageFilter
 
+from bench.nano.scenes.held_out.arrangement import Arrangement
 from bench.nano.scenes.held_out.backgrounds import HELD_OUT_BACKGROUNDS, TRAINED_BACKGROUNDS, paint_background
+from bench.nano.scenes.held_out.clutter import draw_clutter, sprinkle
 from bench.nano.scenes.objects import SceneObject
 from bench.nano.scenes.sprites import Sprites
+from photonlite.results.rings import signed_area
 
-MAX_OBJECTS = 10
+CROWDS = ((10, 0.5), (25, 0.25), (50, 0.25))  # most objects of a crowd, and the share of such scenes
+MAX_KINDS = 10
 MIN_SIDE, MAX_SIDE = 160, 1600  # of an image, pixels
-MIN_SHARE, MAX_SHARE = 0.08, 0.45  # of the image's short side
-MIN_PIXELS = 24
+MIN_SHARE, MAX_SHARE = 0.04, 0.9  # of the image's short side
+MIN_PIXELS = 16
 MAX_OVERLAP = 0.3
+MAX_HEAPED_OVERLAP = 0.5
 MAX_ANGLE = 25.0
+_ANY_ANGLE = 0.2  # of the scenes turn objects by any angle
+_CLUTTERED = 0.4  # of the scenes hold words and drawings
+_LEAST_VISIBLE = 0.25  # of each object's pixels
+_FILL = 1.2  # longer side at most, times the root of the number of objects
 
 # Of an object, at least this share of pixels must differ this much (of 255) from what is behind, or it cannot be seen.
 _MIN_CONTRAST, _MIN_DISTINCT = 20, 0.5
@@ -30,8 +40,9 @@ _TRIES = 40
 _SHRINKS = 4
 _COLOUR_WORDS = frozenset(["red", "orange", "yellow", "green", "blue", "purple", "brown", "black", "white"])
 
-
 Box = tuple[float, float, float, float]
+Outline = npt.NDArray[np.float64]
+"""Vertices x and y, [n, 2]."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +60,37 @@ class Canvas:
     image: Image.Image  # RGB
     owner: npt.NDArray[np.int8]  # Int8 [height, width], -1 where nothing was pasted
     items: list[tuple[int, Image.Image, int, int]]  # What was pasted so far: class index, tile, left, top
+    clutter: int = 0  # How many things were pasted that are no objects
 
     @classmethod
     def on(cls, background: Image.Image) -> "Canvas":
         return cls(background, np.full((background.height, background.width), -1, np.int8), [])
 
-    def paste(self, index: int, tile: Image.Image, left: int, top: int) -> None:
-        """Paint a straight RGBA tile with its upper left corner at (left, top), wholly inside the image."""
+    def paste(self, index: int | None, tile: Image.Image, left: int, top: int) -> None:
+        """Paint a straight RGBA tile with its upper left corner at (left, top), wholly inside the image; None for what
+        is no object.
+        """
         alpha = tile.getchannel("A")
         self.image.paste(tile.convert("RGB"), (left, top), alpha)
         region = self.owner[top : top + tile.height, left : left + tile.width]
-        region[np.asarray(alpha) > 127] = len(self.items)
-        self.items.append((index, tile, left, top))
+        region[np.asarray(alpha) > 127] = -1 if index is None else len(self.items)
+        if index is None:
+            self.clutter += 1
+        else:
+            self.items.append((index, tile, left, top))
+
+    def leaves_all_visible(self, tile: Image.Image, left: int, top: int) -> bool:
+        """Whether enough of each object would stay visible under a tile."""
+        region = self.owner[top : top + tile.height, left : left + tile.width]
+        for place in np.unique(region[np.asarray(tile.getchannel("A")) > 127]):
+            if place >= 0:
+                _, below, x, y = self.items[place]
+                seen = self.owner[y : y + below.height, x : x + below.width] == place
+                hidden = (region == place) & (np.asarray(tile.getchannel("A")) > 127)
+                whole = (np.asarray(below.getchannel("A")) > 127).sum()
+                if seen.sum() - hidden.sum() < _LEAST_VISIBLE * whole:
+                    return False
+        return True
 
     def placed(self) -> tuple[PlacedObject, ...]:
         """Measure what of each object can be seen."""
@@ -111,6 +141,25 @@ class Scene:
     background: str  # A key of `BACKGROUNDS`
     jpeg: bytes  # The image's file
     owner: npt.NDArray[np.int8]  # Which of `objects` each pixel shows, -1 for the background; int8 [height, width]
+    tiles: tuple[tuple[Image.Image, int, int], ...] = ()  # Of each object: straight RGBA, left, top
+    arrangement: str = "free"  # One of `arrangement.ARRANGEMENTS`
+    turned: bool = False  # Whether objects are turned by any angle
+    cluttered: bool = False  # Whether there are words and drawings
+
+    def silhouette(self, place: int) -> list[Outline]:
+        """Return closed lines around `objects[place]` as far as its visible box goes, in pixels.
+
+        They go over what covers the object and over its holes.
+        """
+        tile, left, top = self.tiles[place]
+        height, width = self.owner.shape
+        sides = (width, height, width, height)
+        x0, y0, x1, y1 = (round(edge * side) for edge, side in zip(self.objects[place].box, sides, strict=True))
+        alpha = np.pad(np.asarray(tile.getchannel("A"), np.float64)[y0 - top : y1 - top, x0 - left : x1 - left], 1)
+        lines = contour_generator(z=alpha, line_type=LineType.Separate).lines(127.5)
+        # Outer lines run one way and holes the other.
+        closed = [np.asarray(line)[:-1] + np.array([x0 - 0.5, y0 - 0.5]) for line in lines]
+        return [line for line in closed if signed_area([(x, y) for x, y in line.tolist()]) > 0]
 
     def mask(self, place: int) -> npt.NDArray[np.bool_]:
         """Return the visible pixels of `objects[place]`, bool [height, width]."""
@@ -134,7 +183,7 @@ def make_scene(
         sprites: Their sprites, straight RGBA, uint8 [n, s, s, 4].
         background: A key of `BACKGROUNDS`; by default a held-out kind in half of the scenes.
         size: Width and height in pixels.
-        count: Number of objects, by default 1 to 10; fewer are placed where no more fit.
+        count: Number of objects, by default 1 to 50; fewer are placed where no more fit.
     """
     if len(objects) != len(sprites):
         raise ValueError(f"{len(objects)} objects, but {len(sprites)} sprites")
@@ -142,18 +191,26 @@ def make_scene(
     width, height = size or _picture_size(rng)
     kind = background or _background_kind(rng)
     canvas = Canvas.on(Image.fromarray(paint_background(kind, rng, width, height)))
-    layout = _Layout(width, height)
-    wanted = count or int(rng.integers(1, MAX_OBJECTS + 1))
-    for index in _kinds(rng, len(objects), wanted):
+    wanted = count or _crowd(rng)
+    layout = _Layout(width, height, Arrangement.drawn(rng, wanted, width, height))
+    turned, cluttered = bool(rng.random() < _ANY_ANGLE), bool(rng.random() < _CLUTTERED)
+    most = 180.0 if turned else MAX_ANGLE * float(rng.random() < 0.8)
+    if cluttered:
+        sprinkle(rng, canvas.image)
+    for place, index in enumerate(_kinds(rng, len(objects), wanted)):
         steady = not _COLOUR_WORDS.isdisjoint(objects[index].name.split())
-        _add(rng, canvas, layout, index, _jitter(rng, sprites[index], steady))
+        _add(rng, canvas, layout, place, index, _jitter(rng, sprites[index], steady), most)
+        if cluttered and rng.random() < 3 / wanted:
+            _add(rng, canvas, layout, None, None, draw_clutter(rng), most / 2)
     while not canvas.items:  # nothing stood out against this background: try other kinds
         index = int(rng.integers(len(objects)))
-        _add(rng, canvas, layout, index, sprites[index])
+        _add(rng, canvas, layout, None, index, sprites[index], most)
     jpeg = _photograph(rng, canvas.image)
     with Image.open(io.BytesIO(jpeg)) as file:
         image = file.convert("RGB")
-    return Scene(image, canvas.placed(), kind, jpeg, canvas.owner)
+    tiles = tuple((tile, left, top) for _, tile, left, top in canvas.items)
+    shown = layout.arrangement.name, turned, bool(canvas.clutter)
+    return Scene(image, canvas.placed(), kind, jpeg, canvas.owner, tiles, *shown)
 
 
 def _picture_size(rng: np.random.Generator) -> tuple[int, int]:
@@ -170,9 +227,18 @@ def _background_kind(rng: np.random.Generator) -> str:
     return kinds[rng.integers(len(kinds))]
 
 
+def _crowd(rng: np.random.Generator) -> int:
+    """Choose how many objects there are."""
+    crowd = int(rng.choice(len(CROWDS), p=[share for _, share in CROWDS]))
+    return int(rng.integers(CROWDS[crowd - 1][0] + 1 if crowd else 1, CROWDS[crowd][0] + 1))
+
+
 def _kinds(rng: np.random.Generator, classes: int, count: int) -> list[int]:
-    """Choose a class for each object; about half of the scenes repeat one or two of them."""
-    distinct = rng.choice(classes, min(count, classes), replace=False).tolist()
+    """Choose a class for each object; about half of the scenes repeat one or two of them, and all crowds do."""
+    distinct = rng.choice(classes, min(count, MAX_KINDS, classes), replace=False).tolist()
+    if count > MAX_KINDS:
+        odds = rng.dirichlet(np.full(len(distinct), rng.choice([0.15, 0.5, 3.0])))
+        return [int(index) for index in rng.choice(distinct, count, p=odds)]
     if count == 1 or rng.random() > 0.62:
         return [int(index) for index in distinct]
     repeated = distinct[: 1 if rng.random() < 0.7 else 2]
@@ -184,8 +250,9 @@ def _kinds(rng: np.random.Generator, classes: int, count: int) -> list[int]:
 class _Layout:
     """Finds free places; keeps the boxes (left, top, right, bottom in pixels) that are taken."""
 
-    def __init__(self, width: int, height: int) -> None:
-        self.width, self.height = width, height
+    def __init__(self, width: int, height: int, arrangement: Arrangement) -> None:
+        self.width, self.height, self.arrangement = width, height, arrangement
+        self.limit = MAX_HEAPED_OVERLAP if arrangement.name == "heap" else MAX_OVERLAP
         self.boxes = np.zeros((0, 4))
         self.covered = np.zeros(0)  # share of each box that later boxes cover
 
@@ -193,14 +260,25 @@ class _Layout:
         return math.ceil(max(MIN_PIXELS, MIN_SHARE * min(self.width, self.height))) + 2
 
     def largest(self) -> int:
-        return max(self.smallest(), math.floor(MAX_SHARE * min(self.width, self.height)) - 1)
+        share = min(MAX_SHARE, _FILL / math.sqrt(self.arrangement.count))
+        return max(self.smallest(), math.floor(share * min(self.width, self.height)) - 1)
+
+    def draw_side(self, rng: np.random.Generator) -> float:
+        """Choose a longer side: half of them evenly, half by ratio: small ones are neither rare nor the rule."""
+        smallest, largest = self.smallest(), self.largest()
+        if self.arrangement.pitch:
+            return float(np.clip(self.arrangement.pitch * rng.uniform(0.6, 0.95), smallest, largest))
+        share = rng.random()
+        return (
+            smallest + share * (largest - smallest) if rng.random() < 0.5 else smallest * (largest / smallest) ** share
+        )
 
     def fits(self, box: npt.NDArray[np.float64]) -> bool:
         """Whether a box overlaps no other too much, and leaves enough of each uncovered."""
         cover = self._cover(box)
         area = np.prod(self.boxes[:, 2:] - self.boxes[:, :2], axis=1)
         smaller = np.minimum(area, (box[2] - box[0]) * (box[3] - box[1]))
-        return bool(np.all(cover <= MAX_OVERLAP * smaller) and np.all(self.covered + cover / area <= MAX_OVERLAP))
+        return bool(np.all(cover <= self.limit * smaller) and np.all(self.covered + cover / area <= self.limit))
 
     def take(self, box: npt.NDArray[np.float64]) -> None:
         area = np.prod(self.boxes[:, 2:] - self.boxes[:, :2], axis=1)
@@ -213,24 +291,37 @@ class _Layout:
         return shared
 
 
-def _add(rng: np.random.Generator, canvas: Canvas, layout: _Layout, index: int, sprite: Sprites) -> None:
-    """Place one object where it fits and stands out, smaller and smaller; leave it out where it never does."""
-    smallest, largest = layout.smallest(), layout.largest()
-    share = rng.random()
-    # Half of the sizes are drawn evenly, half by ratio: small objects are neither rare nor the rule.
-    side = smallest + share * (largest - smallest) if rng.random() < 0.5 else smallest * (largest / smallest) ** share
-    angle = rng.uniform(-MAX_ANGLE, MAX_ANGLE) if rng.random() < 0.8 else 0.0
-    mirror = bool(rng.random() < 0.5)
+def _add(
+    rng: np.random.Generator,
+    canvas: Canvas,
+    layout: _Layout,
+    place: int | None,
+    index: int | None,
+    sprite: Sprites,
+    most: float,
+) -> None:
+    """Place one thing, turned by up to `most` degrees, where it fits and stands out, smaller and smaller; leave it out
+    where it never does. `place`: of the arrangement, None for anywhere; `index`: its class, None for clutter.
+    """
+    side, angle, mirror = (
+        layout.draw_side(rng),
+        rng.uniform(-most, most),
+        index is not None and bool(rng.random() < 0.5),
+    )
     for _ in range(_SHRINKS):
         tile = make_tile(sprite, round(side), angle, mirror)
-        spots = rng.random((_TRIES, 2)) * (layout.width - tile.width, layout.height - tile.height)
-        for left, top in spots.astype(int).tolist():
-            box = np.array([left, top, left + tile.width, top + tile.height], np.float64)
-            if layout.fits(box) and _distinct(canvas.image, tile, left, top) >= _MIN_DISTINCT:
-                layout.take(box)
-                canvas.paste(index, tile, left, top)
-                return
-        side = max(smallest, side * 0.65)
+        if tile.width < layout.width and tile.height < layout.height:
+            for left, top in layout.arrangement.corners(rng, place, tile.width, tile.height, _TRIES):
+                box = np.array([left, top, left + tile.width, top + tile.height], np.float64)
+                if (
+                    layout.fits(box)
+                    and _distinct(canvas.image, tile, left, top) >= _MIN_DISTINCT
+                    and canvas.leaves_all_visible(tile, left, top)
+                ):
+                    layout.take(box)
+                    canvas.paste(index, tile, left, top)
+                    return
+        side = max(layout.smallest(), side * 0.65)
 
 
 def _distinct(image: Image.Image, tile: Image.Image, left: int, top: int) -> float:

@@ -7,7 +7,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 
 from bench.nano.scenes.batched import bank, bank_kernel, blend, blend_kernel
-from bench.nano.scenes.batched.compose import Composer, Difficulty
+from bench.nano.scenes.batched.compose import Composer
+from bench.nano.scenes.batched.layouts import Difficulty
 from tests.nano.small import squares
 
 CPU = torch.device("cpu")
@@ -36,7 +37,7 @@ def main() -> None:
         torch.testing.assert_close(canvas.float(), expected, atol=2e-3, rtol=0)
         assert (owners != owner).float().mean() < 1e-3
         assert (owner >= 0).any()
-        seen, wanted = blend.VisibleExtent(*tallies), blend.measure(owners, owners.new_zeros(10).numel())
+        seen, wanted = blend.VisibleExtent(*tallies), blend.measure(owners, objects.label.shape[1])
         for name, one, other in zip(blend.VisibleExtent._fields, seen, wanted, strict=True):
             assert torch.equal(one, other), (size, name)
         entry = torch.randint(3, (4, 2))

@@ -84,3 +84,16 @@ def test_colours_do_not_darken_at_soft_edges():
 def test_an_empty_sprite_is_an_error():
     with pytest.raises(ValueError, match="no visible pixel"):
         make_tile(np.zeros((8, 8, 4), np.uint8), 24, 0, False)
+
+
+def test_what_would_hide_most_of_an_object_is_seen_before_it_is_pasted(canvas):
+    thin = np.zeros((20, 20, 4), np.uint8)
+    thin[:, 8:12] = 255
+    canvas.paste(3, Image.fromarray(thin), 10, 10)
+    wide = tile(20, 14)
+    assert not canvas.leaves_all_visible(tile(20, 16), 5, 10)  # a fifth of it would be left
+    assert canvas.leaves_all_visible(wide, 5, 10)
+    assert canvas.leaves_all_visible(tile(6, 20), 10, 10)  # nothing of it but of its box
+    canvas.paste(None, tile(20, 8), 5, 22)
+    assert not canvas.leaves_all_visible(wide, 5, 10)  # both together hide it
+    assert (canvas.clutter, len(canvas.placed())) == (1, 1)
