@@ -3,11 +3,13 @@
 import torch
 from torch import Tensor
 
+from bench.nano.questions import mix
 from bench.nano.questions.choices import reading_order
-from bench.nano.questions.layout import NONE, arange, masked, padded
+from bench.nano.questions.layout import NONE, Part, arange, masked, padded
 from bench.nano.questions.names import NUMBERS, Encode
 from bench.nano.questions.text import language
 from bench.nano.scenes.batched.compose import Scenes
+from bench.nano.scenes.batched.layouts import MAX_KINDS
 from bench.nano.scenes.objects import load_objects
 
 SHORT, NORMAL, LONG = range(3)
@@ -27,8 +29,8 @@ class Captions:
         self._opening, self._stop = padded([encode("A picture of")], device), padded([encode(".")], device, 1)
         self._at, self._everywhere = padded([encode(" at the")], device), padded([encode(" everywhere")], device)
 
-    def __call__(self, scenes: Scenes, style: Tensor, room: int) -> tuple[Tensor, Tensor]:
-        """Describe scenes in a style (SHORT, NORMAL or LONG), [B]. Returns styles as written and ids with gaps."""
+    def __call__(self, scenes: Scenes, style: Tensor, room: int) -> tuple[Tensor, Part]:
+        """Describe scenes in a style (SHORT, NORMAL or LONG), [B]. Returns styles as written, and ids with gaps."""
         kinds, count = _kinds(scenes)
         sentence = style != SHORT
         opening = masked(sentence[:, None], self._opening)
@@ -38,7 +40,17 @@ class Captions:
         located = self._locations(scenes, kinds, count)
         fits = (listing != NONE).sum(1) + (located != NONE).sum(1) <= room
         style = torch.where(fits, style, style.clamp(max=NORMAL))
-        return style, torch.cat((listing, masked((style == LONG)[:, None], located)), 1)
+        ids = torch.cat((listing, masked((style == LONG)[:, None], located)), 1)
+        return style, Part(ids, weight=self._weights(kinds.shape[1]))
+
+    def _weights(self, kinds: int) -> tuple[float, ...]:
+        """How much each column counts: what follows from the words before it, little."""
+        names, subjects = self._names.shape[-1], self._subjects.shape[-1]
+        item = (mix.JOIN_WEIGHT, mix.PHRASE_WEIGHT, mix.COUNTED_WEIGHT, *names * [mix.NAMED_WEIGHT])
+        listing = (*self._opening.shape[1] * [mix.PHRASE_WEIGHT], *kinds * item, mix.JOIN_WEIGHT, mix.JOIN_WEIGHT)
+        zones = language.MAX_ZONES * (1 + self._zones.shape[1]) + self._everywhere.shape[1] + 1
+        words = (subjects + self._at.shape[1]) * [mix.PHRASE_WEIGHT]
+        return (*listing, *min(kinds, language.MAX_LOCATED_KINDS) * (*words, *zones * [1.0]))
 
     def longest_listing(self, places: int) -> int:
         """Most tokens of a caption of a scene of so many places that says not where things are."""
@@ -88,12 +100,13 @@ class Captions:
 
 
 def _kinds(scenes: Scenes) -> tuple[Tensor, Tensor]:
-    """Kinds in reading order of their first instance, [B, N], NONE past the last, and how many of each."""
+    """Kinds in reading order of their first instance, [B, MAX_KINDS], NONE past the last, and how many of each."""
     order = reading_order(scenes.boxes, scenes.labels >= 0)
     labels = scenes.labels.gather(1, order)
     same = (labels[:, :, None] == labels[:, None, :]) & (labels >= 0)[:, :, None]
     first = (~same.tril(-1).any(2)) & (labels >= 0)
     order = (~first).int().argsort(dim=1, stable=True)
+    order = order[:, :MAX_KINDS]
     return masked(first, labels).gather(1, order), same.sum(2).gather(1, order)
 
 

@@ -89,8 +89,8 @@ class GroundingMaker:
         length = mix.LENGTHS["objects"]
         return slots(join_parts(parts, length), [length] * len(kind))
 
-    def outline(self, scenes: Scenes) -> Questions:
-        """Ask for the outline of one instance: the largest of its kind, or one that is marked."""
+    def outline(self, scenes: Scenes, length: int) -> Questions:
+        """Ask in so many tokens for the outline of one instance: the largest of its kind, or one that is marked."""
         labels, device = scenes.labels, scenes.labels.device
         batch, scene = len(labels), arange(len(labels), device)
         drawn, clear = (labels >= 0) & (scenes.vertices > 0), distinct(scenes)
@@ -110,7 +110,7 @@ class GroundingMaker:
                 *self._path(scenes, instance, absent),
                 Part(token(BOS, phrase), weight=1.0),
             ],
-            mix.LENGTHS["outline"],
+            length,
         )
 
     def reasoning(self, scenes: Scenes, queries: Queries) -> Questions:
@@ -135,7 +135,7 @@ class GroundingMaker:
                 Part(torch.cat((end, token(ANSWER, words), answers.ids[queries.answer]), 1), weight=1.0),
                 Part(token(BOS, words), weight=1.0),
             ],
-            mix.LENGTHS["outline"],
+            mix.LENGTHS["thought"],
         )
 
     def _phrase(self, kind: Tensor) -> Tensor:

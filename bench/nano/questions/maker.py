@@ -31,9 +31,12 @@ from bench.nano.questions.layout import (
 )
 from bench.nano.questions.names import Answers, Names
 from bench.nano.questions.queries import Queries, QueryMaker
+from bench.nano.questions.typed import named
 from bench.nano.questions.typed.maker import TypedMaker
+from bench.nano.questions.typed.named import NamedMaker
 from bench.nano.questions.wording import Wording
-from bench.nano.scenes.batched.compose import MAX_OBJECTS, Scenes
+from bench.nano.scenes.batched.compose import Scenes
+from bench.nano.scenes.batched.layouts import MAX_KINDS, MAX_OBJECTS
 from bench.nano.scenes.objects import load_objects
 
 MAX_VERTICES = 32
@@ -73,6 +76,7 @@ class QuestionMaker:
         self._grounding = GroundingMaker(vocabulary, device)
         self._typed = TypedMaker(vocabulary, device)
         self._captions = Captions(self.encode, device)
+        self._named = NamedMaker(vocabulary, self._captions, random.Random(seed + 1), device)
         self._query = padded([self.prompts["query"]["prefix"]], device)
         self._caption_prompts = padded([self.prompts["caption"][length] for length in _CAPTION_LENGTHS], device)
         self._check_room()
@@ -82,14 +86,17 @@ class QuestionMaker:
         kinds, relations = self._kinds.asked(labels, _OBJECT_SLOTS + len(mix.QUERIES) + 1), relate(scenes)
         queries = self._queries(scenes, relations, kinds[_OBJECT_SLOTS:-1])
         spoken = len(_SHORT_SLOTS) * batch
-        reasoning = self._grounding.reasoning(scenes, queries.rows(slice(spoken, None)))
-        outline = select_rows(
-            self._grounding.outline(scenes), reasoning, chance(mix.OUTLINE_SHARE, (batch,), labels.device)
+        thought = select_rows(
+            self._grounding.reasoning(scenes, queries.rows(slice(spoken, None))),
+            self._grounding.outline(scenes, mix.LENGTHS["thought"]),
+            chance(mix.THOUGHT_SHARE, (batch,), labels.device),
         )
         return [
             *self._grounding.objects(scenes, kinds[:_OBJECT_SLOTS]),
             self._typed(scenes, relations, kinds[-1]),
-            outline,
+            self._named(scenes, relations, self._kinds.asked(labels, 1 + named.CELLS)),
+            self._grounding.outline(scenes, mix.LENGTHS["outline"]),
+            thought,
             *self._short(queries.rows(slice(spoken))),
             self._text(scenes),
         ]
@@ -127,7 +134,7 @@ class QuestionMaker:
         parts = [
             Part(masked(~listing, self._caption_prompts[style])),
             Part(masked(listing, asked)),
-            Part(caption, weight=1.0),
+            caption,
             Part(token(BOS, question), weight=1.0),
         ]
         return join_parts(parts, mix.LENGTHS["text"])
@@ -140,9 +147,11 @@ class QuestionMaker:
         needed = [
             ("detect", grounded["detect"], "objects"),
             ("segment", grounded["segment"], "outline"),
-            ("reasoning", grounded["reasoning"], "outline"),
+            ("segment", grounded["segment"], "thought"),
+            ("reasoning", grounded["reasoning"], "thought"),
             ("typed", self._typed.longest(), "typed"),
-            ("list", ends + self._wording.longest("list") + self._captions.longest_listing(MAX_OBJECTS), "text"),
+            ("named", self._named.longest(), "named"),
+            ("list", ends + self._wording.longest("list") + self._captions.longest_listing(MAX_KINDS), "text"),
         ]
         for slot in _SHORT_SLOTS:
             needed += [(question, ends + self._queries.longest(question), slot) for question in mix.QUERIES[slot]]

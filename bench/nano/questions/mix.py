@@ -5,7 +5,9 @@ answers are in `questions.text`.
 """
 
 from collections.abc import Mapping
+from typing import Literal, get_args
 
+from bench.nano.questions.text.properties import Meaning
 from bench.nano.questions.text.typed import Role
 
 QUESTIONS = COUNT, EXISTENCE, TOTAL, RELATION, PLACE, COMPARISON, COLOUR, REFERENCE = (
@@ -15,12 +17,15 @@ QUESTIONS = COUNT, EXISTENCE, TOTAL, RELATION, PLACE, COMPARISON, COLOUR, REFERE
 Mix = Mapping[str, float]
 
 ROW = (
-    "objects", "objects", "objects", "typed", "outline", "number", "existence", "spatial", "marked", "text",
+    "objects", "objects", "objects", "typed", "named", "outline", "thought",
+    "number", "existence", "spatial", "marked", "text",
 )  # fmt: skip
 LENGTHS = {
-    "objects": 46,  # boxes; in the last of these slots mostly points
+    "objects": 166,  # boxes; in the last of these slots mostly points
     "typed": 128,  # an answer in JSON
-    "outline": 88,  # an outline, or a question with reasoning
+    "named": 100,  # the same, for properties of any names
+    "outline": 88,
+    "thought": 136,  # a question with reasoning, or a further outline
     "number": 36,
     "existence": 28,
     "spatial": 36,
@@ -50,7 +55,7 @@ POINT_SHARE = 0.8  # of the last slot of objects
 MARKED_POINT_SHARE = 0.1  # of these: with a reference
 
 # Outlines and reasoning.
-OUTLINE_SHARE = 0.8  # the others are questions with reasoning
+THOUGHT_SHARE = 0.4  # of the slot after the outline: questions with reasoning; the others are outlines too
 MARKED_OUTLINE_SHARE = 0.5
 ABSENT_OUTLINE_SHARE = 0.15
 
@@ -88,6 +93,7 @@ PROPERTY_ODDS: tuple[tuple[dict[Role, float], ...], ...] = (
 ABSENT_GROUP_ODDS = 0.03  # of a group that is not in the scene, against one that is
 NAME_FIRST_SHARE = 0.85  # of objects in lists
 TOP_LIST_SHARE = 0.3  # of lists: not the value of a property
+KIND_LIST_SHARE = 0.35  # of lists of a kind: called by its name
 COUNTED_LIST_SHARE = 0.2  # of the others: after their length
 WHERE_ODDS = (0.5, 0.8)  # cumulative: a point, a zone, a box
 OUTER_ODDS = (0.25, 0.75)  # cumulative: a point, a name, a box
@@ -97,12 +103,72 @@ APART_SHARE = 0.4
 """Share of strings, and of lists of strings or objects, whose quote or brace is a token of its own, as the grammar
 needs it where the model has written the colon of a number and the schema wants a string."""
 
+# Properties of any names: what the question is (short answer, a kind, the scene); how the properties are laid out; what
+# names say (nothing; what of the question's subject is meant; what no picture tells; a kind that they mention).
+NamedValue = Literal[
+    "number", "truth", "digits", "yes", "name", "colour", "zone", "answer", "point", "area", "empty", "null", "zero",
+    "false", "filler",
+]  # fmt: skip
+"""Values: "number", "digits" are counts, "truth" and "yes" presence; "answer" is what is answered in words; the last
+five stand for what cannot be known."""
+NAMED_VALUES: tuple[NamedValue, ...] = get_args(NamedValue)
+NAMED_SOURCE_ODDS = (0.5, 0.2, 0.3)  # a question with a short answer, about a kind, about the scene
+NAMED_QUERIES: Mix = {
+    COUNT: 3.0, EXISTENCE: 3.0, TOTAL: 1.0, RELATION: 1.0, PLACE: 0.8, COMPARISON: 0.6, COLOUR: 0.8, REFERENCE: 0.8,
+}  # fmt: skip
+NAMED_SHAPE_ODDS = (0.7, 0.1, 0.2)  # properties, these in one object inside, an object for each kind that is mentioned
+PAIRED_SHARE = 0.5  # of the last: with two properties
+CAPTION_SHARE = 0.35  # of questions about the scene: with a property that is a caption
+PLAIN_CAPTION_SHARE = 0.4  # of these: under a name that says nothing
+ALONE_SHARE = 0.4  # of these and of all others: nothing else
+NAMED_KEY_ODDS = {"question": (0.5, 0.3, 0.13, 0.25), "scene": (0.3, 0.0, 0.15, 0.6), "nested": (0.3, 0.7, 0.0, 0.0)}
+_OF_A_KIND: dict[Meaning, float] = {"count": 2, "present": 2, "name": 1, "colour": 1, "where": 1, "box": 1}
+NAMED_MEANING_ODDS: dict[str, dict[Meaning, float]] = {
+    "nothing": {"plain": 1},
+    "plain": {"plain": 1, "caption": 0.03},
+    "asked": _OF_A_KIND,
+    "asked total": {"count": 1},
+    "asked colour": {"colour": 1},
+    "unknown": {"unknown": 6, "email": 1.2, "date": 1.2, "time": 1.2},
+    "mention": {"count": 3, "present": 3, "name": 2, "colour": 1, "where": 1, "box": 0.7, "unknown": 0.5},
+}
+_CANNOT: dict[NamedValue, float] = {"empty": 4, "null": 3.5, "zero": 1.3, "false": 0.8}
+_PLAIN: dict[NamedValue, float] = {
+    "number": 3.5, "truth": 2.7, "answer": 2.7, "colour": 0.5, "zone": 0.5, "point": 0.5, "area": 0.8,
+}  # fmt: skip
+NAMED_VALUE_ODDS: dict[str, dict[NamedValue, float]] = {
+    "count": {"number": 17, "digits": 1, "truth": 1.5},
+    "present": {"truth": 16, "yes": 2.5, "number": 1.5},
+    "name": {"name": 1},
+    "colour": {"colour": 1},
+    "where": {"zone": 1, "point": 1.5, "area": 0.3},
+    "box": {"area": 1},
+    "plain": _PLAIN,
+    "caption": {"answer": 1},
+    "unknown": _CANNOT | {"filler": 0.6},
+    "email": _CANNOT | {"filler": 1},
+    "date": _CANNOT | {"filler": 1},
+    "time": _CANNOT | {"filler": 1},
+    "mentioned name": {"number": 3, "truth": 3, "area": 1.5, "point": 1, "name": 1},
+    "plain total": {"number": 3.5, "truth": 2.5, "answer": 2},
+    "plain place": {"truth": 5, "answer": 3, "number": 1},
+    "plain scene": {"number": 6, "truth": 4},
+    "only answer": {"answer": 1},
+}
+BLANK_SHARE = 0.5  # of names and colours of nothing: null, the others are empty
+SMALL_YES_SHARE = 0.6  # "yes" and "no" in lower case
+
 # Weights in the loss.
 ANSWER_WEIGHT = 4.0  # words
+# Captions: whether a further kind follows, how many there are of one, its name, and what follows from words before it.
+JOIN_WEIGHT, COUNTED_WEIGHT, NAMED_WEIGHT, PHRASE_WEIGHT = 3.0, 2.0, 2.0, 0.2
 FORCED_WEIGHT = 0.2  # JSON tokens that the grammar forces, or nearly so
 # Without a grammar the same questions are answered in words, so how JSON begins is left to the grammar; whether a list
 # is empty is not.
 BEGUN_WEIGHT, BEGUN_LIST_WEIGHT = 0.02, 0.3
+
+NAME_WEIGHT = 0.1
+"""Names of properties, of which any may come."""
 
 
 def span(slot: str) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 import torch
 
+from bench.nano.questions import mix
 from bench.nano.questions.captions import LONG, NORMAL, SHORT, Captions
 from bench.nano.questions.layout import NONE
 from bench.nano.questions.text import language
@@ -11,8 +12,8 @@ CAPTIONS = Captions(maker().encode, CPU)
 
 def written(style, room):
     scenes = random_scenes(200, kinds=20, empty=0.1)
-    styles, rows = CAPTIONS(scenes, torch.full((200,), style), room)
-    ids = [[id_ for id_ in row if id_ != NONE] for row in rows.tolist()]
+    styles, part = CAPTIONS(scenes, torch.full((200,), style), room)
+    ids = [[id_ for id_ in row if id_ != NONE] for row in part.ids.tolist()]
     return scenes, styles.tolist(), ids
 
 
@@ -34,3 +35,19 @@ def test_other_styles_stay():
 
 def test_no_listing_is_longer_than_foreseen():
     assert max(map(len, written(NORMAL, 999)[2])) <= CAPTIONS.longest_listing(10)
+
+
+def test_what_decides_counts_more_than_what_follows_from_it():
+    _, part = CAPTIONS(random_scenes(200, kinds=20, empty=0.1), torch.full((200,), NORMAL), 999)
+    assert len(part.weights) == part.ids.shape[1]
+    weight_of = {}
+    for row in part.ids.tolist():
+        for id_, weight in zip(row, part.weights, strict=True):
+            weight_of.setdefault(id_, set()).add(weight)
+    (one,), (comma,), (join,), (stop,), (opening,) = (maker().encode(text)[:1] for text in ("1", ",", " and", ".", "A"))
+    assert weight_of[one] == {mix.COUNTED_WEIGHT}
+    assert weight_of[comma] == weight_of[stop] == {mix.JOIN_WEIGHT}
+    assert mix.JOIN_WEIGHT in weight_of[join]  # a name may hold the word too
+    assert weight_of[opening] == {mix.PHRASE_WEIGHT}
+    for text in ("red apple", "fire engine"):
+        assert all(weight_of.get(id_, {mix.NAMED_WEIGHT}) == {mix.NAMED_WEIGHT} for id_ in maker().encode(f" {text}"))

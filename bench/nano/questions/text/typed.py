@@ -20,6 +20,7 @@ Which of several types a property has ("where" may be a point, a box or a zone) 
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
+from bench.nano.questions.text import properties
 from bench.nano.questions.text.language import LIST_QUESTIONS, ZONES
 from bench.nano.scenes.objects import load_objects
 
@@ -34,7 +35,7 @@ CLEARLY_OUTERMOST = 0.04
 """The leftmost, rightmost, topmost or lowest thing is asked about where the next one's centre is so far from its own
 (fractions of the image)."""
 
-NAMES: Mapping[Role, tuple[str, ...]] = {
+_COMMON: Mapping[Role, tuple[str, ...]] = {
     "name": ("name", "name", "object", "object", "thing", "item", "kind", "label", "what", "type", "title"),
     "count": ("count", "count", "how_many", "number", "amount", "total", "quantity"),
     "present": ("present", "is_there", "visible", "found", "there", "exists", "is_visible"),
@@ -48,19 +49,30 @@ NAMES: Mapping[Role, tuple[str, ...]] = {
     "largest": ("largest", "biggest", "main", "main_object"),
     "smallest": ("smallest", "smallest_object"),
 }
+NAMES: Mapping[Role, tuple[str, ...]] = {
+    role: (*common * 4, *(properties.variants(properties.names(role, "train")) if role in properties.MEANINGS else ()))
+    for role, common in _COMMON.items()
+}
 """Names of properties, each as often as it is to be taken; no name has two roles."""
 OUTER_NAMES: Mapping[Role, tuple[str, ...]] = {
     "left": ("left", "leftmost"), "right": ("right", "rightmost"),
     "above": ("top", "topmost", "highest"), "below": ("bottom", "lowest"),
 }  # fmt: skip
 """The same where the question is about the image: the outermost thing of all."""
-LIST_NAMES: Mapping[Literal["items", "names", "places"], tuple[str, ...]] = {
-    "items": ("objects", "objects", "items", "things", "list", "found", "all", "contents"),
-    "names": ("objects", "items", "things", "names", "kinds", "labels", "contents", "what"),
-    "places": ("objects", "boxes", "points", "positions", "places", "locations", "where", "found"),
+_LISTS: Mapping[Literal["items", "names", "places"], str] = {
+    "items": "objects objects items things list found all contents objects items things list found all contents "
+    "object_list item_list all_objects visible_objects detected_objects elements entries detections results result "
+    "answer value output response data everything objects_found scene_objects instances findings x payload",
+    "names": "objects items things names kinds labels contents what objects items things names kinds labels contents "
+    "what object_names kinds_of_things object_labels classes types result answer value output categories x entries",
+    "places": "objects boxes points positions places locations where found objects boxes points positions places "
+    "locations bounding_boxes bboxes coordinates regions result answer value output x centers",
 }
+LIST_NAMES = {role: properties.variants(names.split()) for role, names in _LISTS.items()}
 """Names of properties that hold a list: of objects, of names, of boxes or points."""
 
+KIND_LIST_NAMES = ("{1}", "{1}", "{1}", "all_{1}", "the_{1}", "{0}_list", "{0}_boxes", "{1}_found", "{0}_positions")
+"""Names of properties that hold the list of a kind: {0} is its singular, {1} its plural."""
 GROUPS: tuple[tuple[str, str], ...] = (
     ("fruit", "fruit"), ("food", "food"), ("animal", "animals"), ("vehicle", "vehicles"), ("plant", "plants"),
     ("instrument", "instruments"), ("building", "buildings"), ("shape", "shapes"),
@@ -94,6 +106,11 @@ SCENE_QUESTIONS = (
     "what does the picture show?", "look at the picture", "describe what you see", "as json", "give me json",
 )  # fmt: skip
 """Questions about the whole image, for any properties."""
+_KIND_QUESTIONS = (
+    "describe the {0}", "describe the {0} as json", "tell me about the {0}", "tell me about the {1}", "the {0}",
+    "the {1}", "{0}", "{1}", "where is the {0}?", "find the {0}", "what about the {0}?", "what about the {1}?",
+    "{0} as json", "describe the {1} as json",
+)  # fmt: skip
 TYPED_QUESTIONS: Mapping[str, tuple[str, ...]] = {
     "scene": SCENE_QUESTIONS,
     "list": (*SCENE_QUESTIONS, *LIST_QUESTIONS),
@@ -107,11 +124,10 @@ TYPED_QUESTIONS: Mapping[str, tuple[str, ...]] = {
         "describe the biggest thing", "which object is the largest?", "which thing is the biggest?",
         "where is the largest object?", "describe the largest thing as json", "tell me about the largest object",
     ),
+    "about": _KIND_QUESTIONS,
     "kind": (
-        "describe the {0}", "describe the {0} as json", "tell me about the {0}", "tell me about the {1}", "the {0}",
-        "the {1}", "{0}", "{1}", "where is the {0}?", "find the {0}", "is there {2}?", "is there {2} in the picture?",
-        "any {1}?", "how many {1} are there?", "how many {1}?", "do you see {2}?", "do you see any {1}?",
-        "what about the {0}?", "what about the {1}?", "{0} as json", "describe the {1} as json",
+        *_KIND_QUESTIONS, "is there {2}?", "is there {2} in the picture?", "any {1}?", "how many {1} are there?",
+        "how many {1}?", "do you see {2}?", "do you see any {1}?",
     ),
     "kind list": (
         "list the {1}", "list all {1}", "list the {1} as json", "find all {1}", "find the {1}", "where are the {1}?",

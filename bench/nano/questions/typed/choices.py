@@ -21,7 +21,8 @@ from bench.nano.scenes.batched.painting import constant
 PROPERTIES = 4
 """Most properties of an object."""
 _LISTED_PROPERTIES = 3
-_LARGER = math.log(typed.CLEARLY_LARGEST)  # between logarithms of areas
+LARGER = math.log(typed.CLEARLY_LARGEST)
+"""Least difference between the logarithms of the areas of what is clearly the largest and the next."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,12 @@ class TopicChooser:
         member = self._members[group[:, None], labels] & there
         match = torch.where((about == About.KIND)[:, None], alike, torch.where(grouped[:, None], member, there))
         area = scenes.boxes[..., 2:].prod(2).clamp(min=1e-9).log()
-        target, clear = _first(area, match, _LARGER)
+        target, clear = first_place(area, match, LARGER)
         # A property can ask for the largest of a group only where there is one, or none of them.
         vague = (about == About.CALLED) & (form == Form.OBJECT) & match.any(1) & ~clear
         about = torch.where(vague, scalar(About.SCENE, device), about)
         match = torch.where(vague[:, None], there, match)
-        of_all = _first(area, there, _LARGER)
+        of_all = first_place(area, there, LARGER)
         target, clear = (torch.where(vague, all_, one) for all_, one in zip(of_all, (target, clear), strict=True))
         outer, outermost = self._outer(scenes, area)
         valid = self._valid(labels, relations, about, match, target, clear, outermost)
@@ -111,8 +112,8 @@ class TopicChooser:
         """Find the leftmost, rightmost, topmost, lowest, largest and smallest, and tell whether they are clearly so."""
         x, y = scenes.boxes[..., 0], scenes.boxes[..., 1]
         values = torch.stack((-x, x, -y, y, area, -area), 1)
-        margins = constant((*[typed.CLEARLY_OUTERMOST] * 4, *[_LARGER] * 2), torch.float32, area.device)
-        return _first(values, (scenes.labels >= 0)[:, None], margins)
+        margins = constant((*[typed.CLEARLY_OUTERMOST] * 4, *[LARGER] * 2), torch.float32, area.device)
+        return first_place(values, (scenes.labels >= 0)[:, None], margins)
 
     def _valid(
         self,
@@ -166,7 +167,7 @@ class TopicChooser:
         return order, 1 + random_below(most)
 
 
-def _first(values: Tensor, match: Tensor, margin: Tensor | float) -> tuple[Tensor, Tensor]:
+def first_place(values: Tensor, match: Tensor, margin: Tensor | float) -> tuple[Tensor, Tensor]:
     """Return the place of the largest of `values` [..., N], and whether it exceeds the next by a margin."""
     best = torch.where(match, values, -torch.inf).topk(2, -1)
     return best.indices[..., 0], match.any(-1) & (best.values[..., 0] >= best.values[..., 1] + margin)
@@ -208,7 +209,6 @@ class TypedTruth:
         many = (scenes.labels[:, None, :] == kind[..., None]).sum(2)
         many = torch.where(topic.counts_all[:, None], topic.match.sum(1)[:, None], many)
         centre = scenes.boxes[arange(len(places), device)[:, None], places, :2]
-        zone = (centre * _ZONES).long().clamp(0, _ZONES - 1)
         null = scalar(values.null, device).expand_as(kind)
         columns = [
             torch.where(kind >= 0, values.name + kind, null),
@@ -216,7 +216,7 @@ class TypedTruth:
             values.false + (~empty)[:, None].long().expand_as(kind),
             values.colour + self._colours[kind],
             null,  # a box is no text
-            values.zone + zone[..., 1] * _ZONES + zone[..., 0],
+            values.zone + zone_of(centre),
         ]
         return torch.stack(columns, 2)
 
@@ -243,6 +243,12 @@ def _items(scenes: Scenes, topic: TypedTopic) -> tuple[Tensor, Tensor]:
     order = order.gather(1, (~wanted).int().argsort(dim=1, stable=True))
     places = torch.where(topic.single[:, None], topic.target[:, None], order)
     return places, torch.where(topic.single, scalar(1, labels.device), wanted.sum(1))
+
+
+def zone_of(centre: Tensor) -> Tensor:
+    """Return places in the flattened `language.ZONES` of centres [..., 2]."""
+    zone = (centre * _ZONES).long().clamp(0, _ZONES - 1)
+    return zone[..., 1] * _ZONES + zone[..., 0]
 
 
 def _types(topic: TypedTopic, empty: Tensor) -> Tensor:

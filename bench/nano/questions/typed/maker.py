@@ -137,6 +137,8 @@ class TypedMaker:
         names = (topic.form == Form.BARE) & topic.has(Property.NAME)
         lot = self._keys.lists + (topic.form == Form.BARE).long() * (2 - names.long())
         lot = torch.where(topic.about == About.CALLED, self._keys.groups + topic.group, lot)
+        called = (topic.about == About.KIND) & (topic.kind >= 0) & chance(mix.KIND_LIST_SHARE, lot.shape, device)
+        lot = torch.where(called, self._keys.kinds + topic.kind.clamp(min=0), lot)
         return [
             _part(single, self._open[way], mix.BEGUN_WEIGHT),
             _part(top, self._top[inside * ~apart], mix.BEGUN_LIST_WEIGHT),

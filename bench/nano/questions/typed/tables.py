@@ -1,5 +1,6 @@
 """Token tables of typed answers: property names, values, JSON punctuation."""
 
+import random
 from enum import IntEnum
 
 import torch
@@ -8,10 +9,12 @@ from torch import Tensor
 from bench.nano.questions.layout import NONE, padded
 from bench.nano.questions.mix import PROPERTY_ODDS
 from bench.nano.questions.names import NUMBERS, Encode
-from bench.nano.questions.text import typed
+from bench.nano.questions.text import properties, typed
 from bench.nano.questions.text.colours import COLOUR_NOUNS
 from bench.nano.questions.text.language import ZONES
 from bench.nano.scenes.objects import COLOURS, load_objects
+
+_INVENTED_NAMES = 60
 
 
 class Property(IntEnum):
@@ -61,7 +64,9 @@ class Values:
 
 
 class Keys:
-    """Names of properties in lots: by role, outermost things, groups, lists. `ids` [lots, most, W]; `sizes` [lots]."""
+    """Names of properties in lots: by role, outermost things, groups, lists, lists of groups, lists of kinds.
+    `ids` [lots, most, W]; `sizes` [lots].
+    """
 
     def __init__(self, encode: Encode, device: torch.device) -> None:
         lots = [typed.NAMES[role] for role in typed.ROLES]
@@ -70,9 +75,16 @@ class Keys:
         self.group = len(lots)
         lots += [(singular,) for singular, _ in typed.GROUPS]
         self.lists = len(lots)
-        lots += [typed.LIST_NAMES["items"], typed.LIST_NAMES["names"], typed.LIST_NAMES["places"]]
+        rng = random.Random(0)
+        invented = tuple(properties.random_name(rng, "train") for _ in range(_INVENTED_NAMES))
+        lots += [typed.LIST_NAMES[role] + invented for role in ("items", "names", "places")]
         self.groups = len(lots)
         lots += [(plural,) for _, plural in typed.GROUPS]
+        self.kinds = len(lots)
+        lots += [
+            tuple(properties.mention(one, item.name, item.plural) for one in typed.KIND_LIST_NAMES)
+            for item in load_objects()
+        ]
         spelled = [[encode(name) for name in lot] for lot in lots]
         width, most = max(len(ids) for lot in spelled for ids in lot), max(map(len, lots))
         self.ids = torch.stack([padded([*lot, *[[]] * (most - len(lot))], device, width) for lot in spelled])
