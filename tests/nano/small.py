@@ -6,7 +6,8 @@ import torch
 
 from bench.nano.questions.maker import QuestionMaker
 from bench.nano.questions.tokenizer import TOKENIZER_JSON, load_answer_tokenizer, load_tokenizer
-from bench.nano.scenes.batched.compose import Composer, Difficulty, Scenes
+from bench.nano.scenes.batched.compose import Composer, Scenes
+from bench.nano.scenes.batched.layouts import Difficulty
 from bench.nano.training.config import config_dict
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.prompts import MoondreamPrompts
@@ -30,7 +31,7 @@ def squares(*colours):
 @cache
 def composer():
     """Red, green and blue squares."""
-    return Composer(squares(RED, GREEN, BLUE), (SIDE, SIDE), SIDE // PATCH, CPU)
+    return Composer(squares(RED, GREEN, BLUE), (SIDE, SIDE), SIDE // PATCH, CPU, most=10)
 
 
 @cache

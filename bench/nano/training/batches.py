@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from bench.nano.questions.maker import QuestionMaker
-from bench.nano.scenes.batched.compose import Composer, Difficulty
+from bench.nano.scenes.batched.compose import Composer
+from bench.nano.scenes.batched.layouts import Difficulty
 from bench.nano.training.loss import dense_targets, pack
 from photonlite.images.crops import CropSpec, select_tiling
 

@@ -17,7 +17,7 @@ from photonlite.models.moondream.model import MoondreamModel
 class Shape:
     """What runs may vary; the defaults are the shipped checkpoint's."""
 
-    crop: int = 384  # Side of a crop in pixels
+    crop: int = 416  # Side of a crop in pixels
     max_crops: int = 1  # Local crops at most; 1 shows every image as a single crop
     patch: int = 16  # Side of a patch in pixels
     vision_dim: int = 256  # Width of the vision encoder

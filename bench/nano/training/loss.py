@@ -36,7 +36,9 @@ class PackedAttention:
         owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
         own = (owner[:, None] == owner[None, :]).tril()
         self.mask = torch.cat((torch.ones(len(owner), prefix, dtype=torch.bool), own), 1).to(device)
-        self.positions = torch.cat([torch.arange(prefix), *(prefix + torch.arange(n) for n in lengths)]).to(device)
+        place = torch.cat([torch.arange(n) for n in lengths])
+        self.positions = torch.cat((torch.arange(prefix), prefix + place)).to(device)
+        self.starts = (torch.arange(len(place)) - place).to(device)  # Of each place's own question
         last = torch.zeros(len(owner), dtype=torch.bool)
         last[torch.tensor(lengths).cumsum(0) - 1] = True
         self.last = last.to(device)
@@ -156,7 +158,8 @@ class Learner(nn.Module):
         # The first vertices tell how the object is turned, the others follow from them nearly without the image: as a
         # few numbers among thirty-six the first ones were not learned.
         path = weight[:, o:n] * outline[:, o:n]
-        number = outline[:, o:n].cumsum(1)
+        counted = outline.cumsum(1)
+        number = (counted - counted[:, self.attention.starts])[:, o:n]  # Within its own question
         lead = path * (number <= 2 * LEAD)
         json = slice(*self.places.typed)
         decides = weight[:, :n] * ~outline[:, :n]

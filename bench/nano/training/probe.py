@@ -7,6 +7,7 @@ from bench.nano.questions.layout import BOS, COORD
 from bench.nano.questions.maker import QuestionMaker
 from bench.nano.questions.mix import LENGTHS
 from bench.nano.scenes.batched.compose import Scenes
+from bench.nano.scenes.batched.layouts import CROWDS, MAX_OBJECTS
 from bench.nano.training.loss import PackedAttention, image_tokens
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.model import MoondreamModel, coord_from_bin, size_from_bin
@@ -34,7 +35,7 @@ class Prefix:
 
 @torch.inference_mode()
 def detect(
-    model: MoondreamModel, pixels: Tensor, prompt: Tensor, length: Tensor, limit: int = 10
+    model: MoondreamModel, pixels: Tensor, prompt: Tensor, length: Tensor, limit: int = MAX_OBJECTS
 ) -> tuple[Tensor, Tensor]:
     """Return boxes (centre, size) [B, limit, 4] and how many of them count [B], decoded greedily for images
     [B, S, S, 3] and padded prompts of `length` ids [B].
@@ -81,11 +82,11 @@ def detect(
 
 @torch.inference_mode()
 def f1(model: MoondreamModel, scenes: Scenes, maker: QuestionMaker, chunk: int = 128) -> dict[str, float]:
-    """Return F1, precision, recall and mean IoU of matches over all kinds of all scenes, and under "none" the share of
-    absent kinds, one a scene, that are answered with nothing.
+    """Return F1, precision, recall and mean IoU of matches over all kinds of all scenes, F1 of each of `CROWDS` under
+    "f1_10" and so on, and under "none" the share of absent kinds, one a scene, that are answered with nothing.
     """
     asked, truth = _cases(scenes, len(maker.objects))
-    totals = torch.zeros(5)  # matched, answered, true, IoU, absent answered with none
+    totals = {last: torch.zeros(5) for last, _ in CROWDS}  # matched, answered, true, IoU, absent answered with none
     for start in range(0, len(asked), chunk):
         part = asked[start : start + chunk]
         scene = torch.tensor([s for s, _ in part], device=scenes.pixels.device)
@@ -93,20 +94,24 @@ def f1(model: MoondreamModel, scenes: Scenes, maker: QuestionMaker, chunk: int =
         prompt, length = _prompts(maker, kind)
         boxes, count = detect(model, scenes.pixels[scene], prompt, length)
         for i, (s, k) in enumerate(part):
-            answered = boxes[i, : int(count[i])].cpu()
-            matched, iou = _match(answered, truth[s].get(k, torch.zeros(0, 4)))
-            if k in truth[s]:
-                totals += torch.tensor([matched, len(answered), len(truth[s][k]), iou, 0.0])
-            else:
-                totals += torch.tensor([0.0, len(answered), 0.0, 0.0, float(len(answered) == 0)])
-    matched, answered_n, true_n, iou, none = totals.tolist()
+            answered, true = boxes[i, : int(count[i])].cpu(), truth[s].get(k, torch.zeros(0, 4))
+            matched, iou = _match(answered, true)
+            none = float(not len(answered) and not len(true))
+            crowd = next(last for last, _ in CROWDS if sum(map(len, truth[s].values())) <= last)
+            totals[crowd] += torch.tensor([matched, len(answered), len(true), iou, none])
+    matched, answered_n, true_n, iou, none = torch.stack([*totals.values()]).sum(0).tolist()
     return {
-        "f1": 2 * matched / max(1.0, answered_n + true_n),
+        "f1": _f1(matched, answered_n, true_n),
         "precision": matched / max(1.0, answered_n),
         "recall": matched / max(1.0, true_n),
         "iou": iou / max(1.0, matched),
         "none": none / len(scenes.pixels),
+        **{f"f1_{last}": _f1(*crowd[:3].tolist()) for last, crowd in totals.items()},
     }
+
+
+def _f1(matched: float, answered: float, true: float) -> float:
+    return 2 * matched / max(1.0, answered + true)
 
 
 def _cases(scenes: Scenes, classes: int) -> tuple[list[tuple[int, int]], list[dict[int, Tensor]]]:
@@ -117,6 +122,8 @@ def _cases(scenes: Scenes, classes: int) -> tuple[list[tuple[int, int]], list[di
         truth.append({k: boxes[labels == k] for k in kinds})
         absent = next(k for k in ((s * 37 + i) % classes for i in range(classes)) if k not in kinds)
         asked += [(s, k) for k in (*sorted(kinds), absent)]
+    # A chunk takes as many steps as its longest answer.
+    asked.sort(key=lambda case: len(truth[case[0]].get(case[1], ())))
     return asked, truth
 
 

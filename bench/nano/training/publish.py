@@ -1,16 +1,24 @@
-"""Turn a training run into the shipped checkpoint: `python -m bench.nano.training.publish RUN`."""
+"""Turn a training run into the shipped checkpoint: `python -m bench.nano.training.publish RUN`.
+
+With `--figures` it also writes the table of the model card, from files that `bench.nano.evaluation` and
+`bench.nano.evaluation.photographs` wrote.
+"""
 
 import argparse
 import json
 import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file, save_file
 
 from bench.nano.questions.tokenizer import TOKENIZER_JSON
 
 ASSETS = TOKENIZER_JSON.parent
-LIMIT = 16_000_000
+LIMIT = 16_100_000
+_DRAWING = "reliability.png"
+_BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
 
 
 def publish(run: Path, folder: Path) -> int:
@@ -29,12 +37,42 @@ def publish(run: Path, folder: Path) -> int:
     return size
 
 
+def card_table(headline: Iterable[Mapping[str, Any]]) -> str:
+    """Lay the rows of a headline out as Markdown: figure, 95 % interval, aim."""
+    lines = ["| | figure | 95 % | aim |", "|---|---:|---:|---:|"]
+    for row in headline:
+        spread = "{:.3f} to {:.3f}".format(*row["interval"]) if row["interval"] else ""
+        aim = f"{'at most ' if row['at_most'] else ''}{row['limit']:g}{'' if row['met'] else ', missed'}"
+        lines.append(f"| {row['name']} | {row['figure']:.3f} | {spread} | {aim} |")
+    return "\n".join(lines)
+
+
+def update_card(card: Path, figures: Sequence[Path]) -> None:
+    """Replace what stands between the two marks of the model card by the headlines of some files, and by the drawing
+    of reliability beside one of them, which is copied to the folder above the card's.
+    """
+    text = card.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not end:
+        raise ValueError(f"{card} has no lines {_BEGIN!r} and {_END!r}, between which the figures stand: add them")
+    headline = [row for path in figures for row in json.loads(path.read_text(encoding="utf-8"))["headline"]]
+    shown = card_table(headline)
+    for drawing in filter(Path.exists, (path.with_name(_DRAWING) for path in figures)):
+        shutil.copy(drawing, card.parent.parent)
+        shown += f"\n\n![How often boxes are right, over their score](../{_DRAWING})\n"
+    card.write_text(f"{before}{begin}\n{shown}\n{end}{after}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="folder that training wrote")
     parser.add_argument("--folder", type=Path, default=ASSETS)
+    parser.add_argument("--figures", type=Path, nargs="+", default=[], help="figures.json, photographs.json")
     options = parser.parse_args()
     print(f"{publish(options.run, options.folder):,} bytes")
+    if options.figures:
+        update_card(ASSETS / "README.md", options.figures)
 
 
 if __name__ == "__main__":

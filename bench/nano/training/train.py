@@ -2,7 +2,9 @@
 
 The run is measured in minutes: learning rate and curriculum follow the clock, so it ends where it should on any card.
 It writes weights (float16, the public key names), a log of JSON lines, and sample images. `--resume` continues an
-interrupted run at the minute of its last checkpoint; without torchrun it trains on one card.
+interrupted run at the minute of its last checkpoint; `--start FILE` begins a run with a checkpoint's weights, also for
+another crop or a longer vocabulary. With both, the same command begins and continues. Without torchrun it trains on one
+card.
 """
 
 import argparse
@@ -21,11 +23,13 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bench.nano.questions.maker import QuestionMaker
 from bench.nano.questions.mix import span
 from bench.nano.questions.tokenizer import TOKENIZER_JSON, load_answer_tokenizer, load_tokenizer
-from bench.nano.scenes.batched.compose import Composer, Difficulty, Scenes, steady_hues
+from bench.nano.scenes.batched.compose import Composer, Scenes, steady_hues
+from bench.nano.scenes.batched.layouts import Difficulty
 from bench.nano.scenes.objects import load_objects
 from bench.nano.scenes.sprites import SHEET, load_sheet
 from bench.nano.training.batches import BatchSource, Tiling, sheet_size, tiling_shares
@@ -50,6 +54,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in the folder")
+    parser.add_argument("--start", type=Path, help="weights to begin with, such as assets/nano/model.safetensors")
     parser.add_argument("--sheet", type=Path, default=SHEET)
     parser.add_argument("--batch", type=int, default=192, help="scenes a step on each card")
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
@@ -89,8 +94,11 @@ class Trainer:
         self.model.to(self.device)
         self.average = copy.deepcopy(self.model).requires_grad_(False)
         self.minutes, self.steps, self.scenes = 0.0, 0, 0
-        if options.resume:
+        if options.resume and (not options.start or (options.out / _PROGRESS).exists()):
             self._resume()
+        elif options.start:
+            for module in (self.model, self.average):
+                load_weights(module, options.start)
         self.composers = self._composers()
         self.shares = tiling_shares(self.model.crop_spec)
         self.held_out = self._held_out()
@@ -109,17 +117,24 @@ class Trainer:
         random.seed(1_000_003 * self.options.seed + offset)
 
     def _composers(self) -> dict[Tiling, Composer]:
-        sprites, spec = torch.from_numpy(load_sheet(self.options.sheet)), self.model.crop_spec
+        (sprites, distractors), spec = map(torch.from_numpy, load_sheet(self.options.sheet)), self.model.crop_spec
         sizes = {tiling: sheet_size(spec, tiling) for tiling in tiling_shares(spec)}
         # The largest comes first: its backgrounds serve all.
-        largest = Composer(sprites, max(sizes.values()), spec.grid, self.device, steady=steady_hues(load_objects()))
+        largest = Composer(
+            sprites,
+            max(sizes.values()),
+            spec.grid,
+            self.device,
+            distractors=distractors,
+            steady=steady_hues(load_objects()),
+        )
         return {tiling: largest.resized(size) for tiling, size in sizes.items()}
 
     def _learner(self, config: MoondreamConfig) -> Learner:
         attention = PackedAttention(config.prefix_length, self.maker.lengths, self.device)
         classes = next(iter(self.composers.values())).classes
-        outlines, numbers = span("outline")
-        places = Places(numbers, outlines, span("typed"))
+        outlines, numbers = span("outline")[0], span("thought")[1]
+        places = Places(numbers, outlines, (span("typed")[0], span("named")[1]))
         return Learner(self.model, classes, places, attention).to(self.device)
 
     def _held_out(self) -> Scenes:
@@ -132,7 +147,7 @@ class Trainer:
         """Load the last checkpoint; the optimizers' moments start from zero."""
         out = self.options.out
         for module, file in ((self.model, _RAW), (self.average, _MODEL)):
-            module.load_state_dict({k.removeprefix("model."): v for k, v in load_file(out / file).items()})
+            load_weights(module, out / file)
         progress = json.loads((out / _PROGRESS).read_text())
         self.minutes, self.steps, self.scenes = progress["minutes"], progress["steps"], progress["scenes"]
 
@@ -246,6 +261,33 @@ class Trainer:
         for i, scene in enumerate(scenes):
             sheet.paste(Image.fromarray(scene), (i % 6 * scenes.shape[2], i // 6 * scenes.shape[1]))
         sheet.save(self.options.out / "samples.jpg", quality=80)
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Load a checkpoint's weights.
+
+    Embeddings of positions are resized to the module's grid of patches; where the module has more rows (of tokens),
+    those that the checkpoint lacks stay as they are.
+    """
+    own, weights = module.state_dict(), dict[str, Tensor]()
+    for key, value in load_file(path).items():
+        name = key.removeprefix("model.")
+        weights[name], wanted = value, own.get(name, value)
+        if name.endswith("pos_emb"):
+            weights[name] = resized_positions(value.float(), wanted.shape[-2])
+        elif value.shape[1:] == wanted.shape[1:] and len(value) < len(wanted):
+            weights[name] = torch.cat((value.to(wanted), wanted[len(value) :]))
+    module.load_state_dict(weights)
+
+
+def resized_positions(table: Tensor, places: int) -> Tensor:
+    """Interpolate the embeddings of a square grid of patches [..., P, dim] to a square grid of `places`."""
+    if table.shape[-2] == places:
+        return table
+    grid = table.view(-1, math.isqrt(table.shape[-2]), math.isqrt(table.shape[-2]), table.shape[-1]).permute(0, 3, 1, 2)
+    side = math.isqrt(places)
+    made = functional.interpolate(grid, size=(side, side), mode="bicubic", align_corners=False)
+    return made.flatten(2).transpose(1, 2).reshape(*table.shape[:-2], places, table.shape[-1])
 
 
 def changed(defaults: T, assignments: list[str]) -> T:

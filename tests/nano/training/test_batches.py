@@ -3,7 +3,7 @@ import inspect
 import pytest
 import torch
 
-from bench.nano.scenes.batched.compose import Difficulty
+from bench.nano.scenes.batched.layouts import Difficulty
 from bench.nano.training.batches import BatchSource, sheet_size, tiling_shares
 from bench.nano.training.loss import Learner, cut_sheet
 from photonlite.images.crops import CropSpec, select_tiling

@@ -287,6 +287,17 @@ def test_dense_loss_of_heads_that_know_nothing(learner, pixels, packed):
     assert float(parts["patch_lead"]) == pytest.approx(0.6)
 
 
+def test_every_outline_of_a_row_has_a_beginning(learner, pixels, targets):
+    asked = questions(PROMPTS[2], ANSWERS[2], LENGTHS[2])
+    parts = []
+    for times in (1, 2):
+        learner.attention = PackedAttention(CONFIG.prefix_length, [LENGTHS[2]] * times, CPU)
+        learner.places = Places(LENGTHS[2] * times, 0)
+        parts.append(learner(pixels, *targets, *pack([asked] * times)))
+    for name in ("lead", "path", "start"):
+        assert float(parts[1][name]) == pytest.approx(float(parts[0][name]), rel=1e-4)
+
+
 def test_where_an_outline_begins_is_read_off_the_state_before_it(learner, pixels, packed, targets):
     """Two vertices, with an L between them, from the one place behind the M."""
     begins = (torch.tensor(LEADS) - FIRST_INTEGER) / (INTEGERS - 1)

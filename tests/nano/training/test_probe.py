@@ -106,13 +106,33 @@ def shipped_ids(name):
 
 @pytest.mark.parametrize("chunk", [1, 3, 128])
 def test_a_perfect_model(monkeypatch, chunk):
+    crowds = {"f1_10": 1, "f1_25": 0, "f1_50": 0}  # no scene has more than ten objects
     assert figures(monkeypatch, lambda boxes: boxes.flip(0), chunk) == pytest.approx(
-        {"f1": 1, "precision": 1, "recall": 1, "iou": 1, "none": 1}
+        {"f1": 1, "precision": 1, "recall": 1, "iou": 1, "none": 1} | crowds
     )
 
 
 def test_a_silent_model(monkeypatch):
-    assert figures(monkeypatch, lambda boxes: boxes[:0]) == {"f1": 0, "precision": 0, "recall": 0, "iou": 0, "none": 1}
+    made = figures(monkeypatch, lambda boxes: boxes[:0])
+    assert {name: value for name, value in made.items() if value} == {"none": 1}
+
+
+def test_crowds_are_judged_apart(monkeypatch):
+    monkeypatch.setattr(probe, "CROWDS", ((2, 0.5), (3, 0.3), (50, 0.2)))
+
+    def some(boxes):
+        return boxes[:0] if len(boxes) == 3 else boxes
+
+    made = figures(monkeypatch, some)
+    assert (made["f1_2"], made["f1_3"]) == (1, 1)
+    assert made["f1_50"] == pytest.approx(2 / (1 + 4))
+    assert made["f1"] == pytest.approx(2 * 5 / (5 + TRUE_BOXES))
+
+
+def test_long_answers_are_decoded_together():
+    asked, truth = probe._cases(SCENES, len(maker().objects))
+    lengths = [len(truth[scene].get(kind, ())) for scene, kind in asked]
+    assert lengths == sorted(lengths) == [0, 0, 0, 1, 1, 1, 2, 3]
 
 
 def test_a_model_that_sees_things(monkeypatch):

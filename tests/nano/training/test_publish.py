@@ -33,3 +33,43 @@ def test_weights_over_the_limit_are_refused(run, tmp_path, monkeypatch):
 
     with pytest.raises(ValueError, match="limit of 10"):
         publish.publish(run, tmp_path / "out")
+
+
+ROW = {"name": "points", "figure": 0.98765, "limit": 0.9, "at_most": False, "met": True, "interval": [0.9, 0.99]}
+
+
+def test_the_card_shows_figures_and_aims(tmp_path):
+    card, figures = tmp_path / "README.md", tmp_path / "figures.json"
+    card.write_text("Before\n<!-- figures -->\nold\n<!-- end of figures -->\nafter\n")
+    missed = {"name": "false", "figure": 0.5, "limit": 0.03, "at_most": True, "met": False, "interval": None}
+    figures.write_text(json.dumps({"headline": [ROW, missed]}))
+    for _ in range(2):  # it can be written anew
+        publish.update_card(card, [figures])
+        assert card.read_text().splitlines() == [
+            "Before", "<!-- figures -->", "| | figure | 95 % | aim |", "|---|---:|---:|---:|",
+            "| points | 0.988 | 0.900 to 0.990 | 0.9 |", "| false | 0.500 |  | at most 0.03, missed |",
+            "<!-- end of figures -->", "after",
+        ]  # fmt: skip
+
+
+def test_the_card_shows_the_drawing_of_reliability(tmp_path):
+    (tmp_path / "nano").mkdir()
+    (tmp_path / "run").mkdir()
+    card, figures = tmp_path / "nano" / "README.md", tmp_path / "run" / "figures.json"
+    card.write_text("<!-- figures --><!-- end of figures -->")
+    figures.write_text(json.dumps({"headline": [ROW]}))
+    (tmp_path / "run" / "reliability.png").write_bytes(b"image")
+    publish.update_card(card, [figures])
+    assert "](../reliability.png)" in card.read_text()
+    assert (tmp_path / "reliability.png").read_bytes() == b"image"
+
+
+def test_a_card_without_marks_is_refused(tmp_path):
+    (tmp_path / "README.md").write_text("<!-- figures -->")
+    with pytest.raises(ValueError, match="add them"):
+        publish.update_card(tmp_path / "README.md", [])
+
+
+def test_the_shipped_card_has_the_marks():
+    text = (publish.ASSETS / "README.md").read_text(encoding="utf-8")
+    assert text.index("<!-- figures -->") < text.index("<!-- end of figures -->")

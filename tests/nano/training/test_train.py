@@ -11,7 +11,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import photonlite
-from bench.nano.scenes.batched.compose import Composer, Difficulty
+from bench.nano.scenes.batched.compose import Composer
+from bench.nano.scenes.batched.layouts import Difficulty
 from bench.nano.training import train
 from bench.nano.training.config import Shape, config_dict
 from bench.nano.training.loss import Weights
@@ -34,7 +35,7 @@ class FewScenes(Composer):
 def few_scenes():
     generator = torch.Generator().manual_seed(0)
     sprites = squares(*torch.randint(0, 256, (CLASSES, 3), generator=generator).tolist())
-    return FewScenes(sprites, (SIDE, SIDE), SIDE // PATCH, CPU, entries=4)
+    return FewScenes(sprites, (SIDE, SIDE), SIDE // PATCH, CPU, entries=4, most=10)
 
 
 def small_config(tokenizer, shape=None):
@@ -50,7 +51,7 @@ def small_config(tokenizer, shape=None):
 def small(monkeypatch):
     """A tiny model, few sprites and scenes, and a clock that goes ten seconds further every time it is read."""
     monkeypatch.setattr(train, "config_dict", small_config)
-    monkeypatch.setattr(train, "load_sheet", lambda path: np.zeros(1, np.uint8))
+    monkeypatch.setattr(train, "load_sheet", lambda path: (np.zeros(1, np.uint8), np.zeros(1, np.uint8)))
     monkeypatch.setattr(train, "Composer", lambda *_, **__: few_scenes())
     monkeypatch.setattr(train, "QuestionMaker", lambda *_: maker())
     clock = itertools.count(0, 10)
@@ -215,6 +216,34 @@ def test_a_run_that_was_cut_short_goes_on_at_its_minute(trainer_of, options, mon
     assert (second.steps, second.scenes) == (6, 6 * SCENES)
     lines = [json.loads(line) for line in (options.out / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [3, 6]
+
+
+@pytest.mark.long
+def test_a_run_begins_with_weights_of_another_crop_and_continues_by_the_same_command(trainer_of, options, monkeypatch):
+    monkeypatch.setattr(train, "_AGREE_EVERY", 1)
+    monkeypatch.setattr(train, "f1", lambda *_: {"f1": 0.0})
+    weights = {f"model.{name}": value.half() for name, value in state(trainer_of().average).items()}
+    shared = weights["model.text.wte"][100].clone()
+    weights["model.vision.pos_emb"] = torch.ones(1, 64, 32).half()
+    weights["model.text.wte"] = weights["model.text.wte"][:-5].clone()
+    save_file(weights, options.out / "start.safetensors")
+    command = {"start": options.out / "start.safetensors", "resume": True}
+    begun = trainer_of(**command, minutes=0.5)
+    assert torch.allclose(begun.model.vision.pos_emb, torch.ones(1, (SIDE // PATCH) ** 2, 32))
+    assert torch.equal(begun.average.text.wte[100], shared.float())
+    begun.run()
+    command["start"].unlink()
+    assert trainer_of(**command).steps == begun.steps > 0
+
+
+def test_positions_are_interpolated_between_patches():
+    across = torch.linspace(0, 1, 24).expand(24, 24)
+    made = train.resized_positions(torch.stack((across, across.T), -1).view(1, 576, 2), 676).view(26, 26, 2)
+    assert bool((made[:, 1:, 0] > made[:, :-1, 0]).all())
+    assert torch.allclose(made[..., 0], made[..., 1].T, atol=1e-6)
+    assert made[3, :, 0].tolist() == pytest.approx(torch.linspace(0, 1, 26).tolist(), abs=0.03)
+    table = torch.rand(1, 16, 4)
+    assert train.resized_positions(table, 16) is table
 
 
 def test_weights_of_another_shape_are_no_start(trainer_of, tmp_path):
