@@ -18,6 +18,7 @@ from tqdm import tqdm
 import photonlite
 from bench.nano.evaluation.examine import examine
 from bench.nano.evaluation.failures import write_failures
+from bench.nano.evaluation.figures.calibration import draw_reliability
 from bench.nano.evaluation.figures.summary import format_table, summarize
 from bench.nano.evaluation.records import SKILLS, SceneRecord, Skill
 from bench.nano.evaluation.scoring import Figures
@@ -60,7 +61,7 @@ class Examiner:
 def find_sprites() -> Sprites:
     """Take the sprites from the sheet of an earlier run, or draw them where the font is installed."""
     # The sizes are equal, so that the scenes of a seed are the same on every machine.
-    return render_sprites(load_objects()) if FONT.exists() else load_sheet()
+    return render_sprites(load_objects()) if FONT.exists() else load_sheet()[0]
 
 
 _examiner: Examiner | None = None
@@ -98,10 +99,12 @@ def evaluate(
 
 
 def write_report(folder: Path, records: Sequence[SceneRecord], figures: Figures) -> None:
-    """Write figures.json, records.json and failures.html."""
+    """Write figures.json, records.json, failures.html and, where boxes were asked for, reliability.png."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "figures.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
     (folder / "records.json").write_text(json.dumps([asdict(record) for record in records]), encoding="utf-8")
+    if any(record.detections for record in records):
+        draw_reliability(records, folder / "reliability.png")
     objects, sprites = load_objects(), find_sprites()
     write_failures(folder, records, lambda seed: make_scene(seed, objects, sprites))
 

@@ -4,9 +4,9 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from bench.nano.evaluation.asking.named import json_questions
 from bench.nano.evaluation.asking.spatial import detect_questions, point_questions, segment_questions
 from bench.nano.evaluation.asking.subjects import Question
-from bench.nano.evaluation.asking.typed import typed_questions
 from bench.nano.evaluation.asking.words import caption_questions, query_questions
 from bench.nano.evaluation.records import SKILLS, SceneRecord, Skill
 from bench.nano.scenes.held_out.scene import Scene
@@ -18,7 +18,7 @@ _SKILLS: dict[Skill, tuple[Callable[[Scene, random.Random], Iterator[Question]],
     "segment": (segment_questions, "outlines"),
     "caption": (caption_questions, "captions"),
     "query": (query_questions, "questions"),
-    "typed": (typed_questions, "typed"),
+    "typed": (json_questions, "typed"),
 }
 """Questions of each skill, and the field of `SceneRecord` that keeps their answers."""
 
@@ -28,7 +28,16 @@ def examine(model: Any, scene: Scene, seed: int, skills: Sequence[Skill] = SKILL
 
     What the checkpoint does not support (a skill, references, reasoning) is left out of the record.
     """
-    record = SceneRecord(seed, scene.background, scene.image.width, scene.image.height)
+    record = SceneRecord(
+        seed,
+        scene.background,
+        scene.image.width,
+        scene.image.height,
+        objects=len(scene.objects),
+        turned=scene.turned,
+        cluttered=scene.cluttered,
+        arrangement=scene.arrangement,
+    )
     questions = [(skill, question) for skill in skills for question in questions_about(scene, seed, skill)]
     # The engine decodes several questions in one step, which takes two thirds of the time.
     image = model.encode_image(scene.image)

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFilter
 
 from bench.nano.evaluation.captions import is_true, parse_caption, placed
+from bench.nano.evaluation.figures.spatial import SPIKED
 from bench.nano.evaluation.figures.words import agrees, is_right
 from bench.nano.evaluation.records import Place, PlaceRecord, SceneRecord
 from bench.nano.evaluation.scoring import match_boxes
@@ -83,6 +84,8 @@ def _places(question: PlaceRecord, found: Sequence[bool], right: Sequence[bool])
         shapes = [Shape("found" if hit else "missed", box) for box, hit in zip(question.truth, found, strict=True)]
         shapes += [Shape("right" if hit else "wrong", one) for one, hit in zip(question.answers, right, strict=True)]
         text = f"{missed} of {len(question.truth)} missed, {wrong} wrong"
+        sure = [f"{score:.2f}" for score, hit in zip(question.scores, right, strict=True) if not hit]
+        text += f" with scores {', '.join(sure)}" if sure else ""
         html = f"<b>{escape(question.phrase)}</b> ({question.wanted}): {text}"
         yield Mistake(wrong + missed, html, [*shapes, *_reference(question.reference)])
 
@@ -90,12 +93,13 @@ def _places(question: PlaceRecord, found: Sequence[bool], right: Sequence[bool])
 def segment_mistakes(record: SceneRecord) -> Iterator[Mistake]:
     """Return outlines that are poor, missing, or of something absent."""
     for outline in record.outlines:
-        if outline.iou < GOOD_OUTLINE if outline.place is not None else outline.polygon:
+        poor = outline.iou < GOOD_OUTLINE or outline.length > SPIKED
+        if poor if outline.place is not None else outline.polygon:
             hit = outline.iou >= 0.5
             shapes = [] if outline.place is None else [Shape("found" if hit else "missed", object=outline.place)]
             if outline.polygon:
                 shapes.append(Shape("right" if hit else "wrong", outline=outline.polygon))
-            text = f"IoU {outline.iou:.2f}, {outline.vertices} vertices"
+            text = f"IoU {outline.iou:.2f}, {outline.vertices} vertices, {outline.length:.2f} of the length"
             html = f"<b>{escape(outline.phrase)}</b> ({outline.wanted}): {text}"
             yield Mistake(1 - outline.iou, html, [*shapes, *_reference(outline.reference)])
 

@@ -38,7 +38,8 @@ class OutlineRecord:
     place: int | None  # Of the instance that is meant among the scene's objects; None where there is none
     polygon: list[Place]  # The outline that was drawn, empty where none was
     vertices: int  # Of the path as it was written; 0 where there is none
-    iou: float  # Of the outline's pixels and the visible ones of the instance; 0 where either is missing
+    iou: float  # Of the outline's pixels and those of the instance in its visible box; 0 where either is missing
+    length: float = 0.0  # Of the outline, as a multiple of that of the instance; 0 where either is missing
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,12 @@ class FieldRecord:
     """One value of a typed answer."""
 
     key: str  # Name of the property, after the number of the item in a list
-    kind: str  # "name", "count", "present", "colour", "zone", "box" or "point"
+    kind: str  # "name", "count", "present", "colour", "zone", "box", "point", "text" or "unknowable"
     expected: Any  # The right value; of a point the box that it should lie in; None for null, or for what should not be
     answer: Any  # The model's; None for null, or for what is missing
     right: bool  # Whether it is
+    names: str = "trained"  # Or "unseen" where the property's name is held out of training
+    form: str = ""  # What the schema asks for, one of `asking.typed.FORMS`; empty where it goes without saying
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class TypedRecord:
     text: str  # The JSON as it was written
     schema: dict[str, Any]  # That it was held to
     fields: list[FieldRecord]  # Of the answer and of the truth
+    tokens: int = 0  # That were generated; 0 where this is not known
 
 
 @dataclass(frozen=True)
@@ -102,3 +106,7 @@ class SceneRecord:
     questions: list[QueryRecord] = field(default_factory=list)
     outlines: list[OutlineRecord] = field(default_factory=list)
     typed: list[TypedRecord] = field(default_factory=list)
+    objects: int = 0  # How many there are
+    turned: bool = False  # Whether they are turned by any angle
+    cluttered: bool = False  # Whether there are words and drawings, which are none
+    arrangement: str = "free"  # A key of `ARRANGEMENTS`

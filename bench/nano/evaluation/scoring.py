@@ -119,6 +119,37 @@ def auc(right: Sequence[float], wrong: Sequence[float]) -> float:
     return float(np.mean(below + upto) / 2 / len(lower))
 
 
+@dataclass(frozen=True)
+class Reliability:
+    """Answers whose scores lie in a bin."""
+
+    low: float
+    high: float
+    count: int
+    score: float  # Their mean
+    right: float  # Share of them
+
+
+def reliability(pairs: Iterable[tuple[float, bool]], bins: int = 15) -> list[Reliability]:
+    """Sort (score, whether right) into bins of equal width; empty ones are left out."""
+    sorted_in: dict[int, list[tuple[float, bool]]] = {}
+    for score, right in pairs:
+        sorted_in.setdefault(score_bin(score, bins), []).append((score, right))
+    return [
+        Reliability(place / bins, (place + 1) / bins, len(some), mean(x for x, _ in some), mean(x for _, x in some))
+        for place, some in sorted(sorted_in.items())
+    ]
+
+
+def score_bin(score: float, bins: int = 15) -> int:
+    return min(int(score * bins), bins - 1)
+
+
+def calibration_error(bins: Sequence[Reliability]) -> float:
+    """Expected calibration error (Naeini, Cooper & Hauskrecht, 2015): mean distance of scores and shares by bin."""
+    return ratio(sum(one.count * abs(one.score - one.right) for one in bins), sum(one.count for one in bins))
+
+
 def inside(point: Sequence[float], box: Box) -> bool:
     return box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]
 

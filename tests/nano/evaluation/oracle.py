@@ -12,7 +12,7 @@ from bench.nano.evaluation.asking.subjects import instances, object_at, places_o
 from bench.nano.evaluation.asking.typed import Wanted
 from bench.nano.evaluation.examine import examine, questions_about
 from bench.nano.evaluation.records import SKILLS
-from bench.nano.questions.text import language
+from bench.nano.questions.text import language, properties
 from bench.nano.questions.text.language import caption, reading_order
 from bench.nano.scenes.held_out.scene import make_scene
 from bench.nano.scenes.objects import index_of, load_objects
@@ -37,7 +37,7 @@ def sprites():
 
 @cache
 def scenes():
-    return tuple(make_scene(seed, OBJECTS, sprites(), size=(320, 240)) for seed in SEEDS)
+    return tuple(make_scene(seed, OBJECTS, sprites(), size=(320, 240), count=1 + 7 * seed % 10) for seed in SEEDS)
 
 
 def keep(found):
@@ -76,7 +76,7 @@ class Oracle:
     def detect(self, scene, seed, object, reference):
         boxes = [scene.objects[place].box for place in wanted(scene, object)]
         keys = ("x_min", "y_min", "x_max", "y_max")
-        return {"objects": [dict(zip(keys, box, strict=True), score=0.9) for box in self.boxes(boxes)]}
+        return {"objects": [dict(zip(keys, box, strict=True), score=1.0) for box in self.boxes(boxes)]}
 
     def point(self, scene, seed, object, reference):
         places = wanted(scene, object) if reference is None else [marked(scene, reference)]
@@ -89,7 +89,7 @@ class Oracle:
             return Segments(self.mask([]))
         place = max(places, key=lambda place: np.prod(np.subtract(*np.split(np.array(scene.objects[place].box), 2))))
         box = dict(x_min=0.0, y_min=0.0, x_max=1.0, y_max=1.0)
-        path = path_of(scene.mask(place))
+        path = path_of(scene.silhouette(place), *scene.image.size)
         return Segments(self.mask([{"path": path, "bbox": box, "polygon": path_to_polygon(path, box), "score": 0.9}]))
 
     def caption(self, scene, seed, length, reference):
@@ -132,10 +132,19 @@ def document_of(scene, seed, question, schema):
     if wanted and isinstance(wanted[0], list):
         items = [{one.key: _right(scene, one) for one in item} for item in wanted]
         return {next(iter(schema["properties"])): items} if schema["type"] == "object" else items
+    if wanted[0].outer:
+        nested = {}
+        for one in wanted:
+            nested.setdefault(one.outer, {})[one.key] = _right(scene, one)
+        return nested
     return {one.key: _right(scene, one) for one in wanted}
 
 
 def _right(scene, wanted):
+    if wanted.kind == "unknowable":
+        return None if "anyOf" in wanted.schema else properties.FILLERS.get(wanted.schema.get("format"), "")
+    if wanted.form == "string" and wanted.value is None:
+        return ""
     if wanted.value is None or wanted.kind not in ("box", "point"):
         return wanted.value
     if wanted.kind == "box":
@@ -157,13 +166,10 @@ def marked(scene, reference):
     return min(range(len(boxes)), key=lambda place: np.abs(np.subtract(boxes[place], reference)).sum())
 
 
-def path_of(mask):
-    """The pixels of a mask as SVG, in fractions of the image: a rectangle for each run of a row."""
-    height, width = mask.shape
-    edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(int), axis=1)
-    runs = zip(np.argwhere(edges == 1), np.argwhere(edges == -1), strict=True)
-    corners = [(row / height, (row + 1) / height, first / width, last / width) for (row, first), (_, last) in runs]
-    return " ".join(f"M {x0} {y0} L {x1} {y0} L {x1} {y1} L {x0} {y1} Z" for y0, y1, x0, x1 in corners)
+def path_of(lines, width, height):
+    """Closed lines in pixels as SVG, in fractions of the image."""
+    corners = [" L ".join(f"{x / width} {y / height}" for x, y in line.tolist()) for line in lines]
+    return " ".join(f"M {points} Z" for points in corners)
 
 
 def judged(model, skills=SKILLS):

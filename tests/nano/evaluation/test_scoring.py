@@ -9,11 +9,13 @@ from bench.nano.evaluation.scoring import (
     auc,
     average_precision,
     average_precisions,
+    calibration_error,
     inside,
     iou,
     match_boxes,
     mean,
     pairs_in_order,
+    reliability,
     same_answer,
 )
 
@@ -135,3 +137,14 @@ def test_short_answers_are_compared_loosely():
     assert same_answer("10", "10")
     assert not same_answer("1", "10")
     assert not same_answer("", "0")
+
+
+def test_calibration_compares_scores_with_shares_bin_by_bin():
+    pairs = [(0.95, True)] * 19 + [(0.95, False)] + [(0.3, False)] * 5
+    low, high = reliability(pairs)
+    assert (low.count, low.score, low.right) == (5, pytest.approx(0.3), 0)
+    assert (high.count, high.score, high.right) == (20, pytest.approx(0.95), 0.95)
+    assert low.low <= 0.3 < low.high < high.low <= 0.95 < high.high == 1
+    assert calibration_error([low, high]) == pytest.approx(0.3 * 5 / 25)
+    assert calibration_error(reliability([(1.0, True)])) == 0
+    assert math.isnan(calibration_error([]))

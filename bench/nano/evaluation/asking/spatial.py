@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from bench.nano.evaluation.asking import subjects
 from bench.nano.evaluation.records import OutlineRecord, Place, PlaceRecord
 from bench.nano.questions.text import language
-from bench.nano.scenes.held_out.scene import Scene
+from bench.nano.scenes.held_out.scene import Outline, Scene
+from photonlite.results.rings import fill_mask
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
@@ -95,12 +98,19 @@ def _outline_question(
 def _read_outline(
     scene: Scene, target: subjects.Target, phrase: str, place: int | None, reference: Place | None, result: Any
 ) -> OutlineRecord:
-    overlap, vertices = 0.0, 0
+    overlap, vertices, length = 0.0, 0, 0.0
     polygon: list[Place] = []
     if result["segments"]:
         segment = result["segments"][0]
         polygon = [(round(x, 4), round(y, 4)) for x, y in segment["polygon"]]
         vertices = len(_NUMBER.findall(segment["path"])) // 2
         if place is not None:
-            overlap = subjects.mask_iou(result.mask(*scene.image.size)[0], scene.mask(place))
-    return OutlineRecord(target.kind, target.wanted, phrase, reference, place, polygon, vertices, overlap)
+            lines = scene.silhouette(place)
+            truth = fill_mask([line.tolist() for line in lines], *scene.image.size)
+            overlap = subjects.mask_iou(result.mask(*scene.image.size)[0], truth)
+            length = _length(np.array(polygon) * scene.image.size) / sum(map(_length, lines))
+    return OutlineRecord(target.kind, target.wanted, phrase, reference, place, polygon, vertices, overlap, length)
+
+
+def _length(line: Outline) -> float:
+    return float(np.hypot(*(np.roll(line, -1, axis=0) - line).T).sum())

@@ -11,25 +11,36 @@ from bench.nano.evaluation.asking import subjects
 from bench.nano.evaluation.asking.subjects import object_at
 from bench.nano.evaluation.records import FieldRecord, TypedRecord
 from bench.nano.evaluation.scoring import iou, match_boxes
-from bench.nano.questions.text import language, typed
+from bench.nano.questions.names import NUMBERS
+from bench.nano.questions.text import language, properties, typed
 from bench.nano.questions.text.colours import COLOUR_NOUNS
 from bench.nano.scenes.held_out.scene import Scene
 from bench.nano.scenes.objects import COLOURS, load_objects
+from photonlite.results import Metrics
 
+Names = Literal["trained", "unseen"]
+Form = Literal["int", "bounded int", "bool", "enum", "string", "optional", "nested", "unknowable"]
+FORMS: tuple[Form, ...] = get_args(Form)
+"""What schemas ask for; "optional" is any of the others or null."""
 GOOD_BOX = 0.5
+_NOTHING = (None, "", 0, False, *properties.FILLERS.values())
 _CORNERS = ("x_min", "y_min", "x_max", "y_max")
 
 
 @dataclass(frozen=True)
 class Wanted:
     key: str  # Its name; empty for a value alone
-    kind: str  # "name", "count", "present", "colour", "zone", "box" or "point"
+    kind: str  # As of `FieldRecord`
     value: Any  # The right one; a box of four numbers for both kinds of places; None where null is right
     place: int | None = None  # Of the instance that a point should lie on
+    outer: str = ""  # Name of the property that holds its object; empty where nothing does
+    names: Names = "trained"  # Whether its name was trained
+    form: Form | None = None  # What the schema asks for, where that is to be told apart
+    schema: Mapping[str, Any] | None = None  # Its own, where it is not that of its kind or form
 
 
 def read_object(scene: Scene, wanted: Sequence[Wanted], answer: Any) -> list[FieldRecord]:
-    return [_field(scene, one, answer[one.key]) for one in wanted]
+    return [_field(scene, one, (answer[one.outer] if one.outer else answer)[one.key]) for one in wanted]
 
 
 def read_items(key: str, wanted: Sequence[Sequence[Wanted]], answer: Any) -> list[FieldRecord]:
@@ -67,7 +78,13 @@ def _by_name(wanted: Sequence[Sequence[Wanted]], items: Sequence[Mapping[str, An
 
 def _field(scene: Scene, wanted: Wanted, answer: Any) -> FieldRecord:
     given = plain(answer)
-    if wanted.value is None or answer is None:
+    if wanted.kind == "unknowable":
+        right = given in _NOTHING
+    elif wanted.kind == "name" and wanted.value is None:
+        right = given in (None, "")
+    elif wanted.kind == "text":
+        right = str(given).lower() == str(wanted.value).lower()
+    elif wanted.value is None or answer is None:
         right = wanted.value is answer
     elif wanted.kind == "box":
         right = iou(given, wanted.value) >= GOOD_BOX
@@ -75,7 +92,7 @@ def _field(scene: Scene, wanted: Wanted, answer: Any) -> FieldRecord:
         right = object_at(scene, given) == wanted.place
     else:
         right = given == wanted.value
-    return FieldRecord(wanted.key, wanted.kind, plain(wanted.value), given, right)
+    return FieldRecord(wanted.key, wanted.kind, plain(wanted.value), given, right, wanted.names, wanted.form or "")
 
 
 def plain(value: Any) -> Any:
@@ -85,18 +102,21 @@ def plain(value: Any) -> Any:
     return [*value] if isinstance(value, tuple) else value
 
 
-Case = Literal["thing", "kind", "missing", "group", "outermost", "objects", "kinds", "value"]
+Case = Literal[
+    "thing", "kind", "missing", "group", "outermost", "objects", "kinds", "value",
+    "answer", "mention", "about", "nested", "unknowable",
+]  # fmt: skip
 CASES: tuple[Case, ...] = get_args(Case)
 """The largest thing; a kind that is there, or not; the largest of a group; what is leftmost and so on; all objects in
-a list; all kinds in a list; a value without a property."""
+a list; all kinds in a list; a value without a property. Behind these come properties of any names, see `named`."""
 
 MAX_ITEMS = 12
-_MAX_COUNT = 20
+MAX_COUNT = NUMBERS - 1
 _MOST_PROPERTIES = 4
 _LISTED_SHARE = 0.5
 _SCHEMAS: dict[str, dict[str, Any]] = {
     "name": {"type": "string", "maxLength": 40},
-    "count": {"type": "integer", "minimum": 0, "maximum": _MAX_COUNT},
+    "count": {"type": "integer", "minimum": 0, "maximum": MAX_COUNT},
     "present": {"type": "boolean"},
     "colour": {"enum": [*COLOURS]},
     "zone": {"enum": [zone for row in language.ZONES for zone in row]},
@@ -123,7 +143,8 @@ def typed_questions(scene: Scene, rng: random.Random) -> Iterator[subjects.Quest
     )
     yield from _of_group(scene, rng)
     yield from _of_outermost(scene, rng)
-    yield _of_list(scene, rng, each=True)
+    if len(scene.objects) <= MAX_ITEMS:
+        yield _of_list(scene, rng, each=True)
     yield _of_list(scene, rng, each=False)
     yield _of_value(scene, rng, subjects.present_target(rng, rng.choice(scene.objects).index))
 
@@ -138,18 +159,19 @@ def object_of(wanted: Sequence[Wanted], nullable: bool = False) -> dict[str, Any
     return {"type": "object", "properties": properties, "required": [*properties]}
 
 
-def _worded(rng: random.Random, group: str, pair: tuple[str, str]) -> str:
+def worded(rng: random.Random, group: str, pair: tuple[str, str]) -> str:
     templates = list(typed.TYPED_QUESTIONS[group])
     if language.has_no_singular(pair):
         templates = [one for one in templates if "{0}" not in one and "{2}" not in one]
     return language.vary_question(rng, language.fill_template(rng.choice(templates), pair))
 
 
-def _asked(
+def asked(
     case: Case, question: str, schema: dict[str, Any], read: Callable[..., list[Any]], wanted: object
 ) -> TypedQuestion:
     def kept(result: Any) -> TypedRecord:
-        return TypedRecord(case, question, str(result["text"]), schema, read(wanted, result["answer"]))
+        tokens = getattr(result, "metrics", Metrics()).output_tokens
+        return TypedRecord(case, question, str(result["text"]), schema, read(wanted, result["answer"]), tokens)
 
     return TypedQuestion({"skill": "query", "question": question, "schema": schema}, kept, wanted)
 
@@ -158,7 +180,7 @@ def _key(rng: random.Random, role: typed.Role) -> str:
     return rng.choice(typed.NAMES[role])
 
 
-def _colour(kind: int) -> str | None:
+def colour_of(kind: int) -> str | None:
     return next((kinds[kind] for kinds in COLOUR_NOUNS.values() if kind in kinds), None)
 
 
@@ -173,7 +195,7 @@ def _properties_of(scene: Scene, rng: random.Random, place: int) -> dict[typed.R
         "box": Wanted(_key(rng, "box"), "box", item.box),
         "where": Wanted(_key(rng, "where"), "point" if spot else "zone", item.box if spot else zone, place),
     }
-    if colour := _colour(item.index):
+    if colour := colour_of(item.index):
         properties["colour"] = Wanted(_key(rng, "colour"), "colour", colour)
     return properties
 
@@ -190,7 +212,7 @@ def _of_thing(
 ) -> subjects.Question:
     # A count means all things where no name comes before it.
     wanted = _some(rng, _properties_of(scene, rng, place), "name")
-    return _asked(case, _worded(rng, group, pair), object_of(wanted), partial(read_object, scene), wanted)
+    return asked(case, worded(rng, group, pair), object_of(wanted), partial(read_object, scene), wanted)
 
 
 def _of_kind(scene: Scene, rng: random.Random, target: subjects.Target) -> subjects.Question:
@@ -207,9 +229,9 @@ def _of_kind(scene: Scene, rng: random.Random, target: subjects.Target) -> subje
     else:
         properties |= {"name": Wanted(_key(rng, "name"), "name", None), "box": Wanted(_key(rng, "box"), "box", None)}
     wanted = _some(rng, properties)
-    question = _worded(rng, "kind", target.pair)
+    question = worded(rng, "kind", target.pair)
     case: Case = "kind" if places else "missing"
-    return _asked(case, question, object_of(wanted, nullable=True), partial(read_object, scene), wanted)
+    return asked(case, question, object_of(wanted, nullable=True), partial(read_object, scene), wanted)
 
 
 def _of_group(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
@@ -227,8 +249,8 @@ def _of_group(scene: Scene, rng: random.Random) -> Iterator[subjects.Question]:
             properties = _properties_of(scene, rng, largest)
             properties["name"] = Wanted(pair[0], "name", properties["name"].value)
             wanted = _some(rng, properties, "name")
-            question = _worded(rng, "scene", pair)
-            yield _asked("group", question, object_of(wanted), partial(read_object, scene), wanted)
+            question = worded(rng, "scene", pair)
+            yield asked("group", question, object_of(wanted), partial(read_object, scene), wanted)
         return
 
 
@@ -249,8 +271,8 @@ def _of_outermost(scene: Scene, rng: random.Random) -> Iterator[subjects.Questio
             Wanted(rng.choice(names[role]), "name", load_objects()[everything[clear[role]][0]].name)
             for role in rng.sample([*clear], rng.randint(1, min(3, len(clear))))
         ]
-        question = _worded(rng, "scene", ("red", "red"))
-        yield _asked("outermost", question, object_of(wanted), partial(read_object, scene), wanted)
+        question = worded(rng, "scene", ("red", "red"))
+        yield asked("outermost", question, object_of(wanted), partial(read_object, scene), wanted)
 
 
 def _of_list(scene: Scene, rng: random.Random, *, each: bool) -> subjects.Question:
@@ -266,10 +288,10 @@ def _of_list(scene: Scene, rng: random.Random, *, each: bool) -> subjects.Questi
         rows = [(objects[kind].name, count) for kind, count in kinds.items()]  # type: ignore[misc]
     wanted = [[Wanted(keys[0], "name", name), Wanted(keys[1], second, value)] for name, value in rows]
     listing = {"type": "array", "items": object_of(wanted[0]), "maxItems": MAX_ITEMS}
-    question = _worded(rng, "list boxes" if each and rng.random() < _LISTED_SHARE else "list", ("red", "red"))
+    question = worded(rng, "list boxes" if each and rng.random() < _LISTED_SHARE else "list", ("red", "red"))
     key = rng.choice(typed.LIST_NAMES["items"]) if rng.random() < 0.7 else ""
     schema = {"type": "object", "properties": {key: listing}, "required": [key]} if key else listing
-    return _asked("objects" if each else "kinds", question, schema, partial(read_items, key), wanted)
+    return asked("objects" if each else "kinds", question, schema, partial(read_items, key), wanted)
 
 
 def _of_value(scene: Scene, rng: random.Random, target: subjects.Target) -> subjects.Question:
@@ -281,9 +303,9 @@ def _of_value(scene: Scene, rng: random.Random, target: subjects.Target) -> subj
     elif chosen == "present":
         question = language.existence_question(rng, target.pair)
     else:
-        question = _worded(rng, "kind place", target.pair)
+        question = worded(rng, "kind place", target.pair)
     value: Any = {"count": len(places), "present": True}.get(chosen)
     if value is None and largest is not None:
         value = scene.objects[largest].box
     wanted = Wanted("", chosen, value, largest)
-    return _asked("value", question, schema_of(chosen), lambda wanted, answer: [_field(scene, wanted, answer)], wanted)
+    return asked("value", question, schema_of(chosen), lambda wanted, answer: [_field(scene, wanted, answer)], wanted)

@@ -10,9 +10,16 @@ from bench.nano.evaluation.scoring import Counts, Figures
 from bench.nano.scenes.held_out.backgrounds import HELD_OUT_BACKGROUNDS
 from bench.nano.scenes.objects import load_objects
 
-SIZE_BUCKETS = ((48.0, "24 to 48 px"), (96.0, "48 to 96 px"), (float("inf"), "over 96 px"))
+SIZE_BANDS = ((0.08, "4 to 8 %"), (0.16, "8 to 16 %"), (0.32, "16 to 32 %"), (float("inf"), "32 to 90 %"))
+"""Longer sides of boxes, as shares of the image's short side."""
+CROWDS = ((10, "1 to 10"), (25, "11 to 25"), (50, "26 to 50"))
+"""Numbers of objects, of a scene or of one kind."""
+NEARLY = 0.1
+"""A count is nearly right where it is off by at most this share."""
 TRAINED, HELD_OUT = "all of the domain", "all never trained"
 LEAST_RECALL = 0.75
+SPIKED = 1.3
+"""An outline so many times longer than the edge of its object has spikes."""
 _WORST = 10
 
 
@@ -24,29 +31,42 @@ def present(questions: Iterable[PlaceRecord]) -> list[PlaceRecord]:
 def slices(record: SceneRecord) -> Iterator[tuple[str, str, Counts]]:
     """Return how a scene's boxes match, one to one at IoU 0.5, as (breakdown, group, counts).
 
-    Sizes are the longer sides in pixels: of the true box, or of the answer where it is wrong.
+    Sizes are those of the true box, or of the answer where it is wrong.
     """
     held_out = record.background in HELD_OUT_BACKGROUNDS
+    crowd = crowd_of(record.objects)
     for question in present(record.detections):
         matches = scoring.match_boxes(question.answers, question.truth)
         found, paired = {match.truth for match in matches}, {match.answer for match in matches}
         counts = Counts(len(matches), len(question.answers) - len(matches), len(question.truth) - len(matches))
         yield "all", "boxes", counts
+        yield "by_crowd", crowd, counts
+        yield "by_arrangement", record.arrangement, counts
+        yield "by_rotation", "any angle" if record.turned else "up to 25 degrees", counts
+        yield "by_clutter", "words and drawings" if record.cluttered else "none", counts
         yield "by_phrase", question.wanted, counts
         yield "by_background", HELD_OUT if held_out else TRAINED, counts
         yield "by_background", f"{record.background}{' (never trained)' if held_out else ''}", counts
         if question.kind is not None:
             yield "by_object", load_objects()[question.kind].name, counts
         for place, box in enumerate(question.truth):
-            yield "by_size", _bucket(box, record), Counts(right=place in found, missed=place not in found)
+            yield "by_size", _band(box, record), Counts(right=place in found, missed=place not in found)
         for place, box in enumerate(question.answers):
             if place not in paired:
-                yield "by_size", _bucket(box, record), Counts(wrong=1)
+                yield "by_size", _band(box, record), Counts(wrong=1)
 
 
-def _bucket(box: Place, record: SceneRecord) -> str:
+def is_near(told: int, true: int) -> bool:
+    return abs(true - told) <= NEARLY * true
+
+
+def crowd_of(count: int) -> str:
+    return next(name for most, name in CROWDS if count <= most)
+
+
+def _band(box: Place, record: SceneRecord) -> str:
     side = max((box[2] - box[0]) * record.width, (box[3] - box[1]) * record.height)
-    return next(name for limit, name in SIZE_BUCKETS if side < limit)
+    return next(name for limit, name in SIZE_BANDS if side < limit * min(record.width, record.height))
 
 
 def detect_figures(records: Sequence[SceneRecord]) -> Figures:
@@ -56,7 +76,7 @@ def detect_figures(records: Sequence[SceneRecord]) -> Figures:
     matches = [scoring.match_boxes(question.answers, question.truth) for question in asked]
     ordered = [scoring.pairs_in_order(found, question.truth) for found, question in zip(matches, asked, strict=True)]
     totals: dict[str, dict[str, Counts]] = defaultdict(lambda: defaultdict(Counts))
-    totals["by_size"] = {name: Counts() for _, name in SIZE_BUCKETS}
+    totals["by_size"] = {name: Counts() for _, name in SIZE_BANDS}
     for breakdown, group, counts in chain.from_iterable(map(slices, records)):
         totals[breakdown][group] += counts
     objects = totals["by_object"]
@@ -69,10 +89,31 @@ def detect_figures(records: Sequence[SceneRecord]) -> Figures:
         "count_exact": scoring.mean(len(question.answers) == len(question.truth) for question in asked),
         "objects_examined": len(objects),
         "objects_below_0.75": sum(counts.recall < LEAST_RECALL for counts in objects.values()),
-        "by_phrase": {group: _rates(counts) for group, counts in sorted(totals["by_phrase"].items())},
+        "by_number": number_figures((len(one.truth), len(one.answers)) for one in asked),
         "by_size": {group: _rates(counts) for group, counts in totals["by_size"].items()},
-        "by_background": {group: _rates(counts) for group, counts in sorted(totals["by_background"].items())},
+        **{
+            breakdown: {group: _rates(counts) for group, counts in sorted(totals[breakdown].items())}
+            for breakdown in ("by_crowd", "by_arrangement", "by_rotation", "by_clutter", "by_phrase", "by_background")
+        },
         "worst_objects": {name: _rates(objects[name]) for name in worst},
+    }
+
+
+def number_figures(counts: Iterable[tuple[int, int | None]]) -> Figures:
+    """Judge counts of one kind, pairs of the truth and the answer, by how many there are: shares of those that are
+    exact, and of those that are nearly right.
+    """
+    groups: dict[str, list[tuple[int, int | None]]] = {name: [] for _, name in CROWDS}
+    for true, told in counts:
+        groups[crowd_of(true)].append((true, told))
+    return {
+        name: {
+            "exact": scoring.mean(true == told for true, told in pairs),
+            "nearly": scoring.mean(told is not None and is_near(told, true) for true, told in pairs),
+            "asked": len(pairs),
+        }
+        for name, pairs in groups.items()
+        if pairs
     }
 
 
@@ -136,7 +177,7 @@ def point_figures(questions: Sequence[PlaceRecord]) -> Figures:
 
 
 def segment_figures(outlines: Sequence[OutlineRecord]) -> Figures:
-    """Judge outlines by the visible pixels; one that is missing has IoU 0."""
+    """Judge outlines by the whole thing in its visible box, without holes; one that is missing has IoU 0."""
     asked = [outline for outline in outlines if outline.place is not None]
     marked = [outline for outline in asked if outline.reference]
     vertices = [outline.vertices for outline in asked if outline.polygon]
@@ -146,6 +187,7 @@ def segment_figures(outlines: Sequence[OutlineRecord]) -> Figures:
         "mean_iou_at_point": scoring.mean(outline.iou for outline in marked if len(outline.reference or ()) == 2),
         "mean_iou_at_box": scoring.mean(outline.iou for outline in marked if len(outline.reference or ()) == 4),
         "iou_over_0.5": scoring.mean(outline.iou > 0.5 for outline in asked),
+        "smooth": scoring.mean(outline.length <= SPIKED for outline in asked if outline.polygon),
         "drawn": scoring.mean(bool(outline.polygon) for outline in asked),
         "absent_none": scoring.mean(not outline.polygon for outline in outlines if outline.place is None),
         "vertices_min": min(vertices, default=0),

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any
 
 from bench.nano.evaluation.figures import spatial
+from bench.nano.evaluation.figures.calibration import calibration_figures
 from bench.nano.evaluation.figures.headline import compare
 from bench.nano.evaluation.figures.typed import typed_figures
 from bench.nano.evaluation.figures.words import caption_figures, query_figures, reasoning_figures
@@ -22,6 +23,7 @@ def summarize(records: Sequence[SceneRecord]) -> Figures:
     figures: Figures = {"scenes": len(records), "headline": [asdict(row) for row in compare(records)]}
     if any(record.detections for record in records):
         figures["detect"] = spatial.detect_figures(records)
+        figures["calibration"] = calibration_figures(records)
         figures["absent"] = spatial.absent_figures(chain.from_iterable(record.detections for record in records))
     if points := list(chain.from_iterable(record.points for record in records)):
         figures["point"] = spatial.point_figures(points)

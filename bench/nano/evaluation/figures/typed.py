@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.nano.evaluation.asking.typed import CASES
+from bench.nano.evaluation.asking.typed import CASES, FORMS
 from bench.nano.evaluation.records import FieldRecord, TypedRecord
 from bench.nano.evaluation.scoring import Figures, mean
 
@@ -14,6 +14,7 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "boolean": lambda value: isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     "null": lambda value: value is None,
     "array": lambda value: isinstance(value, list),
     "object": lambda value: isinstance(value, dict),
@@ -28,9 +29,13 @@ def typed_figures(answers: Sequence[TypedRecord]) -> Figures:
         for field in answer.fields:
             kinds[field.kind].append(field)
     everything = [field for answer in answers for field in answer.fields]
+    names = {name: [field for field in everything if field.names == name] for name in ("trained", "unseen")}
+    forms = {form: [field for field in everything if field.form == form] for form in FORMS}
     return {
-        "fields_right": _right(everything),
+        "fields_right": _right(names["trained"]),
+        "unseen_names": _right(names["unseen"]),
         "fields": len(everything),
+        "longest_answer_tokens": max((answer.tokens for answer in answers), default=0),
         "whole_answers": _whole(answers),
         "valid": mean(map(is_valid, answers)),
         **{f"{kind}_right": _right(kinds[kind]) for kind in sorted(kinds)},
@@ -42,6 +47,15 @@ def typed_figures(answers: Sequence[TypedRecord]) -> Figures:
             }
             for case in CASES
             if case in cases
+        },
+        "by_form": {
+            form: {
+                "trained": _right(field for field in fields if field.names == "trained"),
+                "unseen": _right(field for field in fields if field.names == "unseen"),
+                "fields": len(fields),
+            }
+            for form, fields in forms.items()
+            if fields
         },
     }
 
@@ -69,13 +83,13 @@ def conforms(value: Any, schema: Mapping[str, Any]) -> bool:
         return value in schema["enum"]
     if not _TYPES[schema["type"]](value):
         return False
-    if "format" in schema:
+    if schema.get("format") in _PLACES:
         return set(value) == _PLACES[schema["format"]] and all(0 <= number <= 1 for number in value.values())
     match schema["type"]:
         case "integer":
-            return bool(schema["minimum"] <= value <= schema["maximum"])
+            return bool(schema.get("minimum", value) <= value <= schema.get("maximum", value))
         case "string":
-            return len(value) <= schema["maxLength"]
+            return len(value) <= schema.get("maxLength", len(value))
         case "array":
             return len(value) <= schema["maxItems"] and all(conforms(one, schema["items"]) for one in value)
         case "object":

@@ -6,6 +6,7 @@ from itertools import chain
 
 from bench.nano.evaluation.asking.words import ABOUT, AT_REFERENCE, LENGTHS, SPATIAL
 from bench.nano.evaluation.captions import compare_counts, compare_instances, is_true, parse_caption, placed
+from bench.nano.evaluation.figures.spatial import number_figures
 from bench.nano.evaluation.records import CaptionRecord, QueryRecord, SceneRecord
 from bench.nano.evaluation.scoring import Counts, Figures, mean, same_answer
 
@@ -77,7 +78,16 @@ def query_figures(questions: Sequence[QueryRecord]) -> Figures:
         if any(question.about in parts for question in questions):
             figures[name] = mean(is_right(question) for question in questions if question.about in parts)
     listing = sum((_compare_list(question) for question in questions if question.about == "list"), Counts())
-    return figures | {"list_kind_precision": listing.precision, "list_kind_recall": listing.recall}
+    figures |= {"list_kind_precision": listing.precision, "list_kind_recall": listing.recall}
+    counted = [one for one in questions if one.about == "count" and one.expected != "0"]
+    if counted:
+        figures["count_by_number"] = number_figures((int(one.expected), number_of(one.answer)) for one in counted)
+    return figures
+
+
+def number_of(answer: str) -> int | None:
+    number = answer.strip().rstrip(".")
+    return int(number) if number.isdecimal() else None
 
 
 def _compare_list(question: QueryRecord) -> Counts:

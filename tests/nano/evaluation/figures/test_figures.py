@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from bench.nano.evaluation.figures.spatial import present
+from bench.nano.evaluation.figures.spatial import number_figures, present
 from bench.nano.evaluation.figures.summary import format_table, summarize
+from bench.nano.evaluation.records import PlaceRecord, SceneRecord
 from photonlite.results import Segments
 from tests.nano.evaluation.oracle import Oracle, judged, scenes
 
@@ -28,7 +29,7 @@ def test_a_perfect_model_is_given_full_marks(perfect):
     assert math.isnan(detect["score_auc"])
     assert perfect["absent"] == {"all_none": 1, "absent_none": 1, "unknown_none": 1}
     for skill in ("point", "reasoning", "query"):
-        assert set(perfect[skill].values()) == {1}
+        assert {value for value in perfect[skill].values() if not isinstance(value, dict)} == {1}
     segment = perfect["segment"]
     assert {value for name, value in segment.items() if not name.startswith("vertices")} == {1}
     caption = perfect["caption"]
@@ -39,7 +40,7 @@ def test_a_perfect_model_is_given_full_marks(perfect):
 
 def test_breakdowns_add_up():
     detect = judge(Oracle(boxes=lambda boxes: boxes[:1]), ["detect"])["detect"]
-    for breakdown in ("by_phrase", "by_size"):
+    for breakdown in ("by_phrase", "by_size", "by_crowd", "by_arrangement", "by_rotation", "by_clutter"):
         assert sum(rates["boxes"] for rates in detect[breakdown].values()) == detect["boxes"]
     backgrounds = detect["by_background"]
     assert backgrounds["all never trained"]["boxes"] + backgrounds["all of the domain"]["boxes"] == detect["boxes"]
@@ -90,8 +91,62 @@ def test_a_model_that_answers_backwards_is_out_of_order():
 
 def test_large_boxes_are_wrong_in_the_bucket_of_their_own_size():
     detect = judge(Oracle(boxes=lambda boxes: [*boxes, (0.0, 0.0, 1.0, 1.0)]), ["detect"])["detect"]
-    assert detect["by_size"]["24 to 48 px"]["precision"] == 1
-    assert detect["by_size"]["over 96 px"]["precision"] < 1
+    assert detect["by_size"]["8 to 16 %"]["precision"] == 1
+    assert detect["by_size"]["32 to 90 %"]["precision"] < 1
+
+
+def record_of(objects, shift=0.0, **shown):
+    """A scene of dogs in a row, each answered with a box that is too low by so much of its height."""
+    truth = [(0.01 + place * 0.019, 0.1, 0.01 + place * 0.019 + 0.015, 0.2) for place in range(objects)]
+    answers = [(x0, y0 + 0.1 * shift, x1, y1 + 0.1 * shift) for x0, y0, x1, y1 in truth]
+    question = PlaceRecord(3, "name", "dog", truth, answers, [0.5] * objects)
+    return SceneRecord(0, "solid", 800, 400, objects=objects, detections=[question], **shown)
+
+
+def test_crowds_rotation_and_clutter_are_judged_apart():
+    records = [
+        record_of(10),
+        record_of(11, shift=1.0),
+        record_of(25),
+        record_of(26, shift=1.0, turned=True, cluttered=True, arrangement="grid"),
+    ]
+    detect = summarize(records)["detect"]
+    assert {name: rates["f1"] for name, rates in detect["by_crowd"].items()} == {
+        "1 to 10": 1, "11 to 25": pytest.approx(25 / 36), "26 to 50": 0,
+    }  # fmt: skip
+    assert {name: rates["boxes"] for name, rates in detect["by_rotation"].items()} == {
+        "any angle": 26, "up to 25 degrees": 46,
+    }  # fmt: skip
+    assert {name: rates["boxes"] for name, rates in detect["by_clutter"].items()} == {
+        "none": 46, "words and drawings": 26,
+    }  # fmt: skip
+    assert {name: rates["boxes"] for name, rates in detect["by_arrangement"].items()} == {"free": 46, "grid": 26}
+
+
+@pytest.mark.parametrize(
+    ("side", "band"), [(0.079, "4 to 8 %"), (0.081, "8 to 16 %"), (0.17, "16 to 32 %"), (0.5, "32 to 90 %")]
+)
+def test_sizes_are_shares_of_the_short_side(side, band):
+    # The image is twice as wide as high.
+    question = PlaceRecord(3, "name", "dog", [(0.1, 0.1, 0.1 + side / 2, 0.12)], [], [])
+    sizes = summarize([SceneRecord(0, "solid", 800, 400, objects=1, detections=[question])])["detect"]["by_size"]
+    assert {name for name, rates in sizes.items() if rates["boxes"]} == {band}
+
+
+def test_counts_may_be_off_by_a_tenth_to_be_nearly_right():
+    figures = number_figures([(5, 5), (10, 9), (12, 10), (20, 18), (30, 27), (40, 35), (50, None)])
+    assert {name: (one["exact"], one["nearly"], one["asked"]) for name, one in figures.items()} == {
+        "1 to 10": (0.5, 1, 2),
+        "11 to 25": (0, 0.5, 2),
+        "26 to 50": (0, pytest.approx(1 / 3), 3),
+    }
+
+
+def test_counts_told_in_words_are_judged_by_how_many_there_are():
+    counts = judge(Oracle(), ["query"])["query"]["count_by_number"]
+    assert {(one["exact"], one["nearly"]) for one in counts.values()} == {(1, 1)}
+    spoiled = judge(Oracle(word=lambda word: f"{word}0"), ["query"])["query"]["count_by_number"]
+    assert {(one["exact"], one["nearly"]) for one in spoiled.values()} == {(0, 0)}
 
 
 def test_points_beside_their_object_are_not_inside():
@@ -160,7 +215,7 @@ def test_captions_with_wrong_zones_are_told():
         return text.replace("<", "").replace(">", "").replace("centre", "top")
 
     caption = judge(Oracle(text=spoil), ["caption"])["caption"]
-    assert caption["zones_true"] < 0.5
+    assert caption["zones_true"] <= 0.5
     assert caption["kind_recall"] == 1
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from bench.nano.evaluation.figures.headline import TARGETS, compare
 from bench.nano.evaluation.figures.summary import summarize
+from bench.nano.evaluation.records import PlaceRecord, QueryRecord, SceneRecord
 from tests.nano.evaluation.oracle import Oracle, judged
 
 
@@ -25,7 +26,14 @@ def spoiled():
 
 def test_a_perfect_model_meets_every_target():
     found = compare(judged(Oracle()), 50)
-    assert [row.name for row in found] == [target.name for target in TARGETS]
+    missing = {target.name for target in TARGETS} - {row.name for row in found}
+    assert missing == {
+        "detect, F1 among 11 to 25 objects",
+        "detect, F1 among 26 to 50 objects",
+        "query, counts of 11 to 25 exact",
+        "query, counts of 26 to 50 within a tenth",
+    }  # the scenes have up to ten objects
+    assert [row.name for row in found] == [target.name for target in TARGETS if target.name not in missing]
     assert all(row.met for row in found)
     for row in found:
         assert row.figure == (0 if row.at_most else 1)
@@ -45,15 +53,22 @@ def test_headline_figures_are_those_of_the_breakdown(spoiled):
         "detect, F1 of names less synonyms'": phrases["name"]["f1"] - phrases["synonym"]["f1"],
         "detect, F1 on trained less new backgrounds": backgrounds["all of the domain"]["f1"]
         - backgrounds["all never trained"]["f1"],
+        "detect, calibration error of the worst shift": max(
+            group["error"] for group in figures["calibration"]["by_shift"].values()
+        ),
         "point, inside the object": figures["point"]["inside"],
         "segment, mean IoU of masks": figures["segment"]["mean_iou"],
+        "segment, outlines with spikes": 1 - figures["segment"]["smooth"],
         "query, counts exact": figures["query"]["count"],
+        **{f"detect, F1 among {crowd} objects": rates["f1"] for crowd, rates in figures["detect"]["by_crowd"].items()},
+        "query, counts of 1 to 10 exact": figures["query"]["count_by_number"]["1 to 10"]["exact"],
         "query, is there": figures["query"]["existence"],
         "query, spatial": figures["query"]["spatial"],
         "query, at a reference": figures["query"]["at_reference"],
         "caption, recall of objects": figures["caption"]["kind_recall"],
         "caption, precision of objects": figures["caption"]["kind_precision"],
         "typed, fields right": figures["typed"]["fields_right"],
+        "typed, right under names never trained on": figures["typed"]["unseen_names"],
         "typed, answers that keep to the schema": figures["typed"]["valid"],
     }
     assert {name: row.figure for name, row in headline.items() if name in same} == pytest.approx(same)
@@ -92,3 +107,28 @@ def test_a_silent_model_does_not_pass_for_want_of_figures():
     silent = rows(judged(Oracle(boxes=lambda _: [], points=lambda _: []), ["detect", "point"]))
     assert not silent["detect, mean IoU of the matches"].met
     assert not silent["point, inside the object"].met
+
+
+def counted(*pairs):
+    """A record of counts: of so many things, so many were told."""
+    questions = [QueryRecord("count", "name", "How many?", str(true), str(told)) for true, told in pairs]
+    return SceneRecord(0, "wood", 100, 100, questions=questions)
+
+
+def test_large_counts_may_be_a_tenth_off():
+    found = rows([counted((0, 1), (2, 2), (3, 4), (11, 11), (20, 21), (40, 44), (40, 45), (30, "many"))])
+    assert found["query, counts of 1 to 10 exact"].figure == 0.5
+    assert found["query, counts of 11 to 25 exact"].figure == 0.5
+    assert found["query, counts of 26 to 50 within a tenth"].figure == pytest.approx(1 / 3)
+
+
+def test_crowds_have_rows_of_their_own():
+    box, other = (0.1, 0.1, 0.3, 0.3), (0.6, 0.6, 0.9, 0.9)
+    records = [
+        SceneRecord(
+            0, "wood", 100, 100, objects=count, detections=[PlaceRecord(0, "name", "cat", [box], [found], [1.0])]
+        )
+        for count, found in ((10, box), (25, other), (50, box))
+    ]
+    found = [rows(records)[f"detect, F1 among {crowd} objects"] for crowd in ("1 to 10", "11 to 25", "26 to 50")]
+    assert [row.figure for row in found] == [1, 0, 1]
