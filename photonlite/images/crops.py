@@ -25,7 +25,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from photonlite.errors import ConfigError, ImageShapeError
-from photonlite.images.resize import SERIAL, ParallelTasks, ResizeTarget, resize
+from photonlite.images.resize import ResizeTarget, RunTasks, resize, run_in_turn
 from photonlite.settings import make_plain
 
 Allocator = Callable[[tuple[int, ...]], npt.NDArray[np.uint8]]  # returns contiguous memory of a shape
@@ -116,9 +116,17 @@ def allocate_array(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 
 def cut_crops(
-    image: Image.Image, spec: CropSpec, *, parallel: ParallelTasks = SERIAL, buffer: Allocator = allocate_array
+    image: Image.Image,
+    spec: CropSpec,
+    *,
+    threads: int = 1,
+    run_tasks: RunTasks = run_in_turn,
+    buffer: Allocator = allocate_array,
 ) -> ImageCrops:
-    """Cut an RGB image, in memory from `buffer`; crops equal those of Pillow's Lanczos filter to the last bit."""
+    """Cut an RGB image, in memory from `buffer`; crops equal those of Pillow's Lanczos filter to the last bit.
+
+    The work is cut into tasks for so many threads, on which `run_tasks` runs them.
+    """
     if image.mode != "RGB":
         raise ImageShapeError(f"crops are cut from RGB, not from mode {image.mode}: open the image with load_image")
     size, margins = spec.crop_size, 2 * spec.margin
@@ -130,7 +138,7 @@ def cut_crops(
         local = pixels[1:].reshape(rows, columns, size, size, 3)
         sheet = (columns * spec.window + margins, rows * spec.window + margins)
         targets.insert(0, (sheet, partial(_store_local, local, spec.window)))
-    resize(image, targets, parallel)
+    resize(image, targets, threads, run_tasks)
     return ImageCrops(pixels, tiling, image.size)
 
 

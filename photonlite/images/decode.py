@@ -3,6 +3,19 @@
 The order protects the process from hostile files: bytes are counted, the first bytes are compared with `_FORMATS`, the
 size in the header is checked, and only then are pixels decoded, once. Pillow's readers are called directly:
 `PIL.Image.open` tries every plugin (one starts ghostscript), and warns or raises at a pixel count of its own.
+
+Colour follows Pillow's `convert("RGB")`, as in the reference: alpha is dropped and not composited, colour profiles are
+ignored, palettes are looked up, CMYK is inverted without a profile. It differs where `convert` would clip: 16-bit and
+float pixels are scaled to the 8-bit range.
+
+Full scale, the value that becomes 255:
+
+| pixels | full scale |
+|---|---|
+| mode I;16 (16-bit PNG, TIFF), mode I of a 16-bit PGM | 65535 |
+| mode I otherwise | 255 if no value is above it (as `convert("I")` makes them), else 65535 |
+| mode F | 1 if no value is above it, else 255 (as `convert("F")` makes them) |
+| float array | 1 |
 """
 
 from __future__ import annotations
@@ -18,6 +31,7 @@ from contextlib import contextmanager
 from typing import IO, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from PIL import ExifTags, Image, ImageFile
 from PIL.AvifImagePlugin import AvifImageFile
 from PIL.BmpImagePlugin import BmpImageFile
@@ -30,14 +44,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from photonlite.config import DEFAULT_IMAGE_LIMITS, ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageShapeError, ImageTooLargeError
-from photonlite.images.rgb import array_to_rgb, image_to_rgb
-from photonlite.images.source import (
-    DecodedImage,
-    ImageSource,
-    check_bytes,
-    first_line,
-    opened_source,
-)
+from photonlite.images.source import DecodedImage, ImageSource, check_bytes, first_line, opened_source
 
 # Name, first bytes, reader. The list is closed: other files never reach a decoder.
 _FORMATS: Final[tuple[tuple[str, re.Pattern[bytes], type[ImageFile.ImageFile]], ...]] = (
@@ -54,17 +61,6 @@ _NAMES: Final = ", ".join(name for name, _, _ in _FORMATS)
 _LONGEST_SIGNATURE: Final = 16
 _HEADER: Final = 1 << 20  # bytes of a file object that are read for its size
 
-# Bytes a pixel: upper bounds of measurements (`VmHWM` of a worker, by format, mode and size). The kernel refuses memory
-# to a worker that takes more.
-_RGB_BYTES: Final = 3
-_UPRIGHT_BYTES: Final = 4
-_STORED: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}  # in Pillow; other modes 4
-_CONVERSION: Final = {"RGB": 0, "I": 10, "F": 10, "I;16": 8, "I;16L": 8, "I;16B": 8, "I;16N": 8}  # other modes 4
-_UNTIL_CLOSED: Final = {"WEBP": 12, "AVIF": 16, "GIF": 4}  # frames and planes, held as long as the image exists
-_UNTIL_DECODED: Final = {"TIFF": 8, "BMP": 4, "PPM": 8, "PNG": 1}  # strips and rows, held until it is decoded
-
-WEBP_HEADER: Final = 30  # bytes of a WebP file that `webp_size` reads
-
 # EXIF orientation, and what turns such an image upright.
 _UPRIGHT: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -76,6 +72,10 @@ _UPRIGHT: Final = {
     8: Image.Transpose.ROTATE_90,
 }
 
+_WANTED_ARRAY: Final = "hand in an array of shape [height, width, 3] and dtype uint8"
+_STRAIGHT: Final = {"La": "LA", "RGBa": "RGBA"}  # modes of premultiplied alpha, and of straight alpha
+_SCALED_AT_ONCE: Final = 2**18  # values
+
 # Pillow reads pixels and EXIF of an opened file on first use, into the object and without a lock. One image always
 # gets the same of these locks; two images rarely share one.
 _LAZY_LOCKS: Final = tuple(threading.Lock() for _ in range(61))
@@ -85,9 +85,9 @@ def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
     """Decode an image into a new upright RGB image that has no metadata and shares no memory with `source`.
 
     The EXIF orientation is applied, whatever the source; an animation gives its first frame (a Pillow image its
-    current frame); alpha is dropped; 16-bit and float pixels are scaled, see `photonlite.images.rgb`. A `str` is always
-    a path, a file object is read from its start, and all other sources may be passed to several threads at once.
-    Raises an ImageError; the limit of pixels is checked against the header, before decoding.
+    current frame); alpha is dropped; 16-bit and float pixels are scaled, see the module. A `str` is always a path, a
+    file object is read from its start, and all other sources may be passed to several threads at once. Raises an
+    ImageError; the limit of pixels is checked against the header, before decoding.
     """
     if isinstance(source, DecodedImage):
         check_pixels("the image", *source.size, limits)
@@ -120,14 +120,6 @@ def decoded_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMIT
     except Exception:  # a caller's file object may raise anything, and raises it again when the image is loaded
         return 0
     return 3 * width * height if width * height <= limits.max_pixels else 0
-
-
-def needed_bytes(data: bytes, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> int:
-    """Return the peak memory of decoding an image file, from its header; 0 where that is unreadable or over a limit."""
-    try:
-        return working_bytes(open_image("the image", io.BytesIO(data), limits)) + 2 * len(data)
-    except ImageError:
-        return 0
 
 
 def _header_size(source: ImageSource, limits: ImageLimits) -> tuple[int, int]:
@@ -219,43 +211,90 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def working_bytes(image: ImageFile.ImageFile) -> int:
-    """Return the peak memory of decoding an opened image, without copies of the file."""
-    # The pixels in Pillow, the RGB result, and the larger of the codec's buffers and those of conversion and turning.
-    later = _CONVERSION.get(image.mode, 4) + _UPRIGHT_BYTES
-    if isinstance(image, JpegImageFile):
-        beside = max(_coefficient_bytes(image.layer), later)
-    elif image.format in _UNTIL_DECODED:
-        beside = max(_UNTIL_DECODED[image.format], later)
+def image_to_rgb(image: Image.Image) -> Image.Image:
+    """Convert a loaded image of any Pillow mode to a new RGB image without metadata or shared memory."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        values = np.asarray(image)
+        rgb = Image.fromarray(_to_uint8(values, _full_scale(image, values), f"mode {image.mode}")).convert("RGB")
     else:
-        beside = _UNTIL_CLOSED.get(image.format or "", 16) + later
-    return image.width * image.height * (_STORED.get(image.mode, 4) + beside + _RGB_BYTES)
+        if "transparency" in image.info:  # Pillow would carry it over, and warns where it cannot
+            image = image.copy()
+            del image.info["transparency"]
+        if image.mode in _STRAIGHT:  # premultiplied alpha cannot be converted to RGB directly
+            image = image.convert(_STRAIGHT[image.mode])
+        rgb = image.convert("RGB")
+    rgb.info = {}
+    return rgb
 
 
-def webp_bytes(size: tuple[int, int]) -> int:
-    """Return the peak memory of opening and decoding a WebP of a size."""
-    return size[0] * size[1] * (4 + _UNTIL_CLOSED["WEBP"] + 4 + _UPRIGHT_BYTES + _RGB_BYTES)
+def array_to_rgb(array: npt.NDArray[Any]) -> Image.Image:
+    """Convert [H, W] or [H, W, 1, 3 or 4], uint8 or float in [0, 1], to a new RGB image that shares no memory."""
+    _check_array(array)
+    if array.ndim == 3:
+        array = array[..., 0] if array.shape[2] == 1 else array[..., :3]
+    if array.dtype != np.uint8:
+        array = _to_uint8(array, 1.0, f"{array.dtype} array")
+    image = Image.fromarray(array)
+    return image if image.mode == "RGB" else image.convert("RGB")  # Pillow aliases grey arrays, and copies RGB ones
 
 
-def webp_size(head: bytes) -> tuple[int, int] | None:
-    """Return width and height of a WebP's canvas, which libwebp allocates on opening; None for other files."""
-    if head[:4] != b"RIFF" or head[8:12] != b"WEBP":
-        return None
-    match head[12:16]:
-        case b"VP8X":
-            return 1 + int.from_bytes(head[24:27], "little"), 1 + int.from_bytes(head[27:30], "little")
-        case b"VP8L":
-            bits = int.from_bytes(head[21:25], "little")
-            return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-        case b"VP8 ":
-            return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
-    return None
+def rgb_bytes(image: Image.Image, top: int = 0, bottom: int | None = None) -> bytes:
+    """Return some rows of an RGB image, ``[H, W, 3]``, in half the time of `tobytes`, which joins small blocks."""
+    bottom = image.height if bottom is None else bottom
+    size = 3 * image.width * (bottom - top)
+    encoder = Image._getencoder(image.mode, "raw", image.mode)
+    try:
+        encoder.setimage(image.im, (0, top, image.width, bottom))
+        _, status, data = encoder.encode(size)
+    finally:
+        encoder.cleanup()
+    if status < 0 or len(data) != size:
+        raise AssertionError(f"packing {image.width}x{image.height} pixels gave {len(data)} bytes, status {status}")
+    return bytes(data)
 
 
-def _coefficient_bytes(layers: list[Any]) -> int:
-    """Coefficients of a JPEG with several scans, which libjpeg keeps for the whole image."""
-    areas = [max(1, across * down) for _, across, down, _ in layers]
-    return -(-2 * sum(areas) // max(areas, default=1)) if areas else 8
+def _check_array(array: npt.NDArray[Any]) -> None:
+    shape = list(array.shape)
+    if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
+        raise ImageShapeError(
+            f"an array of dtype {array.dtype} is not an image: {_WANTED_ARRAY}, or floats in [0, 1]; "
+            "scale wider integers yourself, for 16 bits with (array // 257).astype('uint8')"
+        )
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
+        hint = ""
+        if array.ndim == 3 and array.shape[0] in (1, 3, 4):
+            hint = "; channels come last: array.transpose(1, 2, 0)"
+        elif array.ndim == 4:
+            hint = "; one image at a time: array[0]"
+        raise ImageShapeError(f"an array of shape {shape} is not an image: {_WANTED_ARRAY}{hint}")
+    if array.size == 0:
+        raise ImageShapeError(f"an array of shape {shape} has no pixels: height and width must be at least 1")
+
+
+def _full_scale(image: Image.Image, values: npt.NDArray[Any]) -> float:
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
+        return 65535.0
+    narrow, wide = (1.0, 255.0) if image.mode == "F" else (255.0, 65535.0)
+    return narrow if values.max() <= narrow else wide
+
+
+def _to_uint8(values: npt.NDArray[Any], full_scale: float, what: str) -> npt.NDArray[np.uint8]:
+    """Scale `full_scale` to 255 and round; values that would not round to 0..255 are refused, never clipped."""
+    low, high = float(values.min()), float(values.max())
+    if not (np.isfinite(low) and np.isfinite(high)):  # NaN anywhere makes both NaN
+        raise ImageShapeError(f"{what} holds NaN or infinity: replace them first, with numpy.nan_to_num")
+    half_step = 0.5 / 255 * full_scale
+    if low < -half_step or high > full_scale + half_step:
+        raise ImageShapeError(
+            f"{what} holds values from {low:g} to {high:g}, outside 0 to {full_scale:g}: "
+            "scale the values to that range, or convert them to uint8"
+        )
+    scaled = np.empty(values.shape, np.uint8)
+    rows = max(1, _SCALED_AT_ONCE // max(1, values[0].size))  # float copies of the whole would multiply the memory
+    for top in range(0, len(values), rows):
+        block = np.rint(values[top : top + rows] * np.float32(255 / full_scale))
+        scaled[top : top + rows] = np.clip(block, 0, 255)
+    return scaled
 
 
 @contextmanager

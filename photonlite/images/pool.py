@@ -18,8 +18,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
@@ -29,11 +29,10 @@ from PIL import Image
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageError, ModelError
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
-from photonlite.images.decode import decoded_bytes, file_bytes, load_image
+from photonlite.images.decode import decoded_bytes, file_bytes, load_image, rgb_bytes
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.packing import pack_image
-from photonlite.images.resize import SERIAL, ParallelTasks
-from photonlite.images.rgb import rgb_bytes
+from photonlite.images.resize import RunTasks, Task, run_in_turn
 from photonlite.images.source import DecodedImage, ImageSource
 from photonlite.sequence import UncutImage
 
@@ -72,7 +71,8 @@ class ImagePool:
         # Threads that wait for a decoding process come on top: they do no work.
         waiting = 0 if decoder is None else decoder.most_running
         self._threads = ThreadPoolExecutor(threads + waiting, thread_name_prefix="photonlite-images")
-        self._parallel = ParallelTasks(self._threads, min(threads, os.cpu_count() or 1) - 1)
+        self._working = min(threads, os.cpu_count() or 1)
+        self._run_tasks = partial(share_tasks, self._threads, self._working - 1)
         self._urgent: deque[Callable[[], None]] = deque()
 
     def decoded_bytes(self, source: ImageSource) -> int:
@@ -101,7 +101,7 @@ class ImagePool:
         image = self._load(source)
         checkpoint()
         pixels = rgb_bytes(image)
-        key = image_key(image, pixels, cache_salt, parallel=self._parallel)
+        key = image_key(image, pixels, cache_salt, run_tasks=self._run_tasks)
         checkpoint()
         uncut = self._pack_ahead(pixels, image.size)
         return PreparedImage(self, image, key, cache_salt, time.perf_counter() - start, uncut)
@@ -131,7 +131,8 @@ class ImagePool:
             packed = pack_image(rgb_bytes(image), image.size, self._spec, self._buffer)
             if packed is not None:
                 return packed
-        return cut_crops(image, self._spec, parallel=self._parallel, buffer=self._buffer)
+        threads = self._working
+        return cut_crops(image, self._spec, threads=threads, run_tasks=self._run_tasks, buffer=self._buffer)
 
     def _load(self, source: ImageSource) -> Image.Image:
         data = None if self._decoder is None else file_bytes(source, self._limits)
@@ -226,7 +227,7 @@ class PreparedImage:
             self.pool.on_ready()
 
 
-def image_key(image: Image.Image, pixels: bytes, cache_salt: str = "", *, parallel: ParallelTasks = SERIAL) -> str:
+def image_key(image: Image.Image, pixels: bytes, cache_salt: str = "", *, run_tasks: RunTasks = run_in_turn) -> str:
     """Return the hex SHA-256 over size, mode and pixels of an image, and the cache salt.
 
     The length of each part precedes it, so that different lists of parts never read alike. Pixels enter as digests of
@@ -239,7 +240,7 @@ def image_key(image: Image.Image, pixels: bytes, cache_salt: str = "", *, parall
     def hash_piece(index: int) -> None:
         digests[index] = hashlib.sha256(pieces[index]).digest()
 
-    parallel.run_all([partial(hash_piece, index) for index in range(len(pieces))])
+    run_tasks([partial(hash_piece, index) for index in range(len(pieces))])
     parts = [f"{image.width}x{image.height}".encode(), image.mode.encode(), b"".join(digests)]
     parts.append(cache_salt.encode("utf-8", "surrogatepass"))
     digest = hashlib.sha256()
@@ -247,3 +248,37 @@ def image_key(image: Image.Image, pixels: bytes, cache_salt: str = "", *, parall
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.hexdigest()
+
+
+def share_tasks(executor: Executor, helpers: int, tasks: Sequence[Task]) -> None:
+    """Run tasks on the calling thread and up to `helpers` of an executor, wait for all, and raise the first error.
+
+    The caller runs every task that no helper has begun, so it may itself occupy the executor's last free thread.
+    """
+    waiting = deque(tasks)
+    done = threading.Semaphore(0)
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        while waiting:
+            try:
+                task = waiting.popleft()
+            except IndexError:
+                return  # another thread has just taken the last one
+            try:
+                task()
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                done.release()
+
+    for _ in range(min(helpers, len(tasks) - 1)):
+        try:
+            executor.submit(work)
+        except RuntimeError:
+            break  # the executor is shutting down: the caller runs all tasks
+    work()
+    for _ in tasks:
+        done.acquire()
+    if failures:
+        raise failures[0]

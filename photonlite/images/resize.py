@@ -12,10 +12,7 @@ Pillow holds Python's global lock in neither pass. Its `box` argument cannot rep
 filter's windows by rounding, and bring the other pass back. The order of the passes matters: see `down_first`.
 """
 
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from functools import partial
 from itertools import pairwise
 from typing import Final, TypeAlias
@@ -25,6 +22,7 @@ import numpy.typing as npt
 from PIL import Image
 
 Task: TypeAlias = Callable[[], None]
+RunTasks: TypeAlias = Callable[[Sequence[Task]], None]  # in any order, on any threads; waits, and raises their error
 Size: TypeAlias = tuple[int, int]  # width and height in pixels
 StoreBlock: TypeAlias = Callable[[int, int, npt.NDArray[np.uint8]], None]  # left, top, block [rows, columns, 3]
 
@@ -32,49 +30,10 @@ _BANDS_PER_THREAD: Final = 2  # with two, a delayed thread keeps the others wait
 ResizeTarget: TypeAlias = tuple[Size, StoreBlock]  # the function gets all pixels once, in blocks, on any thread
 
 
-class ParallelTasks:
-    """Runs tasks on the calling thread and on up to `helpers` threads of an executor.
-
-    The caller runs every task that no helper has begun, so it may itself occupy the executor's last free thread.
-    """
-
-    def __init__(self, executor: Executor | None = None, helpers: int = 0) -> None:
-        self.size = 1 + (helpers if executor is not None else 0)
-        self._executor = executor
-
-    def run_all(self, tasks: Sequence[Task]) -> None:
-        """Run all tasks, in any order and at the same time, wait until the last is done, and raise the first error."""
-        waiting = deque(tasks)
-        done = threading.Semaphore(0)
-        failures: list[BaseException] = []
-
-        def work() -> None:
-            while waiting:
-                try:
-                    task = waiting.popleft()
-                except IndexError:
-                    return  # another thread has just taken the last one
-                try:
-                    task()
-                except BaseException as error:
-                    failures.append(error)
-                finally:
-                    done.release()
-
-        for _ in range(min(self.size, len(tasks)) - 1):
-            assert self._executor is not None  # size is 1 without one
-            try:
-                self._executor.submit(work)
-            except RuntimeError:
-                break  # the executor is shutting down: the caller runs all tasks
-        work()
-        for _ in tasks:
-            done.acquire()
-        if failures:
-            raise failures[0]
-
-
-SERIAL: Final = ParallelTasks()  # the calling thread alone
+def run_in_turn(tasks: Sequence[Task]) -> None:
+    """Run tasks on the calling thread: the `RunTasks` of one thread."""
+    for task in tasks:
+        task()
 
 
 def down_first(size: Size, new_size: Size) -> bool:
@@ -87,25 +46,27 @@ def down_first(size: Size, new_size: Size) -> bool:
     return lost_height > max(0, 2 * lost_width)
 
 
-def resize(image: Image.Image, targets: Sequence[ResizeTarget], parallel: ParallelTasks = SERIAL) -> None:
-    """Resize a decoded RGB image to several sizes at once; returns when everything has been stored."""
+def resize(
+    image: Image.Image, targets: Sequence[ResizeTarget], threads: int = 1, run_tasks: RunTasks = run_in_turn
+) -> None:
+    """Resize a decoded RGB image to several sizes at once, in tasks for so many threads; returns when all is stored."""
     down = [down_first(image.size, size) for size, _ in targets]
     between = [
         (image.width, size[1]) if first else (size[0], image.height)
         for (size, _), first in zip(targets, down, strict=True)
     ]
-    if parallel.size == 1:
+    if threads == 1:
         for (size, store), half_size in zip(targets, between, strict=True):
             store(0, 0, np.asarray(_lanczos(_lanczos(image, half_size), size)))
         return
-    count = _BANDS_PER_THREAD * parallel.size
+    count = _BANDS_PER_THREAD * threads
     halves = [Image.new("RGB", size) for size in between]
     first_pass, second_pass = [], []
     for (size, store), half, first in zip(targets, halves, down, strict=True):
         first_pass += _bands(image, half.size, first, count, partial(_paste, half))
         second_pass += _bands(half, size, not first, count, partial(_store, store))
-    parallel.run_all(first_pass)
-    parallel.run_all(second_pass)
+    run_tasks(first_pass)
+    run_tasks(second_pass)
 
 
 def _lanczos(image: Image.Image, size: Size) -> Image.Image:

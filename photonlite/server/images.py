@@ -11,8 +11,8 @@ from typing import Final
 import pybase64
 
 from photonlite.errors import RequestCancelledError
-from photonlite.images.decode import needed_bytes
 from photonlite.images.isolation.pool import DecodePool
+from photonlite.images.memory import needed_bytes
 from photonlite.images.source import DecodedImage
 from photonlite.server.errors import HttpError
 from photonlite.server.limits.limiter import Hold

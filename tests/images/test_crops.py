@@ -3,6 +3,7 @@ import json
 import math
 import random
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from PIL import Image
 from photonlite.errors import ConfigError, ImageShapeError
 from photonlite.images.crops import CropSpec, ImageCrops, cut_crops, select_tiling
 from photonlite.images.decode import load_image
-from photonlite.images.resize import ParallelTasks
+from photonlite.images.pool import share_tasks
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "moondream-tiny"
 CASES = json.loads((GOLDEN / "expected.json").read_text())["cases"]
@@ -145,7 +146,8 @@ def test_crops_do_not_depend_on_the_number_of_threads() -> None:
             image = Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
             alone = cut_crops(image, PUBLIC)
             for helpers in (1, 2, 4):
-                shared = cut_crops(image, PUBLIC, parallel=ParallelTasks(executor, helpers))
+                run_tasks = partial(share_tasks, executor, helpers)
+                shared = cut_crops(image, PUBLIC, threads=1 + helpers, run_tasks=run_tasks)
                 np.testing.assert_array_equal(shared.pixels, alone.pixels)
                 assert (shared.tiling, shared.picture_size) == (alone.tiling, alone.picture_size)
 

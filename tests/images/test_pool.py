@@ -1,12 +1,17 @@
 import gc
+import hashlib
 import io
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from photonlite.config import ImageLimits
@@ -14,7 +19,7 @@ from photonlite.errors import ImageError, ImageNotFoundError, ImageTimeoutError,
 from photonlite.images import pool as module
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
 from photonlite.images.isolation.pool import DecodePool
-from photonlite.images.pool import ImagePool
+from photonlite.images.pool import ImagePool, image_key, share_tasks
 from photonlite.sequence import UncutImage
 from tests.images.bombs import BOMBS
 
@@ -343,3 +348,37 @@ def test_isolated_files_are_decoded_in_workers_and_images_in_this_process(
         pool.close()
     with pytest.raises(ModelError, match="closed"):
         decoder.decode(data)
+
+
+TEXTS = st.text(st.characters(), max_size=5)
+
+
+@given(TEXTS, TEXTS)
+def test_each_cache_salt_has_its_own_keys(a: str, b: str) -> None:
+    image, pixels = Image.new("RGB", (1, 1)), bytes(3)
+
+    assert (image_key(image, pixels, a) == image_key(image, pixels, b)) == (a == b)
+
+
+def test_a_key_is_sha_256_over_parts_with_their_lengths() -> None:
+    image = Image.new("RGB", (2, 1), (1, 2, 3))
+    pixels = hashlib.sha256(bytes([1, 2, 3, 1, 2, 3])).digest()
+    parts = [b"2x1", b"RGB", pixels, b"me"]
+
+    data = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+    assert image_key(image, image.tobytes(), "me") == hashlib.sha256(data).hexdigest()
+
+
+def test_every_pixel_of_a_large_image_counts_and_threads_do_not() -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (600, 700, 3), np.uint8))  # three pieces
+    with ThreadPoolExecutor(2) as threads:
+        run_tasks = partial(share_tasks, threads, 2)
+        keys = {image_key(image, image.tobytes()), image_key(image, image.tobytes(), run_tasks=run_tasks)}
+        assert len(keys) == 1
+
+        for place in (0, 630_000, 1_259_999):
+            pixels = bytearray(image.tobytes())
+            pixels[place] ^= 1
+            keys.add(image_key(image, bytes(pixels), run_tasks=run_tasks))
+    assert len(keys) == 4

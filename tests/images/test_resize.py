@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from photonlite.images.resize import SERIAL, ParallelTasks, down_first, resize
+from photonlite.images.pool import share_tasks
+from photonlite.images.resize import RunTasks, down_first, resize
 
 SIDES = st.integers(1, 24) | st.integers(1, 400)
 
@@ -33,6 +35,10 @@ class Canvas:
         self.times[area] += 1
 
 
+def crew(executor: ThreadPoolExecutor, helpers: int) -> tuple[int, RunTasks]:
+    return 1 + helpers, partial(share_tasks, executor, helpers)
+
+
 def hard_image(width: int, height: int) -> Image.Image:
     """Pixels at both ends of their range, where the filter overshoots, and some between them."""
     rng = np.random.default_rng(width * 1009 + height)
@@ -54,7 +60,7 @@ def test_shared_work_gives_pillows_pixels_to_the_last_bit(
 ) -> None:
     image = hard_image(width, height)
     canvases = [Canvas(*size) for size in sizes]
-    resize(image, [canvas.target for canvas in canvases], ParallelTasks(executor, helpers))
+    resize(image, [canvas.target for canvas in canvases], *crew(executor, helpers))
     for canvas, size in zip(canvases, sizes, strict=True):
         assert (canvas.times == 1).all()
         np.testing.assert_array_equal(canvas.pixels, np.asarray(image.resize(size, Image.Resampling.LANCZOS)))
@@ -93,8 +99,8 @@ def test_the_order_of_the_passes_is_pillows(size: tuple[int, int], new_size: tup
 def test_the_image_is_left_as_it_is(executor: ThreadPoolExecutor) -> None:
     image = hard_image(40, 30)
     before = image.tobytes()
-    for parallel in (SERIAL, ParallelTasks(executor, 2)):
-        resize(image, [Canvas(40, 30).target, Canvas(9, 70).target], parallel)
+    for helpers in (0, 2):
+        resize(image, [Canvas(40, 30).target, Canvas(9, 70).target], *crew(executor, helpers))
     assert image.tobytes() == before
 
 
@@ -102,6 +108,6 @@ def test_what_a_target_raises_reaches_the_caller(executor: ThreadPoolExecutor) -
     def refuse(left: int, top: int, block: npt.NDArray[np.uint8]) -> None:
         raise MemoryError("no room")
 
-    for parallel in (SERIAL, ParallelTasks(executor, 2)):
+    for helpers in (0, 2):
         with pytest.raises(MemoryError, match="no room"):
-            resize(hard_image(40, 30), [((20, 20), refuse)], parallel)
+            resize(hard_image(40, 30), [((20, 20), refuse)], *crew(executor, helpers))

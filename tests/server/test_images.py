@@ -13,8 +13,8 @@ from PIL import Image
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageTimeoutError, RequestCancelledError
-from photonlite.images.decode import needed_bytes
 from photonlite.images.isolation.pool import DecodePool
+from photonlite.images.memory import needed_bytes
 from photonlite.server.errors import HttpError
 from photonlite.server.images import RequestImages, _call_on, from_data_uri, is_remote
 from photonlite.server.limits.limiter import Hold, Permit

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from starlette.requests import Request
 
-from photonlite.images.decode import needed_bytes
+from photonlite.images.memory import needed_bytes
 from photonlite.server.calls import Call
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError, to_http

@@ -26,17 +26,8 @@ from PIL import AvifImagePlugin, ImageFile
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageTooLargeError
-from photonlite.images.decode import (
-    WEBP_HEADER,
-    check_pixels,
-    decode_opened,
-    ignore_pillow_warnings,
-    open_image,
-    webp_bytes,
-    webp_size,
-    working_bytes,
-)
-from photonlite.images.rgb import rgb_bytes
+from photonlite.images.decode import check_pixels, decode_opened, ignore_pillow_warnings, open_image, rgb_bytes
+from photonlite.images.memory import WEBP_HEADER, webp_bytes, webp_size, working_bytes
 from photonlite.processes.messages import connect_to_parent, receive_message, send_message, send_ready
 
 SPARE_BYTES: Final = 32 * 2**20  # beyond the announced amount: for the interpreter, small tables, fragmentation

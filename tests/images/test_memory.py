@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from photonlite.images.decode import webp_size, working_bytes
+from photonlite.images.memory import webp_size, working_bytes
 from tests.images.bombs import noise, saved
 
 KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -35,7 +35,7 @@ import os, sys
 from photonlite.config import ImageLimits
 from photonlite.images.isolation.worker import write_pixels
 from photonlite.images.decode import open_image
-from photonlite.images.decode import working_bytes
+from photonlite.images.memory import working_bytes
 
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) * 1024

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from photonlite.errors import ImageShapeError
-from photonlite.images.rgb import array_to_rgb, image_to_rgb
+from photonlite.images.decode import array_to_rgb, image_to_rgb
 
 
 def pixel(image: Image.Image) -> Any:
