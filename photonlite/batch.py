@@ -24,7 +24,7 @@ class EncodeJob:
     number: int  # unique; names its features on the device
     key: str
     crops: CutImage | UncutImage
-    leader: Sequence | None = None  # the sequence it is encoded for; others may wait for it too
+    leader: Sequence  # it is encoded for; others may wait for it too
     launched: int = 0  # crops that launched steps have taken
     failed: bool = False  # a step failed: what it has computed is void
 
@@ -59,7 +59,7 @@ class PageCopy(NamedTuple):
     target: int
 
 
-# This and the next two are not frozen: thousands are made a second, and frozen ones take five times as long to make.
+# This and the next one are not frozen: thousands are made a second, and frozen ones take five times as long to make.
 @dataclass(eq=False, slots=True)
 class BatchItem:
     """One sequence in a launch; never changed once made."""
@@ -69,17 +69,6 @@ class BatchItem:
     count: int  # how many do; 1 when decoding
     index: int | None  # which token of the sequence is sampled; None where none is
     job: EncodeJob | None = None  # has the image's embeddings, when `start` is 0 and there is an image
-
-
-@dataclass(slots=True)
-class SamplingParams:
-    """How one row's token is chosen; never changed once made."""
-
-    allowed: Allowed
-    temperature: float  # 0 is greedy
-    top_p: float
-    seed: int
-    index: int  # of the token: seed and index give the random numbers, whatever the batch
 
 
 @dataclass(eq=False, slots=True)
@@ -135,8 +124,11 @@ class Executor(Protocol):
     def launch(self, step: Step) -> None:
         """Queue copies and the forward pass; raises where the launch itself fails."""
 
-    def finalize(self, step: Step, choices: ListLike[SamplingParams | None]) -> None:
-        """Queue heads, masks, sampling and the copy of the results; None for rows whose token is not wanted."""
+    def finalize(self, step: Step, allowed: ListLike[Allowed | None]) -> None:
+        """Queue heads, masks, sampling and the copy of the results, given what may stand at each row's next position.
+
+        None for rows whose token is not wanted.
+        """
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
         """Wait for the results: a token, an error, or None for each row; raises where the step failed as a whole."""

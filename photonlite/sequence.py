@@ -195,6 +195,24 @@ class Sequence:
         """Return prompt and committed tokens from position `start` on, which lies behind BOS and image."""
         return (*self.prompt, *self.tokens)[start - self.prefix_len :]
 
+    def accept(self, token: Token, now: float) -> bool:
+        """Append a token that was committed now, and hand it out; returns whether it was the last one.
+
+        Raises what grammar and sink raise, which are plug-ins, and an AssertionError where the grammar goes on beyond
+        the budget.
+        """
+        grammar, tokens, times = self.grammar, self.tokens, self.times
+        grammar.accept(token)
+        finished = grammar.finish_reason is not None
+        times.first_token = times.first_token or now
+        times.last_token = now
+        tokens.append(token)
+        self.sink.on_token(token)
+        if not finished and len(tokens) >= self.budget:
+            # Nothing is launched beyond the budget: it would never end.
+            raise AssertionError(f"the grammar goes on after {len(tokens)} tokens, which were its budget")
+        return finished
+
     def retain(self) -> None:
         """Count a launched step that carries it."""
         if self.inflight_refs >= MAX_INFLIGHT:

@@ -48,24 +48,7 @@ def setting(
 
     `flag` replaces the one that follows from the name; None is for a field that users cannot set.
     """
-    return dataclasses.field(default=default, metadata={"flag": flag, "range": _Range(least, above, most)})
-
-
-class _Range(NamedTuple):
-    least: float | None = None
-    above: float | None = None
-    most: float = math.inf
-
-    def __contains__(self, value: Any) -> bool:
-        low = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
-        return bool(low and -math.inf < value < math.inf and value <= self.most)
-
-    def __str__(self) -> str:
-        if self.least is not None:
-            return f" from {self.least} to {self.most}" if self.most < math.inf else f" of at least {self.least}"
-        if self.above is not None:
-            return f" above {self.above}" + (f" and at most {self.most}" if self.most < math.inf else "")
-        return ""
+    return dataclasses.field(default=default, metadata={"flag": flag, "range": (least, above, most)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +61,9 @@ class Setting:
     default: Any
     flag: str
     help: str  # from the dataclass's docstring
-    range: _Range
+    least: float | None  # these three as for `setting`
+    above: float | None
+    most: float
 
     @property
     def variable(self) -> str:
@@ -92,7 +77,14 @@ class Setting:
     @property
     def expected(self) -> str:
         """What one value must be, for error messages."""
-        return " or ".join(map(repr, self.choices)) if self.choices else f"{_KINDS[self.kind]}{self.range}"
+        if self.choices:
+            return " or ".join(map(repr, self.choices))
+        limited, limits = self.most < math.inf, ""
+        if self.least is not None:
+            limits = f" from {self.least} to {self.most}" if limited else f" of at least {self.least}"
+        elif self.above is not None:
+            limits = f" above {self.above} and at most {self.most}" if limited else f" above {self.above}"
+        return _KINDS[self.kind] + limits
 
     def read(self, text: str, source: str) -> Any:
         """Read a value from text: "none" for None, commas between several values; errors name the source."""
@@ -133,9 +125,12 @@ class Setting:
     def _accepts_one(self, value: Any) -> bool:
         if self.kind not in (int, float):
             return isinstance(value, self.kind) and (not self.choices or value in self.choices)
-        if not isinstance(value, int | self.kind) or isinstance(value, bool) or value not in self.range:
+        if not isinstance(value, int | self.kind) or isinstance(value, bool):
             return False
-        return self.kind is int or abs(value) <= sys.float_info.max  # whole numbers may be larger
+        if self.kind is float and not abs(value) <= sys.float_info.max:  # NaN, infinite, or a larger whole number
+            return False
+        above_low = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
+        return above_low and value <= self.most
 
     def _widened(self, value: Any) -> Any:
         return float(value) if self.kind is float and type(value) is int else value
@@ -168,8 +163,8 @@ def settings_of(cls: type) -> dict[str, Setting]:
         flag = field.metadata.get("flag", "")
         if parts is not None and flag is not None:
             flag = flag or flag_of(field.name, many=parts[1])
-            help, limits = texts.get(field.name, ""), field.metadata.get("range", _Range())
-            found[field.name] = Setting(field.name, *parts, field.default, flag, help, limits)
+            help, limits = texts.get(field.name, ""), field.metadata.get("range", (None, None, math.inf))
+            found[field.name] = Setting(field.name, *parts, field.default, flag, help, *limits)
     return found
 
 

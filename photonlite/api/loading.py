@@ -11,7 +11,7 @@ import torch
 from photonlite.api.model import VisionModel
 from photonlite.api.tasks import Task
 from photonlite.config import EngineConfig, ImageLimits
-from photonlite.device.cores import in_passing
+from photonlite.device.cpu import in_passing
 from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.errors import NumericalError, SettingsError
 from photonlite.models.checkpoint import load_checkpoint

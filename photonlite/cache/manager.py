@@ -18,22 +18,11 @@ hit        shared: image    shared: text  shared: text    own        the same pr
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from photonlite.batch import PageCopy
-from photonlite.cache.pages import PagePool
-from photonlite.cache.prefix import PrefixBlock, PrefixCache, image_key, page_key, text_root
+from photonlite.cache.pages import PagePool, PrefixBlock, PrefixCache, image_key, page_key, text_root
 from photonlite.sequence import Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """What a sequence that has got its pages must compute."""
-
-    start: int  # first position to compute: 0, the end of the image prefix, or a page boundary behind it
-    copies: tuple[PageCopy, ...] = ()  # before the forward pass
-    saves: tuple[PageCopy, ...] = ()  # after it
 
 
 class CacheManager:
@@ -67,8 +56,11 @@ class CacheManager:
         block = self.prefix.lookup(image_key(key))
         return "missing" if block is None else block.state
 
-    def admit(self, sequence: Sequence) -> Admission | None:
+    def admit(self, sequence: Sequence) -> tuple[int, tuple[PageCopy, ...], tuple[PageCopy, ...]] | None:
         """Allocate pages for a sequence's known positions and the next one; None, with nothing changed, if short.
+
+        Returns the first position to compute (0, the end of the image prefix, or a page boundary behind it), and the
+        pages to copy before the forward pass and after it.
 
         The longest chain of ready blocks that leaves a position to compute is reused (a sequence that produces nothing
         may be covered altogether; it then shares the image's tail page too, because it never writes). The rest of the
@@ -99,10 +91,10 @@ class CacheManager:
             self._register(sequence, keys, chain, own_tail)
         last = self.prefix_length // self.pages.page_size
         if source is not None:
-            return Admission(start, copies=(PageCopy(source, sequence.pages[last]),))
+            return start, (PageCopy(source, sequence.pages[last]),), ()
         if own_tail is not None:
-            return Admission(start, saves=(PageCopy(sequence.pages[last], own_tail),))
-        return Admission(start)
+            return start, (), (PageCopy(sequence.pages[last], own_tail),)
+        return start, (), ()
 
     def confirm(self, sequence: Sequence) -> None:
         """Make the blocks that a sequence has built ready for others: its step has committed."""

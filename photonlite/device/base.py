@@ -6,18 +6,16 @@ compute                  └─ forward ─────────────�
 download                                                                      └─ copy results ──● host waits here
 ```
 
-Work on one stream runs in order; streams synchronise only at events. After `close`, streams raise RuntimeError; so do
-times of events that were not recorded or have not passed.
+Work on one stream runs in order; streams synchronise only at events, those of their own device. After `close`, streams
+raise RuntimeError; so do times of events that were not recorded or have not passed.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-_Event = TypeVar("_Event")
 
 
 class Event(Protocol):
@@ -69,54 +67,3 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Wait for all work and end the streams; closing twice is allowed."""
-
-
-class MarkEvent:
-    """An event of a `MarkDevice`: each recording gives it a new mark, with `passed` and `time`; None before."""
-
-    __slots__ = ("_reach", "mark")
-
-    def __init__(self, reach: Callable[[Any], None]) -> None:
-        self._reach = reach
-        self.mark: Any = None
-
-    @property
-    def done(self) -> bool:
-        return self.mark is None or self.mark.passed
-
-    def wait(self) -> None:
-        if self.mark is not None:
-            self._reach(self.mark)
-
-
-class MarkDevice:
-    """The part that the CPU and the simulation of the tests share: one clock, and pageable host memory."""
-
-    def reach(self, mark: Any) -> None:
-        """Block the calling thread until a mark has passed."""
-        raise NotImplementedError
-
-    def event(self) -> MarkEvent:
-        return MarkEvent(self.reach)
-
-    def time_of(self, event: Event) -> float:
-        mark = own(event, MarkEvent).mark
-        if mark is None or not mark.passed:
-            raise RuntimeError("the event was not recorded or has not passed")
-        return float(mark.time)
-
-    def rebase(self) -> None:
-        """Do nothing: there is one clock."""
-
-    def elapsed(self, start: Event, end: Event) -> float:
-        return self.time_of(end) - self.time_of(start)
-
-    def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        return np.zeros(shape, dtype)
-
-
-def own(event: Event, kind: type[_Event]) -> _Event:
-    """Return an event of a device as one of its kind; TypeError for an event of another device."""
-    if not isinstance(event, kind):
-        raise TypeError(f"a {type(event).__name__} is no event of a device that records {kind.__name__}s")
-    return event

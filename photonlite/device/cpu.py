@@ -3,24 +3,44 @@
 ```
 host      run ─ record ─ run ──────────────────── wait │ mark
 worker         [ work ] mark [ work ] ...               (a queue for each stream, in order)
+
+a few rows ──────────────────────────────────────────────────────────> 1 thread
+crops, long prompts ─ at most cpu_threads ─ at most the spare cores ─> n threads of OpenMP, for this launch
 ```
+
+PyTorch splits an operation into equal parts, one for each thread of OpenMP, and a finished thread spins until the
+others are done. When another program uses one of the cores, the part there is late, and spinning keeps the other cores
+busy: measured on two cores, everything took 4 to 18 times as long. OpenMP can sleep instead, but only by environment
+variables for the whole process; the number of threads can be set at any time, for the calling thread alone.
 """
 
 import atexit
+import contextlib
+import ctypes
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from photonlite.device.base import Event, MarkDevice, MarkEvent, own
-from photonlite.device.cores import set_threads
+from photonlite.device.base import Array
+from photonlite.device.cores import SpareCores, idle_seconds, usable_cores
+
+_T = TypeVar("_T")
+_TOLERANCE: Final = 0.25  # share of a core that other programs may use while it still counts as spare
+WORTH: Final = 2**22  # multiplications in a product from which threads pay off: about 0.1 ms on one core
+_LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib", "libiomp5md.dll")  # which link to PyTorch's OpenMP
 
 
-class CpuDevice(MarkDevice):
+class CpuDevice:
     """Three worker threads, which finish their work and end when the device is dropped, or with the program.
 
     The first exception that escapes from work is a bug, and is raised when the host next uses the device.
@@ -34,9 +54,23 @@ class CpuDevice(MarkDevice):
         for copies in (self.upload, self.download):
             copies.run(lambda: set_threads(1))  # or each would keep threads of OpenMP beside those of `compute`
 
-    def reach(self, mark: Any) -> None:
-        mark.wait()
-        _raise_escaped(self._escaped)
+    def event(self) -> "CpuEvent":
+        return CpuEvent(self._escaped)
+
+    def time_of(self, event: Any) -> float:
+        mark = event.mark
+        if mark is None or not mark.passed:
+            raise RuntimeError("the event was not recorded or has not passed")
+        return float(mark.time)
+
+    def rebase(self) -> None:
+        """Do nothing: marks have the host's time."""
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        return self.time_of(end) - self.time_of(start)
+
+    def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        return np.zeros(shape, dtype)
 
     def close(self) -> None:
         for stream in (self.compute, self.upload, self.download):
@@ -59,13 +93,13 @@ class CpuStream:
         _raise_escaped(self._escaped)
         self._give(work)
 
-    def record(self, event: Event) -> None:
+    def record(self, event: Any) -> None:
         mark = _Mark()
         self._give(mark.reach)
-        own(event, MarkEvent).mark = mark
+        event.mark = mark
 
-    def wait(self, event: Event) -> None:
-        mark = own(event, MarkEvent).mark
+    def wait(self, event: Any) -> None:
+        mark = event.mark
         if mark is not None and not mark.passed:
             self._give(mark.wait)
 
@@ -78,6 +112,25 @@ class CpuStream:
         if not self._stop.alive:
             raise RuntimeError("the device is closed")
         self._put(item)
+
+
+class CpuEvent:
+    """An event that gets a new mark with each recording: streams that wait for an earlier one are not affected."""
+
+    __slots__ = ("_escaped", "mark")
+
+    def __init__(self, escaped: list[BaseException]) -> None:
+        self._escaped = escaped
+        self.mark: _Mark | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.mark is None or self.mark.passed
+
+    def wait(self) -> None:
+        if self.mark is not None:
+            self.mark.wait()
+            _raise_escaped(self._escaped)
 
 
 class _Mark:
@@ -140,3 +193,77 @@ def _raise_escaped(escaped: list[BaseException]) -> None:
     if escaped:
         error = escaped.pop()
         raise RuntimeError(f"work on a stream raised {type(error).__name__}: it has to keep its errors") from error
+
+
+def compute_threads(most: int | None = None) -> Callable[[int], contextlib.AbstractContextManager[None]]:
+    """Return `spread` for an engine: at most `most`; None for PyTorch's own number, or fewer usable cores."""
+    return partial(spread, most=most or min(torch.get_num_threads(), usable_cores()))
+
+
+@contextlib.contextmanager
+def spread(
+    multiplications: int, *, most: int, spare: SpareCores | None = None, wide: set[object] | None = None
+) -> Iterator[None]:
+    """Run a block on as many threads, at most `most`, as pay off for about so many multiplications in one product.
+
+    The setting is that of the calling thread, which runs one block at a time. `wide` are the blocks that share the
+    spare cores now; by default those of all models in this process.
+    """
+    block, wide = object(), _wide if wide is None else wide
+    try:
+        if multiplications < WORTH or most == 1:
+            set_threads(1)
+        else:
+            wide.add(block)
+            cores = min(most, (spare or _spare).count() + _TOLERANCE)
+            set_threads(max(1, int(cores / len(wide))))
+        yield
+    finally:
+        wide.discard(block)
+
+
+def in_passing(work: Callable[[], _T]) -> _T:
+    """Run one-time work, such as loading weights, on a thread that ends with it; return or raise what it does.
+
+    OpenMP keeps a team of threads for every live thread that has ever computed in parallel. When all teams together
+    have more threads than the machine has cores, GNU's OpenMP lets them sleep between operations, and each takes
+    longer. So the engine's thread must have the only team.
+    """
+    outcome: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            with compute_threads()(WORTH):
+                outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=run, name="photonlite-start", daemon=True)
+    thread.start()
+    thread.join()
+    return outcome.result()
+
+
+def set_threads(count: int) -> None:
+    """Use so many threads in the calling thread; `torch.set_num_threads` would also change other, later threads."""
+    torch.get_num_threads()  # the first use in a thread sets the number to PyTorch's own
+    for function in _setters:
+        function(count)
+
+
+def _find_setters() -> tuple[Callable[[int], object], ...]:
+    folder = Path(torch.__file__).parent / "lib"
+    for name in _LIBRARIES:
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.PyDLL(str(folder / name))
+            found = [library.omp_set_num_threads]
+            with contextlib.suppress(AttributeError):
+                # For processes that were given MKL_NUM_THREADS.
+                found.append(library.MKL_Set_Num_Threads_Local)
+            return tuple(found)
+    return ()
+
+
+_setters: Final = _find_setters()
+_wide: Final[set[object]] = set()
+_spare: Final = SpareCores(idle_seconds)

@@ -11,7 +11,7 @@ import torch
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.config import EngineConfig
-from photonlite.device.cores import compute_threads
+from photonlite.device.cpu import compute_threads
 from photonlite.device.names import open_device
 from photonlite.engine.core import EngineCore
 from photonlite.grammar.automata.tables import words
@@ -19,7 +19,7 @@ from photonlite.images.packing import MOST_BYTES
 from photonlite.kernels.fp8 import require_fp8_linears
 from photonlite.models.base import CropEncoder, Model, ModelShape, PromptDecoder, UnfusedModel
 from photonlite.observe.trace import Tracer
-from photonlite.runner.attention import KvFormat, kv_format
+from photonlite.runner.buffers import KvFormat, kv_format
 from photonlite.runner.graphs import VARIANTS, CudaCapturer, GraphOptions, GraphReport, prefill_sizes
 from photonlite.runner.images import GraphedEncoder
 from photonlite.runner.memory import (
@@ -31,7 +31,7 @@ from photonlite.runner.memory import (
     measure_activations,
     plan_memory,
 )
-from photonlite.runner.slot import SlotShape
+from photonlite.runner.slots import SlotShape
 from photonlite.runner.step_executor import StepExecutor
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner
 from photonlite.scheduler.limits import MAX_JOBS, REALTIME_JOBS, Limits
@@ -64,7 +64,7 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
     kv = kv_format(config.kv_dtype, model, where, dtype)
     encoder, capturer, graphs = _crop_encoder(model, where, dtype, config)
     prompts = model.prompt_decoder(fp8=config.fp8_linears)
-    spread = compute_threads(config.cpu_threads).spread if where.type == "cpu" else None
+    spread = compute_threads(config.cpu_threads) if where.type == "cpu" else None
 
     fused = FusedParts(encoder, prompts, model.step_decoder())
     image_bytes = MOST_BYTES if where.type == "cuda" else 0

@@ -11,21 +11,25 @@ A sequence that finishes while step t+1 carries it is a zombie: its result is ou
 row come free when the last step that carries it has committed. Nothing on the device is ever cancelled.
 """
 
+import logging
 import time
 from collections.abc import Callable
 
-from photonlite.batch import BatchItem, Executor, SamplingParams, ScheduledBatch, Step
-from photonlite.engine.faults import is_shortage, may_be_split, step_error
-from photonlite.engine.requests import OpenRequests
+from photonlite.batch import BatchItem, Executor, ScheduledBatch, Step
+from photonlite.engine.faults import is_shortage, may_be_split, request_error, step_error
 from photonlite.errors import EngineDiedError, RequestCancelledError
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.request import Allowed, Token
-from photonlite.runner.pipeline import Pipeline
+from photonlite.runner.slots import Pipeline
+from photonlite.scheduler.fifo import Ended
+from photonlite.scheduler.queues import by_number
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence
 
 Outcomes = list[Token | Exception | None]
+
+_logger = logging.getLogger("photonlite")
 
 _STRIKES = 3
 """Steps that may fail in a row before the device counts as lost; those for which memory is short do not count."""
@@ -49,37 +53,55 @@ class EngineCore:
         self.metrics = metrics or EngineMetrics()
         self.tracer = tracer or Tracer(enabled=False)
         self.wake_at: float | None = None  # when time alone may give something to do; None where only an event can
-        self.requests = OpenRequests(scheduler, self.metrics, clock)
+        self.open: set[Sequence] = set()  # submitted and not ended
+        self.open_realtime = 0
         self._clock = clock
+        self._ended = 0
         self._strikes = 0  # steps that have failed in a row
         self._failed_images: frozenset[str] = frozenset()  # of the last of them
 
     @property
-    def open(self) -> set[Sequence]:
-        return self.requests.open
-
-    @property
     def idle(self) -> bool:
-        return not self.requests.open and self.pipeline.oldest is None
+        return not self.open and self.pipeline.oldest is None
 
     def submit(self, sequence: Sequence) -> None:
         self.scheduler.submit(sequence, self._clock())
-        self.requests.add(sequence)
+        self.open.add(sequence)
+        self.open_realtime += sequence.realtime
+        self.metrics.requests_submitted += 1
 
     def cancel(self, sequence: Sequence) -> None:
-        self.requests.end(sequence, RequestCancelledError("the request was cancelled"))
+        self.end(sequence, RequestCancelledError("the request was cancelled"))
+
+    def end(self, sequence: Sequence, error: BaseException | None = None) -> None:
+        """End a request, unless it has ended: the result goes out now, pages are released when no step carries it."""
+        if sequence in self.open:
+            now = self._clock()
+            error = None if error is None else request_error(sequence, error)
+            self.scheduler.finish(sequence, now)
+            self._close(sequence, error, now)
+
+    def end_all(self, error: BaseException) -> None:
+        for sequence in sorted(self.open, key=by_number):
+            self.end(sequence, error)
+
+    def end_all_after_fault(self, error: BaseException) -> None:
+        """Fail all requests without touching scheduler state that may be inconsistent."""
+        for sequence in sorted(self.open, key=by_number):
+            sequence.finalized = True
+            self._close(sequence, error, self._clock())
 
     def tick(self) -> bool:
         """Launch, commit and finalize at most one step each; returns whether there was anything to do.
 
         Raises an EngineDiedError if steps keep failing.
         """
-        ended, oldest = self.requests.ended, self.pipeline.oldest
+        ended, oldest = self._ended, self.pipeline.oldest
         batch = self._plan()
         step = self._launch(batch)
         self._commit(step)
         self._finalize(step)
-        return batch is not None or oldest is not None or self.requests.ended > ended
+        return batch is not None or oldest is not None or self._ended > ended
 
     def _plan(self) -> ScheduledBatch | None:
         with self.tracer.host("plan"):
@@ -88,7 +110,7 @@ class EngineCore:
             for job in decision.dropped:
                 self.runner.forget(job)
             for ended in decision.ended:
-                self.requests.end_dropped(ended)
+                self._end_unlaunched(ended)
             return decision.batch
 
     def _launch(self, batch: ScheduledBatch | None) -> Step | None:
@@ -110,9 +132,9 @@ class EngineCore:
             return step
         if batch.kind == "prefill":
             self._free_images(batch)
-        params = self._sampling_params(step, ahead=self.pipeline.oldest is not step)
-        if params is not None:
-            self._sample(step, params)
+        allowed = self._read_grammars(step, ahead=self.pipeline.oldest is not step)
+        if allowed is not None:
+            self._sample(step, allowed)
         return step
 
     def _commit(self, launched: Step | None) -> None:
@@ -134,14 +156,14 @@ class EngineCore:
 
     def _finalize(self, step: Step | None) -> None:
         """Sample a launched step with masks that are current, unless that was done at launch."""
-        if step is not None and step.state == "launched" and (params := self._sampling_params(step)) is not None:
-            self._sample(step, params)
+        if step is not None and step.state == "launched" and (allowed := self._read_grammars(step)) is not None:
+            self._sample(step, allowed)
 
-    def _sample(self, step: Step, params: list[SamplingParams | None]) -> None:
+    def _sample(self, step: Step, allowed: list[Allowed | None]) -> None:
         with self.tracer.host("finalize", step=step.number):
             self.pipeline.finalize(step)
             try:
-                self.runner.finalize(step, params)
+                self.runner.finalize(step, allowed)
             except Exception as error:
                 step.failure = error  # the forward pass is queued: the commit reports it
 
@@ -156,7 +178,8 @@ class EngineCore:
         return outcomes
 
     def _commit_rows(self, step: Step, outcomes: Outcomes) -> None:
-        now, zombies = self._clock(), 0
+        now, zombies, tokens = self._clock(), 0, 0
+        gaps: dict[float, int] = {}  # how many seconds after the one before; few differ, as most were in one step
         prefill_s = step.device_s if step.kind == "prefill" else 0.0
         for row, outcome in zip(step.rows, outcomes, strict=True):
             sequence = row.sequence
@@ -167,13 +190,27 @@ class EngineCore:
                 if prefill_s:
                     sequence.times.prefill_s += prefill_s
                 if isinstance(outcome, Token):
-                    self.requests.accept(sequence, outcome, now)
+                    tokens += 1
+                    if last := sequence.times.last_token:
+                        gaps[now - last] = gaps.get(now - last, 0) + 1
+                    self._accept(sequence, outcome, now)
                 else:
-                    self.requests.end(sequence, outcome)  # it failed, or asked for no token
+                    self.end(sequence, outcome)  # it failed, or asked for no token
             if sequence.finalized or sequence.preempting:
                 self.scheduler.release_if_unused(sequence)
         self.metrics.zombie_rows += zombies
-        self.requests.count_tokens()
+        self.metrics.tokens += tokens
+        for gap, count in gaps.items():
+            self.metrics.token_s.observe(gap, count)
+
+    def _accept(self, sequence: Sequence, token: Token, now: float) -> None:
+        try:
+            finished = sequence.accept(token, now)
+        except Exception as error:  # grammar and sink are plug-ins: their faults end their request alone
+            self.end(sequence, error)
+        else:
+            if finished:
+                self.end(sequence)
 
     def _commit_images(self, step: Step, outcomes: Outcomes) -> None:
         """Share an encode step's time among its images; its failure ends their leaders, followers start again.
@@ -185,33 +222,32 @@ class EngineCore:
         split = error is not None and may_be_split(step.plan, error)
         for group in step.plan.groups:
             leader = group.job.leader
-            if leader is not None and not leader.finalized:
+            if not leader.finalized:
                 leader.times.encode_s += step.device_s * group.count / step.plan.crops
                 if error is not None and not split:
-                    self.requests.end(leader, error)
+                    self.end(leader, error)
                 elif error is not None and leader.row is not None:
                     leader.preempting = True
             if error is not None:
                 self.runner.forget(group.job)
 
-    def _sampling_params(self, step: Step, *, ahead: bool = False) -> list[SamplingParams | None] | None:
-        """Return how each row's token is sampled, None for tokens that are not wanted.
+    def _read_grammars(self, step: Step, *, ahead: bool = False) -> list[Allowed | None] | None:
+        """Return what may stand at each row's next position, None where no token is wanted.
 
         With `ahead`, steps in flight may still carry the rows: returns None where a mask depends on their tokens.
         """
-        params: list[SamplingParams | None] = []
+        found: list[Allowed | None] = []
         failed: list[tuple[Sequence, Exception]] = []
         for row in step.rows:
             sequence, index = row.sequence, row.index
             if sequence.finalized or index is None:
-                params.append(None)
+                found.append(None)
                 continue
             grammar, outstanding = sequence.grammar, index - len(sequence.tokens)
             try:
                 allowed = grammar.allowed if outstanding == 0 else grammar.ahead if outstanding == 1 else None
                 if isinstance(allowed, Allowed):
-                    chosen = SamplingParams(allowed, sequence.temperature, sequence.top_p, sequence.seed, index)
-                    params.append(chosen)
+                    found.append(allowed)
                     continue
                 error: Exception = TypeError(f"a grammar allows {allowed!r:.60} {outstanding} tokens ahead")
             except Exception as fault:  # a grammar is a plug-in
@@ -219,10 +255,10 @@ class EngineCore:
             if ahead and outstanding:
                 return None  # what is wrong with the grammar comes out where its mask is needed
             failed.append((sequence, error))
-            params.append(None)
+            found.append(None)
         for sequence, error in failed:
-            self.requests.end(sequence, error)
-        return params
+            self.end(sequence, error)
+        return found
 
     def _free_images(self, batch: ScheduledBatch) -> None:
         """Free what was kept of images for a prefill: it has been queued, and the prefix cache has the rest."""
@@ -233,7 +269,7 @@ class EngineCore:
                     try:
                         row.sequence.image.drop_crops()
                     except Exception as error:  # an image is a plug-in
-                        self.requests.end(row.sequence, error)
+                        self.end(row.sequence, error)
 
     def _abandon(self, step: Step, error: Exception) -> None:
         """Undo a launch that raised: its sequences fail, unless smaller launches may succeed."""
@@ -246,9 +282,8 @@ class EngineCore:
         if not may_be_split(batch, error):
             leaders = (group.job.leader for group in batch.groups)
             for sequence in [*(row.sequence for row in batch.rows), *leaders]:
-                if sequence is not None:
-                    self.requests.end(sequence, failed)
-                    self.scheduler.release_if_unused(sequence)
+                self.end(sequence, failed)
+                self.scheduler.release_if_unused(sequence)
         for job in {row.job for row in batch.rows if row.job} | {group.job for group in batch.groups}:
             self.runner.forget(job)
         self._fail(step, error)
@@ -267,6 +302,24 @@ class EngineCore:
         if self._strikes >= _STRIKES:
             reason = f"the engine has stopped: {_STRIKES} steps in a row have failed"
             raise EngineDiedError(f"{reason}, so the device counts as lost; load the model again") from error
+
+    def _end_unlaunched(self, ended: Ended) -> None:
+        if ended.dropped is not None:
+            name = f"dropped_{ended.dropped}"
+            setattr(self.metrics, name, getattr(self.metrics, name) + 1)
+        self.end(ended.sequence, ended.error)
+
+    def _close(self, sequence: Sequence, error: BaseException | None, now: float) -> None:
+        self.open.discard(sequence)
+        self.open_realtime -= sequence.realtime
+        self._ended += 1
+        sequence.error = error
+        sequence.times.finished = now
+        self.metrics.count_end(sequence)
+        try:
+            sequence.sink.on_finish(sequence)
+        except Exception:  # there is no other way to report it
+            _logger.exception("request %d has ended, but its sink raised", sequence.number)
 
     def _count_launch(self, step: Step) -> None:
         metrics, kind = self.metrics, step.kind

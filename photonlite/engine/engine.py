@@ -102,7 +102,7 @@ class Engine:
         metrics.pages_cached = scheduler.cache.prefix.idle_pages
         metrics.running, metrics.waiting = len(scheduler.running), scheduler.num_waiting
         metrics.in_flight = len(self._core.pipeline.in_flight)
-        metrics.open_realtime = self._core.requests.realtime
+        metrics.open_realtime = self._core.open_realtime
         metrics.open_bulk = max(0, len(self._core.open) - metrics.open_realtime)
         now = time.perf_counter()
         metrics.oldest_realtime_s, metrics.oldest_bulk_s = (
@@ -132,7 +132,7 @@ class Engine:
         """Put a request into the engine's inbox, from any thread; returns at once.
 
         `deadline_s` counts from `submitted`, a time of `time.perf_counter`, by default now. Raises a CapacityError or a
-        ValueError as `Limits.check_fits`, a ModelError once closed, an EngineDiedError once dead.
+        ValueError as `Scheduler.prepare`, a ModelError once closed, an EngineDiedError once dead.
         """
         begun = time.perf_counter() if submitted is None else submitted
         sequence = Sequence(
@@ -234,7 +234,7 @@ class EngineLoop:
         with self._gate:
             self._refusal = self._refusal or closed
             if not drain:
-                self._inbox.append(lambda: self._core.requests.end_all(closed))
+                self._inbox.append(lambda: self._core.end_all(closed))
             self._stopping = True
         self.wake()
 
@@ -298,6 +298,6 @@ class EngineLoop:
         for note in notes:
             with contextlib.suppress(Exception):
                 note()
-        self._core.requests.end_all_after_fault(error)
+        self._core.end_all_after_fault(error)
         with contextlib.suppress(Exception):
             self._core.runner.close()

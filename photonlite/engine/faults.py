@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from photonlite.batch import ScheduledBatch, Step
 from photonlite.errors import EngineError, OutOfMemoryError, PhotonliteError, StepError
+from photonlite.sequence import Sequence
 
 _E = TypeVar("_E", bound=BaseException)
 
@@ -29,6 +30,14 @@ def step_error(step: Step, cause: BaseException) -> EngineError:
     error = StepError(f"the device failed a {step.kind} step that carried this request: try again")
     error.__cause__ = cause
     return error
+
+
+def request_error(sequence: Sequence, error: BaseException) -> BaseException:
+    """Log an unexpected error that ends a request, and return what its caller is told."""
+    without_frames(error)
+    if not isinstance(error, PhotonliteError):
+        _logger.error("request %d failed", sequence.number, exc_info=error)
+    return told(error)
 
 
 def may_be_split(batch: ScheduledBatch, error: BaseException) -> bool:

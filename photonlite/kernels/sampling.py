@@ -20,7 +20,7 @@ from torch import Tensor
 
 from photonlite.kernels import columns
 from photonlite.kernels.reference import sampling as reference
-from photonlite.kernels.reference.sampling import Logits, SamplingOutput, masked, wide
+from photonlite.kernels.reference.sampling import Logits, masked, wide
 from photonlite.kernels.triton_utils import arrival_counters, dependent_launch, power_of_2, tl, triton, use_triton
 
 BLOCK = 1024  # ids of a program: some fifty programs for a vocabulary of 51200
@@ -46,7 +46,15 @@ _PENDING_COLUMNS = tl.constexpr(columns.PENDING_COLUMNS)
 
 
 def sample_tokens(
-    logits: Logits, hidden: Tensor, params: Tensor, masks: Tensor, out: SamplingOutput, *, sampled: bool
+    logits: Logits,
+    hidden: Tensor,  # [B, dim]: only finiteness is reported
+    params: Tensor,  # int32 [B, PARAM_COLUMNS], contiguous
+    masks: Tensor,  # bits, int32 [B, words]; not read where the id is forced
+    results: Tensor,  # int32 [B, RESULT_COLUMNS], written
+    pending: Tensor,  # the pending table, int32 [R, PENDING_COLUMNS], written
+    rows: Tensor,  # row of that table for each, int32 [B] of any stride; of equal ones any may win
+    *,
+    sampled: bool,  # unless it is set, no row draws
 ) -> None:
     """Sample a token for each row; rows do not affect each other.
 
@@ -54,27 +62,24 @@ def sample_tokens(
     counts as COORDINATE, with the probability of not ending. A bin is that of the largest logit; its mass is the
     probability of the bins within a radius. A row that draws chooses by its temperature, top-p and random numbers
     instead; probabilities and masses do not depend on them.
-
-    Of `hidden`, ``[B, dim]``, only finiteness is reported. `params` are int32 ``[B, PARAM_COLUMNS]``, contiguous;
-    `masks` are bits, int32 ``[B, words]``, not read where the id is forced. Unless `sampled` no row draws.
     """
     heads = [None if head is None else head.contiguous() for head in (logits.ids, logits.coordinate, logits.size)]
     double = any(head is not None and head.dtype == torch.float64 for head in (hidden, *heads))
     if sampled or double or not use_triton(hidden):
-        return reference.sample_tokens(logits, hidden, params, masks, out, sampled=sampled)
-    if not (out.results.is_contiguous() and out.pending.is_contiguous()):
-        raise ValueError(f"strides {out.results.stride()} and {out.pending.stride()}: the kernel writes whole rows")
-    rows, dim = hidden.shape
+        return reference.sample_tokens(logits, hidden, params, masks, results, pending, rows, sampled=sampled)
+    if not (results.is_contiguous() and pending.is_contiguous()):
+        raise ValueError(f"strides {results.stride()} and {pending.stride()}: the kernel writes whole rows")
+    count, dim = hidden.shape
     hidden = hidden.contiguous()
     vocab, coordinates, sizes = (0 if head is None else head.shape[-1] for head in heads)
     ids, coordinate, size = (hidden if head is None else head for head in heads)  # an unread pointer without a head
     tiles = -(-vocab // BLOCK)
     units = 1 + bool(coordinates) + 2 * bool(sizes) + tiles
-    left = torch.empty(rows, units, LEFT, dtype=torch.int32, device=hidden.device)
-    _sample_kernel[(units, rows)](
+    left = torch.empty(count, units, LEFT, dtype=torch.int32, device=hidden.device)
+    _sample_kernel[(units, count)](
         ids, coordinate, size, hidden, params.contiguous(), masks.contiguous(),
-        out.results, out.results.view(torch.float32), out.pending, out.rows, left,
-        arrival_counters(hidden.device, rows), masks.shape[1], out.rows.stride(0),
+        results, results.view(torch.float32), pending, rows, left,
+        arrival_counters(hidden.device, count), masks.shape[1], rows.stride(0),
         logits.coordinate_radius, logits.size_radius,
         VOCAB=vocab, COORDINATES=coordinates, SIZES=sizes, DIM=dim,
         DIM_WIDTH=power_of_2(dim), COORDINATES_WIDTH=power_of_2(max(1, coordinates)),

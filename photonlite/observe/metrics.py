@@ -6,12 +6,14 @@ number was true a moment ago, and a histogram's count always equals the sum of i
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any
 
 from photonlite.batch import Kind
+from photonlite.errors import RequestCancelledError
+from photonlite.sequence import Sequence
 
 # 10 us to 100 s, six bounds a decade: quantiles of a period of 3 ms are exact to a few per cent.
 TIME_BOUNDS = (*(float(f"{digit}e{power}") for power in range(-5, 2) for digit in (1, 1.5, 2, 3, 5, 7)), 100.0)
@@ -37,7 +39,7 @@ class Histogram:
 
     __slots__ = ("_counts", "bounds", "largest", "sum")
 
-    def __init__(self, bounds: Sequence[float] = TIME_BOUNDS) -> None:
+    def __init__(self, bounds: ListLike[float] = TIME_BOUNDS) -> None:
         if not bounds or any(low >= high for low, high in pairwise(bounds)):
             raise AssertionError(f"a histogram's bounds grow, got {bounds}")
         self.bounds = tuple(bounds)
@@ -143,6 +145,27 @@ class EngineMetrics:
     oldest_bulk_s: float = _gauge(0.0)
     preparing: int = _gauge()  # calls that wait for memory before their images are decoded
     prepared_bytes: int = _gauge()  # decoded images that wait for the engine
+
+    def count_end(self, sequence: Sequence) -> None:
+        """Count a request that has ended, with its times if it has an answer."""
+        times = sequence.times
+        self.preemptions += times.preemptions
+        if sequence.error is not None:
+            cancelled = isinstance(sequence.error, RequestCancelledError)
+            self.requests_cancelled += cancelled
+            self.requests_failed += not cancelled
+            return
+        self.requests_finished += 1
+        if times.admitted:
+            self.queue_s.observe(times.queue_s)
+        if sequence.image is not None:
+            self.preprocess_s.observe(times.preprocess_s)
+            if times.encode_s:
+                self.encode_s.observe(times.encode_s)
+        if sequence.tokens:
+            self.prefill_s.observe(times.prefill_s)
+            self.time_to_first_token_s.observe(max(0.0, times.first_token - times.submitted))
+            self.decode_s.observe(max(0.0, times.finished - times.first_token))
 
     @property
     def histograms(self) -> dict[str, Histogram]:

@@ -40,47 +40,21 @@ class Metrics:
         return asdict(self)
 
 
-@dataclass
-class ResultMetadata:
-    """Metrics and finish reason of a result; its text stream shares the object and fills it in at its end.
-
-    The stream does not hold the result: a reference cycle would delay the cancellation of a dropped stream.
-    """
-
-    metrics: Metrics | None = None
-    finish_reason: str | None = None
-
-
 class SkillResult(dict[str, Any]):
     """An answer as a plain mapping: it equals, unpacks, pickles and dumps to JSON like the dict it is.
 
-    `metrics` and `finish_reason` are attributes, not keys, and do not take part in comparisons.
+    The attributes are not keys, and do not take part in comparisons. Of a stream they are None until it ends.
+
+    Attributes:
+        metrics: Time and tokens; None where they were not measured.
+        finish_reason: Why the answer ended: "stop", "length" or "max_objects". "length" means that `max_tokens` or the
+            model's context cut it short, see `truncated`.
     """
 
-    def __init__(self, values: Mapping[str, Any], metadata: ResultMetadata) -> None:
+    def __init__(self, values: Mapping[str, Any], metrics: Metrics | None, finish_reason: str | None) -> None:
         super().__init__(values)
-        self._metadata = metadata
-
-    @property
-    def metrics(self) -> Metrics | None:
-        """Time and tokens; None where they were not measured, or the stream has not ended yet."""
-        return self._metadata.metrics
-
-    @metrics.setter
-    def metrics(self, metrics: Metrics | None) -> None:
-        self._metadata.metrics = metrics
-
-    @property
-    def finish_reason(self) -> str | None:
-        """Why the answer ended: "stop", "length" or "max_objects"; None while a stream has not ended yet.
-
-        "length" means that `max_tokens` or the model's context cut it short, see `truncated`.
-        """
-        return self._metadata.finish_reason
-
-    @finish_reason.setter
-    def finish_reason(self, reason: str | None) -> None:
-        self._metadata.finish_reason = reason
+        self.metrics = metrics
+        self.finish_reason = finish_reason
 
     @property
     def truncated(self) -> bool | None:
@@ -89,8 +63,7 @@ class SkillResult(dict[str, Any]):
         True if `max_tokens`, `max_objects` or the model's context ended the answer, or excluded at any position
         something that could otherwise have followed. False if any larger limit would have given the same answer.
         """
-        reason = self.finish_reason
-        return None if reason is None else reason != "stop"
+        return None if self.finish_reason is None else self.finish_reason != "stop"
 
     def copy(self) -> Self:
         """A shallow copy of the same type, with its metrics."""

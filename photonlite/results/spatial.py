@@ -10,7 +10,7 @@ from PIL import Image
 
 from photonlite.errors import InputError
 from photonlite.images.source import ImageSource
-from photonlite.results.base import Metrics, ResultMetadata, SkillResult
+from photonlite.results.base import Metrics, SkillResult
 from photonlite.results.drawing.shapes import draw_items
 from photonlite.results.drawing.style import Style, open_image
 from photonlite.results.export import (
@@ -51,7 +51,7 @@ class _Spatial(SkillResult):
         finish_reason: str | None = None,
         picture_size: tuple[int, int] | None = None,
     ) -> None:
-        super().__init__({self._key: items}, ResultMetadata(metrics, finish_reason))
+        super().__init__({self._key: items}, metrics, finish_reason)
         #: (width, height) of the upright image of the request; None where it is not known.
         self.picture_size = picture_size
 

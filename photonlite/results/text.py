@@ -1,6 +1,7 @@
 """Captions and answers: a whole text, or a stream of pieces."""
 
 import reprlib
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from os import PathLike
 from typing import Any, ClassVar, Protocol, TypedDict, Unpack
@@ -9,7 +10,7 @@ from PIL import Image
 
 from photonlite.errors import InputError
 from photonlite.images.source import ImageSource
-from photonlite.results.base import Metrics, ResultMetadata, SkillResult
+from photonlite.results.base import Metrics, SkillResult
 from photonlite.results.drawing.labels import append_text_strip
 from photonlite.results.drawing.style import open_image
 
@@ -26,11 +27,12 @@ class _TextStream:
     """The pieces of a text as they come; keeps them, so that the whole text can be read as well.
 
     Its iterators are no generators: another thread may close them while one waits, and dropping one drops its source.
+    A stream refers to its result weakly: a cycle would delay the cancellation when both are dropped.
     """
 
-    def __init__(self, source: Any, metadata: ResultMetadata, reader: TokenReader | None, on_end: OnEnd | None) -> None:
+    def __init__(self, source: Any, result: SkillResult, reader: TokenReader | None, on_end: OnEnd | None) -> None:
         self._source = source
-        self._metadata = metadata
+        self._result = weakref.ref(result)
         self._reader = reader
         self._on_end = on_end
         self._received: list[str] = []
@@ -58,8 +60,11 @@ class _TextStream:
 
     def _end(self) -> None:
         on_end, self._on_end = self._on_end, None
-        if on_end is not None:
-            self._metadata.metrics, self._metadata.finish_reason = on_end()
+        if on_end is None:
+            return
+        metrics, finish_reason = on_end()
+        if (result := self._result()) is not None:
+            result.metrics, result.finish_reason = metrics, finish_reason
 
 
 class TextIterator(_TextStream, Iterator[str]):
@@ -77,7 +82,7 @@ class TextIterator(_TextStream, Iterator[str]):
         raise StopIteration
 
     def close(self) -> None:
-        """Stop early: the source is closed, no more pieces come, and the metadata stays unknown."""
+        """Stop early: the source is closed, no more pieces come, and metrics and finish reason stay unknown."""
         self._on_end = None
         close = getattr(self._source, "close", None)
         self._source = None
@@ -106,7 +111,7 @@ class AsyncTextIterator(_TextStream, AsyncIterator[str]):
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Stop early: the source is dropped, no more pieces come, and the metadata stays unknown."""
+        """Stop early: the source is dropped, no more pieces come, and metrics and finish reason stay unknown."""
         self._source = self._on_end = None
 
     async def read(self) -> str:
@@ -144,12 +149,11 @@ class _Text(SkillResult):
         on_end: OnEnd | None = None,
         awaited: bool = False,
     ) -> None:
-        metadata = ResultMetadata(metrics, finish_reason)
         # The value of a typed answer may be an iterator itself: pydantic gives one for `Iterable[int]`.
         if "text" not in more and isinstance(value, Iterator | AsyncIterator):
             stream = TextIterator if isinstance(value, Iterator) and not awaited else AsyncTextIterator
-            value = stream(value, metadata, reader, on_end)
-        super().__init__({self._key: value, **more}, metadata)
+            value = stream(value, self, reader, on_end)
+        super().__init__({self._key: value, **more}, metrics, finish_reason)
 
     @property
     def text(self) -> str:

@@ -1,12 +1,118 @@
-"""A slot's counterparts on the device, allocated once."""
+"""Memory on the device that a runner allocates once: the KV cache, and counterparts of the slots' host arrays.
+
+Pages hold old data, NaN included, which must not be read: a probability of 0 times NaN is NaN.
+
+An FP8 cache stores numbers divided by two constant scales a layer. Scales come from the weights alone, so that answers
+do not depend on earlier requests. They are powers of two, which change no mantissa. A scaled layer's root mean square
+is in [2, 4): a hundred times below e4m3's largest number, 448, and as far above its subnormals.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from photonlite.batch import PageCopy
+from photonlite.config import KvDtype
 from photonlite.device.base import Array
 from photonlite.kernels.columns import PARAM_COLUMNS, RESULT_COLUMNS
+from photonlite.kernels.fp8 import require_fp8
+from photonlite.kernels.reference.attention import FP8, indexable
+from photonlite.models.base import Model, ModelShape
 from photonlite.request import MAX_SCORED
-from photonlite.runner.slot import PAGES, SlotShape
+from photonlite.runner.slots import PAGES, SlotShape
+
+
+@dataclass(frozen=True, slots=True)
+class KvFormat:
+    """The type of stored keys and values, and in FP8 the scales of keys and of values of each layer."""
+
+    dtype: torch.dtype
+    scales: tuple[tuple[float, float], ...] = ()
+
+
+def kv_format(setting: KvDtype, model: Model, device: torch.device, dtype: torch.dtype) -> KvFormat:
+    """Return how keys and values are stored; SettingsError for FP8 on a card without it."""
+    if setting == "auto":
+        return KvFormat(dtype)
+    require_fp8(device, "'kv_dtype' is 'fp8'", "leave kv_dtype at 'auto'")
+    return KvFormat(FP8, tuple((fp8_scale(key), fp8_scale(value)) for key, value in model.kv_statistics()))
+
+
+def fp8_scale(rms: float) -> float:
+    """Return the power of two that scales a root mean square into [2, 4); 1 for one that is zero or not finite."""
+    if not 0 < rms < math.inf:
+        return 1.0
+    return 2.0 ** (math.frexp(rms)[1] - 2)
+
+
+class PagedCache:
+    """Keys and values of all sequences, ``[layers, pages, page_size, H_kv, D]``; `pages` includes the scratch page.
+
+    In memory a page lies head by head: what one head reads is contiguous. FP8 stores numbers divided by `scales`.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        pages: int,
+        page_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        scales: Sequence[tuple[float, float]] = (),
+    ) -> None:
+        if scales and (dtype != FP8 or len(scales) != shape.layers):
+            raise AssertionError(f"{len(scales)} pairs of scales for {shape.layers} layers in {dtype}")
+        size = (shape.layers, pages, shape.kv_heads, page_size, shape.head_dim)
+        self.keys = torch.empty(size, device=device, dtype=dtype).transpose(2, 3)
+        self.values = torch.empty(size, device=device, dtype=dtype).transpose(2, 3)
+        self.page_size = page_size
+        self.scales = tuple(scales) or ((1.0, 1.0),) * shape.layers
+        self._layers = tuple(zip(self.keys.unbind(), self.values.unbind(), strict=True))
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        return self._layers[index]
+
+    def copy(self, copies: Sequence[PageCopy]) -> None:
+        for copy in copies:
+            for cache in map(indexable, (self.keys, self.values)):
+                cache[:, copy.target].copy_(cache[:, copy.source])
+
+    def close(self) -> None:
+        self.keys = self.values = self.keys.new_empty(0)
+        self._layers = ()
+
+
+class Buffers:
+    """Device counterparts of a slot's host arrays, see `runner.slots`; zeros stand for rows of the scratch page."""
+
+    def __init__(
+        self,
+        shape: SlotShape,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        dim: int,
+        max_crops: int,
+        crop_size: int,
+        image_bytes: int = 0,
+    ) -> None:
+        def words(*size: int) -> Tensor:
+            return torch.zeros(size, dtype=torch.int32, device=device)
+
+        self.rows = words(shape.max_rows, PAGES + shape.max_pages)
+        self.tokens = words(shape.max_tokens, 3)
+        self.packed = words(shape.packed_words(shape.max_tokens))
+        self.choices = words(shape.max_rows, PARAM_COLUMNS)
+        self.masks = words(shape.max_rows, shape.mask_words)
+        self.results = words(shape.max_rows, RESULT_COLUMNS)
+        self.scored = words(shape.max_rows, MAX_SCORED)
+        self.scores = torch.zeros(shape.max_rows, MAX_SCORED, device=device)
+        self.crops = torch.zeros(max_crops, crop_size, crop_size, 3, dtype=torch.uint8, device=device)
+        self.images = torch.zeros(image_bytes, dtype=torch.uint8, device=device)  # see `images.packing`
+        self.hidden = torch.zeros(shape.max_rows, dim, dtype=dtype, device=device)  # raw hidden states [B, dim]
 
 
 def transfer(target: Tensor, source: Array) -> None:
@@ -26,33 +132,3 @@ def transfer_back(target: Array, source: Tensor) -> None:
         torch.from_numpy(target).copy_(source, non_blocking=True)
     else:
         target[...] = source.numpy()
-
-
-class Buffers:
-    """Device counterparts of a slot's host arrays, see `runner.slot`; zeros stand for rows of the scratch page."""
-
-    def __init__(
-        self,
-        shape: SlotShape,
-        device: torch.device,
-        dtype: torch.dtype,
-        *,
-        dim: int,
-        max_crops: int,
-        crop_size: int,
-        image_bytes: int = 0,
-    ) -> None:
-        def words(*size: int) -> Tensor:
-            return torch.zeros(size, dtype=torch.int32, device=device)
-
-        self.rows = words(shape.max_rows, PAGES + shape.max_pages)
-        self.tokens = words(shape.max_tokens, 3)
-        self.packed = words(shape.packed.words)
-        self.choices = words(shape.max_rows, PARAM_COLUMNS)
-        self.masks = words(shape.max_rows, shape.mask_words)
-        self.results = words(shape.max_rows, RESULT_COLUMNS)
-        self.scored = words(shape.max_rows, MAX_SCORED)
-        self.scores = torch.zeros(shape.max_rows, MAX_SCORED, device=device)
-        self.crops = torch.zeros(max_crops, crop_size, crop_size, 3, dtype=torch.uint8, device=device)
-        self.images = torch.zeros(image_bytes, dtype=torch.uint8, device=device)  # see `images.packing`
-        self.hidden = torch.zeros(shape.max_rows, dim, dtype=dtype, device=device)  # raw hidden states [B, dim]

@@ -4,6 +4,10 @@
 row 0                        row 1          row 2
 [BOS][ image ][ tokens ]   [ tokens ]     [BOS][ tokens ]   [ padding ]      axis, T positions
 start 0, block               start > 0      start 0           scratch page
+
+        cached | block  | tail        cached   positions before the first, gathered through the page table
+block      x   |   x    |             block    BOS and image: every position sees every other
+tail       x   |   x    | up to self  tail     the rest: causal
 ```
 
 A model's decoder for packed prompts runs the pass, as a CUDA graph if captured; without one the model's forward pass
@@ -11,20 +15,45 @@ does, row by row in attention. Words are embedded inside the pass; images, and t
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from photonlite.batch import BatchItem, ScheduledBatch
 from photonlite.device.base import Array
 from photonlite.kernels.columns import QUERY_TILE
+from photonlite.kernels.reference.attention import dequantise, indexable, quantise, write_kv
 from photonlite.models.base import Model, PackedPrompts, PromptDecoder
-from photonlite.runner.attention import PagedCache, PrefillAttention, plan_free_attention
-from photonlite.runner.buffers import Buffers, transfer
+from photonlite.models.layers import Attention, attend
+from photonlite.runner.buffers import Buffers, PagedCache, transfer
 from photonlite.runner.graphs import Capturer, GraphReport, PromptGraphs, prefill_sizes, tiles_for
 from photonlite.runner.images import ImageEncoder
-from photonlite.runner.slot import EMBEDDED, NO_VALUE, PAGES, SCRATCH_PAGE, PromptRow, Slot, SlotShape
+from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
 from photonlite.runner.tokens import InputEmbedding
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRow:
+    index: int  # of the launch
+    start: int  # first position that gets keys and values; the earlier ones are cached
+    count: int  # of such positions
+    first: int  # its first token among the uploaded ones
+    leading: int  # positions before its tokens: BOS, and an image that is not cached; 0 for a resumed row
+    block: int  # leading positions that see each other in both directions
+    job: int | None  # number of the image's encode job; None without an image, or where it is cached
+
+    @property
+    def tokens(self) -> int:
+        """Number of its tokens, which follow BOS and image from `start` on."""
+        return self.count - self.leading
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.count // QUERY_TILE)
 
 
 class Prefill:
@@ -45,10 +74,9 @@ class Prefill:
         self._images = images
         self._cache = cache
         self._shape = shape
-        self._layout = shape.packed
-        self._graphs = PromptGraphs(prefill_sizes(model.shape.prefix_length, shape.max_tokens), shape.max_rows)
+        self._graphs: PromptGraphs | None = None
         device = cache.keys.device
-        self._packed = torch.zeros(self._layout.words, dtype=torch.int32, device=device)
+        self._packed = torch.zeros(shape.packed_words(shape.max_tokens), dtype=torch.int32, device=device)
         self._table = torch.zeros(shape.max_rows, shape.max_pages, dtype=torch.int32, device=device)
         self._x = inputs.bos.new_zeros(shape.max_tokens, model.shape.dim)
         self._hidden = inputs.bos.new_zeros(shape.max_rows, model.shape.dim)
@@ -57,19 +85,19 @@ class Prefill:
         rows = make_rows(plan.rows, self._model.shape.prefix_length)
         size, _ = self._size(rows)
         fill_packed(slot, rows, size, self._model.shape.bos_id)
-        used = self._layout.used(size)
+        used = self._shape.packed_words(size)
         transfer(buffers.packed[:used], slot.packed[:used])
 
     def run(self, buffers: Buffers, slot: Slot, plan: ScheduledBatch) -> None:
         """Run prompts in one pass; leave each row's last raw hidden state in the buffers."""
         rows = make_rows(plan.rows, self._model.shape.prefix_length)
-        count, (size, graphed) = len(rows), self._size(rows)
-        used = self._layout.used(size)
+        count, (size, graphs) = len(rows), self._size(rows)
+        used = self._shape.packed_words(size)
         self._packed[:used].copy_(buffers.packed[:used])
         self._table[:count].copy_(buffers.rows[:count, PAGES:])
         self._embed(buffers, slot, rows)
-        if graphed:
-            self._graphs.replay(size)
+        if graphs is not None:
+            graphs.replay(size)
         else:
             self._forward(size, sum(row.tiles for row in rows), rows)
         buffers.hidden[:count].copy_(self._hidden[:count])
@@ -79,6 +107,8 @@ class Prefill:
         if self._decoder is None:
             return GraphReport(0, 0.0, 0)
         self._packed.zero_()
+        sizes = prefill_sizes(self._model.shape.prefix_length, self._shape.max_tokens)
+        self._graphs = PromptGraphs(sizes, self._shape.max_rows)
         return self._graphs.capture(capturer, self._forward)
 
     def rehearse(self, positions: int) -> None:
@@ -90,11 +120,12 @@ class Prefill:
         rows = [PromptRow(0, 0, count, 0, 1, 0, None) for count in counts]
         self._forward(size, tiles_for(size, self._shape.max_rows), rows)
 
-    def _size(self, rows: Sequence[PromptRow]) -> tuple[int, bool]:
-        """Return the positions of a pass, padding included, and whether a graph runs it."""
+    def _size(self, rows: Sequence[PromptRow]) -> tuple[int, PromptGraphs | None]:
+        """Return the positions of a pass, padding included, and the graphs if one of them runs it."""
         positions = sum(row.count for row in rows)
-        graph = self._graphs.size_for(positions, sum(row.tiles for row in rows))
-        return graph or positions, graph is not None
+        if self._graphs is None or (size := self._graphs.size_for(positions, sum(row.tiles for row in rows))) is None:
+            return positions, None
+        return size, self._graphs
 
     def _embed(self, buffers: Buffers, slot: Slot, rows: Sequence[PromptRow]) -> None:
         """Write images to the input, and all tokens if some of them have values."""
@@ -117,16 +148,16 @@ class Prefill:
 
     def _forward(self, size: int, tiles: int, rows: Sequence[PromptRow] = ()) -> None:
         """Run so many positions and tiles from the fixed buffers to `_hidden`; without a decoder those of `rows`."""
-        layout, packed = self._layout, self._packed
-        positions, slots, words = layout.places_of(packed, size).unbind(1)
-        last, lengths = layout.ends_of(packed)
+        shape, packed = self._shape, self._packed
+        positions, slots, words = shape.places_of(packed, size).unbind(1)
+        last, lengths = shape.ends_of(packed)
         embedded = self._model.embed(words.clamp(min=0))
         x = torch.where((words != EMBEDDED)[:, None], embedded, self._x[:size])
         if self._decoder is not None:
-            prompts = PackedPrompts(positions, slots, layout.tiles_of(packed)[:tiles], self._table, last, lengths)
+            prompts = PackedPrompts(positions, slots, shape.tiles_of(packed)[:tiles], self._table, last, lengths)
             self._hidden.copy_(self._decoder(x, prompts, self._cache))
             return
-        attention = PrefillAttention(self._cache, rows, slots, self._table)
+        attention = prompt_attention(self._cache, rows, slots, self._table)
         with plan_free_attention():
             self._hidden.copy_(self._model.forward(x[None], positions, attention)[0, last])
 
@@ -145,25 +176,25 @@ def make_rows(items: Iterable[BatchItem], prefix_length: int) -> list[PromptRow]
 
 
 def fill_packed(slot: Slot, rows: Sequence[PromptRow], size: int, bos_id: int) -> None:
-    """Fill `slot.packed` from the slot's rows and tokens for a pass of `size` positions; see `PackedLayout`."""
-    layout, page = slot.shape.packed, slot.shape.page_size
+    """Fill `slot.packed` from the slot's rows and tokens for a pass of `size` positions; see `SlotShape`."""
+    shape, page = slot.shape, slot.shape.page_size
     columns = [(row.start, row.count, row.first, row.leading, row.block) for row in rows]
     starts, counts, firsts, leading, blocks = np.array(columns, np.int64).T
     begins = counts.cumsum() - counts
     row, within = _ranges(counts)
     total, position = len(row), starts[row] + within
 
-    places = layout.places_of(slot.packed, size)
+    places = shape.places_of(slot.packed, size)
     places[:total, 0] = position
     places[:total, 1] = slot.rows[row, PAGES + position // page] * page + position % page
     places[:total, 2] = _words(slot, within, within - leading[row], firsts[row], bos_id)
     places[total:] = (0, SCRATCH_PAGE * page, 0)
 
-    ends = layout.ends_of(slot.packed)
+    ends = shape.ends_of(slot.packed)
     ends[:, len(rows) :] = 0
     ends[0, : len(rows)], ends[1, : len(rows)] = begins + counts - 1, starts + counts
 
-    tiles = layout.tiles_of(slot.packed)
+    tiles = shape.tiles_of(slot.packed)
     row, within = _ranges(-(-counts // QUERY_TILE))
     first = within * QUERY_TILE
     queries = np.minimum(QUERY_TILE, counts[row] - first)
@@ -184,3 +215,54 @@ def _ranges(counts: Array) -> tuple[Array, Array]:
     """Return for consecutive ranges of so many numbers the range of each number, and its place in it."""
     owner = np.repeat(np.arange(len(counts)), counts)
     return owner, np.arange(len(owner)) - (counts.cumsum() - counts)[owner]
+
+
+def prompt_attention(cache: PagedCache, rows: Sequence[PromptRow], slots: Tensor, table: Tensor) -> Attention:
+    """Return attention for prompts on one axis, written to `slots`, int ``[T]``; `table`, int ``[R, P]``: their pages.
+
+    In FP8 it sees its own keys and values rounded as the cache stores them, so that results do not depend on which
+    positions share a launch.
+    """
+    slots = slots.long()
+    pages = [table[row.index, : -(-row.start // cache.page_size)].long() for row in rows]
+    # A position of the tail sees what is cached, the block, and the tail up to itself.
+    masks = [
+        torch.ones(row.count - row.block, row.start + row.count, dtype=torch.bool, device=slots.device).tril(
+            row.start + row.block
+        )
+        for row in rows
+    ]
+
+    def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = cache.layer(layer)
+        k_scale, v_scale = cache.scales[layer]
+        write_kv(keys, values, k[0], v[0], slots, k_scale, v_scale)
+        k = dequantise(quantise(k, keys.dtype, k_scale), k.dtype, k_scale)
+        v = dequantise(quantise(v, keys.dtype, v_scale), v.dtype, v_scale)
+        parts: list[Tensor] = []
+        begin = 0
+        for row, cached, mask in zip(rows, pages, masks, strict=True):
+            end, block = begin + row.count, begin + row.block
+            row_k, row_v = k[:, begin:end], v[:, begin:end]
+            if row.start:
+                row_k = torch.cat((_gather(keys, cached, row.start, k.dtype, k_scale), row_k), dim=1)
+                row_v = torch.cat((_gather(values, cached, row.start, v.dtype, v_scale), row_v), dim=1)
+            if row.block:  # attended to without a mask: the fastest kernels take none
+                parts.append(attend(q[:, begin:block], row_k[:, : row.block], row_v[:, : row.block], None))
+            if end > block:
+                parts.append(attend(q[:, block:end], row_k, row_v, mask))
+            begin = end
+        return torch.cat(parts, dim=1)
+
+    return attention
+
+
+def _gather(pages: Tensor, table: Tensor, count: int, dtype: torch.dtype, scale: float) -> Tensor:
+    """Return the first `count` cached positions of a row, ``[1, count, H_kv, D]``."""
+    found = indexable(pages)[table].view(pages.dtype).flatten(0, 1)[:count]
+    return dequantise(found, dtype, scale)[None]
+
+
+def plan_free_attention() -> AbstractContextManager[None]:
+    """Exclude backends that plan for each new shape: cuDNN takes 40 to 500 ms for that (H200, PyTorch 2.11)."""
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])

@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from photonlite.batch import SamplingParams
-from photonlite.grammar.decoding.mask import MaskCache
+from photonlite.grammar.decoding.grammars import MaskCache
 from photonlite.request import MAX_SCORED, Allowed
 
 Variant = Literal["text", "coordinate", "size", "decide", "mixed", "scored"]
@@ -75,14 +74,25 @@ def _start(seed: int) -> int:
     return _mix(seed + _WEYL)
 
 
-def write_choice(
-    choice: SamplingParams | None, row: npt.NDArray[np.int32], mask: npt.NDArray[np.int32], masks: MaskCache
+def write_unused(row: npt.NDArray[np.int32]) -> None:
+    """Write the params of a row whose token is not wanted: it gives id 0."""
+    _PARAMS.pack_into(row.data, 0, *_UNUSED)
+
+
+def write_params(
+    row: npt.NDArray[np.int32],
+    mask: npt.NDArray[np.int32],
+    masks: MaskCache,
+    allowed: Allowed,
+    temperature: float,
+    top_p: float,
+    seed: int,
+    index: int,
 ) -> None:
-    """Write a row's params, and its mask if needed; None writes id 0. ValueError for ids not in the vocabulary."""
-    if choice is None:
-        _PARAMS.pack_into(row.data, 0, *_UNUSED)
-        return
-    allowed = choice.allowed
+    """Write the params of a row, and its mask if needed. ValueError for ids not in the vocabulary.
+
+    `index` is that of the token: with the sequence's seed it gives the random numbers. A temperature of 0 is greedy.
+    """
     forced = allowed.forced
     for named in (forced, allowed.coordinate, allowed.size, allowed.end):
         # The device uses it as an index, and CUDA does not recover from one out of range: all requests would fail.
@@ -91,11 +101,10 @@ def write_choice(
     if forced is None or allowed.scored:
         masks.fill(allowed, mask)
     u0 = u1 = u2 = 0.0
-    if choice.temperature > 0:
-        u0, u1, u2 = (uniform(choice.seed, choice.index, lane) for lane in range(3))
+    if temperature > 0:
+        u0, u1, u2 = (uniform(seed, index, lane) for lane in range(3))
     ids = [-1 if named is None else named for named in (forced, allowed.coordinate, allowed.size, allowed.end)]
-    temperature = min(choice.temperature, _LARGEST_FLOAT32)
-    _PARAMS.pack_into(row.data, 0, *ids, _ties(allowed), temperature, choice.top_p, u0, u1, u2)
+    _PARAMS.pack_into(row.data, 0, *ids, _ties(allowed), min(temperature, _LARGEST_FLOAT32), top_p, u0, u1, u2)
 
 
 def write_scored(scored: Sequence[int], row: npt.NDArray[np.int32], vocab_size: int) -> None:
@@ -108,11 +117,11 @@ def write_scored(scored: Sequence[int], row: npt.NDArray[np.int32], vocab_size: 
     row[len(scored) :] = -1
 
 
-def required_heads(choice: SamplingParams) -> int:
+def required_heads(allowed: Allowed, temperature: float) -> int:
     """Return as bits what a row needs of a finalize; rows are combined by ``|``, see `variant_of`."""
-    heads = _heads(choice.allowed)
-    draws = _DRAWS if heads and choice.temperature > 0 else 0
-    return heads | draws | (_SCORED if choice.allowed.scored else 0)
+    heads = _heads(allowed)
+    draws = _DRAWS if heads and temperature > 0 else 0
+    return heads | draws | (_SCORED if allowed.scored else 0)
 
 
 def variant_of(needs: int) -> tuple[Variant, bool]:

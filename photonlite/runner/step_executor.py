@@ -18,22 +18,23 @@ from typing import Protocol
 
 import numpy as np
 
-from photonlite.batch import CropGroup, EncodeJob, PageCopy, SamplingParams, ScheduledBatch, Step
+from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch, Step
 from photonlite.device.base import Device, Event, Stream
 from photonlite.errors import NumericalError
-from photonlite.grammar.decoding.mask import MaskCache
+from photonlite.grammar.decoding.grammars import MaskCache
 from photonlite.observe.trace import Tracer, Track
-from photonlite.request import Token
+from photonlite.request import Allowed, Token
 from photonlite.runner.sampling_params import (
     SampledRow,
     Variant,
     read_results,
     required_heads,
     variant_of,
-    write_choice,
+    write_params,
     write_scored,
+    write_unused,
 )  # fmt: skip
-from photonlite.runner.slot import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot, SlotShape
+from photonlite.runner.slots import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot, SlotShape
 from photonlite.sequence import Sequence as BatchSequence
 
 _ANCHORED_S = 60.0  # seconds for which the times of events stay precise to some microseconds
@@ -114,9 +115,9 @@ class StepExecutor:
         self._device.compute.record(slot.forward_ended)
         _raise(step, slot)
 
-    def finalize(self, step: Step, choices: Sequence[SamplingParams | None]) -> None:
+    def finalize(self, step: Step, allowed: Sequence[Allowed | None]) -> None:
         slot, runner, device = self._slots[step.slot], self._model_runner, self._device
-        (variant, sampled), count = self._fill_choices(step, slot, choices), step.padded
+        (variant, sampled), count = self._fill_params(step, slot, allowed), step.padded
 
         self._run(step, device.upload, lambda: runner.upload_choices(slot, count, variant))
         device.upload.record(slot.choices_uploaded)
@@ -234,20 +235,26 @@ class StepExecutor:
             filled += len(tokens)
         return filled
 
-    def _fill_choices(self, step: Step, slot: Slot, choices: Sequence[SamplingParams | None]) -> tuple[Variant, bool]:
+    def _fill_params(self, step: Step, slot: Slot, allowed: Sequence[Allowed | None]) -> tuple[Variant, bool]:
         """Fill params and masks; return variant and whether a row draws. An impossible grammar fails only its row."""
         needs = 0
-        for index, choice in enumerate([*choices, *[None] * (step.padded - len(choices))]):
+        for index, (row, wanted) in enumerate(zip(step.rows, allowed, strict=True)):
+            params, mask = slot.choices[index], slot.masks[index]
+            if wanted is None or row.index is None:
+                write_unused(params)
+                continue
+            one = row.sequence
             try:
-                write_choice(choice, slot.choices[index], slot.masks[index], self._masks)
-                if choice is not None and choice.allowed.scored:
-                    write_scored(choice.allowed.scored, slot.scored[index], self._masks.vocab_size)
-                    step.scored[index] = len(choice.allowed.scored)
-                if choice is not None:
-                    needs |= required_heads(choice)
+                write_params(params, mask, self._masks, wanted, one.temperature, one.top_p, one.seed, row.index)
+                if wanted.scored:
+                    write_scored(wanted.scored, slot.scored[index], self._masks.vocab_size)
+                    step.scored[index] = len(wanted.scored)
+                needs |= required_heads(wanted, one.temperature)
             except Exception as error:  # a grammar is a plug-in
                 step.faults[index] = error
-                write_choice(None, slot.choices[index], slot.masks[index], self._masks)
+                write_unused(params)
+        for params in slot.choices[len(step.rows) : step.padded]:
+            write_unused(params)
         return variant_of(needs)
 
     def _outcome(self, step: Step, slot: Slot, index: int, result: SampledRow) -> Token | Exception | None:

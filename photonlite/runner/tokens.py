@@ -22,13 +22,13 @@ from torch import Tensor
 
 from photonlite.kernels.embedding import embed_pending
 from photonlite.kernels.reference.embedding import InputTables
-from photonlite.kernels.reference.sampling import Logits, SamplingOutput
+from photonlite.kernels.reference.sampling import Logits
 from photonlite.kernels.sampling import sample_tokens, score_ids
 from photonlite.kernels.small_batch_gemm import small_batch_gemm
 from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import Head, Model
 from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
-from photonlite.runner.slot import NO_VALUE
+from photonlite.runner.slots import NO_VALUE
 
 _NO_VALUE = float(np.int32(NO_VALUE).view(np.float32))
 
@@ -96,7 +96,9 @@ def sample_from_hidden(
     hidden: Tensor,
     params: Tensor,
     masks: Tensor,
-    out: SamplingOutput,
+    results: Tensor,
+    pending: Tensor,
+    rows: Tensor,
     scores: tuple[Tensor, Tensor] | None = None,
     *,
     variant: Variant,
@@ -116,7 +118,8 @@ def sample_from_hidden(
     if variant in WITH_SIZES:
         size = head_logits(model, "size", hidden)
         around = size_radius(size.shape[-1], model.size_octaves)
-    sample_tokens(Logits(ids, coordinate, size, near, around), hidden, params, masks, out, sampled=sampled)
+    logits = Logits(ids, coordinate, size, near, around)
+    sample_tokens(logits, hidden, params, masks, results, pending, rows, sampled=sampled)
     if scores is not None and ids is not None:
         score_ids(ids, masks, *scores)
 

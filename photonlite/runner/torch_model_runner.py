@@ -24,16 +24,17 @@ from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.kernels.columns import PENDING_COLUMNS
-from photonlite.kernels.reference.sampling import SamplingOutput
+from photonlite.kernels.paged_attention import paged_attention
+from photonlite.kernels.reference.attention import write_kv
 from photonlite.kernels.triton_utils import Counters, counting_in
 from photonlite.models.base import CropEncoder, Model, NextPositions, PromptDecoder, StepDecoder
-from photonlite.runner.attention import DecodeAttention, KvFormat, PagedCache, plan_free_attention
-from photonlite.runner.buffers import Buffers, transfer, transfer_back
+from photonlite.models.layers import Attention
+from photonlite.runner.buffers import Buffers, KvFormat, PagedCache, transfer, transfer_back
 from photonlite.runner.graphs import Capturer, CudaCapturer, DecodeGraphs, GraphOptions, GraphReport
 from photonlite.runner.images import ImageEncoder
-from photonlite.runner.prefill import Prefill
+from photonlite.runner.prefill import Prefill, plan_free_attention
 from photonlite.runner.sampling_params import WITH_IDS, Variant
-from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
+from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
 from photonlite.runner.tokens import InputEmbedding, sample_from_hidden
 
 Spread = Callable[[int], contextlib.AbstractContextManager[object]]
@@ -220,14 +221,14 @@ class TorchModelRunner:
             with counting_in(self._counters):
                 return self._steps(x, following, self.cache)
         positions = rows[:, POSITION : POSITION + 1]
-        return self._model.forward(x[:, None], positions, DecodeAttention(self.cache, rows))[:, 0]
+        return self._model.forward(x[:, None], positions, decode_attention(self.cache, rows))[:, 0]
 
     def _finalize(self, buffers: Buffers, count: int, variant: Variant, sampled: bool) -> None:
         hidden, choices, masks = buffers.hidden[:count], buffers.choices[:count], buffers.masks[:count]
-        output = SamplingOutput(buffers.results[:count], self._pending, buffers.rows[:count, PENDING_ROW])
+        output = (buffers.results[:count], self._pending, buffers.rows[:count, PENDING_ROW])
         scores = (buffers.scored[:count], buffers.scores[:count]) if variant == "scored" else None
         with counting_in(self._counters):
-            sample_from_hidden(self._model, hidden, choices, masks, output, scores, variant=variant, sampled=sampled)
+            sample_from_hidden(self._model, hidden, choices, masks, *output, scores, variant=variant, sampled=sampled)
 
     def _spread_over(self, positions: int) -> contextlib.AbstractContextManager[object]:
         if self._spread is None:
@@ -237,3 +238,19 @@ class TorchModelRunner:
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+
+def decode_attention(cache: PagedCache, rows: Tensor) -> Attention:
+    """Return attention for one position a row: it is stored, and sees all up to itself; q is ``[B, 1, H, D]``.
+
+    `rows`, int32 ``[B, 3 + P]`` as in `runner.slots`, may be cut to the pages in use.
+    """
+    slots, lengths, table = rows[:, WRITE_SLOT].long(), rows[:, POSITION] + 1, rows[:, PAGES:]
+
+    def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = cache.layer(layer)
+        scales = cache.scales[layer]
+        write_kv(keys, values, k[:, 0], v[:, 0], slots, *scales)
+        return paged_attention(q[:, 0], keys, values, table, lengths, *scales)[:, None]
+
+    return attention

@@ -96,12 +96,20 @@ class FifoPolicy:
     def plan(self, now: float, *, admit: bool) -> ScheduledBatch | None:
         """Choose the next launch and take what it needs; without `admit` only running sequences are decoded."""
         (queue,), decoding = self.queues, self.running.decoding()
-        pause = self.pause(self.limits.pause_s(len(queue), len(decoding))) if decoding else PauseBudget()
+        pause = self.pause(self.pause_s(len(queue), len(decoding))) if decoding else PauseBudget()
         if not admit:
             return self.plan_decode(decoding)
         if pause.over:
             return self.plan_decode(decoding) or self.plan_launch(queue, pause, pause)
         return self.plan_launch(queue, pause, pause) or self.plan_decode(decoding)
+
+    def pause_s(self, waiting: int, decoding: int) -> float:
+        """Return the seconds that encode and prefill launches may take between two decode steps.
+
+        The more sequences wait for each that decodes, the longer: larger launches and decode steps cost less per row.
+        """
+        budget_s = self.limits.launch_budget_s
+        return max(budget_s, min(self.limits.max_pause_s, budget_s * waiting / decoding))
 
     def pause(self, allowed_s: float) -> PauseBudget:
         """Return what is left of a pause of that length.
@@ -114,7 +122,7 @@ class FifoPolicy:
 
     def plan_decode(self, decoding: list[Sequence]) -> ScheduledBatch | None:
         """Plan the next tokens of running sequences, which ends a pause."""
-        batch = self.running.plan_decode(decoding[: self.limits.max_batch])
+        batch = self.running.plan_decode(decoding)
         if batch is not None:
             self._held_s = 0.0
         return batch
@@ -201,9 +209,10 @@ class FifoPolicy:
             if admission is None:
                 queue.lacks_pages = True
                 break
-            rows.append(self._start(queue, sequence, admission.start))
-            copies += admission.copies
-            saves += admission.saves
+            start, copied, saved = admission
+            rows.append(self._start(queue, sequence, start))
+            copies += copied
+            saves += saved
             positions += rows[-1].count
         return ScheduledBatch("prefill", tuple(rows), copies=tuple(copies), saves=tuple(saves)) if rows else None
 
@@ -228,7 +237,7 @@ class FifoPolicy:
             return False
         groups = self.encoder.next_groups(queue, self.crops.most, self._enough_crops)
         encoded = [job.leader for job in self.encoder.jobs_of(queue) if job.encoded]
-        prompts = sum(leader.num_tokens for leader in encoded if leader is not None and not leader.finalized)
+        prompts = sum(leader.num_tokens for leader in encoded if not leader.finalized)
         crops = sum(group.count for group in groups)
         return crops > 0 and self.crops.cost(crops) + self.prompts.cost(prompts) <= pause.left_s
 

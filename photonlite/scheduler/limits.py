@@ -1,14 +1,8 @@
 """What launches may hold and what they cost: fixed limits, and what is learned from measured steps."""
 
 import math
-import operator
 import sys
 from dataclasses import dataclass
-
-from photonlite.cache.manager import CacheManager
-from photonlite.errors import CapacityError
-from photonlite.request import Token
-from photonlite.sequence import Sequence
 
 MAX_JOBS = 8
 """Images whose features are on the device at a time."""
@@ -39,41 +33,6 @@ class Limits:
     max_pause_s: float = 0.035  # the same, however many wait; `launch_budget_s` holds where that is longer
     max_positions: int = sys.maxsize  # of the longest sequence: what a page table has room for
     vocab_size: int = 2**31
-
-    def pause_s(self, waiting: int, decoding: int) -> float:
-        """Return the seconds that encode and prefill launches may take between two decode steps.
-
-        The more sequences wait for each that decodes, the longer: larger launches and decode steps cost less per row.
-        """
-        return max(self.launch_budget_s, min(self.max_pause_s, self.launch_budget_s * waiting / decoding))
-
-    def check_fits(self, sequence: Sequence, cache: CacheManager) -> None:
-        """Raise a CapacityError if a sequence could not run alone, a ValueError if no step could carry its prompt."""
-        with_image = sequence.image is not None
-        if sequence.samples != bool(sequence.prompt):
-            raise ValueError("a request either has a prompt and produces tokens, or asks for its image alone")
-        if with_image and sequence.prefix_len != cache.prefix_length:
-            raise ValueError(f"an image takes {cache.prefix_length} positions, not {sequence.prefix_len}")
-        for token in sequence.prompt:
-            self._check_token(token)
-        if sequence.longest > self.max_positions:
-            raise CapacityError(
-                f"the request may grow to {sequence.longest} positions, but the model's context has "
-                f"{self.max_positions}: lower max_tokens or max_objects, or shorten the text"
-            )
-        if not cache.fits(sequence.longest, with_image):
-            raise CapacityError(
-                f"the request may grow to {sequence.longest} positions, which takes "
-                f"{cache.pages_needed(sequence.longest, with_image)} pages of {cache.pages.page_size}, but the KV "
-                f"cache has {cache.pages.usable}: lower max_tokens or max_objects, or raise kv_cache_bytes"
-            )
-
-    def _check_token(self, token: Token) -> None:
-        values = token.values
-        if not 0 <= operator.index(token.id) < self.vocab_size:
-            raise ValueError(f"a prompt has id {token.id}, but the vocabulary has {self.vocab_size}")
-        if len(values) > 2 or not all(isinstance(value, float | int) for value in values):
-            raise ValueError(f"token {token.id} of a prompt carries {values!r:.60}, not up to two numbers")
 
 
 class LaunchModel:

@@ -31,9 +31,9 @@ class WaitingQueue:
     takes time in the logarithm of the queue's length.
     """
 
-    def __init__(self, max_jobs: int, *, realtime: bool | None = None) -> None:
+    def __init__(self, max_jobs: int, *, realtime: bool = False) -> None:
         self.max_jobs = max_jobs  # images of the class that are encoded at a time
-        self.realtime = realtime  # the class of requests; None for all
+        self.realtime = realtime  # the class of requests
         self.batches = not realtime  # launches are held back to batch crops and prompts
         self.prefilled_last = False  # encoding comes first in the next pause
         self.lacks_pages = False  # in this plan
@@ -102,8 +102,7 @@ class EncoderQueue:
         self._begun = 0
 
     def jobs_of(self, queue: WaitingQueue) -> list[EncodeJob]:
-        kind = queue.realtime
-        return [one for one in self.jobs.values() if kind is None or one.leader is None or one.leader.realtime == kind]
+        return [one for one in self.jobs.values() if one.leader.realtime == queue.realtime]
 
     def begin(self, queue: WaitingQueue, count: int) -> list[tuple[Sequence, BaseException]]:
         """Begin to encode the images of the first `count` sequences of a queue, or have them cut; returns failures."""
@@ -168,9 +167,10 @@ class EncoderQueue:
         if not self.jobs:
             return idle
         for job in list(self.jobs.values()):
-            if job.leader is None or job.leader.finalized:
-                job.leader = find_heir(job.key)
-                if job.leader is None:
+            if job.leader.finalized:
+                if (heir := find_heir(job.key)) is not None:
+                    job.leader = heir
+                else:
                     idle.append(self.jobs.pop(job.key))
         return idle
 
@@ -182,7 +182,7 @@ class EncoderQueue:
         job = self.jobs.get(key)
         if job is None:
             return False
-        if sequence.realtime and not (job.leader is not None and job.leader.realtime):
+        if sequence.realtime and not job.leader.realtime:
             job.leader = sequence
         return True
 
@@ -225,8 +225,8 @@ class RunningSet:
         self.max_batch = limits.max_batch
         self._cache = cache
         self._page_size = cache.pages.page_size
-        self._rank = rank
-        self._requeue = requeue
+        self.rank = rank
+        self.requeue = requeue
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -248,7 +248,7 @@ class RunningSet:
 
     def start(self, sequence: Sequence) -> None:
         """Let a sequence run that has left its queue and has its pages."""
-        insort(self.sequences, sequence, key=self._rank)
+        insort(self.sequences, sequence, key=self.rank)
         sequence.row = self.free_rows.pop()
         sequence.num_computed_tokens = sequence.num_tokens
 
@@ -276,7 +276,7 @@ class RunningSet:
         self.sequences.remove(sequence)
         self._release(sequence)
         sequence.num_computed_tokens = 0
-        self._requeue(sequence)
+        self.requeue(sequence)
 
     def plan_decode(self, sequences: Iterable[Sequence]) -> ScheduledBatch | None:
         """Plan the next token of each sequence, given in the order of ranks, as far as there are pages."""

@@ -1,4 +1,4 @@
-"""Real-time requests before bulk ones: the scheduling policy of the engine, on top of `fifo`.
+"""Real-time requests before bulk ones: the scheduling policy from the first real-time request on, on top of `fifo`.
 
 ```
 real-time   R R R R R R R R   R R ...
@@ -24,7 +24,7 @@ Seconds that launches may take between decode steps:
 
 ```
 launches for       while bulk alone decodes           while real-time requests do    while nothing decodes
-bulk               `Limits.pause_s`                   at its turn: launch_budget_s   unlimited
+bulk               `pause_s`                          at its turn: launch_budget_s   unlimited
 bulk, near         launch_budget_s                    at its turn: launch_budget_s   launch_budget_s each
 bulk, soon         nothing                            at its turn: launch_budget_s   nothing
 real-time          max_pause_s                        launch_budget_s                unlimited
@@ -37,10 +37,9 @@ import math
 from typing import Any
 
 from photonlite.batch import ScheduledBatch
-from photonlite.cache.manager import CacheManager
 from photonlite.errors import DeadlineError
 from photonlite.scheduler.fifo import Ended, FifoPolicy, PauseBudget
-from photonlite.scheduler.limits import REALTIME_JOBS, Limits
+from photonlite.scheduler.limits import REALTIME_JOBS
 from photonlite.scheduler.queues import WaitingQueue
 from photonlite.sequence import Sequence
 
@@ -150,12 +149,14 @@ class ArrivalPredictor:
 
 
 class RealtimePolicy(FifoPolicy):
-    def __init__(self, cache: CacheManager, limits: Limits) -> None:
-        super().__init__(cache, limits)
-        self.bulk = WaitingQueue(limits.max_jobs, realtime=False)
-        self.urgent = WaitingQueue(limits.max_jobs + REALTIME_JOBS, realtime=True)
+    def __init__(self, fifo: FifoPolicy, second: float = 1.0) -> None:
+        """Take over from a policy that has had bulk requests alone; `second` as in `ArrivalPredictor`."""
+        vars(self).update(vars(fifo))
+        (self.bulk,) = fifo.queues
+        self.urgent = WaitingQueue(self.limits.max_jobs + REALTIME_JOBS, realtime=True)
         self.queues = self.urgent, self.bulk
-        self.arrivals = ArrivalPredictor()
+        self.running.rank, self.running.requeue = self.rank, self.requeue
+        self.arrivals = ArrivalPredictor(second)
         # In a row: encode and prefill launches that overtook waiting bulk work, decode steps without a launch for it,
         # and decode steps without bulk rows.
         self._overtaking_launches = self._overtaking_steps = self._steps_without_bulk = 0
@@ -277,7 +278,7 @@ class RealtimePolicy(FifoPolicy):
             bulk = PauseBudget(short, over=True)
         else:
             waiting = len(self.urgent) + len(self.bulk)
-            bulk = self.pause(short if near else limits.pause_s(waiting, decoding))
+            bulk = self.pause(short if near else self.pause_s(waiting, decoding))
         return bulk, self.pause(short if urgent_decodes else max(short, limits.max_pause_s))
 
     def plan_decode(self, decoding: list[Sequence]) -> ScheduledBatch | None:

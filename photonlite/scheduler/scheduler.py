@@ -7,11 +7,12 @@ submit ─> waiting ──plan──> running ──commit, commit ...──> fi
 ```
 
 `plan` decides what to launch and takes what it needs: rows, pages, crops. `commit` books what a step has done, and
-`abandon` gives back what a batch took whose launch raised. Which launch comes next is a policy's choice: read
-`photonlite.scheduler.fifo` first, then `photonlite.scheduler.realtime`, which the engine uses.
+`abandon` gives back what a batch took whose launch raised. Which launch comes next is a policy's choice:
+`photonlite.scheduler.fifo`, and from the first real-time request on `photonlite.scheduler.realtime`.
 """
 
 import math
+import operator
 from collections.abc import Sequence as ListLike
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from sortedcontainers import SortedKeyList
 
 from photonlite.batch import EncodeJob, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
-from photonlite.errors import DeadlineError
+from photonlite.errors import CapacityError, DeadlineError
 from photonlite.request import Token
 from photonlite.scheduler.fifo import Ended, FifoPolicy
 from photonlite.scheduler.limits import Limits
@@ -38,10 +39,13 @@ class Decision(NamedTuple):
 
 
 class Scheduler:
-    def __init__(self, cache: CacheManager, limits: Limits, policy: type[FifoPolicy] = RealtimePolicy) -> None:
+    """Queues and the policy; `second` is one second in the unit of the clock, whose times its methods are given."""
+
+    def __init__(self, cache: CacheManager, limits: Limits, second: float = 1.0) -> None:
         self.cache = cache
         self.limits = limits
-        self.policy = policy(cache, limits)
+        self.policy = FifoPolicy(cache, limits)
+        self._second = second
         self.running = self.policy.running
         self.encoder = self.policy.encoder
         # Of open requests alone: one that has ended would keep its image in memory until its deadline.
@@ -60,16 +64,26 @@ class Scheduler:
         return min((one.times.submitted for one in self.waiting if one.realtime == realtime), default=None)
 
     def prepare(self, sequence: Sequence) -> None:
-        """Check a sequence and name its prefixes; any thread may call it. Raises as `Limits.check_fits`."""
-        self.limits.check_fits(sequence, self.cache)
+        """Check a sequence and name its prefixes; any thread may call it.
+
+        Raises a CapacityError if it could not run alone, a ValueError if no step could carry its prompt.
+        """
+        self._check_fits(sequence)
         self.cache.name(sequence)
 
     def submit(self, sequence: Sequence, now: float) -> None:
         if sequence.prefix_keys is None:
             raise AssertionError(f"sequence {sequence.number} is submitted before it was prepared")
+        if sequence.realtime:
+            self.prioritise()
         self.policy.add(sequence, now)
         if sequence.deadline is not None:
             self._deadlines.add(sequence)
+
+    def prioritise(self) -> None:
+        """Schedule real-time requests before bulk ones from now on."""
+        if not isinstance(self.policy, RealtimePolicy):
+            self.policy = RealtimePolicy(self.policy, self._second)
 
     def plan(self, now: float) -> Decision:
         """Decide what to launch; sequences that end without a launch leave their queues."""
@@ -147,6 +161,34 @@ class Scheduler:
         for job in begun:
             self.encoder.fail(job)
         return begun
+
+    def _check_fits(self, sequence: Sequence) -> None:
+        cache, most = self.cache, self.limits.max_positions
+        with_image = sequence.image is not None
+        if sequence.samples != bool(sequence.prompt):
+            raise ValueError("a request either has a prompt and produces tokens, or asks for its image alone")
+        if with_image and sequence.prefix_len != cache.prefix_length:
+            raise ValueError(f"an image takes {cache.prefix_length} positions, not {sequence.prefix_len}")
+        for token in sequence.prompt:
+            self._check_token(token)
+        if sequence.longest > most:
+            raise CapacityError(
+                f"the request may grow to {sequence.longest} positions, but the model's context has {most}: "
+                "lower max_tokens or max_objects, or shorten the text"
+            )
+        if not cache.fits(sequence.longest, with_image):
+            raise CapacityError(
+                f"the request may grow to {sequence.longest} positions, which takes "
+                f"{cache.pages_needed(sequence.longest, with_image)} pages of {cache.pages.page_size}, but the KV "
+                f"cache has {cache.pages.usable}: lower max_tokens or max_objects, or raise kv_cache_bytes"
+            )
+
+    def _check_token(self, token: Token) -> None:
+        values = token.values
+        if not 0 <= operator.index(token.id) < self.limits.vocab_size:
+            raise ValueError(f"a prompt has id {token.id}, but the vocabulary has {self.limits.vocab_size}")
+        if len(values) > 2 or not all(isinstance(value, float | int) for value in values):
+            raise ValueError(f"token {token.id} of a prompt carries {values!r:.60}, not up to two numbers")
 
     def _expired(self, now: float) -> list[Ended]:
         late: list[Ended] = []

@@ -27,18 +27,10 @@ class Logits:
     size_radius: float = 0.0  # the same for a width and a height
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingOutput:
-    """Where sampled tokens are written."""
-
-    results: Tensor  # int32 [B, RESULT_COLUMNS]
-    pending: Tensor  # the pending table, int32 [R, PENDING_COLUMNS]
-    rows: Tensor  # row of that table for each, int32 [B] of any stride; of equal ones any may win
-
-
 def sample_tokens(
-    logits: Logits, hidden: Tensor, params: Tensor, masks: Tensor, out: SamplingOutput, *, sampled: bool
-) -> None:
+    logits: Logits, hidden: Tensor, params: Tensor, masks: Tensor, results: Tensor, pending: Tensor, rows: Tensor,
+    *, sampled: bool,
+) -> None:  # fmt: skip
     ids = params[:, columns.FORCED].long()
     probability = torch.ones_like(ids, dtype=torch.float32)
     # Checked even where no head is read: a prompt may run for its keys and values alone, which others build on.
@@ -66,8 +58,8 @@ def sample_tokens(
     bins, masses, finite = into
     whole = torch.cat((ids[:, None], bins, finite[:, None]), dim=1).int()
     fractions = torch.cat((probability[:, None], masses), dim=1).float()
-    out.results.copy_(torch.cat((whole, fractions.view(torch.int32)), dim=1))
-    out.pending.index_copy_(0, out.rows.long(), whole[:, : columns.PENDING_COLUMNS])
+    results.copy_(torch.cat((whole, fractions.view(torch.int32)), dim=1))
+    pending.index_copy_(0, rows.long(), whole[:, : columns.PENDING_COLUMNS])
 
 
 def wide(logits: Tensor) -> Tensor:
