@@ -26,7 +26,7 @@ from photonlite.images.crops import ImageCrops
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
-from photonlite.runner.attention import kv_format
+from photonlite.runner.buffers import kv_format
 from photonlite.runner.memory import bytes_of_page
 from photonlite.sequence import Sequence
 from photonlite.skills import caption, detect, point, query, segment

@@ -2,9 +2,11 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 _TABLES = (dict, list, set, frozenset, tuple, deque)
+_UNSET = object()
 
 
 def table_sizes(root: object) -> dict[str, int]:
@@ -41,10 +43,13 @@ def grown(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, tupl
 
 
 def _attributes(value: object) -> Iterator[tuple[str, Any]]:
-    names = set(getattr(value, "__dict__", ()))
-    for kind in type(value).__mro__:
-        slots = getattr(kind, "__slots__", ())
-        names.update((slots,) if isinstance(slots, str) else slots)
-    for name in sorted(names):
-        if hasattr(value, name):
-            yield name, getattr(value, name)
+    for name in sorted({*getattr(value, "__dict__", ()), *_slots(type(value))}):
+        held = getattr(value, name, _UNSET)
+        if held is not _UNSET:
+            yield name, held
+
+
+@cache
+def _slots(kind: type) -> frozenset[str]:
+    listed = [getattr(base, "__slots__", ()) for base in kind.__mro__]
+    return frozenset(name for slots in listed for name in ((slots,) if isinstance(slots, str) else slots))

@@ -25,7 +25,7 @@ from photonlite.models.base import Model, ModelShape
 from photonlite.models.layers import attend
 from photonlite.request import Allowed, Completion, Request, SamplingSettings, Token
 from photonlite.results import Metrics
-from photonlite.runner.attention import KvFormat
+from photonlite.runner.buffers import KvFormat
 from photonlite.runner.sampling_params import uniform
 from photonlite.runner.tokens import coordinate_radius, size_radius
 

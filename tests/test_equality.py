@@ -1,4 +1,4 @@
-"""Depth 2 = depth 1 = a loop of one request at a time, on real arithmetic, for a thousand random requests."""
+"""Depth 2 = depth 1 = a loop of one request at a time, on real arithmetic, for two thousand random requests."""
 
 from collections import Counter
 
@@ -26,8 +26,8 @@ def test_fifty_random_requests_equal_the_oracle_at_both_depths() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(4))
-def test_a_thousand_random_requests_equal_the_oracle_at_both_depths(part: int) -> None:
+@pytest.mark.parametrize("part", range(8))
+def test_two_thousand_random_requests_equal_the_oracle_at_both_depths(part: int) -> None:
     check(range(10 * part, 10 * (part + 1)))
 
 

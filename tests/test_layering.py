@@ -101,7 +101,7 @@ def test_photonlite_keeps_its_layers() -> None:
         ("results.py", "import photonlite.engine as engine", "upward"),
         ("results.py", "import photonlite", "upward, from layer 0 to layer 5"),
         ("results.py", "from photonlite import __version__", "upward, from layer 0 to layer 5"),
-        ("models/moondream/text.py", "from ...runner import slot", "upward, from layer 2 to layer 3"),
+        ("models/moondream/text.py", "from ...runner import slots", "upward, from layer 2 to layer 3"),
         ("models/moondream/text.py", "from ... import engine", "upward"),
         ("images/crops.py", "if TYPE_CHECKING:\n    from photonlite.api import load", "upward"),
         ("images/crops.py", "try:\n    import photonlite.api\nexcept ImportError:\n    pass", "upward"),

@@ -24,7 +24,7 @@ from PIL import Image
 import photonlite
 from photonlite.api import VisionModel
 from photonlite.cache import manager
-from photonlite.cache.prefix import page_key
+from photonlite.cache.pages import page_key
 from photonlite.config import EngineConfig
 from photonlite.engine import build
 from photonlite.engine.engine import Engine

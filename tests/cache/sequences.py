@@ -4,9 +4,10 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from photonlite.cache.manager import Admission, CacheManager
+from photonlite.batch import PageCopy
+from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.sequence import Sequence
@@ -43,9 +44,18 @@ def manager_of(usable: int, page_size: int = 4, prefix: int = 6, **options: bool
     return CacheManager(PagePool(usable + 1, page_size), prefix, **options)
 
 
+class Admission(NamedTuple):
+    """What `CacheManager.admit` returns."""
+
+    start: int
+    copies: tuple[PageCopy, ...] = ()
+    saves: tuple[PageCopy, ...] = ()
+
+
 def admit(manager: CacheManager, sequence: Sequence) -> Admission | None:
     manager.name(sequence)
-    return manager.admit(sequence)
+    admission = manager.admit(sequence)
+    return None if admission is None else Admission(*admission)
 
 
 def admitted(manager: CacheManager, sequence: Sequence) -> Admission:

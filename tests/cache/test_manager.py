@@ -1,9 +1,8 @@
 import pytest
 
 from photonlite.batch import PageCopy
-from photonlite.cache.manager import Admission
 from photonlite.request import Token
-from tests.cache.sequences import admit, admitted, check, forget, manager_of, sequence, served
+from tests.cache.sequences import Admission, admit, admitted, check, forget, manager_of, sequence, served
 
 # Pages of 4 positions; BOS and image are positions 0 to 5, so the image ends inside the second page.
 PREFIX = 6

@@ -1,11 +1,15 @@
 import io
 import os
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
-from photonlite.cli.inputs import check_text, expand, read
+from photonlite.cli import inputs
+from photonlite.cli.inputs import check_text, expand, read, read_form
+from photonlite.cli.parser import parse
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageDecodeError, ImageNotFoundError, ImageTooLargeError, InputError
 
@@ -119,3 +123,70 @@ def test_text_may_be_the_name_of_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     check_text("mug", "detect")
     check_text("a sign that says a.png", "detect")
     check_text(None, "caption")
+
+
+def read_arguments(*arguments: str) -> dict[str, Any]:
+    return read_form(parse(["query", "desk.png", "What is it?", *arguments]))
+
+
+def test_without_a_form_the_answer_is_plain_text() -> None:
+    assert read_arguments() == {}
+
+
+def test_choices_are_separated_by_commas() -> None:
+    assert read_arguments("--choices", "yes, no,red apple") == {"choices": ["yes", "no", "red apple"]}
+
+
+def test_a_pattern_is_passed_unchanged() -> None:
+    assert read_arguments("--regex", r"[A-Z]{2}-\d{4}") == {"regex": r"[A-Z]{2}-\d{4}"}
+
+
+def test_a_schema_may_be_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "shelf.json"
+    path.write_text('{"type": "object"}', encoding="utf-8")
+
+    assert read_arguments("--schema", str(path)) == {"schema": '{"type": "object"}'}
+
+
+def test_a_schema_may_be_a_type_of_a_module_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_types_for_forms.py").write_text("class Shelf:\n    count: int\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [])
+
+    assert read_arguments("--schema", "my_types_for_forms:Shelf")["schema"].__annotations__.keys() == {"count"}
+
+
+def test_two_forms_are_refused() -> None:
+    with pytest.raises(InputError, match="not allowed with"):
+        read_arguments("--regex", "a", "--choices", "a,b")
+
+
+@pytest.mark.parametrize(
+    ("content", "source", "words"),
+    [
+        (None, "missing.json", "cannot be read as text"),
+        (b"\xff\xfe", "schema.json", "cannot be read as text"),
+        (b" " * (inputs.MAX_SCHEMA_BYTES + 1), "schema.json", "over 1048576 bytes"),
+        (None, "no_module_of_this_name:Shelf", "cannot be imported: ModuleNotFoundError"),
+        (None, "json:Shelf", "cannot be imported: AttributeError"),
+    ],
+)
+def test_an_unreadable_schema_is_named_in_the_error(
+    content: bytes | None, source: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path(source).write_bytes(content)
+
+    with pytest.raises(InputError, match=words) as caught:
+        read_form(Namespace(schema=source, choices=None, regex=None))
+
+    assert source in str(caught.value)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no endless file")
+def test_an_endless_schema_file_is_refused() -> None:
+    with pytest.raises(InputError, match="over 1048576 bytes"):
+        read_form(Namespace(schema="/dev/zero", choices=None, regex=None))

@@ -15,8 +15,12 @@ When the host waits for a mark, the device does the work that the mark needs, an
 from collections import deque
 from collections.abc import Callable, Iterable
 from random import Random
+from typing import Any
 
-from photonlite.device.base import Event, MarkDevice, MarkEvent, own
+import numpy as np
+import numpy.typing as npt
+
+from photonlite.device.base import Array
 
 LONGEST_OPERATION = 1e-3
 """Virtual seconds that one operation takes at most."""
@@ -26,7 +30,7 @@ class Deadlock(AssertionError):  # noqa: N818
     """A stream or the host waits for a mark that can never be reached."""
 
 
-class SimulatedDevice(MarkDevice):
+class SimulatedDevice:
     """Three streams whose operations run when the host touches the device, one at a time.
 
     `seed` decides temper, order and durations: the same seed and the same calls give the same run. `now` is the
@@ -58,7 +62,7 @@ class SimulatedDevice(MarkDevice):
 
     def step(self, streams: "Iterable[SimulatedStream] | None" = None) -> bool:
         """Run one operation that is ready, of any stream or of some; return whether there was one."""
-        ready = [stream for stream in (self._streams if streams is None else streams) if stream.ready]
+        ready = [stream for stream in (self._streams if streams is None else streams) if stream.queue and stream.ready]
         if ready:
             self._advance(ready[int(self._random() * len(ready))] if len(ready) > 1 else ready[0])
         return bool(ready)
@@ -75,6 +79,24 @@ class SimulatedDevice(MarkDevice):
         if not self.idle:
             left = {stream.name: len(stream.queue) for stream in self._streams}
             raise Deadlock(f"nothing is ready, but these streams have operations left: {left}")
+
+    def event(self) -> "SimulatedEvent":
+        return SimulatedEvent(self)
+
+    def time_of(self, event: Any) -> float:
+        mark = event.mark
+        if mark is None or not mark.passed:
+            raise RuntimeError("the event was not recorded or has not passed")
+        return float(mark.time)
+
+    def rebase(self) -> None:
+        """Do nothing: there is one clock."""
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        return self.time_of(end) - self.time_of(start)
+
+    def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        return np.zeros(shape, dtype)
 
     def reach(self, mark: "_Mark") -> None:
         """Run at least what a mark needs; Deadlock where it lies behind work that waits for it."""
@@ -118,13 +140,13 @@ class SimulatedStream:
     def run(self, work: Callable[[], None]) -> None:
         self._give(work)
 
-    def record(self, event: Event) -> None:
+    def record(self, event: Any) -> None:
         mark = _Mark(self)
         self._give(mark)
-        own(event, MarkEvent).mark = mark
+        event.mark = mark
 
-    def wait(self, event: Event) -> None:
-        mark = own(event, MarkEvent).mark
+    def wait(self, event: Any) -> None:
+        mark = event.mark
         # What lies before a mark on this stream runs before later work anyway.
         if mark is not None and not mark.passed and mark.stream is not self:
             self._give(mark)
@@ -149,6 +171,22 @@ class SimulatedStream:
             raise RuntimeError("the device is closed")
         self.queue.append(operation)
         self._device.drift()
+
+
+class SimulatedEvent:
+    __slots__ = ("_device", "mark")
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        self._device = device
+        self.mark: _Mark | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.mark is None or self.mark.passed
+
+    def wait(self) -> None:
+        if self.mark is not None:
+            self._device.reach(self.mark)
 
 
 class _Mark:

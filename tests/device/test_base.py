@@ -199,17 +199,6 @@ def test_close_runs_all_work_and_refuses_more(device: Device) -> None:
     assert -1 not in log
 
 
-def test_events_of_another_device_are_refused(device: Device) -> None:
-    class Foreign:
-        done = True
-
-        def wait(self) -> None: ...
-
-    for use in (device.compute.record, device.compute.wait, device.time_of):
-        with pytest.raises(TypeError, match="a Foreign is no event of a"):
-            use(Foreign())
-
-
 @dataclass
 class Program:
     """Runs a random program on a device and records which work must precede which."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from photonlite.batch import EncodeJob, SamplingParams, ScheduledBatch, Step
+from photonlite.batch import EncodeJob, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
@@ -95,7 +95,7 @@ class FakeRunner:
         self.per_crop = self.per_position = 0.0  # seconds
         self.calls: list[tuple[str, int]] = []
         self.steps: list[Step] = []
-        self.choices: dict[int, list[SamplingParams | None]] = {}
+        self.allowed: dict[int, list[Allowed | None]] = {}
         self.fails: set[tuple[str, int]] = set()
         self.forgotten: list[EncodeJob] = []
         self.before_collect: Callable[[Step], None] = lambda step: None
@@ -104,9 +104,9 @@ class FakeRunner:
         self._note("launch", step)
         self.steps.append(step)
 
-    def finalize(self, step: Step, choices: Sequence[SamplingParams | None]) -> None:
+    def finalize(self, step: Step, allowed: Sequence[Allowed | None]) -> None:
         self._note("finalize", step)
-        self.choices[step.number] = list(choices)
+        self.allowed[step.number] = list(allowed)
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
         self.before_collect(step)
@@ -117,7 +117,7 @@ class FakeRunner:
             return []
         return [
             None if row.index is None else GARBAGE if choice is None else self.script(row.sequence, row.index)
-            for row, choice in zip(step.rows, self.choices[step.number], strict=True)
+            for row, choice in zip(step.rows, self.allowed[step.number], strict=True)
         ]
 
     def forget(self, job: EncodeJob) -> None:

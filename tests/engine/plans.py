@@ -4,25 +4,25 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from photonlite.batch import BatchItem, EncodeJob, Executor, SamplingParams, ScheduledBatch, Step
-from photonlite.request import Token
-from photonlite.runner.pipeline import Pipeline
+from photonlite.batch import BatchItem, EncodeJob, Executor, ScheduledBatch, Step
+from photonlite.request import Allowed, Token
+from photonlite.runner.slots import Pipeline
 
 Outcomes = list[Token | Exception | None]
 
 
 @dataclass(eq=False)
 class Recorded:
-    """A step: what it did, how its tokens were chosen, and what came of it.
+    """A step: what it did, what its rows were allowed, and what came of it.
 
     Attributes:
         plan: With sequences as they were at the launch.
-        choices: Empty for an encode step.
+        allowed: Empty for an encode step.
         outcomes: Of its rows.
     """
 
     plan: ScheduledBatch
-    choices: Sequence[SamplingParams | None] = ()
+    allowed: Sequence[Allowed | None] = ()
     outcomes: Outcomes = field(default_factory=list)
 
 
@@ -44,9 +44,9 @@ class Recorder:
         self.deeds.append(recorded)
         self._runner.launch(step)
 
-    def finalize(self, step: Step, choices: Sequence[SamplingParams | None]) -> None:
-        self._open[step.number].choices = tuple(choices)
-        self._runner.finalize(step, choices)
+    def finalize(self, step: Step, allowed: Sequence[Allowed | None]) -> None:
+        self._open[step.number].allowed = tuple(allowed)
+        self._runner.finalize(step, allowed)
 
     def collect(self, step: Step) -> Outcomes:
         found = self._open.pop(step.number).outcomes = self._runner.collect(step)
@@ -68,10 +68,10 @@ def play(deeds: Sequence[Recorded | EncodeJob], runner: Executor, depth: int) ->
     pipeline = Pipeline(depth)
     found: list[Outcomes] = []
 
-    def finalize(step: Step, choices: Sequence[SamplingParams | None]) -> None:
+    def finalize(step: Step, allowed: Sequence[Allowed | None]) -> None:
         pipeline.finalize(step)
         if step.kind != "encode":
-            runner.finalize(step, choices)
+            runner.finalize(step, allowed)
 
     def commit(step: Step) -> None:
         pipeline.begin_commit(step)
@@ -86,12 +86,12 @@ def play(deeds: Sequence[Recorded | EncodeJob], runner: Executor, depth: int) ->
         runner.launch(step)
         oldest = pipeline.in_flight[0]
         if depth == 1:
-            finalize(step, deed.choices)
+            finalize(step, deed.allowed)
             commit(step)
         else:
             if oldest is not step:
                 commit(oldest)
-            finalize(step, deed.choices)
+            finalize(step, deed.allowed)
     for step in pipeline.in_flight:
         commit(step)
     return found

@@ -11,7 +11,7 @@ from photonlite.batch import Step
 from photonlite.errors import EngineDiedError, NumericalError, OutOfMemoryError, RequestCancelledError, StepError
 from photonlite.grammar.decoding.grammars import DetectGrammar, Vocabulary
 from photonlite.request import Token
-from photonlite.runner.pipeline import Pipeline
+from photonlite.runner.slots import Pipeline
 from photonlite.sequence import Sequence
 from tests.engine.fakes import END, GARBAGE, PREFIX, WORD, Bench, FakeImage, FakeSink, Words, ends_at
 
@@ -520,7 +520,7 @@ def test_a_zombie_never_gets_what_its_last_step_sampled() -> None:
     bench.run()
 
     assert GARBAGE not in sink.tokens
-    assert bench.runner.choices[2] == [None]
+    assert bench.runner.allowed[2] == [None]
 
 
 def test_a_grammar_that_raises_fails_its_request_alone() -> None:

@@ -426,7 +426,7 @@ class Memory:
 matrix = torch.zeros(400, 400)
 core = types.SimpleNamespace(
     memory=Memory(), runner=types.SimpleNamespace(close=lambda: None), tick=lambda: False, idle=True,
-    wake_at=None, requests=types.SimpleNamespace(end_all=lambda error: None),
+    wake_at=None, end_all=lambda error: None,
 )
 loop = EngineLoop(core)
 del core
@@ -456,7 +456,7 @@ from photonlite.errors import ModelError
 
 core = types.SimpleNamespace(
     runner=types.SimpleNamespace(close=lambda: None), tick=lambda: False, idle=True, wake_at=None,
-    requests=types.SimpleNamespace(end_all=lambda error: None),
+    end_all=lambda error: None,
     scheduler=types.SimpleNamespace(prepare=lambda sequence: None),
 )
 loop, handle = EngineLoop(core), RequestHandle(None)

@@ -118,7 +118,9 @@ def test_one_of_four_hopeless_requests_is_tried_while_measurements_are_old(clock
 
 
 def test_measurements_are_trusted_again_once_renewed(clock: Clock) -> None:
-    policy = Bench(ends_at(3), clock=clock).scheduler.policy
+    bench = Bench(ends_at(3), clock=clock)
+    bench.scheduler.prioritise()
+    policy = bench.scheduler.policy
     assert isinstance(policy, RealtimePolicy)
 
     def given_up(crops: int) -> int:
@@ -138,6 +140,7 @@ def test_measurements_are_trusted_again_once_renewed(clock: Clock) -> None:
 
 def test_realtime_requests_are_near_for_a_second_after_the_last_one(clock: Clock) -> None:
     bench = Bench(ends_at(2), clock=clock)
+    bench.scheduler.prioritise()
     policy = bench.scheduler.policy
     assert isinstance(policy, RealtimePolicy)
     near = [policy.is_near(clock.now)]
@@ -207,13 +210,13 @@ def test_open_requests_are_counted_by_class_however_they_end(clock: Clock) -> No
     bench = Bench(ends_at(2), clock=clock)
     for realtime in (True, False, True):
         bench.ask(realtime=realtime, deadline=101.0)
-    assert (bench.core.requests.realtime, len(bench.core.open)) == (2, 3)
+    assert (bench.core.open_realtime, len(bench.core.open)) == (2, 3)
     bench.core.cancel(bench.sequences[0])
-    assert bench.core.requests.realtime == 1
+    assert bench.core.open_realtime == 1
     clock.now = 102.0
     bench.run()
 
-    assert (bench.core.requests.realtime, bench.core.open) == (0, set[Sequence]())
+    assert (bench.core.open_realtime, bench.core.open) == (0, set[Sequence]())
 
 
 class Broken(FakeImage):

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from photonlite.batch import SamplingParams
 from photonlite.grammar.automata.tables import SpecialIds, words
 from photonlite.grammar.decoding.automaton import Automaton
-from photonlite.grammar.decoding.mask import MaskCache
+from photonlite.grammar.decoding.grammars import MaskCache
 from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.kernels.columns import PARAM_COLUMNS
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.runner.sampling_params import write_choice
+from photonlite.runner.sampling_params import write_params
 from photonlite.sequence import Sequence
 from tests.compiling import Workshop
 from tests.engine.fakes import Bench, FakeSink
@@ -72,7 +71,7 @@ def operations(vocab_size: int, length: int, told: bytes) -> int:
     for byte in told:
         counter = Counter()
         with counter.counting():
-            write_choice(SamplingParams(grammar.allowed, 0.0, 1.0, 0, 0), row, mask, masks)
+            write_params(row, mask, masks, grammar.allowed, 0.0, 1.0, 0, 0)
             grammar.accept(Token(3 + byte))
         most = max(most, counter.operations)
     assert grammar.finished

@@ -2,7 +2,6 @@
 
 import os
 import random
-from dataclasses import replace
 from typing import get_args
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -27,9 +26,9 @@ def main() -> None:
             for _ in range(3):
                 case = random_case(rng, variant, rows, vocab, torch.float32)
                 wanted = new_target(rows)
-                found = replace(wanted, results=wanted.results.clone(), pending=wanted.pending.clone())
-                reference.sample_tokens(*case, wanted, sampled=False)
-                sampling.sample_tokens(*case, found, sampled=False)
+                found = wanted._replace(results=wanted.results.clone(), pending=wanted.pending.clone())
+                reference.sample_tokens(*case, *wanted, sampled=False)
+                sampling.sample_tokens(*case, *found, sampled=False)
                 assert_same(found, wanted)
                 assert not triton_utils.arrival_counters(CPU, rows).any(), "counters are left for the next launch"
     print("interpreted kernels agree")

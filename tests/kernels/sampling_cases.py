@@ -2,24 +2,33 @@
 
 import math
 import random
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from photonlite.batch import SamplingParams
 from photonlite.grammar.automata.tables import words
-from photonlite.grammar.decoding.mask import MaskCache
+from photonlite.grammar.decoding.grammars import MaskCache
 from photonlite.kernels.columns import FINITE, PARAM_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS
-from photonlite.kernels.reference.sampling import Logits, SamplingOutput
+from photonlite.kernels.reference.sampling import Logits
 from photonlite.request import Allowed
-from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant, write_choice
+from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
+from tests.runner.needs import SamplingParams, write_choice
 
 END, X, WH = 0, 5, 6
 DIM, COORDINATES, SIZES = 40, 100, 37
 DAMAGE = (math.nan, -math.nan, math.inf, -math.inf)
 FORCED = {"coordinate": Allowed((X,), coordinate=X), "size": Allowed((WH,), size=WH), "word": Allowed((7,))}
 Case = tuple[Logits, Tensor, Tensor, Tensor]
+
+
+class Target(NamedTuple):
+    """Where sampled tokens are written."""
+
+    results: Tensor
+    pending: Tensor
+    rows: Tensor
 
 
 def kinds_of(variant: Variant, vocab: int) -> list[Allowed]:
@@ -81,16 +90,14 @@ def random_case(rng: random.Random, variant: Variant, rows: int, vocab: int, dty
     return logits, hidden, torch.from_numpy(params), torch.from_numpy(masks)
 
 
-def new_target(rows: int, device: str = "cpu") -> SamplingOutput:
+def new_target(rows: int, device: str = "cpu") -> Target:
     """Results, and a pending table in which each row has another place."""
     pending = torch.full((2 * rows + 1, PENDING_COLUMNS), -7, dtype=torch.int32, device=device)
     table = torch.randperm(2 * rows + 1, dtype=torch.int32)[:rows, None].expand(-1, 3).contiguous()
-    return SamplingOutput(
-        torch.zeros(rows, RESULT_COLUMNS, dtype=torch.int32, device=device), pending, table.to(device)[:, 0]
-    )
+    return Target(torch.zeros(rows, RESULT_COLUMNS, dtype=torch.int32, device=device), pending, table.to(device)[:, 0])
 
 
-def assert_same(found: SamplingOutput, wanted: SamplingOutput) -> None:
+def assert_same(found: Target, wanted: Target) -> None:
     """Ids, bins and finiteness equal; probabilities and masses nearly; what is not finite is void."""
     results, others = found.results.cpu(), wanted.results.cpu()
     assert torch.equal(results[:, FINITE], others[:, FINITE])

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from photonlite.batch import SamplingParams
 from photonlite.kernels import sampling
 from photonlite.kernels.reference import sampling as reference
-from photonlite.kernels.reference.sampling import Logits, SamplingOutput
+from photonlite.kernels.reference.sampling import Logits
 from photonlite.kernels.sampling import sample_tokens, score_ids
 from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.runner.sampling_params import Variant
 from tests.conftest import Ended
-from tests.kernels.sampling_cases import Case, assert_same, kinds_of, new_target, random_case
-from tests.runner.needs import variant_of
+from tests.kernels.sampling_cases import Case, Target, assert_same, kinds_of, new_target, random_case
+from tests.runner.needs import SamplingParams, variant_of
 
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
@@ -30,10 +29,10 @@ def on_card(case: Case) -> Case:
     return replace(logits, **moved), hidden, params, masks
 
 
-def wanted_of(case: Case, like: SamplingOutput) -> SamplingOutput:
+def wanted_of(case: Case, like: Target) -> Target:
     results, pending = torch.zeros_like(like.results.cpu()), torch.full_like(like.pending.cpu(), -7)
-    wanted = SamplingOutput(results, pending, like.rows.cpu())
-    reference.sample_tokens(*case, wanted, sampled=False)
+    wanted = Target(results, pending, like.rows.cpu())
+    reference.sample_tokens(*case, *wanted, sampled=False)
     return wanted
 
 
@@ -50,7 +49,7 @@ def test_a_result_that_the_kernel_could_not_write_is_refused(monkeypatch: pytest
     target = new_target(2)
     apart = torch.zeros(2, 9, dtype=torch.int32)[:, :7]
     with pytest.raises(ValueError, match="whole rows"):
-        sample_tokens(*case, replace(target, results=apart), sampled=False)
+        sample_tokens(*case, *target._replace(results=apart), sampled=False)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -102,7 +101,7 @@ def test_the_kernel_agrees_with_the_reference_on_the_device(variant: Variant, dt
     for rows, vocab in ((1, 51200), (1, 51200), (1, 1023), (7, 2049), (64, 51200), (100, 300)):
         case = random_case(rng, variant, rows, vocab, dtype)
         found = new_target(rows, "cuda")
-        sample_tokens(*on_card(case), found, sampled=False)
+        sample_tokens(*on_card(case), *found, sampled=False)
         assert_same(found, wanted_of(case, found))
 
 
@@ -113,10 +112,10 @@ def test_replays_of_a_graph_leave_the_same_bits_again_and_again() -> None:
     case = random_case(random.Random(2), "mixed", 64, 51200, torch.bfloat16)
     logits, hidden, params, masks = on_card(case)
     found = new_target(64, "cuda")
-    sample_tokens(logits, hidden, params, masks, found, sampled=False)
+    sample_tokens(logits, hidden, params, masks, *found, sampled=False)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        sample_tokens(logits, hidden, params, masks, found, sampled=False)
+        sample_tokens(logits, hidden, params, masks, *found, sampled=False)
 
     first = found.results.clone()
     for _ in range(200):
@@ -135,5 +134,5 @@ def test_double_precision_stays_with_the_reference() -> None:
     params[0, :4] = -1
     found = new_target(1, "cuda")
     hidden = torch.zeros(1, 4).cuda()
-    sample_tokens(Logits(logits.cuda()), hidden, params.cuda(), (masks * 0 - 1).cuda(), found, sampled=False)
+    sample_tokens(Logits(logits.cuda()), hidden, params.cuda(), (masks * 0 - 1).cuda(), *found, sampled=False)
     assert found.results[0, 0].item() == 9

@@ -9,7 +9,7 @@ from photonlite.kernels.reference.attention import FP8
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
-from photonlite.runner.attention import KvFormat
+from photonlite.runner.buffers import KvFormat
 from tests.tiny import CPU, tiny_config, tiny_model
 
 

@@ -1,8 +1,9 @@
 """Seed one bug at a time into each mechanism of the package and show which test fails.
 
 ```sh
-python -m tests.mutants                # all, some minutes on two cores
+python -m tests.mutants                # all, the better part of an hour on two cores
 python -m tests.mutants mask page      # those with one of these words in their name
+python -m tests.mutants --workers 30   # on a larger machine
 ```
 
 A mutant is a copy of the package with a few lines exchanged. The tests named with it run on that copy; if they all
@@ -26,7 +27,6 @@ from tests.mutants.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 _LINKED = ("assets", "bench", "README.md")
-_WORKERS = 2
 MUTANTS: list[Mutant] = [
     mutant
     for module in pkgutil.iter_modules(seeds.__path__)
@@ -71,11 +71,13 @@ def main() -> int:
     """Run the chosen mutants and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="run only mutants with one of these words in their name")
-    words = parser.parse_args().words
+    parser.add_argument("--workers", type=int, default=2, help="mutants tested at a time")
+    options = parser.parse_args()
+    words = options.words
     chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
     survivors = 0
     begun = time.perf_counter()
-    with ThreadPoolExecutor(_WORKERS) as pool:
+    with ThreadPoolExecutor(options.workers) as pool:
         for mutant, found in zip(chosen, pool.map(killers, chosen), strict=True):
             survivors += not found
             print(

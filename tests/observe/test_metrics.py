@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photonlite.observe.metrics import TIME_BOUNDS, EngineMetrics, Histogram
+from photonlite.observe.metrics import TIME_BOUNDS, EngineMetrics, Histogram, format_seconds
 
 GAUGES = (
     *("pages_free", "pages_cached", "pages_total", "page_bytes", "running", "waiting", "in_flight"),
@@ -136,3 +136,22 @@ def test_the_summary_is_a_narrow_table_of_what_was_observed():
     rows = {line[:22].strip(): line.split()[-2:] for line in text.splitlines()[-2:]}
     assert rows == {"token": ["2.90", "ms"], "batch size": ["8.0", "8.0"]}
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (0.0, "0 us"),
+        (8.3e-6, "8.30 us"),
+        (512.4e-6, "512 us"),
+        (999.7e-6, "1.00 ms"),
+        (9.996e-3, "10.0 ms"),
+        (2.934e-3, "2.93 ms"),
+        (0.9996, "1.00 s"),
+        (75.0, "75.0 s"),
+        (4321.0, "4321 s"),
+        (math.nan, "-"),
+    ],
+)
+def test_times_are_written_with_three_digits_in_the_unit_that_fits(seconds, written):
+    assert format_seconds(seconds) == written

@@ -13,7 +13,7 @@ def test_the_command_writes_a_row_for_each_size_and_the_largest_parts(tmp_path, 
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     assert [row[:2] for row in rows[2:6]] == [["3", "2"], ["3", "5"], ["20", "2"], ["20", "5"]]
     assert {len(row) for row in rows[2:6]} == {2 + 2 * len(host.ANSWERS)}
-    assert any(row[0] == "requests.accept" and row[1] == "1.00" for row in rows[6:])
+    assert any(row[0] == "sequence.accept" and row[1] == "1.00" for row in rows[6:])
 
 
 @pytest.mark.parametrize("kind", host.ANSWERS)

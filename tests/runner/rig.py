@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from photonlite import sequence as engine_sequence
-from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, SamplingParams, ScheduledBatch, Step
+from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch, Step
 from photonlite.config import KvDtype
 from photonlite.device.base import Array
 from photonlite.device.cuda import CudaDevice
@@ -23,9 +23,9 @@ from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import Allowed, Request, SamplingSettings, Token
-from photonlite.runner.attention import kv_format
+from photonlite.runner.buffers import kv_format
 from photonlite.runner.graphs import GraphOptions
-from photonlite.runner.slot import SlotShape
+from photonlite.runner.slots import SlotShape
 from photonlite.runner.step_executor import StepExecutor
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, Spread, TorchModelRunner
 from tests.plain import PlainRunner, Sampler
@@ -34,6 +34,7 @@ from tests.tiny import CPU, tiny_model
 COORDINATE, SIZE = Allowed((5,), coordinate=5), Allowed((6,), size=6)
 OBJECT_OR_END = Allowed((5, 0), coordinate=5, end=0)
 TEXT = Allowed(suppressed=(0,))
+_ANYBODY: Any = None
 
 
 class Mark:
@@ -175,7 +176,7 @@ class Rig:
         return sequence
 
     def job(self, crops: ImageCrops | engine_sequence.UncutImage) -> EncodeJob:
-        return EncodeJob(next(self._jobs), "", engine_sequence.read_crops(crops))
+        return EncodeJob(next(self._jobs), "", engine_sequence.read_crops(crops), _ANYBODY)
 
     def encode(self, *groups: CropGroup) -> None:
         step = self._step(ScheduledBatch("encode", groups=groups))
@@ -215,13 +216,11 @@ class Rig:
         return step
 
     def _finish(self, step: Step, stories: Sequence[Story]) -> list[Token | Exception | None]:
-        choices = [
-            None
-            if row.index is None
-            else SamplingParams(story.allowed[row.index], temperature=0.0, top_p=1.0, seed=0, index=row.index)
+        allowed = [
+            None if row.index is None else story.allowed[row.index]
             for story, row in zip(stories, step.rows, strict=True)
         ]
-        self.runner.finalize(step, choices)
+        self.runner.finalize(step, allowed)
         found = self.runner.collect(step)
         for story, token in zip(stories, found, strict=True):
             if isinstance(token, Token):

@@ -1,5 +1,7 @@
 import itertools
+import logging
 import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +14,20 @@ from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.images.crops import CropSpec
+from photonlite.images.decode import rgb_bytes
 from photonlite.images.packing import pack_image
-from photonlite.images.rgb import rgb_bytes
+from photonlite.kernels.autotune import BACKENDS
 from photonlite.runner.buffers import Buffers
-from photonlite.runner.images import ImageEncoder
-from photonlite.runner.slot import SlotShape
+from photonlite.runner.graphs import CudaCapturer
+from photonlite.runner.images import GraphedEncoder, ImageEncoder
+from photonlite.runner.slots import SlotShape
 from photonlite.sequence import CutImage, UncutImage
 from tests.kernels.images import noise, pillows
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
 CPU = torch.device("cpu")
 NO_ENCODER: Any = None
+ANYBODY: Any = None
 SHAPE = SlotShape(max_rows=1, max_tokens=1, page_size=1, max_pages=1, mask_words=1, pending_rows=1)
 ROOM = 4
 SIZES = [(50, 40), (30, 60), (10, 10), (200, 31)]
@@ -46,7 +51,7 @@ def uncut(width: int, height: int, seed: int) -> UncutImage:
 def asked(number: int, size: tuple[int, int], cut: bool) -> Asked:
     wanted, image = pillows(noise(*size, number), SPEC), uncut(*size, number)
     crops = CutImage(wanted.numpy().copy(), image.tiling) if cut else image
-    return Asked(EncodeJob(number, "", crops), wanted)
+    return Asked(EncodeJob(number, "", crops, ANYBODY), wanted)
 
 
 def buffers(image_bytes: int = 1 << 18) -> Buffers:
@@ -149,3 +154,155 @@ def test_launches_on_a_card_see_the_crops_of_their_groups() -> None:
 
         wanted = [one.wanted[group.first : group.first + group.count] for one, group in launch]
         assert torch.equal(found.cpu(), torch.cat(wanted))
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+class Doubling:
+    """Features of a crop are twice its pixels; a projection gives the features back."""
+
+    def __init__(self) -> None:
+        self.encoded: list[int] = []
+        self.projected: list[tuple[int, tuple[int, int]]] = []
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        self.encoded.append(len(pixels))
+        return pixels.flatten(1).unflatten(1, (-1, 3)).float() * 2
+
+    def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
+        self.projected.append((len(features), tiling))
+        return features
+
+
+class Recorder:
+    """Runs the work where a graph would be captured and replayed; refuses some captures."""
+
+    def __init__(self, refused: Sequence[int] = ()) -> None:
+        self.captured = 0
+        self.replayed: list[int] = []
+        self._refused = refused
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        number, self.captured = self.captured, self.captured + 1
+        if number in self._refused:
+            raise RuntimeError("no such kernel")
+        work()
+
+        def replay() -> None:
+            self.replayed.append(number)
+            work()
+
+        return replay
+
+    def used_bytes(self) -> int:
+        return 10 * self.captured
+
+
+def graphed(encoder: Doubling, max_crops: int = 4) -> GraphedEncoder:
+    return GraphedEncoder(encoder, crop_size=2, max_crops=max_crops, device=CPU)
+
+
+def first(ways: Sequence[Callable[[], None]]) -> int:
+    return 0
+
+
+def last(ways: Sequence[Callable[[], None]]) -> int:
+    return len(ways) - 1
+
+
+def crops(count: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 2, 2, 3), dtype=torch.uint8, generator=generator)
+
+
+def test_every_number_of_crops_is_captured_largest_first_with_every_attention() -> None:
+    inner, recorder = Doubling(), Recorder()
+    encoder = graphed(inner)
+
+    report = encoder.capture(recorder, first)
+
+    assert inner.encoded[1:] == [count for count in (4, 3, 2, 1) for _ in BACKENDS]
+    assert report.graphs == 4
+    assert report.bytes == 10 * 4 * len(BACKENDS)
+
+
+def test_the_quickest_graph_replays() -> None:
+    encoder, recorder = graphed(Doubling()), Recorder()
+    encoder.capture(recorder, last)
+
+    encoder.encode(crops(4))
+    encoder.encode(crops(1))
+
+    most = len(BACKENDS)
+    assert recorder.replayed == [most - 1, 4 * most - 1]
+
+
+def test_features_stay_what_they_are_when_more_crops_are_encoded() -> None:
+    encoder = graphed(Doubling())
+    encoder.capture(Recorder(), first)
+
+    kept = encoder.encode(crops(3))
+    encoder.encode(crops(4, seed=1))
+
+    assert torch.equal(kept, Doubling().encode(crops(3)))
+
+
+def test_more_crops_than_were_captured_run_eagerly() -> None:
+    inner, recorder = Doubling(), Recorder()
+    encoder = graphed(inner, max_crops=2)
+    encoder.capture(recorder, first)
+
+    assert torch.equal(encoder.encode(crops(3)), Doubling().encode(crops(3)))
+    assert recorder.replayed == []
+
+
+def test_an_attention_that_cannot_be_captured_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    most = len(BACKENDS)
+    encoder, recorder = graphed(Doubling(), max_crops=2), Recorder([0, *range(most, 2 * most)])
+
+    with caplog.at_level(logging.WARNING, "photonlite"):
+        report = encoder.capture(recorder, first)
+    encoder.encode(crops(2))
+    eager = encoder.encode(crops(1))
+
+    assert report.graphs == 1
+    assert recorder.replayed == [1]
+    assert torch.equal(eager, Doubling().encode(crops(1)))
+    assert len(caplog.records) == 1
+    assert "1 crops are encoded without a CUDA graph" in caplog.text
+    assert "no such kernel" in caplog.text
+
+
+def test_the_projection_is_ready_before_the_first_image() -> None:
+    inner = Doubling()
+    encoder = graphed(inner, max_crops=1)
+
+    encoder.capture(Recorder(), first)
+
+    assert inner.projected == [(1, (1, 1)), (3, (1, 2))]
+    assert torch.equal(encoder.project(torch.ones(1, 4, 3), (1, 1)), torch.ones(1, 4, 3))
+
+
+class Attending(Doubling):
+    """Crops attend to themselves, 64 numbers a head."""
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        x = (pixels.reshape(len(pixels), 1, -1, 64).to(torch.bfloat16) - 128) / 64
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x).flatten(1).unflatten(1, (-1, 64))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a CUDA device")
+def test_on_a_card_replays_give_what_the_encoder_gives() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    encoder = GraphedEncoder(Attending(), crop_size=64, max_crops=3, device=device)
+
+    assert encoder.capture(CudaCapturer(device)).graphs == 3
+
+    for count in (1, 3, 2, 3):
+        pixels = torch.randint(0, 256, (count, 64, 64, 3), dtype=torch.uint8, device=device)
+        torch.testing.assert_close(encoder.encode(pixels), Attending().encode(pixels), atol=1e-2, rtol=1e-2)

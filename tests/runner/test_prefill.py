@@ -3,20 +3,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from photonlite.batch import BatchItem, EncodeJob
 from photonlite.kernels.columns import QUERY_TILE
 from photonlite.request import Token
-from photonlite.runner.prefill import fill_packed, make_rows
-from photonlite.runner.slot import EMBEDDED, NO_VALUE, PAGES, SCRATCH_PAGE, PromptRow, Slot, SlotShape
+from photonlite.runner.prefill import PromptRow, fill_packed, make_rows, prompt_attention
+from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
+from photonlite.runner.torch_model_runner import decode_attention
+from tests.runner import cached
+from tests.runner.cached import Rows
 from tests.runner.rig import COORDINATE, TEXT, Immediate, Rig, Story, make_image, words_of
 from tests.tiny import tiny_config
 
 PREFIX, BOS, PAGE = 26, 7, 4
 ANYBODY: Any = None
-JOB = EncodeJob(3, "", ANYBODY)
+JOB = EncodeJob(3, "", ANYBODY, ANYBODY)
 SHAPE = SlotShape(max_rows=6, max_tokens=1400, page_size=PAGE, max_pages=60, mask_words=1, pending_rows=1)
 
 imaged = st.integers(0, 150).map(lambda tokens: BatchItem(ANYBODY, 0, PREFIX + tokens, 0, JOB))
@@ -43,7 +47,7 @@ def test_every_position_has_its_place_and_its_word(rows: list[BatchItem], paddin
     slot, spans = filled(rows, padding)
     total = sum(row.count for row in rows)
 
-    found = iter(SHAPE.packed.places_of(slot.packed, total + padding).tolist())
+    found = iter(SHAPE.places_of(slot.packed, total + padding).tolist())
     for span in spans:
         for index in range(span.count):
             position = span.start + index
@@ -57,7 +61,7 @@ def test_every_position_has_its_place_and_its_word(rows: list[BatchItem], paddin
 @given(st.lists(imaged | text | resumed, min_size=1, max_size=6))
 def test_every_position_is_in_one_tile_of_its_row(rows: list[BatchItem]) -> None:
     slot, spans = filled(rows, 0)
-    tiles = SHAPE.packed.tiles_of(slot.packed).tolist()
+    tiles = SHAPE.tiles_of(slot.packed).tolist()
 
     begin, covered = 0, []
     for span in spans:
@@ -76,7 +80,7 @@ def test_every_position_is_in_one_tile_of_its_row(rows: list[BatchItem]) -> None
 @given(st.lists(imaged | text | resumed, min_size=1, max_size=6))
 def test_the_ends_of_rows_are_known_and_unused_rows_are_empty(rows: list[BatchItem]) -> None:
     slot, _ = filled(rows, 0)
-    last, lengths = SHAPE.packed.ends_of(slot.packed).tolist()
+    last, lengths = SHAPE.ends_of(slot.packed).tolist()
 
     unused = [0] * (SHAPE.max_rows - len(rows))
     assert last == [sum(row.count for row in rows[: index + 1]) - 1 for index in range(len(rows))] + unused
@@ -113,3 +117,59 @@ def test_padding_is_added_for_a_graph_only(sizes: tuple[int, ...]) -> None:
 
     # The scratch page is written by padding alone.
     assert rig.model_runner.cache.keys[0, 0, 0].isfinite().all() == bool(sizes)
+
+
+def prefilled(rows: Rows, spans: list[tuple[int, int, int]], attended: list[int] | None = None) -> Tensor:
+    """Attend in layer 1 with (start, count, block) of some rows, all unless given, on one axis."""
+    attended = list(range(len(spans))) if attended is None else attended
+    index = torch.tensor([row for row, (_, count, _) in zip(attended, spans, strict=True) for _ in range(count)])
+    positions = torch.cat([torch.arange(start, start + count) for start, count, _ in spans])
+    slots = rows.table[index, positions // cached.PAGE] * cached.PAGE + positions % cached.PAGE
+    prompts = [PromptRow(row, *span[:2], 0, 0, span[2], None) for row, span in zip(attended, spans, strict=True)]
+    attention = prompt_attention(rows.cache, prompts, slots.int(), rows.table.int())
+    return attention(1, rows.q[None, index, positions], rows.k[None, index, positions], rows.v[None, index, positions])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 14), st.integers(1, 9)), min_size=1, max_size=4), st.integers(0, 99))
+def test_a_resumed_prefill_sees_what_is_cached_and_itself(spans: list[tuple[int, int]], seed: int) -> None:
+    rows = Rows([start for start, _ in spans], seed)
+
+    out = prefilled(rows, [(*span, 0) for span in spans])[0].split([count for _, count in spans])
+
+    for row, (start, count) in enumerate(spans):
+        assert torch.allclose(out[row], rows.seen(row, start, start + count, 0), atol=1e-12)
+        for position in range(start, start + count):
+            page = rows.table[row, position // cached.PAGE]
+            assert torch.equal(rows.cache.values[1, page, position % cached.PAGE], rows.v[row, position])
+
+
+@pytest.mark.parametrize("block", [0, 6, 9])
+def test_a_block_is_seen_in_both_directions(block: int) -> None:
+    rows = Rows([0, 0], seed=1)
+
+    out = prefilled(rows, [(0, 9, block), (0, 9, block)])[0].split(9)
+
+    for row in range(2):
+        assert torch.allclose(out[row], rows.seen(row, 0, 9, block), atol=1e-12)
+    assert rows.cache.keys[0].isnan().all()  # the other layer
+
+
+@pytest.mark.parametrize("block", [0, 6])
+def test_in_fp8_a_position_sees_the_same_numbers_whichever_launch_wrote_them(block: int) -> None:
+    scales = ((1.0, 1.0), (0.25, 2.0**-3))
+    rows = Rows([0, 7], seed=3, scales=scales)
+
+    out = prefilled(rows, [(0, 9, block)], [0])
+    assert torch.allclose(out[0], rows.seen(0, 0, 9, block), atol=1e-12)
+    assert not torch.allclose(rows.seen_k, rows.k, rtol=1e-3)
+
+    out = prefilled(rows, [(7, 2, 0)], [1])
+    assert torch.allclose(out[0], rows.seen(1, 7, 9, 0), atol=1e-12)
+
+    position = torch.tensor([[9], [9]])
+    fixed = torch.cat((torch.zeros_like(position), position, rows.slots(position)), dim=1)
+    decode = decode_attention(rows.cache, torch.cat((fixed, rows.table), dim=1).int())
+    out = decode(1, rows.q[:, 9:10], rows.k[:, 9:10], rows.v[:, 9:10])
+    for row in range(2):
+        assert torch.allclose(out[row], rows.seen(row, 9, 10, 0), atol=1e-12)

@@ -5,9 +5,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from photonlite.batch import SamplingParams
 from photonlite.grammar.automata.tables import words
-from photonlite.grammar.decoding.mask import MaskCache
+from photonlite.grammar.decoding.grammars import MaskCache
 from photonlite.kernels.columns import (
     BIN0,
     BIN1,
@@ -30,8 +29,8 @@ from photonlite.kernels.columns import (
     U2,
 )
 from photonlite.request import MAX_SCORED, Allowed
-from photonlite.runner.sampling_params import Variant, read_results, uniform, write_choice, write_scored
-from tests.runner.needs import variant_of
+from photonlite.runner.sampling_params import Variant, read_results, uniform, write_scored
+from tests.runner.needs import SamplingParams, variant_of, write_choice
 
 DECIDES = Allowed((5, 0), coordinate=5, end=0)
 X = Allowed((5,), coordinate=5)

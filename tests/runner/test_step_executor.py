@@ -5,12 +5,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from photonlite.batch import BatchItem, SamplingParams, ScheduledBatch, Step
+from photonlite.batch import BatchItem, ScheduledBatch, Step
 from photonlite.device.base import Array
 from photonlite.errors import NumericalError
 from photonlite.kernels.columns import FINITE, ID
 from photonlite.request import Allowed, Request, SamplingSettings, Token
-from photonlite.runner.slot import Slot, SlotShape
+from photonlite.runner.slots import Slot, SlotShape
 from photonlite.runner.step_executor import StepExecutor
 from photonlite.sequence import Sequence
 
@@ -104,10 +104,6 @@ def decode_step(number: int, *pages: int) -> Step:
     return Step(number, ScheduledBatch("decode", tuple(rows)), 0)
 
 
-def choice(allowed: Any) -> SamplingParams:
-    return SamplingParams(allowed, 0.0, 1.0, 0, 0)
-
-
 def engine() -> tuple[StepExecutor, Work]:
     card = Card()
     work = Work(card)
@@ -132,7 +128,7 @@ class Odd(Allowed):
 
 
 def broken_list() -> Any:
-    yield choice(Allowed())
+    yield Allowed()
     raise ValueError("more rows than there are")
 
 
@@ -167,7 +163,7 @@ def test_a_row_that_asks_for_the_impossible_fails_alone(broken: Any) -> None:
     runner, _ = engine()
     step = decode_step(0, 5, 6, 7)
     runner.launch(step)
-    runner.finalize(step, [choice(Allowed()), choice(broken), choice(Allowed((1, 2)))])
+    runner.finalize(step, [Allowed(), broken, Allowed((1, 2))])
 
     assert [isinstance(outcome, Token) for outcome in runner.collect(step)] == [True, False, True]
 
@@ -176,7 +172,7 @@ def test_a_token_has_the_scores_that_its_row_asked_for_and_others_have_none() ->
     runner, _ = engine()
     step = decode_step(0, 5, 6, 7)
     runner.launch(step)
-    runner.finalize(step, [choice(Allowed((1, 2))), choice(Allowed((1, 2, 4), scored=(4, 2))), None])
+    runner.finalize(step, [Allowed((1, 2)), Allowed((1, 2, 4), scored=(4, 2)), None])
     plain, scored, _ = runner.collect(step)
 
     assert isinstance(plain, Token)
@@ -196,7 +192,7 @@ def test_scores_that_are_no_numbers_are_the_fault_of_the_weights() -> None:
         slot.scores[1, 1] = np.nan
 
     work.download = broken  # type: ignore[method-assign]
-    runner.finalize(step, [choice(Allowed((1, 2), scored=(1, 2))), choice(Allowed((1, 2), scored=(1, 2)))])
+    runner.finalize(step, [Allowed((1, 2), scored=(1, 2)), Allowed((1, 2), scored=(1, 2))])
     fine, spoiled = runner.collect(step)
 
     assert isinstance(fine, Token)

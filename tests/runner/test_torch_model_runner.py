@@ -14,16 +14,19 @@ from photonlite.batch import BatchItem, CropGroup, PageCopy
 from photonlite.config import KvDtype
 from photonlite.errors import NumericalError
 from photonlite.images.crops import ImageCrops
+from photonlite.images.decode import rgb_bytes
 from photonlite.images.packing import pack_image
-from photonlite.images.rgb import rgb_bytes
 from photonlite.kernels.triton_utils import arrival_counters
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.request import Allowed, Token
 from photonlite.runner import torch_model_runner
 from photonlite.runner.graphs import GraphOptions
+from photonlite.runner.slots import PAGES
 from photonlite.runner.tokens import sample_from_hidden
+from photonlite.runner.torch_model_runner import decode_attention
 from tests.kernels.images import noise, pillows
+from tests.runner.cached import Rows
 from tests.runner.rig import COORDINATE, OBJECT_OR_END, SIZE, TEXT, Played, Rig, Story, make_image, words_of
 from tests.tiny import CPU, tiny_config
 
@@ -40,7 +43,6 @@ DEVICES = [
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-4}
 BOXES = (OBJECT_OR_END, COORDINATE, SIZE) * 3
 REFERENCES = (Token(1), Token(5, (0.3,)), Token(5, (0.8,)), Token(6, (0.25, 0.5)), Token(3))
-
 both = pytest.mark.parametrize("packed", [False, True], ids=["plain-prompts", "fused-prompts"])
 
 
@@ -403,6 +405,7 @@ def test_a_closed_runner_holds_no_cache() -> None:
 
 
 @both
+@pytest.mark.usefixtures("unfrozen")
 def test_a_closed_runner_holds_neither_graphs_nor_what_they_were_made_of(packed: bool) -> None:
     rig = Rig(tiny_config(), torch.float32, sizes=(1, 2), packed=packed)
     runner = rig.model_runner
@@ -455,3 +458,18 @@ def test_masks_and_scores_of_mixed_rows_are_those_of_the_plain_runner(sizes: tup
             assert len(token.scores) == len(allowed.scored)
     assert sum(told[0].sequence.tokens[0].scores) == pytest.approx(1)
     assert told[2].sequence.tokens[4].scores == (1.0,)
+
+
+def test_a_decode_step_sees_all_positions_up_to_its_own() -> None:
+    cached = [0, 3, 4, 17]
+    rows = Rows(cached, seed=2)
+    positions = torch.tensor(cached)[:, None]
+    fixed = torch.cat((torch.zeros_like(positions), positions, rows.slots(positions)), dim=1)
+    attention = decode_attention(rows.cache, torch.cat((fixed, rows.table), dim=1).int())
+    index = torch.arange(4)[:, None], positions
+
+    out = attention(1, rows.q[index], rows.k[index], rows.v[index])
+
+    assert fixed.shape[1] == PAGES
+    for row, position in enumerate(cached):
+        assert torch.allclose(out[row], rows.seen(row, position, position + 1, 0), atol=1e-12)

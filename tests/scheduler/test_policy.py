@@ -4,7 +4,15 @@ import math
 
 import pytest
 
+from photonlite.cache.manager import CacheManager
+from photonlite.cache.pages import PagePool
+from photonlite.scheduler.fifo import FifoPolicy
 from photonlite.scheduler.limits import LaunchModel, Limits
+
+
+def policy(max_pause_s: float) -> FifoPolicy:
+    limits = Limits(64, 128, 4096, 16, launch_budget_s=0.004, max_pause_s=max_pause_s)
+    return FifoPolicy(CacheManager(PagePool(100, 4), 10), limits)
 
 
 def test_one_crop_is_launched_before_anything_was_measured() -> None:
@@ -65,13 +73,11 @@ def test_the_cost_of_a_launch_includes_its_fixed_cost() -> None:
 def test_a_pause_grows_with_the_ratio_of_waiting_to_decoding_sequences(
     waiting: int, decoding: int, pause_s: float
 ) -> None:
-    limits = Limits(64, 128, 4096, 16, launch_budget_s=0.004, max_pause_s=0.03)
-
-    assert limits.pause_s(waiting, decoding) == pytest.approx(pause_s)
+    assert policy(max_pause_s=0.03).pause_s(waiting, decoding) == pytest.approx(pause_s)
 
 
 def test_the_budget_of_a_launch_holds_where_the_longest_pause_is_shorter() -> None:
-    assert Limits(64, 128, 4096, 16, launch_budget_s=0.004, max_pause_s=0.0).pause_s(60, 1) == 0.004
+    assert policy(max_pause_s=0.0).pause_s(60, 1) == 0.004
 
 
 def test_the_size_of_a_launch_is_halved_at_once_and_grows_slowly() -> None:

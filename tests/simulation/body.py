@@ -11,7 +11,7 @@ from typing import Any
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.kernels.columns import RESULT_COLUMNS
 from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
-from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
+from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
 from photonlite.sequence import UncutImage
 from tests.simulation.model import (
     BOS_CELL,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from photonlite.batch import CropGroup, ScheduledBatch
 from photonlite.runner.sampling_params import Variant
-from photonlite.runner.slot import Slot, SlotShape
+from photonlite.runner.slots import Slot, SlotShape
 from tests.simulation.body import SymbolicBody
 
 

@@ -6,6 +6,7 @@ What the simulation itself touches does not count.
 import dataclasses
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -73,15 +74,23 @@ class Trap:
         """Count a touch; raise if it is the chosen one."""
         hostility = self._hostility
         caller = sys._getframe(2).f_code
-        if not Path(caller.co_filename).is_relative_to(_PACKAGE):
+        module = _module(caller.co_filename)
+        if module is None:
             return
         self.members.add(member)
         if member != hostility.member:
             return
         self._touches += 1
         if self._touches == hostility.at or (hostility.always and self._touches > hostility.at):
-            self.sites.append(f"{Path(caller.co_filename).relative_to(_PACKAGE).as_posix()} {caller.co_name}")
+            self.sites.append(f"{module} {caller.co_name}")
             raise HostileFault
+
+
+@cache
+def _module(file: str) -> str | None:
+    """Return a file's path inside the package; None for a file outside."""
+    path = Path(file)
+    return path.relative_to(_PACKAGE).as_posix() if path.is_relative_to(_PACKAGE) else None
 
 
 class HostileRequest:

@@ -7,7 +7,7 @@ Tokens and ends are compared where they come out (`simulator.Watch`), launches a
 from typing import TYPE_CHECKING
 
 from photonlite.batch import Step
-from photonlite.grammar.decoding.mask import CACHED_ROWS
+from photonlite.grammar.decoding.grammars import CACHED_ROWS
 from photonlite.sequence import MAX_INFLIGHT, Sequence
 from tests.cache.sequences import check_pool
 from tests.growth import grown
@@ -153,8 +153,8 @@ def check_end(simulation: "Simulation") -> None:
     if (ended, metrics.requests_submitted) != (len(simulation.sequences),) * 2:
         raise Violation(f"{len(simulation.sequences)} requests have ended, but {ended} were counted")
     dropped = metrics.dropped_waiting + metrics.dropped_hopeless + metrics.dropped_running
-    if dropped != simulation.seen["ended by DeadlineError"] or core.requests.realtime:
-        raise Violation(f"{dropped} requests were dropped, and {core.requests.realtime} real-time ones are left")
+    if dropped != simulation.seen["ended by DeadlineError"] or core.open_realtime:
+        raise Violation(f"{dropped} requests were dropped, and {core.open_realtime} real-time ones are left")
     if not simulation.dead:
         running = scheduler.running
         left = [list(running), scheduler.waiting, running.zombies, scheduler.encoder.jobs, core.open]

@@ -54,7 +54,7 @@ class Priority:
             self._left_out.pop(row.sequence, None)  # a prompt, of one that was pre-empted too, gives it a token as well
         scheduler, seen = self._simulation.scheduler, self._simulation.seen
         led = [group.job.leader for group in step.plan.groups] + [row.sequence for row in step.rows]
-        classes = {one is not None and one.realtime for one in led}
+        classes = {one.realtime for one in led}
         if len(classes) != 1:
             raise Violation(f"step {step.number} is for real-time requests and for bulk ones")
         realtime = classes.pop()
@@ -100,7 +100,7 @@ class Priority:
             if step.kind == "prefill" and self._could_run(sequence, step):
                 raise Violation(f"bulk step {step.number} overtakes real-time sequence {sequence.number}")
         for job in self._simulation.scheduler.encoder.jobs.values():
-            led = job.leader is not None and job.leader.realtime and not job.leader.finalized
+            led = job.leader.realtime and not job.leader.finalized
             if step.kind == "encode" and led and job.launched < job.total:
                 raise Violation(f"bulk crops overtake those of real-time image {job.key}")
 
@@ -108,7 +108,7 @@ class Priority:
         """Check that bulk work had a reason to miss its turn."""
         simulation, scheduler = self._simulation, self._simulation.scheduler
         for job in scheduler.encoder.jobs.values():
-            led = job.leader is not None and not job.leader.realtime and not job.leader.finalized
+            led = not job.leader.realtime and not job.leader.finalized
             if led and job.launched < job.total:
                 raise Violation(f"bulk image {job.key} starves: {self._overtaken} launches have overtaken it")
         if any(one.times.preemptions for one in scheduler.waiting):

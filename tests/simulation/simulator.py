@@ -14,6 +14,7 @@ import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -23,10 +24,10 @@ from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
 from photonlite.errors import CapacityError, EngineDiedError
 from photonlite.request import Request, SamplingSettings
-from photonlite.runner.slot import Slot
+from photonlite.runner.slots import Slot
 from photonlite.runner.step_executor import StepExecutor
 from photonlite.scheduler.fifo import FifoPolicy
-from photonlite.scheduler.realtime import ArrivalPredictor, RealtimePolicy
+from photonlite.scheduler.realtime import RealtimePolicy
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import ImageRef, Sequence, Sink, UncutImage
 from tests.device.simulated import SimulatedDevice
@@ -65,7 +66,7 @@ class Simulation:
         seed: Decides everything.
         trace: Takes a line for each thing that happens; None for silence.
         calm: Whether nothing fails or is cancelled.
-        policy: Schedules requests that are all bulk ones; None has real-time ones among them.
+        policy: Schedules requests that are all bulk ones, from the beginning; None has real-time ones among them.
 
     Attributes:
         scenario: What was drawn.
@@ -112,7 +113,7 @@ class Simulation:
         self._judge = Judge()
         self.priority = Priority(self)
         self.sharing = Sharing(self)
-        self._policy = policy or RealtimePolicy
+        self._policy = policy
         self.asks = workload.asks[::-1]
         if policy is not None:
             self.asks = [ask.as_bulk() for ask in self.asks]
@@ -222,10 +223,9 @@ class Simulation:
         """
         if isinstance(error, MemoryError) and len(step.rows) + step.plan.crops > 1:
             return
-        leaders = [group.job.leader for group in step.plan.groups]
         void = {row for row in step.rows if row.job is not None and row.job.failed and row.sequence.preempting}
         self.doomed += [row.sequence for row in step.rows if row not in void]
-        self.doomed += [leader for leader in leaders if leader is not None]
+        self.doomed += [group.job.leader for group in step.plan.groups]
 
     def ended(self, sequence: Sequence, oracle: Oracle) -> None:
         """Receive a sequence's end."""
@@ -261,12 +261,12 @@ class Simulation:
         self.device = SimulatedDevice(self._draw)
         self.pages = PagePool(scenario.pages, scenario.page_size)
         self.cache = CacheManager(self.pages, scenario.prefix_length, prefix_caching=scenario.prefix_caching)
-        self.scheduler = Scheduler(self.cache, scenario.limits(), self._policy)
+        self.scheduler = Scheduler(self.cache, scenario.limits(), _SECOND)
+        if self._policy is RealtimePolicy:
+            self.scheduler.prioritise()
         self.runner = StepExecutor(self.device, self.body, scenario.depth)
         runner = WatchedRunner(self.runner, self)
         self.core = EngineCore(self.scheduler, runner, scenario.depth, clock=lambda: float(self.now))
-        if isinstance(self.scheduler.policy, RealtimePolicy):
-            self.scheduler.policy.arrivals = ArrivalPredictor(_SECOND)
 
     def _tick(self) -> bool:
         """Tick once; returns whether anything is left to do."""
@@ -309,7 +309,7 @@ class Simulation:
 
     def request_of(self, ask: Ask) -> Request:
         """Make the request that an `Ask` describes."""
-        settings = SamplingSettings(temperature=ask.temperature, top_p=ask.top_p)
+        settings = _settings(ask.temperature, ask.top_p)
         return Request(
             "simulated",
             ask.prompt,
@@ -457,8 +457,14 @@ class Simulation:
             raise Violation("the engine died of fewer failures than it can bear") from death
         self.dead = True
         self.seen["died"] += 1
-        self.core.requests.end_all_after_fault(death)
+        self.core.end_all_after_fault(death)
 
     def _say(self, line: str) -> None:
         if self._trace is not None:
             self._trace(f"{self.now:5} {line}")
+
+
+@cache
+def _settings(temperature: float, top_p: float) -> SamplingSettings:
+    """Return settings, which do not change: few differ."""
+    return SamplingSettings(temperature=temperature, top_p=top_p)

@@ -19,14 +19,14 @@ TOUCHED = {
     "failure": {"scheduler/queues.py _request_crops"},
     "request_crops": {"scheduler/queues.py _request_crops"},
     "drop_crops": {"engine/core.py _free_images"},
-    "allowed": {"engine/core.py _sampling_params"},
-    "ahead": {"engine/core.py _sampling_params"},
-    "forced": {"runner/sampling_params.py write_choice", "runner/sampling_params.py _heads"},
+    "allowed": {"engine/core.py _read_grammars"},
+    "ahead": {"engine/core.py _read_grammars"},
+    "forced": {"runner/sampling_params.py write_params", "runner/sampling_params.py _heads"},
     "permits": {"runner/sampling_params.py _heads"},
-    "finish_reason": {"engine/requests.py accept"},
-    "accept": {"engine/requests.py accept"},
-    "on_token": {"engine/requests.py accept"},
-    "on_finish": {"engine/requests.py _close"},
+    "finish_reason": {"sequence.py accept"},
+    "accept": {"sequence.py accept"},
+    "on_token": {"sequence.py accept"},
+    "on_finish": {"engine/core.py _close"},
 }
 """For each member the functions that touch it. A new one is a new place where one request could harm all: confine what
 it raises, then add it here."""

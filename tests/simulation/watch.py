@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from photonlite.batch import EncodeJob, SamplingParams, Step
-from photonlite.request import Token
+from photonlite.batch import EncodeJob, Step
+from photonlite.request import Allowed, Token
 from photonlite.runner.step_executor import StepExecutor
 from photonlite.sequence import Sequence as EngineSequence
 from photonlite.sequence import Sink
@@ -81,9 +81,9 @@ class WatchedRunner:
             raise
         simulation.moment()
 
-    def finalize(self, step: Step, choices: Sequence[SamplingParams | None]) -> None:
+    def finalize(self, step: Step, allowed: Sequence[Allowed | None]) -> None:
         self._simulation.finalizing(step)
-        self._inner.finalize(step, choices)
+        self._inner.finalize(step, allowed)
         self._simulation.moment()
 
     def collect(self, step: Step) -> list[Token | Exception | None]:

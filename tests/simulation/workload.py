@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from photonlite.grammar.automata.tables import words
 from photonlite.request import Token
-from photonlite.runner.slot import SlotShape
+from photonlite.runner.slots import SlotShape
 from photonlite.scheduler.limits import Limits
 from photonlite.sequence import UncutImage
 from tests.simulation.grammar import MakeGrammar, draw_grammar, with_fault

@@ -85,7 +85,9 @@ def test_failures_are_printed_and_a_run_without_a_result_exits_with_2(
     assert run(clip, "--json") == 2
 
     printed = capsys.readouterr()
-    assert json.loads(printed.out.splitlines()[0]) == {"frame": 0, "error": {"type": "ImageError", "message": "broken"}}
+    *failures, _ = map(json.loads, printed.out.splitlines())
+    # A busy machine may supersede the frames before the last one.
+    assert failures[-1] == {"frame": 2, "error": {"type": "ImageError", "message": "broken"}}
     assert "none of 3 frames was answered (ImageError)" in printed.err
 
 

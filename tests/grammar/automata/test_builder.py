@@ -16,7 +16,7 @@ from photonlite.grammar.automata.dfa import compile_dfa
 from photonlite.grammar.automata.tables import SpecialIds
 from photonlite.grammar.automata.trie import CLOSING, OPENING, STEADY
 from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
-from photonlite.grammar.decoding.mask import MaskCache
+from photonlite.grammar.decoding.grammars import MaskCache
 from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.request import Allowed, Token
 from tests.grammar.reference import PATTERNS, Matcher, text

@@ -12,14 +12,14 @@ MUTANTS = [
     ),
     Mutant(
         "blocks in use are not counted as used",
-        "cache/prefix.py",
+        "cache/pages.py",
         "            block.users += 1\n",
         "",
         "tests/cache",
     ),
     Mutant(
         "images are told apart by nothing",
-        "cache/prefix.py",
+        "cache/pages.py",
         "return blake2b(_bytes(image), digest_size",
         "return blake2b(_bytes(image[:0]), digest_size",
         "tests/cache",

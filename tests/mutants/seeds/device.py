@@ -5,10 +5,10 @@ from tests.mutants.mutant import Mutant
 MUTANTS = [
     Mutant(
         "decode steps on all cores",
-        "device/cores.py",
-        "if multiplications < WORTH or self._most == 1:",
-        "if self._most == 1:",
-        "tests/device/test_cores.py",
+        "device/cpu.py",
+        "if multiplications < WORTH or most == 1:",
+        "if most == 1:",
+        "tests/device/test_cpu.py",
     ),
     Mutant(
         "what this process uses counted as taken by others",
@@ -19,16 +19,16 @@ MUTANTS = [
     ),
     Mutant(
         "every model on all cores",
-        "device/cores.py",
-        "int(cores / len(self._wide))",
+        "device/cpu.py",
+        "int(cores / len(wide))",
         "int(cores)",
-        "tests/device/test_cores.py",
+        "tests/device/test_cpu.py",
     ),
     Mutant(
         "the number of threads set for the whole process",
-        "device/cores.py",
+        "device/cpu.py",
         "    for function in _setters:\n        function(count)",
         "    torch.set_num_threads(count)",
-        "tests/device/test_cores.py",
+        "tests/device/test_cpu.py",
     ),
 ]

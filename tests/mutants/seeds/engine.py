@@ -8,21 +8,21 @@ MUTANTS = [
         "api/session.py",
         "                yield compiling\n",
         "                pass\n",
-        "tests/api/test_steps.py",
+        "tests/api/test_session_steps.py",
     ),
     Mutant(
         "a grammar that nobody waits for is compiled to its end",
         "api/session.py",
         "handle.when_computed(compiling.cancel)",
         "handle.when_computed(compiling.done)",
-        "tests/api/test_steps.py",
+        "tests/api/test_session_steps.py",
     ),
     Mutant(
         "follow-ups run on when the answer is cancelled",
         "engine/handle.py",
         "        self.future.add_done_callback(lambda _: child.cancel())\n",
         "",
-        "tests/api/test_steps.py",
+        "tests/api/test_session_steps.py",
     ),
     Mutant(
         "blocking at depth 2: the commit before the launch",
@@ -103,7 +103,7 @@ MUTANTS = [
     ),
     Mutant(
         "a request ends twice",
-        "engine/requests.py",
+        "engine/core.py",
         """        if sequence in self.open:
 """,
         """        if True:
@@ -122,7 +122,7 @@ MUTANTS = [
         "one request's encode failure spares it and hits nobody",
         "engine/core.py",
         """                if error is not None and not split:
-                    self.requests.end(leader, error)
+                    self.end(leader, error)
                 elif""",
         "                if",
         f"{CORE} {SIMULATION}",
@@ -130,7 +130,7 @@ MUTANTS = [
     Mutant(
         "a cancelled request goes on",
         "engine/core.py",
-        """        self.requests.end(sequence, RequestCancelledError("the request was cancelled"))
+        """        self.end(sequence, RequestCancelledError("the request was cancelled"))
 """,
         "        return\n",
         CORE,
@@ -147,7 +147,7 @@ MUTANTS = [
     Mutant(
         "a dead engine leaves requests waiting",
         "engine/engine.py",
-        """        self._core.requests.end_all_after_fault(error)
+        """        self._core.end_all_after_fault(error)
 """,
         "",
         "tests/engine/test_loop.py",
@@ -278,7 +278,7 @@ MUTANTS = [
         "api/session.py",
         "    return None if handle.ended() else next(steps, None)\n",
         "    return None if handle.future.done() else next(steps, None)\n",
-        "tests/api/test_steps.py",
+        "tests/api/test_session_steps.py",
     ),
     Mutant(
         "shortage of memory: a prompt in flight speaks of an image that is not there",
@@ -292,14 +292,14 @@ MUTANTS = [
         "engine/handle.py",
         "replace(request, cache_salt=self.request.cache_salt, realtime=self.request.realtime)",
         "replace(request, realtime=self.request.realtime)",
-        "tests/api/test_steps.py",
+        "tests/api/test_session_steps.py",
     ),
     Mutant(
         "tenants: follow-ups are bulk work",
         "engine/handle.py",
         "replace(request, cache_salt=self.request.cache_salt, realtime=self.request.realtime)",
         "replace(request, cache_salt=self.request.cache_salt)",
-        "tests/api/test_steps.py",
+        "tests/api/test_session_steps.py",
     ),
     Mutant(
         "deadline: counted from the hand-in",
@@ -320,37 +320,14 @@ MUTANTS = [
         "api/session.py",
         "                handle.fail(error)\n                return\n",
         "                return\n",
-        "tests/api/test_steps.py",
-    ),
-    Mutant(
-        "tables: the times between tokens are kept for ever",
-        "engine/requests.py",
-        """        self._gaps.clear()
-""",
-        "",
-        SIMULATION,
+        "tests/api/test_session_steps.py",
     ),
     Mutant(
         "sampling: top_p is lost on its way",
-        "engine/core.py",
-        "sequence.temperature, sequence.top_p, sequence.seed",
-        "sequence.temperature, 1.0, sequence.seed",
+        "runner/step_executor.py",
+        "one.temperature, one.top_p, one.seed",
+        "one.temperature, 1.0, one.seed",
         SIMULATION,
-    ),
-    Mutant(
-        "threads: wake-ups are forgotten after the inbox was read",
-        "engine/engine.py",
-        """            while not self._wake.empty():
-                self._wake.get()
-            for _ in range(min(_NOTES, len(self._inbox))):
-                self._inbox.popleft()()
-""",
-        """            for _ in range(min(_NOTES, len(self._inbox))):
-                self._inbox.popleft()()
-            while not self._wake.empty():
-                self._wake.get()
-""",
-        "tests/engine/test_interleavings.py",
     ),
     Mutant(
         "threads: requests are submitted without the gate",
@@ -420,7 +397,7 @@ MUTANTS = [
         "engine/handle.py",
         "        if self._releases:\n            self.release()\n",
         "",
-        "tests/api/test_steps.py",
+        "tests/api/test_session_steps.py",
     ),
     Mutant(
         "an idle engine gives no sign of life",

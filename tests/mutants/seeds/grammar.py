@@ -22,14 +22,14 @@ MUTANTS = [
         "grammar/decoding/typed.py",
         "                    if name in names:",
         "                    if False:",
-        "tests/grammar/decoding/test_unique_names.py",
+        "tests/grammar/decoding/test_typed_unique_names.py",
     ),
     Mutant(
         "names: nothing is held back for one that is not repeated",
         "grammar/decoding/typed.py",
         "return left - 1 if left > self._automaton.distance[self._state] else left",
         "return left",
-        "tests/grammar/decoding/test_unique_names.py",
+        "tests/grammar/decoding/test_typed_unique_names.py",
     ),
     Mutant(
         "schemas: a discriminator with a default may be left out",

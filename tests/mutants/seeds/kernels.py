@@ -15,14 +15,14 @@ MUTANTS = [
         "kernels/reference/sampling.py",
         "return torch.where(allowed, logits, -math.inf)",
         "return torch.where(allowed, logits, logits - 1)",
-        "tests/runner/test_sampler.py",
+        "tests/runner/test_tokens.py",
     ),
     Mutant(
         "NaN of foreign pages reaches a result",
         "kernels/reference/attention.py",
         "return dequantise(found, dtype, scale).masked_fill(unseen[..., None, None], 0.0)",
         "return dequantise(found, dtype, scale)",
-        "tests/runner/test_attention.py tests/runner/test_torch_model_runner.py",
+        "tests/runner/test_prefill.py tests/runner/test_torch_model_runner.py",
     ),
     Mutant(
         "FP8 wraps where it should saturate",

@@ -29,7 +29,7 @@ MUTANTS = [
         "models/moondream/fused/layers.py",
         "_share(fc1, w_in[rows:], b_in[rows:])",
         "_share(fc1, w_in[rows:].clone(), b_in[rows:])",
-        "tests/models/moondream/fused/test_packed.py",
+        "tests/models/moondream/fused/test_layers.py",
     ),
     Mutant(
         "without fused kernels images are encoded by them all the same",

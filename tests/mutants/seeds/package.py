@@ -15,7 +15,7 @@ MUTANTS = [
         "api/session.py",
         "and self._config.prefix_caching:",
         "and False:",
-        "tests/api/test_steps.py",
+        "tests/api/test_session_steps.py",
     ),
     Mutant(
         "closing does not wait for what is on its way to the engine",
@@ -43,6 +43,6 @@ MUTANTS = [
         "api/session.py",
         "        self.open.discard(handle)\n",
         "",
-        "tests/api/test_steps.py",
+        "tests/api/test_session_steps.py",
     ),
 ]

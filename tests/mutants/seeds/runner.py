@@ -40,33 +40,33 @@ MUTANTS = [
     ),
     Mutant(
         "slot freed when its commit begins",
-        "runner/pipeline.py",
+        "runner/slots.py",
         """"only a finalized step is committed")
 """,
         """"only a finalized step is committed")
         self._free.append(step.slot)
 """,
-        "tests/runner/test_pipeline.py",
+        "tests/runner/test_slots.py",
     ),
     Mutant(
         "commits reordered: the newest first",
-        "runner/pipeline.py",
+        "runner/slots.py",
         "return self._in_flight[0] if self._in_flight else None",
         "return self._in_flight[-1] if self._in_flight else None",
         CORE,
     ),
     Mutant(
         "launched on top of a step that is not sampled",
-        "runner/pipeline.py",
+        "runner/slots.py",
         """if self._in_flight and self._in_flight[-1].state == "launched":""",
         """if False:""",
-        "tests/runner/test_pipeline.py",
+        "tests/runner/test_slots.py",
     ),
     Mutant(
         "mask bits of the neighbouring row",
         "runner/step_executor.py",
-        "write_choice(choice, slot.choices[index], slot.masks[index], self._masks)",
-        "write_choice(choice, slot.choices[index], slot.masks[index - 1], self._masks)",
+        "params, mask = slot.choices[index], slot.masks[index]",
+        "params, mask = slot.choices[index], slot.masks[index - 1]",
         SIMULATION,
     ),
     Mutant(
@@ -158,7 +158,7 @@ MUTANTS = [
         "runner/tokens.py",
         "return _select(bins >= 0, text, coordinate, size)",
         "return _select(bins >= len(self._sizes), text, coordinate, size)",
-        "tests/runner/test_input_embedding.py tests/runner/test_torch_model_runner.py",
+        "tests/runner/test_tokens.py tests/runner/test_torch_model_runner.py",
     ),
     Mutant(
         "the image's block is causal where prompts are packed",
@@ -190,16 +190,16 @@ MUTANTS = [
     ),
     Mutant(
         "the image's block is causal",
-        "runner/attention.py",
+        "runner/prefill.py",
         "row_v[:, : row.block], None))",
         "row_v[:, : row.block], torch.ones(row.block, row.block).bool().tril()))",
-        "tests/runner/test_attention.py tests/runner/test_torch_model_runner.py",
+        "tests/runner/test_prefill.py tests/runner/test_torch_model_runner.py",
     ),
     Mutant(
         "a prefill sees its own keys and values as they were before FP8",
-        "runner/attention.py",
+        "runner/prefill.py",
         "k = dequantise(quantise(k, keys.dtype, k_scale), k.dtype, k_scale)",
         "k = k",
-        "tests/runner/test_attention.py",
+        "tests/runner/test_prefill.py",
     ),
 ]

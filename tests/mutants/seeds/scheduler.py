@@ -36,7 +36,7 @@ MUTANTS = [
     Mutant(
         "the image's last page is shared instead of copied",
         "scheduler/fifo.py",
-        """            copies += admission.copies
+        """            copies += copied
 """,
         "",
         SIMULATION,
@@ -44,7 +44,7 @@ MUTANTS = [
     Mutant(
         "the image's last page is not saved",
         "scheduler/fifo.py",
-        """            saves += admission.saves
+        """            saves += saved
 """,
         "",
         SIMULATION,
@@ -134,8 +134,8 @@ MUTANTS = [
     ),
     Mutant(
         "launches stay small however many wait",
-        "scheduler/limits.py",
-        "min(self.max_pause_s, self.launch_budget_s * waiting / decoding))",
+        "scheduler/fifo.py",
+        "min(self.limits.max_pause_s, budget_s * waiting / decoding))",
         "0.0)",
         "tests/scheduler tests/policy",
     ),
@@ -147,6 +147,23 @@ MUTANTS = [
         """        queue.prefilled_last = False
 """,
         "tests/scheduler/test_scheduler.py",
+    ),
+    Mutant(
+        "priority: the first real-time request changes nothing",
+        "scheduler/scheduler.py",
+        """        if sequence.realtime:
+            self.prioritise()
+""",
+        "",
+        "tests/scheduler/test_priority.py",
+    ),
+    Mutant(
+        "priority: sequences that were running when it began are ranked and put back as before",
+        "scheduler/realtime.py",
+        """        self.running.rank, self.running.requeue = self.rank, self.requeue
+""",
+        "",
+        f"tests/scheduler/test_priority.py {SIMULATION}",
     ),
     Mutant(
         "priority: nobody comes first",
@@ -237,7 +254,7 @@ MUTANTS = [
     Mutant(
         "priority: crops of both classes are in one launch",
         "scheduler/queues.py",
-        " if kind is None or one.leader is None or one.leader.realtime == kind]",
+        " if one.leader.realtime == queue.realtime]",
         "]",
         SIMULATION,
     ),
@@ -275,7 +292,7 @@ MUTANTS = [
         """sorted((bulk + urgent)[:most], key=self.rank) if bulk_first else urgent
         return super().plan_decode(able)""",
         """sorted(bulk + urgent, key=self.rank) if bulk_first else urgent
-        return self.running.plan_decode(able)""",
+        return super().plan_decode(able)""",
         SIMULATION,
     ),
     Mutant(
@@ -288,8 +305,8 @@ MUTANTS = [
     Mutant(
         "priority: pauses of bulk grow beside real-time requests",
         "scheduler/realtime.py",
-        "self.pause(short if near else limits.pause_s(waiting, decoding))",
-        "self.pause(limits.pause_s(waiting, decoding))",
+        "self.pause(short if near else self.pause_s(waiting, decoding))",
+        "self.pause(self.pause_s(waiting, decoding))",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(

@@ -118,7 +118,7 @@ MUTANTS = [
     Mutant(
         "server: nobody ends a process whose thread is stuck",
         "server/run.py",
-        "        if guard := self._hooks.get(\"guard\"):\n",
+        '        if guard := self._hooks.get("guard"):\n',
         "        if guard := None:\n",
         "tests/server/test_run.py",
     ),

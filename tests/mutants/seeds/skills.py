@@ -30,7 +30,7 @@ MUTANTS = [
         '            self._place.append(token)\n            return ""\n',
         "            self._place.append(token)\n            if len(self._place) == 2:\n"
         "                return self._spelled()\n",
-        "tests/skills/typed/test_reading.py",
+        "tests/skills/typed/test_question.py",
     ),
     Mutant(
         "reasoning leaves no room for its answer",

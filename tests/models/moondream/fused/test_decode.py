@@ -17,8 +17,9 @@ from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused import decode as module
 from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.model import MoondreamModel
-from photonlite.runner.attention import DecodeAttention, PagedCache
-from photonlite.runner.slot import PAGES, POSITION, WRITE_SLOT
+from photonlite.runner.buffers import PagedCache
+from photonlite.runner.slots import PAGES, POSITION, WRITE_SLOT
+from photonlite.runner.torch_model_runner import decode_attention
 from tests.tiny import tiny_config, tiny_model
 
 SCALES = (0.25, 0.125)
@@ -80,7 +81,7 @@ class Context:
 
     def plain(self, x: Tensor) -> Tensor:
         with torch.inference_mode():
-            attention = DecodeAttention(self.cache, self.rows)
+            attention = decode_attention(self.cache, self.rows)
             x = x.to(self.device, self.dtype)[:, None]
             return self._model.forward(x, self.rows[:, POSITION : POSITION + 1], attention)[:, 0]
 

@@ -10,8 +10,8 @@ from photonlite.models.base import PackedPrompts
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.models.moondream.model import MoondreamModel
-from photonlite.runner.attention import PagedCache, PrefillAttention
-from photonlite.runner.slot import PromptRow
+from photonlite.runner.buffers import PagedCache
+from photonlite.runner.prefill import PromptRow, prompt_attention
 from tests.kernels.prompts import Span, tiled
 from tests.tiny import CPU, tiny_config, tiny_model
 
@@ -70,7 +70,7 @@ class Case:
         for row, (span, x) in enumerate(zip(spans, rows, strict=True)):
             positions, slots = self.slots(row, span)
             prompt = PromptRow(row, span.start, span.count, first=0, leading=0, block=span.block, job=None)
-            attention = PrefillAttention(self.caches[1], [prompt], slots, self.table)
+            attention = prompt_attention(self.caches[1], [prompt], slots, self.table)
             states.append(self.model.forward(x[None], positions[None], attention)[0, -1])
         return torch.stack(states)
 

@@ -1,7 +1,7 @@
 import pytest
 
 from photonlite.batch import ScheduledBatch
-from photonlite.runner.pipeline import Pipeline
+from photonlite.runner.slots import Pipeline
 
 DECODE, ENCODE, PREFILL = ScheduledBatch("decode"), ScheduledBatch("encode"), ScheduledBatch("prefill")
 

@@ -6,9 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from photonlite.batch import PageCopy
 from photonlite.errors import SettingsError
 from photonlite.kernels.reference.attention import FP8
-from photonlite.runner.attention import KvFormat, fp8_scale, kv_format
+from photonlite.runner.buffers import KvFormat, PagedCache, fp8_scale, kv_format
+from tests.runner.cached import PAGE, SHAPE
 from tests.tiny import CPU
 
 
@@ -49,3 +51,23 @@ def test_a_card_without_fp8_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
     assert kv_format("fp8", MODEL, card, torch.bfloat16).dtype == FP8
+
+
+def test_scales_belong_to_fp8_and_to_every_layer() -> None:
+    for dtype, scales in ((torch.float64, ((1.0, 1.0),) * 2), (FP8, ((1.0, 1.0),))):
+        with pytest.raises(AssertionError, match="pairs of scales"):
+            PagedCache(SHAPE, 4, PAGE, CPU, dtype, scales)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, FP8])
+def test_copies_take_whole_pages_of_all_layers_in_their_order(dtype: torch.dtype) -> None:
+    cache = PagedCache(SHAPE, 4, PAGE, CPU, dtype)
+    for kept in (cache.keys, cache.values):
+        kept.copy_(torch.randn(kept.shape).to(dtype))
+    keys, values = cache.keys.double(), cache.values.double()
+
+    cache.copy([PageCopy(3, 1), PageCopy(1, 2)])
+
+    for now, before in ((cache.keys, keys), (cache.values, values)):
+        for page, source in enumerate((0, 3, 3, 3)):
+            assert torch.equal(now[:, page].double(), before[:, source])

@@ -7,26 +7,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from photonlite.batch import SamplingParams
 from photonlite.errors import NumericalError
 from photonlite.grammar.automata.tables import words
-from photonlite.grammar.decoding.mask import MaskCache
+from photonlite.grammar.decoding.grammars import MaskCache
 from photonlite.kernels.columns import PARAM_COLUMNS, PENDING_COLUMNS, RESULT_COLUMNS, U0, U1, U2
-from photonlite.kernels.reference.sampling import SamplingOutput
+from photonlite.kernels.reference.embedding import InputTables, embed_pending
+from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.request import MAX_SCORED, Allowed, SamplingSettings, Token
 from photonlite.runner.sampling_params import (
     SampledRow,
     Variant,
     read_results,
     uniform,
-    write_choice,
     write_scored,
 )
-from photonlite.runner.tokens import apply_head, sample_from_hidden
+from photonlite.runner.slots import NO_VALUE
+from photonlite.runner.tokens import InputEmbedding, apply_head, sample_from_hidden
 from tests.plain import PlainRunner, Sampler
-from tests.runner.needs import variant_of
+from tests.runner.needs import SamplingParams, variant_of, write_choice
 from tests.tiny import CPU, tiny_config, tiny_model
 
+FEWER_SIZES, MORE_SIZES = tiny_config(), tiny_config(region={"size_out_dim": 130})  # 40 coordinates; 30 and 65 sizes
 VOCAB, COORDINATES, SIZES = 70, 100, 20
 END, X, WH = 0, 5, 6
 ANY = Allowed()
@@ -54,9 +55,58 @@ SCORED = (
 GREEDY = (0.0, 1.0)
 FIRST = (1.0, 0.0)  # top-p leaves one: which one is a question of ties
 WARM = (0.7, 0.9)
-
-
 DAMAGE = {1001.0: math.nan, 1002.0: math.inf, 1003.0: -math.inf}
+DIM = VOCAB + COORDINATES + 2 * SIZES
+
+
+@pytest.mark.parametrize("config", [FEWER_SIZES, MORE_SIZES])
+def test_what_was_sampled_is_embedded_as_its_value_would_be(config: MoondreamConfig) -> None:
+    model = tiny_model(config).double()
+    inputs = InputEmbedding(model, CPU)
+    largest = len(inputs.sizes) - 1
+    rows = [[7, -1, -1], [5, 0, -1], [5, 39, -1], [6, 0, largest], [6, largest, 3], [271, -1, -1]]
+
+    found = inputs.pending(torch.tensor(rows, dtype=torch.int32), torch.arange(len(rows), dtype=torch.int32))
+
+    for row, (number, first, second) in enumerate(rows):
+        if second >= 0:
+            size = torch.tensor([[inputs.sizes[first], inputs.sizes[second]]])
+            expected = model.embed_sizes(size)[0]
+        elif first >= 0:
+            expected = model.embed_coordinates(torch.tensor([inputs.coordinates[first]]))[0]
+        else:
+            expected = model.embed(torch.tensor(number))
+        assert torch.allclose(found[row], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_fused_kernels_truth_embeds_as_the_model_does_bit_for_bit(dtype: torch.dtype) -> None:
+    model = tiny_model(MORE_SIZES).to(dtype)
+    inputs, weights = InputEmbedding(model, CPU), model.input_weights
+    coordinates = model.embed_coordinates(torch.tensor(inputs.coordinates))
+    sizes = torch.tensor(inputs.sizes)
+    tables = InputTables(weights.words, coordinates, sizes, weights.frequencies, weights.weight, weights.bias)
+    table = torch.tensor([[7, -1, -1], [5, 0, -1], [271, -1, -1], [6, 64, 3], [5, 39, -1], [6, 0, 64]]).int()
+
+    for rows in ([0, 1, 2, 3, 4, 5], [3, 0], [5]):
+        chosen = torch.tensor(rows, dtype=torch.int32)
+        assert torch.equal(embed_pending(table, chosen, tables), inputs.pending(table, chosen))
+
+
+def test_tokens_are_embedded_by_their_values_also_at_the_ends_of_the_range() -> None:
+    model = tiny_model(FEWER_SIZES).double()
+    tokens = [(7,), (5, 0.0), (5, 1.0), (6, 0.0, 1.0), (6, 0.3, 0.0)]
+    bits = [
+        [number, *(np.float32(value).view(np.int32) for value in values), *[NO_VALUE] * (2 - len(values))]
+        for number, *values in tokens
+    ]
+
+    found = InputEmbedding(model, CPU).tokens(torch.tensor(np.array(bits, np.int32)))
+
+    assert torch.equal(found[0], model.embed(torch.tensor(7)))
+    assert torch.allclose(found[1:3], model.embed_coordinates(torch.tensor([0.0, 1.0])), rtol=0, atol=1e-12)
+    sizes = model.embed_sizes(torch.tensor([[0.0, 1.0], [0.3, 0.0]]))
+    assert torch.allclose(found[3:], sizes, rtol=0, atol=1e-12)
 
 
 def damaged(logits: Tensor) -> Tensor:
@@ -94,9 +144,6 @@ class Heads:
         return index.float()
 
 
-DIM = VOCAB + COORDINATES + 2 * SIZES
-
-
 def packed(choices: list[SamplingParams | None]) -> tuple[Tensor, Tensor]:
     """Parameters and masks; masks that are not written hold garbage."""
     params = np.zeros((len(choices), PARAM_COLUMNS), np.int32)
@@ -121,8 +168,7 @@ def choose(heads: Any, hidden: Tensor, params: Tensor, masks: Tensor, *, variant
     pending = torch.full((rows, PENDING_COLUMNS), -7, dtype=torch.int32, device=hidden.device)
     results = torch.empty(rows, RESULT_COLUMNS, dtype=torch.int32, device=hidden.device)
     place = torch.arange(rows, dtype=torch.int32, device=hidden.device).flip(0)
-    output = SamplingOutput(results, pending, place)
-    sample_from_hidden(heads, hidden, params, masks, output, variant=variant, sampled=sampled)
+    sample_from_hidden(heads, hidden, params, masks, results, pending, place, variant=variant, sampled=sampled)
     if hidden.device == CPU:  # no graph can hold the comparison
         assert torch.equal(pending.flip(0), results[:, :PENDING_COLUMNS])
     return results
@@ -199,17 +245,17 @@ def test_every_row_of_a_batch_gets_the_scores_that_the_plain_loop_gives_it() -> 
         ]
         choices[0] = SamplingParams(SCORED[-1], *GREEDY, 1, 2)
         variant, sampled = variant_of(choices)
-        target = SamplingOutput(
+        target = (
             torch.empty(rows, RESULT_COLUMNS, dtype=torch.int32),
             torch.zeros(rows, PENDING_COLUMNS, dtype=torch.int32),
             torch.arange(rows, dtype=torch.int32),
         )
         scores = scores_of(choices)
-        sample_from_hidden(Heads(), hidden, *packed(choices), target, scores, variant=variant, sampled=sampled)  # type: ignore[arg-type]
+        sample_from_hidden(Heads(), hidden, *packed(choices), *target, scores, variant=variant, sampled=sampled)  # type: ignore[arg-type]
 
         assert variant == "scored"
         for result, row, choice, values in zip(
-            read_results(target.results.numpy(), rows), hidden, choices, scores[1], strict=True
+            read_results(target[0].numpy(), rows), hidden, choices, scores[1], strict=True
         ):
             token = oracle(row, choice)
             assert_same(result, token)
