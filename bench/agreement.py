@@ -32,9 +32,10 @@ from photonlite.models.base import NextPositions
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.model import MoondreamModel
-from photonlite.runner.attention import DecodeAttention, PagedCache
-from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT
+from photonlite.runner.buffers import PagedCache
+from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT
 from photonlite.runner.tokens import apply_head
+from photonlite.runner.torch_model_runner import decode_attention
 
 PAGE = 16
 
@@ -93,7 +94,7 @@ class Decoder:
         rows[:, WRITE_SLOT] = rows[:, PAGES + position // PAGE] * PAGE + position % PAGE
         x = self._model.embed(ids)
         if self._steps is None:
-            attention = DecodeAttention(self._cache, rows)
+            attention = decode_attention(self._cache, rows)
             return self._model.logits(
                 self._model.forward(x[:, None], rows[:, POSITION : POSITION + 1], attention)[:, 0]
             )

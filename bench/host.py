@@ -18,12 +18,12 @@ from pathlib import Path
 from bench.bubble.report import table
 from bench.gpu.page import Page
 from bench.gpu.samples import Sample
-from photonlite.batch import EncodeJob, SamplingParams, Step
+from photonlite.batch import EncodeJob, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
 from photonlite.grammar.decoding.grammars import DetectGrammar, TextGrammar, Vocabulary
-from photonlite.request import Grammar, Request, SamplingSettings, Token
+from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence as EngineSequence
@@ -62,7 +62,7 @@ class ReadyExecutor:
     def launch(self, step: Step) -> None:
         pass
 
-    def finalize(self, step: Step, choices: Sequence[SamplingParams | None]) -> None:
+    def finalize(self, step: Step, allowed: Sequence[Allowed | None]) -> None:
         pass
 
     def collect(self, step: Step) -> list[Token | Exception | None]:

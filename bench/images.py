@@ -41,7 +41,7 @@ from photonlite.config import ImageLimits
 from photonlite.images.crops import CropSpec, cut_crops, select_tiling
 from photonlite.images.decode import load_image
 from photonlite.images.isolation.pool import DecodePool
-from photonlite.images.resize import ParallelTasks
+from photonlite.images.pool import share_tasks
 
 SIZES = ((640, 480), (480, 640), (1280, 720), (1920, 1080))
 SPEC = CropSpec(crop_size=378, patch_size=14, overlap_margin=4, max_crops=12)
@@ -117,11 +117,11 @@ def measure_crops(rounds: int) -> str:
             works: dict[str, Work] = {"Pillow": partial(pillow_crops, image, SPEC)}
             works |= _parts(image)
             for count in (1, *CREWS):
-                parallel = ParallelTasks(executor, count - 1)
-                if not np.array_equal(cut_crops(image, SPEC, parallel=parallel).pixels, pillow_crops(image, SPEC)):
+                cut = partial(cut_crops, threads=count, run_tasks=partial(share_tasks, executor, count - 1))
+                if not np.array_equal(cut(image, SPEC).pixels, pillow_crops(image, SPEC)):
                     raise AssertionError(f"crops of {size} by {count} threads differ from Pillow's")
                 name = f"cut_crops, {count} thread{'s' if count > 1 else ''}"
-                works[name] = partial(cut_crops, image, SPEC, parallel=parallel)
+                works[name] = partial(cut, image, SPEC)
             seconds, found = ratios(works, rounds)
             rows.append([f"{size[0]}x{size[1]}", *(f"{found[name]:.2f}" for name in works), f"{1e3 * seconds:.1f} ms"])
     return table(["image", *works, "Pillow took"], rows)

@@ -11,7 +11,7 @@ from bench.bubble.report import table
 from bench.bubble.subjects import Subject
 from photonlite.grammar.automata.tables import words
 from photonlite.runner.graphs import Capturer, CudaCapturer, GraphOptions, GraphReport
-from photonlite.runner.slot import SlotShape
+from photonlite.runner.slots import SlotShape
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner
 
 Pools = Literal["one", "slot", "graph"]

@@ -14,15 +14,14 @@ from torch.profiler import ProfilerActivity, profile
 from bench.bubble.report import table
 from bench.bubble.rounds import Rig
 from bench.bubble.subjects import Subject, Workload, requests
-from photonlite.batch import SamplingParams
 from photonlite.device.base import Device
 from photonlite.device.names import open_device
 from photonlite.grammar.automata.tables import words
-from photonlite.grammar.decoding.mask import MaskCache
+from photonlite.grammar.decoding.grammars import MaskCache
 from photonlite.request import Allowed
 from photonlite.runner.graphs import GraphOptions
-from photonlite.runner.sampling_params import Variant, write_choice
-from photonlite.runner.slot import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
+from photonlite.runner.sampling_params import Variant, write_params
+from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner
 
 TOP = 15
@@ -81,14 +80,14 @@ class StepProfile:
     def _fill(self, position: int, used: int, vocab_size: int, end: int, coordinate: int) -> None:
         """Fill every row with its own sequence and the sampling params of the first coordinate of a box."""
         rows, slot = self._streams, self._slot
-        choice = SamplingParams(Allowed((coordinate, end), coordinate=coordinate, end=end), 0.0, 1.0, 0, 0)
+        allowed = Allowed((coordinate, end), coordinate=coordinate, end=end)
         masks = MaskCache(vocab_size)
         for row in range(rows):
             first = 1 + row * used
             slot.rows[row, PENDING_ROW], slot.rows[row, POSITION] = row, position
             slot.rows[row, PAGES : PAGES + used] = range(first, first + used)
             slot.rows[row, WRITE_SLOT] = (first + position // _PAGE) * _PAGE + position % _PAGE
-            write_choice(choice, slot.choices[row], slot.masks[row], masks)
+            write_params(slot.choices[row], slot.masks[row], masks, allowed, 0.0, 1.0, 0, 0)
         with torch.inference_mode():
             self._runner.upload_rows(slot, rows)
             self._runner.upload_choices(slot, rows, "mixed")

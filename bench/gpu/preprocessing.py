@@ -17,7 +17,7 @@ from photonlite.images.packing import MOST_BYTES
 from photonlite.images.pool import ImagePool
 from photonlite.runner.buffers import Buffers
 from photonlite.runner.images import ImageEncoder
-from photonlite.runner.slot import SlotShape
+from photonlite.runner.slots import SlotShape
 from photonlite.sequence import read_crops
 
 _SMALLEST = SlotShape(1, 1, 1, 1, 1, 1)
@@ -67,7 +67,8 @@ class Preprocessing:
             prepared.request_crops()
             if not self._ready.wait(_PATIENCE_S) or prepared.crops is None:
                 raise RuntimeError(f"an image of {image.size} was not cut: {prepared.failure!r}")
-        job = EncodeJob(0, prepared.key, read_crops(prepared.crops))
+        leader: Any = None
+        job = EncodeJob(0, prepared.key, read_crops(prepared.crops), leader)
         groups = (CropGroup(job, 0, job.total),)
         self._images.upload(self._buffers, groups)
         return self._images.cut(self._buffers, groups)

@@ -17,7 +17,7 @@ from bench.grammar.samples import Vocabulary
 from photonlite.grammar.automata.tables import words
 from photonlite.grammar.compiler.worker import compile_with
 from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
-from photonlite.grammar.decoding.mask import MaskCache
+from photonlite.grammar.decoding.grammars import MaskCache
 from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.request import Token

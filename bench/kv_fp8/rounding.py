@@ -16,7 +16,7 @@ from photonlite.kernels.reference.attention import FP8, dequantise, quantise
 from photonlite.models.base import Model
 from photonlite.models.layers import Attention, MaskedAttention, attend
 from photonlite.models.moondream.model import MoondreamModel
-from photonlite.runner.attention import KvFormat, kv_format
+from photonlite.runner.buffers import KvFormat, kv_format
 
 
 @dataclass(frozen=True, slots=True)

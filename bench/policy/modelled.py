@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from photonlite.batch import EncodeJob, SamplingParams, Step
-from photonlite.request import Token
+from photonlite.batch import EncodeJob, Step
+from photonlite.request import Allowed, Token
 
 WORD = Token(20)
 """What every token is: it ends nothing."""
@@ -108,9 +108,9 @@ class ModelledRunner:
         self.launches[step.kind] += 1
         self.units[step.kind] += sum(group.count for group in step.plan.groups) or len(step.rows)
 
-    def finalize(self, step: Step, choices: Sequence[SamplingParams | None]) -> None:
+    def finalize(self, step: Step, allowed: Sequence[Allowed | None]) -> None:
         """Let it sample."""
-        self._work(step, at(self._costs.finalize, len(choices)) / 1e3)
+        self._work(step, at(self._costs.finalize, len(allowed)) / 1e3)
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
         """Wait for it."""
